@@ -1,0 +1,40 @@
+# Every verb works here and, with the same name, inside each client's folder.
+CARGO ?= cargo
+CLIENTS := $(wildcard clients/*/Makefile)
+
+.PHONY: run build test check bench fuzz soak deps clients-%
+
+## run: build and start the agent with useful defaults (UDP 127.0.0.1:8125, admin 127.0.0.1:8127)
+run:
+	$(CARGO) run --release --locked --bin weir -- run $(ARGS)
+
+build:
+	$(CARGO) build --release --locked --workspace
+
+## test: install what the tests need, then run every test of every language
+test: deps
+	$(CARGO) test --workspace --locked
+	@set -e; for m in $(CLIENTS); do $(MAKE) -C $$(dirname $$m) test; done
+
+## check: format and lint, cheapest first
+check:
+	$(CARGO) fmt --all --check
+	scripts/check-repository.sh
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	@set -e; for m in $(CLIENTS); do $(MAKE) -C $$(dirname $$m) check; done
+
+## bench: ratios against the floor of this machine, with their spread
+bench:
+	scripts/bench.sh
+
+## fuzz: extend the corpora (nightly toolchain and cargo-fuzz), 60 s per target unless SECONDS_PER_TARGET is set
+fuzz:
+	scripts/fuzz.sh
+
+## soak: a bounded long run with churn; memory must stay flat
+soak:
+	scripts/soak.sh
+
+## deps: what the tests need beyond the toolchains, from Debian's packages
+deps:
+	scripts/install-test-deps.sh

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Rules about the repository that no compiler checks.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bad=0
+large=$(git ls-files -z | xargs -0 -r stat -c '%s %n' | awk '$1 > 1048576 {print $2}')
+[ -z "$large" ] || { echo "files over 1 MiB do not belong here:"; echo "$large"; bad=1; }
+for file in README.md ARCHITECTURE.md CHANGELOG.md; do
+  [ -s "$file" ] || { echo "$file is missing or empty"; bad=1; }
+done
+for script in $(git ls-files 'scripts/*.sh' '.ci/run'); do
+  bash -n "$script" || bad=1
+  [ -x "$script" ] || { echo "$script is not executable"; bad=1; }
+done
+exit $bad
