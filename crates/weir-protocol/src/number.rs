@@ -1,0 +1,193 @@
+//! Decimal numbers as the protocol defines them: exact, and quick for the short ones that real traffic is made of.
+
+/// Powers of ten that a 64-bit float holds exactly.
+const EXACT_POWERS: [f64; 23] = [
+    1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18,
+    1e19, 1e20, 1e21, 1e22,
+];
+
+/// Largest integer up to which every integer is a 64-bit float: 2^53.
+const EXACT_INTEGER_MAX: u64 = 1 << 53;
+
+/// Parses `[+-]? ( digits [ "." digits? ] | "." digits ) ( [eE] [+-]? digits )?`, or one of `nan`, `inf`, `infinity`
+/// in any case with an optional sign (not on `nan`). Returns `None` for anything else and for a magnitude that
+/// overflows; underflow gives zero or a denormal.
+///
+/// With at most 19 digits, a significand of at most 2^53 and at most 22 decimals, significand and power of ten are both
+/// exact, so one division rounds once and the result is the correctly rounded one (Clinger, "How to read floating point
+/// numbers accurately", 1990). Everything else goes to the standard library, which is exact too.
+#[inline]
+pub fn parse_number(text: &[u8]) -> Option<f64> {
+    let (negative, start) = match text.first()? {
+        b'-' => (true, 1),
+        b'+' => (false, 1),
+        _ => (false, 0),
+    };
+    let mut significand: u64 = 0;
+    let mut digits = 0;
+    let mut at = start;
+    while let Some(digit) = digit_at(text, at) {
+        // More than 19 digits may wrap; the result is not used then.
+        significand = significand.wrapping_mul(10).wrapping_add(digit);
+        digits += 1;
+        at += 1;
+    }
+    let mut decimals = 0;
+    if text.get(at) == Some(&b'.') {
+        at += 1;
+        let first = at;
+        while let Some(digit) = digit_at(text, at) {
+            significand = significand.wrapping_mul(10).wrapping_add(digit);
+            at += 1;
+        }
+        decimals = at - first;
+        digits += decimals;
+    }
+    if at == text.len() && digits > 0 && digits <= 19 && significand <= EXACT_INTEGER_MAX && decimals <= 22 {
+        let magnitude = if decimals == 0 {
+            significand as f64
+        } else {
+            significand as f64 / EXACT_POWERS[decimals]
+        };
+        return Some(if negative { -magnitude } else { magnitude });
+    }
+    parse_number_rare(text)
+}
+
+#[inline]
+fn digit_at(text: &[u8], at: usize) -> Option<u64> {
+    let value = text.get(at)?.wrapping_sub(b'0');
+    (value < 10).then_some(u64::from(value))
+}
+
+/// Exponents, many digits, special values and errors.
+#[cold]
+fn parse_number_rare(text: &[u8]) -> Option<f64> {
+    let unsigned = text
+        .strip_prefix(b"-")
+        .or_else(|| text.strip_prefix(b"+"))
+        .unwrap_or(text);
+    let signed = unsigned.len() != text.len();
+    if unsigned.eq_ignore_ascii_case(b"nan") {
+        return (!signed).then_some(f64::NAN);
+    }
+    if unsigned.eq_ignore_ascii_case(b"inf") || unsigned.eq_ignore_ascii_case(b"infinity") {
+        return Some(if text[0] == b'-' {
+            f64::NEG_INFINITY
+        } else {
+            f64::INFINITY
+        });
+    }
+    if !is_decimal(unsigned) {
+        return None;
+    }
+    // The grammar allows only ASCII, and the standard parser accepts all of the grammar.
+    let number: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
+    number.is_finite().then_some(number)
+}
+
+/// `( digits [ "." digits? ] | "." digits ) ( [eE] [+-]? digits )?`
+fn is_decimal(text: &[u8]) -> bool {
+    let digits = |from: usize| {
+        text[from..]
+            .iter()
+            .take_while(|byte| byte.is_ascii_digit())
+            .count()
+    };
+    let mut at = digits(0);
+    let mut mantissa_digits = at;
+    if text.get(at) == Some(&b'.') {
+        let decimals = digits(at + 1);
+        mantissa_digits += decimals;
+        at += 1 + decimals;
+    }
+    if mantissa_digits == 0 {
+        return false;
+    }
+    if matches!(text.get(at), Some(b'e' | b'E')) {
+        at += 1;
+        if matches!(text.get(at), Some(b'+' | b'-')) {
+            at += 1;
+        }
+        let exponent_digits = digits(at);
+        if exponent_digits == 0 {
+            return false;
+        }
+        at += exponent_digits;
+    }
+    at == text.len()
+}
+
+/// Parses `[+-]? digits` that fit in a signed 64-bit integer.
+pub fn parse_integer(text: &[u8]) -> Option<i64> {
+    let unsigned = text
+        .strip_prefix(b"-")
+        .or_else(|| text.strip_prefix(b"+"))
+        .unwrap_or(text);
+    if unsigned.is_empty() || !unsigned.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn check(text: &str, expected: Option<f64>) {
+        let got = parse_number(text.as_bytes());
+        assert_eq!(
+            got.map(f64::to_bits),
+            expected.map(f64::to_bits),
+            "{text:?} gave {got:?}, not {expected:?}"
+        );
+    }
+
+    #[test]
+    fn accepts_the_grammar() {
+        check("0", Some(0.0));
+        check("-0", Some(-0.0));
+        check("+5", Some(5.0));
+        check(".5", Some(0.5));
+        check("5.", Some(5.0));
+        check("1e3", Some(1000.0));
+        check("1E-3", Some(0.001));
+        check("9007199254740993", Some(9007199254740992.0));
+        check("12345678901234567890123", Some(12345678901234567890123.0));
+        check("0.1", Some(0.1));
+        check("123.456", Some(123.456));
+        check("1e-400", Some(0.0));
+        check("INF", Some(f64::INFINITY));
+        check("-Infinity", Some(f64::NEG_INFINITY));
+        assert!(parse_number(b"NaN").unwrap().is_nan());
+    }
+
+    #[test]
+    fn rejects_the_rest() {
+        for text in [
+            "", "+", "-", ".", "e5", "1e", "1e+", "1 ", " 1", "0x10", "1_0", "1,5", "+-1", "1e400", "1.0f",
+            "+nan", "1.2.3",
+        ] {
+            check(text, None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn equals_the_standard_parser(text in "[+-]?[0-9]{0,21}(\\.[0-9]{0,21})?([eE][+-]?[0-9]{1,3})?") {
+            let expected = if is_decimal(text.trim_start_matches(['+', '-']).as_bytes()) {
+                text.parse::<f64>().ok().filter(|number| number.is_finite())
+            } else {
+                None
+            };
+            prop_assert_eq!(parse_number(text.as_bytes()).map(f64::to_bits), expected.map(f64::to_bits));
+        }
+
+        #[test]
+        fn any_bytes_are_harmless(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            let _ = parse_number(&bytes);
+            let _ = parse_integer(&bytes);
+        }
+    }
+}
