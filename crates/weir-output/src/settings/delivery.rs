@@ -1,0 +1,71 @@
+//! Settings that every output which delivers over the network has, as its `delivery:` section.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::{DURATION_MAX, Kind, Setting, setting};
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeliverySettings {
+    pub timeout: Duration,
+    pub concurrency: usize,
+    pub backoff_base: Duration,
+    pub backoff_factor: f64,
+    pub backoff_max: Duration,
+    pub recovery_interval: u32,
+    pub recovery_reset: bool,
+    pub disk_path: String,
+    pub disk_bytes_max: u64,
+    pub disk_age_max: Duration,
+    pub ca_file: String,
+    pub proxy: String,
+}
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+/// The table of the `delivery:` section.
+pub const DELIVERY: &[Setting] = &[
+    setting("timeout", Kind::Duration { min: MILLISECOND, max: Duration::from_secs(3600) }, "20s")
+        .effect("An attempt that has not been answered by then failed and is retried.")
+        .who("Operators behind slow proxies."),
+    setting("concurrency", Kind::Integer { min: 1, max: 1000 }, "10")
+        .effect("Requests under way at once, per endpoint.")
+        .who("Operators of very large agents far from the backend."),
+    setting("backoff_base", Kind::Duration { min: MILLISECOND, max: Duration::from_secs(3600) }, "2s")
+        .effect("The wait after the first failure; it doubles with each further one.")
+        .who("Hardly anybody."),
+    setting("backoff_factor", Kind::Number { min: 1.0, max: 100.0 }, "2")
+        .effect("Each wait is drawn uniformly between its full length and its full length divided by this, so that agents do not return in step.")
+        .who("Hardly anybody."),
+    setting("backoff_max", Kind::Duration { min: MILLISECOND, max: DURATION_MAX }, "64s")
+        .effect("The longest wait between two attempts.")
+        .who("Hardly anybody."),
+    setting("recovery_interval", Kind::Integer { min: 1, max: 1000 }, "2")
+        .effect("How many failures one success makes up for.")
+        .who("Hardly anybody."),
+    setting("recovery_reset", Kind::Bool, "false")
+        .effect("One success makes up for every failure.")
+        .who("Hardly anybody."),
+    setting("disk_path", Kind::Text, "''")
+        .effect("A directory of this output's own in which undelivered payloads wait through outages and restarts.")
+        .zero("Empty: payloads wait in memory only.")
+        .who("Operators who must not lose data during an outage."),
+    setting("disk_bytes_max", Kind::Bytes { min: 0, max: u64::MAX >> 1 }, "1GiB")
+        .effect("The most the disk queue may take; beyond it the oldest payloads are dropped and counted.")
+        .zero("0: no disk queue, even with a path.")
+        .who("Operators with little disk, or long outages."),
+    setting("disk_age_max", Kind::Duration { min: Duration::ZERO, max: DURATION_MAX }, "10d")
+        .effect("Payloads older than this are dropped from disk and counted.")
+        .zero("0: no limit.")
+        .who("Operators whose backend refuses old data."),
+    setting("ca_file", Kind::Text, "''")
+        .effect("A PEM file with the certificate authorities to trust, instead of the system's.")
+        .zero("Empty: the system's.")
+        .who("Operators with a private certificate authority."),
+    setting("proxy", Kind::Text, "''")
+        .effect("The proxy to use, such as `http://proxy:3128`; `none` for none whatever the environment says.")
+        .zero("Empty: the variables `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` decide.")
+        .who("Operators whose proxy differs from the environment's."),
+];
