@@ -1,0 +1,706 @@
+//! The agent DDSketch.
+//!
+//! A sketch sees very different lives: most contexts collect a handful of samples per bucket, a few collect
+//! millions. Keys therefore wait unsorted in a small buffer that grows with use; once a sketch proves busy and its
+//! keys lie close together it counts them in a dense window, one increment per sample; sorted bins hold the rest.
+//! Which of the three a key passed through is invisible: [`Sketch::bins`] is the same.
+
+use crate::key::{GAMMA, key, lower};
+use std::borrow::Cow;
+
+/// Most distinct keys of one sketch; beyond it the lowest keys are folded into the lowest surviving one.
+pub const BINS_MAX: usize = 4096;
+/// Most keys that wait unsorted.
+const PENDING_MAX: usize = 128;
+/// A sketch with fewer samples than this stays without a window, which would be larger than its bins.
+const WINDOW_COUNT_MIN: u64 = 128;
+/// Widest window in keys (4 KiB of counters); it spans a factor of 8 million between smallest and largest value.
+const WINDOW_MAX: usize = 1024;
+
+/// `n` samples under key `k`. Counts beyond u32 appear as several bins with the same key: the rest first, then full ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bin {
+    pub k: i16,
+    pub n: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Window {
+    base: i32,
+    counts: Vec<u32>,
+    used: bool,
+}
+
+/// Count, sum, minimum, maximum and logarithmic bins of samples.
+#[derive(Clone, Debug)]
+pub struct Sketch {
+    cnt: u64,
+    sum: f64,
+    min: f64,
+    max: f64,
+    bins: Vec<Bin>,
+    pending: Vec<i16>,
+    window: Option<Box<Window>>,
+}
+
+impl Default for Sketch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Equal when count, minimum, maximum, sum and bins are.
+impl PartialEq for Sketch {
+    fn eq(&self, other: &Self) -> bool {
+        self.cnt == other.cnt
+            && (self.cnt == 0 || (self.min == other.min && self.max == other.max && self.sum == other.sum))
+            && self.bins() == other.bins()
+    }
+}
+
+impl Sketch {
+    /// An empty sketch; allocates nothing.
+    pub const fn new() -> Self {
+        Self {
+            cnt: 0,
+            sum: 0.0,
+            min: f64::INFINITY,
+            max: f64::NEG_INFINITY,
+            bins: Vec::new(),
+            pending: Vec::new(),
+            window: None,
+        }
+    }
+
+    /// Rebuilds a sketch from what [`Sketch::bins`] and the accessors gave. `None` unless keys ascend, no bin is
+    /// empty, the bins add up to `cnt` and the three values are finite.
+    pub fn from_parts(cnt: u64, sum: f64, min: f64, max: f64, bins: Vec<Bin>) -> Option<Self> {
+        let ascending = bins.windows(2).all(|w| w[0].k <= w[1].k);
+        let total: u64 = bins.iter().map(|b| u64::from(b.n)).sum();
+        let finite = cnt == 0 || (min.is_finite() && max.is_finite() && min <= max && !sum.is_nan());
+        if !ascending || total != cnt || bins.iter().any(|b| b.n == 0) || !finite {
+            return None;
+        }
+        if cnt == 0 {
+            return Some(Self::new());
+        }
+        Some(Self {
+            cnt,
+            sum,
+            min,
+            max,
+            bins,
+            pending: Vec::new(),
+            window: None,
+        })
+    }
+
+    /// Adds `v` with multiplicity `n`. Zero multiplicity and values that are not finite change nothing.
+    #[inline]
+    pub fn insert(&mut self, v: f64, n: u64) {
+        if n == 1 {
+            return self.insert_one(v);
+        }
+        self.insert_many(v, n);
+    }
+
+    /// Adds `v` once.
+    #[inline]
+    pub fn insert_one(&mut self, v: f64) {
+        if !v.is_finite() {
+            return;
+        }
+        self.cnt += 1;
+        self.sum += v;
+        self.observe_extremes(v, v);
+        let k = key(v);
+        if let Some(window) = &mut self.window {
+            let slot = i32::from(k).wrapping_sub(window.base) as usize;
+            if let Some(count) = window.counts.get_mut(slot)
+                && *count < u32::MAX
+            {
+                *count += 1;
+                window.used = true;
+                return;
+            }
+        }
+        if self.pending.len() == PENDING_MAX {
+            self.fold_pending();
+        }
+        self.pending.push(k);
+    }
+
+    fn insert_many(&mut self, v: f64, n: u64) {
+        if n == 0 || !v.is_finite() {
+            return;
+        }
+        self.cnt = self.cnt.saturating_add(n);
+        self.sum += v * n as f64;
+        self.observe_extremes(v, v);
+        let k = key(v);
+        if let Some(window) = &mut self.window {
+            let slot = i32::from(k).wrapping_sub(window.base) as usize;
+            if let Some(count) = window.counts.get_mut(slot)
+                && let Some(sum) = u32::try_from(n).ok().and_then(|n| count.checked_add(n))
+            {
+                *count = sum;
+                window.used = true;
+                return;
+            }
+        }
+        if n <= 4 && self.pending.len() + n as usize <= PENDING_MAX {
+            self.pending.extend(std::iter::repeat_n(k, n as usize));
+            return;
+        }
+        match u32::try_from(n) {
+            Ok(n) => add_sorted(&mut self.bins, std::iter::once(Bin { k, n })),
+            Err(_) => add_wide(&mut self.bins, std::iter::once((k, n))),
+        }
+    }
+
+    #[inline]
+    fn observe_extremes(&mut self, min: f64, max: f64) {
+        if min < self.min {
+            self.min = min;
+        }
+        if max > self.max {
+            self.max = max;
+        }
+    }
+
+    /// Sorts the waiting keys into the bins. A sketch that got busy gets its window here.
+    #[inline(never)]
+    fn fold_pending(&mut self) {
+        self.pending.sort_unstable();
+        add_sorted(&mut self.bins, Runs(&self.pending));
+        self.pending.clear();
+        if self.cnt >= WINDOW_COUNT_MIN {
+            self.fit_window();
+        }
+    }
+
+    /// Opens or widens the window over the keys seen so far and moves the bins it covers into it.
+    fn fit_window(&mut self) {
+        // The zero bin lies far from any other; one window cannot serve both signs well either.
+        let mut first = i32::MAX;
+        let mut last = i32::MIN;
+        let side = if self.max > 0.0 { 1 } else { -1 };
+        for bin in self.bins.iter().filter(|b| i32::from(b.k.signum()) == side) {
+            first = first.min(i32::from(bin.k));
+            last = last.max(i32::from(bin.k));
+        }
+        if let Some(window) = &self.window {
+            first = first.min(window.base);
+            last = last.max(window.base + window.counts.len() as i32 - 1);
+        }
+        if first > last || (last - first) as usize >= WINDOW_MAX {
+            return;
+        }
+        let window = self.window.get_or_insert_with(|| {
+            Box::new(Window {
+                base: first,
+                counts: Vec::new(),
+                used: false,
+            })
+        });
+        if !window.counts.is_empty() && window.base > first {
+            let shift = (window.base - first) as usize;
+            window.counts.splice(0..0, std::iter::repeat_n(0, shift));
+        }
+        window.base = first;
+        window.counts.resize((last - first) as usize + 1, 0);
+        self.bins.retain(|bin| {
+            let slot = i32::from(bin.k).wrapping_sub(first) as usize;
+            let Some(count) = window.counts.get_mut(slot) else {
+                return true;
+            };
+            let Some(sum) = count.checked_add(bin.n) else {
+                return true;
+            };
+            *count = sum;
+            window.used = true;
+            false
+        });
+    }
+
+    /// Brings everything into the sorted bins, so that reading is free. Reading works without it, through a copy.
+    pub fn seal(&mut self) {
+        if !self.pending.is_empty() {
+            self.pending.sort_unstable();
+            add_sorted(&mut self.bins, Runs(&self.pending));
+            self.pending.clear();
+        }
+        if let Some(window) = &mut self.window
+            && window.used
+        {
+            add_sorted(&mut self.bins, window.bins());
+            window.counts.fill(0);
+            window.used = false;
+        }
+    }
+
+    /// Adds what `other` holds. Bins, count, minimum and maximum do not depend on the order of merges; the sum does
+    /// only by rounding.
+    pub fn merge(&mut self, other: &Sketch) {
+        if other.cnt == 0 {
+            return;
+        }
+        self.seal();
+        self.cnt = self.cnt.saturating_add(other.cnt);
+        self.sum += other.sum;
+        self.observe_extremes(other.min, other.max);
+        add_sorted(&mut self.bins, other.bins().iter().copied());
+    }
+
+    /// Forgets the samples and keeps the memory for the next bucket.
+    pub fn clear(&mut self) {
+        self.cnt = 0;
+        self.sum = 0.0;
+        self.min = f64::INFINITY;
+        self.max = f64::NEG_INFINITY;
+        self.bins.clear();
+        self.pending.clear();
+        if let Some(window) = &mut self.window
+            && window.used
+        {
+            window.counts.fill(0);
+            window.used = false;
+        }
+    }
+
+    /// Forgets the samples and gives the memory back.
+    pub fn release(&mut self) {
+        *self = Self::new();
+    }
+
+    /// Gives back memory beyond what the current bins need; for a sketch about to be handed over.
+    pub fn shrink(&mut self) {
+        self.seal();
+        self.window = None;
+        self.pending = Vec::new();
+        self.bins.shrink_to_fit();
+    }
+
+    /// Bytes on the heap, by capacity.
+    pub fn heap_bytes(&self) -> usize {
+        let window = self.window.as_ref().map_or(0, |w| {
+            size_of::<Window>() + w.counts.capacity() * size_of::<u32>()
+        });
+        self.bins.capacity() * size_of::<Bin>() + self.pending.capacity() * size_of::<i16>() + window
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.cnt == 0
+    }
+
+    /// Samples, multiplicities included; the sum of all bins.
+    pub fn cnt(&self) -> u64 {
+        self.cnt
+    }
+
+    pub fn sum(&self) -> f64 {
+        self.sum
+    }
+
+    /// Smallest sample; 0 when empty.
+    pub fn min(&self) -> f64 {
+        if self.cnt == 0 { 0.0 } else { self.min }
+    }
+
+    /// Largest sample; 0 when empty.
+    pub fn max(&self) -> f64 {
+        if self.cnt == 0 { 0.0 } else { self.max }
+    }
+
+    /// Mean of the samples; 0 when empty. Stays between minimum and maximum even where the sum overflowed.
+    pub fn avg(&self) -> f64 {
+        if self.cnt == 0 {
+            0.0
+        } else {
+            (self.sum / self.cnt as f64).clamp(self.min, self.max)
+        }
+    }
+
+    /// Bins by ascending key. Borrowed from a sealed sketch, computed otherwise.
+    pub fn bins(&self) -> Cow<'_, [Bin]> {
+        let window = self.window.as_ref().filter(|w| w.used);
+        if self.pending.is_empty() && window.is_none() {
+            return Cow::Borrowed(&self.bins);
+        }
+        let mut bins = self.bins.clone();
+        let mut pending = self.pending.clone();
+        pending.sort_unstable();
+        add_sorted(&mut bins, Runs(&pending));
+        if let Some(window) = window {
+            add_sorted(&mut bins, window.bins());
+        }
+        Cow::Owned(bins)
+    }
+
+    /// The value at rank `q * (cnt - 1)`, interpolated inside its bin as the agent does; 0 when empty.
+    pub fn quantile(&self, q: f64) -> f64 {
+        if self.cnt == 0 {
+            return 0.0;
+        }
+        if q <= 0.0 {
+            return self.min;
+        }
+        if q >= 1.0 {
+            return self.max;
+        }
+        let rank = (q * (self.cnt - 1) as f64).round_ties_even();
+        let mut seen = 0.0;
+        for (i, bin) in self.bins().iter().enumerate() {
+            seen += f64::from(bin.n);
+            if seen <= rank {
+                continue;
+            }
+            let weight = (seen - rank) / f64::from(bin.n);
+            let high = lower(bin.k) * GAMMA;
+            let low = if i == 0 { self.min } else { lower(bin.k) };
+            return (low * weight + high * (1.0 - weight)).clamp(self.min, self.max);
+        }
+        self.max
+    }
+}
+
+impl Window {
+    fn bins(&self) -> impl DoubleEndedIterator<Item = Bin> + Clone {
+        let counted = self.counts.iter().enumerate().filter(|(_, n)| **n != 0);
+        counted.map(|(i, n)| Bin {
+            k: (self.base + i as i32) as i16,
+            n: *n,
+        })
+    }
+}
+
+/// Sorted keys as bins: equal neighbours counted.
+#[derive(Clone)]
+struct Runs<'a>(&'a [i16]);
+
+impl Iterator for Runs<'_> {
+    type Item = Bin;
+    fn next(&mut self) -> Option<Bin> {
+        let k = *self.0.first()?;
+        let n = self.0.iter().take_while(|other| **other == k).count();
+        self.0 = &self.0[n..];
+        Some(Bin { k, n: n as u32 })
+    }
+}
+
+impl DoubleEndedIterator for Runs<'_> {
+    fn next_back(&mut self) -> Option<Bin> {
+        let k = *self.0.last()?;
+        let n = self.0.iter().rev().take_while(|other| **other == k).count();
+        self.0 = &self.0[..self.0.len() - n];
+        Some(Bin { k, n: n as u32 })
+    }
+}
+
+/// Adds ascending bins to ascending bins in place: count the new keys, make room, then merge from the back.
+fn add_sorted(bins: &mut Vec<Bin>, source: impl DoubleEndedIterator<Item = Bin> + Clone) {
+    let mut fresh = 0;
+    let mut at = 0;
+    let mut previous = None;
+    for add in source.clone() {
+        while at < bins.len() && bins[at].k < add.k {
+            at += 1;
+        }
+        let found = at < bins.len() && bins[at].k == add.k;
+        let repeated = previous == Some(add.k) || (found && at + 1 < bins.len() && bins[at + 1].k == add.k);
+        if repeated || (found && bins[at].n.checked_add(add.n).is_none()) {
+            return add_wide(bins, source.map(|b| (b.k, u64::from(b.n))));
+        }
+        fresh += usize::from(!found);
+        previous = Some(add.k);
+    }
+    let mut read = bins.len();
+    let mut write = read + fresh;
+    bins.resize(write, Bin { k: 0, n: 0 });
+    for add in source.rev() {
+        while read > 0 && bins[read - 1].k > add.k {
+            read -= 1;
+            write -= 1;
+            bins[write] = bins[read];
+        }
+        write -= 1;
+        if read > 0 && bins[read - 1].k == add.k {
+            read -= 1;
+            bins[write] = Bin {
+                k: add.k,
+                n: bins[read].n + add.n,
+            };
+        } else {
+            bins[write] = add;
+        }
+    }
+    if bins.len() > BINS_MAX {
+        let all = std::mem::take(bins);
+        rebuild(bins, all.into_iter().map(|b| (b.k, u64::from(b.n))));
+    }
+}
+
+/// The general case, for counts beyond u32: sums per key, then split again.
+#[cold]
+fn add_wide(bins: &mut Vec<Bin>, source: impl Iterator<Item = (i16, u64)>) {
+    let mut all: Vec<(i16, u64)> = bins.iter().map(|b| (b.k, u64::from(b.n))).chain(source).collect();
+    all.sort_by_key(|(k, _)| *k);
+    rebuild(bins, all.into_iter());
+}
+
+/// Replaces `bins` by the given ones: equal keys summed, at most [`BINS_MAX`] distinct keys, counts split to fit u32.
+#[cold]
+fn rebuild(bins: &mut Vec<Bin>, all: impl Iterator<Item = (i16, u64)>) {
+    let mut sums: Vec<(i16, u64)> = Vec::new();
+    for (k, n) in all {
+        match sums.last_mut() {
+            Some(last) if last.0 == k => last.1 = last.1.saturating_add(n),
+            _ => sums.push((k, n)),
+        }
+    }
+    // Counting distinct keys, not entries, is what makes collapsing independent of the order of merges.
+    let excess = sums.len().saturating_sub(BINS_MAX);
+    let removed = sums
+        .drain(..excess)
+        .fold(0u64, |sum, (_, n)| sum.saturating_add(n));
+    if let Some(lowest) = sums.first_mut() {
+        lowest.1 = lowest.1.saturating_add(removed);
+    }
+    bins.clear();
+    for (k, n) in sums {
+        let full = u64::from(u32::MAX);
+        if n % full != 0 {
+            bins.push(Bin {
+                k,
+                n: (n % full) as u32,
+            });
+        }
+        bins.extend(std::iter::repeat_n(Bin { k, n: u32::MAX }, (n / full) as usize));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::{LN_GAMMA, key_by_logarithm};
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn of(values: &[f64]) -> Sketch {
+        let mut sketch = Sketch::new();
+        values.iter().for_each(|v| sketch.insert_one(*v));
+        sketch
+    }
+
+    fn pairs(sketch: &Sketch) -> Vec<(i16, u32)> {
+        sketch.bins().iter().map(|b| (b.k, b.n)).collect()
+    }
+
+    #[test]
+    fn worked_examples() {
+        let d = of(&[1.0, 1.0, 10.0]);
+        assert_eq!(pairs(&d), [(1338, 2), (1487, 1)]);
+        assert_eq!(
+            (d.cnt(), d.min(), d.max(), d.avg(), d.sum()),
+            (3, 1.0, 10.0, 4.0, 12.0)
+        );
+        assert_eq!(
+            pairs(&of(&[-2.5, 0.0, 1e-10, 42.0])),
+            [(-1397, 1), (0, 2), (1579, 1)]
+        );
+        let empty = Sketch::new();
+        assert_eq!(
+            (
+                empty.cnt(),
+                empty.min(),
+                empty.max(),
+                empty.avg(),
+                empty.quantile(0.5)
+            ),
+            (0, 0.0, 0.0, 0.0, 0.0)
+        );
+    }
+
+    #[test]
+    fn values_that_are_not_finite_and_zero_multiplicity_change_nothing() {
+        let mut sketch = of(&[1.0]);
+        for v in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            sketch.insert(v, 1);
+            sketch.insert(v, 9);
+        }
+        sketch.insert(5.0, 0);
+        assert_eq!(sketch, of(&[1.0]));
+    }
+
+    #[test]
+    fn counts_beyond_u32_are_split_rest_first() {
+        let full = u64::from(u32::MAX);
+        let mut sketch = Sketch::new();
+        sketch.insert(1.0, full);
+        assert_eq!(pairs(&sketch), [(1338, u32::MAX)]);
+        sketch.insert(1.0, 3);
+        assert_eq!(pairs(&sketch), [(1338, 3), (1338, u32::MAX)]);
+        sketch.insert(1.0, full - 3);
+        assert_eq!(pairs(&sketch), [(1338, u32::MAX); 2]);
+        sketch.insert(2.0, 1);
+        let other = sketch.clone();
+        sketch.merge(&other);
+        assert_eq!(
+            pairs(&sketch),
+            [
+                (1338, u32::MAX),
+                (1338, u32::MAX),
+                (1338, u32::MAX),
+                (1338, u32::MAX),
+                (1383, 2)
+            ]
+        );
+        assert_eq!(sketch.cnt(), 4 * full + 2);
+        // The dense window must not wrap either.
+        let mut busy = Sketch::new();
+        (0..1000).for_each(|_| busy.insert_one(1.0));
+        assert!(busy.window.is_some());
+        busy.insert(1.0, full - 1000);
+        busy.insert_one(1.0);
+        busy.insert(1.0, 7);
+        assert_eq!(pairs(&busy), [(1338, 8), (1338, u32::MAX)]);
+    }
+
+    #[test]
+    fn beyond_4096_keys_the_lowest_are_collapsed() {
+        let mut sketch = Sketch::new();
+        let keys: Vec<i16> = (-2500..2500).collect();
+        for k in &keys {
+            let v = lower(*k) * 1.001;
+            sketch.insert_one(v);
+        }
+        let bins = sketch.bins();
+        assert_eq!(bins.len(), BINS_MAX);
+        assert_eq!(
+            bins[0],
+            Bin {
+                k: 2500 - BINS_MAX as i16,
+                n: (5000 - BINS_MAX + 1) as u32
+            }
+        );
+        assert!(bins[1..].iter().all(|b| b.n == 1));
+        assert_eq!(sketch.cnt(), 5000);
+    }
+
+    #[test]
+    fn small_sketches_are_small_and_clearing_keeps_memory() {
+        for samples in 1..=20 {
+            let mut sketch = Sketch::new();
+            (0..samples).for_each(|i| sketch.insert_one(1.0 + f64::from(i)));
+            assert!(
+                size_of::<Sketch>() + sketch.heap_bytes() <= 160,
+                "{samples} samples: {}",
+                sketch.heap_bytes()
+            );
+        }
+        let mut sketch = Sketch::new();
+        (0..10_000).for_each(|i| sketch.insert_one(1.0 + f64::from(i % 100)));
+        sketch.seal();
+        let grown = sketch.heap_bytes();
+        for _ in 0..3 {
+            sketch.clear();
+            (0..10_000).for_each(|i| sketch.insert_one(1.0 + f64::from(i % 100)));
+            sketch.seal();
+            assert_eq!(sketch.heap_bytes(), grown);
+        }
+        let before = sketch.bins().into_owned();
+        sketch.shrink();
+        assert_eq!(sketch.heap_bytes(), before.len() * size_of::<Bin>());
+        assert_eq!(*sketch.bins(), *before);
+        sketch.release();
+        assert_eq!(sketch.heap_bytes(), 0);
+    }
+
+    #[test]
+    fn parts_that_do_not_fit_together_are_refused() {
+        let d = of(&[1.0, 1.0, 10.0]);
+        let bins = || d.bins().into_owned();
+        assert_eq!(Sketch::from_parts(3, 12.0, 1.0, 10.0, bins()).unwrap(), d);
+        assert!(Sketch::from_parts(4, 12.0, 1.0, 10.0, bins()).is_none());
+        assert!(Sketch::from_parts(3, 12.0, f64::NAN, 10.0, bins()).is_none());
+        assert!(Sketch::from_parts(3, 12.0, 1.0, 10.0, bins().into_iter().rev().collect()).is_none());
+    }
+
+    fn value() -> impl Strategy<Value = f64> {
+        prop_oneof![
+            4 => (-3f64..6.0).prop_map(|e| 10f64.powf(e)),
+            1 => (-300f64..300.0).prop_map(|e| 10f64.powf(e)),
+            1 => (-3f64..6.0).prop_map(|e| -(10f64.powf(e))),
+            1 => Just(0.0),
+        ]
+    }
+
+    fn naive(values: &[(f64, u64)]) -> BTreeMap<i16, u64> {
+        let mut bins = BTreeMap::new();
+        for (v, n) in values.iter().filter(|(_, n)| *n != 0) {
+            *bins.entry(key_by_logarithm(*v)).or_insert(0) += n;
+        }
+        bins
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        #[test]
+        fn bins_equal_the_naive_count(values in proptest::collection::vec((value(), prop_oneof![8 => Just(1u64), 1 => 0u64..6, 1 => 0..5_000_000_000u64]), 0..1500)) {
+            let mut sketch = Sketch::new();
+            for (i, (v, n)) in values.iter().enumerate() {
+                sketch.insert(*v, *n);
+                if i % 700 == 699 {
+                    sketch.seal();
+                }
+            }
+            let mut sums = BTreeMap::new();
+            for bin in sketch.bins().iter() {
+                *sums.entry(bin.k).or_insert(0u64) += u64::from(bin.n);
+            }
+            prop_assert_eq!(&sums, &naive(&values));
+            prop_assert_eq!(sketch.cnt(), values.iter().map(|(_, n)| n).sum::<u64>());
+            let mut sealed = sketch.clone();
+            sealed.seal();
+            prop_assert_eq!(&sealed, &sketch);
+        }
+
+        #[test]
+        fn merge_order_does_not_matter(parts in proptest::collection::vec(proptest::collection::vec(value(), 0..400), 1..6), wide in any::<bool>(), seed in any::<u64>()) {
+            let mut sketches: Vec<Sketch> = parts.iter().map(|p| of(p)).collect();
+            if wide {
+                // Together more distinct keys than a sketch keeps, so that collapsing takes part.
+                for (i, sketch) in sketches.iter_mut().enumerate() {
+                    (0..3000).for_each(|k| sketch.insert_one(lower(k * 4 + i as i16 + 1)));
+                }
+            }
+            let mut forward = Sketch::new();
+            sketches.iter().for_each(|s| forward.merge(s));
+            // A random tree: merge random neighbours until one is left.
+            let mut rest = sketches;
+            let mut state = seed | 1;
+            while rest.len() > 1 {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                let i = (state >> 33) as usize % rest.len();
+                let taken = rest.swap_remove(i);
+                let j = (state >> 20) as usize % rest.len();
+                rest[j].merge(&taken);
+            }
+            let tree = &rest[0];
+            prop_assert_eq!(tree.bins(), forward.bins());
+            prop_assert_eq!((tree.cnt(), tree.min(), tree.max()), (forward.cnt(), forward.min(), forward.max()));
+            prop_assert!((tree.sum() - forward.sum()).abs() <= 1e-9 * forward.sum().abs().max(forward.max().abs()));
+        }
+
+        #[test]
+        fn quantiles_lie_near_the_sample_of_that_rank(mut values in proptest::collection::vec((-3f64..6.0).prop_map(|e| 10f64.powf(e)), 1..500), q in 0f64..1.0) {
+            let sketch = of(&values);
+            values.sort_by(f64::total_cmp);
+            let exact = values[(q * (values.len() - 1) as f64).round_ties_even() as usize];
+            // The sample is within half a bin of its key, and the agent's interpolation runs one bin upward from it.
+            let distance = (sketch.quantile(q) / exact).ln() / LN_GAMMA;
+            prop_assert!((-1.5..=1.5001).contains(&distance), "{} bins", distance);
+        }
+    }
+}
