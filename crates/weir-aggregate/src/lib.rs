@@ -1,1 +1,21 @@
+//! Samples into buckets, buckets into a flush, flushes of several workers into one.
+//!
+//! What this crate never does: read a clock. Time is an argument.
 
+mod aggregator;
+mod clock;
+mod expand;
+mod flush;
+mod histogram;
+mod member_set;
+mod merge;
+
+pub use aggregator::{AggregateCounts, Aggregator, AggregatorSettings, IDLE_BUCKETS_MAX};
+pub use clock::AgentClock;
+pub use expand::{AGGREGATES_MAX, Aggregate, Expansion, PointType};
+pub use flush::{
+    BATCH_ROWS, Batch, Bucket, CheckRecord, EventRecord, Series, Source, TimestampedSample, Value,
+};
+pub use histogram::{HISTOGRAM_SAMPLES_MAX, Histogram, Ordered, Totals, Weights};
+pub use member_set::{MemberSet, SET_MEMBERS_MAX};
+pub use merge::Merger;

@@ -1,1 +1,18 @@
+//! Context identity: which series a message belongs to.
+//!
+//! What this crate never does: decide that two contexts are equal from a hash alone; exceed its byte budget.
 
+mod chunked;
+mod contexts;
+mod hash;
+mod rules;
+mod sharded;
+mod strings;
+mod tag_lists;
+
+pub use chunked::Chunked;
+pub use contexts::{
+    ContextId, ContextRef, Contexts, Limits, LiveContext, Lookup, OVERFLOW_TAG, PARTITIONS, RawId,
+};
+pub use hash::HashSecret;
+pub use rules::{NAMESPACE_EXCEPTIONS, NameFilter, Resolved, RuleSettings, Rules};

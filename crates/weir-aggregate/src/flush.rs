@@ -1,0 +1,562 @@
+//! What a flush hands over: batches of rows, each a context with the state of its closed bucket, texts included.
+//!
+//! A batch refers to nothing outside itself, so it can be shared with every output, merged with batches of other workers,
+//! or written down.
+
+use weir_context::{ContextRef, PARTITIONS};
+use weir_protocol::Kind;
+use weir_sketch::Sketch;
+
+use crate::histogram::Histogram;
+use crate::member_set::MemberSet;
+
+/// Rows after which a batch is handed over at the next partition border. It bounds what a flush holds at a time to about
+/// one megabyte of texts at common lengths, while a message per batch stays cheap.
+pub const BATCH_ROWS: usize = 4096;
+
+/// A closed time window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Bucket {
+    /// Unix seconds, a multiple of the width.
+    pub start: i64,
+    /// Unix seconds that its points carry: the start, except for the first bucket after a start of the process, which
+    /// carries the second of that start so that it cannot overwrite what the process before it sent for the same window.
+    pub timestamp: i64,
+    /// Seconds.
+    pub width: u32,
+}
+
+/// Who made a batch, and where it stands in the gap-free sequence of its maker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Source {
+    pub worker: u16,
+    pub sequence: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Span {
+    start: u32,
+    len: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Row {
+    hash: u64,
+    /// Unix seconds of a timestamped sample; zero for aggregated rows.
+    timestamp: i64,
+    name: Span,
+    host: Option<Span>,
+    jmx_check: Option<Span>,
+    /// Range in `Batch::tags`.
+    tags: Span,
+    suffix_mask: u32,
+    kind: Kind,
+    value: RowValue,
+}
+
+/// Numbers in place, everything larger by its index in the batch.
+#[derive(Clone, Copy, Debug)]
+enum RowValue {
+    Counter(f64),
+    Gauge { value: f64, received: u64 },
+    Set(u32),
+    Histogram(u32),
+    Distribution(u32),
+}
+
+/// A part of one flush.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    pub source: Source,
+    pub bucket: Bucket,
+    /// Partitions whose rows are all in this batch, in ascending order; empty for timestamped samples, events and checks.
+    pub partitions: std::ops::Range<usize>,
+    /// Whether this is the last batch of its bucket and worker.
+    pub last: bool,
+    /// Rows that this worker has handed over for this bucket, this batch included. A receiver that counted fewer lost one.
+    pub rows_of_bucket: u64,
+    /// The agent's own hostname, for rows and messages without one of their own.
+    pub hostname: std::sync::Arc<str>,
+    pub events: Vec<EventRecord>,
+    pub checks: Vec<CheckRecord>,
+    text: String,
+    tags: Vec<Span>,
+    rows: Vec<Row>,
+    /// Index of the first row of each partition in `partitions`.
+    partition_starts: Vec<u32>,
+    sets: Vec<Box<MemberSet>>,
+    histograms: Vec<Box<Histogram>>,
+    distributions: Vec<Box<Sketch>>,
+}
+
+/// An event, ready to be delivered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventRecord {
+    pub title: String,
+    pub text: String,
+    /// Unix seconds: the sender's, or those of its receipt.
+    pub timestamp: i64,
+    /// `None`: the agent's own host.
+    pub host: Option<String>,
+    pub aggregation_key: String,
+    pub source_type: String,
+    pub priority: weir_protocol::Priority,
+    pub alert_type: weir_protocol::AlertType,
+    pub tags: Vec<String>,
+}
+
+/// A service check, ready to be delivered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckRecord {
+    pub name: String,
+    pub status: weir_protocol::CheckStatus,
+    /// Unix seconds: the sender's, or those of its receipt.
+    pub timestamp: i64,
+    /// `None`: the agent's own host.
+    pub host: Option<String>,
+    pub message: String,
+    pub tags: Vec<String>,
+}
+
+/// State of a context in one bucket.
+#[derive(Clone, Copy, Debug)]
+pub enum Value<'a> {
+    /// Sum of the bucket with sample rates applied; divide by the interval for a rate. Of a timestamped sample: its value.
+    Counter(f64),
+    Gauge(f64),
+    Set(&'a MemberSet),
+    /// Histograms and timings.
+    Histogram(&'a Histogram),
+    Distribution(&'a Sketch),
+}
+
+/// One row of a batch: a context and its state in the batch's bucket, or one timestamped sample.
+#[derive(Clone, Copy, Debug)]
+pub struct Series<'a> {
+    batch: &'a Batch,
+    row: &'a Row,
+}
+
+impl<'a> Series<'a> {
+    pub fn name(&self) -> &'a str {
+        self.batch.text(self.row.name)
+    }
+
+    /// `None`: the agent's own host, which is `Batch::hostname`. Empty: explicitly no host.
+    pub fn explicit_host(&self) -> Option<&'a str> {
+        self.row.host.map(|span| self.batch.text(span))
+    }
+
+    /// The host to report, the agent's own where the message named none.
+    pub fn host(&self) -> &'a str {
+        self.explicit_host().unwrap_or(&self.batch.hostname)
+    }
+
+    /// Sorted by bytes, without duplicates.
+    pub fn tags(&self) -> impl ExactSizeIterator<Item = &'a str> + use<'a> {
+        let batch = self.batch;
+        let Span { start, len } = self.row.tags;
+        batch.tags[start as usize..(start + len) as usize]
+            .iter()
+            .map(move |&span| batch.text(span))
+    }
+
+    /// Name of the integration, for metrics that came through one.
+    pub fn jmx_check(&self) -> Option<&'a str> {
+        self.row.jmx_check.map(|span| self.batch.text(span))
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.row.kind
+    }
+
+    /// Equal for equal contexts within one process; equality still needs a comparison.
+    pub fn hash(&self) -> u64 {
+        self.row.hash
+    }
+
+    /// Unix seconds.
+    pub fn timestamp(&self) -> i64 {
+        if self.row.timestamp != 0 {
+            self.row.timestamp
+        } else {
+            self.batch.bucket.timestamp
+        }
+    }
+
+    /// Whether the sender gave the timestamp; such a row is a sample of its own, not the state of a bucket.
+    pub fn is_timestamped(&self) -> bool {
+        self.row.timestamp != 0
+    }
+
+    /// Seconds that a counter's sum covers.
+    pub fn interval(&self) -> u32 {
+        self.batch.bucket.width
+    }
+
+    /// Bit i: the i-th configured histogram suffix passes the name filter.
+    pub fn suffix_mask(&self) -> u32 {
+        self.row.suffix_mask
+    }
+
+    pub fn value(&self) -> Value<'a> {
+        match self.row.value {
+            RowValue::Counter(sum) => Value::Counter(sum),
+            RowValue::Gauge { value, .. } => Value::Gauge(value),
+            RowValue::Set(at) => Value::Set(&self.batch.sets[at as usize]),
+            RowValue::Histogram(at) => Value::Histogram(&self.batch.histograms[at as usize]),
+            RowValue::Distribution(at) => Value::Distribution(&self.batch.distributions[at as usize]),
+        }
+    }
+
+    /// Same context: kind, name, host and tags.
+    pub fn same_context(&self, other: &Series<'_>) -> bool {
+        self.row.hash == other.row.hash
+            && self.row.kind == other.row.kind
+            && self.name() == other.name()
+            && self.explicit_host() == other.explicit_host()
+            && self.tags().eq(other.tags())
+    }
+}
+
+impl Batch {
+    /// An empty batch; `make` fills it.
+    pub fn new(source: Source, bucket: Bucket, hostname: std::sync::Arc<str>) -> Self {
+        Batch {
+            source,
+            bucket,
+            partitions: 0..0,
+            last: false,
+            rows_of_bucket: 0,
+            hostname,
+            events: Vec::new(),
+            checks: Vec::new(),
+            text: String::new(),
+            tags: Vec::new(),
+            rows: Vec::new(),
+            partition_starts: Vec::new(),
+            sets: Vec::new(),
+            histograms: Vec::new(),
+            distributions: Vec::new(),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.events.is_empty() && self.checks.is_empty()
+    }
+
+    pub fn series(&self) -> impl ExactSizeIterator<Item = Series<'_>> {
+        self.rows.iter().map(|row| Series { batch: self, row })
+    }
+
+    /// Row numbers of one partition.
+    pub(crate) fn partition_rows(&self, partition: usize) -> std::ops::Range<usize> {
+        if !self.partitions.contains(&partition) {
+            return 0..0;
+        }
+        let at = partition - self.partitions.start;
+        let start = self.partition_starts[at] as usize;
+        let end = self
+            .partition_starts
+            .get(at + 1)
+            .map_or(self.rows.len(), |&end| end as usize);
+        start..end
+    }
+
+    pub(crate) fn row_series(&self, row: usize) -> Series<'_> {
+        Series {
+            batch: self,
+            row: &self.rows[row],
+        }
+    }
+
+    /// Begins the next partition. Partitions come in ascending order without gaps.
+    pub(crate) fn begin_partition(&mut self, partition: usize) {
+        debug_assert!(partition < PARTITIONS);
+        if self.partition_starts.is_empty() {
+            self.partitions = partition..partition + 1;
+        } else {
+            debug_assert_eq!(self.partitions.end, partition);
+            self.partitions.end = partition + 1;
+        }
+        self.partition_starts.push(self.rows.len() as u32);
+    }
+
+    /// Bytes held, slack included.
+    pub fn heap_bytes(&self) -> usize {
+        self.text.capacity()
+            + self.tags.capacity() * size_of::<Span>()
+            + self.rows.capacity() * size_of::<Row>()
+            + self.partition_starts.capacity() * 4
+            + self
+                .sets
+                .iter()
+                .map(|set| size_of::<MemberSet>() + set.heap_bytes())
+                .sum::<usize>()
+            + self
+                .histograms
+                .iter()
+                .map(|histogram| size_of::<Histogram>() + histogram.heap_bytes())
+                .sum::<usize>()
+            + self
+                .distributions
+                .iter()
+                .map(|sketch| size_of::<Sketch>() + sketch.heap_bytes())
+                .sum::<usize>()
+    }
+
+    fn text(&self, span: Span) -> &str {
+        &self.text[span.start as usize..(span.start + span.len) as usize]
+    }
+
+    fn push_text(&mut self, text: &str) -> Span {
+        let start = u32::try_from(self.text.len()).expect("a batch stays far below 4 GiB of texts");
+        self.text.push_str(text);
+        Span {
+            start,
+            len: text.len() as u32,
+        }
+    }
+
+    fn push_tags<'t>(&mut self, tags: impl Iterator<Item = &'t str>) -> Span {
+        let start = self.tags.len() as u32;
+        for tag in tags {
+            let span = self.push_text(tag);
+            self.tags.push(span);
+        }
+        Span {
+            start,
+            len: self.tags.len() as u32 - start,
+        }
+    }
+
+    /// Copies one row of another batch and gives it this value.
+    fn push_row_of(&mut self, other: &Batch, row: &Row, value: RowValue) {
+        let name = self.push_text(other.text(row.name));
+        let host = row.host.map(|span| self.push_text(other.text(span)));
+        let jmx_check = row.jmx_check.map(|span| self.push_text(other.text(span)));
+        let Span { start, len } = row.tags;
+        let tags = self.push_tags(
+            other.tags[start as usize..(start + len) as usize]
+                .iter()
+                .map(|&span| other.text(span)),
+        );
+        self.rows.push(Row {
+            name,
+            host,
+            jmx_check,
+            tags,
+            value,
+            ..row.clone()
+        });
+    }
+
+    /// Moves rows of `other` in, adding to rows of the same context that are already here since `first`.
+    /// `index` finds those by hash.
+    pub(crate) fn merge_rows(
+        &mut self,
+        other: &mut Batch,
+        rows: std::ops::Range<usize>,
+        first: usize,
+        index: &mut hashbrown::HashTable<u32>,
+    ) {
+        for at in rows {
+            let (hash, incoming) = (other.rows[at].hash, other.rows[at].value);
+            let found = index
+                .find(hash, |&mine| {
+                    self.row_series(mine as usize).same_context(&other.row_series(at))
+                })
+                .copied()
+                .map(|mine| mine as usize);
+            debug_assert!(found.is_none_or(|mine| mine >= first));
+            match found {
+                Some(mine) => self.merge_value(mine, other, incoming),
+                None => {
+                    let value = self.take_value(other, incoming);
+                    let row = other.rows[at].clone();
+                    self.push_row_of(other, &row, value);
+                    let rows = &self.rows;
+                    index.insert_unique(hash, rows.len() as u32 - 1, |&row| rows[row as usize].hash);
+                }
+            }
+        }
+    }
+
+    fn take_value(&mut self, other: &mut Batch, value: RowValue) -> RowValue {
+        match value {
+            RowValue::Counter(_) | RowValue::Gauge { .. } => value,
+            RowValue::Set(at) => {
+                self.sets.push(std::mem::take(&mut other.sets[at as usize]));
+                RowValue::Set(self.sets.len() as u32 - 1)
+            }
+            RowValue::Histogram(at) => {
+                self.histograms
+                    .push(std::mem::take(&mut other.histograms[at as usize]));
+                RowValue::Histogram(self.histograms.len() as u32 - 1)
+            }
+            RowValue::Distribution(at) => {
+                self.distributions
+                    .push(std::mem::take(&mut other.distributions[at as usize]));
+                RowValue::Distribution(self.distributions.len() as u32 - 1)
+            }
+        }
+    }
+
+    fn merge_value(&mut self, mine: usize, other: &mut Batch, incoming: RowValue) {
+        match (&mut self.rows[mine].value, incoming) {
+            (RowValue::Counter(sum), RowValue::Counter(more)) => *sum += more,
+            // Batches come in the order of their workers, so at equal times the later worker's write stands.
+            (
+                RowValue::Gauge { value, received },
+                RowValue::Gauge {
+                    value: newer,
+                    received: at,
+                },
+            ) => {
+                if at >= *received {
+                    (*value, *received) = (newer, at);
+                }
+            }
+            (RowValue::Set(mine), RowValue::Set(theirs)) => {
+                self.sets[*mine as usize].merge(std::mem::take(&mut *other.sets[theirs as usize]));
+            }
+            (RowValue::Histogram(mine), RowValue::Histogram(theirs)) => {
+                self.histograms[*mine as usize].merge(&other.histograms[theirs as usize]);
+            }
+            (RowValue::Distribution(mine), RowValue::Distribution(theirs)) => {
+                self.distributions[*mine as usize].merge(&other.distributions[theirs as usize]);
+            }
+            _ => unreachable!("the kind is part of the context"),
+        }
+    }
+}
+
+/// Appends rows of one worker's contexts. Contexts that share a tag list share its texts in the batch.
+#[derive(Default)]
+pub(crate) struct RowWriter {
+    /// Direct-mapped: tag list key and the range it was written to in this batch.
+    recent_lists: Vec<Option<(u32, Span)>>,
+}
+
+const RECENT_LISTS: usize = 256;
+
+impl RowWriter {
+    /// Forgets the tag lists of the batch before.
+    pub fn begin(&mut self) {
+        self.recent_lists.clear();
+        self.recent_lists.resize(RECENT_LISTS, None);
+    }
+
+    pub fn counter(&mut self, batch: &mut Batch, context: ContextRef<'_>, sum: f64) {
+        self.push(batch, context, Kind::Counter, RowValue::Counter(sum));
+    }
+
+    pub fn gauge(&mut self, batch: &mut Batch, context: ContextRef<'_>, value: f64, received: u64) {
+        self.push(batch, context, Kind::Gauge, RowValue::Gauge { value, received });
+    }
+
+    pub fn set(&mut self, batch: &mut Batch, context: ContextRef<'_>, set: Box<MemberSet>) {
+        batch.sets.push(set);
+        self.push(
+            batch,
+            context,
+            Kind::Set,
+            RowValue::Set(batch.sets.len() as u32 - 1),
+        );
+    }
+
+    pub fn histogram(
+        &mut self,
+        batch: &mut Batch,
+        context: ContextRef<'_>,
+        kind: Kind,
+        histogram: Box<Histogram>,
+    ) {
+        batch.histograms.push(histogram);
+        self.push(
+            batch,
+            context,
+            kind,
+            RowValue::Histogram(batch.histograms.len() as u32 - 1),
+        );
+    }
+
+    pub fn distribution(&mut self, batch: &mut Batch, context: ContextRef<'_>, sketch: Box<Sketch>) {
+        batch.distributions.push(sketch);
+        self.push(
+            batch,
+            context,
+            Kind::Distribution,
+            RowValue::Distribution(batch.distributions.len() as u32 - 1),
+        );
+    }
+
+    fn push(&mut self, batch: &mut Batch, context: ContextRef<'_>, kind: Kind, value: RowValue) {
+        let key = context.tag_list_key();
+        let slot = key as usize % RECENT_LISTS;
+        let tags = match self.recent_lists[slot] {
+            Some((written, span)) if written == key => span,
+            _ => {
+                let span = batch.push_tags(context.tags());
+                self.recent_lists[slot] = Some((key, span));
+                span
+            }
+        };
+        let name = batch.push_text(context.name());
+        let host = context.host().map(|host| batch.push_text(host));
+        let jmx_check = context.jmx_check().map(|check| batch.push_text(check));
+        batch.rows.push(Row {
+            hash: context.hash(),
+            timestamp: 0,
+            name,
+            host,
+            jmx_check,
+            tags,
+            suffix_mask: context.suffix_mask(),
+            kind,
+            value,
+        });
+    }
+}
+
+/// The parts of a timestamped sample, resolved but kept in no table.
+#[derive(Clone, Debug)]
+pub struct TimestampedSample<'a> {
+    pub kind: Kind,
+    pub name: &'a str,
+    pub host: Option<&'a str>,
+    pub tags: &'a [&'a str],
+    pub timestamp: i64,
+    pub value: f64,
+}
+
+impl Batch {
+    /// Appends one timestamped counter or gauge.
+    pub fn push_timestamped(&mut self, sample: &TimestampedSample<'_>) {
+        let name = self.push_text(sample.name);
+        let host = sample.host.map(|host| self.push_text(host));
+        let tags = self.push_tags(sample.tags.iter().copied());
+        let value = match sample.kind {
+            Kind::Counter => RowValue::Counter(sample.value),
+            _ => RowValue::Gauge {
+                value: sample.value,
+                received: 0,
+            },
+        };
+        self.rows.push(Row {
+            hash: 0,
+            timestamp: sample.timestamp,
+            name,
+            host,
+            jmx_check: None,
+            tags,
+            suffix_mask: u32::MAX,
+            kind: sample.kind,
+            value,
+        });
+    }
+}

@@ -1,0 +1,144 @@
+use hashbrown::HashTable;
+use weir_sketch::hll::HyperLogLog;
+
+/// Members kept exactly in one context and bucket; beyond them their number is estimated.
+pub const SET_MEMBERS_MAX: usize = 4096;
+
+/// Registers of the estimate: 2^14, a standard error of 0.8 % (1.04 / sqrt(16384)).
+const ESTIMATE_PRECISION: u8 = 14;
+
+/// The distinct members of a set in one bucket: exact up to [`SET_MEMBERS_MAX`], then a HyperLogLog.
+#[derive(Clone, Debug, Default)]
+pub struct MemberSet {
+    /// Members one after the other.
+    text: Vec<u8>,
+    /// Where each member ends in `text`.
+    ends: Vec<u32>,
+    index: HashTable<u32>,
+    estimate: Option<Box<HyperLogLog>>,
+}
+
+impl MemberSet {
+    /// Adds a member; returns true when this one made the set too large to stay exact.
+    pub fn insert(&mut self, member: &[u8]) -> bool {
+        let hash = weir_sketch::hll::hash(member);
+        if let Some(estimate) = &mut self.estimate {
+            estimate.insert_hash(hash);
+            return false;
+        }
+        let (text, ends) = (&self.text, &self.ends);
+        if self
+            .index
+            .find(hash, |&at| slice(text, ends, at) == member)
+            .is_some()
+        {
+            return false;
+        }
+        if self.ends.len() >= SET_MEMBERS_MAX {
+            self.start_estimating().insert_hash(hash);
+            return true;
+        }
+        self.text.extend_from_slice(member);
+        self.ends.push(self.text.len() as u32);
+        let (text, ends) = (&self.text, &self.ends);
+        self.index.insert_unique(hash, ends.len() as u32 - 1, |&at| {
+            weir_sketch::hll::hash(slice(text, ends, at))
+        });
+        false
+    }
+
+    /// Number of distinct members, rounded where it is estimated.
+    pub fn cardinality(&self) -> u64 {
+        match &self.estimate {
+            Some(estimate) => estimate.estimate().round() as u64,
+            None => self.ends.len() as u64,
+        }
+    }
+
+    pub fn is_exact(&self) -> bool {
+        self.estimate.is_none()
+    }
+
+    /// The members while they are kept exactly, in the order they came.
+    pub fn members(&self) -> impl Iterator<Item = &[u8]> {
+        (0..self.ends.len() as u32).map(|at| slice(&self.text, &self.ends, at))
+    }
+
+    pub fn merge(&mut self, other: MemberSet) {
+        if let Some(theirs) = &other.estimate {
+            let mine = self.start_estimating();
+            mine.merge(theirs).expect("all estimates have one precision");
+            return;
+        }
+        for member in other.members() {
+            self.insert(member);
+        }
+    }
+
+    fn start_estimating(&mut self) -> &mut HyperLogLog {
+        if self.estimate.is_none() {
+            let mut estimate = HyperLogLog::new(ESTIMATE_PRECISION);
+            for member in self.members() {
+                estimate.insert(member);
+            }
+            *self = MemberSet {
+                estimate: Some(Box::new(estimate)),
+                ..MemberSet::default()
+            };
+        }
+        self.estimate.as_mut().expect("set above")
+    }
+
+    pub fn heap_bytes(&self) -> usize {
+        self.text.capacity()
+            + self.ends.capacity() * 4
+            + self.index.allocation_size()
+            + self
+                .estimate
+                .as_ref()
+                .map_or(0, |estimate| size_of::<HyperLogLog>() + estimate.heap_bytes())
+    }
+}
+
+fn slice<'a>(text: &'a [u8], ends: &[u32], at: u32) -> &'a [u8] {
+    let at = at as usize;
+    let start = if at == 0 { 0 } else { ends[at - 1] as usize };
+    &text[start..ends[at] as usize]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn estimates_beyond_its_bound() {
+        let mut set = MemberSet::default();
+        let mut turned = 0;
+        for i in 0..20_000u32 {
+            turned += u32::from(set.insert(&i.to_le_bytes()));
+        }
+        assert_eq!(turned, 1);
+        assert!(!set.is_exact());
+        let error = set.cardinality() as f64 / 20_000.0 - 1.0;
+        assert!(error.abs() < 0.04, "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn equals_a_hash_set(a in prop::collection::vec("[ab]{0,4}", 0..40), b in prop::collection::vec("[ab]{0,4}", 0..40)) {
+            let build = |members: &[String]| {
+                let mut set = MemberSet::default();
+                for member in members {
+                    set.insert(member.as_bytes());
+                }
+                set
+            };
+            let mut merged = build(&a);
+            merged.merge(build(&b));
+            let expected: HashSet<&String> = a.iter().chain(&b).collect();
+            prop_assert_eq!(merged.cardinality(), expected.len() as u64);
+        }
+    }
+}

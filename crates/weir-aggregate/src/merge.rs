@@ -1,0 +1,138 @@
+use std::collections::VecDeque;
+
+use hashbrown::HashTable;
+use weir_context::PARTITIONS;
+
+use crate::flush::{BATCH_ROWS, Batch, Source};
+
+/// Merges the batches of several workers into one stream in which every context of a bucket occurs once.
+///
+/// Each worker delivers its buckets in order and the partitions of a bucket in order. A partition is merged as soon as every
+/// worker has delivered it, so no more than the spread between workers is ever held.
+pub struct Merger {
+    pending: Vec<VecDeque<Batch>>,
+    /// Next partition to merge of the oldest bucket.
+    partition: usize,
+    sequence: u64,
+    merged: Option<Batch>,
+    rows_of_bucket: u64,
+    /// Rows that workers announced and that never came: a lost batch.
+    rows_lost: u64,
+    received: Vec<u64>,
+}
+
+impl Merger {
+    pub fn new(workers: usize) -> Self {
+        Merger {
+            pending: (0..workers).map(|_| VecDeque::new()).collect(),
+            partition: 0,
+            sequence: 0,
+            merged: None,
+            rows_of_bucket: 0,
+            rows_lost: 0,
+            received: vec![0; workers],
+        }
+    }
+
+    /// Rows announced by workers that never arrived. Anything but zero is a defect of ours.
+    pub fn rows_lost(&self) -> u64 {
+        self.rows_lost
+    }
+
+    /// Rows that wait for other workers.
+    pub fn pending_rows(&self) -> usize {
+        self.pending.iter().flatten().map(Batch::len).sum()
+    }
+
+    /// Takes one batch and passes on whatever is complete. Timestamped samples, events and checks pass as they are.
+    pub fn push(&mut self, batch: Batch, mut deliver: impl FnMut(Batch)) {
+        if batch.partitions.is_empty() {
+            deliver(batch);
+            return;
+        }
+        let worker = usize::from(batch.source.worker);
+        self.received[worker] += batch.len() as u64;
+        self.rows_lost += batch.rows_of_bucket.saturating_sub(self.received[worker]);
+        self.received[worker] = if batch.last { 0 } else { batch.rows_of_bucket };
+        if self.pending.len() == 1 {
+            deliver(batch);
+            return;
+        }
+        self.pending[worker].push_back(batch);
+        while self.merge_next_partition(&mut deliver) {}
+    }
+
+    /// A worker that ends delivers nothing more: what the others have is merged without it.
+    pub fn finish(&mut self, mut deliver: impl FnMut(Batch)) {
+        while self.pending.iter().any(|queue| !queue.is_empty()) {
+            self.merge_partition(&mut deliver);
+        }
+    }
+
+    fn merge_next_partition(&mut self, deliver: &mut impl FnMut(Batch)) -> bool {
+        let Some(oldest) = self.oldest_bucket() else {
+            return false;
+        };
+        let complete = self.pending.iter().all(|queue| {
+            queue.front().is_some_and(|batch| {
+                batch.bucket.start > oldest || batch.partitions.contains(&self.partition)
+            })
+        });
+        if complete {
+            self.merge_partition(deliver);
+        }
+        complete
+    }
+
+    fn oldest_bucket(&self) -> Option<i64> {
+        self.pending
+            .iter()
+            .filter_map(|queue| queue.front())
+            .map(|batch| batch.bucket.start)
+            .min()
+    }
+
+    fn merge_partition(&mut self, deliver: &mut impl FnMut(Batch)) {
+        let Some(oldest) = self.oldest_bucket() else {
+            return;
+        };
+        let mut index = HashTable::new();
+        for queue in &mut self.pending {
+            let Some(front) = queue.front_mut().filter(|batch| batch.bucket.start == oldest) else {
+                continue;
+            };
+            let merged = self.merged.get_or_insert_with(|| {
+                self.sequence += 1;
+                let source = Source {
+                    worker: 0,
+                    sequence: self.sequence,
+                };
+                Batch::new(source, front.bucket, front.hostname.clone())
+            });
+            if merged.partitions.is_empty() || merged.partitions.end == self.partition {
+                merged.begin_partition(self.partition);
+            }
+            let first = merged.partition_rows(self.partition).start;
+            let rows = front.partition_rows(self.partition);
+            merged.merge_rows(front, rows, first, &mut index);
+            if front.partitions.end <= self.partition + 1 {
+                queue.pop_front();
+            }
+        }
+        self.partition += 1;
+        let last = self.partition == PARTITIONS;
+        let rows = self.merged.as_ref().map_or(0, Batch::len);
+        if (last || rows >= BATCH_ROWS)
+            && let Some(mut merged) = self.merged.take()
+        {
+            self.rows_of_bucket += rows as u64;
+            merged.last = last;
+            merged.rows_of_bucket = self.rows_of_bucket;
+            deliver(merged);
+        }
+        if last {
+            self.partition = 0;
+            self.rows_of_bucket = 0;
+        }
+    }
+}

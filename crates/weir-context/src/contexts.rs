@@ -1,0 +1,705 @@
+use hashbrown::HashTable;
+use weir_protocol::{Kind, Metric, OriginFields};
+
+use crate::chunked::Chunked;
+use crate::hash::HashSecret;
+use crate::rules::{Resolved, Rules, sort_and_dedup};
+use crate::sharded::Sharded;
+use crate::strings::{StringId, Strings};
+use crate::tag_lists::{TagListId, TagLists};
+
+/// Number of parts that live contexts are kept in, by their canonical hash. A flush is handed over part by part, so that
+/// merging several workers and encoding never need all contexts at once.
+pub const PARTITIONS: usize = 64;
+
+/// The tag of the series that takes the samples of contexts for which there is no memory.
+pub const OVERFLOW_TAG: &str = "weir_overflow:true";
+
+/// Overflow series, one per metric name, are allowed beyond the budget up to this many; then samples are refused.
+const OVERFLOW_NAMES_MAX: usize = 1000;
+
+/// A context, as an index into the aggregation state of its kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ContextId(pub u32);
+
+/// A live context together with its kind, as the flush walks them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LiveContext(u32);
+
+const KIND_SHIFT: u32 = 29;
+
+impl LiveContext {
+    fn new(kind: Kind, id: ContextId) -> Self {
+        debug_assert!(id.0 < 1 << KIND_SHIFT);
+        LiveContext((kind as u32) << KIND_SHIFT | id.0)
+    }
+
+    #[inline]
+    pub fn kind(self) -> Kind {
+        Kind::ALL[(self.0 >> KIND_SHIFT) as usize]
+    }
+
+    #[inline]
+    pub fn id(self) -> ContextId {
+        ContextId(self.0 & ((1 << KIND_SHIFT) - 1))
+    }
+}
+
+/// A raw context: what a message says about itself, before any rule. Valid for one generation of its slot, so that a
+/// cached one can never reach a context that took the slot later.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RawId {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+}
+
+/// Where the samples of a message belong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// The context, and the raw context through which it can be found again without this work.
+    Context(ContextId, RawId),
+    /// A rule drops this metric.
+    Filtered(RawId),
+    /// There is no memory for a new context; its samples go into the overflow series of its name.
+    Overflow(ContextId),
+    /// There is no memory for a new context, and its kind cannot be summed into another series.
+    Refused,
+}
+
+/// What limits the number of contexts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes that contexts, raw contexts, tag lists, strings and `bytes_per_context` of state may take together.
+    pub bytes_max: usize,
+    /// Live contexts, where the operator set a number.
+    pub contexts_max: usize,
+    /// Bytes of aggregation state that each context will need elsewhere.
+    pub bytes_per_context: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            bytes_max: usize::MAX,
+            contexts_max: usize::MAX,
+            bytes_per_context: 0,
+        }
+    }
+}
+
+/// A context's parts, for whoever writes it down.
+#[derive(Clone, Copy)]
+pub struct ContextRef<'a> {
+    contexts: &'a Contexts,
+    context: &'a Context,
+}
+
+impl<'a> ContextRef<'a> {
+    pub fn name(&self) -> &'a str {
+        self.contexts.strings.get(self.context.name)
+    }
+
+    /// `None`: the agent's own host. Empty: explicitly no host.
+    pub fn host(&self) -> Option<&'a str> {
+        self.context.host.map(|id| self.contexts.strings.get(id))
+    }
+
+    /// Sorted, without duplicates.
+    pub fn tags(&self) -> impl ExactSizeIterator<Item = &'a str> + use<'a> {
+        let contexts = self.contexts;
+        contexts
+            .tag_lists
+            .get(self.context.tags)
+            .iter()
+            .map(move |&id| contexts.strings.get(id))
+    }
+
+    /// Equal lists have equal keys while both are alive.
+    pub fn tag_list_key(&self) -> u32 {
+        self.context.tags.0
+    }
+
+    pub fn jmx_check(&self) -> Option<&'a str> {
+        self.context.jmx_check.map(|id| self.contexts.strings.get(id))
+    }
+
+    /// Equal in every worker of the process.
+    pub fn hash(&self) -> u64 {
+        self.context.hash
+    }
+
+    pub fn suffix_mask(&self) -> u32 {
+        self.context.suffix_mask
+    }
+
+    /// The distribution that gets a copy of each sample, where that is configured.
+    pub fn copy_to(&self) -> Option<ContextId> {
+        self.context.copy_to
+    }
+
+    /// Whether some histogram copies its samples here. Such a context must outlive the histogram, which refers to it.
+    pub fn is_copy(&self) -> bool {
+        self.context.is_copy
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Context {
+    name: StringId,
+    host: Option<StringId>,
+    jmx_check: Option<StringId>,
+    tags: TagListId,
+    hash: u64,
+    suffix_mask: u32,
+    copy_to: Option<ContextId>,
+    /// Some histogram copies its samples here.
+    is_copy: bool,
+    /// Head of the list of raw contexts that resolve to this one.
+    first_raw: Option<u32>,
+    in_use: bool,
+}
+
+#[derive(Clone, Copy, Default)]
+struct RawContext {
+    name: StringId,
+    tags: TagListId,
+    origin: Option<StringId>,
+    hash: u64,
+    generation: u32,
+    kind: u8,
+    target: Target,
+    /// Next raw context of the same target.
+    next: Option<u32>,
+}
+
+/// Second step of the lookup.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Target {
+    #[default]
+    Free,
+    Context(ContextId),
+    Filtered {
+        last_seen: u32,
+    },
+}
+
+/// All contexts of one worker.
+///
+/// Raw bytes lead to a raw context, a raw context to a resolved one; aggregation state is indexed by the latter. Identity
+/// is exact at both steps: hashes find candidates, comparisons decide.
+pub struct Contexts {
+    secret: HashSecret,
+    rules: Rules,
+    limits: Limits,
+    strings: Strings,
+    tag_lists: TagLists,
+    raw: Chunked<RawContext>,
+    raw_free: Vec<u32>,
+    raw_index: Sharded<HashTable<u32>>,
+    contexts: [Chunked<Context>; Kind::COUNT],
+    free: [Vec<ContextId>; Kind::COUNT],
+    index: Sharded<HashTable<LiveContext>>,
+    live: Box<[Vec<LiveContext>; PARTITIONS]>,
+    live_count: usize,
+    overflow_names: usize,
+    filtered: Vec<u32>,
+    scratch: Scratch,
+    /// Bytes at the last full count, and contexts created since.
+    counted_bytes: usize,
+    created_since_count: usize,
+}
+
+/// Buffers of the miss path, kept so that it allocates only what it stores.
+#[derive(Default)]
+struct Scratch {
+    ids: Vec<StringId>,
+    resolved: Resolved,
+    origin: String,
+}
+
+impl Contexts {
+    pub fn new(secret: HashSecret, rules: Rules, limits: Limits) -> Self {
+        Contexts {
+            secret,
+            rules,
+            limits,
+            strings: Strings::new(),
+            tag_lists: TagLists::new(),
+            raw: Chunked::new(),
+            raw_free: Vec::new(),
+            raw_index: Sharded::new(HashTable::new),
+            contexts: std::array::from_fn(|_| Chunked::new()),
+            free: std::array::from_fn(|_| Vec::new()),
+            index: Sharded::new(HashTable::new),
+            live: Box::new(std::array::from_fn(|_| Vec::new())),
+            live_count: 0,
+            overflow_names: 0,
+            filtered: Vec::new(),
+            scratch: Scratch::default(),
+            counted_bytes: 0,
+            created_since_count: 0,
+        }
+    }
+
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    pub fn secret(&self) -> &HashSecret {
+        &self.secret
+    }
+
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
+    /// Live contexts, overflow series included.
+    pub fn len(&self) -> usize {
+        self.live_count
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.live_count == 0
+    }
+
+    /// Contexts that may have an id of this kind: every id of a live context is below it.
+    pub fn id_bound(&self, kind: Kind) -> usize {
+        self.contexts[kind as usize].len()
+    }
+
+    pub fn get(&self, kind: Kind, id: ContextId) -> ContextRef<'_> {
+        ContextRef {
+            contexts: self,
+            context: &self.contexts[kind as usize][id.0 as usize],
+        }
+    }
+
+    /// The target of a raw context that was found before, if its slot still holds it.
+    #[inline]
+    pub fn resolve_raw(&mut self, raw: RawId, now: u32) -> Option<Lookup> {
+        let slot = &mut self.raw[raw.slot as usize];
+        if slot.generation != raw.generation {
+            return None;
+        }
+        match &mut slot.target {
+            Target::Context(id) => Some(Lookup::Context(*id, raw)),
+            Target::Filtered { last_seen } => {
+                *last_seen = now;
+                Some(Lookup::Filtered(raw))
+            }
+            Target::Free => None,
+        }
+    }
+
+    /// The miss path: finds or makes the context of a metric from its parsed parts. `sender` names who sent it, as far as
+    /// the transport knows; `now` is the second of the agent's clock.
+    pub fn resolve(&mut self, metric: &Metric<'_>, sender: &str, now: u32) -> Lookup {
+        let mut tags: Vec<&str> = metric.tags.iter().collect();
+        sort_and_dedup(&mut tags);
+        let has_origin = write_origin(&metric.origin, sender, &mut self.scratch.origin);
+
+        let name = self.strings.acquire(metric.name, &self.secret);
+        let tag_list = self
+            .tag_lists
+            .acquire(&tags, &mut self.strings, &self.secret, &mut self.scratch.ids);
+        let origin = has_origin.then(|| self.strings.acquire(&self.scratch.origin, &self.secret));
+        let kind = metric.kind;
+        let hash = self.secret.words(
+            [
+                kind as u64,
+                self.strings.hash(name),
+                self.tag_lists.hash(tag_list),
+                origin.map_or(0, |id| self.strings.hash(id)),
+            ]
+            .into_iter(),
+        );
+        let raw = &self.raw;
+        let found = self.raw_index.shard(hash).find(hash, |&slot| {
+            let other = &raw[slot as usize];
+            (other.kind, other.name, other.tags, other.origin) == (kind as u8, name, tag_list, origin)
+        });
+        if let Some(&slot) = found {
+            self.release_raw_parts(name, tag_list, origin);
+            let raw = RawId {
+                slot,
+                generation: self.raw[slot as usize].generation,
+            };
+            return self
+                .resolve_raw(raw, now)
+                .expect("an indexed raw context has a target");
+        }
+
+        let mut resolved = std::mem::take(&mut self.scratch.resolved);
+        let rules = std::mem::take(&mut self.rules);
+        let passes = rules.apply(metric.name, kind, &mut tags, &mut resolved);
+        let lookup = if !passes {
+            let slot = self.add_raw(
+                name,
+                tag_list,
+                origin,
+                kind,
+                hash,
+                Target::Filtered { last_seen: now },
+            );
+            self.filtered.push(slot.slot);
+            Lookup::Filtered(slot)
+        } else {
+            match self.context_for(resolved.name(metric.name), kind, &tags, &resolved, &rules) {
+                Some(id) => {
+                    let slot = self.add_raw(name, tag_list, origin, kind, hash, Target::Context(id));
+                    let context = &mut self.contexts[kind as usize][id.0 as usize];
+                    self.raw[slot.slot as usize].next = context.first_raw.replace(slot.slot);
+                    Lookup::Context(id, slot)
+                }
+                None => {
+                    self.release_raw_parts(name, tag_list, origin);
+                    self.overflow(resolved.name(metric.name), kind, &resolved, &rules)
+                }
+            }
+        };
+        self.rules = rules;
+        self.scratch.resolved = resolved;
+        lookup
+    }
+
+    /// Finds or makes a resolved context; `None` when a new one would not fit the limits.
+    fn context_for(
+        &mut self,
+        name: &str,
+        kind: Kind,
+        tags: &[&str],
+        resolved: &Resolved,
+        rules: &Rules,
+    ) -> Option<ContextId> {
+        let copied_name = rules.copied_name(name, kind);
+        let room = self.has_room();
+        let host = resolved.host.as_deref();
+        let id = self.find_or_add(name, kind, host, tags, resolved, room)?;
+        if let Some(copied) = copied_name
+            && self.contexts[kind as usize][id.0 as usize].copy_to.is_none()
+        {
+            let copy = self.find_or_add(&copied, Kind::Distribution, host, tags, resolved, room);
+            self.contexts[kind as usize][id.0 as usize].copy_to = copy;
+            if let Some(copy) = copy {
+                self.contexts[Kind::Distribution as usize][copy.0 as usize].is_copy = true;
+            }
+        }
+        Some(id)
+    }
+
+    fn overflow(&mut self, name: &str, kind: Kind, resolved: &Resolved, rules: &Rules) -> Lookup {
+        if matches!(kind, Kind::Gauge | Kind::Set) {
+            return Lookup::Refused;
+        }
+        let mut tags: Vec<&str> = rules.extra_tags().iter().map(String::as_str).collect();
+        tags.push(OVERFLOW_TAG);
+        sort_and_dedup(&mut tags);
+        let before = self.live_count;
+        let room = self.overflow_names < OVERFLOW_NAMES_MAX;
+        match self.find_or_add(name, kind, None, &tags, resolved, room) {
+            Some(id) => {
+                self.overflow_names += self.live_count - before;
+                Lookup::Overflow(id)
+            }
+            None => Lookup::Refused,
+        }
+    }
+
+    fn find_or_add(
+        &mut self,
+        name: &str,
+        kind: Kind,
+        host: Option<&str>,
+        tags: &[&str],
+        resolved: &Resolved,
+        may_add: bool,
+    ) -> Option<ContextId> {
+        let name = self.strings.acquire(name, &self.secret);
+        let host = host.map(|host| self.strings.acquire(host, &self.secret));
+        let tag_list = self
+            .tag_lists
+            .acquire(tags, &mut self.strings, &self.secret, &mut self.scratch.ids);
+        let hash = self.secret.words(
+            [
+                kind as u64,
+                self.strings.hash(name),
+                host.map_or(1, |id| self.strings.hash(id)),
+                self.tag_lists.hash(tag_list),
+            ]
+            .into_iter(),
+        );
+        let contexts = &self.contexts;
+        let found = self.index.shard(hash).find(hash, |live| {
+            let other = &contexts[live.kind() as usize][live.id().0 as usize];
+            (live.kind(), other.name, other.host, other.tags) == (kind, name, host, tag_list)
+        });
+        if let Some(live) = found {
+            let id = live.id();
+            self.release_context_parts(name, host, None, tag_list);
+            return Some(id);
+        }
+        if !may_add {
+            self.release_context_parts(name, host, None, tag_list);
+            return None;
+        }
+        let jmx_check = resolved
+            .jmx_check
+            .as_deref()
+            .map(|check| self.strings.acquire(check, &self.secret));
+        let context = Context {
+            name,
+            host,
+            jmx_check,
+            tags: tag_list,
+            hash,
+            suffix_mask: resolved.suffix_mask,
+            copy_to: None,
+            is_copy: false,
+            first_raw: None,
+            in_use: true,
+        };
+        let of_kind = &mut self.contexts[kind as usize];
+        let id = match self.free[kind as usize].pop() {
+            Some(id) => {
+                of_kind[id.0 as usize] = context;
+                id
+            }
+            None => {
+                of_kind.push(context);
+                ContextId(of_kind.len() as u32 - 1)
+            }
+        };
+        let live = LiveContext::new(kind, id);
+        let contexts = &self.contexts;
+        self.index.shard_mut(hash).insert_unique(hash, live, |live| {
+            contexts[live.kind() as usize][live.id().0 as usize].hash
+        });
+        self.live[partition(hash)].push(live);
+        self.live_count += 1;
+        self.created_since_count += 1;
+        Some(id)
+    }
+
+    fn add_raw(
+        &mut self,
+        name: StringId,
+        tags: TagListId,
+        origin: Option<StringId>,
+        kind: Kind,
+        hash: u64,
+        target: Target,
+    ) -> RawId {
+        let slot = match self.raw_free.pop() {
+            Some(slot) => slot,
+            None => {
+                self.raw.push(RawContext::default());
+                self.raw.len() as u32 - 1
+            }
+        };
+        let generation = self.raw[slot as usize].generation;
+        self.raw[slot as usize] = RawContext {
+            name,
+            tags,
+            origin,
+            hash,
+            generation,
+            kind: kind as u8,
+            target,
+            next: None,
+        };
+        let raw = &self.raw;
+        self.raw_index
+            .shard_mut(hash)
+            .insert_unique(hash, slot, |&slot| raw[slot as usize].hash);
+        RawId { slot, generation }
+    }
+
+    fn remove_raw(&mut self, slot: u32) {
+        let entry = &mut self.raw[slot as usize];
+        let RawContext {
+            name,
+            tags,
+            origin,
+            hash,
+            generation,
+            ..
+        } = *entry;
+        *entry = RawContext {
+            generation: generation.wrapping_add(1),
+            ..RawContext::default()
+        };
+        let raw = &self.raw;
+        let shard = self.raw_index.shard_mut(hash);
+        if let Ok(found) = shard.find_entry(hash, |&other| other == slot) {
+            found.remove();
+        }
+        if shard.capacity() > 64 && shard.len() < shard.capacity() / 4 {
+            shard.shrink_to(shard.len() * 2, |&slot| raw[slot as usize].hash);
+        }
+        self.raw_free.push(slot);
+        self.release_raw_parts(name, tags, origin);
+    }
+
+    fn release_raw_parts(&mut self, name: StringId, tags: TagListId, origin: Option<StringId>) {
+        self.strings.release(name);
+        self.tag_lists.release(tags, &mut self.strings);
+        if let Some(origin) = origin {
+            self.strings.release(origin);
+        }
+    }
+
+    fn release_context_parts(
+        &mut self,
+        name: StringId,
+        host: Option<StringId>,
+        jmx_check: Option<StringId>,
+        tags: TagListId,
+    ) {
+        self.strings.release(name);
+        self.tag_lists.release(tags, &mut self.strings);
+        for id in [host, jmx_check].into_iter().flatten() {
+            self.strings.release(id);
+        }
+    }
+
+    /// The live contexts of one partition.
+    pub fn live(&self, partition: usize) -> &[LiveContext] {
+        &self.live[partition]
+    }
+
+    /// Removes the context at `position` of a partition's list, with its raw contexts and all that nothing else uses. The
+    /// last context of the list takes its place.
+    pub fn remove(&mut self, partition: usize, position: usize) {
+        let live = self.live[partition].swap_remove(position);
+        if self.live[partition].capacity() > 64
+            && self.live[partition].len() < self.live[partition].capacity() / 4
+        {
+            self.live[partition].shrink_to_fit();
+        }
+        let (kind, id) = (live.kind() as usize, live.id());
+        let context = std::mem::take(&mut self.contexts[kind][id.0 as usize]);
+        debug_assert!(context.in_use);
+        let mut next = context.first_raw;
+        while let Some(slot) = next {
+            next = self.raw[slot as usize].next;
+            self.remove_raw(slot);
+        }
+        let contexts = &self.contexts;
+        let shard = self.index.shard_mut(context.hash);
+        if let Ok(found) = shard.find_entry(context.hash, |&other| other == live) {
+            found.remove();
+        }
+        if shard.capacity() > 64 && shard.len() < shard.capacity() / 4 {
+            shard.shrink_to(shard.len() * 2, |live| {
+                contexts[live.kind() as usize][live.id().0 as usize].hash
+            });
+        }
+        self.free[kind].push(id);
+        self.live_count -= 1;
+        if self
+            .tag_lists
+            .get(context.tags)
+            .iter()
+            .any(|&tag| self.strings.get(tag) == OVERFLOW_TAG)
+        {
+            self.overflow_names = self.overflow_names.saturating_sub(1);
+        }
+        self.release_context_parts(context.name, context.host, context.jmx_check, context.tags);
+    }
+
+    /// Forgets raw contexts of filtered metrics that were last seen before `oldest`.
+    pub fn expire_filtered(&mut self, oldest: u32) {
+        let mut at = 0;
+        while at < self.filtered.len() {
+            let slot = self.filtered[at];
+            match self.raw[slot as usize].target {
+                Target::Filtered { last_seen } if last_seen < oldest => {
+                    self.filtered.swap_remove(at);
+                    self.remove_raw(slot);
+                }
+                _ => at += 1,
+            }
+        }
+    }
+
+    /// Gives back memory at the end of the id ranges, after a burst of contexts has expired. Returns, per kind, the number
+    /// of ids that state must still be kept for.
+    pub fn compact(&mut self) -> [usize; Kind::COUNT] {
+        for kind in 0..Kind::COUNT {
+            if self.free[kind].len() > 1024 && self.free[kind].len() > self.contexts[kind].len() / 2 {
+                let contexts = &mut self.contexts[kind];
+                let mut len = contexts.len();
+                while len > 0 && !contexts[len - 1].in_use {
+                    len -= 1;
+                }
+                contexts.truncate(len);
+                self.free[kind].retain(|id| (id.0 as usize) < len);
+                self.free[kind].sort_unstable_by(|a, b| b.cmp(a));
+                self.free[kind].shrink_to_fit();
+            }
+        }
+        self.created_since_count = 0;
+        self.counted_bytes = self.heap_bytes();
+        std::array::from_fn(|kind| self.contexts[kind].len())
+    }
+
+    fn has_room(&mut self) -> bool {
+        if self.live_count >= self.limits.contexts_max {
+            return false;
+        }
+        if self.limits.bytes_max == usize::MAX {
+            return true;
+        }
+        // A full count reads some hundred words; between counts the average context is assumed to go on.
+        if self.created_since_count >= 256 || self.counted_bytes == 0 {
+            self.counted_bytes = self.heap_bytes();
+            self.created_since_count = 0;
+        }
+        let average = (self.counted_bytes / self.live_count.max(1)).min(1024);
+        let estimate = self.counted_bytes + self.created_since_count * average;
+        estimate + self.live_count * self.limits.bytes_per_context < self.limits.bytes_max
+    }
+
+    /// Bytes held, slack included.
+    pub fn heap_bytes(&self) -> usize {
+        self.strings.heap_bytes()
+            + self.tag_lists.heap_bytes()
+            + self.raw.heap_bytes()
+            + self.raw_free.capacity() * 4
+            + self
+                .raw_index
+                .iter()
+                .map(HashTable::allocation_size)
+                .sum::<usize>()
+            + self.contexts.iter().map(Chunked::heap_bytes).sum::<usize>()
+            + self.free.iter().map(|free| free.capacity() * 4).sum::<usize>()
+            + self.index.iter().map(HashTable::allocation_size).sum::<usize>()
+            + self.live.iter().map(|live| live.capacity() * 4).sum::<usize>()
+            + self.filtered.capacity() * 4
+    }
+
+    /// Distinct strings and tag lists, for status.
+    pub fn table_sizes(&self) -> (usize, usize) {
+        (self.strings.len(), self.tag_lists.len())
+    }
+}
+
+#[inline]
+fn partition(hash: u64) -> usize {
+    hash as usize % PARTITIONS
+}
+
+/// Writes what identifies the sender as one string; false when nothing does.
+fn write_origin(fields: &OriginFields<'_>, sender: &str, out: &mut String) -> bool {
+    out.clear();
+    if fields.is_empty() && sender.is_empty() {
+        return false;
+    }
+    // `|` cannot occur inside a section, so the joined string is unambiguous.
+    for part in [fields.local, fields.external, fields.cardinality] {
+        out.push_str(part.unwrap_or("-"));
+        out.push('|');
+    }
+    out.push_str(sender);
+    true
+}

@@ -1,0 +1,35 @@
+/// A table cut into 64 by the top bits of the hash. A table that grows rehashes all it holds; cut into 64, the pause is a
+/// 64th, and a table of a million entries grows in steps of well under a millisecond.
+pub(crate) struct Sharded<T> {
+    shards: Box<[T; SHARDS]>,
+}
+
+const SHARDS: usize = 64;
+
+impl<T> Sharded<T> {
+    pub fn new(make: impl Fn() -> T) -> Self {
+        Sharded {
+            shards: Box::new(std::array::from_fn(|_| make())),
+        }
+    }
+
+    /// Bits 57 to 63 address within hashbrown's groups, so the shard comes from the bits just below.
+    #[inline]
+    fn index(hash: u64) -> usize {
+        (hash >> 51) as usize & (SHARDS - 1)
+    }
+
+    #[inline]
+    pub fn shard(&self, hash: u64) -> &T {
+        &self.shards[Self::index(hash)]
+    }
+
+    #[inline]
+    pub fn shard_mut(&mut self, hash: u64) -> &mut T {
+        &mut self.shards[Self::index(hash)]
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.shards.iter()
+    }
+}

@@ -1,0 +1,108 @@
+use hashbrown::HashTable;
+
+use crate::hash::HashSecret;
+use crate::sharded::Sharded;
+
+/// A string owned by the table while something refers to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct StringId(pub u32);
+
+struct Entry {
+    text: Box<str>,
+    hash: u64,
+    references: u32,
+}
+
+/// Each distinct string once. Whoever keeps an id holds a reference and gives it back with [`Strings::release`].
+pub(crate) struct Strings {
+    index: Sharded<HashTable<u32>>,
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    text_bytes: usize,
+}
+
+impl Strings {
+    pub fn new() -> Self {
+        Strings {
+            index: Sharded::new(HashTable::new),
+            entries: Vec::new(),
+            free: Vec::new(),
+            text_bytes: 0,
+        }
+    }
+
+    /// Finds or adds `text` and takes one reference.
+    pub fn acquire(&mut self, text: &str, secret: &HashSecret) -> StringId {
+        let hash = secret.bytes(text.as_bytes());
+        let entries = &mut self.entries;
+        let shard = self.index.shard_mut(hash);
+        if let Some(&id) = shard.find(hash, |&id| &*entries[id as usize].text == text) {
+            entries[id as usize].references += 1;
+            return StringId(id);
+        }
+        let entry = Entry {
+            text: text.into(),
+            hash,
+            references: 1,
+        };
+        self.text_bytes += text.len();
+        let id = match self.free.pop() {
+            Some(id) => {
+                entries[id as usize] = entry;
+                id
+            }
+            None => {
+                entries.push(entry);
+                u32::try_from(entries.len() - 1).expect("the memory budget ends long before 2^32 strings")
+            }
+        };
+        shard.insert_unique(hash, id, |&id| entries[id as usize].hash);
+        StringId(id)
+    }
+
+    /// Gives one reference back; the last one frees the string.
+    pub fn release(&mut self, id: StringId) {
+        let entry = &mut self.entries[id.0 as usize];
+        entry.references -= 1;
+        if entry.references > 0 {
+            return;
+        }
+        let hash = entry.hash;
+        self.text_bytes -= entry.text.len();
+        entry.text = Box::default();
+        let shard = self.index.shard_mut(hash);
+        if let Ok(found) = shard.find_entry(hash, |&other| other == id.0) {
+            found.remove();
+        }
+        shrink(shard, &self.entries, |entry| entry.hash);
+        self.free.push(id.0);
+    }
+
+    pub fn get(&self, id: StringId) -> &str {
+        &self.entries[id.0 as usize].text
+    }
+
+    pub fn hash(&self, id: StringId) -> u64 {
+        self.entries[id.0 as usize].hash
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    /// Bytes held, slack included; the allocator's rounding of each string is estimated at 8 bytes.
+    pub fn heap_bytes(&self) -> usize {
+        self.text_bytes
+            + self.len() * 8
+            + self.entries.capacity() * size_of::<Entry>()
+            + self.free.capacity() * 4
+            + self.index.iter().map(HashTable::allocation_size).sum::<usize>()
+    }
+}
+
+/// Gives back a shard's memory once three quarters of it are unused.
+pub(crate) fn shrink<E>(shard: &mut HashTable<u32>, entries: &[E], hash: impl Fn(&E) -> u64) {
+    if shard.capacity() > 64 && shard.len() < shard.capacity() / 4 {
+        shard.shrink_to(shard.len() * 2, |&id| hash(&entries[id as usize]));
+    }
+}
