@@ -33,7 +33,7 @@ impl Aggregate {
     pub fn from_fraction(fraction: f64) -> Option<Aggregate> {
         (0.0..=1.0)
             .contains(&fraction)
-            .then(|| Aggregate::Percentile((fraction * 100.0 + 0.5) as u8))
+            .then_some(Aggregate::Percentile((fraction * 100.0 + 0.5) as u8))
     }
 
     /// What is appended to the metric's name, with its dot.

@@ -66,6 +66,7 @@ enum RowValue {
 
 /// A part of one flush.
 #[derive(Clone, Debug)]
+#[allow(clippy::vec_box)]
 pub struct Batch {
     pub source: Source,
     pub bucket: Bucket,
@@ -84,6 +85,7 @@ pub struct Batch {
     rows: Vec<Row>,
     /// Index of the first row of each partition in `partitions`.
     partition_starts: Vec<u32>,
+    // Boxed, because that is how they leave the worker's state: a flush moves pointers, not bodies.
     sets: Vec<Box<MemberSet>>,
     histograms: Vec<Box<Histogram>>,
     distributions: Vec<Box<Sketch>>,
