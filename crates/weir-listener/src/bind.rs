@@ -1,0 +1,526 @@
+//! From a configuration to a socket that is bound, with every fault named.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use crate::socket_file::{self, SocketFile};
+use crate::{Address, sys};
+
+/// How bytes become packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// A datagram is a packet. For `udp` and `unixgram`.
+    Datagram,
+    /// A packet follows its length, four bytes, little-endian. For `tcp` and `unix`.
+    LengthPrefixed,
+    /// Lines end with a newline; a packet is a run of complete lines. For `tcp` and `unix`.
+    Newline,
+}
+
+/// What to listen on and how.
+#[derive(Clone, Debug)]
+pub struct ListenerConfig {
+    /// Where to listen.
+    pub address: Address,
+    /// How bytes become packets. Must suit the address.
+    pub framing: Framing,
+    /// Bytes the kernel should be able to hold for this socket (for each connection, on streams); `None` leaves the
+    /// system's default. More than `net.core.rmem_max` needs the privilege CAP_NET_ADMIN; see [`ReceiveBuffer`].
+    pub receive_buffer_bytes: Option<usize>,
+    /// The longest frame or line accepted on a stream, 1 to 65536. Without effect on datagrams, which are received
+    /// whole up to [`crate::DATAGRAM_BYTES_MAX`].
+    pub max_packet_bytes: usize,
+    /// Lets several sockets share one internet address, the kernel spreading senders over them. See [`bind_group`],
+    /// which sets it. Without effect on Unix sockets.
+    pub reuse_port: bool,
+    /// Asks the kernel who sent each packet. Unix sockets only; an internet socket cannot know.
+    pub pass_credentials: bool,
+    /// Permission bits of the socket file. Senders need the write bit.
+    pub socket_mode: u32,
+    /// Owner of the socket file as a number; `None` leaves it to the process. [`user_id`] finds it by name.
+    pub socket_owner: Option<u32>,
+    /// Group of the socket file as a number; `None` leaves it to the process. [`group_id`] finds it by name.
+    pub socket_group: Option<u32>,
+    /// Connections open at the same time; further ones are closed as they come, and counted. Streams only.
+    pub max_connections: usize,
+    /// Connections the kernel completes before we accept them. Streams only; capped by `net.core.somaxconn`.
+    pub backlog: u32,
+}
+
+/// Write permission for everybody, which is what senders under other users need, and listing for nobody else.
+pub const SOCKET_MODE_DEFAULT: u32 = 0o722;
+
+impl ListenerConfig {
+    /// Defaults for an address: length-prefixed frames of at most 8192 bytes on streams, socket files of mode 0722,
+    /// 8192 connections.
+    pub fn new(address: Address) -> Self {
+        let framing = if address.is_stream() {
+            Framing::LengthPrefixed
+        } else {
+            Framing::Datagram
+        };
+        Self {
+            address,
+            framing,
+            receive_buffer_bytes: None,
+            max_packet_bytes: 8192,
+            reuse_port: false,
+            pass_credentials: false,
+            socket_mode: SOCKET_MODE_DEFAULT,
+            socket_owner: None,
+            socket_group: None,
+            max_connections: 8192,
+            backlog: 1024,
+        }
+    }
+}
+
+/// The numeric id of a user by name, or of a number written out.
+pub fn user_id(name: &str) -> io::Result<Option<u32>> {
+    name.parse()
+        .map_or_else(|_| sys::lookup_id(name, false), |id| Ok(Some(id)))
+}
+
+/// The numeric id of a group by name, or of a number written out.
+pub fn group_id(name: &str) -> io::Result<Option<u32>> {
+    name.parse()
+        .map_or_else(|_| sys::lookup_id(name, true), |id| Ok(Some(id)))
+}
+
+/// Why a listener could not be set up. The message says what, where, and what to do about it.
+#[derive(Debug)]
+pub struct BindError {
+    /// The address that was to be bound.
+    pub address: Address,
+    /// What went wrong.
+    pub fault: BindFault,
+}
+
+/// The faults a [`BindError`] distinguishes.
+#[derive(Debug)]
+pub enum BindFault {
+    /// The framing does not suit the address.
+    FramingMismatch(Framing),
+    /// `max_packet_bytes` is not in 1 to 65536.
+    MaxPacketBytes(usize),
+    /// The name has no address.
+    HostNotFound(io::Error),
+    /// Another process has the port.
+    PortInUse,
+    /// The address belongs to none of this machine's interfaces.
+    NotLocal,
+    /// The port, file or directory may not be used by this user.
+    PermissionDenied {
+        /// What was tried: `bind`, `chown`, ...
+        operation: &'static str,
+    },
+    /// The directory of the socket file does not exist.
+    MissingDirectory(PathBuf),
+    /// Something on the way to the socket file is not a directory.
+    NotADirectory(PathBuf),
+    /// There is a file where the socket should be, and it is not a socket. It is left alone.
+    NotASocket {
+        /// `a regular file`, `a directory`, ...
+        found: &'static str,
+    },
+    /// Another process is listening on the socket file.
+    SocketInUse,
+    /// This system has no IPv6 (or no Unix sockets).
+    Unsupported,
+    /// No descriptors or memory for a socket.
+    Exhausted(io::Error),
+    /// Anything else the kernel said.
+    Other {
+        /// What was tried.
+        operation: &'static str,
+        /// What the kernel said.
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for BindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot listen on {}: ", self.address)?;
+        match &self.fault {
+            BindFault::FramingMismatch(framing) => {
+                let (given, kind, allowed) = match framing {
+                    Framing::Datagram => ("datagram", "a stream", "length or newline"),
+                    Framing::LengthPrefixed => ("length", "a datagram socket", "datagram"),
+                    Framing::Newline => ("newline", "a datagram socket", "datagram"),
+                };
+                write!(f, "framing {given} does not suit {kind}; use {allowed}")
+            }
+            BindFault::MaxPacketBytes(n) => {
+                write!(
+                    f,
+                    "the longest packet is set to {n} bytes; allowed are 1 to {MAX_PACKET_BYTES_LIMIT}"
+                )
+            }
+            BindFault::HostNotFound(error) => {
+                write!(
+                    f,
+                    "the host has no address ({error}); write an IP address or check the name"
+                )
+            }
+            BindFault::PortInUse => {
+                let table = if matches!(self.address, Address::Udp { .. }) {
+                    "-ulpn"
+                } else {
+                    "-tlpn"
+                };
+                write!(
+                    f,
+                    "the port is in use by another process; stop it (`ss {table}` shows it) or choose another port"
+                )
+            }
+            BindFault::NotLocal => write!(
+                f,
+                "no interface of this machine has this address; use one of its own (`ip address` shows them), or \
+                 0.0.0.0 or [::] for all"
+            ),
+            BindFault::PermissionDenied { operation } => match self.address.path() {
+                Some(path) => write!(
+                    f,
+                    "permission denied ({operation}); this user needs write permission in {}{}",
+                    path.parent().unwrap_or(path).display(),
+                    if *operation == "chown" {
+                        ", and to set an owner or group it is not in, the privilege CAP_CHOWN"
+                    } else {
+                        ""
+                    }
+                ),
+                None => write!(
+                    f,
+                    "permission denied; ports below 1024 need the privilege CAP_NET_BIND_SERVICE, or choose a \
+                     higher port"
+                ),
+            },
+            BindFault::MissingDirectory(directory) => {
+                write!(
+                    f,
+                    "the directory {0} does not exist; create it (`mkdir -p {0}`) or change the path",
+                    directory.display()
+                )
+            }
+            BindFault::NotADirectory(path) => {
+                write!(f, "{} is not a directory; change the path", path.display())
+            }
+            BindFault::NotASocket { found } => write!(
+                f,
+                "the path is {found}, not a socket, and is left alone; remove it yourself or change the path"
+            ),
+            BindFault::SocketInUse => {
+                write!(
+                    f,
+                    "another process is listening on this socket; stop it (`ss -xlp` shows it) or change the path"
+                )
+            }
+            BindFault::Unsupported => {
+                write!(
+                    f,
+                    "the system does not support this kind of address; is IPv6 switched off?"
+                )
+            }
+            BindFault::Exhausted(error) => {
+                write!(
+                    f,
+                    "no resources for a socket ({error}); raise the descriptor limit (`ulimit -n`)"
+                )
+            }
+            BindFault::Other { operation, error } => write!(f, "{operation} failed: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for BindError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.fault {
+            BindFault::HostNotFound(error) | BindFault::Exhausted(error) | BindFault::Other { error, .. } => {
+                Some(error)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The upper end of `max_packet_bytes`.
+pub const MAX_PACKET_BYTES_LIMIT: usize = 65536;
+
+/// What was asked of the kernel as a receive buffer and what it gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReceiveBuffer {
+    /// Bytes asked for; `None` if the system's default was left.
+    pub wanted: Option<usize>,
+    /// Bytes granted, in the unit of the request. (The kernel reserves twice as much, for its own overhead.)
+    pub granted: usize,
+}
+
+impl ReceiveBuffer {
+    /// What an operator has to do to get what was asked for; `None` if it was granted.
+    pub fn remedy(&self) -> Option<String> {
+        let wanted = self.wanted.filter(|wanted| *wanted > self.granted)?;
+        Some(format!(
+            "receive buffer: wanted {wanted} bytes, the kernel granted {}; run `sysctl -w net.core.rmem_max={wanted}` \
+             (and put net.core.rmem_max={wanted} into /etc/sysctl.d/ to keep it), or give the process CAP_NET_ADMIN",
+            self.granted
+        ))
+    }
+}
+
+/// A socket that is bound but not read from yet. Give it to [`crate::EventLoop::add`].
+///
+/// Dropping it closes the socket and removes its socket file.
+pub struct BoundSocket {
+    pub(crate) fd: OwnedFd,
+    pub(crate) address: Address,
+    pub(crate) config: ListenerConfig,
+    pub(crate) buffer: ReceiveBuffer,
+    pub(crate) file: Option<SocketFile>,
+}
+
+impl BoundSocket {
+    /// The address as bound: the one asked for, with the port the kernel chose if that was 0.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// What became of `receive_buffer_bytes`.
+    pub fn receive_buffer(&self) -> ReceiveBuffer {
+        self.buffer
+    }
+
+    /// Datagrams the kernel queues on this socket before senders have to wait; Unix datagram sockets only. A short
+    /// queue costs nothing in throughput here, but senders that do not wait lose what does not fit.
+    pub fn datagram_queue(&self) -> Option<usize> {
+        if !matches!(self.address, Address::UnixDatagram(_)) {
+            return None;
+        }
+        std::fs::read_to_string("/proc/sys/net/unix/max_dgram_qlen")
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
+    }
+}
+
+impl AsFd for BoundSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Binds one socket.
+pub fn bind(config: &ListenerConfig) -> Result<BoundSocket, BindError> {
+    bind_socket(config).map_err(|fault| BindError {
+        address: config.address.clone(),
+        fault,
+    })
+}
+
+/// Binds `count` sockets that share one internet address, one for each worker. A port of 0 is chosen by the kernel
+/// for the first and used by all.
+///
+/// The address is first bound exclusively for a moment: sockets that share a port share it with every process of the
+/// same user, so without this a second agent would silently take part of the traffic instead of failing.
+///
+/// # Errors
+///
+/// As [`bind`]. A Unix address with a `count` above 1 is a [`BindFault::Unsupported`].
+pub fn bind_group(config: &ListenerConfig, count: usize) -> Result<Vec<BoundSocket>, BindError> {
+    let fail = |fault| BindError {
+        address: config.address.clone(),
+        fault,
+    };
+    let mut config = config.clone();
+    let (Address::Udp { port, .. } | Address::Tcp { port, .. }) = config.address else {
+        return match count {
+            0 => Ok(Vec::new()),
+            1 => Ok(vec![bind(&config)?]),
+            _ => Err(fail(BindFault::Unsupported)),
+        };
+    };
+    config.reuse_port = false;
+    if count == 1 {
+        return Ok(vec![bind(&config)?]);
+    }
+    if port != 0 {
+        drop(bind(&config)?);
+    }
+    config.reuse_port = true;
+    let mut group: Vec<BoundSocket> = Vec::with_capacity(count);
+    for _ in 0..count {
+        if let Some(first) = group.first() {
+            config.address = first.address.clone();
+        }
+        group.push(bind(&config)?);
+    }
+    Ok(group)
+}
+
+fn bind_socket(config: &ListenerConfig) -> Result<BoundSocket, BindFault> {
+    let datagrams = !config.address.is_stream();
+    if datagrams != (config.framing == Framing::Datagram) {
+        return Err(BindFault::FramingMismatch(config.framing));
+    }
+    if config.max_packet_bytes == 0 || config.max_packet_bytes > MAX_PACKET_BYTES_LIMIT {
+        return Err(BindFault::MaxPacketBytes(config.max_packet_bytes));
+    }
+    let kind = if datagrams {
+        libc::SOCK_DGRAM
+    } else {
+        libc::SOCK_STREAM
+    };
+    match &config.address {
+        Address::Udp { host, port } | Address::Tcp { host, port } => {
+            let address = resolve(host, *port)?;
+            let (fd, buffer) = bind_internet(config, &address, kind)?;
+            let mut bound = config.address.clone();
+            if let Address::Udp { port, .. } | Address::Tcp { port, .. } = &mut bound {
+                *port = sys::local_port(fd.as_fd()).map_err(other("getsockname"))?;
+            }
+            Ok(BoundSocket {
+                fd,
+                address: bound,
+                config: config.clone(),
+                buffer,
+                file: None,
+            })
+        }
+        Address::UnixDatagram(path) | Address::UnixStream(path) => {
+            socket_file::clear_the_way(path, kind)?;
+            let fd = new_socket(libc::AF_UNIX, kind)?;
+            let buffer = set_receive_buffer(fd.as_fd(), config.receive_buffer_bytes)?;
+            // Before binding, so that no datagram can be queued without its credentials.
+            if datagrams && config.pass_credentials {
+                sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_PASSCRED, 1)
+                    .map_err(other("SO_PASSCRED"))?;
+            }
+            let file = socket_file::create(
+                fd.as_fd(),
+                path,
+                config.socket_mode,
+                config.socket_owner,
+                config.socket_group,
+            )?;
+            if !datagrams {
+                sys::listen(fd.as_fd(), backlog(config)).map_err(other("listen"))?;
+            }
+            let address = config.address.clone();
+            Ok(BoundSocket {
+                fd,
+                address,
+                config: config.clone(),
+                buffer,
+                file: Some(file),
+            })
+        }
+    }
+}
+
+fn backlog(config: &ListenerConfig) -> libc::c_int {
+    config.backlog.clamp(1, i32::MAX as u32) as libc::c_int
+}
+
+fn resolve(host: &str, port: u16) -> Result<SocketAddr, BindFault> {
+    let addresses: Vec<SocketAddr> = (host, port)
+        .to_socket_addrs()
+        .map_err(BindFault::HostNotFound)?
+        .collect();
+    // Clients that are told `localhost` try IPv4 first, or only that.
+    let chosen = addresses
+        .iter()
+        .find(|address| address.is_ipv4())
+        .or(addresses.first());
+    chosen
+        .copied()
+        .ok_or_else(|| BindFault::HostNotFound(io::Error::from(io::ErrorKind::NotFound)))
+}
+
+fn bind_internet(
+    config: &ListenerConfig,
+    address: &SocketAddr,
+    kind: libc::c_int,
+) -> Result<(OwnedFd, ReceiveBuffer), BindFault> {
+    let domain = if address.is_ipv4() {
+        libc::AF_INET
+    } else {
+        libc::AF_INET6
+    };
+    let fd = new_socket(domain, kind)?;
+    let set = |level, name, value, operation| {
+        sys::set_option(fd.as_fd(), level, name, value).map_err(other(operation))
+    };
+    if kind == libc::SOCK_STREAM {
+        // Connections of a former process linger after it; they are no reason not to start.
+        set(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1, "SO_REUSEADDR")?;
+    }
+    if config.reuse_port {
+        set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1, "SO_REUSEPORT")?;
+    }
+    if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
+        // `[::]` means every interface, for senders over IPv4 too, whatever the system's default is.
+        set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0, "IPV6_V6ONLY")?;
+    }
+    if kind == libc::SOCK_DGRAM {
+        set(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1, "SO_RXQ_OVFL")?;
+    }
+    // Before binding and listening: connections inherit it, and the TCP window is chosen by it.
+    let buffer = set_receive_buffer(fd.as_fd(), config.receive_buffer_bytes)?;
+    sys::bind_inet(fd.as_fd(), address).map_err(|error| match error.raw_os_error() {
+        Some(libc::EADDRINUSE) => BindFault::PortInUse,
+        Some(libc::EADDRNOTAVAIL) => BindFault::NotLocal,
+        Some(libc::EACCES | libc::EPERM) => BindFault::PermissionDenied { operation: "bind" },
+        _ => BindFault::Other {
+            operation: "bind",
+            error,
+        },
+    })?;
+    if kind == libc::SOCK_STREAM {
+        sys::listen(fd.as_fd(), backlog(config)).map_err(|error| match error.raw_os_error() {
+            Some(libc::EADDRINUSE) => BindFault::PortInUse,
+            _ => BindFault::Other {
+                operation: "listen",
+                error,
+            },
+        })?;
+    }
+    Ok((fd, buffer))
+}
+
+fn new_socket(domain: libc::c_int, kind: libc::c_int) -> Result<OwnedFd, BindFault> {
+    sys::socket(domain, kind).map_err(|error| match error.raw_os_error() {
+        Some(libc::EAFNOSUPPORT | libc::EPROTONOSUPPORT) => BindFault::Unsupported,
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => BindFault::Exhausted(error),
+        _ => BindFault::Other {
+            operation: "socket",
+            error,
+        },
+    })
+}
+
+fn set_receive_buffer(fd: BorrowedFd<'_>, wanted: Option<usize>) -> Result<ReceiveBuffer, BindFault> {
+    let granted = || {
+        let doubled = sys::get_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF).map_err(other("SO_RCVBUF"))?;
+        Ok(doubled as usize / 2)
+    };
+    if let Some(bytes) = wanted {
+        // The kernel doubles the number in 32 bits.
+        let request = bytes.min(i32::MAX as usize / 2) as libc::c_int;
+        sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, request).map_err(other("SO_RCVBUF"))?;
+        if granted()? < bytes {
+            // Succeeds for the privileged only; what it could not do shows in what was granted.
+            let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, request);
+        }
+    }
+    Ok(ReceiveBuffer {
+        wanted,
+        granted: granted()?,
+    })
+}
+
+pub(crate) fn other(operation: &'static str) -> impl Fn(io::Error) -> BindFault {
+    move |error| BindFault::Other { operation, error }
+}

@@ -1,0 +1,1217 @@
+//! One worker's sockets: waiting, receiving, accepting, draining.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::bind::MAX_PACKET_BYTES_LIMIT;
+use crate::framing::{End, Entries, Fed, Framer, FramingCounts};
+use crate::kernel_table;
+use crate::partial::PartialPool;
+use crate::socket_file::SocketFile;
+use crate::sys::{self, Ancillary, DatagramRing, Entry, Epoll, Mapping};
+use crate::{Address, BoundSocket, Credentials, ListenerConfig, ListenerCounters, ListenerId, LoopCounters};
+
+/// Bytes asked for with one call on a stream.
+const STREAM_READ_BYTES: usize = 64 * 1024;
+/// Where they are put: behind room for the longest partial frame, aligned to a page.
+const STREAM_READ_START: usize = MAX_PACKET_BYTES_LIMIT + 4096;
+/// Packets' bytes after which a turn ends although there is more.
+const TURN_BYTES: usize = 1024 * 1024;
+/// While some descriptors are busy, the others are looked at after this many bytes or receive calls.
+const POLL_BYTES: usize = 256 * 1024;
+const POLL_SERVICES: u32 = 16;
+/// A batch that came back short emptied its socket. If it was at least this long the next call follows without
+/// asking epoll first, because more will have come while the batch was handled.
+const EAGER_PACKETS: usize = 4;
+const EAGER_BYTES: usize = 16 * 1024;
+/// Connections accepted before others get their turn.
+const ACCEPTS_PER_TURN: usize = 64;
+/// How long a descriptor is left alone after an error that would otherwise come back at once.
+const PAUSE_NANOS: u64 = 100_000_000;
+/// How long a drain waits for packets on their way if the kernel cannot be asked to wait for them.
+const DRAIN_SETTLE_NANOS: u64 = 20_000_000;
+const EVENTS_PER_POLL: usize = 128;
+const WAKER_TOKEN: u64 = u64::MAX;
+
+/// A point in time on the monotonic clock, in nanoseconds. Comparable within one boot of one machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Monotonic(pub u64);
+
+impl Monotonic {
+    /// Reads the clock.
+    pub fn now() -> Self {
+        Self(sys::monotonic_nanos())
+    }
+}
+
+/// One packet: a datagram, a stream frame, or a run of complete lines of a stream (newlines included).
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    /// What was received. Never more than [`crate::DATAGRAM_BYTES_MAX`].
+    pub bytes: &'a [u8],
+    /// Which listener received it.
+    pub listener: ListenerId,
+    /// The end is missing, because the datagram did not fit.
+    pub truncated: bool,
+    /// Who sent it, if asked for and known. On stream sockets: who connected.
+    pub origin: Option<Credentials>,
+    /// When its batch was received.
+    pub received: Monotonic,
+}
+
+/// Packets received together from one descriptor: a non-empty list, lent for the duration of the call.
+#[derive(Clone, Copy)]
+pub struct Batch<'a> {
+    memory: &'a [u8],
+    entries: &'a [Entry],
+    listener: ListenerId,
+    received: Monotonic,
+    /// The same for all packets of a connection.
+    origin: Option<Credentials>,
+}
+
+impl<'a> Batch<'a> {
+    /// How many packets.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Never true for a batch that was handed over.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Which listener received them.
+    pub fn listener(&self) -> ListenerId {
+        self.listener
+    }
+
+    /// When they were received. The clock is read once for all.
+    pub fn received(&self) -> Monotonic {
+        self.received
+    }
+
+    /// One packet by its position, so that a later one can be looked at while an earlier one is handled.
+    pub fn get(&self, index: usize) -> Option<Packet<'a>> {
+        self.entries.get(index).map(|entry| self.packet(entry))
+    }
+
+    /// The packets in the order in which they were received.
+    pub fn iter(&self) -> Packets<'a> {
+        Packets {
+            batch: *self,
+            entries: self.entries.iter(),
+        }
+    }
+
+    #[inline]
+    fn packet(&self, entry: &Entry) -> Packet<'a> {
+        Packet {
+            bytes: &self.memory[entry.start as usize..][..entry.length as usize],
+            listener: self.listener,
+            truncated: entry.truncated,
+            origin: entry.origin.or(self.origin),
+            received: self.received,
+        }
+    }
+}
+
+/// Iterates over the packets of a [`Batch`].
+pub struct Packets<'a> {
+    batch: Batch<'a>,
+    entries: std::slice::Iter<'a, Entry>,
+}
+
+impl<'a> Iterator for Packets<'a> {
+    type Item = Packet<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Packet<'a>> {
+        self.entries.next().map(|entry| self.batch.packet(entry))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.entries.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Packets<'_> {}
+
+impl<'a> IntoIterator for Batch<'a> {
+    type Item = Packet<'a>;
+    type IntoIter = Packets<'a>;
+    fn into_iter(self) -> Packets<'a> {
+        self.iter()
+    }
+}
+
+impl<'a> IntoIterator for &Batch<'a> {
+    type Item = Packet<'a>;
+    type IntoIter = Packets<'a>;
+    fn into_iter(self) -> Packets<'a> {
+        self.iter()
+    }
+}
+
+/// What a call of [`EventLoop::turn`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// Packets handed over.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// A [`Waker`] asked for attention.
+    pub woken: bool,
+}
+
+/// Makes a waiting (or the next) [`EventLoop::turn`] return with `woken` set. For other threads.
+#[derive(Clone)]
+pub struct Waker(Arc<Wake>);
+
+struct Wake {
+    /// Set before the descriptor is written, so that a busy loop sees it without a system call.
+    asked: AtomicBool,
+    counter: File,
+}
+
+impl Waker {
+    /// Wakes the loop. Several calls before it looks count as one.
+    pub fn wake(&self) {
+        if !self.0.asked.swap(true, Ordering::AcqRel) {
+            // The counter cannot overflow, since it is written at most once per reading.
+            let _ = (&self.0.counter).write(&1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// Three views of one drop counter, see [`EventLoop::cross_check_drops`]. The kernel's wrap around at 2^32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DropCheck {
+    /// What this crate has counted, the kernel asked a last time.
+    pub counted: u64,
+    /// The socket's counter at that time.
+    pub socket: u32,
+    /// The table's counter, read shortly before.
+    pub table: u32,
+}
+
+impl DropCheck {
+    /// True if the books agree: nothing was counted that the kernel does not know of, nor the other way round, and
+    /// the table is not ahead of the socket.
+    pub fn agrees(&self) -> bool {
+        self.counted as u32 == self.socket && self.socket.wrapping_sub(self.table) as i32 >= 0
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Open,
+    Draining,
+    Closed,
+}
+
+struct Listener {
+    id: ListenerId,
+    phase: Phase,
+    address: Address,
+    config: ListenerConfig,
+    fd: Option<OwnedFd>,
+    /// Held so that the socket file goes when the listener does.
+    file: Option<SocketFile>,
+    inode: u64,
+    slot: u32,
+    ancillary: Ancillary,
+    /// The kernel's drop counter as last seen, which wraps around.
+    drops_seen: u32,
+    paused_until: Option<u64>,
+    counters: ListenerCounters,
+}
+
+impl Listener {
+    fn note_drops(&mut self, now: u32) {
+        // The counter a datagram carries is from when it was queued and may be older than one read since, so only
+        // steps forward count. Steps of more than half the range between two readings cannot be told from these.
+        let step = now.wrapping_sub(self.drops_seen);
+        if step as i32 > 0 {
+            self.drops_seen = now;
+            let counter = match self.phase {
+                Phase::Open => &mut self.counters.kernel_dropped,
+                Phase::Draining | Phase::Closed => &mut self.counters.refused_draining,
+            };
+            *counter += u64::from(step);
+        }
+    }
+
+    fn read_drops(&mut self, system_calls: &mut u64) -> io::Result<()> {
+        if let (Address::Udp { .. }, Some(fd)) = (&self.address, &self.fd) {
+            *system_calls += 1;
+            let now = sys::socket_drops(fd.as_fd())?;
+            self.note_drops(now);
+        }
+        Ok(())
+    }
+}
+
+struct Connection {
+    fd: OwnedFd,
+    listener: u32,
+    origin: Option<Credentials>,
+    framer: Framer,
+}
+
+enum Kind {
+    Free,
+    Datagram { listener: u32 },
+    Acceptor { listener: u32 },
+    Connection(Connection),
+}
+
+struct Slot {
+    /// Goes up when the slot is freed, so that tokens of its former owner lead nowhere.
+    generation: u32,
+    /// Whether a token of this slot is in the ready queue.
+    ready: bool,
+    kind: Kind,
+}
+
+/// What to do with a descriptor after it had its turn.
+enum Next {
+    /// It probably has more: serve it again without asking.
+    Again,
+    /// It is empty: wait until epoll reports it.
+    Wait,
+}
+
+/// One worker's sockets. Owned by one thread, driven by [`EventLoop::turn`].
+///
+/// * **Order.** Descriptors that have something are served round-robin: one receive call each (at most the slots of
+///   the ring, or 64 KiB of a stream), then the next. A flood on one therefore delays the others by one call per
+///   round, and never starves them.
+/// * **Calls.** A descriptor that was full or nearly so is asked again without epoll in between; epoll is asked when
+///   no descriptor is left, or now and then so that others are noticed.
+/// * **Memory.** Datagrams share one ring, streams one buffer. A connection has memory of its own only between the
+///   beginning and the end of a frame, within the budget of [`EventLoop::set_partial_budget`].
+pub struct EventLoop {
+    epoll: Epoll,
+    wake: Arc<Wake>,
+    ring: DatagramRing,
+    stream_memory: Mapping,
+    entries: Entries,
+    pool: PartialPool,
+    listeners: Vec<Listener>,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    ready: VecDeque<u64>,
+    /// Given up to accept (and refuse) a connection when there is no other descriptor left.
+    reserve: Option<OwnedFd>,
+    paused: usize,
+    draining: bool,
+    drain_settled_at: u64,
+    bytes_since_poll: usize,
+    services_since_poll: u32,
+    counters: LoopCounters,
+}
+
+fn token(index: u32, generation: u32) -> u64 {
+    u64::from(generation) << 32 | u64::from(index)
+}
+
+/// What a connection may hold in partial frames unless [`EventLoop::set_partial_budget`] says otherwise.
+const PARTIAL_BUDGET_DEFAULT: usize = 16 * 1024 * 1024;
+
+impl EventLoop {
+    /// A loop whose ring has `ring_slots` slots of 64 KiB (at least 1, at most 1024), which cost memory only as far
+    /// as they are used.
+    ///
+    /// # Errors
+    ///
+    /// When there is no memory or descriptor for it.
+    pub fn new(ring_slots: usize) -> io::Result<Self> {
+        let epoll = Epoll::new(EVENTS_PER_POLL)?;
+        let counter = sys::event_counter()?;
+        epoll.add(counter.as_fd(), WAKER_TOKEN)?;
+        Ok(Self {
+            epoll,
+            wake: Arc::new(Wake {
+                asked: AtomicBool::new(false),
+                counter: File::from(counter),
+            }),
+            ring: DatagramRing::new(ring_slots.clamp(1, 1024))?,
+            stream_memory: Mapping::new(STREAM_READ_START + STREAM_READ_BYTES)?,
+            entries: Entries::new(),
+            pool: PartialPool::new(PARTIAL_BUDGET_DEFAULT),
+            listeners: Vec::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            ready: VecDeque::with_capacity(EVENTS_PER_POLL),
+            reserve: open_reserve(),
+            paused: 0,
+            draining: false,
+            drain_settled_at: 0,
+            bytes_since_poll: 0,
+            services_since_poll: 0,
+            counters: LoopCounters::default(),
+        })
+    }
+
+    /// Starts receiving from a socket.
+    ///
+    /// # Errors
+    ///
+    /// If the id is taken, the loop is draining, or epoll refuses the socket.
+    pub fn add(&mut self, socket: BoundSocket, id: ListenerId) -> io::Result<()> {
+        if self.listeners.iter().any(|listener| listener.id == id) || self.draining {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput));
+        }
+        let index = self.listeners.len() as u32;
+        let stream = socket.address.is_stream();
+        let kind = if stream {
+            Kind::Acceptor { listener: index }
+        } else {
+            Kind::Datagram { listener: index }
+        };
+        let ancillary = match socket.address {
+            Address::Udp { .. } => Ancillary::Drops,
+            Address::UnixDatagram(_) if socket.config.pass_credentials => Ancillary::Credentials,
+            _ => Ancillary::None,
+        };
+        let inode = sys::socket_inode(socket.fd.as_fd())?;
+        let slot = self.take_slot(kind);
+        if let Err(error) = self.epoll.add(socket.fd.as_fd(), self.token_of(slot)) {
+            self.free_slot(slot);
+            return Err(error);
+        }
+        self.listeners.push(Listener {
+            id,
+            phase: Phase::Open,
+            address: socket.address,
+            config: socket.config,
+            fd: Some(socket.fd),
+            file: socket.file,
+            inode,
+            slot,
+            ancillary,
+            drops_seen: 0,
+            paused_until: None,
+            counters: ListenerCounters::default(),
+        });
+        Ok(())
+    }
+
+    /// A handle with which other threads end the waiting.
+    pub fn waker(&self) -> Waker {
+        Waker(Arc::clone(&self.wake))
+    }
+
+    /// The counters of a listener.
+    ///
+    /// # Panics
+    ///
+    /// If no listener of that id was added.
+    pub fn counters(&self, id: ListenerId) -> &ListenerCounters {
+        match self.listeners.iter().find(|listener| listener.id == id) {
+            Some(listener) => &listener.counters,
+            None => panic!("no listener {id:?} was added"),
+        }
+    }
+
+    /// The counters of the loop.
+    pub fn loop_counters(&self) -> &LoopCounters {
+        &self.counters
+    }
+
+    /// The listeners added so far with the addresses they are bound to.
+    pub fn listeners(&self) -> impl Iterator<Item = (ListenerId, &Address)> {
+        self.listeners
+            .iter()
+            .map(|listener| (listener.id, &listener.address))
+    }
+
+    /// Asks the kernel for the drop counters now. With every batch the kernel tells how many were dropped before the
+    /// batch's first datagram; drops behind the last datagram become known with the next one, or by this. Call it
+    /// before publishing counters.
+    ///
+    /// # Errors
+    ///
+    /// As the kernel gives them.
+    pub fn refresh_drops(&mut self) -> io::Result<()> {
+        for listener in &mut self.listeners {
+            listener.read_drops(&mut self.counters.system_calls)?;
+        }
+        Ok(())
+    }
+
+    /// Compares the drops counted for a UDP listener with two witnesses: what the kernel says of the socket, and what
+    /// its table (`/proc/net/udp`, `/proc/net/udp6`) says. `None` for other listeners and after a drain.
+    ///
+    /// Reads the whole table: for a diagnosis or a test, not for every second.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel or its table cannot be read.
+    pub fn cross_check_drops(&mut self, id: ListenerId) -> io::Result<Option<DropCheck>> {
+        let Some(listener) = self.listeners.iter_mut().find(|listener| listener.id == id) else {
+            return Ok(None);
+        };
+        let (Address::Udp { .. }, Some(fd)) = (&listener.address, &listener.fd) else {
+            return Ok(None);
+        };
+        let Some(table) = kernel_table::drops_of(listener.inode)? else {
+            return Ok(None);
+        };
+        self.counters.system_calls += 1;
+        let socket = sys::socket_drops(fd.as_fd())?;
+        listener.note_drops(socket);
+        let counted = listener.counters.kernel_dropped + listener.counters.refused_draining;
+        Ok(Some(DropCheck {
+            counted,
+            socket,
+            table,
+        }))
+    }
+
+    /// Bytes that partial frames may hold, memory kept in reserve for them included.
+    pub fn partial_budget(&self) -> usize {
+        self.pool.budget()
+    }
+
+    /// Sets the budget of [`EventLoop::partial_budget`]. When it is used up, the connection that holds most is closed
+    /// and counted, so that a peer that sends beginnings only cannot stop the others. (Pausing reads instead would
+    /// let such peers stop everybody.)
+    pub fn set_partial_budget(&mut self, bytes: usize) {
+        self.pool.set_budget(bytes);
+    }
+
+    /// Bytes held for partial frames, memory in reserve included.
+    pub fn partial_bytes_held(&self) -> usize {
+        self.pool.held()
+    }
+
+    /// Gives the memory of the receive ring and the stream buffer back to the kernel. They grow again on demand.
+    pub fn release_memory(&mut self) {
+        self.ring.release();
+        self.stream_memory.release();
+        self.counters.system_calls += 2;
+    }
+
+    /// Waits at most `timeout` (`None`: until something happens), receives in batches and calls `handle` with each.
+    /// Returns after a bounded amount of work, about a mebibyte, so that the worker can do what it does periodically.
+    ///
+    /// # Errors
+    ///
+    /// Only if waiting itself fails. Errors of single descriptors are counted with their listener.
+    pub fn turn(
+        &mut self,
+        timeout: Option<Duration>,
+        handle: &mut impl FnMut(Batch<'_>),
+    ) -> io::Result<Turn> {
+        self.counters.turns += 1;
+        let mut turn = Turn::default();
+        if self.wake.asked.load(Ordering::Relaxed) {
+            self.take_wake_up(&mut turn);
+        }
+        if self.draining && self.ready.is_empty() {
+            // What was empty before packets on their way had settled is asked once more, and epoll would not report
+            // it again.
+            self.poll(self.wait_ms(timeout), &mut turn)?;
+            for index in 0..self.slots.len() as u32 {
+                if !matches!(self.slots[index as usize].kind, Kind::Free) {
+                    self.make_ready(index);
+                }
+            }
+        } else if self.ready.is_empty() {
+            self.poll(if turn.woken { 0 } else { self.wait_ms(timeout) }, &mut turn)?;
+        } else if self.bytes_since_poll >= POLL_BYTES || self.services_since_poll >= POLL_SERVICES {
+            self.poll(0, &mut turn)?;
+        }
+        if self.paused > 0 {
+            self.resume();
+        }
+        for _ in 0..self.ready.len() {
+            let Some(token) = self.ready.pop_front() else {
+                break;
+            };
+            self.serve(token, &mut turn, handle);
+            if turn.bytes as usize >= TURN_BYTES {
+                break;
+            }
+        }
+        Ok(turn)
+    }
+
+    /// Stops taking new packets: what the kernel has accepted before this call is still received by further turns
+    /// (until [`EventLoop::drained`]), what comes later is refused by the kernel. Senders on Unix sockets see an
+    /// error; UDP datagrams that come later are in `refused_draining`; on TCP what comes later is never acknowledged.
+    ///
+    /// Socket files are removed, so that a successor can bind at once. Connections that are complete but not yet
+    /// accepted are accepted and read. A frame of which only the beginning had come is counted as cut.
+    pub fn begin_drain(&mut self) {
+        if self.draining {
+            return;
+        }
+        self.draining = true;
+        let mut internet = false;
+        for index in 0..self.listeners.len() {
+            let listener = &mut self.listeners[index];
+            let Some(fd) = &listener.fd else { continue };
+            let stopped = match listener.address {
+                Address::Udp { .. } | Address::Tcp { .. } => {
+                    internet = true;
+                    sys::attach_drop_all_filter(fd.as_fd())
+                }
+                Address::UnixDatagram(_) | Address::UnixStream(_) => sys::shutdown_read(fd.as_fd()),
+            };
+            self.counters.system_calls += 1;
+            if stopped.is_err() {
+                listener.counters.receive_errors.other += 1;
+            }
+            // What the kernel dropped until now it dropped for its own reasons.
+            let _ = listener.read_drops(&mut self.counters.system_calls);
+            listener.phase = Phase::Draining;
+            listener.file = None;
+            if listener.paused_until.take().is_some() {
+                self.paused -= 1;
+            }
+            let slot = listener.slot;
+            self.make_ready(slot);
+        }
+        for index in 0..self.slots.len() as u32 {
+            if let Kind::Connection(connection) = &self.slots[index as usize].kind {
+                internet |= stop_connection(connection, &self.listeners);
+                self.counters.system_calls += 1;
+                self.make_ready(index);
+            }
+        }
+        if internet {
+            self.counters.system_calls += 1;
+            if sys::wait_for_running_receivers().is_err() {
+                self.drain_settled_at = sys::monotonic_nanos() + DRAIN_SETTLE_NANOS;
+            }
+        }
+    }
+
+    /// True when everything the kernel had accepted before [`EventLoop::begin_drain`] has been handed over and all
+    /// sockets are closed.
+    pub fn drained(&self) -> bool {
+        self.draining
+            && self
+                .listeners
+                .iter()
+                .all(|listener| listener.phase == Phase::Closed)
+    }
+
+    fn wait_ms(&self, timeout: Option<Duration>) -> i32 {
+        let mut ms = match timeout {
+            None => -1,
+            // Rounded up, so that the caller's deadline has passed when the waiting ends.
+            Some(timeout) => timeout.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32,
+        };
+        if self.paused > 0 || self.draining {
+            let most = if self.draining {
+                1
+            } else {
+                (PAUSE_NANOS / 1_000_000) as i32
+            };
+            ms = if ms < 0 { most } else { ms.min(most) };
+        }
+        ms
+    }
+
+    fn poll(&mut self, timeout_ms: i32, turn: &mut Turn) -> io::Result<()> {
+        self.counters.polls += 1;
+        self.counters.system_calls += 1;
+        self.bytes_since_poll = 0;
+        self.services_since_poll = 0;
+        let count = match self.epoll.wait(timeout_ms) {
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        for event in 0..count {
+            let token = self.epoll.token(event);
+            if token == WAKER_TOKEN {
+                self.take_wake_up(turn);
+                continue;
+            }
+            let Some(slot) = self.slots.get_mut(token as u32 as usize) else {
+                continue;
+            };
+            if slot.generation == (token >> 32) as u32 && !slot.ready {
+                slot.ready = true;
+                self.ready.push_back(token);
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn take_wake_up(&mut self, turn: &mut Turn) {
+        turn.woken = true;
+        self.counters.wakeups += 1;
+        self.counters.system_calls += 1;
+        // Nothing to read if the other thread has set the flag and not yet written: then the next wait ends at once,
+        // which is harmless.
+        let _ = (&self.wake.counter).read(&mut [0; 8]);
+        self.wake.asked.store(false, Ordering::Release);
+    }
+
+    fn take_slot(&mut self, kind: Kind) -> u32 {
+        match self.free.pop() {
+            Some(index) => {
+                self.slots[index as usize].kind = kind;
+                index
+            }
+            None => {
+                self.slots.push(Slot {
+                    generation: 0,
+                    ready: false,
+                    kind,
+                });
+                // So that no packet's turn has to grow the queue.
+                self.ready
+                    .reserve(self.slots.len() - self.ready.len().min(self.slots.len()));
+                (self.slots.len() - 1) as u32
+            }
+        }
+    }
+
+    fn free_slot(&mut self, index: u32) -> Kind {
+        let slot = &mut self.slots[index as usize];
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.ready = false;
+        self.free.push(index);
+        std::mem::replace(&mut slot.kind, Kind::Free)
+    }
+
+    fn token_of(&self, index: u32) -> u64 {
+        token(index, self.slots[index as usize].generation)
+    }
+
+    fn make_ready(&mut self, index: u32) {
+        let slot = &mut self.slots[index as usize];
+        if !slot.ready {
+            slot.ready = true;
+            self.ready.push_back(token(index, slot.generation));
+        }
+    }
+
+    #[inline]
+    fn serve(&mut self, token: u64, turn: &mut Turn, handle: &mut impl FnMut(Batch<'_>)) {
+        let index = token as u32;
+        let slot = &mut self.slots[index as usize];
+        if slot.generation != (token >> 32) as u32 {
+            return;
+        }
+        let before = turn.bytes;
+        let next = match slot.kind {
+            Kind::Datagram { listener } => self.receive_datagrams(listener, turn, handle),
+            Kind::Connection(_) => self.receive_stream(index, turn, handle),
+            Kind::Acceptor { listener } => self.accept(listener),
+            Kind::Free => return,
+        };
+        self.services_since_poll += 1;
+        self.bytes_since_poll += (turn.bytes - before) as usize;
+        // The slot may have been freed by what happened, and even be someone else's by now.
+        let slot = &mut self.slots[index as usize];
+        if slot.generation == (token >> 32) as u32 {
+            match next {
+                Next::Again => self.ready.push_back(token),
+                Next::Wait => slot.ready = false,
+            }
+        }
+    }
+
+    fn receive_datagrams(&mut self, index: u32, turn: &mut Turn, handle: &mut impl FnMut(Batch<'_>)) -> Next {
+        let listener = &mut self.listeners[index as usize];
+        let Some(fd) = &listener.fd else { return Next::Wait };
+        let limit = self.ring.slots();
+        self.counters.system_calls += 1;
+        listener.counters.receive_calls += 1;
+        let (count, drops) = match self.ring.receive(fd.as_fd(), limit, listener.ancillary) {
+            Ok(received) => received,
+            Err(error) => return self.datagrams_failed(index, &error),
+        };
+        if count == 0 {
+            return Next::Wait;
+        }
+        let received = Monotonic::now();
+        if let Some(drops) = drops {
+            listener.note_drops(drops);
+        }
+        let (memory, entries) = self.ring.parts_mut();
+        let entries = &mut entries[..count];
+        let counters = &mut listener.counters;
+        let mut bytes = 0;
+        for entry in entries.iter_mut() {
+            bytes += u64::from(entry.length);
+            if entry.truncated {
+                counters.truncated += 1;
+            }
+            if listener.ancillary == Ancillary::Credentials
+                && entry.origin.is_none_or(|origin| origin.pid <= 0)
+            {
+                counters.origin_errors += 1;
+                entry.origin = None;
+            }
+        }
+        counters.packets += count as u64;
+        counters.bytes += bytes;
+        turn.packets += count as u64;
+        turn.bytes += bytes;
+        handle(Batch {
+            memory,
+            entries,
+            listener: listener.id,
+            received,
+            origin: None,
+        });
+        if count >= EAGER_PACKETS.min(limit) || listener.phase == Phase::Draining {
+            Next::Again
+        } else {
+            Next::Wait
+        }
+    }
+
+    #[cold]
+    fn datagrams_failed(&mut self, index: u32, error: &io::Error) -> Next {
+        let listener = &mut self.listeners[index as usize];
+        match error.raw_os_error() {
+            Some(libc::EAGAIN) => {
+                listener.counters.receive_calls_empty += 1;
+                if listener.phase == Phase::Draining {
+                    if sys::monotonic_nanos() < self.drain_settled_at {
+                        // Asked again at the next turn, which waits a millisecond at most.
+                        return Next::Wait;
+                    }
+                    self.close_listener(index);
+                }
+                return Next::Wait;
+            }
+            Some(libc::EINTR) => {
+                listener.counters.receive_errors.interrupted += 1;
+                return Next::Again;
+            }
+            Some(libc::ENOMEM | libc::ENOBUFS) => listener.counters.receive_errors.no_memory += 1,
+            // Left over from a datagram we are said to have sent; the next call works.
+            Some(libc::ECONNREFUSED | libc::ECONNRESET) => {
+                listener.counters.receive_errors.reset += 1;
+                return Next::Again;
+            }
+            _ => listener.counters.receive_errors.other += 1,
+        }
+        self.pause(index);
+        Next::Wait
+    }
+
+    /// Leaves a listener alone for a while, because asking again at once would only fail again.
+    #[cold]
+    fn pause(&mut self, index: u32) {
+        let listener = &mut self.listeners[index as usize];
+        if listener.phase == Phase::Draining {
+            // Nothing can be waited for any more.
+            self.close_listener(index);
+            return;
+        }
+        if listener
+            .paused_until
+            .replace(sys::monotonic_nanos() + PAUSE_NANOS)
+            .is_none()
+        {
+            self.paused += 1;
+            self.set_interest(index, false);
+        }
+    }
+
+    #[cold]
+    fn resume(&mut self) {
+        let now = sys::monotonic_nanos();
+        for index in 0..self.listeners.len() {
+            let listener = &mut self.listeners[index];
+            if listener.paused_until.is_some_and(|until| until <= now) {
+                listener.paused_until = None;
+                self.paused -= 1;
+                self.set_interest(index as u32, true);
+            }
+        }
+    }
+
+    fn set_interest(&mut self, index: u32, readable: bool) {
+        let listener = &self.listeners[index as usize];
+        let Some(fd) = &listener.fd else { return };
+        self.counters.system_calls += 1;
+        // Removed rather than muted, because errors are reported of muted descriptors too. Neither call fails for a
+        // descriptor that is open and was in the other state.
+        let _ = if readable {
+            self.epoll.add(fd.as_fd(), self.token_of(listener.slot))
+        } else {
+            self.epoll.remove(fd.as_fd())
+        };
+    }
+
+    fn close_listener(&mut self, index: u32) {
+        let listener = &mut self.listeners[index as usize];
+        if listener.fd.is_none() {
+            return;
+        }
+        let _ = listener.read_drops(&mut self.counters.system_calls);
+        self.counters.system_calls += 1;
+        listener.fd = None;
+        listener.file = None;
+        if listener.paused_until.take().is_some() {
+            self.paused -= 1;
+        }
+        if listener.counters.connections_open == 0 {
+            listener.phase = Phase::Closed;
+        }
+        let slot = listener.slot;
+        self.free_slot(slot);
+    }
+
+    fn receive_stream(&mut self, slot: u32, turn: &mut Turn, handle: &mut impl FnMut(Batch<'_>)) -> Next {
+        let Kind::Connection(connection) = &mut self.slots[slot as usize].kind else {
+            return Next::Wait;
+        };
+        let listener = &mut self.listeners[connection.listener as usize];
+        self.counters.system_calls += 1;
+        listener.counters.receive_calls += 1;
+        let end = STREAM_READ_START + STREAM_READ_BYTES;
+        let count = match sys::receive(
+            connection.fd.as_fd(),
+            &mut self.stream_memory[STREAM_READ_START..end],
+        ) {
+            Ok(0) => {
+                // While draining it was us who ended the stream.
+                let orderly = listener.phase == Phase::Open;
+                self.close_connection(slot, orderly, turn, handle);
+                return Next::Wait;
+            }
+            Ok(count) => count,
+            Err(error) => return self.stream_failed(slot, &error, turn, handle),
+        };
+        let received = Monotonic::now();
+        let before = connection.framer.partial_bytes() as u64;
+        let mut counts = FramingCounts::default();
+        let (id, origin) = (listener.id, connection.origin);
+        let fed = connection.framer.feed(
+            &mut self.stream_memory,
+            STREAM_READ_START,
+            STREAM_READ_START + count,
+            &mut self.pool,
+            &mut self.entries,
+            &mut counts,
+            |memory, entries| {
+                handle(Batch {
+                    memory,
+                    entries,
+                    listener: id,
+                    received,
+                    origin,
+                })
+            },
+        );
+        let counters = &mut listener.counters;
+        add_counts(counters, turn, &counts);
+        // Bytes that were not packets are work as well: a peer cannot get more than its share by sending nonsense.
+        turn.bytes += (count as u64).saturating_sub(counts.bytes);
+        counters.partial_bytes += connection.framer.partial_bytes() as u64;
+        counters.partial_bytes -= before;
+        match fed {
+            Fed::All => {}
+            Fed::NoRoom(rest) => {
+                let end = STREAM_READ_START + count;
+                if !self.make_room(slot, end - rest, end, turn, handle) {
+                    return Next::Wait;
+                }
+            }
+            Fed::TooLong => {
+                self.close_connection(slot, false, turn, handle);
+                return Next::Wait;
+            }
+        }
+        if count >= EAGER_BYTES || self.draining {
+            Next::Again
+        } else {
+            Next::Wait
+        }
+    }
+
+    /// Closes the connections that hold most until the bytes in `start..end` of the stream buffer fit. False if this
+    /// connection was one of them.
+    #[cold]
+    fn make_room(
+        &mut self,
+        slot: u32,
+        start: usize,
+        end: usize,
+        turn: &mut Turn,
+        handle: &mut impl FnMut(Batch<'_>),
+    ) -> bool {
+        loop {
+            let mut largest = (slot, end - start);
+            for (index, candidate) in self.slots.iter().enumerate() {
+                if let Kind::Connection(connection) = &candidate.kind {
+                    let own = if index as u32 == slot { end - start } else { 0 };
+                    let holds = connection.framer.partial_bytes() + own;
+                    if holds > largest.1 {
+                        largest = (index as u32, holds);
+                    }
+                }
+            }
+            if let Kind::Connection(connection) = &self.slots[largest.0 as usize].kind {
+                let counters = &mut self.listeners[connection.listener as usize].counters;
+                counters.connections_closed_budget += 1;
+                if largest.0 == slot {
+                    counters.bytes_discarded += (end - start) as u64;
+                    if connection.framer.partial_bytes() == 0 {
+                        counters.frames_cut += 1;
+                    }
+                }
+            }
+            self.close_connection(largest.0, false, turn, handle);
+            if largest.0 == slot {
+                return false;
+            }
+            let Kind::Connection(connection) = &mut self.slots[slot as usize].kind else {
+                return false;
+            };
+            if connection
+                .framer
+                .keep(&self.stream_memory[start..end], &mut self.pool)
+                .is_ok()
+            {
+                let counters = &mut self.listeners[connection.listener as usize].counters;
+                counters.partial_bytes += (end - start) as u64;
+                return true;
+            }
+        }
+    }
+
+    #[cold]
+    fn stream_failed(
+        &mut self,
+        slot: u32,
+        error: &io::Error,
+        turn: &mut Turn,
+        handle: &mut impl FnMut(Batch<'_>),
+    ) -> Next {
+        let Kind::Connection(connection) = &self.slots[slot as usize].kind else {
+            return Next::Wait;
+        };
+        let counters = &mut self.listeners[connection.listener as usize].counters;
+        match error.raw_os_error() {
+            Some(libc::EAGAIN) => {
+                counters.receive_calls_empty += 1;
+                if self.draining && sys::monotonic_nanos() >= self.drain_settled_at {
+                    self.close_connection(slot, false, turn, handle);
+                }
+                return Next::Wait;
+            }
+            Some(libc::EINTR) => {
+                counters.receive_errors.interrupted += 1;
+                return Next::Again;
+            }
+            Some(libc::ENOMEM | libc::ENOBUFS) => {
+                // Asked again when epoll says so; the data stays in the kernel.
+                counters.receive_errors.no_memory += 1;
+                if !self.draining {
+                    return Next::Wait;
+                }
+            }
+            Some(libc::ECONNRESET | libc::EPIPE | libc::ETIMEDOUT) => counters.receive_errors.reset += 1,
+            _ => counters.receive_errors.other += 1,
+        }
+        counters.connections_failed += 1;
+        self.close_connection(slot, false, turn, handle);
+        Next::Wait
+    }
+
+    fn close_connection(
+        &mut self,
+        slot: u32,
+        orderly: bool,
+        turn: &mut Turn,
+        handle: &mut impl FnMut(Batch<'_>),
+    ) {
+        let Kind::Connection(mut connection) = self.free_slot(slot) else {
+            return;
+        };
+        let listener = &mut self.listeners[connection.listener as usize];
+        listener.counters.partial_bytes -= connection.framer.partial_bytes() as u64;
+        let mut counts = FramingCounts::default();
+        let (id, origin, received) = (listener.id, connection.origin, Monotonic::now());
+        let end = connection
+            .framer
+            .finish(orderly, &mut self.pool, &mut counts, |memory, entries| {
+                handle(Batch {
+                    memory,
+                    entries,
+                    listener: id,
+                    received,
+                    origin,
+                })
+            });
+        add_counts(&mut listener.counters, turn, &counts);
+        match end {
+            End::Clean => {}
+            End::Unterminated => listener.counters.lines_unterminated += 1,
+            End::Cut => listener.counters.frames_cut += 1,
+        }
+        self.counters.system_calls += 1;
+        drop(connection);
+        listener.counters.connections_open -= 1;
+        if listener.counters.connections_open == 0 && listener.fd.is_none() {
+            listener.phase = Phase::Closed;
+        }
+    }
+
+    fn accept(&mut self, index: u32) -> Next {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let listener = &mut self.listeners[index as usize];
+            let Some(fd) = &listener.fd else { return Next::Wait };
+            self.counters.system_calls += 1;
+            match sys::accept(fd.as_fd()) {
+                Ok(connection) => self.accepted(index, connection),
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EAGAIN) => {
+                        return self.no_more_connections(index);
+                    }
+                    // A Unix socket that was shut and is empty says so this way.
+                    Some(libc::EINVAL) if listener.phase == Phase::Draining => {
+                        self.close_listener(index);
+                        return Next::Wait;
+                    }
+                    Some(libc::EINTR) => {}
+                    Some(libc::EMFILE | libc::ENFILE) => {
+                        listener.counters.accept_errors += 1;
+                        if !self.refuse_one(index) {
+                            self.listeners[index as usize].counters.accept_pauses += 1;
+                            self.pause(index);
+                            return Next::Wait;
+                        }
+                    }
+                    Some(libc::ENOMEM | libc::ENOBUFS) => {
+                        listener.counters.accept_errors += 1;
+                        listener.counters.accept_pauses += 1;
+                        self.pause(index);
+                        return Next::Wait;
+                    }
+                    // The connection is gone again (or the network below it is); the next one may be fine.
+                    _ => listener.counters.accept_errors += 1,
+                },
+            }
+        }
+        Next::Again
+    }
+
+    fn no_more_connections(&mut self, index: u32) -> Next {
+        if self.listeners[index as usize].phase == Phase::Draining
+            && sys::monotonic_nanos() >= self.drain_settled_at
+        {
+            self.close_listener(index);
+        }
+        Next::Wait
+    }
+
+    fn accepted(&mut self, index: u32, fd: OwnedFd) {
+        let listener = &mut self.listeners[index as usize];
+        listener.counters.connections_accepted += 1;
+        if listener.counters.connections_open >= listener.config.max_connections as u64 {
+            listener.counters.connections_refused_limit += 1;
+            self.counters.system_calls += 1;
+            return;
+        }
+        let mut origin = None;
+        if listener.config.pass_credentials && matches!(listener.address, Address::UnixStream(_)) {
+            self.counters.system_calls += 1;
+            origin = sys::peer_credentials(fd.as_fd())
+                .ok()
+                .filter(|origin| origin.pid > 0);
+            if origin.is_none() {
+                listener.counters.origin_errors += 1;
+            }
+        }
+        let framer = Framer::new(listener.config.framing, listener.config.max_packet_bytes);
+        let connection = Connection {
+            fd,
+            listener: index,
+            origin,
+            framer,
+        };
+        if self.draining {
+            self.counters.system_calls += 1;
+            stop_connection(&connection, &self.listeners);
+        }
+        let slot = self.take_slot(Kind::Connection(connection));
+        let token = self.token_of(slot);
+        let Kind::Connection(connection) = &self.slots[slot as usize].kind else {
+            return;
+        };
+        self.counters.system_calls += 1;
+        if self.epoll.add(connection.fd.as_fd(), token).is_err() {
+            // The system's limit of watched descriptors is reached, which is one more kind of having none left.
+            self.listeners[index as usize]
+                .counters
+                .connections_refused_descriptors += 1;
+            self.free_slot(slot);
+            return;
+        }
+        self.listeners[index as usize].counters.connections_open += 1;
+        // Most connections are made to send something at once.
+        self.make_ready(slot);
+    }
+
+    /// With no descriptor left, gives up the reserve to accept one connection and close it: otherwise it would stay in
+    /// the queue, the peer waiting for nothing and epoll reporting it for ever. False if that did not work either.
+    #[cold]
+    fn refuse_one(&mut self, index: u32) -> bool {
+        let listener = &mut self.listeners[index as usize];
+        let Some(fd) = &listener.fd else { return false };
+        if self.reserve.take().is_none() {
+            self.counters.system_calls += 1;
+            self.reserve = open_reserve();
+            return false;
+        }
+        self.counters.system_calls += 4;
+        let refused = sys::accept(fd.as_fd()).is_ok();
+        self.reserve = open_reserve();
+        if refused {
+            listener.counters.connections_accepted += 1;
+            listener.counters.connections_refused_descriptors += 1;
+        }
+        refused && self.reserve.is_some()
+    }
+}
+
+fn open_reserve() -> Option<OwnedFd> {
+    File::open("/dev/null").ok().map(OwnedFd::from)
+}
+
+/// Makes the kernel refuse more bytes of a connection. True if it is an internet one.
+fn stop_connection(connection: &Connection, listeners: &[Listener]) -> bool {
+    let internet = matches!(
+        listeners[connection.listener as usize].address,
+        Address::Tcp { .. }
+    );
+    // An error means that the connection is gone, which reading will tell.
+    let _ = if internet {
+        sys::attach_drop_all_filter(connection.fd.as_fd())
+    } else {
+        sys::shutdown_read(connection.fd.as_fd())
+    };
+    internet
+}
+
+fn add_counts(counters: &mut ListenerCounters, turn: &mut Turn, counts: &FramingCounts) {
+    counters.packets += counts.packets;
+    counters.bytes += counts.bytes;
+    counters.frames_too_long += counts.too_long;
+    counters.frames_empty += counts.empty;
+    counters.bytes_discarded += counts.discarded_bytes;
+    turn.packets += counts.packets;
+    turn.bytes += counts.bytes;
+}

@@ -1,0 +1,125 @@
+//! Socket files: which may be replaced, how they are created, and that only ours is removed.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::bind::{BindFault, other};
+use crate::sys;
+
+/// A socket file this process created. Removed when dropped, unless another one has taken its place.
+#[derive(Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let ours = fs::symlink_metadata(&self.path)
+            .is_ok_and(|found| found.dev() == self.device && found.ino() == self.inode);
+        if ours {
+            // A file that cannot be removed is replaced at the next start, because no one listens on it.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Removes a socket file on which no one listens any more. Anything else that is in the way is an error and is left
+/// as it is.
+pub fn clear_the_way(path: &Path, kind: libc::c_int) -> Result<(), BindFault> {
+    let found = match fs::symlink_metadata(path) {
+        Ok(found) => found.file_type(),
+        Err(error) => {
+            return match error.kind() {
+                io::ErrorKind::NotFound => check_directory(path),
+                _ => Err(file_fault("stat", path, error)),
+            };
+        }
+    };
+    if !found.is_socket() {
+        let found = match () {
+            () if found.is_symlink() => "a symbolic link",
+            () if found.is_dir() => "a directory",
+            () if found.is_fifo() => "a named pipe",
+            () if found.is_file() => "a regular file",
+            () => "a device",
+        };
+        return Err(BindFault::NotASocket { found });
+    }
+    if someone_listens(path, kind)? {
+        return Err(BindFault::SocketInUse);
+    }
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(file_fault("remove", path, error)),
+        _ => Ok(()),
+    }
+}
+
+fn check_directory(path: &Path) -> Result<(), BindFault> {
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    match fs::metadata(directory) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(BindFault::NotADirectory(directory.to_owned())),
+        Err(error) => Err(file_fault("stat", path, error)),
+    }
+}
+
+/// Only a refused connection proves that no process has the socket open. Being unable to tell is not proof.
+fn someone_listens(path: &Path, kind: libc::c_int) -> Result<bool, BindFault> {
+    let probe = sys::socket(libc::AF_UNIX, kind).map_err(BindFault::Exhausted)?;
+    match sys::connect_unix(probe.as_fd(), path) {
+        Ok(()) => Ok(true),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::ECONNREFUSED | libc::ENOENT) => Ok(false),
+            // Open, but of the other kind; or open, with a full queue.
+            Some(libc::EPROTOTYPE | libc::EAGAIN) => Ok(true),
+            _ => Err(file_fault("connect", path, error)),
+        },
+    }
+}
+
+/// Binds, which creates the file, and gives it its owner, group and mode. At no moment has it more permissions than
+/// `mode`.
+pub fn create(
+    fd: BorrowedFd<'_>,
+    path: &Path,
+    mode: u32,
+    owner: Option<u32>,
+    group: Option<u32>,
+) -> Result<SocketFile, BindFault> {
+    let mode = mode & 0o777;
+    sys::preset_mode(fd, mode).map_err(other("fchmod"))?;
+    sys::bind_unix(fd, path).map_err(|error| match error.raw_os_error() {
+        // Someone was faster between the check and now.
+        Some(libc::EADDRINUSE) => BindFault::SocketInUse,
+        _ => file_fault("bind", path, error),
+    })?;
+    let found = fs::symlink_metadata(path).map_err(|error| file_fault("stat", path, error))?;
+    // From here on the file is removed again if anything fails.
+    let file = SocketFile {
+        path: path.to_owned(),
+        device: found.dev(),
+        inode: found.ino(),
+    };
+    if owner.is_some() || group.is_some() {
+        std::os::unix::fs::lchown(path, owner, group).map_err(|error| file_fault("chown", path, error))?;
+    }
+    // Again by path: the process mask took bits away, and a change of owner may have.
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+        .map_err(|error| file_fault("chmod", path, error))?;
+    Ok(file)
+}
+
+fn file_fault(operation: &'static str, path: &Path, error: io::Error) -> BindFault {
+    let directory = || path.parent().unwrap_or(Path::new("/")).to_owned();
+    match error.raw_os_error() {
+        Some(libc::ENOENT) => BindFault::MissingDirectory(directory()),
+        Some(libc::ENOTDIR) => BindFault::NotADirectory(directory()),
+        Some(libc::EACCES | libc::EPERM | libc::EROFS) => BindFault::PermissionDenied { operation },
+        _ => BindFault::Other { operation, error },
+    }
+}

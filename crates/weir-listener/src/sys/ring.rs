@@ -1,0 +1,220 @@
+//! Slots into which the kernel writes many datagrams per call.
+
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use libc::{c_int, c_uint, c_void};
+
+use super::Mapping;
+use crate::{Credentials, DATAGRAM_BYTES_MAX};
+
+/// From the start of one slot to the start of the next. More than the slot's 64 KiB for two reasons: with a power
+/// of two all slots would compete for the same few lines of the first-level cache when packets are small, and for
+/// the same colours of the second level when memory happens to be contiguous. One page and five lines more spread
+/// them over all sets.
+const SLOT_STRIDE: usize = DATAGRAM_BYTES_MAX + 4096 + 5 * 64;
+
+/// Room for one control message with credentials, and for nothing behind it: a sender that attaches descriptors
+/// finds no space, so the kernel closes them instead of installing them here.
+const CONTROL_BYTES: usize = 32;
+
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+struct Control([u8; CONTROL_BYTES]);
+
+const _: () = {
+    // SAFETY: pure arithmetic.
+    assert!(unsafe { libc::CMSG_SPACE(size_of::<libc::ucred>() as u32) } as usize == CONTROL_BYTES);
+    assert!(SLOT_STRIDE.is_multiple_of(64));
+};
+
+/// What to ask the kernel for beside the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ancillary {
+    /// Nothing.
+    None,
+    /// The drop counter, with the first datagram of a batch only. The kernel attaches it (once it is not zero) to
+    /// every datagram that has room for it; the others have none, which is cheaper than writing it 64 times.
+    Drops,
+    /// The sender's credentials with every datagram.
+    Credentials,
+}
+
+/// One received datagram: where it lies in the memory of the ring.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Entry {
+    pub start: u32,
+    pub length: u32,
+    pub truncated: bool,
+    pub origin: Option<Credentials>,
+}
+
+/// The receive ring: memory of `slots` datagrams and what `recvmmsg` needs to fill it.
+///
+/// A batch always starts at the first slot, so a listener with short batches uses only the first slots, which stay
+/// in the cache, and memory is resident only as far as batches have ever reached.
+pub struct DatagramRing {
+    memory: Mapping,
+    /// Without room for control messages, except the first one while a drop counter is asked for.
+    plain: Box<[libc::mmsghdr]>,
+    /// Each with room for credentials.
+    identifying: Box<[libc::mmsghdr]>,
+    /// Pointed to by both, one each.
+    _vectors: Box<[libc::iovec]>,
+    /// Pointed to by `identifying`, one each, and by the first of `plain`.
+    controls: Box<[Control]>,
+    entries: Box<[Entry]>,
+}
+
+// SAFETY: the raw pointers in the headers and vectors lead to memory this value owns on the heap and in its mapping,
+// which does not move when the value does.
+unsafe impl Send for DatagramRing {}
+
+impl DatagramRing {
+    pub fn new(slots: usize) -> io::Result<Self> {
+        let memory = Mapping::new(slots * SLOT_STRIDE)?;
+        let mut vectors: Box<[libc::iovec]> = (0..slots)
+            .map(|slot| libc::iovec {
+                // SAFETY: `slot * SLOT_STRIDE` is inside the mapping.
+                iov_base: unsafe { memory.pointer().add(slot * SLOT_STRIDE) }.cast::<c_void>(),
+                iov_len: DATAGRAM_BYTES_MAX,
+            })
+            .collect();
+        let mut controls: Box<[Control]> = vec![Control([0; CONTROL_BYTES]); slots].into();
+        let header = |vector: &mut libc::iovec, control: Option<&mut Control>| {
+            // SAFETY: plain numbers and pointers, for which all zeroes is a value.
+            let mut header: libc::mmsghdr = unsafe { zeroed() };
+            header.msg_hdr.msg_iov = vector;
+            header.msg_hdr.msg_iovlen = 1;
+            if let Some(control) = control {
+                header.msg_hdr.msg_control = (&raw mut *control).cast::<c_void>();
+                header.msg_hdr.msg_controllen = CONTROL_BYTES as _;
+            }
+            header
+        };
+        let plain = vectors.iter_mut().map(|vector| header(vector, None)).collect();
+        let identifying = vectors
+            .iter_mut()
+            .zip(&mut controls)
+            .map(|(vector, control)| header(vector, Some(control)));
+        let identifying = identifying.collect();
+        let entries = vec![Entry::default(); slots].into();
+        Ok(Self {
+            memory,
+            plain,
+            identifying,
+            _vectors: vectors,
+            controls,
+            entries,
+        })
+    }
+
+    pub fn slots(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Receives up to `limit` datagrams without waiting. Returns how many [`DatagramRing::parts_mut`] entries are
+    /// valid and, if it was asked for and attached, the drop counter as it was when the first one was queued.
+    pub fn receive(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        limit: usize,
+        ancillary: Ancillary,
+    ) -> io::Result<(usize, Option<u32>)> {
+        let headers = if ancillary == Ancillary::Credentials {
+            &mut self.identifying
+        } else {
+            let wanted = ancillary == Ancillary::Drops;
+            let first = &mut self.plain[0].msg_hdr;
+            first.msg_control = if wanted {
+                (&raw mut self.controls[0]).cast::<c_void>()
+            } else {
+                std::ptr::null_mut()
+            };
+            first.msg_controllen = if wanted { CONTROL_BYTES as _ } else { 0 };
+            &mut self.plain
+        };
+        let limit = limit.min(headers.len());
+        // SAFETY: `limit` headers exist, and each points to one vector, which points to DATAGRAM_BYTES_MAX bytes of
+        // the mapping that no one borrows (self is exclusive), and to control memory of the length it names.
+        let n = unsafe {
+            libc::recvmmsg(
+                fd.as_raw_fd(),
+                headers.as_mut_ptr(),
+                limit as c_uint,
+                (libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) as _,
+                std::ptr::null_mut(),
+            )
+        };
+        if n < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let n = n as usize;
+        let mut drops = None;
+        for (slot, (header, entry)) in headers[..n].iter().zip(&mut self.entries[..n]).enumerate() {
+            *entry = Entry {
+                start: (slot * SLOT_STRIDE) as u32,
+                length: header.msg_len,
+                truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+                origin: None,
+            };
+        }
+        match ancillary {
+            Ancillary::None => {}
+            Ancillary::Drops => drops = drop_counter(&headers[0].msg_hdr, &self.controls[0]),
+            Ancillary::Credentials => {
+                for slot in 0..n {
+                    let header = &mut headers[slot].msg_hdr;
+                    self.entries[slot].origin = credentials(header, &self.controls[slot]);
+                    header.msg_controllen = CONTROL_BYTES as _;
+                }
+            }
+        }
+        Ok((n, drops))
+    }
+
+    /// The memory entries point into and the entries themselves; those of the last batch are valid.
+    pub fn parts_mut(&mut self) -> (&[u8], &mut [Entry]) {
+        (&self.memory, &mut self.entries)
+    }
+
+    /// Gives the memory back to the kernel until the next packet.
+    pub fn release(&mut self) {
+        self.memory.release();
+    }
+}
+
+/// The data of the first control message of a header, if it is of the given kind and long enough.
+fn control<'c, const N: usize>(
+    header: &libc::msghdr,
+    control: &'c Control,
+    kind: c_int,
+) -> Option<&'c [u8; N]> {
+    let needed = size_of::<libc::cmsghdr>() + N;
+    if header.msg_controllen < needed {
+        return None;
+    }
+    // SAFETY: control memory is aligned to 8 and longer than a header, of which every bit pattern is a value.
+    let found = unsafe { &*control.0.as_ptr().cast::<libc::cmsghdr>() };
+    if found.cmsg_level != libc::SOL_SOCKET || found.cmsg_type != kind || found.cmsg_len < needed {
+        return None;
+    }
+    control.0[size_of::<libc::cmsghdr>()..].first_chunk()
+}
+
+fn drop_counter(header: &libc::msghdr, memory: &Control) -> Option<u32> {
+    control(header, memory, libc::SO_RXQ_OVFL)
+        .copied()
+        .map(u32::from_ne_bytes)
+}
+
+fn credentials(header: &libc::msghdr, memory: &Control) -> Option<Credentials> {
+    let bytes: &[u8; 12] = control(header, memory, libc::SCM_CREDENTIALS)?;
+    let [p0, p1, p2, p3, u0, u1, u2, u3, g0, g1, g2, g3] = *bytes;
+    Some(Credentials {
+        pid: i32::from_ne_bytes([p0, p1, p2, p3]),
+        uid: u32::from_ne_bytes([u0, u1, u2, u3]),
+        gid: u32::from_ne_bytes([g0, g1, g2, g3]),
+    })
+}

@@ -1,0 +1,104 @@
+//! What the tests of this crate share: an event loop that remembers what it received.
+#![allow(dead_code)]
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use weir_listener::{Address, Credentials, EventLoop, ListenerConfig, ListenerId, bind};
+
+/// No wait in the tests is longer than this.
+pub const DEADLINE: Duration = Duration::from_secs(20);
+
+pub fn config(address: &str) -> ListenerConfig {
+    ListenerConfig::new(address.parse().unwrap())
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub listener: ListenerId,
+    pub bytes: Vec<u8>,
+    pub truncated: bool,
+    pub origin: Option<Credentials>,
+}
+
+pub struct Harness {
+    pub events: EventLoop,
+    pub seen: Vec<Seen>,
+    next_id: u16,
+}
+
+impl Harness {
+    pub fn new() -> Self {
+        Self {
+            events: EventLoop::new(64).unwrap(),
+            seen: Vec::new(),
+            next_id: 7,
+        }
+    }
+
+    pub fn listen(&mut self, config: &ListenerConfig) -> ListenerId {
+        let id = ListenerId(self.next_id);
+        self.next_id += 1;
+        self.events
+            .add(bind(config).unwrap_or_else(|e| panic!("{e}")), id)
+            .unwrap();
+        id
+    }
+
+    pub fn address(&self, id: ListenerId) -> Address {
+        self.events
+            .listeners()
+            .find(|(listener, _)| *listener == id)
+            .unwrap()
+            .1
+            .clone()
+    }
+
+    pub fn socket_address(&self, id: ListenerId) -> SocketAddr {
+        match self.address(id) {
+            Address::Udp { host, port } | Address::Tcp { host, port } => {
+                (host.as_str(), port).to_socket_addrs().unwrap().next().unwrap()
+            }
+            other => panic!("{other} has no port"),
+        }
+    }
+
+    pub fn turn(&mut self) {
+        let seen = &mut self.seen;
+        self.events
+            .turn(Some(Duration::from_millis(20)), &mut |batch| {
+                seen.extend(batch.iter().map(|packet| Seen {
+                    listener: packet.listener,
+                    bytes: packet.bytes.to_vec(),
+                    truncated: packet.truncated,
+                    origin: packet.origin,
+                }));
+            })
+            .unwrap();
+    }
+
+    #[track_caller]
+    pub fn run_until(&mut self, mut done: impl FnMut(&[Seen]) -> bool) {
+        self.run_until_loop(|harness| done(&harness.seen));
+    }
+
+    #[track_caller]
+    pub fn run_until_loop(&mut self, mut done: impl FnMut(&Self) -> bool) {
+        let deadline = Instant::now() + DEADLINE;
+        while !done(self) {
+            assert!(
+                Instant::now() < deadline,
+                "not within {DEADLINE:?}; {} packets",
+                self.seen.len()
+            );
+            self.turn();
+        }
+    }
+
+    /// Drains and returns when everything is closed.
+    #[track_caller]
+    pub fn drain(&mut self) {
+        self.events.begin_drain();
+        self.run_until_loop(|harness| harness.events.drained());
+    }
+}
