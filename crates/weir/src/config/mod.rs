@@ -1,0 +1,693 @@
+//! Configuration: what was written, by whom, and what follows from it.
+//!
+//! [`load`] reads every source, checks each value against the one table of settings and returns typed values
+//! ready to use, each with where it came from. Precedence: flag, then environment, then file, then default.
+//! All problems are reported together.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+use weir_output::settings::{Kind, OUTPUT_TYPES, OutputConfig, OutputType, Setting};
+
+mod docs;
+mod node;
+mod resolve;
+mod table;
+mod types;
+mod value;
+
+pub use docs::{help, page as documentation};
+pub use node::FILE_BYTES_MAX;
+pub use resolve::{Aggregation, Config, EolRequired, Listeners, Names, Origin};
+pub use table::{Entry, GROUPS, Group, entries};
+pub use types::{
+    ADDRESS_FORMS, Address, Cardinality, Framing, HistogramAggregate, HistogramWeights, LogLevel, Ownership,
+};
+pub use value::{hide_password, nearest};
+
+use node::{Content, Node};
+use value::{Checked, Refusal, Separator};
+
+/// Everything that configuration is made from, so that a test or a reload can bring its own.
+#[derive(Clone, Debug, Default)]
+pub struct Inputs {
+    pub file: Option<PathBuf>,
+    /// `None` marks a value that is not UTF-8.
+    pub environment: BTreeMap<String, Option<String>>,
+    /// In the order of the command line.
+    pub flags: Vec<Flag>,
+}
+
+/// One setting from the command line.
+#[derive(Clone, Debug)]
+pub struct Flag {
+    /// As it was typed, such as `--udp` or `--set`.
+    pub shown: String,
+    pub key: String,
+    /// Each occurrence of the flag.
+    pub values: Vec<String>,
+}
+
+/// Where a value came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    Default,
+    /// Worked out; the text says from what.
+    Computed(String),
+    File {
+        path: PathBuf,
+        line: usize,
+    },
+    Environment(String),
+    Flag(String),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::Computed(how) => f.write_str(how),
+            Self::File { path, line: 0 } => write!(f, "{}", path.display()),
+            Self::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Self::Environment(name) => write!(f, "environment {name}"),
+            Self::Flag(name) => write!(f, "flag {name}"),
+        }
+    }
+}
+
+/// One thing that is wrong: where, which key, and what is allowed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    pub source: Source,
+    /// Empty when the problem is not one key's.
+    pub key: String,
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.source, self.key.as_str()) {
+            (source, "") => write!(f, "{source}: {}", self.message),
+            (Source::Default | Source::Computed(_), key) => write!(f, "{key}: {}", self.message),
+            (source, key) => write!(f, "{source}: {key}: {}", self.message),
+        }
+    }
+}
+
+/// Every problem there is, one per line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problems(pub Vec<Problem>);
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{problem}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problems {}
+
+/// A value as `weir check` shows it; secrets are redacted already.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    pub key: String,
+    pub value: String,
+    pub source: Source,
+    /// Sources that say something else and lost.
+    pub overridden: Vec<Source>,
+}
+
+/// A complete, valid configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loaded {
+    pub config: Config,
+    /// Every value in the order of the table, those of the outputs after the agent's own.
+    pub shown: Vec<Shown>,
+    /// Things that are allowed and probably not meant.
+    pub notes: Vec<String>,
+}
+
+impl Loaded {
+    /// Keys whose values differ from `before`, with whether a reload applies them.
+    pub fn changes(&self, before: &Loaded) -> Vec<Change> {
+        let old: BTreeMap<&str, &Shown> = before.shown.iter().map(|shown| (shown.key.as_str(), shown)).collect();
+        let new: BTreeMap<&str, &Shown> = self.shown.iter().map(|shown| (shown.key.as_str(), shown)).collect();
+        let keys = old.keys().chain(new.keys().filter(|key| !old.contains_key(*key)));
+        let value = |shown: Option<&&Shown>| shown.map_or("(unset)".to_owned(), |shown| shown.value.clone());
+        keys.filter(|key| value(old.get(*key)) != value(new.get(*key)))
+            .map(|key| Change {
+                key: (*key).to_owned(),
+                from: value(old.get(key)),
+                to: value(new.get(key)),
+                live: entries().any(|entry| entry.setting.key == *key && entry.live),
+            })
+            .collect()
+    }
+}
+
+/// One difference between two configurations; secrets are redacted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub key: String,
+    pub from: String,
+    pub to: String,
+    pub live: bool,
+}
+
+/// The variable that names the configuration file.
+pub const FILE_VARIABLE: &str = "WEIR_CONFIG";
+/// Switches outputs on by name, as `--output` does.
+pub const OUTPUT_VARIABLE: &str = "WEIR_OUTPUT";
+/// The key under which `--output` arrives.
+pub const OUTPUT_FLAG_KEY: &str = "output";
+
+/// The variable of a key: `WEIR_` and the key in capitals, its dots and dashes underscores.
+pub fn variable_of(key: &str) -> String {
+    format!("WEIR_{}", key.to_ascii_uppercase().replace(['.', '-'], "_"))
+}
+
+/// Reads the process's environment. Names that are not UTF-8 cannot be ours.
+pub fn environment() -> BTreeMap<String, Option<String>> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok())))
+        .collect()
+}
+
+/// Reads, checks and resolves everything.
+pub fn load(inputs: &Inputs) -> Result<Loaded, Problems> {
+    let mut reader = Reader::new(inputs);
+    let own = reader.own_settings();
+    let outputs = reader.outputs();
+    reader.unknown_variables();
+    let Reader { mut problems, shown, notes, .. } = reader;
+    let resolved = match own {
+        Some(values) if problems.is_empty() => resolve::resolve(values, outputs, shown),
+        _ => Err(Vec::new()),
+    };
+    match resolved {
+        Ok((config, shown)) if problems.is_empty() => Ok(Loaded { config, shown, notes }),
+        Ok(_) => Err(Problems(problems)),
+        Err(more) => {
+            problems.extend(more);
+            Err(Problems(problems))
+        }
+    }
+}
+
+/// One way a setting was written.
+struct Candidate {
+    source: Source,
+    checked: Result<Checked, Refusal>,
+}
+
+struct Reader<'a> {
+    inputs: &'a Inputs,
+    path: PathBuf,
+    /// The top level of the file.
+    file: Vec<(node::Key, Node)>,
+    shown: Vec<Shown>,
+    problems: Vec<Problem>,
+    notes: Vec<String>,
+    /// Variables that some setting has as its own.
+    known_variables: Vec<String>,
+    /// Indexes of flags that some setting took.
+    used_flags: Vec<bool>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(inputs: &'a Inputs) -> Self {
+        let from_variable = || {
+            let value = inputs.environment.get(FILE_VARIABLE)?.as_ref()?;
+            (!value.is_empty()).then(|| PathBuf::from(value))
+        };
+        let path = inputs.file.clone().or_else(from_variable);
+        let mut reader = Self {
+            inputs,
+            path: path.clone().unwrap_or_default(),
+            file: Vec::new(),
+            shown: Vec::new(),
+            problems: Vec::new(),
+            notes: Vec::new(),
+            known_variables: vec![FILE_VARIABLE.to_owned(), OUTPUT_VARIABLE.to_owned()],
+            used_flags: vec![false; inputs.flags.len()],
+        };
+        if let Some(path) = path {
+            match read_file(&path) {
+                Ok(file) => reader.file = file,
+                Err((line, message)) => reader.problem(Source::File { path, line }, "", message),
+            }
+        }
+        reader
+    }
+
+    fn problem(&mut self, source: Source, key: &str, message: impl Into<String>) {
+        self.problems.push(Problem { source, key: key.to_owned(), message: message.into() });
+    }
+
+    /// The agent's own settings: each from the first source that has it.
+    fn own_settings(&mut self) -> Option<Value> {
+        let known = || entries().map(|entry| entry.setting.key).chain(["outputs"]);
+        for (key, _) in self.file.clone() {
+            if !known().any(|name| name == key.text) {
+                let source = Source::File { path: self.path.clone(), line: key.line };
+                self.problem(source, "", value::unknown_key(&key.text, known()));
+            }
+        }
+        let mut values = Map::new();
+        let mut complete = true;
+        for entry in entries() {
+            let setting = &entry.setting;
+            let node = self.file.iter().find(|(key, _)| key.text == setting.key).map(|(_, node)| node.clone());
+            match self.choose(setting.key, setting, node.as_ref(), entry.second_names) {
+                Some(value) => drop(values.insert(setting.key.to_owned(), value)),
+                None => complete = false,
+            }
+        }
+        complete.then_some(Value::Object(values))
+    }
+
+    /// Takes the strongest of a setting's sources, and reports the wrong ones, the weaker ones included: a file
+    /// must not hide a fault behind a variable.
+    fn choose(&mut self, key: &str, setting: &Setting, node: Option<&Node>, second_names: &[&str]) -> Option<Value> {
+        let mut candidates = Vec::new();
+        candidates.extend(self.from_flags(key, &setting.kind));
+        candidates.extend(self.from_environment(key, &setting.kind, second_names));
+        if let Some(node) = node {
+            let source = Source::File { path: self.path.clone(), line: node.line };
+            candidates.push(Candidate { source, checked: value::from_node(&setting.kind, node) });
+        }
+        if candidates.is_empty() {
+            candidates.push(Candidate { source: Source::Default, checked: value::default_of(setting) });
+        }
+        let mut chosen: Option<(Checked, Source)> = None;
+        let mut overridden = Vec::new();
+        for Candidate { source, checked } in candidates {
+            match checked {
+                Err(refusal) => {
+                    let source = match source {
+                        Source::File { path, .. } => Source::File { path, line: refusal.line },
+                        source => source,
+                    };
+                    self.problem(source, &format!("{key}{}", refusal.path), refusal.message);
+                }
+                Ok(checked) if chosen.is_none() => chosen = Some((checked, source)),
+                Ok(_) => overridden.push(source),
+            }
+        }
+        let (checked, source) = chosen?;
+        self.shown.push(Shown { key: key.to_owned(), value: checked.shown, source, overridden });
+        Some(checked.value)
+    }
+
+    fn from_flags(&mut self, key: &str, kind: &Kind) -> Option<Candidate> {
+        let mut texts = Vec::new();
+        let mut shown = "";
+        for (index, flag) in self.inputs.flags.iter().enumerate() {
+            if flag.key == key {
+                self.used_flags[index] = true;
+                shown = &flag.shown;
+                texts.extend(flag.values.iter().map(String::as_str));
+            }
+        }
+        let last = *texts.last()?;
+        let checked = match kind {
+            Kind::List(_) if texts.len() > 1 => {
+                let parts: Result<Vec<_>, _> =
+                    texts.iter().map(|text| value::from_text(kind, text, Separator::Comma)).collect();
+                parts.map(concatenate)
+            }
+            _ => value::from_text(kind, last, Separator::Comma),
+        };
+        Some(Candidate { source: Source::Flag(shown.to_owned()), checked })
+    }
+
+    fn from_environment(&mut self, key: &str, kind: &Kind, second_names: &[&str]) -> Vec<Candidate> {
+        let own = variable_of(key);
+        self.known_variables.push(own.clone());
+        let names = std::iter::once(own).chain(second_names.iter().map(|name| (*name).to_owned()));
+        let mut candidates = Vec::new();
+        for name in names {
+            let checked = match self.inputs.environment.get(&name) {
+                None => continue,
+                Some(None) => Err(Refusal { path: String::new(), line: 0, message: "is not valid UTF-8".to_owned() }),
+                // An empty variable is how a shell unsets one for a child; only a text can mean it.
+                Some(Some(text)) if text.is_empty() && !takes_empty(kind) => continue,
+                Some(Some(text)) => value::from_text(kind, text, Separator::CommaOrSpace),
+            };
+            candidates.push(Candidate { source: Source::Environment(name), checked });
+        }
+        candidates
+    }
+
+    /// The outputs that are on.
+    fn outputs(&mut self) -> Vec<OutputConfig> {
+        let written = self.written_outputs();
+        let named = self.named_outputs();
+        let mut instances: Vec<(String, &'static OutputType, Option<Vec<(node::Key, Node)>>, bool)> = Vec::new();
+        for (name, output_type, entries) in written {
+            instances.push((name, output_type, Some(entries), true));
+        }
+        for output_type in OUTPUT_TYPES {
+            if !instances.iter().any(|(name, ..)| name == output_type.name) {
+                let on = output_type.on_by_default || self.required_in_environment(output_type);
+                instances.push((output_type.name.to_owned(), output_type, None, on));
+            }
+        }
+        for (name, source) in named {
+            match instances.iter_mut().find(|(instance, ..)| *instance == name) {
+                Some(instance) => instance.3 = true,
+                None => {
+                    let known: Vec<&str> = instances.iter().map(|(name, ..)| name.as_str()).collect();
+                    let message = format!("{name:?} is not an output; known are {}", known.join(", "));
+                    self.problem(source, "", message);
+                }
+            }
+        }
+        let mut outputs = Vec::new();
+        for (name, output_type, entries, on) in instances {
+            outputs.extend(self.output(&name, output_type, entries.as_deref().unwrap_or(&[]), on));
+        }
+        for (index, flag) in self.inputs.flags.iter().enumerate() {
+            if !self.used_flags[index] && flag.key != OUTPUT_FLAG_KEY {
+                let known: Vec<&str> = self
+                    .shown
+                    .iter()
+                    .map(|shown| shown.key.as_str())
+                    .chain(entries().map(|entry| entry.setting.key))
+                    .collect();
+                let message = value::unknown_key(&flag.key, known.into_iter());
+                self.problems.push(Problem { source: Source::Flag(flag.shown.clone()), key: String::new(), message });
+            }
+        }
+        outputs
+    }
+
+    /// The `outputs:` map of the file: name, type and settings of each.
+    fn written_outputs(&mut self) -> Vec<(String, &'static OutputType, Vec<(node::Key, Node)>)> {
+        let Some((_, node)) = self.file.iter().find(|(key, _)| key.text == "outputs") else { return Vec::new() };
+        let at = |line| Source::File { path: self.path.clone(), line };
+        let mut found = Vec::new();
+        let mut problems = Vec::new();
+        let mut refuse = |line, key: &str, message: String| {
+            problems.push(Problem { source: at(line), key: key.to_owned(), message });
+        };
+        let entries = match &node.content {
+            Content::Map(entries) => entries.as_slice(),
+            _ if node.is_null() => &[],
+            _ => {
+                refuse(node.line, "outputs", format!("is {}; must be a mapping of names to outputs", node.what()));
+                &[]
+            }
+        };
+        let types: Vec<&str> = OUTPUT_TYPES.iter().map(|output_type| output_type.name).collect();
+        for (key, node) in entries {
+            let path = format!("outputs.{}", key.text);
+            if key.text.is_empty() || !key.text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-') {
+                refuse(key.line, "outputs", format!("{:?} is not a name of letters, digits, - and _", key.text));
+                continue;
+            }
+            let settings = match &node.content {
+                Content::Map(settings) => settings.clone(),
+                _ if node.is_null() => Vec::new(),
+                _ => {
+                    refuse(node.line, &path, format!("is {}; must be a mapping of settings", node.what()));
+                    continue;
+                }
+            };
+            let (line, type_name) = match settings.iter().find(|(setting, _)| setting.text == "type") {
+                None => (key.line, key.text.as_str()),
+                Some((setting, Node { content: Content::Scalar { text, .. }, .. })) => (setting.line, text.as_str()),
+                Some((setting, node)) => {
+                    refuse(setting.line, &format!("{path}.type"), format!("is {}; must be text", node.what()));
+                    continue;
+                }
+            };
+            match OUTPUT_TYPES.iter().find(|output_type| output_type.name == type_name) {
+                Some(output_type) => found.push((key.text.clone(), output_type, settings)),
+                None => {
+                    let near = nearest(type_name, types.iter().copied());
+                    let hint = near.map_or(String::new(), |near| format!("; did you mean {near:?}?"));
+                    let message =
+                        format!("there is no output of type {type_name:?}; known are {}{hint}", types.join(", "));
+                    refuse(line, &path, message);
+                }
+            }
+        }
+        self.problems.extend(problems);
+        found
+    }
+
+    /// Outputs switched on by flag or variable.
+    fn named_outputs(&mut self) -> Vec<(String, Source)> {
+        let mut named = Vec::new();
+        for (index, flag) in self.inputs.flags.iter().enumerate() {
+            if flag.key == OUTPUT_FLAG_KEY {
+                self.used_flags[index] = true;
+                let names = flag.values.iter().flat_map(|value| value.split(','));
+                named.extend(names.map(|name| (name.trim().to_owned(), Source::Flag(flag.shown.clone()))));
+            }
+        }
+        if named.is_empty()
+            && let Some(Some(text)) = self.inputs.environment.get(OUTPUT_VARIABLE)
+        {
+            let names = text.split([',', ' ']).filter(|name| !name.is_empty());
+            named.extend(names.map(|name| (name.to_owned(), Source::Environment(OUTPUT_VARIABLE.to_owned()))));
+        }
+        named
+    }
+
+    fn required_in_environment(&self, output_type: &OutputType) -> bool {
+        output_type.settings.iter().filter(|setting| setting.required).any(|setting| {
+            let key = format!("outputs.{}.{}", output_type.name, setting.key);
+            let second = second_names(output_type, setting.key);
+            let set = |name: &str| matches!(self.inputs.environment.get(name), Some(value) if value.as_deref() != Some(""));
+            set(&variable_of(&key))
+                || second.iter().any(|name| set(name))
+                || self.inputs.flags.iter().any(|flag| flag.key == key)
+        })
+    }
+
+    fn output(
+        &mut self,
+        name: &str,
+        output_type: &'static OutputType,
+        entries: &[(node::Key, Node)],
+        on: bool,
+    ) -> Option<OutputConfig> {
+        let prefix = format!("outputs.{name}");
+        let problems_before = self.problems.len();
+        let shown_before = self.shown.len();
+        let known = || output_type.settings.iter().map(|setting| setting.key).chain(["enabled", "type"]);
+        for (key, _) in entries {
+            if !known().any(|name| name == key.text) {
+                let source = Source::File { path: self.path.clone(), line: key.line };
+                self.problem(source, &prefix, value::unknown_key(&key.text, known()));
+            }
+        }
+        let enabled = ENABLED.default_on(on);
+        let node = |key: &str| entries.iter().find(|(name, _)| name.text == key).map(|(_, node)| node);
+        let enabled = self.choose(&format!("{prefix}.enabled"), &enabled, node("enabled"), &[]);
+        // Second names belong to the output that has its type's own name; another of the same type has its own.
+        let second = |path: &str| if name == output_type.name { second_names(output_type, path) } else { &[] };
+        let mut values = Map::new();
+        let mut complete = true;
+        for setting in output_type.settings {
+            match self.choose_nested(&prefix, setting.key, setting, node(setting.key), &second) {
+                Some(value) => drop(values.insert(setting.key.to_owned(), value)),
+                None => complete = false,
+            }
+        }
+        if enabled != Some(Value::Bool(true)) {
+            // What is off is checked all the same, but not shown beyond being off.
+            self.shown.truncate(shown_before + usize::from(enabled.is_some()));
+            return None;
+        }
+        for setting in output_type.settings.iter().filter(|setting| setting.required) {
+            if is_empty(values.get(setting.key)) && complete {
+                let key = format!("{prefix}.{}", setting.key);
+                let mut names = vec![format!("the variable {}", variable_of(&key))];
+                names.extend(second(setting.key).first().map(|name| (*name).to_owned()));
+                let source = match entries.first() {
+                    Some((first, _)) => Source::File { path: self.path.clone(), line: first.line },
+                    None => Source::Default,
+                };
+                let message = format!("is missing; set it in the file or with {}", names.join(" or "));
+                self.problem(source, &key, message);
+                complete = false;
+            }
+        }
+        if !complete || self.problems.len() > problems_before {
+            return None;
+        }
+        match (output_type.load)(Value::Object(values)) {
+            Ok(settings) => {
+                Some(OutputConfig { name: name.to_owned(), output_type: output_type.name, settings })
+            }
+            Err(problem) => {
+                let key = if problem.key.is_empty() { prefix } else { format!("{prefix}.{}", problem.key) };
+                let source = self.shown.iter().find(|shown| shown.key == key).map(|shown| shown.source.clone());
+                self.problem(source.unwrap_or(Source::Default), &key, problem.message);
+                None
+            }
+        }
+    }
+
+    /// Like [`Reader::choose`], but each part of a record has sources of its own.
+    fn choose_nested<'b>(
+        &mut self,
+        prefix: &str,
+        path: &str,
+        setting: &Setting,
+        node: Option<&Node>,
+        second: &dyn Fn(&str) -> &'b [&'b str],
+    ) -> Option<Value> {
+        let key = format!("{prefix}.{path}");
+        let Kind::Record(fields) = setting.kind else {
+            return self.choose(&key, setting, node, second(path));
+        };
+        let entries: &[(node::Key, Node)] = match node {
+            Some(Node { content: Content::Map(entries), .. }) => entries,
+            Some(node) if !node.is_null() => {
+                let source = Source::File { path: self.path.clone(), line: node.line };
+                self.problem(source, &key, format!("is {}; must be {}", node.what(), value::allowed(&setting.kind)));
+                return None;
+            }
+            _ => &[],
+        };
+        for (name, _) in entries {
+            if !fields.iter().any(|field| field.key == name.text) {
+                let source = Source::File { path: self.path.clone(), line: name.line };
+                let known = fields.iter().map(|field| field.key);
+                self.problem(source, &key, value::unknown_key(&name.text, known));
+            }
+        }
+        let mut values = Map::new();
+        let mut complete = true;
+        for field in fields {
+            let node = entries.iter().find(|(name, _)| name.text == field.key).map(|(_, node)| node);
+            match self.choose_nested(prefix, &format!("{path}.{}", field.key), field, node, second) {
+                Some(value) => drop(values.insert(field.key.to_owned(), value)),
+                None => complete = false,
+            }
+        }
+        complete.then_some(Value::Object(values))
+    }
+
+    /// A `WEIR_` variable that means nothing is a typing slip.
+    fn unknown_variables(&mut self) {
+        for name in self.inputs.environment.keys() {
+            if self.known_variables.iter().any(|known| known == name) {
+                continue;
+            }
+            if let Some(rest) = name.strip_prefix("WEIR_") {
+                if is_foreign(rest) {
+                    continue;
+                }
+                let near = nearest(name, self.known_variables.iter().map(String::as_str));
+                let hint = near.map_or(String::new(), |near| format!("; did you mean {near}?"));
+                let message = format!("is not a variable of weir{hint}");
+                self.problems.push(Problem {
+                    source: Source::Environment(name.clone()),
+                    key: String::new(),
+                    message,
+                });
+            } else if name.starts_with("DD_DOGSTATSD_") && !is_second_name(name) {
+                self.notes.push(format!("environment {name} is set; weir has no such setting and ignores it"));
+            }
+        }
+    }
+}
+
+const ENABLED: Enabled = Enabled;
+
+/// The setting every output has.
+struct Enabled;
+
+impl Enabled {
+    const fn default_on(&self, on: bool) -> Setting {
+        weir_output::settings::setting("enabled", Kind::Bool, if on { "true" } else { "false" })
+            .effect("Whether the output is on. Naming it in the file switches it on.")
+    }
+}
+
+/// Variables of others that begin as ours do: what Kubernetes sets for a service called `weir`, and those of the
+/// rig and the tests.
+fn is_foreign(rest: &str) -> bool {
+    rest == "PORT"
+        || ["PORT_", "SERVICE_", "BENCH_", "TEST_"].iter().any(|prefix| rest.starts_with(prefix))
+        || rest.contains("_PORT_")
+        || rest.ends_with("_PORT")
+        || rest.ends_with("_SERVICE_HOST")
+}
+
+fn is_second_name(name: &str) -> bool {
+    entries().any(|entry| entry.second_names.contains(&name))
+        || OUTPUT_TYPES.iter().flat_map(|output_type| output_type.environment).any(|(_, names)| names.contains(&name))
+}
+
+fn second_names(output_type: &OutputType, path: &str) -> &'static [&'static str] {
+    output_type.environment.iter().find(|(key, _)| *key == path).map_or(&[], |(_, names)| names)
+}
+
+fn takes_empty(kind: &Kind) -> bool {
+    matches!(kind, Kind::Text | Kind::Secret)
+        || matches!(kind, Kind::List(_))
+        || matches!(kind, Kind::Checked { check, .. } if check(""))
+}
+
+fn is_empty(value: Option<&Value>) -> bool {
+    match value {
+        None | Some(Value::Null) => true,
+        Some(Value::String(text)) => text.is_empty(),
+        Some(Value::Array(items)) => items.is_empty(),
+        Some(Value::Object(map)) => map.is_empty(),
+        Some(_) => false,
+    }
+}
+
+fn concatenate(parts: Vec<Checked>) -> Checked {
+    let mut values = Vec::new();
+    let mut shown = Vec::new();
+    for part in parts {
+        if let Value::Array(items) = part.value {
+            values.extend(items);
+        }
+        let inner = part.shown.trim_start_matches('[').trim_end_matches(']');
+        shown.extend((!inner.is_empty()).then(|| inner.to_owned()));
+    }
+    Checked { value: Value::Array(values), shown: format!("[{}]", shown.join(", ")) }
+}
+
+/// The entries of the file's top level.
+fn read_file(path: &Path) -> Result<Vec<(node::Key, Node)>, (usize, String)> {
+    use std::io::Read as _;
+    let failed = |error: std::io::Error| (0, format!("the configuration file cannot be read: {error}"));
+    let file = std::fs::File::open(path).map_err(failed)?;
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = 1 + valid.iter().filter(|byte| **byte == b'\n').count();
+        (line, "is not valid UTF-8".to_owned())
+    })?;
+    top_level(&text).map_err(|fault| (fault.line, fault.message))
+}
+
+fn top_level(text: &str) -> Result<Vec<(node::Key, Node)>, node::Fault> {
+    match node::parse(text)? {
+        None => Ok(Vec::new()),
+        Some(node) if node.is_null() => Ok(Vec::new()),
+        Some(Node { content: Content::Map(entries), .. }) => Ok(entries),
+        Some(node) => {
+            let message = format!("is {}; must be a mapping of settings, such as \"bucket_width: 10s\"", node.what());
+            Err(node::Fault { line: node.line, message })
+        }
+    }
+}

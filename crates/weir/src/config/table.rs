@@ -1,0 +1,471 @@
+//! Every setting of the agent itself. Outputs bring their own tables (`weir_output::settings`).
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use weir_output::settings::{DURATION_MAX, Kind, Setting, setting};
+
+use super::types::{
+    Cardinality, EolTransport, Framing, HistogramAggregate, HistogramWeights, LogLevel, is_address,
+    is_address_or_off, is_mode, is_percentile, is_socket_path,
+};
+
+/// A setting with what only the agent's own settings have.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    pub setting: Setting,
+    /// Variables of the Datadog Agent that mean the same, in order of preference.
+    pub second_names: &'static [&'static str],
+    /// Shown by `-h`; the others by `--help`.
+    pub common: bool,
+    /// A reload applies it; the others need a restart.
+    pub live: bool,
+}
+
+/// Settings that belong together on the configuration page and in `--help`.
+#[derive(Clone, Copy, Debug)]
+pub struct Group {
+    pub title: &'static str,
+    pub entries: &'static [Entry],
+}
+
+const fn entry(setting: Setting) -> Entry {
+    Entry { setting, second_names: &[], common: false, live: false }
+}
+
+impl Entry {
+    const fn also(mut self, names: &'static [&'static str]) -> Self {
+        self.second_names = names;
+        self
+    }
+
+    const fn common(mut self) -> Self {
+        self.common = true;
+        self
+    }
+
+    const fn live(mut self) -> Self {
+        self.live = true;
+        self
+    }
+}
+
+/// Every entry, in the order of the page.
+pub fn entries() -> impl Iterator<Item = &'static Entry> + Clone {
+    GROUPS.iter().flat_map(|group| group.entries)
+}
+
+/// The table as a struct, one field per entry. `deny_unknown_fields` and the absence of serde defaults make a
+/// table and a struct that differ fail on the first load, which a test does.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Raw {
+    pub udp: Vec<String>,
+    pub bind_host: String,
+    pub non_local_traffic: bool,
+    pub uds: Vec<String>,
+    pub uds_stream: Vec<String>,
+    pub tcp: Vec<String>,
+    pub tcp_framing: Framing,
+    pub socket_mode: String,
+    pub socket_owner: String,
+    pub socket_group: String,
+    pub receive_buffer: u64,
+    pub packet_bytes_max: u64,
+    pub eol_required: Vec<EolTransport>,
+    pub origin_detection: bool,
+    pub origin_client: bool,
+    pub origin_unified: bool,
+    pub origin_optout: bool,
+    pub entity_id_precedence: bool,
+    pub tag_cardinality: Cardinality,
+    pub bucket_width: Duration,
+    pub counter_expiry: Duration,
+    pub context_expiry: Duration,
+    pub histogram_aggregates: Vec<HistogramAggregate>,
+    pub histogram_percentiles: Vec<String>,
+    pub histogram_weights: HistogramWeights,
+    pub histogram_copy_to_distribution: bool,
+    pub histogram_copy_to_distribution_prefix: String,
+    pub timestamps: bool,
+    pub statsd_gauge_deltas: bool,
+    pub flush_open_buckets: bool,
+    pub hostname: String,
+    pub tags: Vec<String>,
+    pub extra_tags: Vec<String>,
+    pub namespace: String,
+    pub namespace_blocklist: Vec<String>,
+    pub metric_filterlist: Vec<String>,
+    pub metric_filterlist_match_prefix: bool,
+    pub max_tag_length: usize,
+    pub memory: u64,
+    pub contexts_max: usize,
+    pub cpu: f64,
+    pub workers: usize,
+    pub admin: String,
+    pub grace_period: Duration,
+    pub log_level: LogLevel,
+    pub flush_summary: bool,
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+const ADDRESS: Kind = Kind::Checked {
+    allowed: "an address such as 127.0.0.1:8125, [::1]:8125, or a port alone, which `bind_host` completes",
+    check: is_address,
+};
+const SOCKET_PATH: Kind = Kind::Checked {
+    allowed: "an absolute path of at most 107 bytes, such as /run/weir/dsd.socket",
+    check: is_socket_path,
+};
+
+pub const GROUPS: &[Group] = &[
+    Group {
+        title: "Listeners",
+        entries: &[
+            entry(
+                setting("udp", Kind::List(&ADDRESS), "['8125']")
+                    .effect("UDP addresses to receive on, as `host:port` or a port alone, which `bind_host` completes.")
+                    .zero("An empty list, or the port `0` alone: no UDP. `host:0` lets the kernel choose a port.")
+                    .who("Operators with another port, or without UDP."),
+            )
+            .also(&["DD_DOGSTATSD_PORT"])
+            .common(),
+            entry(
+                setting("bind_host", Kind::Text, "127.0.0.1")
+                    .effect("The host of every address that is written as a port alone.")
+                    .zero("Empty: 127.0.0.1.")
+                    .who("Operators who receive from other machines on one interface."),
+            )
+            .also(&["DD_BIND_HOST"]),
+            entry(
+                setting("non_local_traffic", Kind::Bool, "false")
+                    .effect("Receive on every interface, wherever an address is written as a port alone; overrides `bind_host`.")
+                    .who("Operators who receive from other machines or containers."),
+            )
+            .also(&["DD_DOGSTATSD_NON_LOCAL_TRAFFIC"])
+            .common(),
+            entry(
+                setting("uds", Kind::List(&SOCKET_PATH), "[]")
+                    .effect("Unix datagram sockets to create. A stale socket file is replaced; any other file is an error.")
+                    .zero("An empty list: none.")
+                    .who("Anyone whose clients run on the same machine: it is faster than UDP and loses nothing."),
+            )
+            .also(&["DD_DOGSTATSD_SOCKET"])
+            .common(),
+            entry(
+                setting("uds_stream", Kind::List(&SOCKET_PATH), "[]")
+                    .effect("Unix stream sockets to create. Each packet follows its length in four bytes, the lowest first.")
+                    .zero("An empty list: none.")
+                    .who("Clients that speak the stream form."),
+            )
+            .also(&["DD_DOGSTATSD_STREAM_SOCKET"])
+            .common(),
+            entry(
+                setting("tcp", Kind::List(&ADDRESS), "[]")
+                    .effect("TCP addresses to receive on, as `host:port` or a port alone, which `bind_host` completes.")
+                    .zero("An empty list, or the port `0` alone: none.")
+                    .who("Operators whose network loses UDP."),
+            )
+            .also(&["DD_DOGSTATSD_TCP_PORT"])
+            .common(),
+            entry(
+                setting("tcp_framing", Kind::Choice(&["length", "newline"]), "length")
+                    .effect("How TCP carries packets: each after its length in four bytes, the lowest first, or as lines.")
+                    .who("Operators of clients that send lines (`newline`)."),
+            ),
+            entry(
+                setting("socket_mode", Kind::Checked { allowed: "an octal file mode such as 0722", check: is_mode }, "0722")
+                    .effect("Mode of the Unix socket files.")
+                    .who("Operators who restrict who may send."),
+            ),
+            entry(
+                setting("socket_owner", Kind::Text, "''")
+                    .effect("User, by name or number, that owns the Unix socket files.")
+                    .zero("Empty: the user weir runs as.")
+                    .who("Operators who restrict who may send."),
+            ),
+            entry(
+                setting("socket_group", Kind::Text, "''")
+                    .effect("Group, by name or number, of the Unix socket files.")
+                    .zero("Empty: the group weir runs as.")
+                    .who("Operators who restrict who may send."),
+            ),
+            entry(
+                setting("receive_buffer", Kind::Bytes { min: 0, max: 1 << 30 }, "8MiB")
+                    .effect("Receive buffer to ask the kernel for, per socket. weir says at start what was granted and how to get more.")
+                    .zero("0: the system's default.")
+                    .who("Hardly anybody."),
+            )
+            .also(&["DD_DOGSTATSD_SO_RCVBUF"]),
+            entry(
+                setting("packet_bytes_max", Kind::Bytes { min: 64, max: 65_536 }, "64KiB")
+                    .effect("The longest packet. The cut last line of a longer datagram is refused and counted; a stream connection that announces a longer frame is closed and counted.")
+                    .who("Hardly anybody."),
+            )
+            .also(&["DD_DOGSTATSD_BUFFER_SIZE"]),
+            entry(
+                setting("eol_required", Kind::List(&Kind::Choice(&["udp", "uds"])), "[]")
+                    .effect("Transports on which a last line without a newline is refused and counted.")
+                    .zero("An empty list: none.")
+                    .who("Operators whose senders cut packets."),
+            )
+            .also(&["DD_DOGSTATSD_EOL_REQUIRED"]),
+        ],
+    },
+    Group {
+        title: "Origin",
+        entries: &[
+            entry(
+                setting("origin_detection", Kind::Bool, "false")
+                    .effect("Learn from the kernel which process sent a packet on a Unix socket.")
+                    .who("Operators who want to know which container sent a metric."),
+            )
+            .also(&["DD_DOGSTATSD_ORIGIN_DETECTION"]),
+            entry(
+                setting("origin_client", Kind::Bool, "false")
+                    .effect("Read the origin fields of messages (`c:`, `e:`, `card:`); off, they are ignored.")
+                    .who("Operators who want to know which container sent a metric."),
+            )
+            .also(&["DD_DOGSTATSD_ORIGIN_DETECTION_CLIENT"]),
+            entry(
+                setting("origin_unified", Kind::Bool, "false")
+                    .effect("Take the first origin that is known, from the message before the socket, instead of adding them up.")
+                    .who("Operators of clusters that use this mode already."),
+            )
+            .also(&["DD_ORIGIN_DETECTION_UNIFIED"]),
+            entry(
+                setting("origin_optout", Kind::Bool, "true")
+                    .effect("A message with cardinality `none` gets no origin tags.")
+                    .who("Operators who want origin tags whatever clients say."),
+            )
+            .also(&["DD_DOGSTATSD_ORIGIN_OPTOUT_ENABLED"]),
+            entry(
+                setting("entity_id_precedence", Kind::Bool, "false")
+                    .effect("An entity id in the message replaces the sender's origin instead of adding to it.")
+                    .who("Operators whose messages are relayed by another container."),
+            )
+            .also(&["DD_DOGSTATSD_ENTITY_ID_PRECEDENCE"]),
+            entry(
+                setting("tag_cardinality", Kind::Choice(&["none", "low", "orchestrator", "orch", "high"]), "low")
+                    .effect("Which origin tags are added when a message does not say.")
+                    .who("Operators who want pod or container names on every metric."),
+            )
+            .also(&["DD_DOGSTATSD_TAG_CARDINALITY"]),
+        ],
+    },
+    Group {
+        title: "Aggregation",
+        entries: &[
+            entry(
+                setting("bucket_width", Kind::Duration { min: SECOND, max: Duration::from_secs(3600) }, "10s")
+                    .effect("Width of a bucket in whole seconds; a bucket is flushed when it closes.")
+                    .who("Those who want to see changes sooner, at the price of more points."),
+            )
+            .common(),
+            entry(
+                setting("counter_expiry", Kind::Duration { min: Duration::ZERO, max: DURATION_MAX }, "300s")
+                    .effect("A counter that gets no samples sends zeros for this long.")
+                    .zero("0: no zeros.")
+                    .who("Those whose alerts treat zero and nothing differently."),
+            )
+            .also(&["DD_DOGSTATSD_EXPIRY_SECONDS"]),
+            entry(
+                setting("context_expiry", Kind::Duration { min: SECOND, max: DURATION_MAX }, "20s")
+                    .effect("A context that gets no samples for this long is forgotten (a counter's: after `counter_expiry` as well). It affects memory alone.")
+                    .who("Hardly anybody."),
+            )
+            .also(&["DD_DOGSTATSD_CONTEXT_EXPIRY_SECONDS"]),
+            entry(
+                setting(
+                    "histogram_aggregates",
+                    Kind::List(&Kind::Choice(&["max", "min", "median", "avg", "sum", "count"])),
+                    "[max, median, avg, count]",
+                )
+                .effect("Series made of each histogram and timing.")
+                .zero("An empty list: none of them.")
+                .who("Those who look at other aggregates."),
+            )
+            .also(&["DD_HISTOGRAM_AGGREGATES"]),
+            entry(
+                setting(
+                    "histogram_percentiles",
+                    Kind::List(&Kind::Checked { allowed: "a number from 0 to 1 such as 0.95", check: is_percentile }),
+                    "['0.95']",
+                )
+                .effect("Percentiles made of each histogram and timing, rounded to whole percents.")
+                .zero("An empty list: none.")
+                .who("Those who look at other percentiles."),
+            )
+            .also(&["DD_HISTOGRAM_PERCENTILES"]),
+            entry(
+                setting("histogram_weights", Kind::Choice(&["exact", "agent"]), "exact")
+                    .effect("How a sampled histogram or timing counts: `exact` keeps fractions, `agent` cuts them off as the Datadog Agent does.")
+                    .who("Those who compare with that agent number by number."),
+            ),
+            entry(
+                setting("histogram_copy_to_distribution", Kind::Bool, "false")
+                    .effect("Every sample of a histogram or timing also goes into a distribution.")
+                    .who("Those who move from histograms to distributions."),
+            )
+            .also(&["DD_HISTOGRAM_COPY_TO_DISTRIBUTION"]),
+            entry(
+                setting("histogram_copy_to_distribution_prefix", Kind::Text, "''")
+                    .effect("Put before the name of that distribution as it is, without a dot in between.")
+                    .zero("Empty: the distribution has the histogram's name.")
+                    .who("Those who move from histograms to distributions."),
+            )
+            .also(&["DD_HISTOGRAM_COPY_TO_DISTRIBUTION_PREFIX"]),
+            entry(
+                setting("timestamps", Kind::Bool, "true")
+                    .effect("Counters and gauges that carry a timestamp keep it and skip aggregation; off, the timestamp is ignored.")
+                    .who("Those whose clients send wrong timestamps."),
+            )
+            .also(&["DD_DOGSTATSD_NO_AGGREGATION_PIPELINE"]),
+            entry(
+                setting("statsd_gauge_deltas", Kind::Bool, "false")
+                    .effect("A gauge with a sign changes the last value instead of replacing it, as in etsy's StatsD.")
+                    .who("Those who come from a StatsD that does this."),
+            ),
+            entry(
+                setting("flush_open_buckets", Kind::Bool, "true")
+                    .effect("Send the buckets that are still open at shutdown; off, they are dropped and counted.")
+                    .who("Those who would rather lose a bucket than send part of one."),
+            )
+            .also(&["DD_DOGSTATSD_FLUSH_INCOMPLETE_BUCKETS"]),
+        ],
+    },
+    Group {
+        title: "Names and tags",
+        entries: &[
+            entry(
+                setting("hostname", Kind::Text, "''")
+                    .effect("The host of everything that does not bring its own.")
+                    .zero("Empty: the system's host name.")
+                    .who("Operators of containers, whose host name says little."),
+            )
+            .also(&["DD_HOSTNAME"])
+            .common(),
+            entry(
+                setting("tags", Kind::List(&Kind::Text), "[]")
+                    .effect("Tags for every metric, event and service check.")
+                    .zero("An empty list: none.")
+                    .who("Operators who tell environments apart."),
+            )
+            .also(&["DD_TAGS"])
+            .common(),
+            entry(
+                setting("extra_tags", Kind::List(&Kind::Text), "[]")
+                    .effect("More such tags, so that two sources can each bring some.")
+                    .zero("An empty list: none.")
+                    .who("Operators who tell environments apart."),
+            )
+            .also(&["DD_DOGSTATSD_TAGS", "DD_EXTRA_TAGS"]),
+            entry(
+                setting("namespace", Kind::Text, "''")
+                    .effect("Put before every metric name, with a dot in between.")
+                    .zero("Empty: names stay as they are.")
+                    .who("Operators who share a backend."),
+            )
+            .also(&["DD_STATSD_METRIC_NAMESPACE"]),
+            entry(
+                setting(
+                    "namespace_blocklist",
+                    Kind::List(&Kind::Text),
+                    "[datadog.agent, datadog.dogstatsd, datadog.process, datadog.trace_agent, datadog.tracer, activemq, activemq_58, airflow, cassandra, confluent, hazelcast, hive, ignite, jboss, jvm, kafka, presto, sidekiq, solr, tomcat, runtime]",
+                )
+                .effect("Names that start with one of these get no namespace.")
+                .zero("An empty list: every name gets it.")
+                .who("Operators who use a namespace."),
+            )
+            .also(&["DD_STATSD_METRIC_NAMESPACE_BLOCKLIST", "DD_STATSD_METRIC_NAMESPACE_BLACKLIST"]),
+            entry(
+                setting("metric_filterlist", Kind::List(&Kind::Text), "[]")
+                    .effect("Metrics with these names, namespace included, are dropped and counted. A histogram's series are filtered by their own names too.")
+                    .zero("An empty list: nothing is dropped.")
+                    .who("Operators who pay for a metric nobody reads."),
+            )
+            .also(&["DD_METRIC_FILTERLIST", "DD_STATSD_METRIC_BLOCKLIST"]),
+            entry(
+                setting("metric_filterlist_match_prefix", Kind::Bool, "false")
+                    .effect("The names of `metric_filterlist` are prefixes.")
+                    .who("Operators who filter whole families."),
+            )
+            .also(&["DD_METRIC_FILTERLIST_MATCH_PREFIX", "DD_STATSD_METRIC_BLOCKLIST_MATCH_PREFIX"]),
+            entry(
+                setting("max_tag_length", Kind::Integer { min: 0, max: 65_536 }, "0")
+                    .effect("Tags are cut to this many bytes, at the end of a character.")
+                    .zero("0: tags stay as they are.")
+                    .who("Operators whose backend refuses long tags."),
+            ),
+        ],
+    },
+    Group {
+        title: "Resources",
+        entries: &[
+            entry(
+                setting("memory", Kind::Bytes { min: 0, max: 1 << 40 }, "0")
+                    .effect("The one budget for everything that grows: rings, contexts, caches, samples, history, queues.")
+                    .zero("0: a quarter of the cgroup's limit or of the machine, at least 64MiB and at most 2GiB.")
+                    .who("Operators with a million contexts, or very little memory. The least that is taken is 8MiB."),
+            )
+            .common(),
+            entry(
+                setting("contexts_max", Kind::Integer { min: 0, max: 1 << 32 }, "0")
+                    .effect("A limit on the number of contexts, besides the memory budget.")
+                    .zero("0: memory alone decides.")
+                    .who("Operators whose backend charges per series."),
+            ),
+            entry(
+                setting("cpu", Kind::Number { min: 0.0, max: 1024.0 }, "0")
+                    .effect("How many cores weir may plan with.")
+                    .zero("0: those of the cgroup's quota, or of the machine.")
+                    .who("Operators who share a machine without cgroups."),
+            ),
+            entry(
+                setting("workers", Kind::Integer { min: 0, max: 64 }, "0")
+                    .effect("Threads that receive and aggregate.")
+                    .zero("0: one below 8 cores, then one per 8 cores, at most 4.")
+                    .who("Operators who measured that one is too few."),
+            ),
+        ],
+    },
+    Group {
+        title: "Running",
+        entries: &[
+            entry(
+                setting(
+                    "admin",
+                    Kind::Checked { allowed: "an address such as 127.0.0.1:8127, or off", check: is_address_or_off },
+                    "127.0.0.1:8127",
+                )
+                .effect("Address of the admin HTTP server: metrics, status, profiles. Whoever reaches it can read metric names and take profiles.")
+                .zero("`off` or empty: no admin server.")
+                .who("Operators whose Prometheus scrapes from another machine."),
+            )
+            .common(),
+            entry(
+                setting("grace_period", Kind::Duration { min: Duration::ZERO, max: Duration::from_secs(3600) }, "10s")
+                    .effect("How long a shutdown may take to deliver what is left. What is still left then is counted, or stays in the disk queue.")
+                    .zero("0: one attempt, without waiting.")
+                    .who("Operators with a slow backend; stay below the service manager's own limit."),
+            ),
+            entry(
+                setting(
+                    "log_level",
+                    Kind::Choice(&["off", "critical", "error", "warn", "warning", "info", "debug", "trace"]),
+                    "info",
+                )
+                .effect("The least severe log lines that are written to standard error.")
+                .who("Whoever looks for a fault."),
+            )
+            .also(&["DD_LOG_LEVEL"])
+            .common()
+            .live(),
+            entry(
+                setting("flush_summary", Kind::Bool, "true")
+                    .effect("Log one line per flush at level `info` that says what came in, what went out and what was lost.")
+                    .who("Operators who store logs of many agents."),
+            ),
+        ],
+    },
+];
