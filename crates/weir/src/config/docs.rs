@@ -53,7 +53,10 @@ pub fn page() -> String {
 fn own(page: &mut String, entry: &Entry) {
     let key = entry.setting.key;
     section(page, "###", key, &entry.setting);
-    let mut names = vec![format!("`--{}`", key.replace('_', "-")), format!("`{}`", variable_of(key))];
+    let mut names = vec![
+        format!("`--{}`", key.replace('_', "-")),
+        format!("`{}`", variable_of(key)),
+    ];
     names.extend(entry.second_names.iter().map(|name| format!("`{name}`")));
     let _ = writeln!(page, "* Also: {}", names.join(", "));
     let reload = if entry.live { "applied" } else { "needs a restart" };
@@ -61,7 +64,11 @@ fn own(page: &mut String, entry: &Entry) {
 }
 
 fn output(page: &mut String, output_type: &OutputType) {
-    let _ = write!(page, "\n### outputs.{}\n\n{}\n", output_type.name, output_type.summary);
+    let _ = write!(
+        page,
+        "\n### outputs.{}\n\n{}\n",
+        output_type.name, output_type.summary
+    );
     let state = if output_type.on_by_default {
         "It is on by default."
     } else if output_type.settings.iter().any(|setting| setting.required) {
@@ -84,7 +91,11 @@ fn output_setting(page: &mut String, output_type: &OutputType, path: &str, setti
     }
     let key = format!("outputs.{}.{path}", output_type.name);
     section(page, "####", &key, setting);
-    let second = output_type.environment.iter().find(|(known, _)| *known == path).map_or(&[][..], |(_, names)| names);
+    let second = output_type
+        .environment
+        .iter()
+        .find(|(known, _)| *known == path)
+        .map_or(&[][..], |(_, names)| names);
     let mut names = vec![format!("`{}`", variable_of(&key))];
     names.extend(second.iter().map(|name| format!("`{name}`")));
     let _ = writeln!(page, "* Also: {}", names.join(", "));
@@ -112,11 +123,57 @@ pub fn help(setting: &Setting) -> String {
     let mut help = setting.effect.to_owned();
     let default = match setting.kind {
         _ if setting.default == "''" => String::new(),
-        Kind::Bytes { .. } => setting.default.parse().map_or(setting.default.to_owned(), show_bytes),
+        Kind::Bytes { .. } => setting
+            .default
+            .parse()
+            .map_or(setting.default.to_owned(), show_bytes),
         _ => setting.default.to_owned(),
     };
     if !default.is_empty() && default.len() < 60 {
         let _ = write!(help, " [default: {default}]");
     }
     help
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Inputs, entries, load};
+
+    #[test]
+    fn the_committed_page_is_current() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
+        let committed = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            committed == page(),
+            "docs/configuration.md differs from the table; run: cargo run -- check --documentation > docs/configuration.md"
+        );
+    }
+
+    #[test]
+    fn every_setting_is_described_and_every_default_is_valid() {
+        load(&Inputs::default()).expect("the defaults are a configuration");
+        for entry in entries() {
+            let setting = &entry.setting;
+            assert!(
+                !setting.effect.is_empty() && !setting.who.is_empty(),
+                "{}",
+                setting.key
+            );
+        }
+        for output_type in OUTPUT_TYPES {
+            described(output_type.name, output_type.settings);
+        }
+    }
+
+    fn described(prefix: &str, settings: &[Setting]) {
+        for setting in settings {
+            let key = format!("{prefix}.{}", setting.key);
+            assert!(!setting.effect.is_empty(), "{key}");
+            match setting.kind {
+                Kind::Record(fields) => described(&key, fields),
+                _ => assert!(!setting.who.is_empty(), "{key}"),
+            }
+        }
+    }
 }

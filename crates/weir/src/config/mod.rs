@@ -137,8 +137,16 @@ pub struct Loaded {
 impl Loaded {
     /// Keys whose values differ from `before`, with whether a reload applies them.
     pub fn changes(&self, before: &Loaded) -> Vec<Change> {
-        let old: BTreeMap<&str, &Shown> = before.shown.iter().map(|shown| (shown.key.as_str(), shown)).collect();
-        let new: BTreeMap<&str, &Shown> = self.shown.iter().map(|shown| (shown.key.as_str(), shown)).collect();
+        let old: BTreeMap<&str, &Shown> = before
+            .shown
+            .iter()
+            .map(|shown| (shown.key.as_str(), shown))
+            .collect();
+        let new: BTreeMap<&str, &Shown> = self
+            .shown
+            .iter()
+            .map(|shown| (shown.key.as_str(), shown))
+            .collect();
         let keys = old.keys().chain(new.keys().filter(|key| !old.contains_key(*key)));
         let value = |shown: Option<&&Shown>| shown.map_or("(unset)".to_owned(), |shown| shown.value.clone());
         keys.filter(|key| value(old.get(*key)) != value(new.get(*key)))
@@ -186,11 +194,21 @@ pub fn load(inputs: &Inputs) -> Result<Loaded, Problems> {
     let own = reader.own_settings();
     let outputs = reader.outputs();
     reader.unknown_variables();
-    let Reader { mut problems, shown, notes, .. } = reader;
+    let Reader {
+        mut problems,
+        shown,
+        notes,
+        ..
+    } = reader;
     let resolved = match own {
         Some(values) if problems.is_empty() => resolve::resolve(values, outputs, shown),
         _ => Err(Vec::new()),
     };
+    // In the order of the file, what other sources brought after it.
+    problems.sort_by_key(|problem| match &problem.source {
+        Source::File { line, .. } => *line,
+        _ => usize::MAX,
+    });
     match resolved {
         Ok((config, shown)) if problems.is_empty() => Ok(Loaded { config, shown, notes }),
         Ok(_) => Err(Problems(problems)),
@@ -205,6 +223,14 @@ pub fn load(inputs: &Inputs) -> Result<Loaded, Problems> {
 struct Candidate {
     source: Source,
     checked: Result<Checked, Refusal>,
+}
+
+/// An output that is on or could be.
+struct Instance {
+    name: String,
+    output_type: &'static OutputType,
+    entries: Vec<(node::Key, Node)>,
+    on: bool,
 }
 
 struct Reader<'a> {
@@ -248,7 +274,11 @@ impl<'a> Reader<'a> {
     }
 
     fn problem(&mut self, source: Source, key: &str, message: impl Into<String>) {
-        self.problems.push(Problem { source, key: key.to_owned(), message: message.into() });
+        self.problems.push(Problem {
+            source,
+            key: key.to_owned(),
+            message: message.into(),
+        });
     }
 
     /// The agent's own settings: each from the first source that has it.
@@ -256,7 +286,10 @@ impl<'a> Reader<'a> {
         let known = || entries().map(|entry| entry.setting.key).chain(["outputs"]);
         for (key, _) in self.file.clone() {
             if !known().any(|name| name == key.text) {
-                let source = Source::File { path: self.path.clone(), line: key.line };
+                let source = Source::File {
+                    path: self.path.clone(),
+                    line: key.line,
+                };
                 self.problem(source, "", value::unknown_key(&key.text, known()));
             }
         }
@@ -264,7 +297,11 @@ impl<'a> Reader<'a> {
         let mut complete = true;
         for entry in entries() {
             let setting = &entry.setting;
-            let node = self.file.iter().find(|(key, _)| key.text == setting.key).map(|(_, node)| node.clone());
+            let node = self
+                .file
+                .iter()
+                .find(|(key, _)| key.text == setting.key)
+                .map(|(_, node)| node.clone());
             match self.choose(setting.key, setting, node.as_ref(), entry.second_names) {
                 Some(value) => drop(values.insert(setting.key.to_owned(), value)),
                 None => complete = false,
@@ -275,16 +312,31 @@ impl<'a> Reader<'a> {
 
     /// Takes the strongest of a setting's sources, and reports the wrong ones, the weaker ones included: a file
     /// must not hide a fault behind a variable.
-    fn choose(&mut self, key: &str, setting: &Setting, node: Option<&Node>, second_names: &[&str]) -> Option<Value> {
+    fn choose(
+        &mut self,
+        key: &str,
+        setting: &Setting,
+        node: Option<&Node>,
+        second_names: &[&str],
+    ) -> Option<Value> {
         let mut candidates = Vec::new();
-        candidates.extend(self.from_flags(key, &setting.kind));
-        candidates.extend(self.from_environment(key, &setting.kind, second_names));
+        candidates.extend(self.flag_candidate(key, &setting.kind));
+        candidates.extend(self.variable_candidates(key, &setting.kind, second_names));
         if let Some(node) = node {
-            let source = Source::File { path: self.path.clone(), line: node.line };
-            candidates.push(Candidate { source, checked: value::from_node(&setting.kind, node) });
+            let source = Source::File {
+                path: self.path.clone(),
+                line: node.line,
+            };
+            candidates.push(Candidate {
+                source,
+                checked: value::from_node(&setting.kind, node),
+            });
         }
         if candidates.is_empty() {
-            candidates.push(Candidate { source: Source::Default, checked: value::default_of(setting) });
+            candidates.push(Candidate {
+                source: Source::Default,
+                checked: value::default_of(setting),
+            });
         }
         let mut chosen: Option<(Checked, Source)> = None;
         let mut overridden = Vec::new();
@@ -292,7 +344,10 @@ impl<'a> Reader<'a> {
             match checked {
                 Err(refusal) => {
                     let source = match source {
-                        Source::File { path, .. } => Source::File { path, line: refusal.line },
+                        Source::File { path, .. } => Source::File {
+                            path,
+                            line: refusal.line,
+                        },
                         source => source,
                     };
                     self.problem(source, &format!("{key}{}", refusal.path), refusal.message);
@@ -302,11 +357,16 @@ impl<'a> Reader<'a> {
             }
         }
         let (checked, source) = chosen?;
-        self.shown.push(Shown { key: key.to_owned(), value: checked.shown, source, overridden });
+        self.shown.push(Shown {
+            key: key.to_owned(),
+            value: checked.shown,
+            source,
+            overridden,
+        });
         Some(checked.value)
     }
 
-    fn from_flags(&mut self, key: &str, kind: &Kind) -> Option<Candidate> {
+    fn flag_candidate(&mut self, key: &str, kind: &Kind) -> Option<Candidate> {
         let mut texts = Vec::new();
         let mut shown = "";
         for (index, flag) in self.inputs.flags.iter().enumerate() {
@@ -319,16 +379,21 @@ impl<'a> Reader<'a> {
         let last = *texts.last()?;
         let checked = match kind {
             Kind::List(_) if texts.len() > 1 => {
-                let parts: Result<Vec<_>, _> =
-                    texts.iter().map(|text| value::from_text(kind, text, Separator::Comma)).collect();
+                let parts: Result<Vec<_>, _> = texts
+                    .iter()
+                    .map(|text| value::from_text(kind, text, Separator::Comma))
+                    .collect();
                 parts.map(concatenate)
             }
             _ => value::from_text(kind, last, Separator::Comma),
         };
-        Some(Candidate { source: Source::Flag(shown.to_owned()), checked })
+        Some(Candidate {
+            source: Source::Flag(shown.to_owned()),
+            checked,
+        })
     }
 
-    fn from_environment(&mut self, key: &str, kind: &Kind, second_names: &[&str]) -> Vec<Candidate> {
+    fn variable_candidates(&mut self, key: &str, kind: &Kind, second_names: &[&str]) -> Vec<Candidate> {
         let own = variable_of(key);
         self.known_variables.push(own.clone());
         let names = std::iter::once(own).chain(second_names.iter().map(|name| (*name).to_owned()));
@@ -336,43 +401,51 @@ impl<'a> Reader<'a> {
         for name in names {
             let checked = match self.inputs.environment.get(&name) {
                 None => continue,
-                Some(None) => Err(Refusal { path: String::new(), line: 0, message: "is not valid UTF-8".to_owned() }),
+                Some(None) => Err(Refusal {
+                    path: String::new(),
+                    line: 0,
+                    message: "is not valid UTF-8".to_owned(),
+                }),
                 // An empty variable is how a shell unsets one for a child; only a text can mean it.
                 Some(Some(text)) if text.is_empty() && !takes_empty(kind) => continue,
                 Some(Some(text)) => value::from_text(kind, text, Separator::CommaOrSpace),
             };
-            candidates.push(Candidate { source: Source::Environment(name), checked });
+            candidates.push(Candidate {
+                source: Source::Environment(name),
+                checked,
+            });
         }
         candidates
     }
 
     /// The outputs that are on.
     fn outputs(&mut self) -> Vec<OutputConfig> {
-        let written = self.written_outputs();
-        let named = self.named_outputs();
-        let mut instances: Vec<(String, &'static OutputType, Option<Vec<(node::Key, Node)>>, bool)> = Vec::new();
-        for (name, output_type, entries) in written {
-            instances.push((name, output_type, Some(entries), true));
-        }
+        let mut instances = self.written_outputs();
         for output_type in OUTPUT_TYPES {
-            if !instances.iter().any(|(name, ..)| name == output_type.name) {
+            if !instances.iter().any(|instance| instance.name == output_type.name) {
                 let on = output_type.on_by_default || self.required_in_environment(output_type);
-                instances.push((output_type.name.to_owned(), output_type, None, on));
+                let name = output_type.name.to_owned();
+                instances.push(Instance {
+                    name,
+                    output_type,
+                    entries: Vec::new(),
+                    on,
+                });
             }
         }
-        for (name, source) in named {
-            match instances.iter_mut().find(|(instance, ..)| *instance == name) {
-                Some(instance) => instance.3 = true,
+        for (name, source) in self.named_outputs() {
+            match instances.iter_mut().find(|instance| instance.name == name) {
+                Some(instance) => instance.on = true,
                 None => {
-                    let known: Vec<&str> = instances.iter().map(|(name, ..)| name.as_str()).collect();
+                    let known: Vec<&str> = instances.iter().map(|instance| instance.name.as_str()).collect();
                     let message = format!("{name:?} is not an output; known are {}", known.join(", "));
                     self.problem(source, "", message);
                 }
             }
         }
         let mut outputs = Vec::new();
-        for (name, output_type, entries, on) in instances {
-            outputs.extend(self.output(&name, output_type, entries.as_deref().unwrap_or(&[]), on));
+        for instance in &instances {
+            outputs.extend(self.output(instance));
         }
         for (index, flag) in self.inputs.flags.iter().enumerate() {
             if !self.used_flags[index] && flag.key != OUTPUT_FLAG_KEY {
@@ -383,59 +456,111 @@ impl<'a> Reader<'a> {
                     .chain(entries().map(|entry| entry.setting.key))
                     .collect();
                 let message = value::unknown_key(&flag.key, known.into_iter());
-                self.problems.push(Problem { source: Source::Flag(flag.shown.clone()), key: String::new(), message });
+                self.problems.push(Problem {
+                    source: Source::Flag(flag.shown.clone()),
+                    key: String::new(),
+                    message,
+                });
             }
         }
         outputs
     }
 
     /// The `outputs:` map of the file: name, type and settings of each.
-    fn written_outputs(&mut self) -> Vec<(String, &'static OutputType, Vec<(node::Key, Node)>)> {
-        let Some((_, node)) = self.file.iter().find(|(key, _)| key.text == "outputs") else { return Vec::new() };
-        let at = |line| Source::File { path: self.path.clone(), line };
+    fn written_outputs(&mut self) -> Vec<Instance> {
+        let Some((_, node)) = self.file.iter().find(|(key, _)| key.text == "outputs") else {
+            return Vec::new();
+        };
+        let at = |line| Source::File {
+            path: self.path.clone(),
+            line,
+        };
         let mut found = Vec::new();
         let mut problems = Vec::new();
         let mut refuse = |line, key: &str, message: String| {
-            problems.push(Problem { source: at(line), key: key.to_owned(), message });
+            problems.push(Problem {
+                source: at(line),
+                key: key.to_owned(),
+                message,
+            });
         };
         let entries = match &node.content {
             Content::Map(entries) => entries.as_slice(),
             _ if node.is_null() => &[],
             _ => {
-                refuse(node.line, "outputs", format!("is {}; must be a mapping of names to outputs", node.what()));
+                refuse(
+                    node.line,
+                    "outputs",
+                    format!("is {}; must be a mapping of names to outputs", node.what()),
+                );
                 &[]
             }
         };
         let types: Vec<&str> = OUTPUT_TYPES.iter().map(|output_type| output_type.name).collect();
         for (key, node) in entries {
             let path = format!("outputs.{}", key.text);
-            if key.text.is_empty() || !key.text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-') {
-                refuse(key.line, "outputs", format!("{:?} is not a name of letters, digits, - and _", key.text));
+            if key.text.is_empty()
+                || !key
+                    .text
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
+            {
+                refuse(
+                    key.line,
+                    "outputs",
+                    format!("{:?} is not a name of letters, digits, - and _", key.text),
+                );
                 continue;
             }
             let settings = match &node.content {
                 Content::Map(settings) => settings.clone(),
                 _ if node.is_null() => Vec::new(),
                 _ => {
-                    refuse(node.line, &path, format!("is {}; must be a mapping of settings", node.what()));
+                    refuse(
+                        node.line,
+                        &path,
+                        format!("is {}; must be a mapping of settings", node.what()),
+                    );
                     continue;
                 }
             };
             let (line, type_name) = match settings.iter().find(|(setting, _)| setting.text == "type") {
                 None => (key.line, key.text.as_str()),
-                Some((setting, Node { content: Content::Scalar { text, .. }, .. })) => (setting.line, text.as_str()),
+                Some((
+                    setting,
+                    Node {
+                        content: Content::Scalar { text, .. },
+                        ..
+                    },
+                )) => (setting.line, text.as_str()),
                 Some((setting, node)) => {
-                    refuse(setting.line, &format!("{path}.type"), format!("is {}; must be text", node.what()));
+                    refuse(
+                        setting.line,
+                        &format!("{path}.type"),
+                        format!("is {}; must be text", node.what()),
+                    );
                     continue;
                 }
             };
-            match OUTPUT_TYPES.iter().find(|output_type| output_type.name == type_name) {
-                Some(output_type) => found.push((key.text.clone(), output_type, settings)),
+            match OUTPUT_TYPES
+                .iter()
+                .find(|output_type| output_type.name == type_name)
+            {
+                Some(output_type) => {
+                    found.push(Instance {
+                        name: key.text.clone(),
+                        output_type,
+                        entries: settings,
+                        on: true,
+                    });
+                }
                 None => {
                     let near = nearest(type_name, types.iter().copied());
                     let hint = near.map_or(String::new(), |near| format!("; did you mean {near:?}?"));
-                    let message =
-                        format!("there is no output of type {type_name:?}; known are {}{hint}", types.join(", "));
+                    let message = format!(
+                        "there is no output of type {type_name:?}; known are {}{hint}",
+                        types.join(", ")
+                    );
                     refuse(line, &path, message);
                 }
             }
@@ -458,7 +583,8 @@ impl<'a> Reader<'a> {
             && let Some(Some(text)) = self.inputs.environment.get(OUTPUT_VARIABLE)
         {
             let names = text.split([',', ' ']).filter(|name| !name.is_empty());
-            named.extend(names.map(|name| (name.to_owned(), Source::Environment(OUTPUT_VARIABLE.to_owned()))));
+            named
+                .extend(names.map(|name| (name.to_owned(), Source::Environment(OUTPUT_VARIABLE.to_owned()))));
         }
         named
     }
@@ -474,28 +600,48 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn output(
-        &mut self,
-        name: &str,
-        output_type: &'static OutputType,
-        entries: &[(node::Key, Node)],
-        on: bool,
-    ) -> Option<OutputConfig> {
+    fn output(&mut self, instance: &Instance) -> Option<OutputConfig> {
+        let Instance {
+            name,
+            output_type,
+            entries,
+            on,
+        } = instance;
         let prefix = format!("outputs.{name}");
         let problems_before = self.problems.len();
         let shown_before = self.shown.len();
-        let known = || output_type.settings.iter().map(|setting| setting.key).chain(["enabled", "type"]);
+        let known = || {
+            output_type
+                .settings
+                .iter()
+                .map(|setting| setting.key)
+                .chain(["enabled", "type"])
+        };
         for (key, _) in entries {
             if !known().any(|name| name == key.text) {
-                let source = Source::File { path: self.path.clone(), line: key.line };
+                let source = Source::File {
+                    path: self.path.clone(),
+                    line: key.line,
+                };
                 self.problem(source, &prefix, value::unknown_key(&key.text, known()));
             }
         }
-        let enabled = ENABLED.default_on(on);
-        let node = |key: &str| entries.iter().find(|(name, _)| name.text == key).map(|(_, node)| node);
+        let enabled = enabled_setting(*on);
+        let node = |key: &str| {
+            entries
+                .iter()
+                .find(|(name, _)| name.text == key)
+                .map(|(_, node)| node)
+        };
         let enabled = self.choose(&format!("{prefix}.enabled"), &enabled, node("enabled"), &[]);
         // Second names belong to the output that has its type's own name; another of the same type has its own.
-        let second = |path: &str| if name == output_type.name { second_names(output_type, path) } else { &[] };
+        let second = |path: &str| {
+            if name == output_type.name {
+                second_names(output_type, path)
+            } else {
+                &[]
+            }
+        };
         let mut values = Map::new();
         let mut complete = true;
         for setting in output_type.settings {
@@ -515,7 +661,10 @@ impl<'a> Reader<'a> {
                 let mut names = vec![format!("the variable {}", variable_of(&key))];
                 names.extend(second(setting.key).first().map(|name| (*name).to_owned()));
                 let source = match entries.first() {
-                    Some((first, _)) => Source::File { path: self.path.clone(), line: first.line },
+                    Some((first, _)) => Source::File {
+                        path: self.path.clone(),
+                        line: first.line,
+                    },
                     None => Source::Default,
                 };
                 let message = format!("is missing; set it in the file or with {}", names.join(" or "));
@@ -527,12 +676,22 @@ impl<'a> Reader<'a> {
             return None;
         }
         match (output_type.load)(Value::Object(values)) {
-            Ok(settings) => {
-                Some(OutputConfig { name: name.to_owned(), output_type: output_type.name, settings })
-            }
+            Ok(settings) => Some(OutputConfig {
+                name: name.to_owned(),
+                output_type: output_type.name,
+                settings,
+            }),
             Err(problem) => {
-                let key = if problem.key.is_empty() { prefix } else { format!("{prefix}.{}", problem.key) };
-                let source = self.shown.iter().find(|shown| shown.key == key).map(|shown| shown.source.clone());
+                let key = if problem.key.is_empty() {
+                    prefix
+                } else {
+                    format!("{prefix}.{}", problem.key)
+                };
+                let source = self
+                    .shown
+                    .iter()
+                    .find(|shown| shown.key == key)
+                    .map(|shown| shown.source.clone());
                 self.problem(source.unwrap_or(Source::Default), &key, problem.message);
                 None
             }
@@ -553,17 +712,30 @@ impl<'a> Reader<'a> {
             return self.choose(&key, setting, node, second(path));
         };
         let entries: &[(node::Key, Node)] = match node {
-            Some(Node { content: Content::Map(entries), .. }) => entries,
+            Some(Node {
+                content: Content::Map(entries),
+                ..
+            }) => entries,
             Some(node) if !node.is_null() => {
-                let source = Source::File { path: self.path.clone(), line: node.line };
-                self.problem(source, &key, format!("is {}; must be {}", node.what(), value::allowed(&setting.kind)));
+                let source = Source::File {
+                    path: self.path.clone(),
+                    line: node.line,
+                };
+                self.problem(
+                    source,
+                    &key,
+                    format!("is {}; must be {}", node.what(), value::allowed(&setting.kind)),
+                );
                 return None;
             }
             _ => &[],
         };
         for (name, _) in entries {
             if !fields.iter().any(|field| field.key == name.text) {
-                let source = Source::File { path: self.path.clone(), line: name.line };
+                let source = Source::File {
+                    path: self.path.clone(),
+                    line: name.line,
+                };
                 let known = fields.iter().map(|field| field.key);
                 self.problem(source, &key, value::unknown_key(&name.text, known));
             }
@@ -571,7 +743,10 @@ impl<'a> Reader<'a> {
         let mut values = Map::new();
         let mut complete = true;
         for field in fields {
-            let node = entries.iter().find(|(name, _)| name.text == field.key).map(|(_, node)| node);
+            let node = entries
+                .iter()
+                .find(|(name, _)| name.text == field.key)
+                .map(|(_, node)| node);
             match self.choose_nested(prefix, &format!("{path}.{}", field.key), field, node, second) {
                 Some(value) => drop(values.insert(field.key.to_owned(), value)),
                 None => complete = false,
@@ -599,29 +774,27 @@ impl<'a> Reader<'a> {
                     message,
                 });
             } else if name.starts_with("DD_DOGSTATSD_") && !is_second_name(name) {
-                self.notes.push(format!("environment {name} is set; weir has no such setting and ignores it"));
+                self.notes.push(format!(
+                    "environment {name} is set; weir has no such setting and ignores it"
+                ));
             }
         }
     }
 }
 
-const ENABLED: Enabled = Enabled;
-
 /// The setting every output has.
-struct Enabled;
-
-impl Enabled {
-    const fn default_on(&self, on: bool) -> Setting {
-        weir_output::settings::setting("enabled", Kind::Bool, if on { "true" } else { "false" })
-            .effect("Whether the output is on. Naming it in the file switches it on.")
-    }
+fn enabled_setting(on: bool) -> Setting {
+    weir_output::settings::setting("enabled", Kind::Bool, if on { "true" } else { "false" })
+        .effect("Whether the output is on. Naming it in the file switches it on.")
 }
 
 /// Variables of others that begin as ours do: what Kubernetes sets for a service called `weir`, and those of the
 /// rig and the tests.
 fn is_foreign(rest: &str) -> bool {
     rest == "PORT"
-        || ["PORT_", "SERVICE_", "BENCH_", "TEST_"].iter().any(|prefix| rest.starts_with(prefix))
+        || ["PORT_", "SERVICE_", "BENCH_", "TEST_"]
+            .iter()
+            .any(|prefix| rest.starts_with(prefix))
         || rest.contains("_PORT_")
         || rest.ends_with("_PORT")
         || rest.ends_with("_SERVICE_HOST")
@@ -629,11 +802,18 @@ fn is_foreign(rest: &str) -> bool {
 
 fn is_second_name(name: &str) -> bool {
     entries().any(|entry| entry.second_names.contains(&name))
-        || OUTPUT_TYPES.iter().flat_map(|output_type| output_type.environment).any(|(_, names)| names.contains(&name))
+        || OUTPUT_TYPES
+            .iter()
+            .flat_map(|output_type| output_type.environment)
+            .any(|(_, names)| names.contains(&name))
 }
 
 fn second_names(output_type: &OutputType, path: &str) -> &'static [&'static str] {
-    output_type.environment.iter().find(|(key, _)| *key == path).map_or(&[], |(_, names)| names)
+    output_type
+        .environment
+        .iter()
+        .find(|(key, _)| *key == path)
+        .map_or(&[], |(_, names)| names)
 }
 
 fn takes_empty(kind: &Kind) -> bool {
@@ -662,7 +842,10 @@ fn concatenate(parts: Vec<Checked>) -> Checked {
         let inner = part.shown.trim_start_matches('[').trim_end_matches(']');
         shown.extend((!inner.is_empty()).then(|| inner.to_owned()));
     }
-    Checked { value: Value::Array(values), shown: format!("[{}]", shown.join(", ")) }
+    Checked {
+        value: Value::Array(values),
+        shown: format!("[{}]", shown.join(", ")),
+    }
 }
 
 /// The entries of the file's top level.
@@ -671,7 +854,9 @@ fn read_file(path: &Path) -> Result<Vec<(node::Key, Node)>, (usize, String)> {
     let failed = |error: std::io::Error| (0, format!("the configuration file cannot be read: {error}"));
     let file = std::fs::File::open(path).map_err(failed)?;
     let mut bytes = Vec::new();
-    file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
+    file.take(FILE_BYTES_MAX as u64 + 1)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
     let text = String::from_utf8(bytes).map_err(|error| {
         let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = 1 + valid.iter().filter(|byte| **byte == b'\n').count();
@@ -684,10 +869,19 @@ fn top_level(text: &str) -> Result<Vec<(node::Key, Node)>, node::Fault> {
     match node::parse(text)? {
         None => Ok(Vec::new()),
         Some(node) if node.is_null() => Ok(Vec::new()),
-        Some(Node { content: Content::Map(entries), .. }) => Ok(entries),
+        Some(Node {
+            content: Content::Map(entries),
+            ..
+        }) => Ok(entries),
         Some(node) => {
-            let message = format!("is {}; must be a mapping of settings, such as \"bucket_width: 10s\"", node.what());
-            Err(node::Fault { line: node.line, message })
+            let message = format!(
+                "is {}; must be a mapping of settings, such as \"bucket_width: 10s\"",
+                node.what()
+            );
+            Err(node::Fault {
+                line: node.line,
+                message,
+            })
         }
     }
 }

@@ -65,10 +65,17 @@ impl Node {
 /// Reads one document. `None` when there is nothing in it.
 pub fn parse(text: &str) -> Result<Option<Node>, Fault> {
     if text.len() > FILE_BYTES_MAX {
-        return Err(Fault { line: 1, message: format!("is larger than {FILE_BYTES_MAX} bytes") });
+        return Err(Fault {
+            line: 1,
+            message: format!("is larger than {FILE_BYTES_MAX} bytes"),
+        });
     }
-    let mut builder =
-        Builder { events: Parser::new_from_str(text), anchors: HashMap::new(), nodes: 0, line: 1 };
+    let mut builder = Builder {
+        events: Parser::new_from_str(text),
+        anchors: HashMap::new(),
+        nodes: 0,
+        line: 1,
+    };
     let mut document = None;
     loop {
         match builder.next()? {
@@ -91,21 +98,25 @@ struct Builder<'input> {
 
 impl<'input> Builder<'input> {
     fn fault(&self, message: &str) -> Fault {
-        Fault { line: self.line, message: message.to_owned() }
+        Fault {
+            line: self.line,
+            message: message.to_owned(),
+        }
     }
 
     fn next(&mut self) -> Result<Option<(Event<'input>, usize)>, Fault> {
-        loop {
-            match self.events.next_event() {
-                None => return Ok(None),
-                Some(Err(error)) => {
-                    let line = line_of(error.marker());
-                    return Err(Fault { line, message: format!("is not valid YAML: {}", error.info()) });
-                }
-                Some(Ok((event, span))) => {
-                    self.line = line_of(&span.start);
-                    return Ok(Some((event, self.line)));
-                }
+        match self.events.next_event() {
+            None => Ok(None),
+            Some(Err(error)) => {
+                let line = line_of(error.marker());
+                Err(Fault {
+                    line,
+                    message: format!("is not valid YAML: {}", error.info()),
+                })
+            }
+            Some(Ok((event, span))) => {
+                self.line = line_of(&span.start);
+                Ok(Some((event, self.line)))
             }
         }
     }
@@ -114,9 +125,13 @@ impl<'input> Builder<'input> {
     fn node(&mut self, event: Event<'input>, line: usize) -> Result<Node, Fault> {
         self.count(1)?;
         let (content, anchor) = match event {
-            Event::Scalar(text, style, anchor, _) => {
-                (Content::Scalar { text: text.into_owned(), plain: style == ScalarStyle::Plain }, anchor)
-            }
+            Event::Scalar(text, style, anchor, _) => (
+                Content::Scalar {
+                    text: text.into_owned(),
+                    plain: style == ScalarStyle::Plain,
+                },
+                anchor,
+            ),
             Event::SequenceStart(_, anchor, _) => {
                 let mut items = Vec::new();
                 loop {
@@ -209,10 +224,16 @@ mod tests {
 
     #[test]
     fn lines_and_raw_text_survive() {
-        let node = parse("# head\na: 0722\nb:\n  - no\n  - 'x'\nc:\n").unwrap().unwrap();
-        let Content::Map(entries) = &node.content else { panic!() };
+        let node = parse("# head\na: 0722\nb:\n  - no\n  - 'x'\nc:\n")
+            .unwrap()
+            .unwrap();
+        let Content::Map(entries) = &node.content else {
+            panic!()
+        };
         assert_eq!((entries[0].0.line, scalar(&entries[0].1)), (2, "0722"));
-        let Content::List(items) = &entries[1].1.content else { panic!() };
+        let Content::List(items) = &entries[1].1.content else {
+            panic!()
+        };
         assert_eq!((items[0].line, scalar(&items[0])), (4, "no"));
         assert!(entries[2].1.is_null());
         assert_eq!(entries[2].1.line, 6);
@@ -223,7 +244,7 @@ mod tests {
         for (text, line, part) in [
             ("a: 1\na: 2\n", 2, "set twice, first on line 1"),
             ("a: 1\n---\nb: 2\n", 2, "second document"),
-            ("a: [1, 2\n", 2, "not valid YAML"),
+            ("a: 1\nb: [1, 2\n", 2, "not valid YAML"),
             ("a: 1\n? [x]\n: 2\n", 2, "not a single value"),
             ("a: *nowhere\n", 1, "not valid YAML"),
         ] {
@@ -238,7 +259,9 @@ mod tests {
     #[test]
     fn aliases_repeat_values_but_cannot_explode() {
         let node = parse("a: &t [x, y]\nb: *t\n").unwrap().unwrap();
-        let Content::Map(entries) = &node.content else { panic!() };
+        let Content::Map(entries) = &node.content else {
+            panic!()
+        };
         assert!(matches!(&entries[1].1.content, Content::List(items) if items.len() == 2));
 
         let mut bomb = "l0: &l0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();

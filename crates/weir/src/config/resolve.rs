@@ -116,11 +116,22 @@ pub(super) fn resolve(
     shown: Vec<Shown>,
 ) -> Result<(Config, Vec<Shown>), Vec<Problem>> {
     let raw: Raw = serde_json::from_value(values).map_err(|error| {
-        vec![Problem { source: Source::Default, key: String::new(), message: format!("table and struct differ: {error}") }]
+        vec![Problem {
+            source: Source::Default,
+            key: String::new(),
+            message: format!("table and struct differ: {error}"),
+        }]
     })?;
-    let mut resolver = Resolver { shown, problems: Vec::new() };
+    let mut resolver = Resolver {
+        shown,
+        problems: Vec::new(),
+    };
     let config = resolver.config(raw, outputs);
-    if resolver.problems.is_empty() { Ok((config, resolver.shown)) } else { Err(resolver.problems) }
+    if resolver.problems.is_empty() {
+        Ok((config, resolver.shown))
+    } else {
+        Err(resolver.problems)
+    }
 }
 
 struct Resolver {
@@ -131,7 +142,11 @@ struct Resolver {
 impl Resolver {
     /// Blames the source that the value came from.
     fn problem(&mut self, key: &str, message: impl Into<String>) {
-        let source = self.shown.iter().find(|shown| shown.key == key).map(|shown| shown.source.clone());
+        let source = self
+            .shown
+            .iter()
+            .find(|shown| shown.key == key)
+            .map(|shown| shown.source.clone());
         self.problems.push(Problem {
             source: source.unwrap_or(Source::Default),
             key: key.to_owned(),
@@ -182,7 +197,11 @@ impl Resolver {
             flush_summary: raw.flush_summary,
             outputs,
         };
-        let stdout = config.outputs.iter().filter(|output| output.output_type == "stdout").count();
+        let stdout = config
+            .outputs
+            .iter()
+            .filter(|output| output.output_type == "stdout")
+            .count();
         if stdout > 1 {
             self.problem("outputs", "only one output can have standard output");
         }
@@ -211,14 +230,23 @@ impl Resolver {
         let udp = addresses(self, "udp", &raw.udp);
         let tcp = addresses(self, "tcp", &raw.tcp);
         let paths = |texts: &[String]| -> Vec<PathBuf> {
-            texts.iter().map(|text| PathBuf::from(socket_path(text))).collect()
+            texts
+                .iter()
+                .map(|text| PathBuf::from(socket_path(text)))
+                .collect()
         };
         let (uds, uds_stream) = (paths(&raw.uds), paths(&raw.uds_stream));
         let all: Vec<&PathBuf> = uds.iter().chain(&uds_stream).collect();
         for (index, path) in all.iter().enumerate() {
             if all[..index].contains(path) {
                 let key = if index < uds.len() { "uds" } else { "uds_stream" };
-                self.problem(key, format!("{} is listed twice; each socket needs a path of its own", path.display()));
+                self.problem(
+                    key,
+                    format!(
+                        "{} is listed twice; each socket needs a path of its own",
+                        path.display()
+                    ),
+                );
             }
         }
         let eol = |transport| raw.eol_required.contains(&transport);
@@ -231,10 +259,16 @@ impl Resolver {
             tcp,
             tcp_framing: raw.tcp_framing,
             socket_mode: mode(&raw.socket_mode).unwrap_or(0o722),
-            socket_ownership: Ownership { uid: self.ok("socket_owner", uid), gid: self.ok("socket_group", gid) },
+            socket_ownership: Ownership {
+                uid: self.ok("socket_owner", uid),
+                gid: self.ok("socket_group", gid),
+            },
             receive_buffer: (raw.receive_buffer > 0).then_some(raw.receive_buffer),
             packet_bytes_max: raw.packet_bytes_max as usize,
-            eol_required: EolRequired { udp: eol(EolTransport::Udp), uds: eol(EolTransport::Uds) },
+            eol_required: EolRequired {
+                udp: eol(EolTransport::Udp),
+                uds: eol(EolTransport::Uds),
+            },
         }
     }
 
@@ -251,8 +285,11 @@ impl Resolver {
         let mut aggregates = raw.histogram_aggregates.clone();
         aggregates.sort();
         aggregates.dedup();
-        let mut percentiles: Vec<u8> =
-            raw.histogram_percentiles.iter().filter_map(|text| percentile(text)).collect();
+        let mut percentiles: Vec<u8> = raw
+            .histogram_percentiles
+            .iter()
+            .filter_map(|text| percentile(text))
+            .collect();
         percentiles.sort_unstable();
         percentiles.dedup();
         Aggregation {
@@ -272,13 +309,21 @@ impl Resolver {
     }
 
     fn names(&mut self, raw: &Raw) -> Names {
-        let mut tags: Vec<String> =
-            raw.tags.iter().chain(&raw.extra_tags).filter(|tag| !tag.is_empty()).cloned().collect();
+        let mut tags: Vec<String> = raw
+            .tags
+            .iter()
+            .chain(&raw.extra_tags)
+            .filter(|tag| !tag.is_empty())
+            .cloned()
+            .collect();
         tags.sort();
         tags.dedup();
         for (key, list) in [("tags", &raw.tags), ("extra_tags", &raw.extra_tags)] {
             if let Some(tag) = list.iter().find(|tag| tag.contains([',', '|', '\n'])) {
-                self.problem(key, format!("{tag:?} holds a comma, a bar or a line end, which no tag can"));
+                self.problem(
+                    key,
+                    format!("{tag:?} holds a comma, a bar or a line end, which no tag can"),
+                );
             }
         }
         let namespace = match raw.namespace.as_str() {
@@ -287,7 +332,10 @@ impl Resolver {
             name => format!("{name}."),
         };
         if namespace.contains([':', '|', '\n']) {
-            self.problem("namespace", "holds a colon, a bar or a line end, which no metric name can");
+            self.problem(
+                "namespace",
+                "holds a colon, a bar or a line end, which no metric name can",
+            );
         }
         Names {
             hostname: self.hostname(&raw.hostname),
@@ -330,7 +378,10 @@ impl Resolver {
         let budget = (available / 4).clamp(64 * MIB, 2048 * MIB);
         // Whole mebibytes read better and nobody misses the rest.
         let budget = budget / MIB * MIB;
-        let how = format!("a quarter of {} of {of}, within 64MiB and 2GiB", show_bytes(available / MIB * MIB));
+        let how = format!(
+            "a quarter of {} of {of}, within 64MiB and 2GiB",
+            show_bytes(available / MIB * MIB)
+        );
         self.computed("memory", show_bytes(budget), &how);
         budget
     }
@@ -361,7 +412,9 @@ fn workers_for(cpu: f64) -> usize {
 
 /// The smaller of the machine's memory and the limits of the cgroups the process is in, and which it is.
 fn available_memory() -> (u64, &'static str) {
-    let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_memory(&text));
+    let machine = std::fs::read_to_string("/proc/meminfo")
+        .ok()
+        .and_then(|text| total_memory(&text));
     let machine = machine.unwrap_or(256 * MIB);
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let limit = cgroup_files(&own)
@@ -416,7 +469,15 @@ mod tests {
 
     #[test]
     fn workers_follow_the_cores() {
-        for (cpu, expect) in [(0.5, 1), (1.0, 1), (7.0, 1), (8.0, 1), (16.0, 2), (33.0, 4), (128.0, 4)] {
+        for (cpu, expect) in [
+            (0.5, 1),
+            (1.0, 1),
+            (7.0, 1),
+            (8.0, 1),
+            (16.0, 2),
+            (33.0, 4),
+            (128.0, 4),
+        ] {
             assert_eq!(workers_for(cpu), expect, "{cpu}");
         }
     }
@@ -434,7 +495,10 @@ mod tests {
             ]
         );
         let files = cgroup_files("4:memory:/docker/ab\n1:cpu:/x\n0::/\n");
-        assert_eq!(files[0].display().to_string(), "/sys/fs/cgroup/memory/docker/ab/memory.limit_in_bytes");
+        assert_eq!(
+            files[0].display().to_string(),
+            "/sys/fs/cgroup/memory/docker/ab/memory.limit_in_bytes"
+        );
         assert_eq!(files.len(), 4);
         assert_eq!(total_memory("MemTotal:       16 kB\n"), Some(16_384));
         assert_eq!(total_memory("MemFree: 1 kB"), None);

@@ -30,7 +30,12 @@ pub struct Group {
 }
 
 const fn entry(setting: Setting) -> Entry {
-    Entry { setting, second_names: &[], common: false, live: false }
+    Entry {
+        setting,
+        second_names: &[],
+        common: false,
+        live: false,
+    }
 }
 
 impl Entry {

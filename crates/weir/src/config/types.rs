@@ -96,18 +96,28 @@ impl Address {
             "udp" | "tcp" => {
                 let (host, port) = split_host(rest).ok_or_else(refuse)?;
                 let host = if host.is_empty() { "127.0.0.1" } else { host };
-                let target = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+                let target = if host.contains(':') {
+                    format!("[{host}]:{port}")
+                } else {
+                    format!("{host}:{port}")
+                };
                 if port == 0 {
                     return Err(format!("{text:?} has no port to send to; write {ADDRESS_FORMS}"));
                 }
-                Ok(if scheme == "udp" { Self::Udp(target) } else { Self::Tcp(target) })
+                Ok(if scheme == "udp" {
+                    Self::Udp(target)
+                } else {
+                    Self::Tcp(target)
+                })
             }
             "unixgram" | "unix" if rest.starts_with('/') => Ok(if scheme == "unix" {
                 Self::Unix(PathBuf::from(rest))
             } else {
                 Self::Unixgram(PathBuf::from(rest))
             }),
-            "unixgram" | "unix" => Err(format!("{text:?} needs an absolute path: three slashes, as in {scheme}:///run/weir.sock")),
+            "unixgram" | "unix" => Err(format!(
+                "{text:?} needs an absolute path: three slashes, as in {scheme}:///run/weir.sock"
+            )),
             _ => Err(refuse()),
         }
     }
@@ -131,17 +141,23 @@ fn split_host(text: &str) -> Option<(&str, u16)> {
         Some((host, port)) => (host, port),
     };
     let host = match host.strip_prefix('[') {
-        Some(inner) => inner.strip_suffix(']').filter(|inner| inner.parse::<Ipv6Addr>().is_ok())?,
+        Some(inner) => inner
+            .strip_suffix(']')
+            .filter(|inner| inner.parse::<Ipv6Addr>().is_ok())?,
         None if host.contains(':') => return None,
         None => host,
     };
-    let named = host.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '%'));
+    let named = host
+        .chars()
+        .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '%'));
     let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     (named && digits).then(|| port.parse().ok().map(|port| (host, port)))?
 }
 
 fn without_scheme(text: &str) -> &str {
-    text.strip_prefix("udp://").or_else(|| text.strip_prefix("tcp://")).unwrap_or(text)
+    text.strip_prefix("udp://")
+        .or_else(|| text.strip_prefix("tcp://"))
+        .unwrap_or(text)
 }
 
 pub(super) fn is_address(text: &str) -> bool {
@@ -163,7 +179,9 @@ pub(super) fn is_socket_path(text: &str) -> bool {
 }
 
 pub(super) fn socket_path(text: &str) -> &str {
-    text.strip_prefix("unixgram://").or_else(|| text.strip_prefix("unix://")).unwrap_or(text)
+    text.strip_prefix("unixgram://")
+        .or_else(|| text.strip_prefix("unix://"))
+        .unwrap_or(text)
 }
 
 pub(super) fn is_mode(text: &str) -> bool {
@@ -183,11 +201,17 @@ pub(super) fn is_percentile(text: &str) -> bool {
 /// Whole percents, rounded as the suffix of the series says it.
 pub(super) fn percentile(text: &str) -> Option<u8> {
     let quantile: f64 = text.parse().ok()?;
-    (0.0..=1.0).contains(&quantile).then(|| (quantile * 100.0 + 0.5) as u8)
+    (0.0..=1.0)
+        .contains(&quantile)
+        .then_some((quantile * 100.0 + 0.5) as u8)
 }
 
 /// The socket address to bind for a text that [`is_address`] accepted. `None` when it is off: the port 0 alone.
-pub(super) fn listen_address(text: &str, default_host: &str, everywhere: bool) -> Result<Option<SocketAddr>, String> {
+pub(super) fn listen_address(
+    text: &str,
+    default_host: &str,
+    everywhere: bool,
+) -> Result<Option<SocketAddr>, String> {
     let Some((host, port)) = split_host(without_scheme(text)) else {
         return Err(format!("{text:?} is not an address"));
     };
@@ -200,7 +224,10 @@ pub(super) fn listen_address(text: &str, default_host: &str, everywhere: bool) -
         }
     }
     let host = if host.is_empty() { default_host } else { host };
-    let host = host.strip_prefix('[').and_then(|inner| inner.strip_suffix(']')).unwrap_or(host);
+    let host = host
+        .strip_prefix('[')
+        .and_then(|inner| inner.strip_suffix(']'))
+        .unwrap_or(host);
     // No look-up for the names that every machine has: a start must not wait for a name server.
     match host {
         "" | "localhost" => return Ok(Some((Ipv4Addr::LOCALHOST, port).into())),
@@ -210,10 +237,15 @@ pub(super) fn listen_address(text: &str, default_host: &str, everywhere: bool) -
     if let Ok(address) = host.parse::<std::net::IpAddr>() {
         return Ok(Some((address, port).into()));
     }
-    let found = (host, port).to_socket_addrs().map_err(|error| format!("host {host:?} cannot be resolved: {error}"))?;
+    let found = (host, port)
+        .to_socket_addrs()
+        .map_err(|error| format!("host {host:?} cannot be resolved: {error}"))?;
     let found: Vec<SocketAddr> = found.collect();
     let first = found.iter().find(|address| address.is_ipv4()).or(found.first());
-    first.copied().map(Some).ok_or_else(|| format!("host {host:?} has no address"))
+    first
+        .copied()
+        .map(Some)
+        .ok_or_else(|| format!("host {host:?} has no address"))
 }
 
 /// Every interface, of both families where the machine has both.
@@ -236,9 +268,14 @@ pub(super) fn account(text: &str, file: &str) -> Result<Option<u32>, String> {
     let listed = std::fs::read_to_string(file).map_err(|error| format!("{file} cannot be read: {error}"))?;
     let id = listed.lines().find_map(|line| {
         let mut fields = line.split(':');
-        (fields.next() == Some(text)).then(|| fields.nth(1)).flatten()?.parse().ok()
+        (fields.next() == Some(text))
+            .then(|| fields.nth(1))
+            .flatten()?
+            .parse()
+            .ok()
     });
-    id.map(Some).ok_or_else(|| format!("{text:?} is not in {file}; write a name from there, or a number"))
+    id.map(Some)
+        .ok_or_else(|| format!("{text:?} is not in {file}; write a name from there, or a number"))
 }
 
 #[cfg(test)]
@@ -247,7 +284,11 @@ mod tests {
 
     #[test]
     fn addresses() {
-        let listen = |text: &str| listen_address(text, "127.0.0.1", false).unwrap().map(|a| a.to_string());
+        let listen = |text: &str| {
+            listen_address(text, "127.0.0.1", false)
+                .unwrap()
+                .map(|a| a.to_string())
+        };
         for (text, expect) in [
             ("8125", Some("127.0.0.1:8125")),
             (":8125", Some("127.0.0.1:8125")),
@@ -259,20 +300,50 @@ mod tests {
             assert!(is_address(text), "{text}");
             assert_eq!(listen(text).as_deref(), expect, "{text}");
         }
-        for text in ["", "x", "1:2:3", "[::1", "[x]:1", "host:70000", "host:-1", "a b:1", "host:", "udp://"] {
+        for text in [
+            "",
+            "x",
+            "1:2:3",
+            "[::1",
+            "[x]:1",
+            "host:70000",
+            "host:-1",
+            "a b:1",
+            "host:",
+            "udp://",
+        ] {
             assert!(!is_address(text), "{text}");
         }
         let everywhere = listen_address("8125", "127.0.0.1", true).unwrap().unwrap();
         assert!(everywhere.ip().is_unspecified());
-        assert_eq!(listen_address("10.0.0.1:1", "127.0.0.1", true).unwrap().unwrap().to_string(), "10.0.0.1:1");
+        assert_eq!(
+            listen_address("10.0.0.1:1", "127.0.0.1", true)
+                .unwrap()
+                .unwrap()
+                .to_string(),
+            "10.0.0.1:1"
+        );
     }
 
     #[test]
     fn targets() {
-        for text in ["udp://127.0.0.1:8125", "tcp://[::1]:9", "unixgram:///a/b", "unix:///a"] {
+        for text in [
+            "udp://127.0.0.1:8125",
+            "tcp://[::1]:9",
+            "unixgram:///a/b",
+            "unix:///a",
+        ] {
             assert_eq!(Address::parse(text).unwrap().to_string(), text);
         }
-        for text in ["", "127.0.0.1:8125", "udp://", "udp://h:0", "unix://a", "http://x:1", "unixgram://"] {
+        for text in [
+            "",
+            "127.0.0.1:8125",
+            "udp://",
+            "udp://h:0",
+            "unix://a",
+            "http://x:1",
+            "unixgram://",
+        ] {
             assert!(Address::parse(text).is_err(), "{text}");
         }
     }

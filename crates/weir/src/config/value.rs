@@ -24,7 +24,11 @@ pub struct Refusal {
 
 impl Refusal {
     fn new(line: usize, message: impl Into<String>) -> Self {
-        Self { path: String::new(), line, message: message.into() }
+        Self {
+            path: String::new(),
+            line,
+            message: message.into(),
+        }
     }
 
     fn below(mut self, part: &str) -> Self {
@@ -51,7 +55,11 @@ pub fn allowed(kind: &Kind) -> String {
         Kind::Integer { min, max } => format!("a whole number from {min} to {max}"),
         Kind::Number { min, max } => format!("a number from {min} to {max}"),
         Kind::Bytes { min, max } => {
-            format!("a size such as 64KiB or 1.5GiB, from {} to {}", show_bytes(*min), show_bytes(*max))
+            format!(
+                "a size such as 64KiB or 1.5GiB, from {} to {}",
+                show_bytes(*min),
+                show_bytes(*max)
+            )
         }
         Kind::Duration { min, max } => format!(
             "a time such as 500ms, 10s, 5m, 1h or a number of seconds, from {} to {}",
@@ -87,12 +95,12 @@ pub fn from_node(kind: &Kind, node: &Node) -> Result<Checked, Refusal> {
 pub fn from_text(kind: &Kind, text: &str, separator: Separator) -> Result<Checked, Refusal> {
     let trimmed = text.trim();
     match kind {
-        Kind::List(item) if !trimmed.starts_with('[') => {
+        Kind::List(item) if !(trimmed.starts_with('[') && trimmed.ends_with(']')) => {
             let items: Vec<&str> = match separator {
                 Separator::Comma => trimmed.split(',').collect(),
-                Separator::CommaOrSpace => {
-                    trimmed.split(|c: char| c == ',' || c.is_ascii_whitespace()).collect()
-                }
+                Separator::CommaOrSpace => trimmed
+                    .split(|c: char| c == ',' || c.is_ascii_whitespace())
+                    .collect(),
             };
             let items = items.into_iter().map(str::trim).filter(|item| !item.is_empty());
             list(items.map(|text| scalar(item, text, 0)))
@@ -108,7 +116,10 @@ pub fn from_text(kind: &Kind, text: &str, separator: Separator) -> Result<Checke
 }
 
 fn must_be(kind: &Kind, node: &Node) -> Refusal {
-    Refusal::new(node.line, format!("is {}; must be {}", node.what(), allowed(kind)))
+    Refusal::new(
+        node.line,
+        format!("is {}; must be {}", node.what(), allowed(kind)),
+    )
 }
 
 fn list(items: impl Iterator<Item = Result<Checked, Refusal>>) -> Result<Checked, Refusal> {
@@ -119,7 +130,10 @@ fn list(items: impl Iterator<Item = Result<Checked, Refusal>>) -> Result<Checked
         values.push(item.value);
         shown.push(item.shown);
     }
-    Ok(Checked { value: Value::Array(values), shown: format!("[{}]", shown.join(", ")) })
+    Ok(Checked {
+        value: Value::Array(values),
+        shown: format!("[{}]", shown.join(", ")),
+    })
 }
 
 fn list_from_node(kind: &Kind, node: &Node) -> Result<Checked, Refusal> {
@@ -141,7 +155,11 @@ fn map_from_node(kind: &Kind, node: &Node) -> Result<Checked, Refusal> {
         Content::Map(entries) => entries.as_slice(),
         _ if node.is_null() => &[],
         _ => {
-            let message = format!("is {}; must be a mapping, each value {}", node.what(), allowed(kind));
+            let message = format!(
+                "is {}; must be a mapping, each value {}",
+                node.what(),
+                allowed(kind)
+            );
             return Err(Refusal::new(node.line, message));
         }
     };
@@ -152,14 +170,22 @@ fn map_from_node(kind: &Kind, node: &Node) -> Result<Checked, Refusal> {
         shown.push(format!("{}: {}", show_text(&key.text), value.shown));
         map.insert(key.text.clone(), value.value);
     }
-    Ok(Checked { value: Value::Object(map), shown: format!("{{{}}}", shown.join(", ")) })
+    Ok(Checked {
+        value: Value::Object(map),
+        shown: format!("{{{}}}", shown.join(", ")),
+    })
 }
 
 fn record_from_node(settings: &[Setting], node: &Node) -> Result<Checked, Refusal> {
     let entries = match &node.content {
         Content::Map(entries) => entries.as_slice(),
         _ if node.is_null() => &[],
-        _ => return Err(Refusal::new(node.line, format!("is {}; must be a mapping", node.what()))),
+        _ => {
+            return Err(Refusal::new(
+                node.line,
+                format!("is {}; must be a mapping", node.what()),
+            ));
+        }
     };
     for (key, _) in entries {
         if !settings.iter().any(|setting| setting.key == key.text) {
@@ -181,7 +207,10 @@ fn record_from_node(settings: &[Setting], node: &Node) -> Result<Checked, Refusa
         }
         map.insert(setting.key.to_owned(), value.value);
     }
-    Ok(Checked { value: Value::Object(map), shown: format!("{{{}}}", shown.join(", ")) })
+    Ok(Checked {
+        value: Value::Object(map),
+        shown: format!("{{{}}}", shown.join(", ")),
+    })
 }
 
 /// The default, read as if it stood in the file.
@@ -222,7 +251,11 @@ pub fn nearest<'a>(text: &str, known: impl Iterator<Item = &'a str>) -> Option<&
 
 fn scalar(kind: &Kind, text: &str, line: usize) -> Result<Checked, Refusal> {
     let refuse = || {
-        let found = if text.is_empty() { "is empty".to_owned() } else { format!("{} is not", quote(text)) };
+        let found = if text.is_empty() {
+            "is empty".to_owned()
+        } else {
+            format!("{} is not", quote(text))
+        };
         let sentence = if text.is_empty() {
             format!("{found}; must be {}", allowed(kind))
         } else {
@@ -238,24 +271,35 @@ fn scalar(kind: &Kind, text: &str, line: usize) -> Result<Checked, Refusal> {
         Kind::Text => (json!(text), show_text(text)),
         Kind::Secret => (json!(text), show_text(&redact(text))),
         Kind::Integer { min, max } => {
-            let value = read_integer(text).filter(|v| (min..=max).contains(&v)).ok_or_else(refuse)?;
+            let value = read_integer(text)
+                .filter(|v| (min..=max).contains(&v))
+                .ok_or_else(refuse)?;
             (json!(value), value.to_string())
         }
         Kind::Number { min, max } => {
-            let value = read_number(text).filter(|v| v >= min && v <= max).ok_or_else(refuse)?;
+            let value = read_number(text)
+                .filter(|v| v >= min && v <= max)
+                .ok_or_else(refuse)?;
             (json!(value), value.to_string())
         }
         Kind::Bytes { min, max } => {
-            let value = read_bytes(text).filter(|v| (min..=max).contains(&v)).ok_or_else(refuse)?;
+            let value = read_bytes(text)
+                .filter(|v| (min..=max).contains(&v))
+                .ok_or_else(refuse)?;
             (json!(value), show_bytes(value))
         }
         Kind::Duration { min, max } => {
-            let value = read_duration(text).filter(|v| (min..=max).contains(&v)).ok_or_else(refuse)?;
+            let value = read_duration(text)
+                .filter(|v| (min..=max).contains(&v))
+                .ok_or_else(refuse)?;
             let parts = json!({"secs": value.as_secs(), "nanos": value.subsec_nanos()});
             (parts, show_duration(value))
         }
         Kind::Choice(names) => {
-            let name = names.iter().find(|name| name.eq_ignore_ascii_case(text)).ok_or_else(refuse)?;
+            let name = names
+                .iter()
+                .find(|name| name.eq_ignore_ascii_case(text))
+                .ok_or_else(refuse)?;
             (json!(name), (*name).to_owned())
         }
         Kind::Checked { check, .. } => {
@@ -287,7 +331,9 @@ fn read_number(text: &str) -> Option<f64> {
 
 /// Splits `1.5GiB` into number and unit.
 fn split_unit(text: &str) -> Option<(f64, &str)> {
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     Some((number.parse().ok()?, unit.trim()))
 }
@@ -343,11 +389,11 @@ pub fn show_duration(duration: Duration) -> String {
     if nanos == 0 {
         match seconds {
             0 => "0".to_owned(),
-            s if s % 86_400 == 0 => format!("{}d", s / 86_400),
-            s if s % 3600 == 0 => format!("{}h", s / 3600),
+            s if s.is_multiple_of(86_400) => format!("{}d", s / 86_400),
+            s if s.is_multiple_of(3600) => format!("{}h", s / 3600),
             s => format!("{s}s"),
         }
-    } else if nanos % 1_000_000 == 0 {
+    } else if nanos.is_multiple_of(1_000_000) {
         format!("{}ms", duration.as_millis())
     } else {
         format!("{}s", duration.as_secs_f64())
@@ -358,16 +404,26 @@ pub fn show_duration(duration: Duration) -> String {
 pub fn show_text(text: &str) -> String {
     let text = hide_password(text);
     let plain = !text.is_empty()
-        && text.chars().all(|c| c.is_alphanumeric() || "-_./:@%+*~".contains(c))
+        && text
+            .chars()
+            .all(|c| c.is_alphanumeric() || "-_./:@%+*~".contains(c))
         && !text.starts_with(['-', '*', '@', '%', ':', '~'])
         && !text.ends_with(':');
-    if plain { text } else { format!("'{}'", text.escape_debug().to_string().replace("\\'", "''")) }
+    if plain {
+        text
+    } else {
+        format!("'{}'", text.escape_debug().to_string().replace("\\'", "''"))
+    }
 }
 
 /// `http://user:password@host` with the part before `@` hidden.
 pub fn hide_password(text: &str) -> String {
-    let Some(start) = text.find("://").map(|at| at + 3) else { return text.to_owned() };
-    let authority = text[start..].find(['/', '?', '#']).map_or(text.len(), |at| start + at);
+    let Some(start) = text.find("://").map(|at| at + 3) else {
+        return text.to_owned();
+    };
+    let authority = text[start..]
+        .find(['/', '?', '#'])
+        .map_or(text.len(), |at| start + at);
     match text[start..authority].rfind('@') {
         Some(at) => format!("{}****{}", &text[..start], &text[start + at..]),
         None => text.to_owned(),

@@ -1,0 +1,47 @@
+//! `weir check`: every value, and where it came from.
+
+use std::fmt::Write as _;
+
+use clap::ArgMatches;
+
+use crate::config::{self, Loaded};
+use crate::failure::Failure;
+
+pub fn check(arguments: &ArgMatches) -> Result<(), Failure> {
+    if arguments.get_flag("documentation") {
+        return super::print(&config::documentation());
+    }
+    let loaded = config::load(&super::inputs(arguments)?)?;
+    super::print(&report(&loaded))
+}
+
+/// Valid YAML: what is printed can be saved as a configuration file, secrets aside.
+fn report(loaded: &Loaded) -> String {
+    let mut report = String::new();
+    let mut open: Vec<&str> = Vec::new();
+    for shown in &loaded.shown {
+        let parts: Vec<&str> = shown.key.split('.').collect();
+        let (last, parents) = parts.split_last().expect("a key has a part");
+        let common = open.iter().zip(parents).take_while(|(a, b)| a == b).count();
+        for (depth, parent) in parents.iter().enumerate().skip(common) {
+            let _ = writeln!(report, "{:indent$}{parent}:", "", indent = 2 * depth);
+        }
+        open = parents.to_vec();
+        let line = format!(
+            "{:indent$}{last}: {}",
+            "",
+            shown.value,
+            indent = 2 * parents.len()
+        );
+        let _ = write!(report, "{line:<48} # {}", shown.source);
+        if !shown.overridden.is_empty() {
+            let losers: Vec<String> = shown.overridden.iter().map(ToString::to_string).collect();
+            let _ = write!(report, ", over {}", losers.join(", "));
+        }
+        report.push('\n');
+    }
+    for note in &loaded.notes {
+        let _ = writeln!(report, "# note: {note}");
+    }
+    report
+}

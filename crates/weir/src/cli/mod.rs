@@ -1,0 +1,201 @@
+//! The command line: what can be typed, and which function it ends in.
+
+use std::ffi::OsString;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+
+use clap::error::ErrorKind as ClapErrorKind;
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use weir_output::settings::{Kind, OUTPUT_TYPES};
+
+use crate::config::{self, Flag, GROUPS, Inputs, OUTPUT_FLAG_KEY};
+use crate::failure::{Failure, FailureKind};
+
+mod check;
+mod parse;
+mod send;
+
+/// Runs the command that `arguments` (the program's name first) ask for.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
+    let matches = match command().try_get_matches_from(arguments) {
+        Ok(matches) => matches,
+        Err(error) => return usage(&error),
+    };
+    match matches.subcommand() {
+        Some(("run", arguments)) => {
+            let inputs = inputs(arguments)?;
+            let loaded = config::load(&inputs)?;
+            crate::run::run(loaded, inputs)
+        }
+        Some(("check", arguments)) => check::check(arguments),
+        Some(("parse", arguments)) => parse::parse(arguments),
+        Some(("send", arguments)) => send::send(arguments),
+        _ => Err(Failure::usage("no command given; try --help")),
+    }
+}
+
+/// Help and version are answers; everything else that stops the parser is wrong usage.
+fn usage(error: &clap::Error) -> Result<(), Failure> {
+    let asked = matches!(
+        error.kind(),
+        ClapErrorKind::DisplayHelp | ClapErrorKind::DisplayVersion
+    );
+    let _ = error.print();
+    if asked {
+        Ok(())
+    } else {
+        Err(Failure {
+            kind: FailureKind::Usage,
+            message: String::new(),
+        })
+    }
+}
+
+/// Writes a command's answer. A reader that has gone away has seen enough.
+fn print(text: &str) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::runtime(format!(
+            "standard output cannot be written: {error}"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The whole command line.
+pub fn command() -> Command {
+    let run = with_settings(Command::new("run").about("Run the agent").long_about(
+        "Run the agent. Without any configuration it receives on UDP 127.0.0.1:8125 and answers HTTP on \
+                 127.0.0.1:8127.",
+    ));
+    let check = with_settings(
+        Command::new("check").about("Check the configuration and print every value with where it came from"),
+    )
+    .arg(
+        Arg::new("documentation")
+            .long("documentation")
+            .action(ArgAction::SetTrue)
+            .help("Print the page that documents every setting, instead"),
+    );
+    Command::new("weir")
+        .about("Receives application metrics, aggregates them and delivers them")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true)
+        .subcommand(run)
+        .subcommand(check)
+        .subcommand(parse::command())
+        .subcommand(send::command())
+}
+
+/// Adds one flag per setting of the agent, from the table.
+fn with_settings(mut command: Command) -> Command {
+    let outputs: Vec<&str> = OUTPUT_TYPES.iter().map(|output_type| output_type.name).collect();
+    command = command
+        .arg(
+            Arg::new("config")
+                .long("config")
+                .short('c')
+                .value_name("FILE")
+                .value_parser(value_parser!(PathBuf))
+                .help("The configuration file [variable: WEIR_CONFIG]"),
+        )
+        .arg(
+            Arg::new(OUTPUT_FLAG_KEY)
+                .long("output")
+                .value_name("NAME")
+                .action(ArgAction::Append)
+                .help(format!(
+                    "Switch an output on: {} or a name from the file",
+                    outputs.join(", ")
+                )),
+        )
+        .arg(
+            Arg::new("set")
+                .long("set")
+                .value_name("KEY=VALUE")
+                .action(ArgAction::Append)
+                .help("Set any key, such as outputs.datadog.site=datadoghq.eu"),
+        );
+    for group in GROUPS {
+        for entry in group.entries {
+            let setting = &entry.setting;
+            let mut arg = Arg::new(setting.key)
+                .long(setting.key.replace('_', "-"))
+                .action(ArgAction::Append)
+                .value_name(value_name(&setting.kind))
+                .help(config::help(setting))
+                .help_heading(group.title)
+                .hide_short_help(!entry.common)
+                .allow_hyphen_values(true);
+            if matches!(setting.kind, Kind::Bool) {
+                arg = arg
+                    .num_args(0..=1)
+                    .require_equals(true)
+                    .default_missing_value("true");
+            }
+            command = command.arg(arg);
+        }
+    }
+    command
+}
+
+fn value_name(kind: &Kind) -> &'static str {
+    match kind {
+        Kind::Bool => "BOOL",
+        Kind::Integer { .. } | Kind::Number { .. } => "NUMBER",
+        Kind::Bytes { .. } => "SIZE",
+        Kind::Duration { .. } => "TIME",
+        Kind::List(_) => "LIST",
+        _ => "VALUE",
+    }
+}
+
+/// What the flags, the environment and the named file say, not yet read.
+fn inputs(matches: &ArgMatches) -> Result<Inputs, Failure> {
+    let mut flags = Vec::new();
+    let texts = |id: &str| -> Vec<String> {
+        matches
+            .get_many::<String>(id)
+            .map(|values| values.cloned().collect())
+            .unwrap_or_default()
+    };
+    for entry in config::entries() {
+        let key = entry.setting.key;
+        let values = texts(key);
+        if !values.is_empty() {
+            let shown = format!("--{}", key.replace('_', "-"));
+            flags.push(Flag {
+                shown,
+                key: key.to_owned(),
+                values,
+            });
+        }
+    }
+    let outputs = texts(OUTPUT_FLAG_KEY);
+    if !outputs.is_empty() {
+        flags.push(Flag {
+            shown: "--output".to_owned(),
+            key: OUTPUT_FLAG_KEY.to_owned(),
+            values: outputs,
+        });
+    }
+    for assignment in texts("set") {
+        let Some((key, value)) = assignment.split_once('=') else {
+            let message = format!("flag --set: {assignment:?} is not KEY=VALUE, such as bucket_width=1s");
+            return Err(Failure::usage(message));
+        };
+        let key = key.trim().to_owned();
+        flags.push(Flag {
+            shown: format!("--set {key}"),
+            key,
+            values: vec![value.to_owned()],
+        });
+    }
+    Ok(Inputs {
+        file: matches.get_one::<PathBuf>("config").cloned(),
+        environment: config::environment(),
+        flags,
+    })
+}

@@ -1,0 +1,73 @@
+//! `weir parse`: what weir reads in one packet.
+
+use std::io::Read as _;
+
+use clap::{Arg, ArgMatches, Command};
+use weir_protocol::ParseOptions;
+
+use crate::failure::Failure;
+
+/// More than any packet; a guard against a wrong file.
+const PACKET_BYTES_MAX: u64 = 16 << 20;
+
+pub fn command() -> Command {
+    let switch = |name: &'static str, default: &'static str, help: &'static str| {
+        Arg::new(name)
+            .long(name)
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_missing_value("true")
+            .default_value(default)
+            .value_name("BOOL")
+            .value_parser(clap::value_parser!(bool))
+            .help(help)
+    };
+    Command::new("parse")
+        .about("Parse one packet and print what each line means, as a JSON array")
+        .arg(
+            Arg::new("file")
+                .value_name("FILE")
+                .default_value("-")
+                .help("The packet; - reads standard input"),
+        )
+        .arg(switch(
+            "origin-client",
+            "true",
+            "Read the origin fields c:, e: and card:",
+        ))
+        .arg(switch("timestamps", "true", "Read timestamps"))
+        .arg(switch(
+            "eol-required",
+            "false",
+            "Refuse a last line without a newline",
+        ))
+}
+
+pub fn parse(arguments: &ArgMatches) -> Result<(), Failure> {
+    let file = arguments.get_one::<String>("file").map_or("-", String::as_str);
+    let mut packet = Vec::new();
+    let read = if file == "-" {
+        std::io::stdin()
+            .lock()
+            .take(PACKET_BYTES_MAX + 1)
+            .read_to_end(&mut packet)
+    } else {
+        std::fs::File::open(file).and_then(|file| file.take(PACKET_BYTES_MAX + 1).read_to_end(&mut packet))
+    };
+    read.map_err(|error| Failure::runtime(format!("{file} cannot be read: {error}")))?;
+    if packet.len() as u64 > PACKET_BYTES_MAX {
+        return Err(Failure::runtime(format!(
+            "{file} is longer than any packet ({PACKET_BYTES_MAX} bytes)"
+        )));
+    }
+    let on = |name| *arguments.get_one::<bool>(name).unwrap_or(&false);
+    let options = ParseOptions {
+        origin_client: on("origin-client"),
+        timestamps: on("timestamps"),
+        eol_required: on("eol-required"),
+    };
+    super::print(&format!(
+        "{}\n",
+        weir_protocol::json::packet_to_json(&packet, &options)
+    ))
+}

@@ -1,0 +1,165 @@
+//! `weir send`: messages from the command line to an agent.
+
+use std::io::{self, Write as _};
+use std::net::{TcpStream, ToSocketAddrs as _, UdpSocket};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::time::Duration;
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use weir_protocol::{ParseOptions, parse_packet};
+
+use crate::config::{ADDRESS_FORMS, Address};
+use crate::failure::Failure;
+
+/// An agent that stops reading must not hold up a shell for ever.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+pub fn command() -> Command {
+    Command::new("send")
+        .about("Send messages to an agent")
+        .after_help("Example: weir send 'page.views:1|c|#env:prod' --to unixgram:///run/weir/dsd.socket")
+        .arg(
+            Arg::new("message")
+                .value_name("MESSAGE")
+                .required(true)
+                .num_args(1..)
+                .help("A metric, event or service check such as 'name:1|c|#a:b'; each is sent as one packet"),
+        )
+        .arg(
+            Arg::new("to")
+                .long("to")
+                .value_name("ADDRESS")
+                .default_value("udp://127.0.0.1:8125")
+                .help(format!("{ADDRESS_FORMS}, the last being a stream")),
+        )
+        .arg(
+            Arg::new("framing")
+                .long("framing")
+                .default_value("length")
+                .value_parser(["length", "newline"])
+                .help("How a tcp:// address wants packets: each after its length in four bytes, or as lines"),
+        )
+        .arg(
+            Arg::new("raw")
+                .long("raw")
+                .action(ArgAction::SetTrue)
+                .help("Send it even if it is malformed"),
+        )
+}
+
+pub fn send(arguments: &ArgMatches) -> Result<(), Failure> {
+    let to = arguments.get_one::<String>("to").map_or("", String::as_str);
+    let address = Address::parse(to).map_err(|message| Failure::usage(format!("flag --to: {message}")))?;
+    let messages: Vec<&String> = arguments
+        .get_many("message")
+        .map(Iterator::collect)
+        .unwrap_or_default();
+    if !arguments.get_flag("raw") {
+        for message in &messages {
+            refuse_malformed(message)?;
+        }
+    }
+    let newline = arguments
+        .get_one::<String>("framing")
+        .is_some_and(|framing| framing == "newline");
+    deliver(&address, &messages, newline).map_err(|error| {
+        let hint = match error.kind() {
+            io::ErrorKind::ConnectionRefused => ": nobody receives there; is the agent running?",
+            io::ErrorKind::NotFound => ": there is no such socket; is the agent running?",
+            _ => "",
+        };
+        Failure::runtime(format!("cannot send to {address}: {error}{hint}"))
+    })
+}
+
+/// A typing slip is better found here than in a counter of the agent.
+fn refuse_malformed(message: &str) -> Result<(), Failure> {
+    let options = ParseOptions {
+        origin_client: true,
+        timestamps: true,
+        eol_required: false,
+    };
+    let mut lines = 0;
+    for parsed in parse_packet(message.as_bytes(), &options) {
+        lines += 1;
+        if let Err(class) = parsed {
+            return Err(Failure::usage(format!(
+                "{message:?} is not a message the agent would take ({}); the form is 'name:value|type|@rate|#tag:a,tag:b' \
+                 with type c, g, h, ms, d or s (--raw sends it anyway)",
+                class.as_str()
+            )));
+        }
+    }
+    if lines == 0 {
+        Err(Failure::usage("the message is empty (--raw sends it anyway)"))
+    } else {
+        Ok(())
+    }
+}
+
+fn deliver(address: &Address, messages: &[&String], newline: bool) -> io::Result<()> {
+    match address {
+        Address::Udp(target) => {
+            let target = resolve(target)?;
+            let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+            let socket = UdpSocket::bind(any)?;
+            socket.connect(target)?;
+            for message in messages {
+                whole(socket.send(message.as_bytes())?, message)?;
+                // On this machine the refusal is there as soon as the packet has been handed over.
+                if let Some(error) = socket.take_error()? {
+                    return Err(error);
+                }
+            }
+            Ok(())
+        }
+        Address::Unixgram(path) => {
+            let socket = UnixDatagram::unbound()?;
+            socket.set_write_timeout(Some(TIMEOUT))?;
+            socket.connect(path)?;
+            messages
+                .iter()
+                .try_for_each(|message| whole(socket.send(message.as_bytes())?, message))
+        }
+        Address::Unix(path) => {
+            let mut stream = UnixStream::connect(path)?;
+            stream.set_write_timeout(Some(TIMEOUT))?;
+            stream.write_all(&framed(messages, false))
+        }
+        Address::Tcp(target) => {
+            let mut stream = TcpStream::connect_timeout(&resolve(target)?, TIMEOUT)?;
+            stream.set_write_timeout(Some(TIMEOUT))?;
+            stream.write_all(&framed(messages, newline))
+        }
+    }
+}
+
+fn resolve(target: &str) -> io::Result<std::net::SocketAddr> {
+    let found: Vec<_> = target.to_socket_addrs()?.collect();
+    let first = found.iter().find(|address| address.is_ipv4()).or(found.first());
+    first
+        .copied()
+        .ok_or_else(|| io::Error::other("the host has no address"))
+}
+
+fn whole(sent: usize, message: &str) -> io::Result<()> {
+    if sent == message.len() {
+        Ok(())
+    } else {
+        Err(io::Error::other("the packet was cut"))
+    }
+}
+
+fn framed(messages: &[&String], newline: bool) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for message in messages {
+        if newline {
+            bytes.extend_from_slice(message.as_bytes());
+            bytes.push(b'\n');
+        } else {
+            bytes.extend_from_slice(&(message.len() as u32).to_le_bytes());
+            bytes.extend_from_slice(message.as_bytes());
+        }
+    }
+    bytes
+}

@@ -1,0 +1,58 @@
+//! Why a command ends badly, and with which exit code.
+
+use std::fmt;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureKind {
+    /// Something outside went wrong: a port in use, a peer that does not answer. Exit code 1.
+    Runtime,
+    /// The command line or the configuration is wrong. Exit code 2.
+    Usage,
+}
+
+impl FailureKind {
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Runtime => 1,
+            Self::Usage => 2,
+        }
+    }
+}
+
+/// What to tell the person, one line per fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub kind: FailureKind,
+    /// Empty when it has been said already.
+    pub message: String,
+}
+
+impl Failure {
+    pub fn runtime(message: impl Into<String>) -> Self {
+        Self {
+            kind: FailureKind::Runtime,
+            message: message.into(),
+        }
+    }
+
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self {
+            kind: FailureKind::Usage,
+            message: message.into(),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<crate::config::Problems> for Failure {
+    fn from(problems: crate::config::Problems) -> Self {
+        Self::usage(problems.to_string())
+    }
+}

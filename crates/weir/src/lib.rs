@@ -1,0 +1,8 @@
+//! The agent's process: configuration, wiring, signals, admin HTTP, command line and exit codes.
+//!
+//! It knows nothing of what metrics mean; the crates it wires do.
+
+pub mod cli;
+pub mod config;
+pub mod failure;
+pub mod run;
