@@ -348,6 +348,12 @@ impl Aggregator {
         self.counts.copied += 1;
     }
 
+    /// An empty batch for what is passed on without aggregation. Its sequence is one of its own.
+    pub fn passing_batch(&self, sequence: u64) -> Batch {
+        let source = Source { worker: self.worker, sequence };
+        Batch::new(source, self.bucket(self.open_start), self.settings.hostname.clone())
+    }
+
     /// Whether a closed bucket waits to be handed over.
     pub fn is_draining(&self) -> bool {
         !self.closed.is_empty()
