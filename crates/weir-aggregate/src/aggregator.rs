@@ -350,8 +350,15 @@ impl Aggregator {
 
     /// An empty batch for what is passed on without aggregation. Its sequence is one of its own.
     pub fn passing_batch(&self, sequence: u64) -> Batch {
-        let source = Source { worker: self.worker, sequence };
-        Batch::new(source, self.bucket(self.open_start), self.settings.hostname.clone())
+        let source = Source {
+            worker: self.worker,
+            sequence,
+        };
+        Batch::new(
+            source,
+            self.bucket(self.open_start),
+            self.settings.hostname.clone(),
+        )
     }
 
     /// Whether a closed bucket waits to be handed over.

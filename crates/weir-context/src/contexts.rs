@@ -245,6 +245,26 @@ impl Contexts {
         &self.rules
     }
 
+    /// Replaces the rules. Every raw context forgets where it led and is resolved again when it is next seen; contexts that
+    /// nothing leads to any more are flushed as usual and expire.
+    pub fn set_rules(&mut self, rules: Rules) {
+        if rules == self.rules {
+            return;
+        }
+        self.rules = rules;
+        for slot in 0..self.raw.len() {
+            if self.raw[slot].target != Target::Free {
+                self.remove_raw(slot as u32);
+            }
+        }
+        for of_kind in &mut self.contexts {
+            for at in 0..of_kind.len() {
+                of_kind[at].first_raw = None;
+            }
+        }
+        self.filtered.clear();
+    }
+
     pub fn secret(&self) -> &HashSecret {
         &self.secret
     }

@@ -79,7 +79,10 @@ impl IngestCounts {
     pub fn balance(&self) -> bool {
         self.messages == self.accepted() + self.rejected_total()
             && self.samples
-                == self.samples_aggregated + self.samples_overflowed + self.samples_timestamped + self.dropped_total()
+                == self.samples_aggregated
+                    + self.samples_overflowed
+                    + self.samples_timestamped
+                    + self.dropped_total()
     }
 
     pub fn add(&mut self, other: &IngestCounts) {

@@ -1,7 +1,8 @@
 use weir_aggregate::{Aggregator, AggregatorSettings, Batch, CheckRecord, EventRecord, TimestampedSample};
 use weir_context::{ContextId, Contexts, HashSecret, Limits, Lookup, Resolved, Rules};
 use weir_protocol::{
-    ErrorClass, Event, Kind, Lines, Message, Metric, ParseOptions, ServiceCheck, Values, parse_line, unescape_newlines,
+    ErrorClass, Event, Kind, Lines, Message, Metric, ParseOptions, ServiceCheck, Values, parse_line,
+    unescape_newlines,
 };
 
 use crate::counts::{IngestCounts, SampleDrop};
@@ -90,6 +91,11 @@ impl Ingest {
         &self.aggregator
     }
 
+    /// Replaces the rules. Contexts, their state and open buckets stay; raw contexts are resolved again.
+    pub fn set_rules(&mut self, rules: Rules) {
+        self.contexts.set_rules(rules);
+    }
+
     /// Counts by listener.
     pub fn counts(&self) -> &[IngestCounts] {
         &self.counts
@@ -173,7 +179,11 @@ impl Ingest {
         if shown.len() < line.len() {
             example.push_str("...");
         }
-        self.bad_input = Some(BadInput { listener, class, example });
+        self.bad_input = Some(BadInput {
+            listener,
+            class,
+            example,
+        });
     }
 
     fn metric(&mut self, metric: &Metric<'_>, packet: &Received<'_>) {
@@ -234,7 +244,11 @@ impl Ingest {
             }
             Kind::Gauge if self.settings.gauge_deltas => {
                 for (value, signed) in numbers.iter_signed() {
-                    let base = if signed { self.aggregator.last_gauge(id).unwrap_or(0.0) } else { 0.0 };
+                    let base = if signed {
+                        self.aggregator.last_gauge(id).unwrap_or(0.0)
+                    } else {
+                        0.0
+                    };
                     self.aggregator.gauge(id, base + value, received);
                     samples += 1;
                 }
@@ -317,15 +331,24 @@ impl Ingest {
         let record = EventRecord {
             title: unescape_newlines(event.title).into_owned(),
             text: unescape_newlines(event.text).into_owned(),
-            timestamp: event.timestamp.filter(|&seconds| seconds != 0).unwrap_or(self.now),
-            host: if event.host.is_empty() { tag_host } else { Some(event.host.to_string()) },
+            timestamp: event
+                .timestamp
+                .filter(|&seconds| seconds != 0)
+                .unwrap_or(self.now),
+            host: if event.host.is_empty() {
+                tag_host
+            } else {
+                Some(event.host.to_string())
+            },
             aggregation_key: event.aggregation_key.to_string(),
             source_type: event.source_type.to_string(),
             priority: event.priority,
             alert_type: event.alert_type,
             tags: tags.iter().map(ToString::to_string).collect(),
         };
-        passing(&mut self.passing, &mut self.passing_sequence, &self.aggregator).events.push(record);
+        passing(&mut self.passing, &mut self.passing_sequence, &self.aggregator)
+            .events
+            .push(record);
         self.cut_passing();
     }
 
@@ -340,12 +363,21 @@ impl Ingest {
         let record = CheckRecord {
             name: check.name.to_string(),
             status: check.status,
-            timestamp: check.timestamp.filter(|&seconds| seconds != 0).unwrap_or(self.now),
-            host: if check.host.is_empty() { tag_host } else { Some(check.host.to_string()) },
+            timestamp: check
+                .timestamp
+                .filter(|&seconds| seconds != 0)
+                .unwrap_or(self.now),
+            host: if check.host.is_empty() {
+                tag_host
+            } else {
+                Some(check.host.to_string())
+            },
             message: check.message.to_string(),
             tags: tags.iter().map(ToString::to_string).collect(),
         };
-        passing(&mut self.passing, &mut self.passing_sequence, &self.aggregator).checks.push(record);
+        passing(&mut self.passing, &mut self.passing_sequence, &self.aggregator)
+            .checks
+            .push(record);
         self.cut_passing();
     }
 }

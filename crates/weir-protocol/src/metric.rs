@@ -128,6 +128,13 @@ impl<'a> Numbers<'a> {
             .filter_map(parse_number)
             .filter(|number| number.is_finite())
     }
+
+    /// The finite values, each with whether it was written with a sign: plain StatsD reads a signed gauge as a change.
+    pub fn iter_signed(&self) -> impl Iterator<Item = (f64, bool)> + use<'a> {
+        items(self.field)
+            .filter_map(|item| Some((parse_number(item)?, matches!(item[0], b'+' | b'-'))))
+            .filter(|(number, _)| number.is_finite())
+    }
 }
 
 /// Packed items; empty ones are skipped wherever they stand.

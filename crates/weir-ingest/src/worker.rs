@@ -1,0 +1,376 @@
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use weir_aggregate::{AgentClock, AggregateCounts, Batch};
+use weir_context::Rules;
+use weir_listener::{BoundSocket, EventLoop, ListenerCounters, ListenerId, LoopCounters, Monotonic, Waker};
+
+use crate::counts::IngestCounts;
+use crate::ingest::{BadInput, Ingest, IngestSettings, Received};
+
+/// Slots of the receive ring; each is touched only as far as a packet used it.
+const RING_SLOTS: usize = 64;
+
+/// Contexts looked at between two receive turns while a closed bucket is handed over. At some hundred nanoseconds each
+/// this stays well below a millisecond.
+const DRAIN_CONTEXTS: usize = 2048;
+
+/// How often counts are published and what passes without aggregation is handed over.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Examples of bad input are kept at most this often.
+const EXAMPLE_INTERVAL_NS: u64 = 10_000_000_000;
+
+/// What a worker tells the control plane.
+#[derive(Debug)]
+pub enum Report {
+    Batch(Box<Batch>),
+    /// All counts at one moment between two packets.
+    Snapshot(Box<WorkerSnapshot>),
+    BadInput(BadInput),
+    /// Nothing more will come from this worker.
+    Done(u16),
+}
+
+/// What a worker has counted. Every message received is in it, none half.
+#[derive(Clone, Debug)]
+pub struct WorkerSnapshot {
+    pub worker: u16,
+    /// Unix seconds.
+    pub at: i64,
+    pub listeners: Vec<ListenerSnapshot>,
+    pub event_loop: LoopCounters,
+    pub aggregate: AggregateCounts,
+    pub contexts: usize,
+    pub strings: usize,
+    pub tag_lists: usize,
+    pub context_bytes: usize,
+    pub state_bytes: usize,
+    pub partial_bytes: usize,
+    /// Batches that waited because the control plane had not taken the ones before.
+    pub hand_over_waits: u64,
+    /// Milliseconds by which the agent's time is ahead of a wall clock that was set back.
+    pub clock_ahead_ms: i64,
+    /// Longest time between two receive turns while packets were waiting or a flush was running, nanoseconds.
+    pub longest_gap_ns: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct ListenerSnapshot {
+    pub listener: u16,
+    pub socket: ListenerCounters,
+    pub ingest: IngestCounts,
+}
+
+/// What the control plane tells a worker.
+pub enum Command {
+    /// New rules; contexts and open buckets stay.
+    Rules(Box<Rules>),
+}
+
+/// The control plane's end of a running worker.
+pub struct WorkerHandle {
+    stop: Arc<AtomicBool>,
+    waker: Waker,
+    commands: std::sync::mpsc::Sender<Command>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl WorkerHandle {
+    /// Asks the worker to read what the kernel holds, flush and end. Its last report is [`Report::Done`].
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    pub fn send(&self, command: Command) {
+        // A worker that has ended needs no command any more.
+        let _ = self.commands.send(command);
+        self.waker.wake();
+    }
+
+    /// Waits for the thread to end; an error is a panic of ours.
+    pub fn join(self) -> std::thread::Result<()> {
+        self.thread.join()
+    }
+}
+
+/// How a worker ends.
+#[derive(Clone, Copy, Debug)]
+pub struct EndSettings {
+    /// Hand over the open bucket at shutdown.
+    pub flush_open_bucket: bool,
+}
+
+/// Starts one worker thread with its sockets. The number of a socket is its index in `settings.listeners`.
+pub fn spawn(
+    settings: IngestSettings,
+    sockets: Vec<(BoundSocket, ListenerId)>,
+    partial_budget: usize,
+    end: EndSettings,
+    reports: SyncSender<Report>,
+) -> io::Result<WorkerHandle> {
+    let mut event_loop = EventLoop::new(RING_SLOTS)?;
+    event_loop.set_partial_budget(partial_budget);
+    for (socket, id) in sockets {
+        event_loop.add(socket, id)?;
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let waker = event_loop.waker();
+    let (commands, inbox) = std::sync::mpsc::channel();
+    let name = format!("ingest-{}", settings.worker);
+    let (worker_stop, worker_id) = (stop.clone(), settings.worker);
+    let thread = std::thread::Builder::new().name(name).spawn(move || {
+        let (wall_ms, monotonic) = (wall_ms(), Monotonic::now().0);
+        let worker = Worker {
+            ingest: Ingest::new(settings, wall_ms.div_euclid(1000)),
+            event_loop,
+            clock: AgentClock::new(wall_ms, monotonic),
+            worker: worker_id,
+            reports,
+            waiting: None,
+            inbox,
+            stop: worker_stop,
+            end,
+            next_tick_ns: monotonic + TICK.as_nanos() as u64,
+            next_example_ns: 0,
+            hand_over_waits: 0,
+            busy_since_ns: None,
+            longest_gap_ns: 0,
+            now_ms: wall_ms,
+        };
+        worker.run();
+    })?;
+    Ok(WorkerHandle {
+        stop,
+        waker,
+        commands,
+        thread,
+    })
+}
+
+/// One OS thread. It waits for nothing but its sockets until it ends.
+struct Worker {
+    ingest: Ingest,
+    event_loop: EventLoop,
+    clock: AgentClock,
+    worker: u16,
+    reports: SyncSender<Report>,
+    /// A batch for which the channel had no room.
+    waiting: Option<Box<Batch>>,
+    inbox: Receiver<Command>,
+    stop: Arc<AtomicBool>,
+    end: EndSettings,
+    next_tick_ns: u64,
+    next_example_ns: u64,
+    hand_over_waits: u64,
+    busy_since_ns: Option<u64>,
+    longest_gap_ns: u64,
+    now_ms: i64,
+}
+
+impl Worker {
+    fn run(mut self) {
+        while !self.stop.load(Ordering::Acquire) {
+            let timeout = self.timeout();
+            if !self.turn(timeout) {
+                break;
+            }
+            self.periodic();
+        }
+        self.finish();
+    }
+
+    /// Receives once. Returns false when waiting itself failed, which only a broken epoll descriptor can cause.
+    fn turn(&mut self, timeout: Duration) -> bool {
+        let before = Monotonic::now().0;
+        if let Some(since) = self.busy_since_ns.take() {
+            self.longest_gap_ns = self.longest_gap_ns.max(before - since);
+        }
+        let ingest = &mut self.ingest;
+        let turn = self
+            .event_loop
+            .turn(Some(timeout), &mut |batch: weir_listener::Batch<'_>| {
+                let (listener, received) = (usize::from(batch.listener().0), batch.received().0);
+                for packet in batch.iter() {
+                    ingest.packet(Received {
+                        bytes: packet.bytes,
+                        listener,
+                        truncated: packet.truncated,
+                        received,
+                    });
+                }
+            });
+        let after = Monotonic::now().0;
+        self.now_ms = self.clock.advance(wall_ms(), after);
+        match turn {
+            Ok(turn) => {
+                if turn.packets > 0 || self.ingest.is_draining() {
+                    self.busy_since_ns = Some(after);
+                }
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Until the open bucket ends or the next tick, whichever is first; not at all while a flush has work left.
+    fn timeout(&self) -> Duration {
+        if self.ingest.is_draining() && self.waiting.is_none() {
+            return Duration::ZERO;
+        }
+        if self.waiting.is_some() {
+            return Duration::from_millis(1);
+        }
+        let bucket_ms = self.ingest.aggregator().open_bucket_end() * 1000 - self.now_ms;
+        let tick_ns = self.next_tick_ns.saturating_sub(Monotonic::now().0);
+        Duration::from_millis(bucket_ms.max(0) as u64)
+            .min(Duration::from_nanos(tick_ns))
+            .min(TICK)
+    }
+
+    fn periodic(&mut self) {
+        while !self.ingest.advance(self.now_ms.div_euclid(1000)) {
+            // A whole bucket went by and the last one is not handed over: the control plane does not keep up. Waiting
+            // here lets the kernel's buffers fill, whose losses are counted; anything else would mix up two buckets.
+            self.hand_over_waits += 1;
+            self.hand_over_all();
+        }
+        self.hand_over();
+        let monotonic = Monotonic::now().0;
+        if monotonic >= self.next_tick_ns {
+            self.next_tick_ns = monotonic + TICK.as_nanos() as u64;
+            self.tick(monotonic);
+        }
+        while let Ok(command) = self.inbox.try_recv() {
+            match command {
+                Command::Rules(rules) => self.ingest.set_rules(*rules),
+            }
+        }
+    }
+
+    /// The next slice of a flush, without waiting.
+    fn hand_over(&mut self) {
+        if let Some(batch) = self.waiting.take() {
+            self.offer(batch);
+        }
+        if self.waiting.is_none()
+            && self.ingest.is_draining()
+            && let Some(batch) = self.ingest.drain(DRAIN_CONTEXTS)
+        {
+            let last = batch.last;
+            self.offer(Box::new(batch));
+            if last {
+                self.publish();
+            }
+        }
+    }
+
+    fn offer(&mut self, batch: Box<Batch>) {
+        match self.reports.try_send(Report::Batch(batch)) {
+            Ok(()) => {}
+            Err(TrySendError::Full(Report::Batch(batch))) => {
+                self.hand_over_waits += 1;
+                self.waiting = Some(batch);
+            }
+            // The control plane is gone: the process is ending.
+            Err(_) => {}
+        }
+    }
+
+    /// The rest of a flush, waiting for room as long as it takes.
+    fn hand_over_all(&mut self) {
+        if let Some(batch) = self.waiting.take() {
+            let _ = self.reports.send(Report::Batch(batch));
+        }
+        while self.ingest.is_draining() {
+            if let Some(batch) = self.ingest.drain(usize::MAX) {
+                let _ = self.reports.send(Report::Batch(Box::new(batch)));
+            }
+        }
+    }
+
+    fn tick(&mut self, monotonic: u64) {
+        while self.waiting.is_none()
+            && let Some(batch) = self.ingest.take_passed_on()
+        {
+            self.offer(Box::new(batch));
+        }
+        if let Some(example) = self.ingest.take_bad_input() {
+            let _ = self.reports.try_send(Report::BadInput(example));
+            self.next_example_ns = monotonic + EXAMPLE_INTERVAL_NS;
+        } else if monotonic >= self.next_example_ns {
+            self.ingest.want_example();
+        }
+        let _ = self.event_loop.refresh_drops();
+        self.publish();
+    }
+
+    fn publish(&mut self) {
+        let snapshot = Report::Snapshot(Box::new(self.snapshot()));
+        // A snapshot that finds no room is replaced by the next one.
+        let _ = self.reports.try_send(snapshot);
+    }
+
+    fn snapshot(&self) -> WorkerSnapshot {
+        let (strings, tag_lists) = self.ingest.contexts().table_sizes();
+        let listeners = self
+            .event_loop
+            .listeners()
+            .map(|(id, _)| ListenerSnapshot {
+                listener: id.0,
+                socket: *self.event_loop.counters(id),
+                ingest: self.ingest.counts()[usize::from(id.0)],
+            })
+            .collect();
+        WorkerSnapshot {
+            worker: self.worker,
+            at: self.now_ms.div_euclid(1000),
+            listeners,
+            event_loop: *self.event_loop.loop_counters(),
+            aggregate: self.ingest.aggregator().counts(),
+            contexts: self.ingest.contexts().len(),
+            strings,
+            tag_lists,
+            context_bytes: self.ingest.contexts().heap_bytes(),
+            state_bytes: self.ingest.aggregator().heap_bytes(),
+            partial_bytes: self.event_loop.partial_bytes_held(),
+            hand_over_waits: self.hand_over_waits,
+            clock_ahead_ms: self.clock.ahead_ms(wall_ms()),
+            longest_gap_ns: self.longest_gap_ns,
+        }
+    }
+
+    /// Reads what the kernel had accepted, hands over every bucket, publishes the last counts.
+    fn finish(mut self) {
+        self.event_loop.begin_drain();
+        while !self.event_loop.drained() {
+            if !self.turn(Duration::from_millis(10)) {
+                break;
+            }
+            while !self.ingest.advance(self.now_ms.div_euclid(1000)) {
+                self.hand_over_all();
+            }
+            self.hand_over();
+        }
+        self.hand_over_all();
+        if self.end.flush_open_bucket && self.ingest.close_now() {
+            self.hand_over_all();
+        }
+        while let Some(batch) = self.ingest.take_passed_on() {
+            let _ = self.reports.send(Report::Batch(Box::new(batch)));
+        }
+        let _ = self.reports.send(Report::Snapshot(Box::new(self.snapshot())));
+        let _ = self.reports.send(Report::Done(self.worker));
+    }
+}
+
+fn wall_ms() -> i64 {
+    match SystemTime::now().duration_since(UNIX_EPOCH) {
+        Ok(since) => since.as_millis() as i64,
+        Err(before) => -(before.duration().as_millis() as i64),
+    }
+}
