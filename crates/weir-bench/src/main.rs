@@ -1,1 +1,48 @@
-fn main() {}
+//! `weir-bench`: the measuring rig. This file only dispatches; each command lives in a module of its own.
+
+mod failure;
+mod floor;
+mod load;
+mod sink;
+
+use clap::{Parser, Subcommand};
+use failure::Failure;
+use std::process::ExitCode;
+
+/// Load, sinks and limits for any StatsD or DogStatsD agent.
+#[derive(Parser)]
+#[command(name = "weir-bench", version, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Generate load with a known truth: run, inspect, dump, calibrate, learn, replay, search.
+    Load(load::Args),
+    /// Receive what an agent sends and compare it with the truth of a load.
+    #[command(hide = true)]
+    Sink(sink::Args),
+    /// Measure the least a receiver can do on this machine.
+    #[command(hide = true)]
+    Floor(floor::Args),
+}
+
+fn dispatch(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Load(args) => load::run(args),
+        Command::Sink(args) => sink::run(args),
+        Command::Floor(args) => floor::run(args),
+    }
+}
+
+fn main() -> ExitCode {
+    match dispatch(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("weir-bench: {failure}");
+            failure.exit_code()
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! `manifest.json`: what a run sent, exactly, so that a sink can tell whether an agent delivered it.
+//!
+//! The truth is not collected while sending: the byte stream is a function of profile, seed and connection, so it is
+//! replayed afterwards for the packets that left the machine. Keeping the books costs the run nothing.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+/// The version of the manifest format; readers refuse others.
+pub const VERSION: u32 = 1;
+
+/// An exact decimal number with six fractional digits.
+///
+/// Sums of values times weights stay exact where `f64` would round. In JSON it is a string (`"12.5"`), because JSON
+/// numbers are read as `f64` by nearly everything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Decimal {
+    /// The number in millionths.
+    pub micros: i128,
+}
+
+impl Decimal {
+    pub const ZERO: Decimal = Decimal { micros: 0 };
+
+    pub fn from_int(value: i64) -> Decimal {
+        Decimal {
+            micros: i128::from(value) * 1_000_000,
+        }
+    }
+
+    /// The nearest `f64`.
+    pub fn to_f64(self) -> f64 {
+        // Both halves are exact below 2^53; above that the fraction is lost in f64 anyway.
+        let whole = self.micros / 1_000_000;
+        let rest = self.micros % 1_000_000;
+        whole as f64 + rest as f64 / 1e6
+    }
+}
+
+impl fmt::Display for Decimal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let magnitude = self.micros.unsigned_abs();
+        let sign = if self.micros < 0 { "-" } else { "" };
+        let whole = magnitude / 1_000_000;
+        let rest = magnitude % 1_000_000;
+        if rest == 0 {
+            return write!(f, "{sign}{whole}");
+        }
+        let fraction = format!("{rest:06}");
+        write!(f, "{sign}{whole}.{}", fraction.trim_end_matches('0'))
+    }
+}
+
+/// The text is not a plain decimal number with at most six fractional digits.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NotDecimal;
+
+impl fmt::Display for NotDecimal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not a decimal number with at most six fractional digits")
+    }
+}
+
+impl FromStr for Decimal {
+    type Err = NotDecimal;
+
+    fn from_str(text: &str) -> Result<Decimal, NotDecimal> {
+        let (negative, digits) = match text.strip_prefix('-') {
+            Some(rest) => (true, rest),
+            None => (false, text),
+        };
+        let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+        let plain = |part: &str| part.bytes().all(|b| b.is_ascii_digit());
+        if whole.is_empty() || !plain(whole) || !plain(fraction) || fraction.len() > 6 {
+            return Err(NotDecimal);
+        }
+        let whole: i128 = whole.parse().map_err(|_| NotDecimal)?;
+        let fraction: i128 = format!("{fraction:0<6}").parse().map_err(|_| NotDecimal)?;
+        let micros = whole
+            .checked_mul(1_000_000)
+            .and_then(|m| m.checked_add(fraction))
+            .ok_or(NotDecimal)?;
+        Ok(Decimal {
+            micros: if negative { -micros } else { micros },
+        })
+    }
+}
+
+impl Serialize for Decimal {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Decimal {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Decimal, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse()
+            .map_err(|error| de::Error::custom(format!("{text:?} is {error}")))
+    }
+}
+
+/// What one run sent and how sending went.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    pub version: u32,
+    /// The profile's name, or the path of its file.
+    pub profile: String,
+    pub seed: u64,
+    /// `dogstatsd`, `statsd`, `syslog5424`, ...
+    pub payload: String,
+    /// The address loaded, as given (`unixgram:///path`), or nothing for a dump.
+    pub target: Option<String>,
+    /// Wall clock of the first packet, nanoseconds since 1970; 0 for a dump.
+    #[serde(default)]
+    pub started_unix_ns: u64,
+    pub totals: Totals,
+    pub distinct: Distinct,
+    /// Digest of the packets sent, in order, connection by connection. Same profile, seed and packet counts: same
+    /// digest on every machine.
+    pub digest: String,
+    pub sending: Sending,
+    /// One row per context, on request (`--contexts`). Sorted by type, name, tags.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contexts: Option<Vec<ContextTruth>>,
+    /// Events by title, on request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub events: Option<BTreeMap<String, u64>>,
+    /// Service checks by `name|status`, on request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checks: Option<BTreeMap<String, u64>>,
+}
+
+/// Counts of what was sent. Latency markers are in none of them but `Sending::markers`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Totals {
+    /// Datagrams, length-prefixed frames, or requests.
+    pub packets: u64,
+    /// Payload bytes, framing excluded.
+    pub bytes: u64,
+    /// Lines or records of any kind, broken ones included.
+    pub messages: u64,
+    pub metrics: u64,
+    pub events: u64,
+    pub service_checks: u64,
+    /// Records of the payloads that are neither metrics, events nor checks: log lines, spans.
+    #[serde(default)]
+    pub records: u64,
+    /// Metric messages and values by type, under the wire's names (`c`, `g`, `ms`, `d`, `s`, `h`).
+    pub types: BTreeMap<String, TypeTotals>,
+    /// Messages broken on purpose, by the name of the fault.
+    #[serde(default)]
+    pub malformed: BTreeMap<String, u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TypeTotals {
+    pub messages: u64,
+    /// Values: a packed message has several.
+    pub samples: u64,
+    /// Values, each counted `1 / rate` times.
+    pub weight: u64,
+}
+
+/// How many different strings the sent messages contain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Distinct {
+    pub names: u64,
+    pub tags: u64,
+    /// Tag lists as sets: order and repetition do not count.
+    pub tag_lists: u64,
+    /// Name, tag set and type.
+    pub contexts: u64,
+}
+
+/// How sending went. Times are seconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sending {
+    pub elapsed_s: f64,
+    /// The unit of `scheduled` and `achieved`: `messages`, `packets` or `bytes`; empty when sending all-out.
+    pub unit: String,
+    /// What the schedule asked for until the end of the run; 0 when sending all-out.
+    pub scheduled: f64,
+    /// What was handed to the kernel, in the same unit.
+    pub achieved: f64,
+    /// Share of packets sent more than one quantum after they were due.
+    pub late_fraction: f64,
+    pub lateness_p99_s: f64,
+    /// Time the target would take no more.
+    pub blocked_s: f64,
+    /// Packets given up because the target took no more (`--on-backpressure skip`).
+    pub refused_packets: u64,
+    pub refused_messages: u64,
+    pub cpu_user_s: f64,
+    pub cpu_system_s: f64,
+    /// Time the sending threads were ready to run but another process or the host had their core.
+    pub run_delay_s: f64,
+    /// `on-schedule`, `target-limited`, `generator-limited`, `host-limited`, or `unlimited` for an all-out run into
+    /// something that never pushed back.
+    pub verdict: String,
+    /// Latency markers sent, with the wall clock of each.
+    #[serde(default)]
+    pub markers: Vec<Marker>,
+}
+
+/// One `weir.load.marker:SEQ|g` and when it left, nanoseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Marker {
+    pub seq: u64,
+    pub sent_unix_ns: u64,
+}
+
+/// Everything an agent must be able to say about one context at the end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ContextTruth {
+    pub name: String,
+    /// The wire's name of the type: `c`, `g`, `ms`, `d`, `s`, `h`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Sorted, each once.
+    pub tags: Vec<String>,
+    /// The container id sent with it, if any.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub container_id: String,
+    pub messages: u64,
+    /// Values, each once.
+    pub samples: u64,
+    /// Values, each counted `1 / rate` times: what `.count` of a histogram or distribution must be.
+    pub weight: u64,
+    /// Sum of the values as written.
+    pub sum: Decimal,
+    /// Sum of the values, each counted `1 / rate` times: what a counter must be.
+    pub weighted_sum: Decimal,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min: Option<Decimal>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<Decimal>,
+    /// Gauges: the last value of each connection that sent this context. With one connection the agent's last value must
+    /// be it; with several it must be one of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub last: Vec<Decimal>,
+    /// Sets: the different members, sorted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decimals_survive_text_and_refuse_what_is_not_one() {
+        for text in ["0", "1", "-1", "0.5", "-0.000001", "92233720368547758070.25"] {
+            let value: Decimal = text.parse().unwrap();
+            assert_eq!(value.to_string(), text);
+        }
+        for text in ["", "-", ".5", "1e3", "1.2345678", "+1", "1 "] {
+            assert_eq!(text.parse::<Decimal>(), Err(NotDecimal), "{text:?}");
+        }
+        assert_eq!("12.5".parse::<Decimal>().unwrap().to_f64(), 12.5);
+    }
+
+    #[test]
+    fn manifest_survives_json_and_refuses_unknown_keys() {
+        let manifest = Manifest {
+            version: VERSION,
+            contexts: Some(vec![ContextTruth {
+                name: "a".into(),
+                kind: "g".into(),
+                last: vec!["1.5".parse().unwrap()],
+                ..ContextTruth::default()
+            }]),
+            ..Manifest::default()
+        };
+        let text = serde_json::to_string(&manifest).unwrap();
+        assert_eq!(serde_json::from_str::<Manifest>(&text).unwrap(), manifest);
+        let wrong = text.replacen("\"seed\"", "\"sead\"", 1);
+        assert!(serde_json::from_str::<Manifest>(&wrong).is_err());
+    }
+}
