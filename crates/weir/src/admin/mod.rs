@@ -1,0 +1,55 @@
+//! The admin HTTP server: metrics, status, health and profiles.
+//!
+//! It answers from an [`AdminSource`] and touches neither workers nor outputs itself. It binds to loopback
+//! unless told otherwise, takes a bounded number of connections, and gives up on those that do not speak.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use bytes::Bytes;
+
+pub mod status;
+
+/// An answer that may take a while.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What the agent knows about itself.
+pub trait AdminSource: Send + Sync + 'static {
+    /// Whether packets are received and outputs are up; else why not.
+    fn readiness(&self) -> Result<(), String>;
+
+    /// A consistent snapshot.
+    fn status(&self) -> Answer<'_, status::Status>;
+
+    /// The `top` contexts by samples in the last bucket.
+    fn contexts(&self, top: usize) -> Answer<'_, status::ContextReport>;
+
+    /// The exposition for a scraper. `None` when the Prometheus output is off.
+    fn scrape(&self, request: ScrapeRequest) -> Answer<'_, Option<Exposition>>;
+}
+
+/// What a scraper asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScrapeRequest {
+    /// The `Accept` header, from which the format is chosen.
+    pub accept: String,
+    /// The scraper takes gzip.
+    pub gzip: bool,
+}
+
+/// A scrape's answer.
+#[derive(Debug)]
+pub struct Exposition {
+    pub content_type: String,
+    /// `gzip`, when it is.
+    pub content_encoding: Option<&'static str>,
+    pub body: ExpositionBody,
+}
+
+#[derive(Debug)]
+pub enum ExpositionBody {
+    Whole(Bytes),
+    /// Piece by piece, so that a large exposition never exists as a whole. A scraper that goes away closes the
+    /// channel.
+    Pieces(tokio::sync::mpsc::Receiver<Bytes>),
+}

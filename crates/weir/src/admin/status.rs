@@ -1,0 +1,648 @@
+//! What the agent says about itself: the books, and what a person wants to know beside them.
+//!
+//! One struct is behind `weir status`, `/api/v1/status`, `/debug/vars` and the `weir_` series, so they cannot
+//! differ. A snapshot is consistent: everything in it was counted up to the same flush.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Reason to count; a reason that never happened may be absent.
+pub type Reasons = BTreeMap<String, u64>;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    pub version: String,
+    pub pid: u32,
+    pub hostname: String,
+    /// Unix seconds.
+    pub started: u64,
+    /// Unix seconds of the flush that this snapshot was taken at; 0 before the first.
+    pub as_of: u64,
+    /// `None` when ready, else why not.
+    pub not_ready: Option<String>,
+    /// Per second, over the last bucket.
+    pub rates: Rates,
+    pub total: Books,
+    pub listeners: Vec<ListenerStatus>,
+    pub contexts: ContextStatus,
+    pub memory: MemoryStatus,
+    pub flush: FlushStatus,
+    pub outputs: Vec<OutputStatus>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Rates {
+    pub datagrams: f64,
+    pub bytes: f64,
+    pub messages: f64,
+    pub samples: f64,
+}
+
+/// Units are never mixed: each line adds up in its own.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Books {
+    pub bytes: u64,
+    pub datagrams: DatagramBooks,
+    pub messages: MessageBooks,
+    pub samples: SampleBooks,
+}
+
+/// `received` = `parsed` + every `dropped`. What the kernel dropped is received here and nowhere else.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DatagramBooks {
+    pub received: u64,
+    pub parsed: u64,
+    pub dropped: Reasons,
+}
+
+/// `received` = `accepted` + every `rejected`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MessageBooks {
+    pub received: u64,
+    pub accepted: u64,
+    pub rejected: Reasons,
+}
+
+/// `received` = `aggregated` + `overflowed` + every `dropped`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SampleBooks {
+    pub received: u64,
+    pub aggregated: u64,
+    pub overflowed: u64,
+    pub dropped: Reasons,
+}
+
+/// `produced` = `delivered` + `pending` + every `dropped`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PointBooks {
+    pub produced: u64,
+    pub delivered: u64,
+    /// Counted where it lies, never by subtraction.
+    pub pending: u64,
+    pub dropped: Reasons,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ListenerStatus {
+    /// As in `udp://127.0.0.1:8125`.
+    pub address: String,
+    pub books: Books,
+    /// Open stream connections.
+    pub connections: u64,
+    /// Bytes of receive buffer the kernel granted; 0 where that has no meaning.
+    pub receive_buffer: u64,
+    pub receive_buffer_wanted: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ContextStatus {
+    pub live: u64,
+    pub created: u64,
+    pub expired: u64,
+    /// Series named after a metric that took the samples of contexts the budget had no room for.
+    pub overflow_series: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MemoryStatus {
+    pub budget: u64,
+    /// Counted against the budget.
+    pub used: u64,
+    /// What `used` is made of.
+    pub parts: BTreeMap<String, u64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FlushStatus {
+    pub count: u64,
+    pub bucket_seconds: u64,
+    /// Of the last flush.
+    pub series: u64,
+    pub points: u64,
+    pub seconds: f64,
+    /// The longest time a worker did not receive because of a flush.
+    pub longest_gap_seconds: f64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OutputStatus {
+    pub name: String,
+    #[serde(rename = "type")]
+    pub output_type: String,
+    pub healthy: bool,
+    /// Unix seconds since when it is as healthy as it is.
+    pub since: u64,
+    /// Redacted; absent when there was none.
+    pub last_error: Option<String>,
+    /// How old the oldest pending point is.
+    pub lag_seconds: f64,
+    pub points: PointBooks,
+    pub events: PointBooks,
+    pub checks: PointBooks,
+    /// Payload bytes delivered.
+    pub bytes: u64,
+    pub payloads: u64,
+    pub retries: u64,
+    /// Anything else worth a line, such as names that were made distinct.
+    pub notes: Vec<String>,
+}
+
+/// The contexts that received most.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ContextReport {
+    pub live: u64,
+    pub as_of: u64,
+    pub contexts: Vec<ContextRow>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ContextRow {
+    pub metric: String,
+    #[serde(rename = "type")]
+    pub metric_type: String,
+    pub host: String,
+    pub tags: Vec<String>,
+    /// In the last bucket.
+    pub samples: u64,
+}
+
+impl Status {
+    /// What does not add up, one sentence each. Empty when the books balance.
+    pub fn imbalances(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        self.total.check("in total", &mut found);
+        let mut sum = Books::default();
+        for listener in &self.listeners {
+            listener
+                .books
+                .check(&format!("at {}", listener.address), &mut found);
+            sum.datagrams.received += listener.books.datagrams.received;
+            sum.messages.received += listener.books.messages.received;
+            sum.samples.received += listener.books.samples.received;
+        }
+        if !self.listeners.is_empty() {
+            for (unit, listeners, total) in [
+                ("datagrams", sum.datagrams.received, self.total.datagrams.received),
+                ("messages", sum.messages.received, self.total.messages.received),
+                ("samples", sum.samples.received, self.total.samples.received),
+            ] {
+                compare(&format!("{unit} of all listeners"), listeners, total, &mut found);
+            }
+        }
+        for output in &self.outputs {
+            for (unit, books) in [
+                ("points", &output.points),
+                ("events", &output.events),
+                ("checks", &output.checks),
+            ] {
+                let accounted = books.delivered + books.pending + sum_of(&books.dropped);
+                compare(
+                    &format!("{unit} of {}", output.name),
+                    books.produced,
+                    accounted,
+                    &mut found,
+                );
+            }
+        }
+        found
+    }
+}
+
+impl Books {
+    fn check(&self, place: &str, found: &mut Vec<String>) {
+        let Self {
+            datagrams,
+            messages,
+            samples,
+            ..
+        } = self;
+        let accounted = datagrams.parsed + sum_of(&datagrams.dropped);
+        compare(
+            &format!("datagrams {place}"),
+            datagrams.received,
+            accounted,
+            found,
+        );
+        let accounted = messages.accepted + sum_of(&messages.rejected);
+        compare(&format!("messages {place}"), messages.received, accounted, found);
+        let accounted = samples.aggregated + samples.overflowed + sum_of(&samples.dropped);
+        compare(&format!("samples {place}"), samples.received, accounted, found);
+    }
+}
+
+pub fn sum_of(reasons: &Reasons) -> u64 {
+    reasons.values().sum()
+}
+
+fn compare(what: &str, left: u64, right: u64, found: &mut Vec<String>) {
+    if left != right {
+        found.push(format!("{what}: {left} came in, {right} are accounted for"));
+    }
+}
+
+/// One of weir's own series, for whichever exposition format is asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OwnSeries {
+    /// With its `weir_` prefix; counters end in `_total`.
+    pub name: &'static str,
+    pub help: &'static str,
+    pub is_counter: bool,
+    /// Names and values, sorted by name.
+    pub labels: Vec<(&'static str, String)>,
+    pub value: f64,
+}
+
+/// Name, help, and where the count lies.
+type Counted<T> = (&'static str, &'static str, fn(&T) -> u64);
+type CountedByReason = (&'static str, &'static str, fn(&Books) -> &Reasons);
+
+/// The `weir_` series, those of one name together.
+pub fn own_series(status: &Status) -> Vec<OwnSeries> {
+    let mut series = Series(Vec::new());
+    series.gauge(
+        "weir_info",
+        "Always 1; the labels say what runs.",
+        vec![("version", status.version.clone())],
+        1.0,
+    );
+    series.gauge(
+        "weir_start_time_seconds",
+        "Unix time of the start.",
+        vec![],
+        status.started as f64,
+    );
+    let listeners = || {
+        status
+            .listeners
+            .iter()
+            .map(|listener| (listener.address.clone(), &listener.books))
+    };
+    let simple: [Counted<Books>; 6] = [
+        ("weir_received_bytes_total", "Bytes received.", |books| {
+            books.bytes
+        }),
+        (
+            "weir_datagrams_received_total",
+            "Packets received, those the kernel dropped included.",
+            |books| books.datagrams.received,
+        ),
+        ("weir_datagrams_parsed_total", "Packets parsed.", |books| {
+            books.datagrams.parsed
+        }),
+        ("weir_messages_received_total", "Messages received.", |books| {
+            books.messages.received
+        }),
+        ("weir_messages_accepted_total", "Messages accepted.", |books| {
+            books.messages.accepted
+        }),
+        ("weir_samples_received_total", "Samples received.", |books| {
+            books.samples.received
+        }),
+    ];
+    for (name, help, read) in simple {
+        for (address, books) in listeners() {
+            series.counter(name, help, vec![("listener", address)], read(books));
+        }
+    }
+    for (address, books) in listeners() {
+        series.counter(
+            "weir_samples_aggregated_total",
+            "Samples aggregated.",
+            vec![("listener", address)],
+            books.samples.aggregated,
+        );
+    }
+    for (address, books) in listeners() {
+        let help = "Samples of contexts the memory budget had no room for, kept in one series per name.";
+        series.counter(
+            "weir_samples_overflowed_total",
+            help,
+            vec![("listener", address)],
+            books.samples.overflowed,
+        );
+    }
+    let reasons: [CountedByReason; 3] = [
+        (
+            "weir_datagrams_dropped_total",
+            "Packets dropped, by reason.",
+            |books| &books.datagrams.dropped,
+        ),
+        (
+            "weir_messages_rejected_total",
+            "Messages rejected, by reason.",
+            |books| &books.messages.rejected,
+        ),
+        (
+            "weir_samples_dropped_total",
+            "Samples dropped, by reason.",
+            |books| &books.samples.dropped,
+        ),
+    ];
+    for (name, help, read) in reasons {
+        for (address, books) in listeners() {
+            for (reason, count) in read(books) {
+                let labels = vec![("listener", address.clone()), ("reason", reason.clone())];
+                series.counter(name, help, labels, *count);
+            }
+        }
+    }
+    for listener in &status.listeners {
+        let labels = vec![("listener", listener.address.clone())];
+        series.gauge(
+            "weir_connections",
+            "Open stream connections.",
+            labels,
+            listener.connections as f64,
+        );
+    }
+    let contexts = &status.contexts;
+    series.gauge("weir_contexts", "Live contexts.", vec![], contexts.live as f64);
+    series.counter(
+        "weir_contexts_created_total",
+        "Contexts created.",
+        vec![],
+        contexts.created,
+    );
+    series.counter(
+        "weir_contexts_expired_total",
+        "Contexts expired.",
+        vec![],
+        contexts.expired,
+    );
+    series.gauge(
+        "weir_overflow_series",
+        "Series that hold the samples of contexts without room.",
+        vec![],
+        contexts.overflow_series as f64,
+    );
+    series.gauge(
+        "weir_memory_budget_bytes",
+        "The memory budget.",
+        vec![],
+        status.memory.budget as f64,
+    );
+    series.gauge(
+        "weir_memory_used_bytes",
+        "Memory counted against the budget.",
+        vec![],
+        status.memory.used as f64,
+    );
+    for (part, bytes) in &status.memory.parts {
+        series.gauge(
+            "weir_memory_part_bytes",
+            "What the used memory is made of.",
+            vec![("part", part.clone())],
+            *bytes as f64,
+        );
+    }
+    let flush = &status.flush;
+    series.counter("weir_flushes_total", "Flushes.", vec![], flush.count);
+    series.gauge(
+        "weir_flush_seconds",
+        "Duration of the last flush.",
+        vec![],
+        flush.seconds,
+    );
+    series.gauge(
+        "weir_flush_series",
+        "Series of the last flush.",
+        vec![],
+        flush.series as f64,
+    );
+    series.gauge(
+        "weir_receive_gap_seconds",
+        "The longest time a worker did not receive because of a flush.",
+        vec![],
+        flush.longest_gap_seconds,
+    );
+    series.outputs(&status.outputs);
+    series.0
+}
+
+struct Series(Vec<OwnSeries>);
+
+impl Series {
+    fn counter(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        labels: Vec<(&'static str, String)>,
+        value: u64,
+    ) {
+        self.0.push(OwnSeries {
+            name,
+            help,
+            is_counter: true,
+            labels,
+            value: value as f64,
+        });
+    }
+
+    fn gauge(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        labels: Vec<(&'static str, String)>,
+        value: f64,
+    ) {
+        self.0.push(OwnSeries {
+            name,
+            help,
+            is_counter: false,
+            labels,
+            value,
+        });
+    }
+
+    fn outputs(&mut self, outputs: &[OutputStatus]) {
+        let name = |output: &OutputStatus| ("output", output.name.clone());
+        for output in outputs {
+            self.gauge(
+                "weir_output_healthy",
+                "1 when the last attempt succeeded.",
+                vec![name(output)],
+                f64::from(u8::from(output.healthy)),
+            );
+        }
+        for output in outputs {
+            self.gauge(
+                "weir_output_lag_seconds",
+                "Age of the oldest pending point.",
+                vec![name(output)],
+                output.lag_seconds,
+            );
+        }
+        let counts: [Counted<PointBooks>; 2] = [
+            (
+                "weir_output_produced_total",
+                "Items made for an output, by kind.",
+                |books| books.produced,
+            ),
+            (
+                "weir_output_delivered_total",
+                "Items delivered, by kind.",
+                |books| books.delivered,
+            ),
+        ];
+        fn kinds(output: &OutputStatus) -> [(&'static str, &PointBooks); 3] {
+            [
+                ("point", &output.points),
+                ("event", &output.events),
+                ("check", &output.checks),
+            ]
+        }
+        for (series, help, read) in counts {
+            for output in outputs {
+                for (kind, books) in kinds(output) {
+                    self.counter(
+                        series,
+                        help,
+                        vec![("kind", kind.to_owned()), name(output)],
+                        read(books),
+                    );
+                }
+            }
+        }
+        for output in outputs {
+            for (kind, books) in kinds(output) {
+                let labels = vec![("kind", kind.to_owned()), name(output)];
+                self.gauge(
+                    "weir_output_pending",
+                    "Items waiting, by kind.",
+                    labels,
+                    books.pending as f64,
+                );
+            }
+        }
+        for output in outputs {
+            for (kind, books) in kinds(output) {
+                for (reason, count) in &books.dropped {
+                    let labels = vec![
+                        ("kind", kind.to_owned()),
+                        name(output),
+                        ("reason", reason.clone()),
+                    ];
+                    self.counter(
+                        "weir_output_dropped_total",
+                        "Items dropped, by kind and reason.",
+                        labels,
+                        *count,
+                    );
+                }
+            }
+        }
+        let totals: [Counted<OutputStatus>; 3] = [
+            ("weir_output_bytes_total", "Payload bytes delivered.", |output| {
+                output.bytes
+            }),
+            ("weir_output_payloads_total", "Payloads delivered.", |output| {
+                output.payloads
+            }),
+            (
+                "weir_output_retries_total",
+                "Attempts that had to be repeated.",
+                |output| output.retries,
+            ),
+        ];
+        for (series, help, read) in totals {
+            for output in outputs {
+                self.counter(series, help, vec![name(output)], read(output));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn balanced() -> Status {
+        let books = Books {
+            bytes: 100,
+            datagrams: DatagramBooks {
+                received: 10,
+                parsed: 7,
+                dropped: [("kernel".to_owned(), 3)].into(),
+            },
+            messages: MessageBooks {
+                received: 20,
+                accepted: 19,
+                rejected: [("bad_type".to_owned(), 1)].into(),
+            },
+            samples: SampleBooks {
+                received: 30,
+                aggregated: 25,
+                overflowed: 5,
+                dropped: Reasons::new(),
+            },
+        };
+        let points = PointBooks {
+            produced: 9,
+            delivered: 4,
+            pending: 3,
+            dropped: [("too_old".to_owned(), 2)].into(),
+        };
+        Status {
+            total: books.clone(),
+            listeners: vec![ListenerStatus {
+                address: "udp://127.0.0.1:8125".to_owned(),
+                books,
+                ..Default::default()
+            }],
+            outputs: vec![OutputStatus {
+                name: "datadog".to_owned(),
+                points,
+                ..Default::default()
+            }],
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_loss_anywhere_unbalances_the_books() {
+        assert_eq!(balanced().imbalances(), Vec::<String>::new());
+        let losses: [fn(&mut Status); 6] = [
+            |status| status.listeners[0].books.datagrams.parsed -= 1,
+            |status| status.total.messages.accepted -= 1,
+            |status| status.total.samples.overflowed -= 1,
+            |status| status.listeners.clear_first(),
+            |status| status.outputs[0].points.pending -= 1,
+            |status| *status.total.datagrams.dropped.get_mut("kernel").unwrap() -= 1,
+        ];
+        for (index, lose) in losses.iter().enumerate() {
+            let mut status = balanced();
+            lose(&mut status);
+            assert!(!status.imbalances().is_empty(), "loss {index}");
+        }
+    }
+
+    trait ClearFirst {
+        fn clear_first(&mut self);
+    }
+
+    impl ClearFirst for Vec<ListenerStatus> {
+        /// A listener whose books were lost whole.
+        fn clear_first(&mut self) {
+            self[0].books = Books::default();
+        }
+    }
+
+    #[test]
+    fn own_series_have_valid_names_and_come_grouped() {
+        let mut seen: Vec<&str> = Vec::new();
+        for series in own_series(&balanced()) {
+            assert!(series.name.starts_with("weir_"), "{series:?}");
+            assert_eq!(series.is_counter, series.name.ends_with("_total"), "{series:?}");
+            assert!(series.labels.is_sorted(), "{series:?}");
+            if seen.last() != Some(&series.name) {
+                assert!(
+                    !seen.contains(&series.name),
+                    "{} is not in one piece",
+                    series.name
+                );
+                seen.push(series.name);
+            }
+        }
+    }
+}
