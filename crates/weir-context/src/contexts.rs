@@ -698,6 +698,11 @@ impl Contexts {
             + self.filtered.capacity() * 4
     }
 
+    /// Live overflow series.
+    pub fn overflow_names(&self) -> usize {
+        self.overflow_names
+    }
+
     /// Distinct strings and tag lists, for status.
     pub fn table_sizes(&self) -> (usize, usize) {
         (self.strings.len(), self.tag_lists.len())

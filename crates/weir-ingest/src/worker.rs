@@ -45,6 +45,7 @@ pub struct WorkerSnapshot {
     pub event_loop: LoopCounters,
     pub aggregate: AggregateCounts,
     pub contexts: usize,
+    pub overflow_names: usize,
     pub strings: usize,
     pub tag_lists: usize,
     pub context_bytes: usize,
@@ -261,11 +262,11 @@ impl Worker {
             && self.ingest.is_draining()
             && let Some(batch) = self.ingest.drain(DRAIN_CONTEXTS)
         {
-            let last = batch.last;
-            self.offer(Box::new(batch));
-            if last {
+            // The counts go ahead of the batch that ends a bucket, so that whoever sees its end sees them.
+            if batch.last {
                 self.publish();
             }
+            self.offer(Box::new(batch));
         }
     }
 
@@ -333,6 +334,7 @@ impl Worker {
             event_loop: *self.event_loop.loop_counters(),
             aggregate: self.ingest.aggregator().counts(),
             contexts: self.ingest.contexts().len(),
+            overflow_names: self.ingest.contexts().overflow_names(),
             strings,
             tag_lists,
             context_bytes: self.ingest.contexts().heap_bytes(),

@@ -2,4 +2,5 @@
 //!
 //! No output can delay or fail another.
 
+pub mod json_lines;
 pub mod settings;

@@ -28,6 +28,7 @@ pub struct Status {
     pub contexts: ContextStatus,
     pub memory: MemoryStatus,
     pub flush: FlushStatus,
+    pub rows: RowBooks,
     pub outputs: Vec<OutputStatus>,
 }
 
@@ -64,12 +65,14 @@ pub struct MessageBooks {
     pub rejected: Reasons,
 }
 
-/// `received` = `aggregated` + `overflowed` + every `dropped`.
+/// `received` = `aggregated` + `overflowed` + `timestamped` + every `dropped`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SampleBooks {
     pub received: u64,
     pub aggregated: u64,
     pub overflowed: u64,
+    /// Passed on without aggregation, with the timestamp their sender gave them.
+    pub timestamped: u64,
     pub dropped: Reasons,
 }
 
@@ -81,6 +84,23 @@ pub struct PointBooks {
     /// Counted where it lies, never by subtraction.
     pub pending: u64,
     pub dropped: Reasons,
+}
+
+/// The way of closed buckets from the workers to the outputs, and a second count of the samples in them.
+///
+/// `handed_over` = `received` + `lost`, as far as batches have arrived.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RowBooks {
+    /// Rows that arrived from the workers.
+    pub received: u64,
+    /// Rows that a worker announced and that never arrived.
+    pub lost: u64,
+    /// Rows that wait for other workers' part of their bucket.
+    pub waiting: u64,
+    /// Rows after the merge of all workers.
+    pub merged: u64,
+    /// Samples in the state of contexts, by kind, counted where they are added.
+    pub samples: Reasons,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -190,6 +210,21 @@ impl Status {
                 compare(&format!("{unit} of all listeners"), listeners, total, &mut found);
             }
         }
+        if !self.rows.samples.is_empty() {
+            let given = self.total.samples.aggregated + self.total.samples.overflowed;
+            compare(
+                "samples given to the aggregate",
+                given,
+                sum_of(&self.rows.samples),
+                &mut found,
+            );
+        }
+        compare(
+            "rows lost between workers and merge",
+            self.rows.lost,
+            0,
+            &mut found,
+        );
         for output in &self.outputs {
             for (unit, books) in [
                 ("points", &output.points),
@@ -226,7 +261,8 @@ impl Books {
         );
         let accounted = messages.accepted + sum_of(&messages.rejected);
         compare(&format!("messages {place}"), messages.received, accounted, found);
-        let accounted = samples.aggregated + samples.overflowed + sum_of(&samples.dropped);
+        let accounted =
+            samples.aggregated + samples.overflowed + samples.timestamped + sum_of(&samples.dropped);
         compare(&format!("samples {place}"), samples.received, accounted, found);
     }
 }
@@ -320,6 +356,14 @@ pub fn own_series(status: &Status) -> Vec<OwnSeries> {
             help,
             vec![("listener", address)],
             books.samples.overflowed,
+        );
+    }
+    for (address, books) in listeners() {
+        series.counter(
+            "weir_samples_timestamped_total",
+            "Samples passed on with the timestamp of their sender.",
+            vec![("listener", address)],
+            books.samples.timestamped,
         );
     }
     let reasons: [CountedByReason; 3] = [
@@ -574,6 +618,7 @@ mod tests {
                 received: 30,
                 aggregated: 25,
                 overflowed: 5,
+                timestamped: 0,
                 dropped: Reasons::new(),
             },
         };

@@ -1,0 +1,146 @@
+//! From the workers' reports to the outputs: merging, summaries, the current status.
+
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use weir_aggregate::{Batch, Merger};
+use weir_ingest::{BadInput, Report, WorkerSnapshot};
+
+/// Where merged batches go. Taking one must not wait: what cannot be queued is dropped and counted by the output.
+pub trait BatchSink: Send {
+    fn take(&mut self, batch: &Arc<Batch>);
+    /// Everything has been handed over; returns when it has been delivered or the time for it is up.
+    fn finish(&mut self);
+}
+
+/// What the pipeline knows and others may read.
+#[derive(Default)]
+pub struct Shared {
+    state: Mutex<State>,
+}
+
+#[derive(Clone, Default)]
+pub struct State {
+    pub workers: Vec<Option<WorkerSnapshot>>,
+    pub rows_received: u64,
+    pub rows_merged: u64,
+    pub rows_lost: u64,
+    pub rows_pending: u64,
+    /// Unix seconds of the last bucket handed over completely.
+    pub last_bucket: Option<i64>,
+}
+
+impl Shared {
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is plain numbers: a panic elsewhere cannot leave it half written in a way that matters.
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+pub struct Pipeline {
+    reports: Receiver<Report>,
+    merger: Merger,
+    sinks: Vec<Box<dyn BatchSink>>,
+    shared: Arc<Shared>,
+    workers: usize,
+    on_bad_input: Box<dyn FnMut(BadInput) + Send>,
+    on_flush: Box<dyn FnMut(&Flushed) + Send>,
+    rows_of_bucket: u64,
+}
+
+/// One bucket, handed over completely.
+pub struct Flushed {
+    pub rows: u64,
+    pub state: State,
+}
+
+impl Pipeline {
+    pub fn new(
+        reports: Receiver<Report>,
+        workers: usize,
+        sinks: Vec<Box<dyn BatchSink>>,
+        shared: Arc<Shared>,
+        on_bad_input: Box<dyn FnMut(BadInput) + Send>,
+        on_flush: Box<dyn FnMut(&Flushed) + Send>,
+    ) -> Self {
+        shared.lock().workers = vec![None; workers];
+        Pipeline {
+            reports,
+            merger: Merger::new(workers),
+            sinks,
+            shared,
+            workers,
+            on_bad_input,
+            on_flush,
+            rows_of_bucket: 0,
+        }
+    }
+
+    /// Runs until every worker is done, then lets the sinks finish.
+    pub fn run(mut self) {
+        let mut running = self.workers;
+        while running > 0 {
+            let Ok(report) = self.reports.recv() else { break };
+            match report {
+                Report::Batch(batch) => self.batch(*batch),
+                Report::Snapshot(snapshot) => {
+                    let worker = usize::from(snapshot.worker);
+                    self.shared.lock().workers[worker] = Some(*snapshot);
+                }
+                Report::BadInput(bad_input) => (self.on_bad_input)(bad_input),
+                Report::Done(_) => running -= 1,
+            }
+        }
+        let mut rest = Vec::new();
+        self.merger.finish(|merged| rest.push(merged));
+        for merged in rest {
+            self.deliver(merged);
+        }
+        self.note_merge(0);
+        for sink in &mut self.sinks {
+            sink.finish();
+        }
+    }
+
+    fn batch(&mut self, batch: Batch) {
+        let rows = if batch.partitions.is_empty() {
+            0
+        } else {
+            batch.len() as u64
+        };
+        let mut ready = Vec::new();
+        self.merger.push(batch, |merged| ready.push(merged));
+        self.note_merge(rows);
+        for merged in ready {
+            self.deliver(merged);
+        }
+    }
+
+    fn note_merge(&self, received: u64) {
+        let mut state = self.shared.lock();
+        state.rows_received += received;
+        state.rows_lost = self.merger.rows_lost();
+        state.rows_pending = self.merger.pending_rows() as u64;
+    }
+
+    fn deliver(&mut self, merged: Batch) {
+        let (bucket, last, is_bucket) = (merged.bucket, merged.last, !merged.partitions.is_empty());
+        if is_bucket {
+            self.rows_of_bucket += merged.len() as u64;
+        }
+        let merged = Arc::new(merged);
+        for sink in &mut self.sinks {
+            sink.take(&merged);
+        }
+        if last {
+            let rows = std::mem::take(&mut self.rows_of_bucket);
+            let state = {
+                let mut state = self.shared.lock();
+                state.rows_merged += rows;
+                state.last_bucket = Some(bucket.start);
+                state.clone()
+            };
+            (self.on_flush)(&Flushed { rows, state });
+        }
+    }
+}
