@@ -6,4 +6,6 @@ pub mod admin;
 pub mod cli;
 pub mod config;
 pub mod failure;
+mod profile;
 pub mod run;
+mod sys;
