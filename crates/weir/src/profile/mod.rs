@@ -13,7 +13,7 @@ mod heap_dump;
 mod proto;
 mod symbols;
 
-use symbols::Symbolizer;
+use symbols::{Name, Symbolizer};
 
 /// Samples per second of CPU time and thread.
 const SAMPLES_PER_SECOND: u32 = 100;
@@ -87,7 +87,7 @@ fn encode_cpu(
         let label = proto::Label {
             key: builder.text("thread"),
             text: builder.text(name),
-            ..Default::default()
+            number: 0,
         };
         let count = *count as i64;
         builder.profile.sample.push(proto::Sample {
@@ -173,7 +173,6 @@ impl Builder {
                 file_offset: mapping.offset,
                 filename,
                 has_functions: true,
-                ..Default::default()
             });
         }
         Ok(builder)
@@ -208,10 +207,13 @@ impl Builder {
             .symbols
             .mapping_of(address)
             .map_or(0, |index| index as u64 + 1);
-        let name = self
-            .symbols
-            .name(address)
-            .unwrap_or_else(|| format!("{address:#x}"));
+        let name = self.symbols.name(address).unwrap_or_else(|| {
+            let place = self.symbols.place(address);
+            Name {
+                readable: place.clone(),
+                mangled: place,
+            }
+        });
         let function = self.function(name);
         let id = self.profile.location.len() as u64 + 1;
         self.profile.location.push(proto::Location {
@@ -227,19 +229,20 @@ impl Builder {
         id
     }
 
-    fn function(&mut self, name: String) -> u64 {
-        if let Some(id) = self.functions.get(&name) {
+    fn function(&mut self, name: Name) -> u64 {
+        if let Some(id) = self.functions.get(&name.mangled) {
             return *id;
         }
         let id = self.profile.function.len() as u64 + 1;
-        let text = self.text(&name);
-        self.profile.function.push(proto::Function {
+        // Two different names tell the reader that nothing is left to demangle; it would cut off what stands in
+        // angle brackets.
+        let function = proto::Function {
             id,
-            name: text,
-            system_name: text,
-            ..Default::default()
-        });
-        self.functions.insert(name, id);
+            name: self.text(&name.readable),
+            system_name: self.text(&name.mangled),
+        };
+        self.profile.function.push(function);
+        self.functions.insert(name.mangled, id);
         id
     }
 

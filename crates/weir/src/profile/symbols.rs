@@ -16,19 +16,29 @@ pub struct Mapping {
     pub end: usize,
     pub offset: u64,
     pub path: String,
+    /// Still leads to the file when the program has been replaced on disk since it was started.
+    readable_at: String,
 }
 
 pub struct Symbolizer {
     mappings: Vec<Mapping>,
     tables: HashMap<String, Option<Table>>,
-    names: HashMap<usize, Option<String>>,
+    names: HashMap<usize, Option<Name>>,
+}
+
+/// A function's name for people, and as the linker knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    pub readable: String,
+    pub mangled: String,
 }
 
 impl Symbolizer {
     pub fn of_this_process() -> io::Result<Self> {
         let maps = std::fs::read_to_string("/proc/self/maps")?;
+        let own = std::fs::read_link("/proc/self/exe")?;
         Ok(Self {
-            mappings: mappings(&maps),
+            mappings: mappings(&maps, &own.to_string_lossy()),
             tables: HashMap::new(),
             names: HashMap::new(),
         })
@@ -44,8 +54,19 @@ impl Symbolizer {
             .position(|mapping| (mapping.start..mapping.end).contains(&address))
     }
 
+    /// What to show for an address without a name: the file it is in.
+    pub fn place(&self, address: usize) -> String {
+        match self.mapping_of(address) {
+            Some(index) => {
+                let path = &self.mappings[index].path;
+                format!("[{}]", path.rsplit('/').next().unwrap_or(path))
+            }
+            None => format!("{address:#x}"),
+        }
+    }
+
     /// The function around an address.
-    pub fn name(&mut self, address: usize) -> Option<String> {
+    pub fn name(&mut self, address: usize) -> Option<Name> {
         if let Some(name) = self.names.get(&address) {
             return name.clone();
         }
@@ -54,17 +75,18 @@ impl Symbolizer {
         name
     }
 
-    fn look_up(&mut self, address: usize) -> Option<String> {
+    fn look_up(&mut self, address: usize) -> Option<Name> {
         let mapping = &self.mappings[self.mapping_of(address)?];
         let table = self
             .tables
-            .entry(mapping.path.clone())
-            .or_insert_with(|| Table::read(&mapping.path).ok())
+            .entry(mapping.readable_at.clone())
+            .or_insert_with(|| Table::read(&mapping.readable_at).ok())
             .as_ref()?;
         let offset = (address - mapping.start) as u64 + mapping.offset;
-        let name = table.name(table.address_of(offset)?)?;
+        let mangled = table.name(table.address_of(offset)?)?;
         // Without the hash at the end, which differs from build to build.
-        Some(format!("{:#}", rustc_demangle::demangle(&name)))
+        let readable = format!("{:#}", rustc_demangle::demangle(&mangled));
+        Some(Name { readable, mangled })
     }
 
     /// Whether the address belongs to the allocator or to the standard library's way to it.
@@ -89,13 +111,14 @@ impl Symbolizer {
             "tikv_jemallocator",
             "GlobalAlloc",
         ];
-        self.name(address).is_some_and(|name| {
+        self.name(address).is_some_and(|Name { readable: name, .. }| {
             OURS.iter().any(|start| name.starts_with(start)) || PARTS.iter().any(|part| name.contains(part))
         })
     }
 }
 
-fn mappings(maps: &str) -> Vec<Mapping> {
+/// `own` is the program's path as the kernel shows it.
+fn mappings(maps: &str, own: &str) -> Vec<Mapping> {
     maps.lines()
         .filter_map(|line| {
             let mut fields = line.splitn(6, ' ');
@@ -108,11 +131,8 @@ fn mappings(maps: &str) -> Vec<Mapping> {
                 start: usize::from_str_radix(start, 16).ok()?,
                 end: usize::from_str_radix(end, 16).ok()?,
                 offset: u64::from_str_radix(offset, 16).ok()?,
-                // A file that was replaced while running is read through the link that still leads to it.
-                path: path
-                    .strip_suffix(" (deleted)")
-                    .map_or(path, |_| "/proc/self/exe")
-                    .to_owned(),
+                readable_at: if path == own { "/proc/self/exe" } else { path }.to_owned(),
+                path: path.strip_suffix(" (deleted)").unwrap_or(path).to_owned(),
             })
         })
         .collect()
@@ -251,7 +271,7 @@ mod tests {
     fn own_functions_have_names() {
         let mut symbols = Symbolizer::of_this_process().unwrap();
         let address = a_function_with_a_name as *const () as usize;
-        let name = symbols.name(address).unwrap();
+        let name = symbols.name(address).unwrap().readable;
         assert!(name.ends_with("a_function_with_a_name"), "{name}");
         assert_eq!(symbols.name(1), None);
         assert!(symbols.mapping_of(address).is_some());
