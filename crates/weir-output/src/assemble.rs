@@ -36,8 +36,23 @@ pub struct Assembler {
 }
 
 impl Assembler {
-    pub fn new(route: u16, class: Class, limits: Limits, frame: Frame, compression: (Compression, i32)) -> Self {
-        Self { route, class, limits, frame, compression, compressor: None, count: 0, raw: 0 }
+    pub fn new(
+        route: u16,
+        class: Class,
+        limits: Limits,
+        frame: Frame,
+        compression: (Compression, i32),
+    ) -> Self {
+        Self {
+            route,
+            class,
+            limits,
+            frame,
+            compression,
+            compressor: None,
+            count: 0,
+            raw: 0,
+        }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -67,7 +82,9 @@ impl Assembler {
 
     fn fits(&mut self, more: usize, count: u32) -> bool {
         let tail = self.frame.tail.len();
-        let Some(compressor) = self.compressor.as_mut().filter(|_| self.count > 0) else { return true };
+        let Some(compressor) = self.compressor.as_mut().filter(|_| self.count > 0) else {
+            return true;
+        };
         if self.count + count > self.limits.count || self.raw + more + tail > self.limits.uncompressed {
             return false;
         }
@@ -89,7 +106,9 @@ impl Assembler {
             return out.dropped(Reason::TooLarge, self.class, u64::from(count));
         }
         let (compression, level) = self.compression;
-        let compressor = self.compressor.get_or_insert_with(|| Compressor::new(compression, level));
+        let compressor = self
+            .compressor
+            .get_or_insert_with(|| Compressor::new(compression, level));
         let surely_fits = compressor.bound(raw) <= self.limits.compressed;
         compressor.write(&self.frame.head);
         compressor.write(item);
@@ -103,7 +122,9 @@ impl Assembler {
 
     /// Ends the open payload, if there is one.
     pub fn finish(&mut self, out: &mut Encoded) {
-        let Some(compressor) = self.compressor.as_mut().filter(|_| self.count > 0) else { return };
+        let Some(compressor) = self.compressor.as_mut().filter(|_| self.count > 0) else {
+            return;
+        };
         compressor.write(&self.frame.tail);
         let body = compressor.finish();
         let count = std::mem::take(&mut self.count);
@@ -111,7 +132,12 @@ impl Assembler {
             // Only a single item can get here.
             out.dropped(Reason::TooLarge, self.class, u64::from(count));
         } else {
-            out.payloads.push(Draft { route: self.route, class: self.class, count, body });
+            out.payloads.push(Draft {
+                route: self.route,
+                class: self.class,
+                count,
+                body,
+            });
         }
     }
 
@@ -131,7 +157,9 @@ mod tests {
         let mut state = seed | 1;
         (0..n)
             .map(|_| {
-                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                state = state
+                    .wrapping_mul(6364136223846793005)
+                    .wrapping_add(1442695040888963407);
                 (state >> 56) as u8
             })
             .collect()
@@ -139,7 +167,11 @@ mod tests {
 
     /// Puts items through and checks that each payload is within the limits and all together are the items.
     fn check(items: &[Vec<u8>], limits: Limits, compression: Compression) -> Vec<Draft> {
-        let frame = Frame { head: b"[".to_vec(), separator: b",".to_vec(), tail: b"]".to_vec() };
+        let frame = Frame {
+            head: b"[".to_vec(),
+            separator: b",".to_vec(),
+            tail: b"]".to_vec(),
+        };
         let mut assembler = Assembler::new(1, Class::Points, limits, frame, (compression, 0));
         let mut out = Encoded::default();
         for item in items {
@@ -158,8 +190,16 @@ mod tests {
                 _ => unreachable!(),
             };
             assert!(raw.len() <= limits.uncompressed);
-            let expected: Vec<&[u8]> = next.by_ref().take(payload.count as usize).map(Vec::as_slice).collect();
-            assert!(raw == [b"[", &expected.join(&b","[..])[..], b"]"].concat(), "payload of {}", payload.count);
+            let expected: Vec<&[u8]> = next
+                .by_ref()
+                .take(payload.count as usize)
+                .map(Vec::as_slice)
+                .collect();
+            assert!(
+                raw == [b"[", &expected.join(&b","[..])[..], b"]"].concat(),
+                "payload of {}",
+                payload.count
+            );
             total += u64::from(payload.count);
         }
         let dropped = out.dropped.get(&Reason::TooLarge).map_or(0, |items| items.points);
@@ -169,33 +209,61 @@ mod tests {
 
     #[test]
     fn split_by_every_limit() {
-        let limits = Limits { compressed: 10_000, uncompressed: 50_000, count: 1000 };
+        let limits = Limits {
+            compressed: 10_000,
+            uncompressed: 50_000,
+            count: 1000,
+        };
         let small: Vec<Vec<u8>> = (0..2001).map(|i| format!("item {i}").into_bytes()).collect();
         for compression in [Compression::Zstd, Compression::None] {
             check(&small, limits, compression);
             let incompressible: Vec<Vec<u8>> = (0..100).map(|i| noise(777, i)).collect();
             check(&incompressible, limits, compression);
         }
-        let counts: Vec<u32> = check(&small, limits, Compression::Zstd).iter().map(|p| p.count).collect();
+        let counts: Vec<u32> = check(&small, limits, Compression::Zstd)
+            .iter()
+            .map(|p| p.count)
+            .collect();
         assert_eq!(counts, [1000, 1000, 1], "the count limit alone");
         let compressible: Vec<Vec<u8>> = (0..100).map(|_| vec![b'x'; 4000]).collect();
-        let counts: Vec<u32> = check(&compressible, limits, Compression::Zstd).iter().map(|p| p.count).collect();
-        assert_eq!(counts, [12, 12, 12, 12, 12, 12, 12, 12, 4], "the uncompressed limit alone");
+        let counts: Vec<u32> = check(&compressible, limits, Compression::Zstd)
+            .iter()
+            .map(|p| p.count)
+            .collect();
+        assert_eq!(
+            counts,
+            [12, 12, 12, 12, 12, 12, 12, 12, 4],
+            "the uncompressed limit alone"
+        );
     }
 
     #[test]
     fn payloads_are_filled_well_before_the_compressed_limit_ends_them() {
         // Half noise, half text: compresses to somewhat more than half.
-        let items: Vec<Vec<u8>> = (0..4000).map(|i| [noise(100, i), vec![b'y'; 100]].concat()).collect();
-        let limits = Limits { compressed: 50_000, uncompressed: 5_000_000, count: 1_000_000 };
+        let items: Vec<Vec<u8>> = (0..4000)
+            .map(|i| [noise(100, i), vec![b'y'; 100]].concat())
+            .collect();
+        let limits = Limits {
+            compressed: 50_000,
+            uncompressed: 5_000_000,
+            count: 1_000_000,
+        };
         let payloads = check(&items, limits, Compression::Zstd);
         let (_, full) = payloads.split_last().unwrap();
-        assert!(full.iter().all(|payload| payload.body.len() > 45_000), "{:?}", full.iter().map(|p| p.body.len()).collect::<Vec<_>>());
+        assert!(
+            full.iter().all(|payload| payload.body.len() > 45_000),
+            "{:?}",
+            full.iter().map(|p| p.body.len()).collect::<Vec<_>>()
+        );
     }
 
     #[test]
     fn a_single_item_beyond_a_limit_is_dropped_alone() {
-        let limits = Limits { compressed: 1000, uncompressed: 5000, count: 10 };
+        let limits = Limits {
+            compressed: 1000,
+            uncompressed: 5000,
+            count: 10,
+        };
         let frame = Frame::default();
         let mut assembler = Assembler::new(1, Class::Events, limits, frame, (Compression::Zstd, 0));
         let mut out = Encoded::default();

@@ -43,10 +43,14 @@ pub fn client(settings: &DeliverySettings, user_agent: &str) -> Result<Client, S
     if settings.proxy == "none" {
         builder = builder.no_proxy();
     } else if !settings.proxy.is_empty() {
-        let proxy = Proxy::all(&settings.proxy).map_err(|_| "delivery.proxy: not a proxy's URL; allowed is one such as http://proxy:3128".to_owned())?;
+        let proxy = Proxy::all(&settings.proxy).map_err(|_| {
+            "delivery.proxy: not a proxy's URL; allowed is one such as http://proxy:3128".to_owned()
+        })?;
         builder = builder.proxy(proxy);
     }
-    builder.build().map_err(|error| format!("HTTP client: {}", describe(error)))
+    builder
+        .build()
+        .map_err(|error| format!("HTTP client: {}", describe(error)))
 }
 
 fn tls(ca_file: &str) -> Result<ClientConfig, String> {
@@ -55,11 +59,16 @@ fn tls(ca_file: &str) -> Result<ClientConfig, String> {
         // A system without certificates is no failure until somebody wants TLS; the handshake then says so.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     } else {
-        let refuse = |why: String| format!("delivery.ca_file: {ca_file}: {why}; allowed is a PEM file with certificates");
-        let certificates = CertificateDer::pem_file_iter(ca_file).map_err(|error| refuse(error.to_string()))?;
+        let refuse = |why: String| {
+            format!("delivery.ca_file: {ca_file}: {why}; allowed is a PEM file with certificates")
+        };
+        let certificates =
+            CertificateDer::pem_file_iter(ca_file).map_err(|error| refuse(error.to_string()))?;
         for certificate in certificates {
             let certificate = certificate.map_err(|error| refuse(error.to_string()))?;
-            roots.add(certificate).map_err(|error| refuse(error.to_string()))?;
+            roots
+                .add(certificate)
+                .map_err(|error| refuse(error.to_string()))?;
         }
         if roots.is_empty() {
             return Err(refuse("no certificate in it".into()));
@@ -72,11 +81,21 @@ fn tls(ca_file: &str) -> Result<ClientConfig, String> {
 }
 
 /// Sends one request. `now` is Unix seconds, for a `Retry-After` that is a date. The error is fit to be shown.
-pub async fn send(client: &Client, method: Method, url: &str, headers: HeaderMap, body: bytes::Bytes, now: i64) -> Result<Answer, String> {
+pub async fn send(
+    client: &Client,
+    method: Method,
+    url: &str,
+    headers: HeaderMap,
+    body: bytes::Bytes,
+    now: i64,
+) -> Result<Answer, String> {
     let request = client.request(method, url).headers(headers).body(body);
     let mut response = request.send().await.map_err(describe)?;
     let status = response.status();
-    let value = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+    let value = response
+        .headers()
+        .get(RETRY_AFTER)
+        .and_then(|value| value.to_str().ok());
     let retry_after = value.and_then(|value| retry_after(value, now));
     let mut message = Vec::new();
     // The status decides. The body is read for its message and so that the connection can be used again, but an answer
@@ -92,13 +111,22 @@ pub async fn send(client: &Client, method: Method, url: &str, headers: HeaderMap
     };
     drop(tokio::time::timeout(BODY_WAIT, body).await);
     message.truncate(BODY_MAX);
-    let message = if status.is_success() { String::new() } else { one_line(&String::from_utf8_lossy(&message)) };
-    Ok(Answer { status: status.as_u16(), retry_after, message })
+    let message = if status.is_success() {
+        String::new()
+    } else {
+        one_line(&String::from_utf8_lossy(&message))
+    };
+    Ok(Answer {
+        status: status.as_u16(),
+        retry_after,
+        message,
+    })
 }
 
 /// A header value that is never shown. Fails on characters that no header can have.
 pub fn secret_header(value: &str) -> Result<HeaderValue, String> {
-    let mut header = HeaderValue::from_str(value).map_err(|_| "has a character that no HTTP header can carry".to_owned())?;
+    let mut header = HeaderValue::from_str(value)
+        .map_err(|_| "has a character that no HTTP header can carry".to_owned())?;
     header.set_sensitive(true);
     Ok(header)
 }
@@ -121,7 +149,9 @@ fn describe(error: reqwest::Error) -> String {
 
 /// Bodies and errors go to logs and terminals: no control characters.
 fn one_line(text: &str) -> String {
-    let words = text.split(|c: char| c.is_control() || c.is_whitespace()).filter(|word| !word.is_empty());
+    let words = text
+        .split(|c: char| c.is_control() || c.is_whitespace())
+        .filter(|word| !word.is_empty());
     words.collect::<Vec<_>>().join(" ").chars().take(300).collect()
 }
 
@@ -129,8 +159,12 @@ fn one_line(text: &str) -> String {
 pub fn shown_url(url: &str) -> String {
     let end = url.find(['?', '#']).unwrap_or(url.len());
     let url = &url[..end];
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    let (authority, path) = rest.split_once('/').map_or((rest, None), |(authority, path)| (authority, Some(path)));
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return url.to_owned();
+    };
+    let (authority, path) = rest
+        .split_once('/')
+        .map_or((rest, None), |(authority, path)| (authority, Some(path)));
     let host = authority.rsplit('@').next().unwrap_or(authority);
     match path {
         Some(path) => format!("{scheme}://{host}/{path}"),

@@ -107,9 +107,18 @@ mod tests {
     fn documented_encodings() {
         assert_eq!(of(|b| integer(b, 1, 150)), [0x08, 0x96, 0x01]);
         assert_eq!(of(|b| string(b, 2, "testing")), b"\x12\x07testing");
-        assert_eq!(of(|b| packed(b, 6, [3, 270, 86942].into_iter())), [0x32, 6, 3, 0x8e, 2, 0x9e, 0xa7, 5]);
+        assert_eq!(
+            of(|b| packed(b, 6, [3, 270, 86942].into_iter())),
+            [0x32, 6, 3, 0x8e, 2, 0x9e, 0xa7, 5]
+        );
         assert_eq!(of(|b| double(b, 1, 1.0)), [9, 0, 0, 0, 0, 0, 0, 0xf0, 0x3f]);
-        assert_eq!(of(|b| { string(b, 1, ""); integer(b, 1, 0); double(b, 1, 0.0); packed(b, 1, [].into_iter()) }), []);
+        let left_out = of(|b| {
+            string(b, 1, "");
+            integer(b, 1, 0);
+            double(b, 1, 0.0);
+            packed(b, 1, [].into_iter());
+        });
+        assert!(left_out.is_empty());
         assert_eq!(of(|b| double(b, 1, -0.0)).len(), 9);
         assert_eq!(of(|b| integer(b, 1, -1)).len(), 11);
         assert_eq!([0, -1, 1, -2, -1338].map(zigzag), [0, 1, 2, 3, 2675]);

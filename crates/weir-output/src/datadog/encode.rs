@@ -21,7 +21,14 @@ pub enum Kind {
 }
 
 impl Kind {
-    const ALL: [Kind; 6] = [Kind::SeriesV2, Kind::SeriesV2Json, Kind::SeriesV1, Kind::Sketches, Kind::Checks, Kind::Events];
+    const ALL: [Kind; 6] = [
+        Kind::SeriesV2,
+        Kind::SeriesV2Json,
+        Kind::SeriesV1,
+        Kind::Sketches,
+        Kind::Checks,
+        Kind::Events,
+    ];
 
     pub fn path(self) -> &'static str {
         match self {
@@ -49,15 +56,27 @@ impl Kind {
             Kind::Sketches => u32::MAX,
             _ => u32::try_from(points_max).unwrap_or(u32::MAX),
         };
-        Limits { compressed, uncompressed, count }
+        Limits {
+            compressed,
+            uncompressed,
+            count,
+        }
     }
 }
 
-const COMPRESSIONS: [Compression; 4] = [Compression::None, Compression::Zstd, Compression::Zlib, Compression::Gzip];
+const COMPRESSIONS: [Compression; 4] = [
+    Compression::None,
+    Compression::Zstd,
+    Compression::Zlib,
+    Compression::Gzip,
+];
 
 /// Kind and compression as one number.
 pub fn route(kind: Kind, compression: Compression) -> u16 {
-    let compression = COMPRESSIONS.iter().position(|other| *other == compression).expect("all are listed");
+    let compression = COMPRESSIONS
+        .iter()
+        .position(|other| *other == compression)
+        .expect("all are listed");
     kind as u16 | (compression as u16) << 8
 }
 
@@ -85,12 +104,24 @@ impl DatadogEncoder {
     pub fn new(settings: &DatadogSettings, expansion: Arc<Expansion>) -> Self {
         let compression = (settings.compression, settings.compression_level);
         let assembler = |kind: Kind, class, head: &[u8], separator: &[u8], tail: &[u8]| {
-            let frame = Frame { head: head.to_vec(), separator: separator.to_vec(), tail: tail.to_vec() };
-            Assembler::new(route(kind, compression.0), class, kind.limits(settings.points_per_payload_max), frame, compression)
+            let frame = Frame {
+                head: head.to_vec(),
+                separator: separator.to_vec(),
+                tail: tail.to_vec(),
+            };
+            Assembler::new(
+                route(kind, compression.0),
+                class,
+                kind.limits(settings.points_per_payload_max),
+                frame,
+                compression,
+            )
         };
         let series = match settings.series_format {
             SeriesFormat::V2 => assembler(Kind::SeriesV2, Class::Points, b"", b"", b""),
-            SeriesFormat::V2Json => assembler(Kind::SeriesV2Json, Class::Points, b"{\"series\":[", b",", b"]}"),
+            SeriesFormat::V2Json => {
+                assembler(Kind::SeriesV2Json, Class::Points, b"{\"series\":[", b",", b"]}")
+            }
             SeriesFormat::V1 => assembler(Kind::SeriesV1, Class::Points, b"{\"series\":[", b",", b"]}"),
         };
         let suffixes = expansion.suffixes().count() as u32;
@@ -114,25 +145,65 @@ impl DatadogEncoder {
             Some(_) => Origin::Jmx,
             None => Origin::Dogstatsd,
         };
-        let head = Head { host: series.host(), tags: &tags, timestamp: series.timestamp(), origin };
-        let interval = series.interval();
-        let point = |suffix, kind, value| Point { head, name: series.name(), suffix, kind, value, interval };
+        let head = Head {
+            host: series.host(),
+            tags: &tags,
+            timestamp: series.timestamp(),
+            origin,
+        };
+        let interval = series.interval().max(1);
+        let gauge = Point {
+            head,
+            name: series.name(),
+            suffix: "",
+            kind: PointKind::Gauge,
+            value: 0.0,
+            interval,
+        };
         match series.value() {
-            Value::Counter(sum) => self.add_point(&point("", PointKind::Rate, sum / f64::from(interval.max(1))), out),
-            Value::Gauge(value) => self.add_point(&point("", PointKind::Gauge, value), out),
-            Value::Set(set) => self.add_point(&point("", PointKind::Gauge, set.cardinality() as f64), out),
+            Value::Counter(sum) => self.add_point(
+                &Point {
+                    kind: PointKind::Rate,
+                    value: sum / f64::from(interval),
+                    ..gauge
+                },
+                out,
+            ),
+            Value::Gauge(value) => self.add_point(&Point { value, ..gauge }, out),
+            Value::Set(set) => self.add_point(
+                &Point {
+                    value: set.cardinality() as f64,
+                    ..gauge
+                },
+                out,
+            ),
             Value::Histogram(histogram) => {
                 let expansion = self.expansion.clone();
-                expansion.points(histogram, interval.max(1), series.suffix_mask(), |suffix, kind, value| {
-                    let kind = match kind {
-                        PointType::Rate => PointKind::Rate,
-                        PointType::Gauge => PointKind::Gauge,
-                    };
-                    self.add_point(&point(suffix, kind, value), out);
-                });
+                expansion.points(
+                    histogram,
+                    interval,
+                    series.suffix_mask(),
+                    |suffix, kind, value| {
+                        let kind = match kind {
+                            PointType::Rate => PointKind::Rate,
+                            PointType::Gauge => PointKind::Gauge,
+                        };
+                        self.add_point(
+                            &Point {
+                                suffix,
+                                kind,
+                                value,
+                                ..gauge
+                            },
+                            out,
+                        );
+                    },
+                );
             }
             Value::Distribution(sketch) if sketch.is_empty() => {}
-            Value::Distribution(sketch) if !sketch.sum().is_finite() => out.dropped(Reason::NotFinite, Class::Points, 1),
+            Value::Distribution(sketch) if !sketch.sum().is_finite() => {
+                out.dropped(Reason::NotFinite, Class::Points, 1)
+            }
             Value::Distribution(sketch) => {
                 self.item.clear();
                 series::sketch(&mut self.item, &head, series.name(), sketch);
@@ -141,7 +212,11 @@ impl DatadogEncoder {
         }
     }
 
-    fn add_point<'t, T: Iterator<Item = &'t str> + Clone>(&mut self, point: &Point<'_, T>, out: &mut Encoded) {
+    fn add_point<'t, T: Iterator<Item = &'t str> + Clone>(
+        &mut self,
+        point: &Point<'_, T>,
+        out: &mut Encoded,
+    ) {
         if !point.value.is_finite() {
             return out.dropped(Reason::NotFinite, Class::Points, 1);
         }
@@ -161,7 +236,13 @@ impl DatadogEncoder {
         series::text(item, &check.name);
         item.extend_from_slice(b",\"host_name\":");
         series::text(item, check.host.as_deref().unwrap_or(hostname));
-        series::write(item, format_args!(",\"timestamp\":{},\"status\":{},\"message\":", check.timestamp, check.status as u8));
+        series::write(
+            item,
+            format_args!(
+                ",\"timestamp\":{},\"status\":{},\"message\":",
+                check.timestamp, check.status as u8
+            ),
+        );
         series::text(item, &check.message);
         item.extend_from_slice(b",\"tags\":");
         series::texts(item, check.tags.iter().map(String::as_str));
@@ -180,9 +261,19 @@ impl DatadogEncoder {
             let mut tail = b"]},\"internalHostname\":".to_vec();
             series::text(&mut tail, &batch.hostname);
             tail.push(b'}');
-            let frame = Frame { head, separator: b",".to_vec(), tail };
+            let frame = Frame {
+                head,
+                separator: b",".to_vec(),
+                tail,
+            };
             let (limits, compression) = self.events_route;
-            let mut assembler = Assembler::new(route(Kind::Events, compression.0), Class::Events, limits, frame, compression);
+            let mut assembler = Assembler::new(
+                route(Kind::Events, compression.0),
+                Class::Events,
+                limits,
+                frame,
+                compression,
+            );
             for event in group {
                 self.item.clear();
                 write_event(&mut self.item, event, &batch.hostname);
@@ -194,7 +285,11 @@ impl DatadogEncoder {
 }
 
 fn source_type(event: &EventRecord) -> &str {
-    if event.source_type.is_empty() { "api" } else { &event.source_type }
+    if event.source_type.is_empty() {
+        "api"
+    } else {
+        &event.source_type
+    }
 }
 
 fn write_event(item: &mut Vec<u8>, event: &EventRecord, hostname: &str) {

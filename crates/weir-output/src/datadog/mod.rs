@@ -14,7 +14,9 @@ use weir_aggregate::Expansion;
 pub use encode::{DatadogEncoder, Kind, parse_route, route};
 
 use crate::compress::Compressor;
-use crate::delivery::{BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport};
+use crate::delivery::{
+    BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport,
+};
 use crate::http::{self, Answer};
 use crate::settings::{DatadogSettings, Secret};
 
@@ -26,19 +28,28 @@ const PAYLOAD_VERSION: &str = "5.0.215";
 const VALIDATION_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Starts the output on the current tokio runtime. Fails with a sentence that names the setting or the path.
-pub fn start(name: &str, settings: &DatadogSettings, expansion: Arc<Expansion>, surroundings: &Surroundings) -> Result<Delivery, String> {
+pub fn start(
+    name: &str,
+    settings: &DatadogSettings,
+    expansion: Arc<Expansion>,
+    surroundings: &Surroundings,
+) -> Result<Delivery, String> {
     let client = http::client(&settings.delivery, &format!("weir/{VERSION}"))?;
     let mut endpoints: Vec<Endpoint> = Vec::new();
     let base = settings.base_url();
     let first = std::iter::once((base.as_str(), &settings.api_key, "api_key"));
-    let more = settings.additional_endpoints.iter().flat_map(|(url, keys)| keys.iter().map(move |key| (url.as_str(), key, "additional_endpoints")));
+    let more = settings.additional_endpoints.iter().flat_map(|(url, keys)| {
+        keys.iter()
+            .map(move |key| (url.as_str(), key, "additional_endpoints"))
+    });
     for (url, key, setting) in first.chain(more) {
         let base = url.trim_end_matches('/');
         let directory = directory(base, key);
         if endpoints.iter().any(|known| known.directory == directory) {
             continue;
         }
-        let header = http::secret_header(key.expose().trim()).map_err(|why| format!("{setting}: the key {why}"))?;
+        let header =
+            http::secret_header(key.expose().trim()).map_err(|why| format!("{setting}: the key {why}"))?;
         let transport = Intake {
             base: base.to_owned(),
             client: client.clone(),
@@ -49,11 +60,22 @@ pub fn start(name: &str, settings: &DatadogSettings, expansion: Arc<Expansion>, 
             key_state: Mutex::new(KeyState::Unknown),
         };
         let label = format!("{} key {}", http::shown_url(base), key.redacted());
-        endpoints.push(Endpoint { label, directory, transport: Arc::new(transport) });
+        endpoints.push(Endpoint {
+            label,
+            directory,
+            transport: Arc::new(transport),
+        });
     }
     let encoder = Box::new(DatadogEncoder::new(settings, expansion));
     // The intake takes points in any order, so what is new goes first.
-    let started = Delivery::start(name, &settings.delivery, Order::NewestFirst, encoder, endpoints, surroundings);
+    let started = Delivery::start(
+        name,
+        &settings.delivery,
+        Order::NewestFirst,
+        encoder,
+        endpoints,
+        surroundings,
+    );
     started.map_err(|error| error.to_string())
 }
 
@@ -65,10 +87,23 @@ fn directory(base: &str, key: &Secret) -> String {
     context.update(&[0]);
     context.update(key.expose().trim().as_bytes());
     let digest = context.finish();
-    let digest: String = digest.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest: String = digest.as_ref()[..8]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     let shown = http::shown_url(base);
     let host = shown.split_once("://").map_or(shown.as_str(), |(_, rest)| rest);
-    let host: String = host.chars().take(100).map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '_' }).collect();
+    let host: String = host
+        .chars()
+        .take(100)
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || c == '.' {
+                c
+            } else {
+                '_'
+            }
+        })
+        .collect();
     format!("{host}-{digest}")
 }
 
@@ -91,7 +126,13 @@ enum KeyState {
 }
 
 impl Intake {
-    async fn request(&self, method: Method, path: &str, headers: HeaderMap, body: bytes::Bytes) -> Result<Answer, String> {
+    async fn request(
+        &self,
+        method: Method,
+        path: &str,
+        headers: HeaderMap,
+        body: bytes::Bytes,
+    ) -> Result<Answer, String> {
         let url = format!("{}{path}", self.base);
         http::send(&self.client, method, &url, headers, body, self.clock.unix()).await
     }
@@ -99,14 +140,21 @@ impl Intake {
     fn set_key_state(&self, state: KeyState) {
         let mut current = self.key_state.lock().unwrap_or_else(PoisonError::into_inner);
         if *current != state && state == KeyState::Invalid {
-            tracing::warn!(endpoint = http::shown_url(&self.base), "the intake says that the API key is not valid");
+            tracing::warn!(
+                endpoint = http::shown_url(&self.base),
+                "the intake says that the API key is not valid"
+            );
         }
         *current = state;
     }
 
     fn headers(&self, kind: Kind, compression: crate::settings::Compression) -> HeaderMap {
         let mut headers = self.common_headers();
-        let content_type = if kind.is_protobuf() { "application/x-protobuf" } else { "application/json" };
+        let content_type = if kind.is_protobuf() {
+            "application/x-protobuf"
+        } else {
+            "application/json"
+        };
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
         if kind.is_protobuf() {
             headers.insert("dd-agent-payload", HeaderValue::from_static(PAYLOAD_VERSION));
@@ -132,9 +180,19 @@ impl Transport for Intake {
     fn send(&self, payload: Payload) -> BoxFuture<'_, Outcome> {
         Box::pin(async move {
             let Some((kind, compression)) = parse_route(payload.route) else {
-                return Outcome::Rejected { error: "the disk queue holds a payload of a newer version".into() };
+                return Outcome::Rejected {
+                    error: "the disk queue holds a payload of a newer version".into(),
+                };
             };
-            match self.request(Method::POST, kind.path(), self.headers(kind, compression), payload.body).await {
+            match self
+                .request(
+                    Method::POST,
+                    kind.path(),
+                    self.headers(kind, compression),
+                    payload.body,
+                )
+                .await
+            {
                 Ok(answer) => {
                     match answer.status {
                         200..300 => self.set_key_state(KeyState::Valid),
@@ -153,7 +211,12 @@ impl Transport for Intake {
         Box::pin(async move {
             loop {
                 let next = clock.now() + VALIDATION_INTERVAL;
-                let request = self.request(Method::GET, "/api/v1/validate", self.common_headers(), bytes::Bytes::new());
+                let request = self.request(
+                    Method::GET,
+                    "/api/v1/validate",
+                    self.common_headers(),
+                    bytes::Bytes::new(),
+                );
                 if let Ok(Ok(answer)) = tokio::time::timeout(self.timeout, request).await {
                     match answer.status {
                         200..300 => self.set_key_state(KeyState::Valid),
@@ -179,16 +242,41 @@ impl Transport for Intake {
 }
 
 fn outcome(kind: Kind, answer: Answer) -> Outcome {
-    let Answer { status, retry_after, message } = answer;
+    let Answer {
+        status,
+        retry_after,
+        message,
+    } = answer;
     let path = kind.path();
-    let text = |what: &str| if message.is_empty() { format!("{path}: {status} {what}") } else { format!("{path}: {status} {what}: {message}") };
+    let text = |what: &str| {
+        if message.is_empty() {
+            format!("{path}: {status} {what}")
+        } else {
+            format!("{path}: {status} {what}: {message}")
+        }
+    };
     match status {
         200..300 => Outcome::Delivered,
-        400 => Outcome::Rejected { error: text("refused as invalid") },
-        401 | 403 => Outcome::Rejected { error: text("refused: the API key is not accepted") },
-        413 => Outcome::Rejected { error: text("refused as too large") },
-        300..400 => Outcome::Retry { error: text("redirects, which is not followed, as the key must not reach another host"), after: retry_after },
-        429 => Outcome::Retry { error: text("asks to slow down"), after: retry_after },
-        _ => Outcome::Retry { error: text("failed"), after: retry_after },
+        400 => Outcome::Rejected {
+            error: text("refused as invalid"),
+        },
+        401 | 403 => Outcome::Rejected {
+            error: text("refused: the API key is not accepted"),
+        },
+        413 => Outcome::Rejected {
+            error: text("refused as too large"),
+        },
+        300..400 => Outcome::Retry {
+            error: text("redirects, which is not followed, as the key must not reach another host"),
+            after: retry_after,
+        },
+        429 => Outcome::Retry {
+            error: text("asks to slow down"),
+            after: retry_after,
+        },
+        _ => Outcome::Retry {
+            error: text("failed"),
+            after: retry_after,
+        },
     }
 }

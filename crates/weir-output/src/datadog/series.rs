@@ -39,7 +39,6 @@ const DEVICE: &str = "device:";
 const RESOURCE: &str = "dd.internal.resource:";
 
 /// What a series and a sketch have in common.
-#[derive(Clone, Copy)]
 pub struct Head<'a, T> {
     pub host: &'a str,
     pub tags: &'a T,
@@ -49,7 +48,6 @@ pub struct Head<'a, T> {
 }
 
 /// One point of one series.
-#[derive(Clone, Copy)]
 pub struct Point<'a, T> {
     pub head: Head<'a, T>,
     pub name: &'a str,
@@ -60,6 +58,20 @@ pub struct Point<'a, T> {
     /// Seconds.
     pub interval: u32,
 }
+
+// By hand, as a derivation would ask the same of the tags' iterator, which is only referred to.
+impl<T> Clone for Head<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Head<'_, T> {}
+impl<T> Clone for Point<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Point<'_, T> {}
 
 fn resource(tag: &str) -> Option<(&str, &str)> {
     tag.strip_prefix(RESOURCE)?.split_once(':')
@@ -80,8 +92,17 @@ fn metadata(buffer: &mut Vec<u8>, field: u32, origin: Origin) {
 }
 
 /// One element of a MetricPayload, its field tag included: payloads are their concatenation.
-pub fn protobuf<'t, T: Iterator<Item = &'t str> + Clone>(buffer: &mut Vec<u8>, point: &Point<'_, T>, device_resource: bool) {
-    let Head { host, tags, timestamp, origin } = point.head;
+pub fn protobuf<'t, T: Iterator<Item = &'t str> + Clone>(
+    buffer: &mut Vec<u8>,
+    point: &Point<'_, T>,
+    device_resource: bool,
+) {
+    let Head {
+        host,
+        tags,
+        timestamp,
+        origin,
+    } = point.head;
     let named = |buffer: &mut Vec<u8>, kind: &str, name: &str| {
         protobuf::message(buffer, 1, |b| {
             protobuf::string(b, 1, kind);
@@ -93,7 +114,9 @@ pub fn protobuf<'t, T: Iterator<Item = &'t str> + Clone>(buffer: &mut Vec<u8>, p
         if let Some(device) = device(tags.clone()).filter(|_| device_resource) {
             named(b, "device", device);
         }
-        tags.clone().filter_map(resource).for_each(|(kind, name)| named(b, kind, name));
+        tags.clone()
+            .filter_map(resource)
+            .for_each(|(kind, name)| named(b, kind, name));
         if point.suffix.is_empty() {
             protobuf::string(b, 2, point.name);
         } else {
@@ -124,20 +147,37 @@ fn keeps(tag: &str, device_resource: bool) -> bool {
 }
 
 /// One element of the `series` array of the v2 endpoint's JSON form.
-pub fn json_v2<'t, T: Iterator<Item = &'t str> + Clone>(buffer: &mut Vec<u8>, point: &Point<'_, T>, device_resource: bool) {
-    let Head { host, tags, timestamp, .. } = point.head;
+pub fn json_v2<'t, T: Iterator<Item = &'t str> + Clone>(
+    buffer: &mut Vec<u8>,
+    point: &Point<'_, T>,
+    device_resource: bool,
+) {
+    let Head {
+        host,
+        tags,
+        timestamp,
+        ..
+    } = point.head;
     buffer.extend_from_slice(b"{\"metric\":");
     name(buffer, point);
     let kind = match point.kind {
         PointKind::Rate => 2,
         PointKind::Gauge => 3,
     };
-    write(buffer, format_args!(",\"type\":{kind},\"interval\":{},\"points\":[{{\"timestamp\":{timestamp},\"value\":", point.interval));
+    write(
+        buffer,
+        format_args!(
+            ",\"type\":{kind},\"interval\":{},\"points\":[{{\"timestamp\":{timestamp},\"value\":",
+            point.interval
+        ),
+    );
     number(buffer, point.value);
     buffer.extend_from_slice(b"}],\"resources\":[{\"type\":\"host\",\"name\":");
     text(buffer, host);
     buffer.push(b'}');
-    let device = device(tags.clone()).filter(|_| device_resource).map(|name| ("device", name));
+    let device = device(tags.clone())
+        .filter(|_| device_resource)
+        .map(|name| ("device", name));
     for (kind, name) in device.into_iter().chain(tags.clone().filter_map(resource)) {
         buffer.extend_from_slice(b",{\"type\":");
         text(buffer, kind);
@@ -151,8 +191,17 @@ pub fn json_v2<'t, T: Iterator<Item = &'t str> + Clone>(buffer: &mut Vec<u8>, po
 }
 
 /// One element of the `series` array of the v1 endpoint.
-pub fn json_v1<'t, T: Iterator<Item = &'t str> + Clone>(buffer: &mut Vec<u8>, point: &Point<'_, T>, device_resource: bool) {
-    let Head { host, tags, timestamp, .. } = point.head;
+pub fn json_v1<'t, T: Iterator<Item = &'t str> + Clone>(
+    buffer: &mut Vec<u8>,
+    point: &Point<'_, T>,
+    device_resource: bool,
+) {
+    let Head {
+        host,
+        tags,
+        timestamp,
+        ..
+    } = point.head;
     buffer.extend_from_slice(b"{\"metric\":");
     name(buffer, point);
     write(buffer, format_args!(",\"points\":[[{timestamp},"));
@@ -169,11 +218,22 @@ pub fn json_v1<'t, T: Iterator<Item = &'t str> + Clone>(buffer: &mut Vec<u8>, po
         PointKind::Rate => "rate",
         PointKind::Gauge => "gauge",
     };
-    write(buffer, format_args!(",\"type\":\"{kind}\",\"interval\":{},\"source_type_name\":\"System\"}}", point.interval));
+    write(
+        buffer,
+        format_args!(
+            ",\"type\":\"{kind}\",\"interval\":{},\"source_type_name\":\"System\"}}",
+            point.interval
+        ),
+    );
 }
 
 /// One element of a SketchPayload, its field tag included. Tags stay as they are: sketches have no resources.
-pub fn sketch<'t, T: Iterator<Item = &'t str> + Clone>(buffer: &mut Vec<u8>, head: &Head<'_, T>, metric: &str, sketch: &Sketch) {
+pub fn sketch<'t, T: Iterator<Item = &'t str> + Clone>(
+    buffer: &mut Vec<u8>,
+    head: &Head<'_, T>,
+    metric: &str,
+    sketch: &Sketch,
+) {
     let bins = sketch.bins();
     protobuf::message(buffer, 1, |b| {
         protobuf::string(b, 1, metric);

@@ -91,7 +91,11 @@ fn http_date(value: &str) -> Option<i64> {
         return None;
     }
     // Days since 1970 by the civil calendar: years begin in March, so that the leap day is the last.
-    let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let (y, m) = if month > 2 {
+        (year, month - 3)
+    } else {
+        (year - 1, month + 9)
+    };
     let days = y * 365 + y / 4 - y / 100 + y / 400 + (m * 153 + 2) / 5 + day - 1 - 719_468;
     Some(days * 86_400 + hour * 3600 + minute * 60 + second)
 }
@@ -123,7 +127,10 @@ mod tests {
             let mut backoff = Backoff::new(&settings(), seed);
             for full in [4.0, 8.0, 16.0, 32.0, 64.0, 64.0, 64.0] {
                 let wait = backoff.failed(None).as_secs_f64();
-                assert!((full / 2.0..=full).contains(&wait), "seed {seed}: {wait} of {full}");
+                assert!(
+                    (full / 2.0..=full).contains(&wait),
+                    "seed {seed}: {wait} of {full}"
+                );
             }
             // Each success makes up for two of the six failures that count.
             backoff.succeeded();
@@ -134,10 +141,15 @@ mod tests {
 
     #[test]
     fn waits_of_many_agents_spread() {
-        let waits: Vec<f64> = (0..1000).map(|seed| Backoff::new(&settings(), seed).failed(None).as_secs_f64()).collect();
+        let waits: Vec<f64> = (0..1000)
+            .map(|seed| Backoff::new(&settings(), seed).failed(None).as_secs_f64())
+            .collect();
         for quarter in 0..4 {
             let low = 2.0 + f64::from(quarter) * 0.5;
-            let n = waits.iter().filter(|wait| (low..low + 0.5).contains(*wait)).count();
+            let n = waits
+                .iter()
+                .filter(|wait| (low..low + 0.5).contains(*wait))
+                .count();
             assert!((150..350).contains(&n), "{n} waits from {low} s");
         }
     }
@@ -145,10 +157,24 @@ mod tests {
     #[test]
     fn the_backend_may_ask_for_more_but_not_for_ever() {
         let mut backoff = Backoff::new(&settings(), 1);
-        assert_eq!(backoff.failed(Some(Duration::from_secs(100))), Duration::from_secs(100));
-        assert_eq!(backoff.failed(Some(Duration::from_secs(1 << 40))), RETRY_AFTER_MAX);
-        let mut reset = Backoff::new(&DeliverySettings { recovery_reset: true, ..settings() }, 1);
-        (0..5).for_each(|_| drop(reset.failed(None)));
+        assert_eq!(
+            backoff.failed(Some(Duration::from_secs(100))),
+            Duration::from_secs(100)
+        );
+        assert_eq!(
+            backoff.failed(Some(Duration::from_secs(1 << 40))),
+            RETRY_AFTER_MAX
+        );
+        let mut reset = Backoff::new(
+            &DeliverySettings {
+                recovery_reset: true,
+                ..settings()
+            },
+            1,
+        );
+        for _ in 0..5 {
+            reset.failed(None);
+        }
         reset.succeeded();
         assert!(reset.failed(None) <= Duration::from_secs(4));
     }
@@ -167,7 +193,11 @@ mod tests {
             ("", None),
         ];
         for (value, seconds) in cases {
-            assert_eq!(retry_after(value, 784_111_740), seconds.map(Duration::from_secs), "{value:?}");
+            assert_eq!(
+                retry_after(value, 784_111_740),
+                seconds.map(Duration::from_secs),
+                "{value:?}"
+            );
         }
     }
 }

@@ -11,8 +11,13 @@ pub struct Clock(Inner);
 
 #[derive(Clone, Debug)]
 enum Inner {
-    System { start: Instant },
-    Driven { unix: i64, now: watch::Receiver<Duration> },
+    System {
+        start: Instant,
+    },
+    Driven {
+        unix: i64,
+        now: watch::Receiver<Duration>,
+    },
 }
 
 /// Moves a driven clock.
@@ -22,7 +27,9 @@ pub struct Driver(Arc<watch::Sender<Duration>>);
 impl Clock {
     /// The machine's clocks.
     pub fn system() -> Self {
-        Self(Inner::System { start: Instant::now() })
+        Self(Inner::System {
+            start: Instant::now(),
+        })
     }
 
     /// A clock that stands at `unix` seconds until its driver moves it.

@@ -115,11 +115,26 @@ pub struct DiskQueue {
 impl DiskQueue {
     /// Opens or creates the queue. Fails with a sentence that names the path.
     pub fn open(directory: &Path, bytes_max: u64, age_max: i64) -> io::Result<(Self, Found)> {
-        let named = |error: io::Error, path: &Path| io::Error::new(error.kind(), format!("disk queue {}: {error}", path.display()));
+        let named = |error: io::Error, path: &Path| {
+            io::Error::new(error.kind(), format!("disk queue {}: {error}", path.display()))
+        };
         std::fs::create_dir_all(directory).map_err(|e| named(e, directory))?;
         let lock_path = directory.join("lock");
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path).map_err(|e| named(e, &lock_path))?;
-        lock.try_lock().map_err(|e| named(io::Error::new(io::ErrorKind::WouldBlock, format!("in use by another process ({e})")), directory))?;
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&lock_path)
+            .map_err(|e| named(e, &lock_path))?;
+        lock.try_lock().map_err(|e| {
+            named(
+                io::Error::new(
+                    io::ErrorKind::WouldBlock,
+                    format!("in use by another process ({e})"),
+                ),
+                directory,
+            )
+        })?;
         let mut queue = Self {
             directory: directory.to_owned(),
             bytes_max,
@@ -136,19 +151,25 @@ impl DiskQueue {
         let mut numbers = Vec::new();
         for entry in std::fs::read_dir(directory).map_err(|e| named(e, directory))? {
             let name = entry?.file_name();
-            let Some((stem, extension)) = name.to_str().and_then(|name| name.split_once('.')) else { continue };
+            let Some((stem, extension)) = name.to_str().and_then(|name| name.split_once('.')) else {
+                continue;
+            };
             let Ok(number) = stem.parse::<u64>() else { continue };
             match extension {
                 "q" => numbers.push(number),
                 // Left over when the process died between removing the two files.
-                "ack" if !queue.path(number, "q").exists() => drop(std::fs::remove_file(queue.path(number, "ack"))),
+                "ack" if !queue.path(number, "q").exists() => {
+                    drop(std::fs::remove_file(queue.path(number, "ack")))
+                }
                 _ => {}
             }
         }
         numbers.sort_unstable();
         for number in numbers {
             queue.next_segment = number + 1;
-            queue.load(number, &mut found).map_err(|e| named(e, &queue.path(number, "q")))?;
+            queue
+                .load(number, &mut found)
+                .map_err(|e| named(e, &queue.path(number, "q")))?;
         }
         found.restored = queue.cold;
         Ok((queue, found))
@@ -166,13 +187,23 @@ impl DiskQueue {
 
     /// When the oldest record that is only on disk was created, Unix seconds.
     pub fn oldest_cold(&self) -> Option<i64> {
-        let waiting = |segment: &Segment| segment.records.iter().filter(|r| r.state == State::Cold).map(|r| i64::from(r.created)).min();
+        let waiting = |segment: &Segment| {
+            segment
+                .records
+                .iter()
+                .filter(|r| r.state == State::Cold)
+                .map(|r| i64::from(r.created))
+                .min()
+        };
         self.segments.values().filter(|s| s.cold > 0).find_map(waiting)
     }
 
     /// Bytes of memory for the index.
     pub fn heap_bytes(&self) -> usize {
-        self.segments.values().map(|s| size_of::<Segment>() + s.records.capacity() * size_of::<Record>()).sum()
+        self.segments
+            .values()
+            .map(|s| size_of::<Segment>() + s.records.capacity() * size_of::<Record>())
+            .sum()
     }
 
     /// Appends a payload that is also in memory. After an error nothing was added, and the caller keeps it in memory.
@@ -180,7 +211,10 @@ impl DiskQueue {
     pub fn append(&mut self, payload: &Payload, evicted: &mut Evicted) -> io::Result<RecordId> {
         let size = RECORD_HEAD as u64 + payload.body.len() as u64;
         if size + SEGMENT_HEAD > self.bytes_max || payload.body.len() as u64 > u64::from(BODY_MAX) {
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "the payload alone is larger than the disk queue"));
+            return Err(io::Error::new(
+                io::ErrorKind::FileTooLarge,
+                "the payload alone is larger than the disk queue",
+            ));
         }
         self.expire(payload.created, evicted);
         let current = self.writer.as_ref().map(|(number, _)| *number);
@@ -190,7 +224,9 @@ impl DiskQueue {
             self.close_writer();
         }
         while self.bytes + size + SEGMENT_HEAD > self.bytes_max {
-            let Some(oldest) = self.segments.keys().next().copied() else { break };
+            let Some(oldest) = self.segments.keys().next().copied() else {
+                break;
+            };
             evicted.full += self.remove_segment(oldest);
         }
         let result = self.write_record(payload, size);
@@ -207,7 +243,10 @@ impl DiskQueue {
         }
         let (number, file) = self.writer.as_mut().expect("just started");
         let number = *number;
-        let segment = self.segments.get_mut(&number).expect("the writer's segment exists");
+        let segment = self
+            .segments
+            .get_mut(&number)
+            .expect("the writer's segment exists");
         let record = Record {
             offset: segment.bytes as u32,
             length: payload.body.len() as u32,
@@ -227,13 +266,20 @@ impl DiskQueue {
         segment.newest = segment.newest.max(payload.created);
         segment.not_done += 1;
         segment.records.push(record);
-        Ok(RecordId { segment: number, index: segment.records.len() as u32 - 1 })
+        Ok(RecordId {
+            segment: number,
+            index: segment.records.len() as u32 - 1,
+        })
     }
 
     fn undo_write(&mut self) {
-        let Some((number, file)) = &mut self.writer else { return };
+        let Some((number, file)) = &mut self.writer else {
+            return;
+        };
         let whole = self.segments[number].bytes;
-        let cut = file.set_len(whole).and_then(|()| file.seek(SeekFrom::Start(whole)));
+        let cut = file
+            .set_len(whole)
+            .and_then(|()| file.seek(SeekFrom::Start(whole)));
         if cut.is_err() {
             self.close_writer();
         }
@@ -246,7 +292,9 @@ impl DiskQueue {
 
     /// The payload's memory is about to go; from now on it waits on disk alone. False when it is no longer there.
     pub fn chill(&mut self, id: RecordId) -> bool {
-        let Some((segment, record)) = self.record(id) else { return false };
+        let Some((segment, record)) = self.record(id) else {
+            return false;
+        };
         if record.state != State::Hot {
             return false;
         }
@@ -260,7 +308,9 @@ impl DiskQueue {
     /// Done with, delivered or dropped: it will not be read again, by this process or a later one.
     pub fn acknowledge(&mut self, id: RecordId) -> io::Result<()> {
         let path = self.path(id.segment, "ack");
-        let Some((segment, record)) = self.record(id) else { return Ok(()) };
+        let Some((segment, record)) = self.record(id) else {
+            return Ok(());
+        };
         if record.state == State::Done {
             return Ok(());
         }
@@ -270,7 +320,12 @@ impl DiskQueue {
         segment.cold -= usize::from(cold);
         let finished = segment.not_done == 0;
         let mut result = Ok(());
-        if !finished || self.writer.as_ref().is_some_and(|(number, _)| *number == id.segment) {
+        if !finished
+            || self
+                .writer
+                .as_ref()
+                .is_some_and(|(number, _)| *number == id.segment)
+        {
             let segment = self.segments.get_mut(&id.segment).expect("looked up above");
             result = append_ack(segment, &path, id);
             if result.is_ok() {
@@ -281,7 +336,12 @@ impl DiskQueue {
         if cold {
             self.cold -= items;
         }
-        if finished && self.writer.as_ref().is_none_or(|(number, _)| *number != id.segment) {
+        if finished
+            && self
+                .writer
+                .as_ref()
+                .is_none_or(|(number, _)| *number != id.segment)
+        {
             self.remove_segment(id.segment);
         }
         result
@@ -290,13 +350,26 @@ impl DiskQueue {
     /// Reads the newest or oldest record that waits on disk alone; it is hot from then on.
     pub fn next(&mut self, newest_first: bool, now: i64) -> Next {
         let waiting = |(_, segment): &(&u64, &Segment)| segment.cold > 0;
-        let found = if newest_first { self.segments.iter().rev().find(waiting) } else { self.segments.iter().find(waiting) };
-        let Some((&number, segment)) = found else { return Next::Empty };
+        let found = if newest_first {
+            self.segments.iter().rev().find(waiting)
+        } else {
+            self.segments.iter().find(waiting)
+        };
+        let Some((&number, segment)) = found else {
+            return Next::Empty;
+        };
         let is_cold = |record: &Record| record.state == State::Cold;
-        let index = if newest_first { segment.records.iter().rposition(is_cold) } else { segment.records.iter().position(is_cold) };
+        let index = if newest_first {
+            segment.records.iter().rposition(is_cold)
+        } else {
+            segment.records.iter().position(is_cold)
+        };
         let Some(index) = index else { return Next::Empty };
         let record = segment.records[index];
-        let id = RecordId { segment: number, index: index as u32 };
+        let id = RecordId {
+            segment: number,
+            index: index as u32,
+        };
         if self.age_max > 0 && i64::from(record.created) + self.age_max < now {
             // A failed acknowledgement only means that a later process looks at the record again.
             drop(self.acknowledge(id));
@@ -308,8 +381,24 @@ impl DiskQueue {
                 segment.records[index].state = State::Hot;
                 segment.cold -= 1;
                 self.cold -= record.items();
-                let Record { route, class, count, created, .. } = record;
-                Next::Payload(id, Payload { id: 0, route, class, count, created: i64::from(created), body })
+                let Record {
+                    route,
+                    class,
+                    count,
+                    created,
+                    ..
+                } = record;
+                Next::Payload(
+                    id,
+                    Payload {
+                        id: 0,
+                        route,
+                        class,
+                        count,
+                        created: i64::from(created),
+                        body,
+                    },
+                )
             }
             Err(_) => {
                 drop(self.acknowledge(id));
@@ -342,7 +431,9 @@ impl DiskQueue {
         let body = bytes.slice(RECORD_HEAD..);
         // The head is compared as a whole with what it was when written or scanned, both checksums included.
         let body_checksum = &bytes[RECORD_HEAD - 8..RECORD_HEAD - 4];
-        if crc32fast::hash(&body).to_le_bytes() != body_checksum || head(number, record, &body)[..] != bytes[..RECORD_HEAD] {
+        if crc32fast::hash(&body).to_le_bytes() != body_checksum
+            || head(number, record, &body)[..] != bytes[..RECORD_HEAD]
+        {
             return Err(io::ErrorKind::InvalidData.into());
         }
         Ok(body)
@@ -360,7 +451,14 @@ impl DiskQueue {
             drop(std::fs::remove_file(path));
             return Err(error);
         }
-        let segment = Segment { bytes: SEGMENT_HEAD, newest: i64::MIN, records: Vec::new(), cold: 0, not_done: 0, acks: None };
+        let segment = Segment {
+            bytes: SEGMENT_HEAD,
+            newest: i64::MIN,
+            records: Vec::new(),
+            cold: 0,
+            not_done: 0,
+            acks: None,
+        };
         self.bytes += SEGMENT_HEAD;
         self.segments.insert(number, segment);
         self.writer = Some((number, file));
@@ -368,7 +466,9 @@ impl DiskQueue {
     }
 
     fn close_writer(&mut self) {
-        let Some((number, file)) = self.writer.take() else { return };
+        let Some((number, file)) = self.writer.take() else {
+            return;
+        };
         // Best effort: a closed segment is only read from now on.
         drop(file.sync_data());
         if self.segments[&number].not_done == 0 {
@@ -378,14 +478,25 @@ impl DiskQueue {
 
     /// Removes a segment's files; returns what was waiting in it on disk alone.
     fn remove_segment(&mut self, number: u64) -> Items {
-        if self.writer.as_ref().is_some_and(|(current, _)| *current == number) {
+        if self
+            .writer
+            .as_ref()
+            .is_some_and(|(current, _)| *current == number)
+        {
             self.writer = None;
         }
-        let Some(segment) = self.segments.remove(&number) else { return Items::default() };
+        let Some(segment) = self.segments.remove(&number) else {
+            return Items::default();
+        };
         self.bytes -= segment.bytes;
         drop(std::fs::remove_file(self.path(number, "q")));
         drop(std::fs::remove_file(self.path(number, "ack")));
-        let waiting: Items = segment.records.iter().filter(|r| r.state == State::Cold).map(Record::items).sum();
+        let waiting: Items = segment
+            .records
+            .iter()
+            .filter(|r| r.state == State::Cold)
+            .map(Record::items)
+            .sum();
         self.cold -= waiting;
         waiting
     }
@@ -409,12 +520,23 @@ impl DiskQueue {
             }
             return std::fs::rename(&path, path.with_extension("unreadable"));
         }
-        let mut segment = Segment { bytes: SEGMENT_HEAD, newest: i64::MIN, records: Vec::new(), cold: 0, not_done: 0, acks: None };
+        let mut segment = Segment {
+            bytes: SEGMENT_HEAD,
+            newest: i64::MIN,
+            records: Vec::new(),
+            cold: 0,
+            not_done: 0,
+            acks: None,
+        };
         let mut bytes = [0; RECORD_HEAD];
         while segment.bytes < length {
-            let read = file.seek(SeekFrom::Start(segment.bytes)).and_then(|_| file.read_exact(&mut bytes));
+            let read = file
+                .seek(SeekFrom::Start(segment.bytes))
+                .and_then(|_| file.read_exact(&mut bytes));
             let record = read.ok().and_then(|()| parse_head(number, segment.bytes, &bytes));
-            let Some(record) = record.filter(|r| segment.bytes + RECORD_HEAD as u64 + u64::from(r.length) <= length) else {
+            let Some(record) =
+                record.filter(|r| segment.bytes + RECORD_HEAD as u64 + u64::from(r.length) <= length)
+            else {
                 found.unreadable_bytes += length - segment.bytes;
                 // Torn by the death of a process, or damaged: nothing after it can be told apart.
                 file.set_len(segment.bytes)?;
@@ -497,7 +619,10 @@ fn parse_head(segment: u64, offset: u64, bytes: &[u8; RECORD_HEAD]) -> Option<Re
     let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
     let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
     let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-    if crc32fast::hash(&bytes[..32]) != u32_at(32) || u64_at(20) != (segment.rotate_left(32) ^ offset) || u32_at(0) > BODY_MAX {
+    if crc32fast::hash(&bytes[..32]) != u32_at(32)
+        || u64_at(20) != (segment.rotate_left(32) ^ offset)
+        || u32_at(0) > BODY_MAX
+    {
         return None;
     }
     Some(Record {
@@ -535,8 +660,17 @@ mod tests {
     const NOW: i64 = 1_700_000_000;
 
     fn payload(n: u32, size: usize) -> Payload {
-        let body: Vec<u8> = (0..size).map(|i| (i as u32).wrapping_mul(n + 7).to_le_bytes()[1]).collect();
-        Payload { id: 0, route: 3, class: Class::Points, count: n, created: NOW + i64::from(n), body: body.into() }
+        let body: Vec<u8> = (0..size)
+            .map(|i| (i as u32).wrapping_mul(n + 7).to_le_bytes()[1])
+            .collect();
+        Payload {
+            id: 0,
+            route: 3,
+            class: Class::Points,
+            count: n,
+            created: NOW + i64::from(n),
+            body: body.into(),
+        }
     }
 
     fn open(directory: &Path, bytes_max: u64, age_max: i64) -> (DiskQueue, Found) {
@@ -563,7 +697,11 @@ mod tests {
     }
 
     fn segments(directory: &Path) -> Vec<PathBuf> {
-        let mut paths: Vec<PathBuf> = std::fs::read_dir(directory).unwrap().map(|e| e.unwrap().path()).filter(|p| p.extension().is_some_and(|e| e == "q")).collect();
+        let mut paths: Vec<PathBuf> = std::fs::read_dir(directory)
+            .unwrap()
+            .map(|e| e.unwrap().path())
+            .filter(|p| p.extension().is_some_and(|e| e == "q"))
+            .collect();
         paths.sort();
         paths
     }
@@ -576,15 +714,30 @@ mod tests {
         let ids: Vec<RecordId> = (0..10).map(|n| append(&mut queue, &payload(n, 100))).collect();
         queue.acknowledge(ids[3]).unwrap();
         queue.acknowledge(ids[3]).unwrap();
-        assert!(matches!(queue.next(true, NOW), Next::Empty), "hot records are not read");
+        assert!(
+            matches!(queue.next(true, NOW), Next::Empty),
+            "hot records are not read"
+        );
         drop(queue);
         let (mut queue, found) = open(directory.path(), 1 << 20, 0);
-        assert_eq!(found, Found { restored: Items { points: 42, ..Items::default() }, unreadable_bytes: 0 });
+        assert_eq!(
+            found,
+            Found {
+                restored: Items {
+                    points: 42,
+                    ..Items::default()
+                },
+                unreadable_bytes: 0
+            }
+        );
         assert_eq!(queue.oldest_cold(), Some(NOW));
         assert_eq!(drain(&mut queue, true), [9, 8, 7, 6, 5, 4, 2, 1, 0]);
         assert_eq!((queue.cold(), queue.bytes()), (Items::default(), 0));
         drop(queue);
-        assert!(segments(directory.path()).is_empty(), "what is done with leaves no file");
+        assert!(
+            segments(directory.path()).is_empty(),
+            "what is done with leaves no file"
+        );
     }
 
     #[test]
@@ -606,14 +759,20 @@ mod tests {
         for n in 0..200 {
             let id = queue.append(&payload(n, 1000), &mut evicted).unwrap();
             assert!(queue.chill(id));
-            let on_disk: u64 = segments(directory.path()).iter().map(|p| p.metadata().unwrap().len()).sum();
+            let on_disk: u64 = segments(directory.path())
+                .iter()
+                .map(|p| p.metadata().unwrap().len())
+                .sum();
             assert!(queue.bytes() <= 64 << 10 && on_disk <= 64 << 10);
         }
         let kept = drain(&mut queue, false);
         assert!(kept.len() > 40, "{} records kept", kept.len());
         assert_eq!(kept, (200 - kept.len() as u32..200).collect::<Vec<_>>());
         let produced: u64 = (0..200).sum();
-        assert_eq!(evicted.full.points + kept.iter().map(|n| u64::from(*n)).sum::<u64>(), produced);
+        assert_eq!(
+            evicted.full.points + kept.iter().map(|n| u64::from(*n)).sum::<u64>(),
+            produced
+        );
         let error = queue.append(&payload(1, 70 << 10), &mut evicted).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
     }
@@ -652,12 +811,24 @@ mod tests {
             std::fs::write(&path, &whole[..length]).unwrap();
             let (mut queue, found) = open(directory.path(), 1 << 20, 0);
             let expected = ends.iter().filter(|end| **end <= length as u64).count() as u32;
-            let last_end = if expected == 0 { SEGMENT_HEAD.min(length as u64) } else { ends[expected as usize - 1] };
-            let torn = if (length as u64) < SEGMENT_HEAD { length as u64 } else { length as u64 - last_end };
+            let last_end = if expected == 0 {
+                SEGMENT_HEAD.min(length as u64)
+            } else {
+                ends[expected as usize - 1]
+            };
+            let torn = if (length as u64) < SEGMENT_HEAD {
+                length as u64
+            } else {
+                length as u64 - last_end
+            };
             assert_eq!(found.unreadable_bytes, torn, "cut at {length}");
             // Appending after a torn tail must not bring it back.
             append(&mut queue, &payload(77, 5));
-            assert_eq!(drain(&mut queue, false), (1..=expected).collect::<Vec<_>>(), "cut at {length}");
+            assert_eq!(
+                drain(&mut queue, false),
+                (1..=expected).collect::<Vec<_>>(),
+                "cut at {length}"
+            );
             drop(queue);
             for rest in std::fs::read_dir(directory.path()).unwrap() {
                 drop(std::fs::remove_file(rest.unwrap().path()));
@@ -670,7 +841,9 @@ mod tests {
     fn damaged_at_every_byte() {
         let directory = tempfile::tempdir().unwrap();
         let (mut queue, _) = open(directory.path(), 1 << 20, 0);
-        (1..4).for_each(|n| drop(append(&mut queue, &payload(n, 20))));
+        for n in 1..4 {
+            append(&mut queue, &payload(n, 20));
+        }
         drop(queue);
         let path = segments(directory.path())[0].clone();
         let whole = std::fs::read(&path).unwrap();
@@ -693,7 +866,10 @@ mod tests {
                 }
             }
             assert!(delivered < 6, "byte {at}");
-            assert!(corrupt > 0 || found.unreadable_bytes > 0, "byte {at}: the damage is reported");
+            assert!(
+                corrupt > 0 || found.unreadable_bytes > 0,
+                "byte {at}: the damage is reported"
+            );
             drop(queue);
             for rest in std::fs::read_dir(directory.path()).unwrap() {
                 drop(std::fs::remove_file(rest.unwrap().path()));
@@ -714,7 +890,9 @@ mod tests {
         bytes.extend_from_slice(&ack_bytes(1, 2)[..5]);
         std::fs::write(&acks, bytes).unwrap();
         let (mut queue, _) = open(directory.path(), 1 << 20, 0);
-        let Next::Payload(id, first) = queue.next(false, NOW) else { panic!("three are left") };
+        let Next::Payload(id, first) = queue.next(false, NOW) else {
+            panic!("three are left")
+        };
         assert_eq!(first.count, 0);
         queue.acknowledge(id).unwrap();
         drop(queue);
@@ -726,7 +904,9 @@ mod tests {
     fn one_process_at_a_time() {
         let directory = tempfile::tempdir().unwrap();
         let _first = open(directory.path(), 1 << 20, 0);
-        let error = DiskQueue::open(directory.path(), 1 << 20, 0).unwrap_err().to_string();
+        let error = DiskQueue::open(directory.path(), 1 << 20, 0)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("in use by another process"), "{error}");
         let file = tempfile::NamedTempFile::new().unwrap();
         let error = DiskQueue::open(file.path(), 1 << 20, 0).unwrap_err().to_string();

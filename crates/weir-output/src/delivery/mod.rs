@@ -94,9 +94,14 @@ impl Encoded {
 pub enum Outcome {
     Delivered,
     /// Try again, not before `after` if the backend said so.
-    Retry { error: String, after: Option<Duration> },
+    Retry {
+        error: String,
+        after: Option<Duration>,
+    },
     /// Trying again would change nothing.
-    Rejected { error: String },
+    Rejected {
+        error: String,
+    },
 }
 
 /// Sends payloads to one endpoint. Messages it returns are shown: no secrets in them.
@@ -276,25 +281,45 @@ impl EndpointStatus {
 
 impl OutputStatus {
     pub fn balances(&self) -> bool {
-        self.endpoints.iter().all(|endpoint| endpoint.balances(self.received))
+        self.endpoints
+            .iter()
+            .all(|endpoint| endpoint.balances(self.received))
     }
 }
 
 impl Delivery {
     /// Opens the disk queues and starts the tasks on the current tokio runtime.
-    pub fn start(name: &str, settings: &DeliverySettings, order: Order, encoder: Box<dyn Encode>, endpoints: Vec<Endpoint>, surroundings: &Surroundings) -> io::Result<Self> {
+    pub fn start(
+        name: &str,
+        settings: &DeliverySettings,
+        order: Order,
+        encoder: Box<dyn Encode>,
+        endpoints: Vec<Endpoint>,
+        surroundings: &Surroundings,
+    ) -> io::Result<Self> {
         let clock = surroundings.clock.clone();
         let memory_max = surroundings.memory_bytes_max / endpoints.len().max(1) as u64;
         let on_disk = !settings.disk_path.is_empty() && settings.disk_bytes_max > 0;
         let disk_max = settings.disk_bytes_max / endpoints.len().max(1) as u64;
         let mut queues = Vec::new();
-        let mut books = Books { received: Items::default(), inbox: Items::default(), open: Items::default(), dropped: Dropped::new(), endpoints: Vec::new(), encoder_failed: false };
+        let mut books = Books {
+            received: Items::default(),
+            inbox: Items::default(),
+            open: Items::default(),
+            dropped: Dropped::new(),
+            endpoints: Vec::new(),
+            encoder_failed: false,
+        };
         for endpoint in &endpoints {
             let mut disk = None;
-            let mut of_endpoint = EndpointBooks { since: clock.unix(), ..EndpointBooks::default() };
+            let mut of_endpoint = EndpointBooks {
+                since: clock.unix(),
+                ..EndpointBooks::default()
+            };
             if on_disk {
                 let directory = Path::new(&settings.disk_path).join(&endpoint.directory);
-                let (queue, found) = DiskQueue::open(&directory, disk_max, settings.disk_age_max.as_secs() as i64)?;
+                let (queue, found) =
+                    DiskQueue::open(&directory, disk_max, settings.disk_age_max.as_secs() as i64)?;
                 if !found.restored.is_zero() || found.unreadable_bytes > 0 {
                     tracing::info!(output = name, endpoint = endpoint.label, restored = ?found.restored, unreadable_bytes = found.unreadable_bytes, "disk queue opened");
                 }
@@ -323,7 +348,8 @@ impl Delivery {
             queued: queues.iter().map(|_| Notify::new()).collect(),
             queues,
         });
-        let transports: Vec<Arc<dyn Transport>> = endpoints.into_iter().map(|endpoint| endpoint.transport).collect();
+        let transports: Vec<Arc<dyn Transport>> =
+            endpoints.into_iter().map(|endpoint| endpoint.transport).collect();
         let mut tasks = JoinSet::new();
         let counter = encoder.counter();
         tasks.spawn(run_encoder(shared.clone(), encoder));
@@ -337,7 +363,13 @@ impl Delivery {
                 }
             });
         }
-        Ok(Self { name: name.to_owned(), shared, transports, counter, tasks: Mutex::new(tasks) })
+        Ok(Self {
+            name: name.to_owned(),
+            shared,
+            transports,
+            counter,
+            tasks: Mutex::new(tasks),
+        })
     }
 
     pub fn name(&self) -> &str {
@@ -349,7 +381,9 @@ impl Delivery {
     pub fn submit(&self, batch: &Arc<Batch>) {
         let shared = &self.shared;
         let items = (self.counter)(batch);
-        let is_full = |inbox: &mut Inbox| inbox.waiting.len() >= INBOX_BATCHES && !inbox.late && shared.stage() == Stage::Running;
+        let is_full = |inbox: &mut Inbox| {
+            inbox.waiting.len() >= INBOX_BATCHES && !inbox.late && shared.stage() == Stage::Running
+        };
         let inbox = lock(&shared.inbox);
         let waited = shared.room.wait_timeout_while(inbox, SUBMIT_WAIT, is_full);
         let (mut inbox, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -375,7 +409,9 @@ impl Delivery {
         let books = lock(&shared.books);
         let endpoint = |(index, of): (usize, &EndpointBooks)| {
             let mut dropped = books.dropped.clone();
-            of.dropped.iter().for_each(|(reason, items)| books::add_dropped(&mut dropped, *reason, *items));
+            of.dropped
+                .iter()
+                .for_each(|(reason, items)| books::add_dropped(&mut dropped, *reason, *items));
             EndpointStatus {
                 endpoint: shared.labels[index].clone(),
                 healthy: !of.failing,
@@ -403,7 +439,12 @@ impl Delivery {
             }
         };
         let endpoints: Vec<EndpointStatus> = books.endpoints.iter().enumerate().map(endpoint).collect();
-        OutputStatus { name: self.name.clone(), healthy: !books.encoder_failed && endpoints.iter().all(|e| e.healthy), received: books.received, endpoints }
+        OutputStatus {
+            name: self.name.clone(),
+            healthy: !books.encoder_failed && endpoints.iter().all(|e| e.healthy),
+            received: books.received,
+            endpoints,
+        }
     }
 
     /// Waits until the status satisfies `done`.
@@ -444,7 +485,10 @@ impl Delivery {
             books.inbox = Items::default();
             books.open = Items::default();
             books::add_dropped(&mut books.dropped, Reason::Shutdown, left);
-            queues.iter().enumerate().for_each(|(index, queue)| books.endpoints[index].copy_from(queue));
+            queues
+                .iter()
+                .enumerate()
+                .for_each(|(index, queue)| books.endpoints[index].copy_from(queue));
         });
         drop(closed.await);
     }
@@ -456,7 +500,8 @@ impl Shared {
     }
 
     fn advance(&self, stage: Stage) {
-        self.stage.send_modify(|now| *now = if stage > *now { stage } else { *now });
+        self.stage
+            .send_modify(|now| *now = if stage > *now { stage } else { *now });
         self.progress.notify_waiters();
     }
 
@@ -465,11 +510,21 @@ impl Shared {
         let created = self.clock.unix();
         let mut queues: Vec<MutexGuard<'_, Queue>> = self.queues.iter().map(lock).collect();
         for draft in encoded.payloads {
-            let payload = Payload { id: 0, route: draft.route, class: draft.class, count: draft.count, created, body: draft.body.into() };
+            let payload = Payload {
+                id: 0,
+                route: draft.route,
+                class: draft.class,
+                count: draft.count,
+                created,
+                body: draft.body.into(),
+            };
             queues.iter_mut().for_each(|queue| queue.push(payload.clone()));
         }
         if sync {
-            queues.iter_mut().filter(|queue| queue.has_disk()).for_each(|queue| queue.sync());
+            queues
+                .iter_mut()
+                .filter(|queue| queue.has_disk())
+                .for_each(|queue| queue.sync());
         }
         {
             let mut books = lock(&self.books);
@@ -492,14 +547,27 @@ impl Shared {
     fn note_disk_error(&self, books: &mut EndpointBooks, queue: &Queue, index: usize) {
         let endpoint = &self.labels[index];
         match (&books.disk_error, queue.disk_error()) {
-            (None, Some(error)) => tracing::warn!(output = self.name, endpoint, error, "the disk queue takes nothing; payloads wait in memory only"),
-            (Some(_), None) => tracing::info!(output = self.name, endpoint, "the disk queue takes payloads again"),
+            (None, Some(error)) => tracing::warn!(
+                output = self.name,
+                endpoint,
+                error,
+                "the disk queue takes nothing; payloads wait in memory only"
+            ),
+            (Some(_), None) => tracing::info!(
+                output = self.name,
+                endpoint,
+                "the disk queue takes payloads again"
+            ),
             _ => {}
         }
     }
 
     /// Works on one endpoint's queue and shows the result in the books. Off the runtime's threads where a disk is involved.
-    async fn with_queue<T: Send + 'static>(self: &Arc<Self>, index: usize, work: impl FnOnce(&mut Queue, &mut EndpointBooks) -> T + Send + 'static) -> T
+    async fn with_queue<T: Send + 'static>(
+        self: &Arc<Self>,
+        index: usize,
+        work: impl FnOnce(&mut Queue, &mut EndpointBooks) -> T + Send + 'static,
+    ) -> T
     where
         T: Default,
     {
@@ -676,7 +744,13 @@ async fn attempt(shared: Arc<Shared>, transport: Arc<dyn Transport>, payload: Pa
 }
 
 /// Enters an attempt's outcome in queue and books.
-async fn settle(shared: &Arc<Shared>, index: usize, payload: Payload, outcome: Outcome, retry_at: Option<Duration>) {
+async fn settle(
+    shared: &Arc<Shared>,
+    index: usize,
+    payload: Payload,
+    outcome: Outcome,
+    retry_at: Option<Duration>,
+) {
     let now = shared.clock.unix();
     let (output, endpoint) = (shared.name.clone(), shared.labels[index].clone());
     shared
@@ -696,7 +770,10 @@ async fn settle(shared: &Arc<Shared>, index: usize, payload: Payload, outcome: O
                     queue.rejected(payload.id);
                     books.turn(true, now);
                     books.attempts_failed += 1;
-                    books.last_error = Some(LastError { at: now, message: error });
+                    books.last_error = Some(LastError {
+                        at: now,
+                        message: error,
+                    });
                 }
                 Outcome::Retry { error, .. } => {
                     queue.failed(payload.id);
@@ -705,7 +782,10 @@ async fn settle(shared: &Arc<Shared>, index: usize, payload: Payload, outcome: O
                     }
                     books.turn(true, now);
                     books.attempts_failed += 1;
-                    books.last_error = Some(LastError { at: now, message: error });
+                    books.last_error = Some(LastError {
+                        at: now,
+                        message: error,
+                    });
                 }
             }
         })
@@ -715,8 +795,16 @@ async fn settle(shared: &Arc<Shared>, index: usize, payload: Payload, outcome: O
 
 /// Queues of endpoints that are no longer configured would otherwise lie there unnoticed.
 fn warn_of_strangers(name: &str, path: &Path, endpoints: &[Endpoint]) {
-    let known = |directory: &PathBuf| endpoints.iter().any(|endpoint| path.join(&endpoint.directory) == *directory);
-    let entries = std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+    let known = |directory: &PathBuf| {
+        endpoints
+            .iter()
+            .any(|endpoint| path.join(&endpoint.directory) == *directory)
+    };
+    let entries = std::fs::read_dir(path)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
     for stranger in entries.filter(|entry| entry.join("lock").is_file() && !known(entry)) {
         tracing::warn!(output = name, directory = %stranger.display(), "holds the queue of an endpoint or key that is no longer configured; delete it, or configure the endpoint again");
     }

@@ -105,10 +105,16 @@ impl Queue {
     /// Payloads in memory beyond the budget go: to disk where they are written down, else for good.
     fn make_room(&mut self) {
         while self.memory_bytes > self.memory_max && self.fresh.len() + self.retried.len() > 1 {
-            let oldest = if self.retried.is_empty() { self.fresh.pop_front() } else { self.retried.pop_front() };
+            let oldest = if self.retried.is_empty() {
+                self.fresh.pop_front()
+            } else {
+                self.retried.pop_front()
+            };
             let Some(entry) = oldest else { return };
             self.forget(&entry);
-            let on_disk = entry.record.is_some_and(|id| self.disk.as_mut().is_some_and(|disk| disk.chill(id)));
+            let on_disk = entry
+                .record
+                .is_some_and(|id| self.disk.as_mut().is_some_and(|disk| disk.chill(id)));
             if !on_disk {
                 add_dropped(&mut self.dropped, Reason::QueueFull, entry.payload.items());
             }
@@ -162,7 +168,10 @@ impl Queue {
                     payload.id = self.next_id;
                     self.next_id += 1;
                     self.memory_bytes += payload.body.len() as u64;
-                    return Some(Entry { payload, record: Some(id) });
+                    return Some(Entry {
+                        payload,
+                        record: Some(id),
+                    });
                 }
                 Next::Corrupt(items) => add_dropped(&mut self.dropped, Reason::Corrupt, items),
                 Next::TooOld(items) => add_dropped(&mut self.dropped, Reason::TooOld, items),
@@ -183,7 +192,9 @@ impl Queue {
     }
 
     fn finish(&mut self, id: u64) -> Items {
-        let Some(entry) = self.in_flight.remove(&id) else { return Items::default() };
+        let Some(entry) = self.in_flight.remove(&id) else {
+            return Items::default();
+        };
         self.memory_bytes -= entry.payload.body.len() as u64;
         if let (Some(disk), Some(record)) = (&mut self.disk, entry.record)
             && let Err(error) = disk.acknowledge(record)
@@ -196,7 +207,9 @@ impl Queue {
 
     /// The attempt failed and is to be repeated.
     pub fn failed(&mut self, id: u64) {
-        let Some(entry) = self.in_flight.remove(&id) else { return };
+        let Some(entry) = self.in_flight.remove(&id) else {
+            return;
+        };
         self.memory += entry.payload.items();
         let at = self.retried.partition_point(|other| other.payload.id < id);
         self.retried.insert(at, entry);
@@ -206,10 +219,17 @@ impl Queue {
     /// Ends the queue's life in this process: what is in memory alone is lost, the rest waits on disk.
     pub fn close(&mut self) {
         let in_flight = self.in_flight.drain().map(|(_, entry)| entry);
-        let entries: Vec<Entry> = self.retried.drain(..).chain(self.fresh.drain(..)).chain(in_flight).collect();
+        let entries: Vec<Entry> = self
+            .retried
+            .drain(..)
+            .chain(self.fresh.drain(..))
+            .chain(in_flight)
+            .collect();
         (self.memory_bytes, self.memory) = (0, Items::default());
         for entry in entries {
-            let on_disk = entry.record.is_some_and(|id| self.disk.as_mut().is_some_and(|disk| disk.chill(id)));
+            let on_disk = entry
+                .record
+                .is_some_and(|id| self.disk.as_mut().is_some_and(|disk| disk.chill(id)));
             if !on_disk {
                 add_dropped(&mut self.dropped, Reason::Shutdown, entry.payload.items());
             }
@@ -225,7 +245,12 @@ impl Queue {
     }
 
     pub fn lying(&self) -> Lying {
-        let entries = self.fresh.front().into_iter().chain(self.retried.front()).chain(self.in_flight.values());
+        let entries = self
+            .fresh
+            .front()
+            .into_iter()
+            .chain(self.retried.front())
+            .chain(self.in_flight.values());
         let oldest = entries.map(|entry| entry.payload.created).min();
         let disk = self.disk.as_ref();
         let oldest_cold = disk.and_then(DiskQueue::oldest_cold);
@@ -266,7 +291,14 @@ mod tests {
     const NOW: i64 = 1_700_000_000;
 
     fn payload(n: u32, size: usize) -> Payload {
-        Payload { id: 0, route: 0, class: Class::Points, count: n, created: NOW + i64::from(n), body: vec![n as u8; size].into() }
+        Payload {
+            id: 0,
+            route: 0,
+            class: Class::Points,
+            count: n,
+            created: NOW + i64::from(n),
+            body: vec![n as u8; size].into(),
+        }
     }
 
     fn disk(path: &Path, bytes_max: u64) -> Option<DiskQueue> {
@@ -332,7 +364,10 @@ mod tests {
         (1..=20).for_each(|n| queue.push(payload(n, 10)));
         let lying = queue.lying();
         assert!(lying.memory_bytes <= 45);
-        assert_eq!((points(lying.memory), points(lying.disk), lying.oldest), (17 + 18 + 19 + 20, 136, Some(NOW + 1)));
+        assert_eq!(
+            (points(lying.memory), points(lying.disk), lying.oldest),
+            (17 + 18 + 19 + 20, 136, Some(NOW + 1))
+        );
         assert!(queue.dropped().is_empty());
         assert_eq!(drain(&mut queue)[..6], [17, 18, 19, 20, 16, 15]);
     }
@@ -342,7 +377,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut queue = Queue::new(Order::NewestFirst, 1 << 20, disk(directory.path(), 1 << 20));
         (1..=6).for_each(|n| queue.push(payload(n, 10)));
-        let (one, two, three) = (queue.next(NOW).unwrap(), queue.next(NOW).unwrap(), queue.next(NOW).unwrap());
+        let (one, two, three) = (
+            queue.next(NOW).unwrap(),
+            queue.next(NOW).unwrap(),
+            queue.next(NOW).unwrap(),
+        );
         queue.delivered(one.id);
         queue.failed(two.id);
         queue.rejected(three.id);
