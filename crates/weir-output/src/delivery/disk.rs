@@ -555,7 +555,7 @@ impl DiskQueue {
                 record.state = State::Done;
             }
         }
-        if acks.len() % ACK != 0 {
+        if !acks.len().is_multiple_of(ACK) {
             // A torn acknowledgement would misalign the ones appended later.
             let file = OpenOptions::new().write(true).open(self.path(number, "ack"))?;
             file.set_len((acks.len() / ACK * ACK) as u64)?;

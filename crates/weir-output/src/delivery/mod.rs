@@ -563,14 +563,11 @@ impl Shared {
     }
 
     /// Works on one endpoint's queue and shows the result in the books. Off the runtime's threads where a disk is involved.
-    async fn with_queue<T: Send + 'static>(
+    async fn with_queue<T: Default + Send + 'static>(
         self: &Arc<Self>,
         index: usize,
         work: impl FnOnce(&mut Queue, &mut EndpointBooks) -> T + Send + 'static,
-    ) -> T
-    where
-        T: Default,
-    {
+    ) -> T {
         let shared = self.clone();
         let work = move || {
             let mut queue = lock(&shared.queues[index]);
