@@ -94,6 +94,22 @@ pub enum Reason {
     Shutdown,
 }
 
+impl Reason {
+    /// The name in status and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Reason::InboxFull => "inbox_full",
+            Reason::NotFinite => "not_finite",
+            Reason::TooLarge => "too_large",
+            Reason::Rejected => "rejected",
+            Reason::QueueFull => "queue_full",
+            Reason::TooOld => "too_old",
+            Reason::Corrupt => "corrupt",
+            Reason::Shutdown => "shutdown",
+        }
+    }
+}
+
 /// Losses by reason.
 pub type Dropped = BTreeMap<Reason, Items>;
 
