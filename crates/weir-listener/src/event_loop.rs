@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::bind::MAX_PACKET_BYTES_LIMIT;
 use crate::framing::{End, Entries, Fed, Framer, FramingCounts};
-use crate::kernel_table;
+use crate::kernel_table::{self, WrappingCounter};
 use crate::partial::PartialPool;
 use crate::socket_file::SocketFile;
 use crate::sys::{self, Ancillary, DatagramRing, Entry, Epoll, Mapping};
@@ -239,25 +239,18 @@ struct Listener {
     buffer_bytes: usize,
     slot: u32,
     ancillary: Ancillary,
-    /// The kernel's drop counter as last seen, which wraps around.
-    drops_seen: u32,
+    drops: WrappingCounter,
     paused_until: Option<u64>,
     counters: ListenerCounters,
 }
 
 impl Listener {
     fn note_drops(&mut self, now: u32) {
-        // The counter a datagram carries is from when it was queued and may be older than one read since, so only
-        // steps forward count. Steps of more than half the range between two readings cannot be told from these.
-        let step = now.wrapping_sub(self.drops_seen);
-        if step as i32 > 0 {
-            self.drops_seen = now;
-            let counter = match self.phase {
-                Phase::Open => &mut self.counters.kernel_dropped,
-                Phase::Draining | Phase::Closed => &mut self.counters.refused_draining,
-            };
-            *counter += u64::from(step);
-        }
+        let counter = match self.phase {
+            Phase::Open => &mut self.counters.kernel_dropped,
+            Phase::Draining | Phase::Closed => &mut self.counters.refused_draining,
+        };
+        *counter += self.drops.advance(now);
     }
 
     fn read_drops(&mut self, system_calls: &mut u64) -> io::Result<()> {
@@ -441,7 +434,7 @@ impl EventLoop {
             buffer_bytes: socket.buffer.granted,
             slot,
             ancillary,
-            drops_seen: 0,
+            drops: WrappingCounter::default(),
             paused_until: None,
             counters: ListenerCounters::default(),
         });
