@@ -60,10 +60,28 @@ fn framed(newline: bool) -> Vec<u8> {
     bytes
 }
 
-/// Sends a stream in pieces that do not respect its frames, without waiting for room.
-fn pieces(mut stream: impl Write + 'static, bytes: Vec<u8>) -> Send {
+/// How much of a first, long frame is sent at a time: so that memory of each size has been in use on all streams at
+/// the same time when counting begins.
+const FIRST_PIECES: [usize; 6] = [20, 100, 500, 2000, 5000, 8100];
+
+/// Sends a stream in pieces that do not respect its frames.
+fn pieces(mut stream: impl Write + 'static, newline: bool) -> Send {
+    let mut first = vec![b'y'; 8100];
+    if newline {
+        first[8099] = b'\n';
+    } else {
+        first[..4].copy_from_slice(&8096u32.to_le_bytes());
+    }
+    let mut sent = 0;
+    let mut first_pieces = FIRST_PIECES.into_iter();
+    let bytes = framed(newline);
     let mut at = 0;
     Box::new(move || {
+        if let Some(end) = first_pieces.next() {
+            stream.write_all(&first[sent..end]).unwrap();
+            sent = end;
+            return 0;
+        }
         let end = (at + 3333).min(bytes.len());
         stream.write_all(&bytes[at..end]).unwrap();
         at = end % bytes.len();
@@ -115,8 +133,8 @@ fn packets_are_received_without_allocations() {
                     5
                 })
             }
-            "unix" => pieces(UnixStream::connect(&path).unwrap(), framed(id == 4)),
-            _ => pieces(TcpStream::connect(("127.0.0.1", port)).unwrap(), framed(false)),
+            "unix" => pieces(UnixStream::connect(&path).unwrap(), id == 4),
+            _ => pieces(TcpStream::connect(("127.0.0.1", port)).unwrap(), false),
         });
     }
 
@@ -143,6 +161,18 @@ fn packets_are_received_without_allocations() {
         }
     };
     let mut settling = 0;
+    for held in FIRST_PIECES {
+        round(&mut events, &mut settling);
+        let deadline = Instant::now() + support::DEADLINE;
+        let arrived = |events: &EventLoop, id| {
+            let counters = events.counters(ListenerId(id));
+            counters.partial_bytes == held as u64 || counters.packets > 0
+        };
+        while !(3..6).all(|id| arrived(&events, id)) {
+            assert!(Instant::now() < deadline);
+            events.turn(Some(Duration::from_millis(20)), &mut |_| {}).unwrap();
+        }
+    }
     for _ in 0..100 {
         round(&mut events, &mut settling);
     }

@@ -88,3 +88,26 @@ pub fn send_with_descriptor(socket: BorrowedFd<'_>, bytes: &[u8], attached: Borr
     };
     assert_eq!(result, bytes.len() as isize, "{}", io::Error::last_os_error());
 }
+
+/// Waits until every datagram sent over loopback before this call has reached its socket. They wait in one queue for
+/// each processor, so one more is sent from each, and received.
+pub fn wait_for_loopback() {
+    let receiver = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    receiver.set_read_timeout(Some(super::DEADLINE)).unwrap();
+    let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    sender.connect(receiver.local_addr().unwrap()).unwrap();
+    // SAFETY: a processor set is plain bits, of which all zeroes is a value; pointers and sizes describe locals.
+    unsafe {
+        let size = size_of::<libc::cpu_set_t>();
+        let mut allowed: libc::cpu_set_t = zeroed();
+        assert_eq!(libc::sched_getaffinity(0, size, &raw mut allowed), 0);
+        for processor in (0..libc::CPU_SETSIZE as usize).filter(|at| libc::CPU_ISSET(*at, &allowed)) {
+            let mut one: libc::cpu_set_t = zeroed();
+            libc::CPU_SET(processor, &mut one);
+            assert_eq!(libc::sched_setaffinity(0, size, &raw const one), 0);
+            sender.send(b"x").unwrap();
+            receiver.recv(&mut [0]).unwrap();
+        }
+        assert_eq!(libc::sched_setaffinity(0, size, &raw const allowed), 0);
+    }
+}
