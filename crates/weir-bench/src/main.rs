@@ -1,6 +1,6 @@
 //! `weir-bench`: the measuring rig. This file only dispatches; each command lives in a module of its own.
 
-mod address;
+mod detect;
 mod failure;
 mod floor;
 mod load;
@@ -26,7 +26,10 @@ enum Command {
     #[command(hide = true)]
     Sink(sink::Args),
     /// Measure the least a receiver can do on this machine.
+    #[command(hide = true)]
     Floor(floor::Args),
+    #[command(flatten)]
+    Detect(detect::Command),
 }
 
 fn dispatch(command: Command) -> Result<(), Failure> {
@@ -34,11 +37,17 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Load(args) => load::run(args),
         Command::Sink(args) => sink::run(args),
         Command::Floor(args) => floor::run(args),
+        Command::Detect(_) => unreachable!("main has exit codes of its own for these"),
     }
 }
 
 fn main() -> ExitCode {
-    match dispatch(Cli::parse().command) {
+    let command = match Cli::parse().command {
+        // The detector's exit codes say more than good or bad.
+        Command::Detect(command) => return detect::dispatch(command, std::env::args().collect()),
+        command => command,
+    };
+    match dispatch(command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("weir-bench: {failure}");

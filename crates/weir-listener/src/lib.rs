@@ -29,9 +29,6 @@
 
 mod address;
 mod bind;
-#[cfg(any(test, feature = "fuzzing"))]
-#[doc(hidden)]
-pub mod check;
 mod counters;
 mod event_loop;
 mod framing;

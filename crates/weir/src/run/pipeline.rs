@@ -97,12 +97,9 @@ impl Pipeline {
             self.deliver(merged);
         }
         self.note_merge(0);
-        // Each has the whole grace period, and all of them together no more than one has.
-        std::thread::scope(|scope| {
-            for sink in &mut self.sinks {
-                scope.spawn(|| sink.finish());
-            }
-        });
+        for sink in &mut self.sinks {
+            sink.finish();
+        }
     }
 
     fn batch(&mut self, batch: Batch) {

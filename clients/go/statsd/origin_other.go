@@ -1,5 +1,0 @@
-//go:build !linux
-
-package statsd
-
-func detectContainerID() string { return "" }

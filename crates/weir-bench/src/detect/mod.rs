@@ -1,0 +1,28 @@
+//! The regression detector: did replacing program A by program B change performance, by how much, and how sure are we?
+//!
+//! Running (`run`, `replicate`, `observe`, `process`), recording (`capture`), judging (`values`, `analysis`) and printing
+//! (`report`) are separate: everything that is printed is recomputed from what was recorded. The statistics themselves
+//! live in `weir-regress`, which knows neither files nor clocks.
+
+mod analysis;
+mod capture;
+mod cli;
+mod experiment;
+mod goal;
+mod history;
+mod http;
+mod node;
+mod observe;
+mod process;
+mod procfs;
+mod replicate;
+mod report;
+mod rig;
+mod run;
+mod sys;
+mod targets;
+mod telemetry;
+mod units;
+mod values;
+
+pub use cli::{Command, dispatch};
