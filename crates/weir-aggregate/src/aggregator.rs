@@ -252,6 +252,20 @@ impl Aggregator {
         self.counts.buckets += 1;
     }
 
+    /// Where the state of a context lies, as something to prefetch; null when it has none yet.
+    #[inline]
+    pub fn state_address(&self, kind: Kind, id: ContextId) -> *const u8 {
+        let (at, open) = (id.0 as usize, self.open);
+        match kind {
+            Kind::Counter => self.counters.halves[open].address(at),
+            Kind::Gauge => self.gauges.halves[open].address(at),
+            Kind::Set => self.sets.halves[open].address(at),
+            Kind::Histogram => self.histograms.halves[open].address(at),
+            Kind::Timing => self.timings.halves[open].address(at),
+            Kind::Distribution => self.distributions.halves[open].address(at),
+        }
+    }
+
     /// Adds to a counter. `value` has its sample rate applied.
     #[inline]
     pub fn counter(&mut self, id: ContextId, value: f64) {
@@ -391,6 +405,10 @@ impl Aggregator {
                 } else {
                     self.cursor.position += 1;
                 }
+            }
+            // As many shards of aliases as partitions of contexts: one round a flush.
+            if !closed.zeros_only {
+                contexts.sweep_aliases();
             }
             self.cursor.partition += 1;
             self.cursor.position = 0;

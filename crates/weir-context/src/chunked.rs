@@ -53,6 +53,16 @@ impl<T: Default> Chunked<T> {
         self.chunks.shrink_to_fit();
     }
 
+    /// Where an entry lies, as something to prefetch; null beyond the end.
+    #[inline]
+    pub fn address(&self, at: usize) -> *const u8 {
+        if at < self.len {
+            std::ptr::from_ref(&self[at]).cast()
+        } else {
+            std::ptr::null()
+        }
+    }
+
     pub fn heap_bytes(&self) -> usize {
         self.chunks.len() * CHUNK * size_of::<T>() + self.chunks.capacity() * size_of::<usize>()
     }

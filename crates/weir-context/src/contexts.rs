@@ -1,8 +1,12 @@
+use std::sync::Arc;
+
 use hashbrown::HashTable;
 use weir_protocol::{Kind, Metric, OriginFields};
 
+use crate::alias::{AliasCounts, AliasKey, AliasTable};
 use crate::chunked::Chunked;
 use crate::hash::HashSecret;
+use crate::prefetch::prefetch;
 use crate::rules::{Resolved, Rules, sort_and_dedup};
 use crate::sharded::Sharded;
 use crate::strings::{StringId, Strings};
@@ -165,23 +169,24 @@ struct RawContext {
     tags: TagListId,
     origin: Option<StringId>,
     hash: u64,
-    generation: u32,
     kind: u8,
-    target: Target,
     /// Next raw context of the same target.
     next: Option<u32>,
+    /// Second of the last look-up, for filtered ones only: others live as long as their context.
+    last_seen: u32,
 }
 
-/// Second step of the lookup.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Target {
-    #[default]
-    Free,
-    Context(ContextId),
-    Filtered {
-        last_seen: u32,
-    },
+/// Second step of the lookup, apart from the raw contexts so that eight of them share a cache line.
+#[derive(Clone, Copy, Default)]
+struct Target {
+    generation: u32,
+    /// [`FREE`], [`FILTERED`], or a context id plus two.
+    to: u32,
 }
+
+const FREE: u32 = 0;
+const FILTERED: u32 = 1;
+const FIRST_ID: u32 = 2;
 
 /// All contexts of one worker.
 ///
@@ -189,11 +194,13 @@ enum Target {
 /// is exact at both steps: hashes find candidates, comparisons decide.
 pub struct Contexts {
     secret: HashSecret,
-    rules: Rules,
+    rules: Arc<Rules>,
     limits: Limits,
     strings: Strings,
     tag_lists: TagLists,
+    aliases: AliasTable,
     raw: Chunked<RawContext>,
+    targets: Chunked<Target>,
     raw_free: Vec<u32>,
     raw_index: Sharded<HashTable<u32>>,
     contexts: [Chunked<Context>; Kind::COUNT],
@@ -204,6 +211,8 @@ pub struct Contexts {
     overflow_names: usize,
     filtered: Vec<u32>,
     scratch: Scratch,
+    /// Whether the last call of `resolve` made a new raw context.
+    raw_created: bool,
     /// Bytes at the last full count, and contexts created since.
     counted_bytes: usize,
     created_since_count: usize,
@@ -221,11 +230,14 @@ impl Contexts {
     pub fn new(secret: HashSecret, rules: Rules, limits: Limits) -> Self {
         Contexts {
             secret,
-            rules,
+            rules: Arc::new(rules),
             limits,
             strings: Strings::new(),
             tag_lists: TagLists::new(),
+            aliases: AliasTable::new(),
             raw: Chunked::new(),
+            targets: Chunked::new(),
+            raw_created: false,
             raw_free: Vec::new(),
             raw_index: Sharded::new(HashTable::new),
             contexts: std::array::from_fn(|_| Chunked::new()),
@@ -248,12 +260,12 @@ impl Contexts {
     /// Replaces the rules. Every raw context forgets where it led and is resolved again when it is next seen; contexts that
     /// nothing leads to any more are flushed as usual and expire.
     pub fn set_rules(&mut self, rules: Rules) {
-        if rules == self.rules {
+        if rules == *self.rules {
             return;
         }
-        self.rules = rules;
+        self.rules = Arc::new(rules);
         for slot in 0..self.raw.len() {
-            if self.raw[slot].target != Target::Free {
+            if self.targets[slot].to != FREE {
                 self.remove_raw(slot as u32);
             }
         }
@@ -294,20 +306,80 @@ impl Contexts {
         }
     }
 
+    /// Hash of the bytes that identify a message, for the alias calls below.
+    #[inline]
+    pub fn alias_hash(&self, key: &AliasKey<'_>) -> u64 {
+        self.secret.pair(key.name, key.tail, u64::from(key.kind))
+    }
+
+    /// First step of a look-up by alias: asks for the memory the second needs.
+    #[inline]
+    pub fn prefetch_alias(&self, hash: u64) {
+        prefetch(self.aliases.first_slot(hash));
+    }
+
+    /// Second step: asks for the key and the target of the probable alias.
+    #[inline]
+    pub fn prefetch_target(&self, hash: u64) -> Option<RawId> {
+        let (key, raw) = self.aliases.peek(hash)?;
+        // Keys are a little over two cache lines at common lengths; the third comes with the adjacent-line prefetcher.
+        prefetch(key);
+        prefetch(key.wrapping_add(64));
+        prefetch(key.wrapping_add(128));
+        prefetch(std::ptr::from_ref(&self.targets[raw.slot as usize]).cast());
+        Some(raw)
+    }
+
+    /// Third step: the probable context, whose state the caller may ask for. Nothing may rely on it.
+    #[inline]
+    pub fn probable_context(&self, raw: RawId) -> Option<ContextId> {
+        let target = self.targets[raw.slot as usize];
+        target.to.checked_sub(FIRST_ID).map(ContextId)
+    }
+
+    /// The context of a message seen before: one comparison of its bytes.
+    #[inline]
+    pub fn resolve_alias(&mut self, hash: u64, key: &AliasKey<'_>, now: u32) -> Option<Lookup> {
+        let raw = self.aliases.get(hash, key)?;
+        self.resolve_raw(raw, now)
+    }
+
+    /// Remembers the bytes of the message that [`Contexts::resolve`] was just called for, so that they lead to `raw` at once
+    /// the next time. Only for messages whose tail says nothing else, such as a rate or a timestamp.
+    pub fn remember_alias(&mut self, hash: u64, key: &AliasKey<'_>, raw: RawId) {
+        let is_first = self.raw_created;
+        self.aliases.offer(hash, key, raw, is_first);
+    }
+
+    pub fn alias_counts(&self) -> AliasCounts {
+        self.aliases.counts
+    }
+
+    pub fn aliases(&self) -> usize {
+        self.aliases.len()
+    }
+
+    /// Ages a 64th of the aliases.
+    pub fn sweep_aliases(&mut self) {
+        let targets = &self.targets;
+        self.aliases
+            .sweep_next(|raw| targets[raw.slot as usize].generation == raw.generation);
+    }
+
     /// The target of a raw context that was found before, if its slot still holds it.
     #[inline]
-    pub fn resolve_raw(&mut self, raw: RawId, now: u32) -> Option<Lookup> {
-        let slot = &mut self.raw[raw.slot as usize];
-        if slot.generation != raw.generation {
+    fn resolve_raw(&mut self, raw: RawId, now: u32) -> Option<Lookup> {
+        let target = self.targets[raw.slot as usize];
+        if target.generation != raw.generation {
             return None;
         }
-        match &mut slot.target {
-            Target::Context(id) => Some(Lookup::Context(*id, raw)),
-            Target::Filtered { last_seen } => {
-                *last_seen = now;
+        match target.to {
+            FREE => None,
+            FILTERED => {
+                self.raw[raw.slot as usize].last_seen = now;
                 Some(Lookup::Filtered(raw))
             }
-            Target::Free => None,
+            to => Some(Lookup::Context(ContextId(to - FIRST_ID), raw)),
         }
     }
 
@@ -342,31 +414,26 @@ impl Contexts {
             self.release_raw_parts(name, tag_list, origin);
             let raw = RawId {
                 slot,
-                generation: self.raw[slot as usize].generation,
+                generation: self.targets[slot as usize].generation,
             };
+            self.raw_created = false;
             return self
                 .resolve_raw(raw, now)
                 .expect("an indexed raw context has a target");
         }
 
         let mut resolved = std::mem::take(&mut self.scratch.resolved);
-        let rules = std::mem::take(&mut self.rules);
+        let rules = self.rules.clone();
         let passes = rules.apply(metric.name, kind, &mut tags, &mut resolved);
         let lookup = if !passes {
-            let slot = self.add_raw(
-                name,
-                tag_list,
-                origin,
-                kind,
-                hash,
-                Target::Filtered { last_seen: now },
-            );
+            let slot = self.add_raw(name, tag_list, origin, kind, hash, FILTERED);
+            self.raw[slot.slot as usize].last_seen = now;
             self.filtered.push(slot.slot);
             Lookup::Filtered(slot)
         } else {
             match self.context_for(resolved.name(metric.name), kind, &tags, &resolved, &rules) {
                 Some(id) => {
-                    let slot = self.add_raw(name, tag_list, origin, kind, hash, Target::Context(id));
+                    let slot = self.add_raw(name, tag_list, origin, kind, hash, id.0 + FIRST_ID);
                     let context = &mut self.contexts[kind as usize][id.0 as usize];
                     self.raw[slot.slot as usize].next = context.first_raw.replace(slot.slot);
                     Lookup::Context(id, slot)
@@ -377,7 +444,6 @@ impl Contexts {
                 }
             }
         };
-        self.rules = rules;
         self.scratch.resolved = resolved;
         lookup
     }
@@ -507,46 +573,47 @@ impl Contexts {
         origin: Option<StringId>,
         kind: Kind,
         hash: u64,
-        target: Target,
+        to: u32,
     ) -> RawId {
         let slot = match self.raw_free.pop() {
             Some(slot) => slot,
             None => {
                 self.raw.push(RawContext::default());
+                self.targets.push(Target::default());
                 self.raw.len() as u32 - 1
             }
         };
-        let generation = self.raw[slot as usize].generation;
         self.raw[slot as usize] = RawContext {
             name,
             tags,
             origin,
             hash,
-            generation,
             kind: kind as u8,
-            target,
             next: None,
+            last_seen: 0,
         };
+        self.targets[slot as usize].to = to;
+        let generation = self.targets[slot as usize].generation;
         let raw = &self.raw;
         self.raw_index
             .shard_mut(hash)
             .insert_unique(hash, slot, |&slot| raw[slot as usize].hash);
+        self.raw_created = true;
         RawId { slot, generation }
     }
 
     fn remove_raw(&mut self, slot: u32) {
-        let entry = &mut self.raw[slot as usize];
         let RawContext {
             name,
             tags,
             origin,
             hash,
-            generation,
             ..
-        } = *entry;
-        *entry = RawContext {
-            generation: generation.wrapping_add(1),
-            ..RawContext::default()
+        } = std::mem::take(&mut self.raw[slot as usize]);
+        let target = &mut self.targets[slot as usize];
+        *target = Target {
+            generation: target.generation.wrapping_add(1),
+            to: FREE,
         };
         let raw = &self.raw;
         let shard = self.raw_index.shard_mut(hash);
@@ -632,12 +699,11 @@ impl Contexts {
         let mut at = 0;
         while at < self.filtered.len() {
             let slot = self.filtered[at];
-            match self.raw[slot as usize].target {
-                Target::Filtered { last_seen } if last_seen < oldest => {
-                    self.filtered.swap_remove(at);
-                    self.remove_raw(slot);
-                }
-                _ => at += 1,
+            if self.raw[slot as usize].last_seen < oldest {
+                self.filtered.swap_remove(at);
+                self.remove_raw(slot);
+            } else {
+                at += 1;
             }
         }
     }
@@ -658,8 +724,7 @@ impl Contexts {
                 self.free[kind].shrink_to_fit();
             }
         }
-        self.created_since_count = 0;
-        self.counted_bytes = self.heap_bytes();
+        self.count_bytes();
         std::array::from_fn(|kind| self.contexts[kind].len())
     }
 
@@ -672,19 +737,36 @@ impl Contexts {
         }
         // A full count reads some hundred words; between counts the average context is assumed to go on.
         if self.created_since_count >= 256 || self.counted_bytes == 0 {
-            self.counted_bytes = self.heap_bytes();
-            self.created_since_count = 0;
+            self.count_bytes();
         }
         let average = (self.counted_bytes / self.live_count.max(1)).min(1024);
         let estimate = self.counted_bytes + self.created_since_count * average;
-        estimate + self.live_count * self.limits.bytes_per_context < self.limits.bytes_max
+        // The last eighth is the alias cache's: without it every known message would take the long way.
+        estimate + self.live_count * self.limits.bytes_per_context < self.limits.bytes_max / 8 * 7
     }
 
     /// Bytes held, slack included.
     pub fn heap_bytes(&self) -> usize {
+        self.table_bytes() + self.aliases.heap_bytes()
+    }
+
+    /// Counts what the tables hold and lets the alias cache have what they leave.
+    fn count_bytes(&mut self) {
+        self.counted_bytes = self.table_bytes();
+        self.created_since_count = 0;
+        if self.limits.bytes_max != usize::MAX {
+            let needed = self.counted_bytes + self.live_count * self.limits.bytes_per_context;
+            self.aliases
+                .set_bytes_max(self.limits.bytes_max.saturating_sub(needed));
+        }
+    }
+
+    /// Bytes of everything but the alias cache.
+    fn table_bytes(&self) -> usize {
         self.strings.heap_bytes()
             + self.tag_lists.heap_bytes()
             + self.raw.heap_bytes()
+            + self.targets.heap_bytes()
             + self.raw_free.capacity() * 4
             + self
                 .raw_index

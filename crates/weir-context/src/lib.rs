@@ -2,17 +2,21 @@
 //!
 //! What this crate never does: decide that two contexts are equal from a hash alone; exceed its byte budget.
 
+mod alias;
 mod chunked;
 mod contexts;
 mod hash;
+mod prefetch;
 mod rules;
 mod sharded;
 mod strings;
 mod tag_lists;
 
+pub use alias::{ALIAS_KEY_BYTES_MAX, AliasCounts, AliasKey};
 pub use chunked::Chunked;
 pub use contexts::{
     ContextId, ContextRef, Contexts, Limits, LiveContext, Lookup, OVERFLOW_TAG, PARTITIONS, RawId,
 };
 pub use hash::HashSecret;
+pub use prefetch::prefetch;
 pub use rules::{NAMESPACE_EXCEPTIONS, NameFilter, Resolved, RuleSettings, Rules};

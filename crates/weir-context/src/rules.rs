@@ -160,6 +160,10 @@ impl Rules {
         &self.extra_tags
     }
 
+    pub fn copies_histograms(&self) -> bool {
+        self.copy_to_distribution.is_some()
+    }
+
     /// The name of the distribution that copies a histogram's samples.
     pub fn copied_name(&self, name: &str, kind: Kind) -> Option<String> {
         let prefix = self.copy_to_distribution.as_ref()?;

@@ -1,8 +1,10 @@
 use weir_aggregate::{Aggregator, AggregatorSettings, Batch, CheckRecord, EventRecord, TimestampedSample};
-use weir_context::{ContextId, Contexts, HashSecret, Limits, Lookup, Resolved, Rules};
+use weir_context::{
+    AliasKey, ContextId, Contexts, HashSecret, Limits, Lookup, RawId, Resolved, Rules, prefetch,
+};
 use weir_protocol::{
-    ErrorClass, Event, Kind, Lines, Message, Metric, ParseOptions, ServiceCheck, Values, parse_line,
-    unescape_newlines,
+    ErrorClass, Event, FastMetric, Kind, Lines, Message, Metric, ParseOptions, ServiceCheck, Values,
+    parse_fast, parse_line, unescape_newlines,
 };
 
 use crate::counts::{IngestCounts, SampleDrop};
@@ -48,6 +50,39 @@ const PASSED_ON_MAX: usize = 2048;
 /// Batches of passed-on messages that may wait for the hand-over; beyond them events and checks are dropped and counted.
 const OUTBOX_MAX: usize = 64;
 
+/// Lines looked up together. Enough to have several loads from memory on their way, few enough to stay in the first-level
+/// cache with their values.
+const GROUP_LINES: usize = 32;
+
+/// A line of the current group.
+struct Pending {
+    /// Its place in the packet.
+    start: usize,
+    end: usize,
+    terminated: bool,
+    fast: Option<FastMetric>,
+    /// Where its numbers begin.
+    first_value: u32,
+    hash: u64,
+}
+
+/// What a group adds to the counts of its listener.
+#[derive(Default)]
+struct Tally {
+    messages: u64,
+    samples: u64,
+    rate_faults: u64,
+}
+
+#[inline]
+fn alias_key<'a>(line: &'a [u8], fast: &FastMetric) -> AliasKey<'a> {
+    AliasKey {
+        kind: fast.kind as u8,
+        name: &line[..fast.name_end as usize],
+        tail: &line[fast.tail as usize..],
+    }
+}
+
 /// Packets to buckets: everything a worker does between its sockets and the hand-over, without either.
 pub struct Ingest {
     settings: IngestSettings,
@@ -59,6 +94,9 @@ pub struct Ingest {
     passing_sequence: u64,
     outbox: std::collections::VecDeque<Batch>,
     resolved: Resolved,
+    group: Vec<Pending>,
+    values: Vec<f64>,
+    copies_histograms: bool,
     bad_input: Option<BadInput>,
     /// Whether an example is wanted; the owner rations them.
     want_example: bool,
@@ -76,6 +114,9 @@ impl Ingest {
             passing_sequence: 0,
             outbox: Default::default(),
             resolved: Resolved::default(),
+            group: Vec::with_capacity(GROUP_LINES),
+            values: Vec::new(),
+            copies_histograms: settings.rules.copies_histograms(),
             bad_input: None,
             want_example: true,
             now,
@@ -93,6 +134,7 @@ impl Ingest {
 
     /// Replaces the rules. Contexts, their state and open buckets stay; raw contexts are resolved again.
     pub fn set_rules(&mut self, rules: Rules) {
+        self.copies_histograms = rules.copies_histograms();
         self.contexts.set_rules(rules);
     }
 
@@ -139,33 +181,189 @@ impl Ingest {
     }
 
     /// Takes one packet.
+    ///
+    /// The simple version is: parse each line, look its context up, add its values. This one does so for groups of lines
+    /// at a time, in steps that each ask for the memory the next one needs, and takes a short cut for metrics whose bytes
+    /// were seen before; whatever does not fit the short cut takes the simple way, in its turn.
     pub fn packet(&mut self, packet: Received<'_>) {
         let options = self.settings.listeners[packet.listener];
         let counts = &mut self.counts[packet.listener];
         counts.packets += 1;
         counts.bytes += packet.bytes.len() as u64;
+        let mut group = std::mem::take(&mut self.group);
+        let mut values = std::mem::take(&mut self.values);
         for line in Lines::new(packet.bytes) {
-            self.counts[packet.listener].messages += 1;
-            if !line.terminated && packet.truncated {
-                self.counts[packet.listener].rejected_truncated += 1;
-                self.keep_example(packet.listener, "truncated", line.bytes);
-                continue;
-            }
-            let parsed = if !line.terminated && options.eol_required {
-                Err(ErrorClass::Unterminated)
+            let bytes = line.bytes;
+            let whole = line.terminated || !(packet.truncated || options.eol_required);
+            let first_value = values.len() as u32;
+            let fast = if whole {
+                parse_fast(bytes, &mut values)
             } else {
-                parse_line(line.bytes, &options)
+                None
             };
-            match parsed {
-                Ok(Message::Metric(metric)) => self.metric(&metric, &packet),
-                Ok(Message::Event(event)) => self.event(&event, packet.listener),
-                Ok(Message::Check(check)) => self.check(&check, packet.listener),
-                Err(class) => {
-                    self.counts[packet.listener].rejected[class as usize] += 1;
-                    self.keep_example(packet.listener, class.as_str(), line.bytes);
+            let hash = match &fast {
+                Some(fast) => {
+                    let hash = self.contexts.alias_hash(&alias_key(bytes, fast));
+                    self.contexts.prefetch_alias(hash);
+                    hash
                 }
+                None => {
+                    values.truncate(first_value as usize);
+                    0
+                }
+            };
+            let start = bytes.as_ptr() as usize - packet.bytes.as_ptr() as usize;
+            group.push(Pending {
+                start,
+                end: start + bytes.len(),
+                terminated: line.terminated,
+                fast,
+                first_value,
+                hash,
+            });
+            if group.len() == GROUP_LINES {
+                self.group(&packet, &group, &values);
+                group.clear();
+                values.clear();
             }
         }
+        self.group(&packet, &group, &values);
+        group.clear();
+        values.clear();
+        self.group = group;
+        self.values = values;
+    }
+
+    fn group(&mut self, packet: &Received<'_>, group: &[Pending], values: &[f64]) {
+        let mut raws = [None; GROUP_LINES];
+        for (pending, raw) in group.iter().zip(&mut raws) {
+            *raw = self.contexts.prefetch_target(pending.hash);
+        }
+        for (pending, raw) in group.iter().zip(&raws) {
+            if let (Some(fast), Some(raw)) = (&pending.fast, raw)
+                && let Some(id) = self.contexts.probable_context(*raw)
+            {
+                prefetch(self.aggregator.state_address(fast.kind, id));
+            }
+        }
+        let mut tally = Tally::default();
+        let now = self.aggregator.now();
+        for pending in group {
+            let line = &packet.bytes[pending.start..pending.end];
+            let Some(fast) = &pending.fast else {
+                self.line(packet, line, pending.terminated);
+                continue;
+            };
+            let key = alias_key(line, fast);
+            let numbers = &values[pending.first_value as usize..(pending.first_value + fast.count) as usize];
+            match self.contexts.resolve_alias(pending.hash, &key, now) {
+                Some(Lookup::Context(id, _)) if self.add_fast(fast, line, id, numbers, packet.received) => {
+                    tally.messages += 1;
+                    tally.samples += u64::from(fast.count.max(1));
+                    tally.rate_faults += u64::from(fast.rate_fault);
+                }
+                Some(_) => {
+                    self.line(packet, line, pending.terminated);
+                }
+                None => self.unknown(packet, line, pending, &key),
+            }
+        }
+        let counts = &mut self.counts[packet.listener];
+        counts.messages += tally.messages;
+        counts.metrics += tally.messages;
+        counts.samples += tally.samples;
+        counts.samples_aggregated += tally.samples;
+        counts.rate_faults += tally.rate_faults;
+    }
+
+    /// Adds the values of a metric whose context is known. False: it has to take the simple way.
+    #[inline]
+    fn add_fast(
+        &mut self,
+        fast: &FastMetric,
+        line: &[u8],
+        id: ContextId,
+        numbers: &[f64],
+        received: u64,
+    ) -> bool {
+        match fast.kind {
+            Kind::Counter => {
+                for &value in numbers {
+                    self.aggregator.counter(id, value * fast.weight);
+                }
+            }
+            Kind::Distribution => {
+                for &value in numbers {
+                    self.aggregator.distribution(id, value, fast.weight);
+                }
+            }
+            Kind::Gauge => {
+                if self.settings.gauge_deltas {
+                    return false;
+                }
+                for &value in numbers {
+                    self.aggregator.gauge(id, value, received);
+                }
+            }
+            Kind::Histogram | Kind::Timing => {
+                if self.copies_histograms {
+                    return false;
+                }
+                for &value in numbers {
+                    self.aggregator.histogram(fast.kind, id, value, fast.weight);
+                }
+            }
+            Kind::Set => {
+                // The one text that differs from message to message, and so the one to check each time.
+                let member = &line[fast.name_end as usize + 1..fast.value_end as usize];
+                if std::str::from_utf8(member).is_err() {
+                    return false;
+                }
+                self.aggregator.set(id, member);
+            }
+        }
+        true
+    }
+
+    /// A metric that no alias knows: the simple way, and an alias for the next time.
+    fn unknown(&mut self, packet: &Received<'_>, line: &[u8], pending: &Pending, key: &AliasKey<'_>) {
+        let raw = self.line(packet, line, pending.terminated);
+        // A tail with a rate or a timestamp says something else in each message.
+        let varies = key
+            .tail
+            .split(|&byte| byte == b'|')
+            .any(|section| matches!(section.first(), Some(b'@' | b'T')));
+        if let Some(raw) = raw
+            && !varies
+        {
+            self.contexts.remember_alias(pending.hash, key, raw);
+        }
+    }
+
+    /// The simple way for one line. Returns the raw context, where there is one.
+    fn line(&mut self, packet: &Received<'_>, line: &[u8], terminated: bool) -> Option<RawId> {
+        let options = self.settings.listeners[packet.listener];
+        self.counts[packet.listener].messages += 1;
+        if !terminated && packet.truncated {
+            self.counts[packet.listener].rejected_truncated += 1;
+            self.keep_example(packet.listener, "truncated", line);
+            return None;
+        }
+        let parsed = if !terminated && options.eol_required {
+            Err(ErrorClass::Unterminated)
+        } else {
+            parse_line(line, &options)
+        };
+        match parsed {
+            Ok(Message::Metric(metric)) => return self.metric(&metric, packet),
+            Ok(Message::Event(event)) => self.event(&event, packet.listener),
+            Ok(Message::Check(check)) => self.check(&check, packet.listener),
+            Err(class) => {
+                self.counts[packet.listener].rejected[class as usize] += 1;
+                self.keep_example(packet.listener, class.as_str(), line);
+            }
+        }
+        None
     }
 
     #[cold]
@@ -186,7 +384,7 @@ impl Ingest {
         });
     }
 
-    fn metric(&mut self, metric: &Metric<'_>, packet: &Received<'_>) {
+    fn metric(&mut self, metric: &Metric<'_>, packet: &Received<'_>) -> Option<RawId> {
         let counts = &mut self.counts[packet.listener];
         counts.metrics += 1;
         counts.rate_faults += u64::from(metric.rate_fault.is_some());
@@ -197,22 +395,27 @@ impl Ingest {
         }
         if metric.timestamp.is_some() {
             self.timestamped(metric, packet.listener);
-            return;
+            return None;
         }
         match self.contexts.resolve(metric, "", self.aggregator.now()) {
-            Lookup::Context(id, _) => {
+            Lookup::Context(id, raw) => {
                 let samples = self.aggregate(metric, id, packet.received);
                 self.counts[packet.listener].samples += samples;
                 self.counts[packet.listener].samples_aggregated += samples;
+                return Some(raw);
             }
             Lookup::Overflow(id) => {
                 let samples = self.aggregate(metric, id, packet.received);
                 self.counts[packet.listener].samples += samples;
                 self.counts[packet.listener].samples_overflowed += samples;
             }
-            Lookup::Filtered(_) => self.drop_samples(metric, packet.listener, SampleDrop::Filtered),
+            Lookup::Filtered(raw) => {
+                self.drop_samples(metric, packet.listener, SampleDrop::Filtered);
+                return Some(raw);
+            }
             Lookup::Refused => self.drop_samples(metric, packet.listener, SampleDrop::NoMemory),
         }
+        None
     }
 
     fn drop_samples(&mut self, metric: &Metric<'_>, listener: usize, reason: SampleDrop) {

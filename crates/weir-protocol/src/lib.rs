@@ -19,6 +19,7 @@ mod check;
 mod encode;
 mod error;
 mod event;
+mod fast;
 #[cfg(feature = "json")]
 pub mod json;
 mod lines;
@@ -32,6 +33,7 @@ pub use check::{CheckStatus, ServiceCheck};
 pub use encode::{encode_check, encode_event, encode_metric};
 pub use error::ErrorClass;
 pub use event::{AlertType, Event, Priority, unescape_newlines};
+pub use fast::{FastMetric, parse_fast};
 pub use lines::{Line, Lines};
 pub use metric::{Kind, Metric, Numbers, RateFault, SAMPLE_RATE_MIN, Values};
 pub use number::{parse_integer, parse_number};

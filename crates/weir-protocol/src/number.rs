@@ -54,6 +54,41 @@ pub fn parse_number(text: &[u8]) -> Option<f64> {
     parse_number_rare(text)
 }
 
+/// Reads a number without exponent from `text[at..]`, as far as it goes. Returns it and the place behind it. `None` where the
+/// short cut of [`parse_number`] does not hold, or there is no digit; the caller then takes the long way with the whole field.
+#[inline]
+pub(crate) fn parse_plain(text: &[u8], at: usize) -> Option<(f64, usize)> {
+    let negative = text.get(at) == Some(&b'-');
+    let first = at + usize::from(negative);
+    let mut at = first;
+    let mut significand: u64 = 0;
+    while let Some(digit) = digit_at(text, at) {
+        significand = significand.wrapping_mul(10).wrapping_add(digit);
+        at += 1;
+    }
+    let mut digits = at - first;
+    let mut decimals = 0;
+    if text.get(at) == Some(&b'.') {
+        at += 1;
+        let first = at;
+        while let Some(digit) = digit_at(text, at) {
+            significand = significand.wrapping_mul(10).wrapping_add(digit);
+            at += 1;
+        }
+        decimals = at - first;
+        digits += decimals;
+    }
+    if digits == 0 || digits > 19 || significand > EXACT_INTEGER_MAX {
+        return None;
+    }
+    let magnitude = if decimals == 0 {
+        significand as f64
+    } else {
+        significand as f64 / EXACT_POWERS[decimals]
+    };
+    Some((if negative { -magnitude } else { magnitude }, at))
+}
+
 #[inline]
 fn digit_at(text: &[u8], at: usize) -> Option<u64> {
     let value = text.get(at)?.wrapping_sub(b'0');

@@ -1,0 +1,526 @@
+//! The raw-alias cache: from the bytes of a message to its raw context, without looking at its tags.
+//!
+//! An alias is the kind, the name and everything behind value, type and rate, byte for byte. A message that was seen before
+//! costs one hash over these bytes and one comparison with them, however many tags they hold. Equality is decided by the
+//! comparison alone.
+//!
+//! Aliases are a cache. Any of them may vanish at any time; whoever misses takes the canonical path. They refer to raw
+//! contexts by slot and generation, so one that outlives its context finds nothing.
+
+use crate::contexts::RawId;
+
+/// Longer keys are not cached: they cost more to keep than the canonical path costs to take.
+pub const ALIAS_KEY_BYTES_MAX: usize = 4096;
+
+const SHARDS: usize = 64;
+const SLOTS_MIN: usize = 16;
+
+/// Fingerprints of aliases seen once. A second sight within this many others admits.
+const DOORKEEPER_SLOTS: usize = 8192;
+
+/// Sweeps without a hit after which an alias is dropped.
+const AGE_MAX: u64 = 3;
+
+// The low bits of a stored hash hold state; the hash itself is compared above them.
+const OCCUPIED: u64 = 0b100;
+const AGE_MASK: u64 = 0b011;
+const STATE_MASK: u64 = 0b111;
+
+/// The parts of a message that identify its raw context, as they stand in the packet.
+#[derive(Clone, Copy, Debug)]
+pub struct AliasKey<'a> {
+    pub kind: u8,
+    pub name: &'a [u8],
+    /// From the `|` behind type and rate to the end of the line. A name cannot contain `|`, so the border is unambiguous.
+    pub tail: &'a [u8],
+}
+
+/// 32 bytes: two slots to a cache line.
+#[derive(Clone, Debug, Default)]
+struct Slot {
+    /// Hash above, state in the low three bits; zero when empty.
+    hash: u64,
+    key: Box<[u8]>,
+    raw: RawId,
+}
+
+/// Open addressing with linear probing, at most three quarters full.
+#[derive(Debug, Default)]
+struct Shard {
+    slots: Box<[Slot]>,
+    len: usize,
+}
+
+/// What the cache has done; numbers only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AliasCounts {
+    pub misses: u64,
+    pub admitted: u64,
+    /// Seen once, kept out until a second sight.
+    pub held_back: u64,
+    pub evicted: u64,
+    /// Wanted in when there was no memory and nothing idle to evict.
+    pub refused: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct AliasTable {
+    shards: Box<[Shard; SHARDS]>,
+    doorkeeper: Box<[u16]>,
+    len: usize,
+    key_bytes: usize,
+    slot_count: usize,
+    bytes_max: usize,
+    next_sweep: usize,
+    pub counts: AliasCounts,
+}
+
+impl AliasTable {
+    pub fn new() -> Self {
+        AliasTable {
+            shards: Box::new(std::array::from_fn(|_| Shard::default())),
+            doorkeeper: Box::default(),
+            len: 0,
+            key_bytes: 0,
+            slot_count: 0,
+            bytes_max: usize::MAX,
+            next_sweep: 0,
+            counts: AliasCounts::default(),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Sets what the cache may take; what is above it goes at once, a shard at a time.
+    pub fn set_bytes_max(&mut self, bytes: usize) {
+        self.bytes_max = bytes;
+        for shard in 0..SHARDS {
+            if self.heap_bytes() <= bytes {
+                break;
+            }
+            let shard = std::mem::take(&mut self.shards[shard]);
+            self.slot_count -= shard.slots.len();
+            self.counts.evicted += shard.len as u64;
+            for slot in shard.slots.iter().filter(|slot| slot.hash != 0) {
+                self.forget(slot);
+            }
+        }
+    }
+
+    /// Bytes held; the allocator's rounding of each key is estimated at an eighth.
+    pub fn heap_bytes(&self) -> usize {
+        self.slot_count * size_of::<Slot>() + self.key_bytes + self.key_bytes / 8 + self.doorkeeper.len() * 2
+    }
+
+    #[inline]
+    fn shard_of(hash: u64) -> usize {
+        (hash >> 58) as usize
+    }
+
+    /// Where the probe of `hash` begins, as something to prefetch.
+    #[inline]
+    pub fn first_slot(&self, hash: u64) -> *const u8 {
+        let shard = &self.shards[Self::shard_of(hash)];
+        if shard.slots.is_empty() {
+            return std::ptr::null();
+        }
+        std::ptr::from_ref(&shard.slots[shard.start(hash)]).cast()
+    }
+
+    /// The probable entry, by hash alone: its key to prefetch, and the raw context it would lead to.
+    #[inline]
+    pub fn peek(&self, hash: u64) -> Option<(*const u8, RawId)> {
+        let shard = &self.shards[Self::shard_of(hash)];
+        if shard.slots.is_empty() {
+            return None;
+        }
+        let slot = &shard.slots[shard.start(hash)];
+        (slot.hash & !STATE_MASK == hash & !STATE_MASK).then_some((slot.key.as_ptr(), slot.raw))
+    }
+
+    #[inline]
+    pub fn get(&mut self, hash: u64, key: &AliasKey<'_>) -> Option<RawId> {
+        let shard = &mut self.shards[Self::shard_of(hash)];
+        if let Some(at) = shard.find(hash, key) {
+            let slot = &mut shard.slots[at];
+            // Written at most once between two sweeps: a hot table stays clean in the cache.
+            if slot.hash & AGE_MASK != 0 {
+                slot.hash &= !AGE_MASK;
+            }
+            return Some(slot.raw);
+        }
+        self.counts.misses += 1;
+        None
+    }
+
+    /// Offers an alias after a miss. The first alias of a raw context is taken at once; further ones, such as other orders
+    /// of the same tags, on their second sight. `is_live` tells whether the raw context of an old entry still exists.
+    pub fn offer(&mut self, hash: u64, key: &AliasKey<'_>, raw: RawId, is_first: bool) {
+        let key_len = 1 + key.name.len() + key.tail.len();
+        if key_len > ALIAS_KEY_BYTES_MAX {
+            return;
+        }
+        let shard = &mut self.shards[Self::shard_of(hash)];
+        if let Some(at) = shard.find(hash, key) {
+            // Its raw context is gone and this is the one that took its place.
+            shard.slots[at].raw = raw;
+            return;
+        }
+        if !is_first && !self.second_sight(hash) {
+            self.counts.held_back += 1;
+            return;
+        }
+        if self.heap_bytes() + size_of::<Slot>() + key_len > self.bytes_max && !self.evict_near(hash) {
+            self.counts.refused += 1;
+            return;
+        }
+        let mut bytes = Vec::with_capacity(key_len);
+        bytes.push(key.kind);
+        bytes.extend_from_slice(key.name);
+        bytes.extend_from_slice(key.tail);
+        let shard = &mut self.shards[Self::shard_of(hash)];
+        let before = shard.slots.len();
+        shard.insert(Slot {
+            hash: hash & !STATE_MASK | OCCUPIED,
+            key: bytes.into_boxed_slice(),
+            raw,
+        });
+        self.slot_count += shard.slots.len() - before;
+        self.len += 1;
+        self.key_bytes += key_len;
+        self.counts.admitted += 1;
+    }
+
+    fn second_sight(&mut self, hash: u64) -> bool {
+        if self.doorkeeper.is_empty() {
+            self.doorkeeper = vec![0; DOORKEEPER_SLOTS].into();
+        }
+        let fingerprint = (hash >> 40) as u16 | 1;
+        let place = &mut self.doorkeeper[(hash >> 8) as usize % DOORKEEPER_SLOTS];
+        let seen = *place == fingerprint;
+        *place = fingerprint;
+        seen
+    }
+
+    /// Drops one alias of the same shard that had no hit since the last sweep, looking at a bounded number.
+    fn evict_near(&mut self, hash: u64) -> bool {
+        let shard = &mut self.shards[Self::shard_of(hash)];
+        let len = shard.slots.len();
+        if len == 0 {
+            return false;
+        }
+        let start = shard.start(hash);
+        for step in 0..len.min(64) {
+            let at = (start + step) & (len - 1);
+            if shard.slots[at].hash & AGE_MASK != 0 {
+                let removed = shard.remove(at);
+                self.forget(&removed);
+                self.counts.evicted += 1;
+                return true;
+            }
+        }
+        false
+    }
+
+    fn forget(&mut self, removed: &Slot) {
+        self.len -= 1;
+        self.key_bytes -= removed.key.len();
+    }
+
+    /// Ages one shard: drops aliases whose raw context is gone and those without a hit for [`AGE_MAX`] rounds of sweeps, and
+    /// gives back memory when the shard has become sparse. One call is a 64th of a round.
+    pub fn sweep_next(&mut self, is_live: impl Fn(RawId) -> bool) {
+        let shard = &mut self.shards[self.next_sweep];
+        self.next_sweep = (self.next_sweep + 1) % SHARDS;
+        if shard.slots.is_empty() {
+            return;
+        }
+        let mut removed_len = 0;
+        let mut removed_bytes = 0;
+        let mut at = 0;
+        while at < shard.slots.len() {
+            let slot = &mut shard.slots[at];
+            if slot.hash == 0 {
+                at += 1;
+            } else if slot.hash & AGE_MASK == AGE_MAX || !is_live(slot.raw) {
+                // The removal may move another slot here; it is looked at next.
+                removed_bytes += shard.remove(at).key.len();
+                removed_len += 1;
+            } else {
+                slot.hash += 1;
+                at += 1;
+            }
+        }
+        let before = shard.slots.len();
+        shard.shrink();
+        self.slot_count -= before - shard.slots.len();
+        self.len -= removed_len;
+        self.key_bytes -= removed_bytes;
+        self.counts.evicted += removed_len as u64;
+        if self.len == 0 {
+            self.doorkeeper = Box::default();
+        }
+    }
+}
+
+impl Shard {
+    #[inline]
+    fn start(&self, hash: u64) -> usize {
+        (hash >> 16) as usize & (self.slots.len() - 1)
+    }
+
+    #[inline]
+    fn find(&self, hash: u64, key: &AliasKey<'_>) -> Option<usize> {
+        if self.slots.is_empty() {
+            return None;
+        }
+        let mask = self.slots.len() - 1;
+        let mut at = self.start(hash);
+        loop {
+            let slot = &self.slots[at & mask];
+            if slot.hash == 0 {
+                return None;
+            }
+            if slot.hash & !STATE_MASK == hash & !STATE_MASK && equals(&slot.key, key) {
+                return Some(at & mask);
+            }
+            at += 1;
+        }
+    }
+
+    /// Adds a slot whose key is not in the table yet.
+    fn insert(&mut self, slot: Slot) {
+        if (self.len + 1) * 4 > self.slots.len() * 3 {
+            self.resize((self.slots.len() * 2).max(SLOTS_MIN));
+        }
+        self.place(slot);
+        self.len += 1;
+    }
+
+    fn place(&mut self, slot: Slot) {
+        let mask = self.slots.len() - 1;
+        let mut at = self.start(slot.hash);
+        while self.slots[at & mask].hash != 0 {
+            at += 1;
+        }
+        self.slots[at & mask] = slot;
+    }
+
+    fn resize(&mut self, slots: usize) {
+        let old = std::mem::replace(&mut self.slots, vec![Slot::default(); slots].into());
+        for slot in old {
+            if slot.hash != 0 {
+                self.place(slot);
+            }
+        }
+    }
+
+    fn shrink(&mut self) {
+        if self.len == 0 {
+            self.slots = Box::default();
+        } else if self.slots.len() > SLOTS_MIN && self.len * 4 < self.slots.len() {
+            self.resize((self.len * 2).next_power_of_two().max(SLOTS_MIN));
+        }
+    }
+
+    /// Removes a slot and moves back what was displaced past it, so that no probe meets a hole before its key.
+    fn remove(&mut self, at: usize) -> Slot {
+        let mask = self.slots.len() - 1;
+        let removed = std::mem::take(&mut self.slots[at]);
+        self.len -= 1;
+        let mut hole = at;
+        let mut next = (at + 1) & mask;
+        while self.slots[next].hash != 0 {
+            let home = self.start(self.slots[next].hash);
+            // Move it if its home does not lie between the hole and where it stands.
+            if (next.wrapping_sub(home) & mask) >= (next.wrapping_sub(hole) & mask) {
+                self.slots[hole] = std::mem::take(&mut self.slots[next]);
+                hole = next;
+            }
+            next = (next + 1) & mask;
+        }
+        removed
+    }
+}
+
+#[inline]
+fn equals(stored: &[u8], key: &AliasKey<'_>) -> bool {
+    let border = 1 + key.name.len();
+    stored.len() == border + key.tail.len()
+        && stored[0] == key.kind
+        && stored[1..border] == *key.name
+        && stored[border..] == *key.tail
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Offer(u8, u32),
+        Get(u8),
+        Sweep,
+        Kill(u32),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            4 => (any::<u8>(), 0u32..50).prop_map(|(key, raw)| Step::Offer(key, raw)),
+            4 => any::<u8>().prop_map(Step::Get),
+            1 => Just(Step::Sweep),
+            1 => (0u32..50).prop_map(Step::Kill),
+        ];
+        prop::collection::vec(step, 1..400)
+    }
+
+    proptest! {
+        /// Whatever the hash, an alias gives what was stored for its key, or nothing. Hashes of few bits make every probe
+        /// a long one and every comparison matter.
+        #[test]
+        fn never_gives_another_keys_answer(steps in steps(), hash_bits in 0u32..12) {
+            let mut table = AliasTable::new();
+            let mut stored: HashMap<u8, RawId> = HashMap::new();
+            let mut generations: HashMap<u32, u32> = HashMap::new();
+            let hash = |key: u8| (u64::from(key).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20 & ((1 << hash_bits) - 1)) << 16;
+            for step in steps {
+                match step {
+                    Step::Offer(key, slot) => {
+                        let raw = RawId { slot, generation: *generations.get(&slot).unwrap_or(&0) };
+                        let text = [key];
+                        table.offer(hash(key), &AliasKey { kind: 0, name: &text, tail: b"|#t" }, raw, true);
+                        stored.insert(key, raw);
+                    }
+                    Step::Get(key) => {
+                        let text = [key];
+                        let got = table.get(hash(key), &AliasKey { kind: 0, name: &text, tail: b"|#t" });
+                        if let Some(got) = got {
+                            prop_assert_eq!(Some(&got), stored.get(&key));
+                        }
+                        let other_kind = AliasKey { kind: 1, name: &text, tail: b"|#t" };
+                        prop_assert!(table.get(hash(key), &other_kind).is_none());
+                    }
+                    Step::Sweep => {
+                        for _ in 0..SHARDS {
+                            table.sweep_next(|raw| generations.get(&raw.slot).copied().unwrap_or(0) == raw.generation);
+                        }
+                        let counted: usize = table.shards.iter().map(|shard| shard.len).sum();
+                        prop_assert_eq!(counted, table.len());
+                    }
+                    Step::Kill(slot) => *generations.entry(slot).or_default() += 1,
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn borders_and_kinds_matter() {
+        let mut table = AliasTable::new();
+        let raw = |slot| RawId { slot, generation: 0 };
+        table.offer(
+            64,
+            &AliasKey {
+                kind: 0,
+                name: b"ab",
+                tail: b"|#c",
+            },
+            raw(1),
+            true,
+        );
+        assert!(
+            table
+                .get(
+                    64,
+                    &AliasKey {
+                        kind: 0,
+                        name: b"ab|#",
+                        tail: b"c"
+                    }
+                )
+                .is_some()
+        );
+        assert!(
+            table
+                .get(
+                    64,
+                    &AliasKey {
+                        kind: 0,
+                        name: b"a",
+                        tail: b"|#c"
+                    }
+                )
+                .is_none()
+        );
+        assert!(
+            table
+                .get(
+                    64,
+                    &AliasKey {
+                        kind: 3,
+                        name: b"ab",
+                        tail: b"|#c"
+                    }
+                )
+                .is_none()
+        );
+        assert_eq!(
+            table.get(
+                64,
+                &AliasKey {
+                    kind: 0,
+                    name: b"ab",
+                    tail: b"|#c"
+                }
+            ),
+            Some(raw(1))
+        );
+    }
+
+    #[test]
+    fn a_budget_bounds_it_and_hot_entries_stay() {
+        let mut table = AliasTable::new();
+        table.set_bytes_max(64 * 1024);
+        let secret = crate::HashSecret::from_random(1, 2);
+        let text = |i: u32| format!("metric.{i}");
+        for i in 0..10_000u32 {
+            let name = text(i);
+            let hash = secret.bytes(name.as_bytes());
+            table.offer(
+                hash,
+                &AliasKey {
+                    kind: 0,
+                    name: name.as_bytes(),
+                    tail: b"",
+                },
+                RawId::default(),
+                true,
+            );
+            assert!(
+                table.heap_bytes() <= 64 * 1024 + 64 * SLOTS_MIN * size_of::<Slot>(),
+                "{}",
+                table.heap_bytes()
+            );
+            // The first ten are hot.
+            for hot in 0..10 {
+                let name = text(hot);
+                let hash = secret.bytes(name.as_bytes());
+                let key = AliasKey {
+                    kind: 0,
+                    name: name.as_bytes(),
+                    tail: b"",
+                };
+                assert!(i < hot || table.get(hash, &key).is_some(), "{hot} lost at {i}");
+            }
+            if i % 100 == 0 {
+                for _ in 0..SHARDS {
+                    table.sweep_next(|_| true);
+                }
+            }
+        }
+        assert!(table.counts.evicted > 0);
+    }
+}

@@ -1,0 +1,161 @@
+//! Nanoseconds per message from packet to bucket, without sockets: where the time beyond the kernel's goes.
+//!
+//! `cargo bench -p weir-ingest -- [CONTEXTS] [MESSAGES] [permute|dist]`. Prints a line per round; compare rounds of one run only.
+
+use std::fmt::Write;
+use std::time::Instant;
+
+use weir_aggregate::AggregatorSettings;
+use weir_context::{HashSecret, Limits, Rules};
+use weir_ingest::{Ingest, IngestSettings, Received};
+use weir_protocol::ParseOptions;
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self, bound: usize) -> usize {
+        // SplitMix64; the high bits of the product are uniform enough for load.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((u128::from(z ^ (z >> 31)) * bound as u128) >> 64) as usize
+    }
+}
+
+struct Context {
+    name: String,
+    kind: &'static str,
+    tags: Vec<String>,
+}
+
+fn contexts(count: usize, dist: bool, random: &mut Random) -> Vec<Context> {
+    let kinds: Vec<&str> = [("c", 208), ("g", 66), ("d", 72), ("s", 9), ("h", 1)]
+        .iter()
+        .flat_map(|&(kind, weight)| std::iter::repeat_n(kind, weight))
+        .collect();
+    (0..count)
+        .map(|i| Context {
+            name: format!("service.component_{:03}.requests_{i:06}", i % 311),
+            kind: if dist {
+                "d"
+            } else {
+                kinds[random.next(kinds.len())]
+            },
+            tags: (0..7)
+                .map(|t| format!("tag_{t}:value{:05}", (i * 7 + t * 13) % (count / 3 + 17)))
+                .collect(),
+        })
+        .collect()
+}
+
+fn packets(
+    contexts: &[Context],
+    messages: usize,
+    permute: bool,
+    dist: bool,
+    random: &mut Random,
+) -> Vec<Vec<u8>> {
+    let mut packets = Vec::new();
+    let mut packet = String::new();
+    for _ in 0..messages {
+        let context = &contexts[random.next(contexts.len())];
+        let mut line = String::new();
+        let _ = match context.kind {
+            "s" => write!(line, "{}:user-{}|s", context.name, random.next(500)),
+            "d" if dist => {
+                line.push_str(&context.name);
+                for _ in 0..=random.next(8) {
+                    let _ = write!(line, ":{}.{}", random.next(1000), random.next(10));
+                }
+                write!(line, "|d")
+            }
+            "d" => write!(
+                line,
+                "{}:{}.{}|d",
+                context.name,
+                random.next(1000),
+                random.next(100)
+            ),
+            kind => write!(line, "{}:{}|{kind}", context.name, random.next(1000)),
+        };
+        if random.next(10) == 0 && context.kind != "g" {
+            line.push_str("|@0.5");
+        }
+        let mut order: Vec<usize> = (0..7).collect();
+        if permute {
+            for at in (1..7).rev() {
+                order.swap(at, random.next(at + 1));
+            }
+        }
+        for (at, tag) in order.iter().enumerate() {
+            line.push_str(if at == 0 { "|#" } else { "," });
+            line.push_str(&context.tags[*tag]);
+        }
+        if packet.len() + line.len() + 1 > 8192 {
+            packets.push(std::mem::take(&mut packet).into_bytes());
+        }
+        packet.push_str(&line);
+        packet.push('\n');
+    }
+    packets.push(packet.into_bytes());
+    packets
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|argument| argument != "--bench")
+        .collect();
+    let number = |at: usize, default: usize| {
+        arguments
+            .get(at)
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(default)
+    };
+    let (context_count, message_count) = (number(0, 1000), number(1, 1_000_000));
+    let permute = arguments.iter().any(|argument| argument == "permute");
+    let dist = arguments.iter().any(|argument| argument == "dist");
+    let mut random = Random(42);
+    let contexts = contexts(context_count, dist, &mut random);
+    let packets = packets(&contexts, message_count, permute, dist, &mut random);
+    let bytes: usize = packets.iter().map(Vec::len).sum();
+    let settings = IngestSettings {
+        worker: 0,
+        aggregator: AggregatorSettings::default(),
+        rules: Rules::default(),
+        limits: Limits::default(),
+        secret: HashSecret::from_random(1, 2),
+        gauge_deltas: false,
+        listeners: vec![ParseOptions::default()],
+    };
+    let mut now = 1_700_000_000;
+    let mut ingest = Ingest::new(settings, now);
+    println!(
+        "{context_count} contexts, {message_count} messages of {} bytes",
+        bytes / message_count
+    );
+    for round in 0..6 {
+        let start = Instant::now();
+        for packet in &packets {
+            ingest.packet(Received {
+                bytes: packet,
+                listener: 0,
+                truncated: false,
+                received: 1,
+            });
+        }
+        let packets_ns = start.elapsed().as_nanos() as f64 / message_count as f64;
+        let start = Instant::now();
+        now += 10;
+        assert!(ingest.advance(now));
+        let mut rows = 0;
+        while ingest.is_draining() {
+            rows += ingest.drain(usize::MAX).map_or(0, |batch| batch.len());
+        }
+        let flush_ms = start.elapsed().as_secs_f64() * 1e3;
+        println!("round {round}: {packets_ns:.1} ns per message, flush of {rows} rows {flush_ms:.1} ms");
+        assert_eq!(ingest.counts()[0].messages, message_count as u64 * (round + 1));
+        assert!(ingest.counts()[0].balance());
+    }
+}

@@ -1,0 +1,218 @@
+//! The shape nearly all metrics have, recognised in one pass over the few bytes that change from message to message.
+//!
+//! The simple version is [`crate::parse_line`]. This one leaves out what a message seen before does not need: it does not
+//! look at tags and origin fields at all (they are one opaque tail), and it does not validate UTF-8 (bytes equal to ones that
+//! were validated are valid). It either understands a line exactly as the simple version does, or says nothing and leaves
+//! it to that.
+
+use crate::metric::usable_rate;
+use crate::{Kind, number};
+
+/// A metric whose numbers are read and whose identity is still bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FastMetric {
+    pub kind: Kind,
+    /// `line[..name_end]` is the name.
+    pub name_end: u32,
+    /// `line[name_end + 1..value_end]` is the value field.
+    pub value_end: u32,
+    /// `line[tail..]` is everything behind value, type and rate: empty, or from a `|` on. It may hold a rate or a timestamp of
+    /// its own, which only the simple version can tell: a tail may be cached only if it said there is none.
+    pub tail: u32,
+    /// Numbers appended to the caller's buffer; zero for a set.
+    pub count: u32,
+    /// `1 / rate`.
+    pub weight: f64,
+    pub rate_fault: bool,
+}
+
+/// Understands `line`, appending its numbers to `values`. `None`: the simple version must look at it.
+#[inline]
+pub fn parse_fast(line: &[u8], values: &mut Vec<f64>) -> Option<FastMetric> {
+    // Events and service checks begin with `_`; so do few metrics.
+    if line.first() == Some(&b'_') {
+        return None;
+    }
+    let name_end = memchr::memchr2(b':', b'|', line)?;
+    if name_end == 0 || line[name_end] == b'|' {
+        return None;
+    }
+    let start = values.len();
+    let parsed = parse_values(line, name_end, values);
+    let (value_end, count) = match parsed {
+        Some(found) => found,
+        None => {
+            // Not plain numbers. A set's member may be anything.
+            values.truncate(start);
+            let pipe = name_end + 1 + memchr::memchr(b'|', &line[name_end + 1..])?;
+            (pipe, 0)
+        }
+    };
+    if value_end == name_end + 1 {
+        return None;
+    }
+    let (kind, type_end) = parse_type(line, value_end + 1)?;
+    let is_set = kind == Kind::Set;
+    if is_set {
+        values.truncate(start);
+    } else if count == 0 {
+        return None;
+    }
+    let (weight, rate_fault, tail) = match line.get(type_end + 1) {
+        Some(b'@') => {
+            let (rate, end) = number::parse_plain(line, type_end + 2)?;
+            if end < line.len() && line[end] != b'|' {
+                return None;
+            }
+            let (rate, fault) = usable_rate(rate);
+            (1.0 / rate, fault.is_some(), end)
+        }
+        _ => (1.0, false, type_end),
+    };
+    Some(FastMetric {
+        kind,
+        name_end: name_end as u32,
+        value_end: value_end as u32,
+        tail: tail as u32,
+        count: if is_set { 0 } else { count },
+        weight,
+        rate_fault,
+    })
+}
+
+/// Reads plain numbers from behind the colon at `colon` up to the `|`. Returns its place and how many there were.
+#[inline]
+fn parse_values(line: &[u8], colon: usize, values: &mut Vec<f64>) -> Option<(usize, u32)> {
+    let mut at = colon + 1;
+    let mut count = 0;
+    loop {
+        let (value, end) = number::parse_plain(line, at)?;
+        values.push(value);
+        count += 1;
+        match line.get(end) {
+            Some(b'|') => return Some((end, count)),
+            Some(b':') => at = end + 1,
+            _ => return None,
+        }
+    }
+}
+
+/// Reads the type at `at`. Returns it and the place behind it, which is the end of the line or a `|`.
+#[inline]
+fn parse_type(line: &[u8], at: usize) -> Option<(Kind, usize)> {
+    let kind = match line.get(at)? {
+        b'c' => Kind::Counter,
+        b'g' => Kind::Gauge,
+        b'd' => Kind::Distribution,
+        b'h' => Kind::Histogram,
+        b's' => Kind::Set,
+        b'm' => {
+            return match (line.get(at + 1), line.get(at + 2)) {
+                (Some(b's'), None | Some(b'|')) => Some((Kind::Timing, at + 2)),
+                _ => None,
+            };
+        }
+        _ => return None,
+    };
+    matches!(line.get(at + 1), None | Some(b'|')).then_some((kind, at + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Message, ParseOptions, Values, parse_line};
+    use proptest::prelude::*;
+
+    /// The fast version understands a line as the simple one does, or leaves it alone.
+    fn check(line: &[u8]) {
+        let mut values = Vec::new();
+        let Some(fast) = parse_fast(line, &mut values) else {
+            return;
+        };
+        let parsed = parse_line(
+            line,
+            &ParseOptions {
+                origin_client: true,
+                timestamps: true,
+                eol_required: false,
+            },
+        );
+        let tail = &line[fast.tail as usize..];
+        assert!(tail.is_empty() || tail[0] == b'|');
+        // What only the simple version may judge: the text itself and the tail.
+        let Ok(Message::Metric(metric)) = parsed else {
+            let utf8 = std::str::from_utf8(line).is_err();
+            let tail_has_faults = tail
+                .split(|&byte| byte == b'|')
+                .any(|s| s.starts_with(b"@") || s.starts_with(b"T"));
+            assert!(utf8 || tail_has_faults, "{:?}", line.escape_ascii().to_string());
+            return;
+        };
+        assert_eq!(metric.name.as_bytes(), &line[..fast.name_end as usize]);
+        assert_eq!(metric.kind, fast.kind);
+        let field = &line[fast.name_end as usize + 1..fast.value_end as usize];
+        match metric.values {
+            Values::Member(member) => assert_eq!((member.as_bytes(), fast.count), (field, 0)),
+            Values::Numbers(numbers) => {
+                assert_eq!(
+                    numbers.iter().map(f64::to_bits).collect::<Vec<_>>(),
+                    values.iter().map(|v| v.to_bits()).collect::<Vec<_>>()
+                );
+                assert_eq!(numbers.non_finite, 0);
+                assert_eq!(values.len(), fast.count as usize);
+            }
+        }
+        if !tail
+            .split(|&byte| byte == b'|')
+            .any(|section| section.starts_with(b"@"))
+        {
+            assert_eq!(1.0 / metric.rate, fast.weight);
+            assert_eq!(metric.rate_fault.is_some(), fast.rate_fault);
+        }
+    }
+
+    #[test]
+    fn common_shapes_are_fast() {
+        for line in [
+            "a:1|c",
+            "page.views:1|c|#env:prod,role:web",
+            "a:1.5:2:-3|d|@0.5|#t",
+            "u:x:y|s|#t",
+            "t:12.25|ms",
+            "a:1|g|#t|c:ci-1",
+            "u:12|s",
+        ] {
+            assert!(parse_fast(line.as_bytes(), &mut Vec::new()).is_some(), "{line}");
+            check(line.as_bytes());
+        }
+    }
+
+    #[test]
+    fn vectors() {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../testdata/vectors/protocol.jsonl"
+        );
+        for line in std::fs::read_to_string(path).unwrap().lines() {
+            let vector: serde_json::Value = serde_json::from_str(line).unwrap();
+            for line in vector["input"]
+                .as_str()
+                .unwrap_or_default()
+                .split('\n')
+                .filter(|line| !line.is_empty())
+            {
+                check(line.as_bytes());
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+        #[test]
+        fn equals_the_simple_version(
+            line in "(_e|a|a\\.b||é)[:|]?(-?[0-9.:e]{0,6}|x:y|nan)\\|?(c|g|s|ms|m|h|d|cc)?(\\|@[0-9.]{0,3})?(\\|#?[a-c:,@T1]{0,5}){0,2}",
+        ) {
+            check(line.as_bytes());
+        }
+    }
+}
