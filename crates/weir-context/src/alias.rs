@@ -44,7 +44,8 @@ struct Slot {
     raw: RawId,
 }
 
-/// Open addressing with linear probing, at most three quarters full.
+/// Open addressing with linear probing, at most half full: a hit takes 1.5 probes on average where three quarters full it
+/// would take 2.5, each a branch that cannot be predicted.
 #[derive(Debug, Default)]
 struct Shard {
     slots: Box<[Slot]>,
@@ -292,7 +293,7 @@ impl Shard {
 
     /// Adds a slot whose key is not in the table yet.
     fn insert(&mut self, slot: Slot) {
-        if (self.len + 1) * 4 > self.slots.len() * 3 {
+        if (self.len + 1) * 2 > self.slots.len() {
             self.resize((self.slots.len() * 2).max(SLOTS_MIN));
         }
         self.place(slot);
@@ -320,8 +321,8 @@ impl Shard {
     fn shrink(&mut self) {
         if self.len == 0 {
             self.slots = Box::default();
-        } else if self.slots.len() > SLOTS_MIN && self.len * 4 < self.slots.len() {
-            self.resize((self.len * 2).next_power_of_two().max(SLOTS_MIN));
+        } else if self.slots.len() > SLOTS_MIN && self.len * 8 < self.slots.len() {
+            self.resize((self.len * 4).next_power_of_two().max(SLOTS_MIN));
         }
     }
 

@@ -114,6 +114,7 @@ fn main() {
             .unwrap_or(default)
     };
     let (context_count, message_count) = (number(0, 1000), number(1, 1_000_000));
+    let rounds = number(2, 6) as u64;
     let permute = arguments.iter().any(|argument| argument == "permute");
     let dist = arguments.iter().any(|argument| argument == "dist");
     let mut random = Random(42);
@@ -135,7 +136,7 @@ fn main() {
         "{context_count} contexts, {message_count} messages of {} bytes",
         bytes / message_count
     );
-    for round in 0..6 {
+    for round in 0..rounds {
         let start = Instant::now();
         for packet in &packets {
             ingest.packet(Received {

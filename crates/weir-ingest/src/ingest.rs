@@ -3,7 +3,7 @@ use weir_context::{
     AliasKey, ContextId, Contexts, HashSecret, Limits, Lookup, RawId, Resolved, Rules, prefetch,
 };
 use weir_protocol::{
-    ErrorClass, Event, FastMetric, Kind, Lines, Message, Metric, ParseOptions, ServiceCheck, Values,
+    ErrorClass, Event, FastMetric, Kind, Message, Metric, ParseOptions, Scan, ServiceCheck, Values,
     parse_fast, parse_line, unescape_newlines,
 };
 
@@ -54,11 +54,14 @@ const OUTBOX_MAX: usize = 64;
 /// cache with their values.
 const GROUP_LINES: usize = 32;
 
+/// Aliases from which on a look-up is worth preparing: below, keys, targets and state fit the second-level cache.
+const PREFETCH_ALIASES_MIN: usize = 4096;
+
 /// A line of the current group.
 struct Pending {
     /// Its place in the packet.
-    start: usize,
-    end: usize,
+    start: u32,
+    len: u32,
     terminated: bool,
     fast: Option<FastMetric>,
     /// Where its numbers begin.
@@ -94,6 +97,7 @@ pub struct Ingest {
     passing_sequence: u64,
     outbox: std::collections::VecDeque<Batch>,
     resolved: Resolved,
+    scan: Scan,
     group: Vec<Pending>,
     values: Vec<f64>,
     copies_histograms: bool,
@@ -114,6 +118,7 @@ impl Ingest {
             passing_sequence: 0,
             outbox: Default::default(),
             resolved: Resolved::default(),
+            scan: Scan::new(),
             group: Vec::with_capacity(GROUP_LINES),
             values: Vec::new(),
             copies_histograms: settings.rules.copies_histograms(),
@@ -192,49 +197,60 @@ impl Ingest {
         counts.bytes += packet.bytes.len() as u64;
         let mut group = std::mem::take(&mut self.group);
         let mut values = std::mem::take(&mut self.values);
-        for line in Lines::new(packet.bytes) {
-            let bytes = line.bytes;
-            let whole = line.terminated || !(packet.truncated || options.eol_required);
+        self.scan.scan(packet.bytes);
+        // In small tables everything is in the cache anyway.
+        let ahead = self.contexts.aliases() > PREFETCH_ALIASES_MIN;
+        let mut start = 0;
+        while start < packet.bytes.len() {
+            let newline = self.scan.newline(start);
+            let terminated = newline < packet.bytes.len();
+            let line = &packet.bytes[start..newline];
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            let from = start;
+            start = newline + 1;
+            if line.is_empty() {
+                continue;
+            }
             let first_value = values.len() as u32;
+            let whole = terminated || !(packet.truncated || options.eol_required);
             let fast = if whole {
-                parse_fast(bytes, &mut values)
+                parse_fast(line, self.scan.colon(from) - from, &mut values)
             } else {
                 None
             };
-            let hash = match &fast {
+            let mut hash = 0;
+            match &fast {
                 Some(fast) => {
-                    let hash = self.contexts.alias_hash(&alias_key(bytes, fast));
-                    self.contexts.prefetch_alias(hash);
-                    hash
+                    hash = self.contexts.alias_hash(&alias_key(line, fast));
+                    if ahead {
+                        self.contexts.prefetch_alias(hash);
+                    }
                 }
-                None => {
-                    values.truncate(first_value as usize);
-                    0
-                }
-            };
-            let start = bytes.as_ptr() as usize - packet.bytes.as_ptr() as usize;
+                None => values.truncate(first_value as usize),
+            }
             group.push(Pending {
-                start,
-                end: start + bytes.len(),
-                terminated: line.terminated,
+                start: from as u32,
+                len: line.len() as u32,
+                terminated,
                 fast,
                 first_value,
                 hash,
             });
             if group.len() == GROUP_LINES {
-                self.group(&packet, &group, &values);
+                self.group(&packet, &group, &values, ahead);
                 group.clear();
                 values.clear();
             }
         }
-        self.group(&packet, &group, &values);
+        self.group(&packet, &group, &values, ahead);
         group.clear();
         values.clear();
         self.group = group;
         self.values = values;
     }
 
-    fn group(&mut self, packet: &Received<'_>, group: &[Pending], values: &[f64]) {
+    /// Asks for the memory that looking up a group will touch, one step of the look-up after the other.
+    fn look_ahead(&self, group: &[Pending]) {
         let mut raws = [None; GROUP_LINES];
         for (pending, raw) in group.iter().zip(&mut raws) {
             *raw = self.contexts.prefetch_target(pending.hash);
@@ -246,16 +262,22 @@ impl Ingest {
                 prefetch(self.aggregator.state_address(fast.kind, id));
             }
         }
+    }
+
+    fn group(&mut self, packet: &Received<'_>, group: &[Pending], values: &[f64], ahead: bool) {
+        if ahead {
+            self.look_ahead(group);
+        }
         let mut tally = Tally::default();
         let now = self.aggregator.now();
         for pending in group {
-            let line = &packet.bytes[pending.start..pending.end];
+            let line = &packet.bytes[pending.start as usize..][..pending.len as usize];
             let Some(fast) = &pending.fast else {
                 self.line(packet, line, pending.terminated);
                 continue;
             };
             let key = alias_key(line, fast);
-            let numbers = &values[pending.first_value as usize..(pending.first_value + fast.count) as usize];
+            let numbers = &values[pending.first_value as usize..][..fast.count as usize];
             match self.contexts.resolve_alias(pending.hash, &key, now) {
                 Some(Lookup::Context(id, _)) if self.add_fast(fast, line, id, numbers, packet.received) => {
                     tally.messages += 1;

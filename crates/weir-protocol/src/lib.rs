@@ -26,6 +26,7 @@ mod lines;
 mod metric;
 mod number;
 mod origin;
+mod scan;
 mod sections;
 mod special_tags;
 
@@ -38,6 +39,7 @@ pub use lines::{Line, Lines};
 pub use metric::{Kind, Metric, Numbers, RateFault, SAMPLE_RATE_MIN, Values};
 pub use number::{parse_integer, parse_number};
 pub use origin::{ExternalData, LocalData, OriginFields};
+pub use scan::Scan;
 pub use sections::Tags;
 pub use special_tags::{SpecialTag, special_tag};
 
