@@ -155,7 +155,7 @@ impl<'a> Series<'a> {
     }
 
     /// Sorted by bytes, without duplicates.
-    pub fn tags(&self) -> impl ExactSizeIterator<Item = &'a str> + use<'a> {
+    pub fn tags(&self) -> impl ExactSizeIterator<Item = &'a str> + Clone + use<'a> {
         let batch = self.batch;
         let Span { start, len } = self.row.tags;
         batch.tags[start as usize..(start + len) as usize]

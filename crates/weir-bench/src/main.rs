@@ -1,5 +1,6 @@
 //! `weir-bench`: the measuring rig. This file only dispatches; each command lives in a module of its own.
 
+mod address;
 mod detect;
 mod failure;
 mod floor;
@@ -26,7 +27,6 @@ enum Command {
     #[command(hide = true)]
     Sink(sink::Args),
     /// Measure the least a receiver can do on this machine.
-    #[command(hide = true)]
     Floor(floor::Args),
     #[command(flatten)]
     Detect(detect::Command),

@@ -456,6 +456,8 @@ fn bind_internet(
     if kind == libc::SOCK_STREAM {
         // Connections of a former process linger after it; they are no reason not to start.
         set(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1, "SO_REUSEADDR")?;
+        // Inherited by connections: a peer that vanished does not hold its place for ever.
+        set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1, "SO_KEEPALIVE")?;
     }
     if config.reuse_port {
         set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1, "SO_REUSEPORT")?;

@@ -83,6 +83,8 @@ pub struct LoopCounters {
     /// Every system call the loop has made: waiting, receiving, accepting, reading drop counters and so on. (Closing
     /// a connection counts; setting up and binding do not.)
     pub system_calls: u64,
+    /// Times the loop slept for a fixed short time to let packets gather, instead of being woken by each.
+    pub dozes: u64,
     /// Wake-ups by a [`crate::Waker`].
     pub wakeups: u64,
 }

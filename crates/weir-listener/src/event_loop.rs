@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::bind::MAX_PACKET_BYTES_LIMIT;
 use crate::framing::{End, Entries, Fed, Framer, FramingCounts};
-use crate::kernel_table;
+use crate::kernel_table::{self, WrappingCounter};
 use crate::partial::PartialPool;
 use crate::socket_file::SocketFile;
 use crate::sys::{self, Ancillary, DatagramRing, Entry, Epoll, Mapping};
@@ -35,6 +35,18 @@ const ACCEPTS_PER_TURN: usize = 64;
 const PAUSE_NANOS: u64 = 100_000_000;
 /// How long a drain waits for packets on their way if the kernel cannot be asked to wait for them.
 const DRAIN_SETTLE_NANOS: u64 = 20_000_000;
+/// Sleeping until the first packet comes costs a wake-up for every packet or two when packets come one by one but
+/// fast. After this many such wake-ups in a row, each less than `DOZE_GAP_NANOS` after the one before, the loop
+/// sleeps for `DOZE_NANOS` without looking and takes what has come then, as long as that is at least
+/// `DOZE_PACKETS` (a timer costs about as much as three wake-ups by packets). Only for UDP: its receive buffer holds
+/// what a fast sender can send in that time if packets are at most `DOZE_PACKET_BYTES` long, while the queue of a Unix
+/// datagram socket holds ten packets, and a sender that does not wait would lose the eleventh.
+const DOZE_AFTER_WAKES: u32 = 8;
+const DOZE_GAP_NANOS: u64 = 50_000;
+const DOZE_NANOS: u64 = 100_000;
+const DOZE_PACKETS: usize = 4;
+const DOZE_PACKET_BYTES: u64 = 1500;
+const DOZE_BUFFER_BYTES: usize = 100_000;
 const EVENTS_PER_POLL: usize = 128;
 const WAKER_TOKEN: u64 = u64::MAX;
 
@@ -224,27 +236,21 @@ struct Listener {
     /// Held so that the socket file goes when the listener does.
     file: Option<SocketFile>,
     inode: u64,
+    buffer_bytes: usize,
     slot: u32,
     ancillary: Ancillary,
-    /// The kernel's drop counter as last seen, which wraps around.
-    drops_seen: u32,
+    drops: WrappingCounter,
     paused_until: Option<u64>,
     counters: ListenerCounters,
 }
 
 impl Listener {
     fn note_drops(&mut self, now: u32) {
-        // The counter a datagram carries is from when it was queued and may be older than one read since, so only
-        // steps forward count. Steps of more than half the range between two readings cannot be told from these.
-        let step = now.wrapping_sub(self.drops_seen);
-        if step as i32 > 0 {
-            self.drops_seen = now;
-            let counter = match self.phase {
-                Phase::Open => &mut self.counters.kernel_dropped,
-                Phase::Draining | Phase::Closed => &mut self.counters.refused_draining,
-            };
-            *counter += u64::from(step);
-        }
+        let counter = match self.phase {
+            Phase::Open => &mut self.counters.kernel_dropped,
+            Phase::Draining | Phase::Closed => &mut self.counters.refused_draining,
+        };
+        *counter += self.drops.advance(now);
     }
 
     fn read_drops(&mut self, system_calls: &mut u64) -> io::Result<()> {
@@ -314,7 +320,37 @@ pub struct EventLoop {
     drain_settled_at: u64,
     bytes_since_poll: usize,
     services_since_poll: u32,
+    doze: Doze,
     counters: LoopCounters,
+}
+
+/// Whether to sleep without looking, see [`DOZE_AFTER_WAKES`].
+#[derive(Default)]
+struct Doze {
+    /// No listener of this loop would suffer.
+    allowed: bool,
+    /// Wake-ups in a row that came fast and brought little.
+    fast_wakes: u32,
+    last_batch: u64,
+    /// Sleep before the next turn.
+    now: bool,
+}
+
+impl Doze {
+    /// Learns from a batch of UDP datagrams. True if the loop shall doze before it receives again.
+    fn learn(&mut self, count: usize, bytes: u64, received: u64) -> bool {
+        let small = bytes <= DOZE_PACKET_BYTES * count as u64;
+        let dozing = self.fast_wakes >= DOZE_AFTER_WAKES;
+        let keep = if dozing {
+            count >= DOZE_PACKETS
+        } else {
+            received.wrapping_sub(self.last_batch) < DOZE_GAP_NANOS
+        };
+        self.last_batch = received;
+        self.fast_wakes = if keep && small { self.fast_wakes + 1 } else { 0 };
+        self.now = self.fast_wakes >= DOZE_AFTER_WAKES;
+        self.now
+    }
 }
 
 fn token(index: u32, generation: u32) -> u64 {
@@ -355,6 +391,7 @@ impl EventLoop {
             drain_settled_at: 0,
             bytes_since_poll: 0,
             services_since_poll: 0,
+            doze: Doze::default(),
             counters: LoopCounters::default(),
         })
     }
@@ -394,13 +431,27 @@ impl EventLoop {
             fd: Some(socket.fd),
             file: socket.file,
             inode,
+            buffer_bytes: socket.buffer.granted,
             slot,
             ancillary,
-            drops_seen: 0,
+            drops: WrappingCounter::default(),
             paused_until: None,
             counters: ListenerCounters::default(),
         });
+        self.doze.allowed = self.allow_doze();
         Ok(())
+    }
+
+    /// Whether dozing is harmless to every listener there is.
+    fn allow_doze(&self) -> bool {
+        self.listeners
+            .iter()
+            .filter(|listener| listener.fd.is_some())
+            .all(|listener| match listener.address {
+                Address::Udp { .. } => listener.buffer_bytes >= DOZE_BUFFER_BYTES,
+                Address::UnixDatagram(_) => false,
+                Address::Tcp { .. } | Address::UnixStream(_) => true,
+            })
     }
 
     /// A handle with which other threads end the waiting.
@@ -515,7 +566,20 @@ impl EventLoop {
         if self.wake.asked.load(Ordering::Relaxed) {
             self.take_wake_up(&mut turn);
         }
-        if self.draining && self.ready.is_empty() {
+        let doze = std::mem::take(&mut self.doze.now)
+            && self.ready.len() == 1
+            && !turn.woken
+            && !self.draining
+            && timeout.is_none_or(|timeout| timeout.as_nanos() >= u128::from(DOZE_NANOS));
+        if doze {
+            self.counters.dozes += 1;
+            self.counters.system_calls += 1;
+            sys::sleep_nanos(DOZE_NANOS);
+            // With one descriptor there is nothing to be asked.
+            if self.slots.len() - self.free.len() > 1 {
+                self.poll(0, &mut turn)?;
+            }
+        } else if self.draining && self.ready.is_empty() {
             // What was empty before packets on their way had settled is asked once more, and epoll would not report
             // it again.
             self.poll(self.wait_ms(timeout), &mut turn)?;
@@ -657,7 +721,8 @@ impl EventLoop {
         // Nothing to read if the other thread has set the flag and not yet written: then the next wait ends at once,
         // which is harmless.
         let _ = (&self.wake.counter).read(&mut [0; 8]);
-        self.wake.asked.store(false, Ordering::Release);
+        // Swapped rather than stored, so that what the other thread wrote before it woke us is seen after this.
+        self.wake.asked.swap(false, Ordering::AcqRel);
     }
 
     fn take_slot(&mut self, kind: Kind) -> u32 {
@@ -674,7 +739,7 @@ impl EventLoop {
                 });
                 // So that no packet's turn has to grow the queue.
                 self.ready
-                    .reserve(self.slots.len() - self.ready.len().min(self.slots.len()));
+                    .reserve(self.slots.len().saturating_sub(self.ready.len()));
                 (self.slots.len() - 1) as u32
             }
         }
@@ -770,6 +835,9 @@ impl EventLoop {
             received,
             origin: None,
         });
+        if self.doze.allowed && count < limit / 2 && self.doze.learn(count, bytes, received.0) {
+            return Next::Again;
+        }
         if count >= EAGER_PACKETS.min(limit) || listener.phase == Phase::Draining {
             Next::Again
         } else {
@@ -1086,14 +1154,16 @@ impl EventLoop {
                         return Next::Wait;
                     }
                     Some(libc::EINTR) => {}
-                    Some(libc::EMFILE | libc::ENFILE) => {
-                        listener.counters.accept_errors += 1;
-                        if !self.refuse_one(index) {
+                    Some(libc::EMFILE | libc::ENFILE) => match self.refuse_one(index) {
+                        Refusal::Refused => {}
+                        // The kernel looks for a descriptor before it looks for a connection.
+                        Refusal::NoConnection => return self.no_more_connections(index),
+                        Refusal::Failed => {
                             self.listeners[index as usize].counters.accept_pauses += 1;
                             self.pause(index);
                             return Next::Wait;
                         }
-                    }
+                    },
                     Some(libc::ENOMEM | libc::ENOBUFS) => {
                         listener.counters.accept_errors += 1;
                         listener.counters.accept_pauses += 1;
@@ -1166,25 +1236,44 @@ impl EventLoop {
     }
 
     /// With no descriptor left, gives up the reserve to accept one connection and close it: otherwise it would stay in
-    /// the queue, the peer waiting for nothing and epoll reporting it for ever. False if that did not work either.
+    /// the queue, the peer waiting for nothing and epoll reporting it for ever.
     #[cold]
-    fn refuse_one(&mut self, index: u32) -> bool {
+    fn refuse_one(&mut self, index: u32) -> Refusal {
         let listener = &mut self.listeners[index as usize];
-        let Some(fd) = &listener.fd else { return false };
-        if self.reserve.take().is_none() {
-            self.counters.system_calls += 1;
-            self.reserve = open_reserve();
-            return false;
-        }
+        let Some(fd) = &listener.fd else {
+            return Refusal::NoConnection;
+        };
         self.counters.system_calls += 4;
-        let refused = sys::accept(fd.as_fd()).is_ok();
+        self.reserve = None;
+        let refused = sys::accept(fd.as_fd()).map(drop);
         self.reserve = open_reserve();
-        if refused {
-            listener.counters.connections_accepted += 1;
-            listener.counters.connections_refused_descriptors += 1;
+        match refused {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Refusal::NoConnection,
+            Err(_) => {
+                listener.counters.accept_errors += 1;
+                return Refusal::Failed;
+            }
+            Ok(()) => {}
         }
-        refused && self.reserve.is_some()
+        listener.counters.accept_errors += 1;
+        listener.counters.connections_accepted += 1;
+        listener.counters.connections_refused_descriptors += 1;
+        if self.reserve.is_some() {
+            Refusal::Refused
+        } else {
+            Refusal::Failed
+        }
     }
+}
+
+/// What [`EventLoop::refuse_one`] achieved.
+enum Refusal {
+    /// One connection is gone, and the next can be refused as well.
+    Refused,
+    /// There was none.
+    NoConnection,
+    /// There is no reserve any more.
+    Failed,
 }
 
 fn open_reserve() -> Option<OwnedFd> {

@@ -1,7 +1,27 @@
-//! The kernel's own table of UDP sockets, as a second witness for the drop counters.
+//! The kernel's drop counters: following one as it wraps around, and its table of UDP sockets as a second witness.
 
 use std::fs;
 use std::io;
+
+/// Follows a counter of 32 bits that wraps around.
+#[derive(Debug, Default)]
+pub struct WrappingCounter {
+    seen: u32,
+}
+
+impl WrappingCounter {
+    /// How far it has gone since the last reading. A datagram carries the counter as it was when the datagram was
+    /// queued, which may be older than a reading by other means since; so only steps forward count, and a step of
+    /// more than half the range cannot be told from one back.
+    pub fn advance(&mut self, now: u32) -> u64 {
+        let step = now.wrapping_sub(self.seen);
+        if step as i32 <= 0 {
+            return 0;
+        }
+        self.seen = now;
+        u64::from(step)
+    }
+}
 
 /// The drop counter of the socket with this inode in `/proc/net/udp` or `/proc/net/udp6`, if it is there.
 pub fn drops_of(inode: u64) -> io::Result<Option<u32>> {
@@ -37,6 +57,30 @@ mod tests {
     const TABLE: &str = "   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops             \n\
         23041: 0100007F:1FBD 00000000:0000 07 00000000:00034B00 00:00000000 00000000     0        0 48211 2 0000000000000000 90210     \n\
         31130: 00000000:14E9 00000000:0000 07 00000000:00000000 00:00000000 00000000   110        0 4821 2 0000000000000000 7         \n";
+
+    #[test]
+    fn a_counter_wraps_around_and_old_readings_change_nothing() {
+        let mut counter = WrappingCounter::default();
+        let readings = [
+            0,
+            5,
+            5,
+            3,
+            5,
+            0x7000_0000,
+            0xE000_0000,
+            0xFFFF_FFFF,
+            2,
+            0xFFFF_FFFE,
+            3,
+        ];
+        let steps = readings.map(|now| counter.advance(now));
+        assert_eq!(
+            steps,
+            [0, 5, 0, 0, 0, 0x7000_0000 - 5, 0x7000_0000, 0x1FFF_FFFF, 3, 0, 1]
+        );
+        assert_eq!(steps.iter().sum::<u64>(), (1 << 32) + 3);
+    }
 
     #[test]
     fn finds_the_row_of_an_inode_and_no_other() {

@@ -29,6 +29,9 @@
 
 mod address;
 mod bind;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod check;
 mod counters;
 mod event_loop;
 mod framing;

@@ -421,3 +421,13 @@ pub fn socket_inode(fd: BorrowedFd<'_>) -> io::Result<u64> {
         Ok(found.st_ino)
     }
 }
+
+/// Sleeps for less than a second, or until a signal comes.
+pub fn sleep_nanos(nanos: u64) {
+    let time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: nanos.min(999_999_999) as libc::c_long,
+    };
+    // SAFETY: the pointer outlives the call; null means that the rest is not wanted.
+    unsafe { libc::nanosleep(&raw const time, std::ptr::null_mut()) };
+}

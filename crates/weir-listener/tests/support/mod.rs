@@ -1,6 +1,8 @@
 //! What the tests of this crate share: an event loop that remembers what it received.
 #![allow(dead_code)]
 
+pub mod raw;
+
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
@@ -101,4 +103,38 @@ impl Harness {
         self.events.begin_drain();
         self.run_until_loop(|harness| harness.events.drained());
     }
+}
+
+/// Runs one ignored test of this test binary in a process of its own, for what a process can do only once.
+pub fn subprocess(test: &str) -> std::process::Command {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--exact", test, "--nocapture", "--test-threads=1"]);
+    command
+}
+
+/// Waits for a subprocess, and ends it if it takes too long.
+#[track_caller]
+pub fn wait(mut child: std::process::Child) -> std::process::ExitStatus {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if Instant::now() > deadline {
+            let _ = child.kill();
+            panic!("subprocess not done within {DEADLINE:?}");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Resident memory of this process.
+pub fn resident_bytes() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    text.split_ascii_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse::<usize>()
+        .unwrap()
+        * 4096
 }

@@ -8,7 +8,10 @@ use std::pin::Pin;
 
 use bytes::Bytes;
 
+mod server;
 pub mod status;
+
+pub use server::AdminServer;
 
 /// An answer that may take a while.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

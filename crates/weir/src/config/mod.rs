@@ -122,6 +122,8 @@ pub struct Shown {
     pub source: Source,
     /// Sources that say something else and lost.
     pub overridden: Vec<Source>,
+    /// Differs where the values do, even if what may be shown of two secrets is the same.
+    fingerprint: u64,
 }
 
 /// A complete, valid configuration.
@@ -149,7 +151,11 @@ impl Loaded {
             .collect();
         let keys = old.keys().chain(new.keys().filter(|key| !old.contains_key(*key)));
         let value = |shown: Option<&&Shown>| shown.map_or("(unset)".to_owned(), |shown| shown.value.clone());
-        keys.filter(|key| value(old.get(*key)) != value(new.get(*key)))
+        let same = |key: &&&str| match (old.get(**key), new.get(**key)) {
+            (Some(old), Some(new)) => old.value == new.value && old.fingerprint == new.fingerprint,
+            _ => false,
+        };
+        keys.filter(|key| !same(key))
             .map(|key| Change {
                 key: (*key).to_owned(),
                 from: value(old.get(key)),
@@ -358,6 +364,7 @@ impl<'a> Reader<'a> {
         }
         let (checked, source) = chosen?;
         self.shown.push(Shown {
+            fingerprint: fingerprint(&checked.value),
             key: key.to_owned(),
             value: checked.shown,
             source,
@@ -814,6 +821,14 @@ fn second_names(output_type: &OutputType, path: &str) -> &'static [&'static str]
         .iter()
         .find(|(key, _)| *key == path)
         .map_or(&[], |(_, names)| names)
+}
+
+fn fingerprint(value: &Value) -> u64 {
+    use std::hash::{BuildHasher as _, RandomState};
+    use std::sync::LazyLock;
+    // Keyed anew in every process: it must not tell anything about a secret elsewhere.
+    static STATE: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    STATE.hash_one(value.to_string())
 }
 
 fn takes_empty(kind: &Kind) -> bool {

@@ -7,6 +7,7 @@ use weir_aggregate::{Aggregate, AggregatorSettings, Expansion, Weights};
 use weir_context::{HashSecret, Limits, NameFilter, RuleSettings, Rules};
 use weir_ingest::{EndSettings, IngestSettings, WorkerHandle};
 use weir_listener::{Address, BoundSocket, Framing, ListenerConfig, ListenerId};
+use weir_output::delivery::{Clock, Delivery, Surroundings};
 use weir_output::settings::OutputSettings;
 use weir_protocol::ParseOptions;
 
@@ -15,15 +16,20 @@ use crate::config::{self, Config, HistogramAggregate, HistogramWeights, Inputs, 
 use crate::failure::Failure;
 
 mod books;
+mod delivery;
 mod pipeline;
 mod stdout;
 
 use books::BoundListener;
+use delivery::DeliverySink;
 use pipeline::{BatchSink, Flushed, Pipeline, Shared};
 use stdout::{StdoutBooks, StdoutSink};
 
 /// Reports that may wait for the pipeline. A batch is at most a few megabytes; workers hold back when this is full.
 const REPORTS_MAX: usize = 16;
+
+/// One part in this many of the memory budget is for payloads that wait, per output over the network.
+const QUEUE_SHARE: u64 = 8;
 
 /// Bytes of state and alias that a context needs beside its entry in the tables, for the budget's estimate.
 const STATE_BYTES_PER_CONTEXT: usize = 96;
@@ -47,6 +53,9 @@ struct Agent {
     shared: Arc<Shared>,
     listeners: Vec<BoundListener>,
     stdout_books: Vec<(String, Arc<StdoutBooks>)>,
+    /// Outputs over the network with the name of their type, and what they run on.
+    deliveries: Vec<(&'static str, Arc<Delivery>)>,
+    control: tokio::runtime::Runtime,
     hostname: String,
     memory: u64,
     started_at: u64,
@@ -94,6 +103,17 @@ impl Agent {
         let rules = rules(config, &expansion);
         let mut sinks: Vec<Box<dyn BatchSink>> = Vec::new();
         let mut stdout_books = Vec::new();
+        let mut deliveries = Vec::new();
+        let control = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("outputs")
+            .enable_all()
+            .build()
+            .map_err(|error| Failure::runtime(format!("the outputs' runtime cannot be started: {error}")))?;
+        let surroundings = Surroundings {
+            clock: Clock::system(),
+            memory_bytes_max: config.memory / QUEUE_SHARE,
+        };
         for output in &config.outputs {
             match &output.settings {
                 OutputSettings::Stdout(_) => {
@@ -102,6 +122,23 @@ impl Agent {
                         .map_err(|error| Failure::runtime(format!("output {}: {error}", output.name)))?;
                     sinks.push(Box::new(sink));
                     stdout_books.push((output.name.clone(), books));
+                }
+                OutputSettings::Datadog(settings) => {
+                    let _entered = control.enter();
+                    let delivery = weir_output::datadog::start(
+                        &output.name,
+                        settings,
+                        Arc::new(expansion.clone()),
+                        &surroundings,
+                    )
+                    .map_err(|error| Failure::runtime(format!("output {}: {error}", output.name)))?;
+                    let delivery = Arc::new(delivery);
+                    sinks.push(Box::new(DeliverySink {
+                        delivery: delivery.clone(),
+                        runtime: control.handle().clone(),
+                        grace: config.grace_period,
+                    }));
+                    deliveries.push((output.output_type, delivery));
                 }
                 _ => say(&format!("output {}: not built in yet", output.name)),
             }
@@ -180,6 +217,8 @@ impl Agent {
             shared,
             listeners: bound_listeners,
             stdout_books,
+            deliveries,
+            control,
             hostname: config.names.hostname.clone(),
             memory: config.memory,
             started_at: unix_now(),
@@ -200,6 +239,11 @@ impl Agent {
                 .stdout_books
                 .iter()
                 .map(|(name, books)| books.status(name))
+                .chain(
+                    self.deliveries
+                        .iter()
+                        .flat_map(|(output_type, delivery)| delivery::status(output_type, delivery)),
+                )
                 .collect(),
             ..Status::default()
         };
@@ -223,6 +267,8 @@ impl Agent {
         for imbalance in status.imbalances() {
             say(&format!("the books do not balance: {imbalance}"));
         }
+        // Not dropped in the ordinary way: that would wait for look-ups of names that never get an answer.
+        self.control.shutdown_background();
     }
 }
 

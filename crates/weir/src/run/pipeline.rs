@@ -97,9 +97,12 @@ impl Pipeline {
             self.deliver(merged);
         }
         self.note_merge(0);
-        for sink in &mut self.sinks {
-            sink.finish();
-        }
+        // Each has the whole grace period, and all of them together no more than one has.
+        std::thread::scope(|scope| {
+            for sink in &mut self.sinks {
+                scope.spawn(|| sink.finish());
+            }
+        });
     }
 
     fn batch(&mut self, batch: Batch) {

@@ -1,0 +1,623 @@
+package statsd
+
+import (
+	"hash/maphash"
+	"math"
+	"math/bits"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+)
+
+// scope is what a client adds to each of its messages. Child clients have scopes of their own on a shared core.
+type scope struct {
+	core *core
+	// id tells scopes apart in keys.
+	id        uint64
+	namespace string
+	// prefix is namespace as it is written.
+	prefix string
+	tags   []string
+	// tagText is the global tags as they are written.
+	tagText string
+	hasTags bool
+	// suffix is the origin sections.
+	suffix string
+	card   Cardinality
+}
+
+// key is the part of a context's identity besides name and tags.
+type key struct {
+	// meta holds the scope, kind and cardinality.
+	meta uint64
+	// rate is the sample rate of packed values; 1 for other kinds.
+	rate float64
+}
+
+func (s *scope) key(k kind, card Cardinality) key {
+	return key{meta: s.id<<16 | uint64(card)<<8 | uint64(k), rate: 1}
+}
+
+// A counter's cell holds both the number of calls and their sum, so that a call is one atomic addition: the sum is in the lower 44
+// bits, signed, and the calls are above. The sign bit of the whole asks for the slow path: either 2^19 calls have been collected and
+// must be moved, or the context cannot be used and the cell rests at cellClosed.
+const (
+	cellCall   = 1 << 44
+	cellClosed = 1 << 63
+	// smallCount bounds what is added to a cell: 2^19 times it stays within the sum's range.
+	smallCount = 1 << 20
+)
+
+func unpackCell(cell uint64) (sum int64, calls uint64) {
+	sum = int64(cell<<20) >> 20
+	return sum, (cell - uint64(sum)) >> 44
+}
+
+// A gauge's cell holds the bits of its value, or one of these two, which no value can have because values are finite.
+const (
+	gaugeEmpty  = 0x7FF8_0000_57A7_5D00
+	gaugeClosed = 0x7FF8_0000_57A7_5D01
+)
+
+// context is one series of this client and what has been collected for it since the last flush.
+type series struct {
+	// cell is the value of a counter or a gauge.
+	cell atomic.Uint64
+	// calls counts the calls for a gauge, except those through a handle, which are counted once per flush.
+	calls atomic.Uint64
+
+	key
+	// name and tags (joined with commas) are as the caller gave them; the strings are ours.
+	name    string
+	tags    string
+	hasTags bool
+	kind    kind
+	// usable is false for the stand-ins of contexts that cannot be sent.
+	usable bool
+	// direct says that values are not collected here but sent at once.
+	direct bool
+	hash   uint64
+	scope  *scope
+	// head and tail are what is written before and after the value and type.
+	head, tail string
+
+	// idle counts flushes without a value; it belongs to the flush.
+	idle uint32
+
+	mu sync.Mutex
+	// closed says that the series has been given up; whoever still holds it must look again. Guarded by mu.
+	closed bool
+	// spilled holds what does not fit the cell, and everything of kinds that have no cell. Guarded by mu.
+	spilledSum   int64
+	spilledFloat float64
+	spilledCalls atomic.Uint64
+	// values are those of a packed kind. Guarded by mu.
+	values []float64
+	// seen is how many values were offered since the last flush. Guarded by mu.
+	seen uint64
+	// members are those of a set, and fresh the ones seen since the last flush. Guarded by mu.
+	members map[string]*member
+	fresh   []*member
+	turn    uint32
+}
+
+// member is a member of a set. It stays for one flush longer than it is used, so that a member that comes again costs nothing.
+type member struct {
+	value string
+	// turn is the flush it was seen in last.
+	turn uint32
+}
+
+const (
+	// packedMax is how many values a context collects before they are sent early.
+	packedMax = 512
+	// packedFirst is how many it has room for at first.
+	packedFirst = 16
+	// membersMax is how many members of a set are collected before they are sent early.
+	membersMax = 4096
+)
+
+// matches compares the name and the tags of a call with those of the series, byte by byte.
+func (x *series) matches(name string, tags []string) bool {
+	if x.name != name {
+		return false
+	}
+	if len(tags) == 0 {
+		return !x.hasTags
+	}
+	joined := x.tags
+	rest := len(joined)
+	first := tags[0]
+	if !x.hasTags || rest < len(first) || joined[:len(first)] != first {
+		return false
+	}
+	joined = joined[len(first):]
+	for _, t := range tags[1:] {
+		// Tags are told apart by where the commas are, as they are by the agent.
+		if len(joined) <= len(t) || joined[0] != ',' || joined[1:1+len(t)] != t {
+			return false
+		}
+		joined = joined[1+len(t):]
+	}
+	return len(joined) == 0
+}
+
+// table finds series by content: open addressing, read without locks, replaced when it grows or shrinks.
+type table struct {
+	slots []atomic.Pointer[series]
+	used  int
+}
+
+func newTable(size int) *table { return &table{slots: make([]atomic.Pointer[series], size)} }
+
+func (t *table) add(x *series) {
+	mask := uint64(len(t.slots) - 1)
+	for i := x.hash & mask; ; i = (i + 1) & mask {
+		if t.slots[i].Load() == nil {
+			t.slots[i].Store(x)
+			t.used++
+			return
+		}
+	}
+}
+
+func (t *table) find(hash uint64, k key, name string, tags []string) *series {
+	mask := uint64(len(t.slots) - 1)
+	for i := hash & mask; ; i = (i + 1) & mask {
+		x := t.slots[i].Load()
+		if x == nil {
+			return nil
+		}
+		if x.hash == hash && x.key == k && x.matches(name, tags) {
+			return x
+		}
+	}
+}
+
+// findLike finds the series that has taken the place of a closed one.
+func (t *table) findLike(old *series) *series {
+	mask := uint64(len(t.slots) - 1)
+	for i := old.hash & mask; ; i = (i + 1) & mask {
+		x := t.slots[i].Load()
+		if x == nil {
+			return nil
+		}
+		if x.hash == old.hash && x.key == old.key && x.name == old.name && x.hasTags == old.hasTags && x.tags == old.tags {
+			return x
+		}
+	}
+}
+
+// memo finds series by where the caller's strings are, which is cheaper than by what they hold. What it finds must still be compared
+// by content, because memory can be reused for other text.
+type memo struct {
+	slots []atomic.Pointer[series]
+	shift uint
+}
+
+func newMemo(size int) *memo {
+	return &memo{slots: make([]atomic.Pointer[series], size), shift: uint(64 - bits.TrailingZeros(uint(size)))}
+}
+
+const (
+	firstTable = 64
+	firstMemo  = 128
+	golden     = 0x9E3779B97F4A7C15
+)
+
+func placeOf(meta uint64, name string, tags []string) uint64 {
+	h := meta ^ uint64(uintptr(unsafe.Pointer(unsafe.StringData(name))))
+	for i := range tags {
+		h = bits.RotateLeft64(h, 9) ^ uint64(uintptr(unsafe.Pointer(unsafe.StringData(tags[i]))))
+	}
+	return h * golden
+}
+
+var hashSeed = maphash.MakeSeed()
+
+func contentHash(k key, name string, tags []string) uint64 {
+	h := k.meta*golden ^ maphash.String(hashSeed, name)
+	if k.rate != 1 {
+		h ^= math.Float64bits(k.rate) * golden
+	}
+	for _, t := range tags {
+		h = bits.RotateLeft64(h, 23)*golden ^ maphash.String(hashSeed, t)
+	}
+	return h ^ h>>29
+}
+
+// lookup returns the series of a call, or nil if there is no room for another one. It must not keep name or tags.
+func (s *scope) lookup(k key, name string, tags []string) *series {
+	place := placeOf(k.meta, name, tags)
+	m := s.core.memo.Load()
+	i := place >> m.shift
+	if x := m.slots[i].Load(); x != nil && x.key == k && x.matches(name, tags) {
+		return x
+	}
+	return s.lookupSecond(k, name, tags, m, i)
+}
+
+// lookupSecond goes on where lookup found nothing: the neighbouring place, then by content.
+func (s *scope) lookupSecond(k key, name string, tags []string, m *memo, i uint64) *series {
+	if x := m.slots[i^1].Load(); x != nil && x.key == k && x.matches(name, tags) {
+		return x
+	}
+	x := s.lookupContent(k, name, tags)
+	if x == nil || !x.usable {
+		return x
+	}
+	if m.slots[i].Load() != nil {
+		// Taking the neighbour every other time keeps two calls that meet here from displacing each other for ever. A call whose
+		// strings are new each time only displaces now and then.
+		switch r := rand.Uint32(); {
+		case r&3 != 0 && m.slots[i^1].Load() != nil:
+			return x
+		case r&4 == 0 || m.slots[i^1].Load() == nil:
+			i ^= 1
+		}
+	}
+	m.slots[i].Store(x)
+	return x
+}
+
+// lookupContent finds or makes the series by content.
+func (s *scope) lookupContent(k key, name string, tags []string) *series {
+	hash := contentHash(k, name, tags)
+	if x := s.core.table.Load().find(hash, k, name, tags); x != nil {
+		return x
+	}
+	return s.create(hash, k, name, tags)
+}
+
+func (s *scope) create(hash uint64, k key, name string, tags []string) *series {
+	c := s.core
+	c.tableMu.Lock()
+	defer c.tableMu.Unlock()
+	t := c.table.Load()
+	if x := t.find(hash, k, name, tags); x != nil {
+		return x
+	}
+	if len(c.live) >= c.maxContexts {
+		return nil
+	}
+	x := s.newSeries(k, name, tags)
+	x.hash = hash
+	if x.usable = x.sendable(); x.usable {
+		c.insert(x)
+	}
+	return x
+}
+
+// sendable says whether messages of the series can be accepted by an agent and fit a packet.
+func (x *series) sendable() bool {
+	return len(x.head) > 1 && x.fits(1)
+}
+
+// newSeries makes a series that is in no table.
+func (s *scope) newSeries(k key, name string, tags []string) *series {
+	x := &series{key: k, kind: kind(k.meta & 0xff), scope: s, hasTags: len(tags) > 0}
+	size := len(s.prefix) + len(name) + 1 + 2 + len(s.tagText) + 1 + len(s.suffix) + 20
+	for _, t := range tags {
+		size += len(t) + 1
+	}
+	b := make([]byte, 0, size)
+	b = append(b, s.prefix...)
+	nameAt := len(b)
+	b = appendName(b, name)
+	nameEnd := len(b)
+	b = append(b, ':')
+	headEnd := len(b)
+	tagsAt, tagsEnd := 0, 0
+	// The client of Datadog writes a list with nothing but an empty tag, except for packed values.
+	written := x.hasTags && !(len(tags) == 1 && tags[0] == "" && x.kind.isPacked())
+	if s.hasTags || written {
+		b = append(b, "|#"...)
+		b = append(b, s.tagText...)
+		if written {
+			if s.hasTags {
+				b = append(b, ',')
+			}
+			tagsAt = len(b)
+			b = appendTagList(b, tags)
+			tagsEnd = len(b)
+		}
+	}
+	b = append(b, s.suffix...)
+	b = appendCardinality(b, Cardinality(k.meta>>8&0xff))
+	b = append(b, '\n')
+	// The bytes are not changed from here on.
+	text := unsafe.String(&b[0], len(b))
+	x.head, x.tail = text[:headEnd], text[headEnd:]
+	x.name, x.tags = text[nameAt:nameEnd], text[tagsAt:tagsEnd]
+	if !x.matches(name, tags) {
+		// Some bytes were replaced for the wire; the identity is that of the caller's text.
+		x.name, x.tags = strings.Clone(name), strings.Join(tags, ",")
+		if len(tags) == 1 {
+			x.tags = strings.Clone(tags[0])
+		}
+	}
+	if x.kind == kindGauge {
+		x.cell.Store(gaugeEmpty)
+	}
+	return x
+}
+
+// insert adds a series to the table. The caller holds tableMu.
+func (c *core) insert(x *series) {
+	t := c.table.Load()
+	if 2*(t.used+1) > len(t.slots) {
+		t = tableOf(c.live, 2*len(t.slots))
+		c.table.Store(t)
+	}
+	t.add(x)
+	c.live = append(c.live, x)
+	if m := c.memo.Load(); len(c.live)*2 > len(m.slots) {
+		c.memo.Store(newMemo(4 * len(m.slots)))
+	}
+}
+
+func tableOf(live []*series, size int) *table {
+	t := newTable(size)
+	for _, x := range live {
+		t.add(x)
+	}
+	return t
+}
+
+// again returns the series that has taken the place of a closed one, making it if need be. It returns nil if there is no room.
+func (x *series) again() *series {
+	c := x.scope.core
+	c.tableMu.Lock()
+	defer c.tableMu.Unlock()
+	if y := c.table.Load().findLike(x); y != nil {
+		return y
+	}
+	if len(c.live) >= c.maxContexts {
+		return nil
+	}
+	y := x.copyIdentity()
+	c.insert(y)
+	return y
+}
+
+func (x *series) copyIdentity() *series {
+	y := &series{
+		key: x.key, name: x.name, tags: x.tags, hasTags: x.hasTags, kind: x.kind, hash: x.hash, scope: x.scope,
+		head: x.head, tail: x.tail, usable: true,
+	}
+	if y.kind == kindGauge {
+		y.cell.Store(gaugeEmpty)
+	}
+	return y
+}
+
+// makeDirect turns a series that is in no table into one that sends at once.
+func (x *series) makeDirect() *series {
+	x.direct = true
+	switch x.kind {
+	case kindCount:
+		x.cell.Store(cellClosed)
+	case kindGauge:
+		x.cell.Store(gaugeClosed)
+	}
+	return x
+}
+
+// fits says whether the shortest message of the series fits a packet.
+func (x *series) fits(valueBytes int) bool {
+	return len(x.head)+valueBytes+len(kindMiddle[x.kind])+len(x.tail) <= x.scope.core.out.maxBytes
+}
+
+// addCount adds to a counter. It is the path of nearly every call and small enough to be inlined.
+func (x *series) addCount(v int64) {
+	if uint64(v+smallCount) >= 2*smallCount || int64(x.cell.Add(uint64(v)+cellCall)) < 0 {
+		x.addCountSlow(v)
+	}
+}
+
+// addCountSlow deals with large values, with cells that are full and with series that are closed or direct.
+func (x *series) addCountSlow(v int64) {
+	large := uint64(v+smallCount) >= 2*smallCount
+	x.mu.Lock()
+	var base uint64
+	if x.closed || x.direct {
+		base = cellClosed
+	}
+	var sum int64
+	var calls uint64
+	if !large || base == 0 {
+		// What others have added meanwhile is taken with it; they find nothing left to do.
+		sum, calls = unpackCell(x.cell.Swap(base) - base)
+	}
+	if large {
+		sum += v
+		calls++
+	}
+	if base == 0 {
+		x.spilledSum += sum
+		x.spilledCalls.Add(calls)
+		x.mu.Unlock()
+		return
+	}
+	x.mu.Unlock()
+	if calls > 0 {
+		x.forwardCount(sum, calls)
+	}
+}
+
+// forwardCount passes on what was added to a series that does not collect.
+func (x *series) forwardCount(sum int64, calls uint64) {
+	if !x.direct {
+		if y := x.again(); y != nil {
+			y.mu.Lock()
+			if !y.closed {
+				y.spilledSum += sum
+				y.spilledCalls.Add(calls)
+				y.mu.Unlock()
+				return
+			}
+			y.mu.Unlock()
+			y.forwardCount(sum, calls)
+			return
+		}
+		x.scope.core.overflow.Add(calls)
+	}
+	var tmp [24]byte
+	_ = x.sendNow(appendInt(tmp[:0], sum), calls)
+}
+
+// setGauge stores the value of a gauge.
+func (x *series) setGauge(v float64) {
+	if x.cell.Swap(math.Float64bits(v)) == gaugeClosed {
+		x.setGaugeSlow(v)
+	}
+}
+
+func (x *series) setGaugeSlow(v float64) {
+	// Somebody else may have stored a value after ours, taking it for an open series; then that one is the last.
+	if later := x.cell.Swap(gaugeClosed); later != gaugeClosed && later != gaugeEmpty {
+		v = math.Float64frombits(later)
+	}
+	if !x.direct {
+		if y := x.again(); y != nil {
+			y.setGauge(v)
+			return
+		}
+		x.scope.core.overflow.Add(1)
+	}
+	var tmp [32]byte
+	_ = x.sendNow(appendFloat(tmp[:0], v), 1)
+}
+
+// addFloatCount adds to a float counter.
+func (x *series) addFloatCount(v float64) {
+	x.mu.Lock()
+	if !x.closed && !x.direct {
+		x.spilledFloat += v
+		x.spilledCalls.Add(1)
+		x.mu.Unlock()
+		return
+	}
+	x.mu.Unlock()
+	if !x.direct {
+		if y := x.again(); y != nil {
+			y.addFloatCount(v)
+			return
+		}
+		x.scope.core.overflow.Add(1)
+	}
+	var tmp [32]byte
+	_ = x.sendNow(appendFloat(tmp[:0], v), 1)
+}
+
+// observe adds a value of a packed kind that has passed its sample rate.
+func (x *series) observe(v float64) {
+	x.mu.Lock()
+	if x.closed || x.direct {
+		x.mu.Unlock()
+		x.observeSlow(v)
+		return
+	}
+	n := len(x.values)
+	if n < cap(x.values) {
+		x.values = x.values[:n+1]
+		x.values[n] = v
+		x.seen++
+		x.mu.Unlock()
+		return
+	}
+	lost := x.observeFull(v)
+	x.mu.Unlock()
+	if lost != nil {
+		x.scope.core.handle(lost)
+	}
+}
+
+// observeFull makes room for a value: it grows the store, sends what is in it, or chooses which values to keep.
+func (x *series) observeFull(v float64) (lost *ErrorSenderChannelFull) {
+	c := x.scope.core
+	limit := packedMax
+	if c.maxSamples > 0 {
+		limit = c.maxSamples
+	}
+	n := len(x.values)
+	x.seen++
+	switch {
+	case n < limit:
+		grown := make([]float64, n+1, min(max(packedFirst, 4*n), limit))
+		copy(grown, x.values)
+		grown[n] = v
+		x.values = grown
+	case c.maxSamples > 0:
+		// Each of the values seen stays with the same chance.
+		if i := rand.Uint64N(x.seen); i < uint64(n) {
+			x.values[i] = v
+		}
+	default:
+		// The value is not among those that are sent.
+		x.seen--
+		lost = c.sendEarly(x)
+		x.seen++
+		x.values = append(x.values[:0], v)
+	}
+	return lost
+}
+
+func (x *series) observeSlow(v float64) {
+	if !x.direct {
+		if y := x.again(); y != nil {
+			y.observe(v)
+			return
+		}
+		x.scope.core.overflow.Add(1)
+	}
+	var tmp [32]byte
+	_ = x.sendNow(appendValue(tmp[:0], x.kind, v), 1)
+}
+
+// addMember adds a member to a set. The value is copied if it is new.
+func (x *series) addMember(value string) error {
+	x.mu.Lock()
+	if x.closed || x.direct {
+		x.mu.Unlock()
+		if !x.direct {
+			if y := x.again(); y != nil {
+				return y.addMember(value)
+			}
+			x.scope.core.overflow.Add(1)
+		}
+		var tmp [64]byte
+		return x.sendNow(appendSetValue(tmp[:0], value), 1)
+	}
+	x.spilledCalls.Add(1)
+	m := x.members[value]
+	if m != nil && m.turn == x.turn {
+		x.mu.Unlock()
+		return nil
+	}
+	if m == nil {
+		if !x.fits(len(value)) {
+			x.mu.Unlock()
+			return x.scope.core.tooLong()
+		}
+		m = &member{value: strings.Clone(value)}
+		if x.members == nil {
+			x.members = make(map[string]*member)
+		}
+		x.members[m.value] = m
+	}
+	var lost *ErrorSenderChannelFull
+	if len(x.fresh) >= membersMax {
+		lost = x.scope.core.sendEarly(x)
+		x.members[m.value] = m
+	}
+	m.turn = x.turn
+	x.fresh = append(x.fresh, m)
+	x.mu.Unlock()
+	if lost != nil {
+		x.scope.core.handle(lost)
+	}
+	return nil
+}

@@ -1,0 +1,601 @@
+package statsd
+
+import (
+	"math"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// core is what a client shares with its children: contexts, packets, sender, telemetry.
+type core struct {
+	table    atomic.Pointer[table]
+	memo     atomic.Pointer[memo]
+	out      output
+	workers  []worker
+	inboxes  []inbox
+	overflow atomic.Uint64
+
+	channelErrors bool
+	aggregate     bool
+	extended      bool
+	plain         bool
+	maxSamples    int
+	maxContexts   int
+	idleFlushes   uint32
+
+	// tableMu guards live, and changes of table.
+	tableMu sync.Mutex
+	// live lists all series in the table.
+	live   []*series
+	scopes uint64
+	vecs   []sweeper
+
+	// flushMu lets one flush of the series run at a time; it guards collector and flushing.
+	flushMu   sync.Mutex
+	collector worker
+	flushing  []*series
+
+	// countMu guards totals and the moving of calls from series into them.
+	countMu sync.Mutex
+	totals  [kindLimit]uint64
+	flushed [kindLimit]uint64
+
+	sampledOut [kindLimit]atomic.Uint64
+	invalid    atomic.Uint64
+	oversized  atomic.Uint64
+
+	errorHandler ErrorHandler
+	sender       *sender
+	telemetry    *telemetry
+
+	// armed says that the clock will flush the workers soon.
+	armed    atomic.Bool
+	wake     chan struct{}
+	stop     chan struct{}
+	stopped  sync.WaitGroup
+	closing  sync.Mutex
+	isClosed atomic.Bool
+
+	flushInterval time.Duration
+	interval      time.Duration
+}
+
+func (c *core) handle(err error) {
+	if c.errorHandler != nil {
+		c.errorHandler(err)
+	}
+}
+
+// tooLong counts a message that fits no packet.
+func (c *core) tooLong() error {
+	c.oversized.Add(1)
+	return MessageTooLongError{}
+}
+
+func (c *core) refuse(err error) error {
+	c.invalid.Add(1)
+	return err
+}
+
+func appendInt(b []byte, v int64) []byte { return strconv.AppendInt(b, v, 10) }
+
+// appendValue writes a value as its kind is written.
+func appendValue(b []byte, k kind, v float64) []byte {
+	if k == kindTiming {
+		return appendFixed6(b, v)
+	}
+	return appendFloat(b, v)
+}
+
+func finite(v float64) bool { return v-v == 0 }
+
+// keep decides whether a call with a sample rate is sent.
+func keep(rate float64) bool { return !(rate < 1) || rand.Float64() <= rate && rate > 0 }
+
+// lock returns a worker for a metric. Gauges of one name always get the same one, because their order matters; others take any that
+// is free.
+func (c *core) lock(k kind, name string) *worker {
+	n := uint32(len(c.workers))
+	if n == 1 {
+		w := &c.workers[0]
+		w.mu.Lock()
+		return w
+	}
+	h := uint32(len(name)) * 0x9E3779B1
+	if len(name) >= 8 {
+		h ^= uint32(name[0]) | uint32(name[len(name)/2])<<8 | uint32(name[len(name)-2])<<16 | uint32(name[len(name)-1])<<24
+	} else {
+		for i := 0; i < len(name); i++ {
+			h = h*31 + uint32(name[i])
+		}
+	}
+	h *= 0x85EBCA6B
+	first := int(uint64(h) * uint64(n) >> 32)
+	w := &c.workers[first]
+	if k == kindGauge || k == kindGaugeDelta || w.mu.TryLock() {
+		if k == kindGauge || k == kindGaugeDelta {
+			w.mu.Lock()
+		}
+		return w
+	}
+	for step := 1; step <= 3; step++ {
+		if v := &c.workers[(first+step)%int(n)]; v.mu.TryLock() {
+			return v
+		}
+	}
+	w.mu.Lock()
+	return w
+}
+
+// extras are the sections of a message that few have.
+type extras struct {
+	rate      float64
+	timestamp int64
+	card      Cardinality
+}
+
+// send writes a metric that is not aggregated. It must not keep name, value or tags.
+func (s *scope) send(k kind, name string, value []byte, tags []string, x extras) error {
+	c := s.core
+	if name == "" && s.prefix == "" {
+		return c.refuse(ErrEmptyName)
+	}
+	if !keep(x.rate) {
+		c.sampledOut[k].Add(1)
+		return nil
+	}
+	if c.inboxes != nil {
+		return s.sendToInbox(k, name, value, tags, x)
+	}
+	w := c.lock(k, name)
+	w.tally[k]++
+	b := s.appendMetric(w.begin(), k, name, value, tags, x)
+	err := w.commit(b)
+	c.unlock(w)
+	if err != nil {
+		c.oversized.Add(1)
+	}
+	return err
+}
+
+func (s *scope) appendMetric(b []byte, k kind, name string, value []byte, tags []string, x extras) []byte {
+	b = append(b, s.prefix...)
+	b = appendName(b, name)
+	b = append(b, ':')
+	b = append(b, value...)
+	b = append(b, kindMiddle[k]...)
+	if x.rate < 1 {
+		b = appendRate(b, x.rate)
+	}
+	b = appendTags(b, s.hasTags, s.tagText, tags)
+	b = append(b, s.suffix...)
+	if x.timestamp != 0 {
+		b = append(b, "|T"...)
+		b = strconv.AppendInt(b, x.timestamp, 10)
+	}
+	if x.card != CardinalityNotSet {
+		b = appendCardinality(b, x.card)
+	}
+	return append(b, '\n')
+}
+
+// sendGauge writes a gauge that is not aggregated. Plain StatsD takes a sign for a change, so a negative value is a change from zero.
+func (s *scope) sendGauge(name string, v float64, tags []string, x extras) error {
+	var tmp [32]byte
+	if s.core.plain && math.Signbit(v) && v != 0 {
+		if err := s.send(kindGauge, name, []byte("0"), tags, extras{rate: 1, card: x.card}); err != nil {
+			return err
+		}
+		return s.send(kindGaugeDelta, name, appendFloat(tmp[:0], v), tags, x)
+	}
+	return s.send(kindGauge, name, appendFloat(tmp[:0], v), tags, x)
+}
+
+// sendNow writes a value of a series at once, counting it as so many calls.
+func (x *series) sendNow(value []byte, calls uint64) error {
+	c := x.scope.core
+	w := c.lock(x.kind, x.name)
+	w.tally[x.kind] += calls
+	err := w.line(x, value, x.rate)
+	c.unlock(w)
+	if err != nil {
+		return c.tooLong()
+	}
+	return nil
+}
+
+// line writes one message of a series.
+func (w *worker) line(x *series, value []byte, rate float64) error {
+	if x.kind == kindGauge && len(value) > 0 && value[0] == '-' && x.scope.core.plain {
+		_ = w.rawLine(x, []byte("0"), 1)
+	}
+	return w.rawLine(x, value, rate)
+}
+
+func (w *worker) rawLine(x *series, value []byte, rate float64) error {
+	b := w.begin()
+	b = append(b, x.head...)
+	b = append(b, value...)
+	b = append(b, kindMiddle[x.kind]...)
+	if rate < 1 {
+		b = appendRate(b, rate)
+	}
+	b = append(b, x.tail...)
+	return w.commit(b)
+}
+
+// packed writes values in as few messages as fit, and returns how many values fit no packet at all.
+func (w *worker) packed(x *series, values []float64, rate float64) (lost int) {
+	if x.scope.core.plain {
+		var tmp [32]byte
+		for _, v := range values {
+			if w.line(x, appendValue(tmp[:0], x.kind, v), rate) != nil {
+				lost++
+			}
+		}
+		return lost
+	}
+	var rateText [32]byte
+	end := rateText[:0]
+	if rate < 1 {
+		end = appendRate(end, rate)
+	}
+	return w.packedText(x.kind, x.head, values, end, x.tail)
+}
+
+func (w *worker) packedText(k kind, head string, values []float64, rate []byte, tail string) (lost int) {
+	var tmp [32]byte
+	fixed := len(head) + len(kindMiddle[k]) + len(rate) + len(tail)
+	for len(values) > 0 {
+		text := appendValue(tmp[:0], k, values[0])
+		if fixed+len(text) > w.out.maxBytes {
+			lost++
+			values = values[1:]
+			continue
+		}
+		if fixed+len(text) > w.room() {
+			w.send()
+		}
+		b := w.begin()
+		last := frameHeader + w.out.maxBytes - (fixed - len(head))
+		b = append(b, head...)
+		b = append(b, text...)
+		values = values[1:]
+		for len(values) > 0 {
+			text = appendValue(tmp[:0], k, values[0])
+			if len(b)+1+len(text) > last {
+				break
+			}
+			b = append(b, ':')
+			b = append(b, text...)
+			values = values[1:]
+		}
+		b = append(b, kindMiddle[k]...)
+		b = append(b, rate...)
+		b = append(b, tail...)
+		_ = w.commit(b)
+	}
+	return lost
+}
+
+// takeValues returns the values of a packed series with the sample rate they stand for. The caller holds x.mu and has to
+// use them before it lets go.
+func (x *series) takeValues() (values []float64, rate float64) {
+	values, rate = x.values, x.rate
+	if n := uint64(len(values)); n < x.seen {
+		rate *= float64(n) / float64(x.seen)
+	}
+	x.values = x.values[:0]
+	x.seen = 0
+	return values, rate
+}
+
+// sendEarly sends what a full series holds. The caller holds x.mu, and reports the loss returned once it has let go.
+func (c *core) sendEarly(x *series) *ErrorSenderChannelFull {
+	w := c.lock(x.kind, x.name)
+	if x.kind == kindSet {
+		w.members(x, x.fresh)
+		x.forgetMembers()
+		x.members = make(map[string]*member)
+	} else {
+		x.spilledCalls.Add(x.seen)
+		values, rate := x.takeValues()
+		c.oversized.Add(uint64(w.packed(x, values, rate)))
+	}
+	lost := w.dropped
+	w.dropped = nil
+	w.mu.Unlock()
+	return lost
+}
+
+func (w *worker) members(x *series, members []*member) {
+	var tmp [64]byte
+	for _, m := range members {
+		if w.line(x, appendSetValue(tmp[:0], m.value), 1) != nil {
+			x.scope.core.oversized.Add(1)
+		}
+	}
+}
+
+func (x *series) forgetMembers() {
+	clear(x.fresh)
+	x.fresh = x.fresh[:0]
+	x.turn++
+}
+
+const (
+	// flushChunk is how many series are emptied while countMu is held.
+	flushChunk = 128
+	// crowd is how many series make idle ones go early.
+	crowd = 16384
+	// crowdIdle is how many flushes they may be idle then.
+	crowdIdle = 2
+)
+
+// flushSeries writes what has been collected into packets. It waits for room in the queue: what is not taken out of a series is not
+// lost, it goes on collecting.
+func (c *core) flushSeries() {
+	c.flushMu.Lock()
+	defer c.flushMu.Unlock()
+	c.tableMu.Lock()
+	c.flushing = append(c.flushing[:0], c.live...)
+	c.tableMu.Unlock()
+	limit := c.idleFlushes
+	if len(c.flushing) > crowd {
+		limit = min(limit, crowdIdle)
+	}
+	idle := 0
+	w := &c.collector
+	for rest := c.flushing; len(rest) > 0; {
+		chunk := rest[:min(flushChunk, len(rest))]
+		rest = rest[len(chunk):]
+		c.countMu.Lock()
+		for _, x := range chunk {
+			if c.flushOne(w, x) {
+				x.idle = 0
+			} else if x.idle++; x.idle > limit {
+				idle++
+			}
+		}
+		c.countMu.Unlock()
+		w.release()
+	}
+	w.send()
+	w.release()
+	if idle > 0 {
+		vecs := c.retire(limit)
+		w.send()
+		w.release()
+		for _, v := range vecs {
+			v.sweep()
+		}
+	}
+	clear(c.flushing)
+}
+
+// flushOne writes what one series has collected and says whether there was anything. The caller holds flushMu and countMu.
+func (c *core) flushOne(w *worker, x *series) bool {
+	switch x.kind {
+	case kindCount:
+		if x.cell.Load() == 0 && x.spilledCalls.Load() == 0 {
+			return false
+		}
+		sum, calls := unpackCell(x.cell.Swap(0))
+		if x.spilledCalls.Load() != 0 {
+			x.mu.Lock()
+			sum += x.spilledSum
+			calls += x.spilledCalls.Swap(0)
+			x.spilledSum = 0
+			x.mu.Unlock()
+		}
+		c.flushedOne(x.kind, calls)
+		var tmp [24]byte
+		c.countLost(w.line(x, appendInt(tmp[:0], sum), 1))
+	case kindGauge:
+		if x.cell.Load() == gaugeEmpty {
+			return false
+		}
+		cell := x.cell.Swap(gaugeEmpty)
+		c.flushedOne(x.kind, max(x.calls.Swap(0), 1))
+		var tmp [32]byte
+		c.countLost(w.line(x, appendFloat(tmp[:0], math.Float64frombits(cell)), 1))
+	default:
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		calls := x.spilledCalls.Swap(0) + x.seen
+		if calls == 0 {
+			x.rest()
+			return false
+		}
+		c.flushedOne(x.kind, calls)
+		switch x.kind {
+		case kindFloatCount:
+			var tmp [32]byte
+			c.countLost(w.line(x, appendFloat(tmp[:0], x.spilledFloat), 1))
+			x.spilledFloat = 0
+		case kindSet:
+			w.members(x, x.fresh)
+			x.rest()
+			x.forgetMembers()
+		default:
+			values, rate := x.takeValues()
+			c.oversized.Add(uint64(w.packed(x, values, rate)))
+		}
+	}
+	return true
+}
+
+func (c *core) countLost(err error) {
+	if err != nil {
+		c.oversized.Add(1)
+	}
+}
+
+func (c *core) flushedOne(k kind, calls uint64) {
+	c.totals[k] += calls
+	c.flushed[k]++
+}
+
+// rest lets go of memory that was not used in this turn. The caller holds x.mu.
+func (x *series) rest() {
+	if x.members != nil {
+		for value, m := range x.members {
+			if m.turn != x.turn {
+				delete(x.members, value)
+			}
+		}
+		if len(x.members) == 0 {
+			x.members = nil
+		}
+	}
+	if x.seen == 0 && x.idle > 4 {
+		x.values = nil
+	}
+}
+
+// retire removes series that have been idle. Whoever still holds one is sent to its successor by closed, cellClosed and gaugeClosed.
+// It returns the families that may hold some of them.
+func (c *core) retire(limit uint32) []sweeper {
+	c.tableMu.Lock()
+	defer c.tableMu.Unlock()
+	var gone []*series
+	kept := make([]*series, 0, len(c.live))
+	for _, x := range c.live {
+		if x.idle > limit {
+			gone = append(gone, x)
+		} else {
+			kept = append(kept, x)
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	c.live = kept
+	size := firstTable
+	for size < 2*(len(kept)+1) {
+		size *= 2
+	}
+	c.table.Store(tableOf(kept, size))
+	places := firstMemo
+	for places < 2*len(kept) {
+		places *= 4
+	}
+	c.memo.Store(newMemo(places))
+	// A value that came after the flush looked is still taken.
+	c.countMu.Lock()
+	for _, x := range gone {
+		c.closeSeries(&c.collector, x)
+	}
+	c.countMu.Unlock()
+	return append([]sweeper(nil), c.vecs...)
+}
+
+func (c *core) closeSeries(w *worker, x *series) {
+	x.mu.Lock()
+	x.closed = true
+	var tmp [32]byte
+	switch x.kind {
+	case kindCount:
+		sum, calls := unpackCell(x.cell.Swap(cellClosed))
+		sum += x.spilledSum
+		calls += x.spilledCalls.Swap(0)
+		x.spilledSum = 0
+		if calls > 0 {
+			c.flushedOne(x.kind, calls)
+			c.countLost(w.line(x, appendInt(tmp[:0], sum), 1))
+		}
+		x.mu.Unlock()
+	case kindGauge:
+		if cell := x.cell.Swap(gaugeClosed); cell != gaugeEmpty {
+			c.flushedOne(x.kind, max(x.calls.Swap(0), 1))
+			c.countLost(w.line(x, appendFloat(tmp[:0], math.Float64frombits(cell)), 1))
+		}
+		x.mu.Unlock()
+	default:
+		x.mu.Unlock()
+		c.flushOne(w, x)
+	}
+}
+
+// flushWorkers sends the packets that are being filled.
+func (c *core) flushWorkers(wait bool) {
+	for i := range c.workers {
+		c.flushWorker(&c.workers[i], wait)
+	}
+}
+
+// kick makes the clock flush the workers within the flush interval.
+func (c *core) kick() {
+	if !c.armed.Load() && c.armed.CompareAndSwap(false, true) {
+		select {
+		case c.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// clock runs everything that happens by time.
+func (c *core) clock() {
+	defer c.stopped.Done()
+	timer := time.NewTimer(time.Hour)
+	timer.Stop()
+	defer timer.Stop()
+	var flush, report <-chan time.Time
+	if c.aggregate {
+		t := time.NewTicker(c.interval)
+		defer t.Stop()
+		flush = t.C
+	}
+	if c.telemetry != nil {
+		t := time.NewTicker(telemetryInterval)
+		defer t.Stop()
+		report = t.C
+	}
+	for {
+		select {
+		case <-c.stop:
+			return
+		case <-c.wake:
+			timer.Reset(c.flushInterval)
+		case <-timer.C:
+			c.armed.Store(false)
+			c.flushWorkers(false)
+		case <-flush:
+			c.flushSeries()
+		case <-report:
+			c.telemetry.report()
+		}
+	}
+}
+
+func (c *core) flush() {
+	c.drainInboxes()
+	if c.aggregate {
+		c.flushSeries()
+	}
+	c.flushWorkers(true)
+	c.out.queue.flush()
+}
+
+func (c *core) close() error {
+	c.closing.Lock()
+	defer c.closing.Unlock()
+	if c.isClosed.Swap(true) {
+		return nil
+	}
+	close(c.stop)
+	c.closeInboxes()
+	c.stopped.Wait()
+	if c.aggregate {
+		c.flushSeries()
+	}
+	c.flushWorkers(true)
+	err := c.sender.close()
+	if c.telemetry != nil {
+		c.telemetry.close()
+	}
+	return err
+}

@@ -1,0 +1,355 @@
+package statsd
+
+import (
+	"math"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// handle is a name and tags bound once, so that sending a value needs no lookup. All handles may be used by several goroutines, and
+// stay valid for the life of their client however long they are idle.
+type handle struct {
+	series atomic.Pointer[series]
+}
+
+// bind finds or makes the series of a handle. A series that cannot be kept, because there are too many or because the client does not
+// aggregate its kind, sends at once.
+func (c *ClientEx) bind(h *handle, k kind, name string, tags []string) {
+	s := c.scope
+	key := s.key(k, s.card)
+	collects := c.core.aggregate
+	if k.isPacked() {
+		collects = c.core.extended
+	}
+	if collects {
+		switch x := s.lookup(key, name, tags); {
+		case x == nil:
+			c.core.overflow.Add(1)
+		case x.usable:
+			h.series.Store(x)
+			return
+		}
+	}
+	x := s.newSeries(key, name, tags)
+	x.usable = x.sendable()
+	h.series.Store(x.makeDirect())
+}
+
+// get returns the series, or nil if its metrics cannot be sent.
+func (h *handle) get() *series {
+	x := h.series.Load()
+	if !x.usable {
+		_ = x.scope.core.unusable(x)
+		return nil
+	}
+	return x
+}
+
+// renew replaces a series that was retired, so that the next call finds its successor at once.
+func (h *handle) renew(x *series) {
+	if x.direct {
+		return
+	}
+	if y := x.again(); y != nil {
+		h.series.CompareAndSwap(x, y)
+	}
+}
+
+func (x *series) isClosed() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.closed
+}
+
+// Counter is a handle of a counter.
+type Counter struct{ handle }
+
+// Inc adds one.
+func (h *Counter) Inc() { h.Add(1) }
+
+// Add adds n.
+func (h *Counter) Add(n int64) {
+	if h == nil {
+		return
+	}
+	x := h.series.Load()
+	if uint64(n+smallCount) >= 2*smallCount || int64(x.cell.Add(uint64(n)+cellCall)) < 0 {
+		h.slow(x, n)
+	}
+}
+
+func (h *Counter) slow(x *series, n int64) {
+	if !x.usable {
+		_ = x.scope.core.unusable(x)
+		x.cell.Store(cellClosed)
+		return
+	}
+	x.addCountSlow(n)
+	if x.isClosed() {
+		h.renew(x)
+	}
+}
+
+// FloatCounter is a handle of a counter of floats.
+type FloatCounter struct{ handle }
+
+// Add adds v. A value that is not finite is ignored and counted as invalid.
+func (h *FloatCounter) Add(v float64) {
+	if h == nil {
+		return
+	}
+	x := h.get()
+	if x == nil {
+		return
+	}
+	if !finite(v) {
+		_ = x.scope.core.refuse(ErrInvalidValue)
+		return
+	}
+	x.addFloatCount(v)
+}
+
+// GaugeHandle is a handle of a gauge.
+type GaugeHandle struct {
+	handle
+	// level is the value that Add changes.
+	level atomic.Uint64
+}
+
+// Set sends v as the value at this moment. A value that is not finite is ignored and counted as invalid.
+func (h *GaugeHandle) Set(v float64) {
+	if h == nil {
+		return
+	}
+	x := h.series.Load()
+	if !finite(v) || !x.usable {
+		h.refuse(x)
+		return
+	}
+	h.level.Store(math.Float64bits(v))
+	if x.cell.Swap(math.Float64bits(v)) == gaugeClosed {
+		h.slow(x, v)
+	}
+}
+
+func (h *GaugeHandle) refuse(x *series) {
+	if !x.usable {
+		_ = x.scope.core.unusable(x)
+		return
+	}
+	_ = x.scope.core.refuse(ErrInvalidValue)
+}
+
+func (h *GaugeHandle) slow(x *series, v float64) {
+	x.setGaugeSlow(v)
+	h.renew(x)
+}
+
+// Add changes the value that this handle set last by v, starting from zero, and sends the result. It is for a level that is counted
+// here, such as requests in flight; changes by other handles and processes are not known to it.
+func (h *GaugeHandle) Add(v float64) {
+	if h == nil {
+		return
+	}
+	x := h.series.Load()
+	if !finite(v) || !x.usable {
+		h.refuse(x)
+		return
+	}
+	for {
+		old := h.level.Load()
+		level := math.Float64frombits(old) + v
+		if !finite(level) {
+			h.refuse(x)
+			return
+		}
+		if !h.level.CompareAndSwap(old, math.Float64bits(level)) {
+			continue
+		}
+		if x.cell.Swap(math.Float64bits(level)) == gaugeClosed {
+			h.slow(x, level)
+		}
+		// Another goroutine may have changed the level later and stored it earlier.
+		if now := h.level.Load(); now == math.Float64bits(level) {
+			return
+		} else if v = 0; now == old {
+			return
+		}
+	}
+}
+
+// packedHandle is what handles of packed kinds have in common.
+type packedHandle struct{ handle }
+
+func (h *packedHandle) observe(v float64) {
+	x := h.series.Load()
+	if !finite(v) || !x.usable {
+		h.refuse(x)
+		return
+	}
+	x.mu.Lock()
+	n := len(x.values)
+	if n < cap(x.values) && !x.closed && !x.direct {
+		x.values = x.values[:n+1]
+		x.values[n] = v
+		x.seen++
+		x.mu.Unlock()
+		return
+	}
+	closed := x.closed
+	x.mu.Unlock()
+	x.observe(v)
+	if closed {
+		h.renew(x)
+	}
+}
+
+func (h *packedHandle) refuse(x *series) {
+	if !x.usable {
+		_ = x.scope.core.unusable(x)
+		return
+	}
+	_ = x.scope.core.refuse(ErrInvalidValue)
+}
+
+// HistogramHandle is a handle of a histogram.
+type HistogramHandle struct{ packedHandle }
+
+// Observe adds a value. A value that is not finite is ignored and counted as invalid.
+func (h *HistogramHandle) Observe(v float64) {
+	if h != nil {
+		h.observe(v)
+	}
+}
+
+// DistributionHandle is a handle of a distribution.
+type DistributionHandle struct{ packedHandle }
+
+// Observe adds a value. A value that is not finite is ignored and counted as invalid.
+func (h *DistributionHandle) Observe(v float64) {
+	if h != nil {
+		h.observe(v)
+	}
+}
+
+// TimingHandle is a handle of a timing.
+type TimingHandle struct{ packedHandle }
+
+// Observe adds a duration.
+func (h *TimingHandle) Observe(d time.Duration) {
+	if h != nil {
+		h.observe(milliseconds(d))
+	}
+}
+
+// Since adds the time that has passed since start.
+func (h *TimingHandle) Since(start time.Time) { h.Observe(time.Since(start)) }
+
+// SetHandle is a handle of a set.
+type SetHandle struct{ handle }
+
+// Add adds a member. An empty one is ignored and counted as invalid.
+func (h *SetHandle) Add(member string) {
+	if h == nil {
+		return
+	}
+	x := h.get()
+	if x == nil {
+		return
+	}
+	if member == "" {
+		_ = x.scope.core.refuse(ErrInvalidValue)
+		return
+	}
+	_ = x.addMember(member)
+	if x.isClosed() {
+		h.renew(x)
+	}
+}
+
+// NewCounter returns a handle of the counter with this name and these tags.
+func (c *Client) NewCounter(name string, tags ...string) *Counter {
+	h := &Counter{}
+	return bound(c, h, &h.handle, kindCount, name, tags)
+}
+
+// NewFloatCounter returns a handle of the float counter with this name and these tags.
+func (c *Client) NewFloatCounter(name string, tags ...string) *FloatCounter {
+	h := &FloatCounter{}
+	return bound(c, h, &h.handle, kindFloatCount, name, tags)
+}
+
+// NewGauge returns a handle of the gauge with this name and these tags.
+func (c *Client) NewGauge(name string, tags ...string) *GaugeHandle {
+	h := &GaugeHandle{}
+	return bound(c, h, &h.handle, kindGauge, name, tags)
+}
+
+// NewHistogram returns a handle of the histogram with this name and these tags.
+func (c *Client) NewHistogram(name string, tags ...string) *HistogramHandle {
+	h := &HistogramHandle{}
+	return bound(c, h, &h.handle, kindHistogram, name, tags)
+}
+
+// NewDistribution returns a handle of the distribution with this name and these tags.
+func (c *Client) NewDistribution(name string, tags ...string) *DistributionHandle {
+	h := &DistributionHandle{}
+	return bound(c, h, &h.handle, kindDistribution, name, tags)
+}
+
+// NewTiming returns a handle of the timing with this name and these tags.
+func (c *Client) NewTiming(name string, tags ...string) *TimingHandle {
+	h := &TimingHandle{}
+	return bound(c, h, &h.handle, kindTiming, name, tags)
+}
+
+// NewSet returns a handle of the set with this name and these tags.
+func (c *Client) NewSet(name string, tags ...string) *SetHandle {
+	h := &SetHandle{}
+	return bound(c, h, &h.handle, kindSet, name, tags)
+}
+
+// bound binds a handle, or returns the nil handle, which does nothing, for a nil client.
+func bound[H any](c *Client, h *H, inner *handle, k kind, name string, tags []string) *H {
+	if c == nil {
+		return nil
+	}
+	c.clientEx.bind(inner, k, name, tags)
+	return h
+}
+
+// CountFloat adds to a counter of floats, written in as few digits as are exact.
+func (c *Client) CountFloat(name string, value float64, tags []string, rate float64) error {
+	if c == nil {
+		return ErrNoClient
+	}
+	return c.clientEx.floatCount(name, value, tags, rate)
+}
+
+// GaugeDelta changes a gauge in the server by delta: the value is written with its sign. Servers of plain StatsD understand that, and
+// weir where gauge deltas are turned on; others take it for a value. It is never aggregated.
+func (c *Client) GaugeDelta(name string, delta float64, tags []string, rate float64) error {
+	if c == nil {
+		return ErrNoClient
+	}
+	if !finite(delta) {
+		return c.clientEx.core.refuse(ErrInvalidValue)
+	}
+	var tmp [32]byte
+	value := tmp[:0]
+	if !math.Signbit(delta) {
+		value = append(value, '+')
+	}
+	return c.clientEx.scope.send(kindGaugeDelta, name, appendFloat(value, delta), tags,
+		extras{rate: rate, card: c.clientEx.scope.card})
+}
+
+// cloneAll returns copies of strings that outlive the call they came with.
+func cloneAll(in []string) []string {
+	out := make([]string, len(in))
+	for i, s := range in {
+		out[i] = strings.Clone(s)
+	}
+	return out
+}

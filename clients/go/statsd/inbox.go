@@ -1,0 +1,137 @@
+package statsd
+
+import (
+	"bytes"
+	"sync"
+)
+
+// inbox is where channel mode leaves messages for a goroutine that packs them. Both buffers are kept, so a message costs a copy and
+// no allocation.
+type inbox struct {
+	mu     sync.Mutex
+	change sync.Cond
+	text   []byte
+	count  int
+	max    int
+	// busy says that the goroutine has taken messages it has not packed yet.
+	busy   bool
+	closed bool
+	spare  []byte
+	worker *worker
+	tally  [kindLimit]uint64
+	lost   uint64
+}
+
+func (c *core) startInboxes(max int) {
+	c.inboxes = make([]inbox, len(c.workers))
+	for i := range c.inboxes {
+		in := &c.inboxes[i]
+		in.max = max
+		in.worker = &c.workers[i]
+		in.change.L = &in.mu
+		c.stopped.Add(1)
+		go c.runInbox(in)
+	}
+}
+
+func (c *core) runInbox(in *inbox) {
+	defer c.stopped.Done()
+	in.mu.Lock()
+	for {
+		for in.count == 0 && !in.closed {
+			in.change.Wait()
+		}
+		if in.count == 0 {
+			in.mu.Unlock()
+			return
+		}
+		text := in.text
+		in.text, in.spare = in.spare[:0], nil
+		in.count = 0
+		in.busy = true
+		in.mu.Unlock()
+
+		w := in.worker
+		w.mu.Lock()
+		for rest := text; len(rest) > 0; {
+			n := bytes.IndexByte(rest, '\n') + 1
+			// Its size was checked when it came in.
+			_ = w.commit(append(w.begin(), rest[:n]...))
+			rest = rest[n:]
+		}
+		c.unlock(w)
+
+		in.mu.Lock()
+		in.spare = text[:0]
+		in.busy = false
+		in.change.Broadcast()
+	}
+}
+
+// sendToInbox leaves a metric for the goroutine, unless too many wait.
+func (s *scope) sendToInbox(k kind, name string, value []byte, tags []string, x extras) error {
+	c := s.core
+	var h uint32
+	for i := 0; i < len(name); i++ {
+		h = h*31 + uint32(name[i])
+	}
+	in := &c.inboxes[h%uint32(len(c.inboxes))]
+	in.mu.Lock()
+	in.tally[k]++
+	if in.count >= in.max || in.closed {
+		in.lost++
+		err := &ErrorInputChannelFull{ChannelSize: in.count, Msg: "worker input is full"}
+		in.mu.Unlock()
+		return c.lostInput(err, k, name, tags)
+	}
+	start := len(in.text)
+	text := s.appendMetric(in.text, k, name, value, tags, x)
+	if len(text)-start > c.out.maxBytes {
+		in.text = text[:start]
+		in.mu.Unlock()
+		return c.tooLong()
+	}
+	in.put(text)
+	in.mu.Unlock()
+	return nil
+}
+
+// put makes the message appended to the text part of it. The caller holds in.mu.
+func (in *inbox) put(text []byte) {
+	in.text = text
+	in.count++
+	if in.count == 1 {
+		in.change.Broadcast()
+	}
+}
+
+func (c *core) lostInput(err *ErrorInputChannelFull, k kind, name string, tags []string) error {
+	err.Metric = newMetric(k, name, tags)
+	c.handle(err)
+	if c.channelErrors {
+		return err
+	}
+	return nil
+}
+
+// drainInboxes returns when all messages left before are in packets.
+func (c *core) drainInboxes() {
+	for i := range c.inboxes {
+		in := &c.inboxes[i]
+		in.mu.Lock()
+		for in.count > 0 || in.busy {
+			in.change.Wait()
+		}
+		in.mu.Unlock()
+	}
+}
+
+func (c *core) closeInboxes() {
+	for i := range c.inboxes {
+		in := &c.inboxes[i]
+		in.mu.Lock()
+		in.closed = true
+		in.change.Broadcast()
+		in.mu.Unlock()
+	}
+}

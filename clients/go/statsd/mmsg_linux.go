@@ -1,0 +1,88 @@
+//go:build linux && (amd64 || arm64)
+
+package statsd
+
+import (
+	"syscall"
+	"unsafe"
+)
+
+// datagramBatch sends several datagrams with one system call. The zero value is ready.
+type datagramBatch struct {
+	state *mmsgState
+	// calls counts system calls, for tests.
+	calls int
+}
+
+type mmsgState struct {
+	heads [batchMax]mmsghdr
+	parts [batchMax]syscall.Iovec
+	next  int
+	end   int
+	errno syscall.Errno
+	calls int
+	// write is a method value made once, because making it allocates.
+	write func(fd uintptr) bool
+	// raw is that of conn; asking for it allocates.
+	conn syscall.Conn
+	raw  syscall.RawConn
+}
+
+// mmsghdr is struct mmsghdr of the kernel: a message and, after the call, how many bytes of it were sent.
+type mmsghdr struct {
+	head syscall.Msghdr
+	sent uint32
+	_    [4]byte
+}
+
+// send writes packets until one fails or the write deadline passes, and returns how many were written. The error is that of the
+// deadline or of a closed socket; other errors are left to whoever writes the next packet.
+func (d *datagramBatch) send(conn syscall.Conn, packets []*packet) (int, error) {
+	if d.state == nil {
+		d.state = &mmsgState{}
+		d.state.write = d.state.sendTo
+	}
+	s := d.state
+	if s.conn != conn {
+		raw, err := conn.SyscallConn()
+		if err != nil {
+			return 0, err
+		}
+		s.conn, s.raw = conn, raw
+	}
+	s.next, s.end = 0, min(len(packets), batchMax)
+	for i, k := range packets[:s.end] {
+		p := k.payload()
+		s.parts[i].Base = &p[0]
+		s.parts[i].SetLen(len(p))
+		s.heads[i].head.Iov = &s.parts[i]
+		s.heads[i].head.Iovlen = 1
+	}
+	err := s.raw.Write(s.write)
+	d.calls += s.calls
+	s.calls = 0
+	for i := range s.parts[:s.end] {
+		s.parts[i].Base = nil
+	}
+	return s.next, err
+}
+
+// sendTo is called when the socket may take datagrams. It returns false to be called again then.
+func (s *mmsgState) sendTo(fd uintptr) bool {
+	for s.next < s.end {
+		n, _, errno := syscall.Syscall6(sysSendmmsg, fd, uintptr(unsafe.Pointer(&s.heads[s.next])), uintptr(s.end-s.next),
+			syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL, 0, 0)
+		s.calls++
+		switch errno {
+		case 0:
+			s.next += int(n)
+		case syscall.EINTR:
+		case syscall.EAGAIN:
+			return false
+		default:
+			// The caller writes the packet at fault in the ordinary way and sees the error there.
+			return true
+		}
+	}
+	return true
+}

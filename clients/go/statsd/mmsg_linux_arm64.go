@@ -1,0 +1,4 @@
+package statsd
+
+// sysSendmmsg is missing in package syscall, which is frozen.
+const sysSendmmsg = 269

@@ -1,0 +1,233 @@
+package statsd
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// batchMax is how many packets are taken from the queue at once.
+const batchMax = 64
+
+// queue holds packets that wait to be written, at most max of them.
+type queue struct {
+	mu     sync.Mutex
+	change sync.Cond
+	ring   []*packet
+	head   int
+	count  int
+	max    int
+	closed bool
+	// pushed and done count packets since the start, so that a flush knows what to wait for.
+	pushed, done uint64
+	waiters      int
+
+	droppedPackets, droppedBytes uint64
+}
+
+func newQueue(max int) *queue {
+	q := &queue{max: max}
+	q.change.L = &q.mu
+	return q
+}
+
+// push adds a packet unless the queue is full or closed; then the packet is counted as dropped. It returns how many wait.
+func (q *queue) push(k *packet) (waiting int, ok bool) {
+	q.mu.Lock()
+	if q.count >= q.max || q.closed {
+		q.droppedPackets++
+		q.droppedBytes += uint64(len(k.payload()))
+		waiting = q.count
+		q.mu.Unlock()
+		return waiting, false
+	}
+	q.add(k)
+	q.mu.Unlock()
+	return 0, true
+}
+
+// pushWait adds a packet when there is room.
+func (q *queue) pushWait(k *packet) {
+	q.mu.Lock()
+	for q.count >= q.max && !q.closed {
+		q.wait()
+	}
+	if q.closed {
+		q.droppedPackets++
+		q.droppedBytes += uint64(len(k.payload()))
+	} else {
+		q.add(k)
+	}
+	q.mu.Unlock()
+}
+
+func (q *queue) wait() {
+	q.waiters++
+	q.change.Wait()
+	q.waiters--
+}
+
+func (q *queue) add(k *packet) {
+	if q.count == len(q.ring) {
+		grown := make([]*packet, max(16, min(2*len(q.ring), q.max)))
+		for i := 0; i < q.count; i++ {
+			grown[i] = q.ring[(q.head+i)%len(q.ring)]
+		}
+		q.ring, q.head = grown, 0
+	}
+	q.ring[(q.head+q.count)%len(q.ring)] = k
+	q.count++
+	q.pushed++
+	if q.waiters > 0 {
+		q.change.Broadcast()
+	}
+}
+
+// take waits for packets and moves up to len(into) of them there. It returns none when the queue is closed and empty.
+func (q *queue) take(into []*packet) []*packet {
+	q.mu.Lock()
+	for q.count == 0 && !q.closed {
+		q.wait()
+	}
+	n := min(q.count, len(into))
+	for i := 0; i < n; i++ {
+		into[i] = q.ring[q.head]
+		q.ring[q.head] = nil
+		q.head = (q.head + 1) % len(q.ring)
+	}
+	q.count -= n
+	if q.waiters > 0 {
+		q.change.Broadcast()
+	}
+	q.mu.Unlock()
+	return into[:n]
+}
+
+func (q *queue) finish(n int) {
+	q.mu.Lock()
+	q.done += uint64(n)
+	if q.waiters > 0 {
+		q.change.Broadcast()
+	}
+	q.mu.Unlock()
+}
+
+// flush returns when all packets pushed before are written or dropped.
+func (q *queue) flush() {
+	q.mu.Lock()
+	for target := q.pushed; q.done < target; {
+		q.wait()
+	}
+	q.mu.Unlock()
+}
+
+func (q *queue) close() {
+	q.mu.Lock()
+	q.closed = true
+	q.change.Broadcast()
+	q.mu.Unlock()
+}
+
+// batchTransport is a transport that writes several packets with fewer system calls. For each packet it stores in errs whether it
+// was written.
+type batchTransport interface {
+	writeBatch(packets []*packet, errs []error)
+}
+
+// hurrier is a transport that can be told to stop waiting for a peer which does not read.
+type hurrier interface{ hurry() }
+
+// sender writes packets in one goroutine.
+type sender struct {
+	transport Transport
+	queue     *queue
+	pool      *pool
+	handle    func(error)
+	finished  chan struct{}
+	closing   atomic.Bool
+
+	sentPackets, sentBytes       atomic.Uint64
+	droppedPackets, droppedBytes atomic.Uint64
+}
+
+func newSender(t Transport, out *output, handle func(error)) *sender {
+	s := &sender{transport: t, queue: out.queue, pool: &out.pool, handle: handle, finished: make(chan struct{})}
+	go s.run()
+	return s
+}
+
+// patience is how many packets in a row may run into the write timeout once the client is closing.
+const patience = 10
+
+func (s *sender) run() {
+	defer close(s.finished)
+	batches, _ := s.transport.(batchTransport)
+	var packets [batchMax]*packet
+	var errs [batchMax]error
+	timeouts := 0
+	for {
+		batch := s.queue.take(packets[:])
+		if len(batch) == 0 {
+			return
+		}
+		if batches != nil {
+			batches.writeBatch(batch, errs[:len(batch)])
+		} else {
+			for i, k := range batch {
+				_, errs[i] = s.transport.Write(k.payload())
+			}
+		}
+		for i, k := range batch {
+			size := uint64(len(k.payload()))
+			if err := errs[i]; err != nil {
+				s.droppedPackets.Add(1)
+				s.droppedBytes.Add(size)
+				s.handle(err)
+				if isTimeout(err) {
+					timeouts++
+				}
+			} else {
+				s.sentPackets.Add(1)
+				s.sentBytes.Add(size)
+				timeouts = 0
+			}
+			errs[i] = nil
+			packets[i] = nil
+			s.pool.put(k)
+		}
+		s.queue.finish(len(batch))
+		if timeouts >= patience && s.closing.Load() {
+			if h, ok := s.transport.(hurrier); ok {
+				h.hurry()
+			}
+		}
+	}
+}
+
+// close writes what is in the queue and closes the transport. A peer that reads nothing for ten write timeouts loses the rest.
+func (s *sender) close() error {
+	s.closing.Store(true)
+	s.queue.close()
+	<-s.finished
+	return s.transport.Close()
+}
+
+func isTimeout(err error) bool {
+	t, ok := err.(interface{ Timeout() bool })
+	return ok && t.Timeout()
+}
+
+// customTransport is a writer given by the user.
+type customTransport struct {
+	w interface {
+		Write([]byte) (int, error)
+		Close() error
+	}
+}
+
+func (t customTransport) Write(b []byte) (int, error) { return t.w.Write(b) }
+func (t customTransport) Close() error                { return t.w.Close() }
+func (t customTransport) GetTransportName() string    { return transportCustom }
+
+// deadline returns the moment a write that begins now must end.
+func deadline(timeout time.Duration) time.Time { return time.Now().Add(timeout) }

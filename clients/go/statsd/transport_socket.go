@@ -1,0 +1,304 @@
+package statsd
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// socketTransport writes to a Unix socket or a TCP connection. It connects at the first packet and again after an error. Only the
+// sender's goroutine writes.
+//
+// On a stream a packet is a frame: its length as 32 bits, little-endian, and its bytes.
+type socketTransport struct {
+	// network is "unixgram", "unix" or "tcp"; empty until the type of a Unix socket is known.
+	network string
+	address string
+	// host and tcpPort are set for TCP, with name if host is one.
+	tcpPort int
+	ip      atomic.Pointer[netip.Addr]
+	name    *nameWatch
+
+	writeTimeout   time.Duration
+	connectTimeout time.Duration
+	hurried        bool
+	refusedAt      time.Time
+
+	conn   net.Conn
+	stream bool
+	title  atomic.Pointer[string]
+
+	batch  datagramBatch
+	frames net.Buffers
+	store  [batchMax][]byte
+}
+
+func newSocketTransport(path, network string, o *Options) *socketTransport {
+	t := &socketTransport{
+		network: network, address: path, writeTimeout: o.writeTimeout, connectTimeout: o.connectTimeout,
+	}
+	t.setTitle()
+	return t
+}
+
+func newTCPTransport(host string, port int, o *Options) *socketTransport {
+	t := &socketTransport{
+		network: "tcp", address: net.JoinHostPort(host, strconv.Itoa(port)), tcpPort: port,
+		writeTimeout: o.writeTimeout, connectTimeout: o.connectTimeout,
+	}
+	t.setTitle()
+	if ip, err := numericHost(host); err == nil {
+		t.ip.Store(&ip)
+		return t
+	}
+	t.name = watchName(host, o, func(ip netip.Addr) error {
+		t.ip.Store(&ip)
+		return nil
+	})
+	return t
+}
+
+func (t *socketTransport) setTitle() {
+	title := transportUDS
+	switch t.network {
+	case "unix":
+		title = transportUDSStream
+	case "tcp":
+		title = transportTCP
+	}
+	t.title.Store(&title)
+}
+
+func (t *socketTransport) GetTransportName() string { return *t.title.Load() }
+
+func (t *socketTransport) hurry() { t.hurried = true }
+
+// timeout is the time one packet may take.
+func (t *socketTransport) timeout() time.Duration {
+	if t.hurried {
+		return min(t.writeTimeout, time.Millisecond)
+	}
+	return t.writeTimeout
+}
+
+func (t *socketTransport) connect() error {
+	if t.conn != nil {
+		return nil
+	}
+	if t.name != nil && t.ip.Load() == nil {
+		if err := t.name.waitReady(); err != nil {
+			return err
+		}
+	}
+	networks := []string{t.network}
+	if t.network == "" {
+		networks = []string{"unixgram", "unix"}
+	}
+	var err error
+	for _, network := range networks {
+		if err = t.dial(network); !errors.Is(err, syscall.EPROTOTYPE) {
+			break
+		}
+	}
+	return err
+}
+
+// dialTries is how often a refused connection is tried: an agent that restarts has removed its socket or does not listen yet.
+const dialTries = 3
+
+func (t *socketTransport) dial(network string) error {
+	address := t.address
+	if ip := t.ip.Load(); ip != nil {
+		address = netip.AddrPortFrom(*ip, uint16(t.tcpPort)).String()
+	}
+	end := deadline(t.connectTimeout)
+	tries := dialTries
+	if t.hurried || time.Since(t.refusedAt) < t.connectTimeout {
+		// Trying patiently has just failed; it must not hold up every packet.
+		tries = 1
+	}
+	for {
+		conn, err := net.DialTimeout(network, address, max(time.Until(end), time.Millisecond))
+		tries--
+		switch {
+		case err == nil:
+			t.conn, t.network = conn, network
+			t.stream = network != "unixgram"
+			t.refusedAt = time.Time{}
+			t.setTitle()
+			return nil
+		case !errors.Is(err, syscall.ECONNREFUSED):
+			return fmt.Errorf("statsd: %w", err)
+		case tries <= 0:
+			if time.Since(t.refusedAt) >= t.connectTimeout {
+				t.refusedAt = time.Now()
+			}
+			return fmt.Errorf("statsd: %w", err)
+		}
+		time.Sleep(min(t.connectTimeout/(dialTries+1), time.Second))
+	}
+}
+
+func (t *socketTransport) disconnect() {
+	if t.conn != nil {
+		t.conn.Close()
+		t.conn = nil
+	}
+}
+
+// Write sends one packet. It is used for single packets where there is no batch, so it makes a frame of its own.
+func (t *socketTransport) Write(b []byte) (int, error) {
+	k := packet{buf: append(make([]byte, frameHeader), b...)}
+	var errs [1]error
+	t.writeBatch([]*packet{&k}, errs[:])
+	if errs[0] != nil {
+		return 0, errs[0]
+	}
+	return len(b), nil
+}
+
+func (t *socketTransport) writeBatch(packets []*packet, errs []error) {
+	fresh := false
+	for len(packets) > 0 {
+		had := t.conn != nil
+		if err := t.connect(); err != nil {
+			for i := range packets {
+				errs[i] = err
+			}
+			return
+		}
+		fresh = fresh || !had
+		var n int
+		var err error
+		if t.stream {
+			n, err = t.writeFrames(packets)
+		} else {
+			n, err = t.writeDatagrams(packets)
+		}
+		packets, errs = packets[n:], errs[n:]
+		if err == nil {
+			if n > 0 {
+				fresh = false
+			}
+			continue
+		}
+		var cut *cutFrameError
+		if !isTimeout(err) || errors.As(err, &cut) {
+			t.disconnect()
+			if !fresh && cut == nil && !errors.Is(err, syscall.EMSGSIZE) {
+				// The agent went away since the last packet. Nothing of this one was taken, so it goes to the next agent.
+				fresh = true
+				continue
+			}
+		}
+		fresh = false
+		errs[0] = err
+		packets, errs = packets[1:], errs[1:]
+	}
+}
+
+// writeDatagrams writes packets until one fails, and returns how many were written.
+func (t *socketTransport) writeDatagrams(packets []*packet) (int, error) {
+	_ = t.conn.SetWriteDeadline(deadline(t.timeout()))
+	if conn, ok := t.conn.(syscall.Conn); ok && len(packets) > 1 {
+		if n, err := t.batch.send(conn, packets); n > 0 || err != nil {
+			if n > 0 {
+				// The packet after them has a full timeout of its own.
+				err = nil
+			}
+			return n, err
+		}
+	}
+	if _, err := t.conn.Write(packets[0].payload()); err != nil {
+		return 0, err
+	}
+	return 1, nil
+}
+
+// cutFrameError says that a frame was written in part, so that the stream cannot be used any more.
+type cutFrameError struct{ err error }
+
+func (e *cutFrameError) Error() string { return "statsd: frame written in part: " + e.err.Error() }
+func (e *cutFrameError) Unwrap() error { return e.err }
+func (e *cutFrameError) Timeout() bool { return isTimeout(e.err) }
+
+// writeFrames writes packets as frames with one system call, and returns how many were written whole.
+func (t *socketTransport) writeFrames(packets []*packet) (int, error) {
+	_ = t.conn.SetWriteDeadline(deadline(t.timeout()))
+	if len(packets) == 1 {
+		frame := frameOf(packets[0])
+		n, err := t.conn.Write(frame)
+		if n > 0 && n < len(frame) {
+			return t.finishFrame(0, frame[n:])
+		}
+		if err != nil {
+			return 0, err
+		}
+		return 1, nil
+	}
+	packets = packets[:min(len(packets), batchMax)]
+	for i, k := range packets {
+		t.store[i] = frameOf(k)
+	}
+	t.frames = t.store[:len(packets)]
+	// WriteTo moves the slice on as it writes, and forgets the buffers behind it.
+	written, err := t.frames.WriteTo(t.conn)
+	t.frames = nil
+	clear(t.store[:len(packets)])
+	if err == nil {
+		return len(packets), nil
+	}
+	whole := 0
+	for _, k := range packets {
+		if written < int64(len(k.buf)) {
+			break
+		}
+		written -= int64(len(k.buf))
+		whole++
+	}
+	if written > 0 {
+		return t.finishFrame(whole, packets[whole].buf[written:])
+	}
+	if whole > 0 {
+		// The packet after them has a full timeout of its own.
+		return whole, nil
+	}
+	return 0, err
+}
+
+// frameOf fills in the length before a packet.
+func frameOf(k *packet) []byte {
+	binary.LittleEndian.PutUint32(k.buf, uint32(len(k.payload())))
+	return k.buf
+}
+
+// finishFrame writes the rest of a frame that has been begun, for which there is more time.
+func (t *socketTransport) finishFrame(whole int, rest []byte) (int, error) {
+	timeout := t.connectTimeout
+	if t.hurried {
+		timeout = t.timeout()
+	}
+	_ = t.conn.SetWriteDeadline(deadline(timeout))
+	if _, err := t.conn.Write(rest); err != nil {
+		return whole, &cutFrameError{err}
+	}
+	return whole + 1, nil
+}
+
+func (t *socketTransport) Close() error {
+	if t.name != nil {
+		t.name.stop()
+	}
+	if t.conn == nil {
+		return nil
+	}
+	err := t.conn.Close()
+	t.conn = nil
+	return err
+}

@@ -1,0 +1,163 @@
+package statsd
+
+import (
+	"fmt"
+	"hash/maphash"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+)
+
+// vec finds handles by the values of labels. It is read without locks.
+type vec[H any] struct {
+	labels []string
+	bind   func(tags []string) (*H, *handle)
+
+	table atomic.Pointer[vecTable[H]]
+	memo  atomic.Pointer[vecTable[H]]
+	mu    sync.Mutex
+	live  []*vecEntry[H]
+}
+
+// sweeper is a vec of any kind of handle.
+type sweeper interface{ sweep() }
+
+type vecTable[H any] struct {
+	slots []atomic.Pointer[vecEntry[H]]
+	used  int
+}
+
+type vecEntry[H any] struct {
+	values []string
+	hash   uint64
+	handle *H
+	inner  *handle
+}
+
+func newVec[H any](c *Client, labels []string, bind func(tags []string) (*H, *handle)) *vec[H] {
+	v := &vec[H]{labels: cloneAll(labels), bind: bind}
+	v.table.Store(newVecTable[H](16))
+	v.memo.Store(newVecTable[H](32))
+	if c != nil {
+		core := c.clientEx.core
+		core.tableMu.Lock()
+		core.vecs = append(core.vecs, v)
+		core.tableMu.Unlock()
+	}
+	return v
+}
+
+func newVecTable[H any](size int) *vecTable[H] {
+	return &vecTable[H]{slots: make([]atomic.Pointer[vecEntry[H]], size)}
+}
+
+func (e *vecEntry[H]) matches(values []string) bool {
+	for i, v := range values {
+		if e.values[i] != v {
+			return false
+		}
+	}
+	return true
+}
+
+// with returns the handle for label values. It must not keep them.
+func (v *vec[H]) with(values []string) *H {
+	if len(values) != len(v.labels) {
+		panic(fmt.Sprintf("statsd: %d label values for %d labels", len(values), len(v.labels)))
+	}
+	var place uint64
+	for i := range values {
+		place = bits.RotateLeft64(place, 9) ^ uint64(uintptr(unsafe.Pointer(unsafe.StringData(values[i]))))
+	}
+	place *= golden
+	m := v.memo.Load()
+	slot := &m.slots[place>>32&uint64(len(m.slots)-1)]
+	if e := slot.Load(); e != nil && e.matches(values) {
+		return e.handle
+	}
+	e := v.find(values)
+	slot.Store(e)
+	return e.handle
+}
+
+func (v *vec[H]) find(values []string) *vecEntry[H] {
+	var hash uint64
+	for _, s := range values {
+		hash = bits.RotateLeft64(hash, 23)*golden ^ maphash.String(hashSeed, s)
+	}
+	if e := v.table.Load().find(hash, values); e != nil {
+		return e
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	t := v.table.Load()
+	if e := t.find(hash, values); e != nil {
+		return e
+	}
+	e := &vecEntry[H]{values: cloneAll(values), hash: hash}
+	tags := make([]string, len(values))
+	for i, label := range v.labels {
+		tags[i] = label + ":" + values[i]
+	}
+	e.handle, e.inner = v.bind(tags)
+	v.live = append(v.live, e)
+	if 2*len(v.live) > len(t.slots) {
+		t = vecTableOf(v.live, 2*len(t.slots))
+		v.table.Store(t)
+		v.memo.Store(newVecTable[H](4 * len(t.slots)))
+	} else {
+		t.add(e)
+	}
+	return e
+}
+
+func vecTableOf[H any](live []*vecEntry[H], size int) *vecTable[H] {
+	t := newVecTable[H](size)
+	for _, e := range live {
+		t.add(e)
+	}
+	return t
+}
+
+func (t *vecTable[H]) add(e *vecEntry[H]) {
+	mask := uint64(len(t.slots) - 1)
+	i := e.hash & mask
+	for t.slots[i].Load() != nil {
+		i = (i + 1) & mask
+	}
+	t.slots[i].Store(e)
+}
+
+func (t *vecTable[H]) find(hash uint64, values []string) *vecEntry[H] {
+	mask := uint64(len(t.slots) - 1)
+	for i := hash & mask; ; i = (i + 1) & mask {
+		e := t.slots[i].Load()
+		if e == nil || e.hash == hash && e.matches(values) {
+			return e
+		}
+	}
+}
+
+// sweep forgets handles whose series was retired. Whoever still has one can go on using it.
+func (v *vec[H]) sweep() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	kept := make([]*vecEntry[H], 0, len(v.live))
+	for _, e := range v.live {
+		x := e.inner.series.Load()
+		if !x.isClosed() {
+			kept = append(kept, e)
+		}
+	}
+	if len(kept) == len(v.live) {
+		return
+	}
+	v.live = kept
+	size := 16
+	for size < 2*(len(kept)+1) {
+		size *= 2
+	}
+	v.table.Store(vecTableOf(kept, size))
+	v.memo.Store(newVecTable[H](4 * size))
+}

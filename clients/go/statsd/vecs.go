@@ -1,0 +1,120 @@
+package statsd
+
+// CounterVec is a family of counters that differ in the values of labels.
+type CounterVec struct{ vec *vec[Counter] }
+
+// NewCounterVec returns the family of counters with this name whose tags are LABEL:VALUE for these labels. Make it once and keep it.
+func (c *Client) NewCounterVec(name string, labels ...string) *CounterVec {
+	return &CounterVec{newVec(c, labels, func(tags []string) (*Counter, *handle) {
+		h := c.NewCounter(name, tags...)
+		if h == nil {
+			return nil, nil
+		}
+		return h, &h.handle
+	})}
+}
+
+// With returns the counter for label values, in the order of the labels. It panics if their number differs from that of the labels.
+func (v *CounterVec) With(values ...string) *Counter { return v.vec.with(values) }
+
+// FloatCounterVec is a family of float counters that differ in the values of labels.
+type FloatCounterVec struct{ vec *vec[FloatCounter] }
+
+// NewFloatCounterVec returns the family of float counters with this name whose tags are LABEL:VALUE for these labels. Make it once and keep it.
+func (c *Client) NewFloatCounterVec(name string, labels ...string) *FloatCounterVec {
+	return &FloatCounterVec{newVec(c, labels, func(tags []string) (*FloatCounter, *handle) {
+		h := c.NewFloatCounter(name, tags...)
+		if h == nil {
+			return nil, nil
+		}
+		return h, &h.handle
+	})}
+}
+
+// With returns the float counter for label values, in the order of the labels. It panics if their number differs from that of the labels.
+func (v *FloatCounterVec) With(values ...string) *FloatCounter { return v.vec.with(values) }
+
+// GaugeVec is a family of gauges that differ in the values of labels.
+type GaugeVec struct{ vec *vec[GaugeHandle] }
+
+// NewGaugeVec returns the family of gauges with this name whose tags are LABEL:VALUE for these labels. Make it once and keep it.
+func (c *Client) NewGaugeVec(name string, labels ...string) *GaugeVec {
+	return &GaugeVec{newVec(c, labels, func(tags []string) (*GaugeHandle, *handle) {
+		h := c.NewGauge(name, tags...)
+		if h == nil {
+			return nil, nil
+		}
+		return h, &h.handle
+	})}
+}
+
+// With returns the gauge for label values, in the order of the labels. It panics if their number differs from that of the labels.
+func (v *GaugeVec) With(values ...string) *GaugeHandle { return v.vec.with(values) }
+
+// HistogramVec is a family of histograms that differ in the values of labels.
+type HistogramVec struct{ vec *vec[HistogramHandle] }
+
+// NewHistogramVec returns the family of histograms with this name whose tags are LABEL:VALUE for these labels. Make it once and keep it.
+func (c *Client) NewHistogramVec(name string, labels ...string) *HistogramVec {
+	return &HistogramVec{newVec(c, labels, func(tags []string) (*HistogramHandle, *handle) {
+		h := c.NewHistogram(name, tags...)
+		if h == nil {
+			return nil, nil
+		}
+		return h, &h.handle
+	})}
+}
+
+// With returns the histogram for label values, in the order of the labels. It panics if their number differs from that of the labels.
+func (v *HistogramVec) With(values ...string) *HistogramHandle { return v.vec.with(values) }
+
+// DistributionVec is a family of distributions that differ in the values of labels.
+type DistributionVec struct{ vec *vec[DistributionHandle] }
+
+// NewDistributionVec returns the family of distributions with this name whose tags are LABEL:VALUE for these labels. Make it once and keep it.
+func (c *Client) NewDistributionVec(name string, labels ...string) *DistributionVec {
+	return &DistributionVec{newVec(c, labels, func(tags []string) (*DistributionHandle, *handle) {
+		h := c.NewDistribution(name, tags...)
+		if h == nil {
+			return nil, nil
+		}
+		return h, &h.handle
+	})}
+}
+
+// With returns the distribution for label values, in the order of the labels. It panics if their number differs from that of the labels.
+func (v *DistributionVec) With(values ...string) *DistributionHandle { return v.vec.with(values) }
+
+// TimingVec is a family of timings that differ in the values of labels.
+type TimingVec struct{ vec *vec[TimingHandle] }
+
+// NewTimingVec returns the family of timings with this name whose tags are LABEL:VALUE for these labels. Make it once and keep it.
+func (c *Client) NewTimingVec(name string, labels ...string) *TimingVec {
+	return &TimingVec{newVec(c, labels, func(tags []string) (*TimingHandle, *handle) {
+		h := c.NewTiming(name, tags...)
+		if h == nil {
+			return nil, nil
+		}
+		return h, &h.handle
+	})}
+}
+
+// With returns the timing for label values, in the order of the labels. It panics if their number differs from that of the labels.
+func (v *TimingVec) With(values ...string) *TimingHandle { return v.vec.with(values) }
+
+// SetVec is a family of sets that differ in the values of labels.
+type SetVec struct{ vec *vec[SetHandle] }
+
+// NewSetVec returns the family of sets with this name whose tags are LABEL:VALUE for these labels. Make it once and keep it.
+func (c *Client) NewSetVec(name string, labels ...string) *SetVec {
+	return &SetVec{newVec(c, labels, func(tags []string) (*SetHandle, *handle) {
+		h := c.NewSet(name, tags...)
+		if h == nil {
+			return nil, nil
+		}
+		return h, &h.handle
+	})}
+}
+
+// With returns the set for label values, in the order of the labels. It panics if their number differs from that of the labels.
+func (v *SetVec) With(values ...string) *SetHandle { return v.vec.with(values) }

@@ -1,0 +1,342 @@
+//! Binding: what is refused, with which words, and what socket files look like.
+
+mod support;
+
+use std::fs;
+use std::net::{TcpListener, UdpSocket};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::path::Path;
+
+use support::{Harness, config};
+use weir_listener::{BindError, BindFault, Framing, ListenerConfig, bind, group_id, user_id};
+
+#[track_caller]
+fn refused(config: &ListenerConfig) -> BindError {
+    let Err(error) = bind(config) else {
+        panic!("{} was bound", config.address)
+    };
+    let text = error.to_string();
+    assert!(
+        text.starts_with(&format!("cannot listen on {}: ", config.address)),
+        "{text}"
+    );
+    error
+}
+
+/// Checks the fault and that the message says what to do.
+macro_rules! check {
+    ($config:expr, $fault:pat, $remedy:expr) => {
+        let error = refused(&$config);
+        assert!(matches!(error.fault, $fault), "{error:?}");
+        assert!(error.to_string().contains($remedy), "{error}");
+    };
+}
+
+fn unixgram(path: &Path) -> ListenerConfig {
+    config(&format!("unixgram://{}", path.display()))
+}
+
+fn unix(path: &Path) -> ListenerConfig {
+    config(&format!("unix://{}", path.display()))
+}
+
+#[test]
+fn ports_in_use_and_foreign_addresses() {
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    check!(
+        config(&format!("udp://{}", udp.local_addr().unwrap())),
+        BindFault::PortInUse,
+        "another port"
+    );
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    check!(
+        config(&format!("tcp://{}", tcp.local_addr().unwrap())),
+        BindFault::PortInUse,
+        "ss -tlpn"
+    );
+    // An address of the block reserved for documentation.
+    check!(config("udp://192.0.2.1:0"), BindFault::NotLocal, "ip address");
+}
+
+#[test]
+fn a_port_is_free_again_after_the_listener_is_gone() {
+    let first = bind(&config("tcp://127.0.0.1:0")).unwrap();
+    let again = config(&first.address().to_string());
+    check!(again, BindFault::PortInUse, "in use");
+    drop(first);
+    bind(&again).unwrap();
+}
+
+#[test]
+fn settings_that_do_not_fit() {
+    let mut wrong = config("udp://127.0.0.1:0");
+    wrong.framing = Framing::Newline;
+    check!(
+        wrong,
+        BindFault::FramingMismatch(Framing::Newline),
+        "use datagram"
+    );
+    let mut wrong = config("tcp://127.0.0.1:0");
+    wrong.framing = Framing::Datagram;
+    check!(
+        wrong,
+        BindFault::FramingMismatch(Framing::Datagram),
+        "length or newline"
+    );
+    for bytes in [0, 65537] {
+        let mut wrong = config("tcp://127.0.0.1:0");
+        wrong.max_packet_bytes = bytes;
+        check!(wrong, BindFault::MaxPacketBytes(_), "1 to 65536");
+    }
+}
+
+#[test]
+fn directories_that_are_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let missing = directory.path().join("missing");
+    for address in [
+        unixgram(&missing.join("dsd.socket")),
+        unix(&missing.join("dsd.socket")),
+    ] {
+        check!(
+            address,
+            BindFault::MissingDirectory(_),
+            &format!("mkdir -p {}", missing.display())
+        );
+    }
+    fs::write(&missing, "").unwrap();
+    check!(
+        unixgram(&missing.join("dsd.socket")),
+        BindFault::NotADirectory(_),
+        "not a directory"
+    );
+}
+
+#[test]
+fn what_is_not_a_socket_is_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("dsd.socket");
+    fs::write(&path, "precious").unwrap();
+    for address in [unixgram(&path), unix(&path)] {
+        check!(
+            address,
+            BindFault::NotASocket {
+                found: "a regular file"
+            },
+            "left alone"
+        );
+    }
+    assert_eq!(fs::read(&path).unwrap(), b"precious");
+    let link = directory.path().join("link");
+    symlink(&path, &link).unwrap();
+    check!(
+        unixgram(&link),
+        BindFault::NotASocket {
+            found: "a symbolic link"
+        },
+        "left alone"
+    );
+    check!(
+        unixgram(directory.path()),
+        BindFault::NotASocket { found: "a directory" },
+        "left alone"
+    );
+    let dangling = directory.path().join("dangling");
+    symlink(directory.path().join("nowhere"), &dangling).unwrap();
+    check!(
+        unixgram(&dangling),
+        BindFault::NotASocket {
+            found: "a symbolic link"
+        },
+        "left alone"
+    );
+}
+
+#[test]
+fn a_stale_socket_is_replaced_and_a_live_one_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("dsd.socket");
+    // The standard library leaves the file behind, as a process that was killed does.
+    drop(UnixDatagram::bind(&path).unwrap());
+    drop(bind(&unixgram(&path)).unwrap());
+    drop(UnixListener::bind(&path).unwrap());
+    drop(bind(&unixgram(&path)).unwrap());
+    drop(UnixDatagram::bind(&path).unwrap());
+    drop(bind(&unix(&path)).unwrap());
+    assert!(!path.exists(), "ours are removed");
+
+    let live = UnixDatagram::bind(&path).unwrap();
+    for address in [unixgram(&path), unix(&path)] {
+        check!(address, BindFault::SocketInUse, "ss -xlp");
+    }
+    let sender = UnixDatagram::unbound().unwrap();
+    sender.send_to(b"still there", &path).unwrap();
+    assert_eq!(live.recv(&mut [0; 32]).unwrap(), 11);
+    drop(live);
+    fs::remove_file(&path).unwrap();
+
+    let live = UnixListener::bind(&path).unwrap();
+    for address in [unixgram(&path), unix(&path)] {
+        check!(address, BindFault::SocketInUse, "ss -xlp");
+    }
+    drop(live);
+}
+
+#[test]
+fn a_socket_file_is_removed_only_by_its_owner() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("dsd.socket");
+    let first = bind(&unixgram(&path)).unwrap();
+    fs::remove_file(&path).unwrap();
+    let second = bind(&unixgram(&path)).unwrap();
+    drop(first);
+    assert!(path.exists());
+    drop(second);
+    assert!(!path.exists());
+}
+
+#[test]
+fn mode_owner_and_group_are_as_asked() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, stream) in [("datagram", false), ("stream", true)] {
+        let path = directory.path().join(name);
+        let mut asked = if stream { unix(&path) } else { unixgram(&path) };
+        let (uid, gid) = support::raw::user_and_group();
+        let default = bind(&asked).unwrap();
+        let found = fs::symlink_metadata(&path).unwrap();
+        assert!(found.file_type().is_socket());
+        assert_eq!(found.permissions().mode() & 0o7777, 0o722);
+        assert_eq!((found.uid(), found.gid()), (uid, gid));
+        drop(default);
+
+        asked.socket_mode = 0o666;
+        // Only root may give files away.
+        if uid == 0 {
+            asked.socket_owner = Some(12345);
+            asked.socket_group = Some(23456);
+        }
+        let _socket = bind(&asked).unwrap();
+        let found = fs::symlink_metadata(&path).unwrap();
+        assert_eq!(found.permissions().mode() & 0o7777, 0o666);
+        if uid == 0 {
+            assert_eq!((found.uid(), found.gid()), (12345, 23456));
+        }
+    }
+}
+
+#[test]
+fn users_and_groups_have_names_or_numbers() {
+    assert_eq!(user_id("root").unwrap(), Some(0));
+    assert_eq!(user_id("4711").unwrap(), Some(4711));
+    assert_eq!(group_id("root").unwrap(), Some(0));
+    assert_eq!(group_id("no such group").unwrap(), None);
+    assert_eq!(user_id("zero\0byte").unwrap(), None);
+}
+
+#[test]
+fn permissions_that_are_missing() {
+    if support::raw::user_and_group().0 != 0 {
+        println!("skipped: only root can become someone else");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    // Where everybody may enter and run it.
+    let binary = directory.path().join("test");
+    fs::copy(std::env::current_exe().unwrap(), &binary).unwrap();
+    fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = std::process::Command::new(&binary);
+    command
+        .args(["--ignored", "--exact", "child_without_permissions", "--nocapture"])
+        .env("WEIR_TEST_PATH", directory.path());
+    assert!(support::wait(command.spawn().unwrap()).success());
+}
+
+#[test]
+#[ignore = "the other process of permissions_that_are_missing"]
+fn child_without_permissions() {
+    let directory = std::env::var_os("WEIR_TEST_PATH").unwrap();
+    let directory = Path::new(&directory);
+    let live = directory.join("live.socket");
+    let _live = UnixDatagram::bind(&live).unwrap();
+    fs::set_permissions(&live, fs::Permissions::from_mode(0o600)).unwrap();
+    support::raw::become_nobody();
+    let path = directory.join("dsd.socket");
+    check!(
+        unixgram(&path),
+        BindFault::PermissionDenied { operation: "bind" },
+        "write permission in"
+    );
+    check!(
+        unixgram(&live),
+        BindFault::PermissionDenied { operation: "connect" },
+        "write permission in"
+    );
+    let own = tempfile::tempdir().unwrap();
+    let mut given_away = unixgram(&own.path().join("dsd.socket"));
+    given_away.socket_owner = Some(0);
+    check!(
+        given_away,
+        BindFault::PermissionDenied { operation: "chown" },
+        "CAP_CHOWN"
+    );
+    assert!(!own.path().join("dsd.socket").exists(), "nothing is left behind");
+
+    // Without privileges the receive buffer is capped, and the remedy is the command to run.
+    let limit: usize = fs::read_to_string("/proc/sys/net/core/rmem_max")
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    let mut large = config("udp://127.0.0.1:0");
+    large.receive_buffer_bytes = Some(2 * limit);
+    let buffer = bind(&large).unwrap().receive_buffer();
+    assert_eq!(buffer.granted, limit);
+    let remedy = buffer.remedy().unwrap();
+    assert!(
+        remedy.contains(&format!("sysctl -w net.core.rmem_max={}", 2 * limit)),
+        "{remedy}"
+    );
+}
+
+#[test]
+fn the_receive_buffer_is_what_was_asked_for_or_says_so() {
+    let mut asked = config("udp://127.0.0.1:0");
+    asked.receive_buffer_bytes = Some(100_000);
+    let buffer = bind(&asked).unwrap().receive_buffer();
+    assert_eq!(
+        (buffer.wanted, buffer.granted, buffer.remedy()),
+        (Some(100_000), 100_000, None)
+    );
+    asked.receive_buffer_bytes = None;
+    let buffer = bind(&asked).unwrap().receive_buffer();
+    assert!(buffer.granted > 0 && buffer.remedy().is_none());
+    asked.receive_buffer_bytes = Some(usize::MAX);
+    let buffer = bind(&asked).unwrap().receive_buffer();
+    assert!(buffer.remedy().unwrap().contains("net.core.rmem_max"));
+}
+
+#[test]
+fn every_interface_in_one_socket() {
+    let mut harness = Harness::new();
+    let id = harness.listen(&config("udp://[::]:0"));
+    let port = harness.socket_address(id).port();
+    UdpSocket::bind("127.0.0.1:0")
+        .unwrap()
+        .send_to(b"four", ("127.0.0.1", port))
+        .unwrap();
+    UdpSocket::bind("[::1]:0")
+        .unwrap()
+        .send_to(b"six", ("::1", port))
+        .unwrap();
+    harness.run_until(|seen| seen.len() == 2);
+}
+
+#[test]
+fn the_queue_of_a_unix_datagram_socket_is_known() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = bind(&unixgram(&directory.path().join("dsd.socket"))).unwrap();
+    assert!(socket.datagram_queue().unwrap() > 0);
+    assert_eq!(bind(&config("udp://127.0.0.1:0")).unwrap().datagram_queue(), None);
+}

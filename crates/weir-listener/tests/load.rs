@@ -1,0 +1,584 @@
+//! Several senders at full speed: nobody is starved, and a drain loses nothing the kernel had accepted.
+
+mod support;
+
+use std::io::{ErrorKind, Write};
+use std::net::{Shutdown, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use support::config;
+use weir_listener::{Address, Batch, EventLoop, Framing, ListenerConfig, ListenerId, bind};
+
+const SENDERS: u64 = 4;
+
+/// A loop that counts instead of remembering.
+struct Counter {
+    events: EventLoop,
+    /// For each listener and sender, the sequence numbers seen: how many, and the highest. Packets carry sender and
+    /// number in their first bytes.
+    seen: Vec<[Sequence; SENDERS as usize]>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sequence {
+    count: u64,
+    last: u64,
+    disordered: bool,
+}
+
+fn payload(sender: u64, number: u64, length: usize) -> Vec<u8> {
+    let mut bytes = format!("{sender:02}{number:012}").into_bytes();
+    bytes.resize(length, b'x');
+    bytes
+}
+
+impl Counter {
+    fn new() -> Self {
+        Self {
+            events: EventLoop::new(64).unwrap(),
+            seen: Vec::new(),
+        }
+    }
+
+    fn listen(&mut self, config: &ListenerConfig) -> (ListenerId, Address) {
+        let id = ListenerId(self.seen.len() as u16);
+        let socket = bind(config).unwrap();
+        let address = socket.address().clone();
+        self.events.add(socket, id).unwrap();
+        self.seen.push(Default::default());
+        (id, address)
+    }
+
+    fn turn(&mut self) -> u64 {
+        let seen = &mut self.seen;
+        let mut handle = |batch: Batch<'_>| {
+            for packet in batch {
+                let seen = &mut seen[usize::from(packet.listener.0)];
+                let number = |range: std::ops::Range<usize>| -> u64 {
+                    std::str::from_utf8(&packet.bytes[range])
+                        .unwrap()
+                        .parse()
+                        .unwrap()
+                };
+                let sequence = &mut seen[number(0..2) as usize];
+                let number = number(2..14);
+                sequence.disordered |= sequence.count > 0 && number <= sequence.last;
+                sequence.count += 1;
+                sequence.last = number;
+            }
+        };
+        self.events
+            .turn(Some(Duration::from_millis(5)), &mut handle)
+            .unwrap()
+            .packets
+    }
+
+    #[track_caller]
+    fn until(&mut self, mut done: impl FnMut(&Self) -> bool) {
+        let deadline = Instant::now() + support::DEADLINE;
+        while !done(self) {
+            assert!(Instant::now() < deadline, "not in time");
+            self.turn();
+        }
+    }
+
+    fn port(&self, id: ListenerId) -> u16 {
+        match self.events.listeners().find(|(listener, _)| *listener == id) {
+            Some((_, Address::Udp { port, .. } | Address::Tcp { port, .. })) => *port,
+            other => panic!("{other:?} has no port"),
+        }
+    }
+
+    fn packets(&self, id: ListenerId) -> u64 {
+        self.events.counters(id).packets
+    }
+}
+
+/// What a sender got rid of.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    /// Packets the kernel took completely.
+    packets: u64,
+    /// For streams: bytes the receiving kernel took.
+    bytes: u64,
+}
+
+fn frame(bytes: &[u8]) -> Vec<u8> {
+    [&(bytes.len() as u32).to_le_bytes(), bytes].concat()
+}
+
+/// Sends as fast as it goes until told to stop or until the other side refuses.
+/// `begun` is the number of packets it has begun to send.
+fn flood(
+    address: Address,
+    sender: u64,
+    length: usize,
+    stop: Arc<AtomicBool>,
+    begun: Arc<AtomicU64>,
+) -> JoinHandle<Sent> {
+    std::thread::spawn(move || {
+        let mut sent = Sent { packets: 0, bytes: 0 };
+        // Asked before each packet.
+        let going = || {
+            begun.fetch_add(1, Ordering::SeqCst);
+            !stop.load(Ordering::Relaxed)
+        };
+        match address {
+            Address::Udp { host, port } => {
+                let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+                while going() {
+                    socket
+                        .send_to(&payload(sender, sent.packets, length), (host.as_str(), port))
+                        .unwrap();
+                    sent.packets += 1;
+                }
+            }
+            Address::UnixDatagram(path) => {
+                let socket = UnixDatagram::unbound().unwrap();
+                socket.connect(path).unwrap();
+                while going() && socket.send(&payload(sender, sent.packets, length)).is_ok() {
+                    sent.packets += 1;
+                }
+            }
+            Address::UnixStream(path) => {
+                let mut stream = UnixStream::connect(path).unwrap();
+                stream.set_nonblocking(true).unwrap();
+                stream_flood(&mut stream, sender, length, &going, &stop, &mut sent);
+            }
+            Address::Tcp { host, port } => {
+                let mut stream = TcpStream::connect((host.as_str(), port)).unwrap();
+                stream.set_nonblocking(true).unwrap();
+                stream_flood(&mut stream, sender, length, &going, &stop, &mut sent);
+                // What our kernel took is not what theirs took; only theirs is told apart by acknowledgements.
+                sent.bytes -= support::raw::unacknowledged_bytes(stream.as_fd());
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+        }
+        sent
+    })
+}
+
+fn stream_flood(
+    stream: &mut impl Write,
+    sender: u64,
+    length: usize,
+    going: &impl Fn() -> bool,
+    stop: &AtomicBool,
+    sent: &mut Sent,
+) {
+    'frames: loop {
+        let bytes = frame(&payload(sender, sent.packets, length));
+        let mut at = 0;
+        if !going() {
+            break 'frames;
+        }
+        while at < bytes.len() {
+            if stop.load(Ordering::Relaxed) {
+                break 'frames;
+            }
+            match stream.write(&bytes[at..]) {
+                Ok(count) => {
+                    at += count;
+                    sent.bytes += count as u64;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
+                Err(_) => break 'frames,
+            }
+        }
+        sent.packets += 1;
+    }
+}
+
+struct Place {
+    _directory: tempfile::TempDir,
+    path: PathBuf,
+}
+
+fn place() -> Place {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    Place {
+        _directory: directory,
+        path,
+    }
+}
+
+/// Begins the drain while all senders are at full speed, and ends it with them stopped or refused.
+fn drain_under_load(config: &ListenerConfig, length: usize) -> (Counter, ListenerId, Vec<Sent>) {
+    let mut counter = Counter::new();
+    let (id, address) = counter.listen(config);
+    let stop = Arc::new(AtomicBool::new(false));
+    let begun: [Arc<AtomicU64>; SENDERS as usize] = Default::default();
+    let senders: Vec<_> = (0..SENDERS)
+        .map(|sender| {
+            flood(
+                address.clone(),
+                sender,
+                length,
+                stop.clone(),
+                begun[sender as usize].clone(),
+            )
+        })
+        .collect();
+    counter.until(|c| c.packets(id) > 5000 && c.seen[0].iter().all(|sequence| sequence.count > 0));
+    if let Address::Udp { .. } = address {
+        // With nobody reading, until the buffer overflows: then it is full when the drain begins.
+        counter.events.refresh_drops().unwrap();
+        let before = counter.events.counters(id).kernel_dropped;
+        let deadline = Instant::now() + support::DEADLINE;
+        while counter.events.counters(id).kernel_dropped == before {
+            assert!(Instant::now() < deadline, "the buffer does not overflow");
+            counter.events.refresh_drops().unwrap();
+        }
+    }
+    counter.events.begin_drain();
+    let begun = begun.map(|begun| begun.load(Ordering::SeqCst));
+    if let Address::Tcp { .. } = address {
+        let to = format!("127.0.0.1:{}", counter.port(id)).parse().unwrap();
+        assert!(
+            TcpStream::connect_timeout(&to, Duration::from_millis(20)).is_err(),
+            "no new connections"
+        );
+    }
+    // What is sent now is refused, and must neither be received nor be missing, even where there is room again.
+    counter.turn();
+    let refused_since = Instant::now();
+    while refused_since.elapsed() < Duration::from_millis(30) && senders.iter().any(|s| !s.is_finished()) {
+        std::thread::yield_now();
+    }
+    stop.store(true, Ordering::Relaxed);
+    if matches!(address, Address::UnixDatagram(_)) {
+        // Senders that wait for room learn that there will be none by our reading.
+        counter.until(|c| c.events.drained());
+    }
+    let sent = senders.into_iter().map(|sender| sender.join().unwrap()).collect();
+    if let Address::Udp { .. } = address {
+        // A datagram can still be on its way after it was sent, and would come to a closed socket.
+        support::raw::wait_for_loopback();
+    }
+    counter.until(|c| c.events.drained());
+    for (sequence, begun) in counter.seen[0].iter().zip(begun) {
+        assert!(!sequence.disordered);
+        assert!(
+            sequence.last < begun,
+            "{sequence:?} holds what was sent after the drain began: {begun}"
+        );
+    }
+    (counter, id, sent)
+}
+
+fn each_contiguous(counter: &Counter) -> Vec<u64> {
+    let counts: Vec<u64> = counter.seen[0].iter().map(|sequence| sequence.count).collect();
+    for sequence in &counter.seen[0] {
+        assert_eq!(sequence.last + 1, sequence.count, "no gaps: {sequence:?}");
+    }
+    counts
+}
+
+#[test]
+fn a_drain_loses_no_unix_datagram() {
+    let place = place();
+    let (counter, _, sent) = drain_under_load(&config(&format!("unixgram://{}", place.path.display())), 2000);
+    assert_eq!(
+        each_contiguous(&counter),
+        sent.iter().map(|s| s.packets).collect::<Vec<_>>()
+    );
+    assert!(!place.path.exists(), "the path is free for a successor");
+}
+
+#[test]
+fn a_drain_accounts_for_every_udp_datagram() {
+    let (counter, id, sent) = drain_under_load(&config("udp://127.0.0.1:0"), 500);
+    let counters = counter.events.counters(id);
+    let total: u64 = sent.iter().map(|s| s.packets).sum();
+    assert_eq!(
+        counters.packets + counters.kernel_dropped + counters.refused_draining,
+        total,
+        "{counters:?}"
+    );
+    assert!(
+        counters.refused_draining > 0,
+        "senders were still at it: {counters:?}"
+    );
+}
+
+#[test]
+fn a_drain_reads_all_of_every_stream() {
+    let place = place();
+    let unix = config(&format!("unix://{}", place.path.display()));
+    for config in [unix, config("tcp://127.0.0.1:0")] {
+        let length = 3000;
+        let (counter, id, sent) = drain_under_load(&config, length);
+        let received = each_contiguous(&counter);
+        let counters = counter.events.counters(id);
+        let accepted: u64 = sent.iter().map(|s| s.bytes).sum();
+        let handed_over = received.iter().sum::<u64>() * (length as u64 + 4);
+        assert_eq!(
+            handed_over + counters.bytes_discarded,
+            accepted,
+            "{counters:?} {sent:?}"
+        );
+        for (received, sent) in received.iter().zip(&sent) {
+            assert_eq!(
+                *received,
+                sent.bytes / (length as u64 + 4),
+                "only the frame that was cut is missing"
+            );
+        }
+        assert_eq!((counters.connections_open, counters.partial_bytes), (0, 0));
+    }
+}
+
+/// Connections that were made but not accepted when the drain began have sent something as well.
+#[test]
+fn a_drain_reads_connections_it_has_not_accepted_yet() {
+    let place = place();
+    for address in [
+        format!("unix://{}", place.path.display()),
+        "tcp://127.0.0.1:0".to_owned(),
+    ] {
+        let mut counter = Counter::new();
+        let mut asked = config(&address);
+        asked.framing = Framing::Newline;
+        let (id, address) = counter.listen(&asked);
+        let line = [payload(1, 7, 20), b"\ncut".to_vec()].concat();
+        let mut keep: Vec<Box<dyn Write>> = Vec::new();
+        for _ in 0..100 {
+            let mut client: Box<dyn Write> = match &address {
+                Address::UnixStream(path) => Box::new(UnixStream::connect(path).unwrap()),
+                Address::Tcp { host, port } => Box::new(TcpStream::connect((host.as_str(), *port)).unwrap()),
+                _ => unreachable!(),
+            };
+            client.write_all(&line).unwrap();
+            keep.push(client);
+        }
+        counter.events.begin_drain();
+        counter.until(|c| c.events.drained());
+        let counters = counter.events.counters(id);
+        assert_eq!(
+            (
+                counters.packets,
+                counters.frames_cut,
+                counters.connections_accepted
+            ),
+            (100, 100, 100)
+        );
+        match &address {
+            Address::UnixStream(path) => assert!(UnixStream::connect(path).is_err()),
+            Address::Tcp { host, port } => assert!(TcpStream::connect((host.as_str(), *port)).is_err()),
+            _ => unreachable!(),
+        }
+    }
+}
+
+#[test]
+fn an_idle_loop_drains_at_once() {
+    let place = place();
+    let mut counter = Counter::new();
+    assert!(!counter.events.drained());
+    counter.listen(&config("udp://127.0.0.1:0"));
+    counter.listen(&config("tcp://127.0.0.1:0"));
+    counter.listen(&config(&format!("unix://{}", place.path.display())));
+    counter.listen(&config(&format!("unixgram://{}2", place.path.display())));
+    counter.events.begin_drain();
+    counter.until(|c| c.events.drained());
+    assert!(counter.events.loop_counters().turns < 10);
+}
+
+/// Something that writes without waiting.
+enum Client {
+    Udp(UdpSocket),
+    Datagram(UnixDatagram),
+    Stream(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Client {
+    fn connect(address: &Address) -> Self {
+        match address {
+            Address::Udp { host, port } => {
+                let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+                socket.connect((host.as_str(), *port)).unwrap();
+                socket.set_nonblocking(true).unwrap();
+                Client::Udp(socket)
+            }
+            Address::UnixDatagram(path) => {
+                let socket = UnixDatagram::unbound().unwrap();
+                socket.connect(path).unwrap();
+                socket.set_nonblocking(true).unwrap();
+                Client::Datagram(socket)
+            }
+            Address::UnixStream(path) => {
+                let stream = UnixStream::connect(path).unwrap();
+                stream.set_nonblocking(true).unwrap();
+                Client::Stream(stream)
+            }
+            Address::Tcp { host, port } => {
+                let stream = TcpStream::connect((host.as_str(), *port)).unwrap();
+                stream.set_nodelay(true).unwrap();
+                stream.set_nonblocking(true).unwrap();
+                Client::Tcp(stream)
+            }
+        }
+    }
+
+    /// Bytes taken, none if there is no room.
+    fn write(&mut self, bytes: &[u8]) -> usize {
+        let result = match self {
+            Client::Udp(socket) => socket.send(bytes),
+            Client::Datagram(socket) => socket.send(bytes),
+            Client::Stream(stream) => stream.write(bytes),
+            Client::Tcp(stream) => stream.write(bytes),
+        };
+        match result {
+            Ok(count) => count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn is_stream(&self) -> bool {
+        matches!(self, Client::Stream(_) | Client::Tcp(_))
+    }
+}
+
+/// While one sender floods, whatever comes to another descriptor is handed over after a bounded number of the
+/// flood's bytes, for several pairs of transports. The flood is refilled from inside the handler, so that its socket
+/// is never found empty, however busy the machine is.
+#[test]
+fn a_flood_delays_others_by_a_bounded_number_of_bytes() {
+    let places = [place(), place()];
+    let address = |transport: &str, place: &Place| match transport {
+        "udp" | "tcp" => format!("{transport}://127.0.0.1:0"),
+        _ => format!("{transport}://{}", place.path.display()),
+    };
+    for (flooding, quiet) in [
+        ("unixgram", "unixgram"),
+        ("unix", "unixgram"),
+        ("udp", "unix"),
+        ("tcp", "tcp"),
+        ("unix", "unix"),
+        ("udp", "udp"),
+    ] {
+        let mut events = EventLoop::new(64).unwrap();
+        let mut listen = |id: u16, transport: &str| {
+            let socket = bind(&config(&address(transport, &places[usize::from(id)]))).unwrap();
+            let client = Client::connect(socket.address());
+            events.add(socket, ListenerId(id)).unwrap();
+            client
+        };
+        let (mut flood, mut other) = (listen(0, flooding), listen(1, quiet));
+        let packet = if flood.is_stream() {
+            frame(&[b'x'; 8000])
+        } else {
+            vec![b'x'; 8000]
+        };
+        let mut written = 0;
+        let mut refill = || {
+            // A little more at a time than is taken; streams go on where they were cut.
+            for _ in 0..2 {
+                written = (written + flood.write(&packet[written..])) % packet.len();
+            }
+        };
+        (0..64).for_each(|_| refill());
+        let (mut flooded, mut arrived, mut worst) = (0, 0, 0);
+        let deadline = Instant::now() + support::DEADLINE;
+        for number in 0..200 {
+            let bytes = payload(3, number, 20);
+            let bytes = if other.is_stream() { frame(&bytes) } else { bytes };
+            assert_eq!(other.write(&bytes), bytes.len());
+            let before = flooded;
+            while arrived <= number {
+                assert!(Instant::now() < deadline, "{quiet} starved by {flooding}");
+                events
+                    .turn(Some(support::DEADLINE), &mut |batch| {
+                        for packet in batch {
+                            if packet.listener == ListenerId(1) {
+                                arrived += 1;
+                                worst = worst.max(flooded - before);
+                            } else {
+                                flooded += packet.bytes.len();
+                                refill();
+                            }
+                        }
+                    })
+                    .unwrap();
+            }
+        }
+        assert!(flooded > 200 * 8000, "{flooding} did flood: {flooded}");
+        // One look at epoll is due every quarter of a mebibyte, and a batch may be on its way.
+        assert!(worst <= 1 << 20, "{flooding} delayed {quiet} by {worst} bytes");
+    }
+}
+
+/// The same in real time: a thousand messages per second beside a flood, by a sender that does not wait.
+#[test]
+fn a_thousand_per_second_lose_nothing_beside_a_flood() {
+    let place = place();
+    for flooding in [
+        format!("unixgram://{}", place.path.display()),
+        "udp://127.0.0.1:0".to_owned(),
+    ] {
+        let mut counter = Counter::new();
+        let (_, flood_address) = counter.listen(&config(&flooding));
+        let (quiet, quiet_address) = counter.listen(&config("udp://127.0.0.1:0"));
+        let Address::Udp { port, .. } = quiet_address else {
+            unreachable!()
+        };
+        let stop = Arc::new(AtomicBool::new(false));
+        let senders: Vec<_> = (0..2)
+            .map(|sender| {
+                flood(
+                    flood_address.clone(),
+                    sender,
+                    8000,
+                    stop.clone(),
+                    Default::default(),
+                )
+            })
+            .collect();
+        let sent = Arc::new(AtomicU64::new(0));
+        let paced = {
+            let (stop, sent) = (stop.clone(), sent.clone());
+            std::thread::spawn(move || {
+                let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+                let start = Instant::now();
+                for number in 0u64.. {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    // The clock is the subject here: one message each millisecond, late ones at once.
+                    let due = start + Duration::from_millis(number);
+                    std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                    socket
+                        .send_to(&payload(3, number, 100), ("127.0.0.1", port))
+                        .unwrap();
+                    sent.store(number + 1, Ordering::Relaxed);
+                }
+            })
+        };
+        counter.until(|_| sent.load(Ordering::Relaxed) >= 700);
+        stop.store(true, Ordering::Relaxed);
+        // Unix senders may wait for room until the drain refuses them.
+        let deadline = Instant::now() + support::DEADLINE;
+        while !paced.is_finished() || !senders.iter().all(|sender| sender.is_finished()) {
+            assert!(Instant::now() < deadline, "senders do not end");
+            counter.turn();
+        }
+        paced.join().unwrap();
+        for sender in senders {
+            sender.join().unwrap();
+        }
+        let sent = sent.load(Ordering::Relaxed);
+        counter.until(|c| c.packets(quiet) == sent);
+        counter.events.refresh_drops().unwrap();
+        assert_eq!(counter.events.counters(quiet).kernel_dropped, 0);
+        assert_eq!(counter.seen[usize::from(quiet.0)][3].last + 1, sent);
+    }
+}

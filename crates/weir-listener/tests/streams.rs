@@ -1,0 +1,490 @@
+//! Stream listeners on real sockets.
+
+mod support;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+
+use support::{Harness, config};
+use weir_listener::{Address, Framing, ListenerConfig, ListenerId};
+
+/// Either kind of client.
+enum Client {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Client {
+    fn connect(harness: &Harness, id: ListenerId) -> Self {
+        match harness.address(id) {
+            Address::UnixStream(path) => Client::Unix(UnixStream::connect(path).unwrap()),
+            _ => {
+                let stream = TcpStream::connect(harness.socket_address(id)).unwrap();
+                stream.set_nodelay(true).unwrap();
+                Client::Tcp(stream)
+            }
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        match self {
+            Client::Tcp(stream) => stream.write_all(bytes).unwrap(),
+            Client::Unix(stream) => stream.write_all(bytes).unwrap(),
+        }
+    }
+
+    /// Waits until the other side has closed.
+    #[track_caller]
+    fn expect_closed(&mut self) {
+        let result = match self {
+            Client::Tcp(stream) => {
+                stream.set_read_timeout(Some(support::DEADLINE)).unwrap();
+                stream.read(&mut [0])
+            }
+            Client::Unix(stream) => {
+                stream.set_read_timeout(Some(support::DEADLINE)).unwrap();
+                stream.read(&mut [0])
+            }
+        };
+        match result {
+            Ok(0) => {}
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+            other => panic!("not closed: {other:?}"),
+        }
+    }
+}
+
+struct Setup {
+    harness: Harness,
+    id: ListenerId,
+    _directory: tempfile::TempDir,
+}
+
+/// One listener for each stream transport with the given framing.
+fn each_transport(framing: Framing, change: impl Fn(&mut ListenerConfig)) -> Vec<Setup> {
+    [true, false]
+        .into_iter()
+        .map(|unix| {
+            let directory = tempfile::tempdir().unwrap();
+            let mut asked = if unix {
+                config(&format!(
+                    "unix://{}",
+                    directory.path().join("stream.socket").display()
+                ))
+            } else {
+                config("tcp://127.0.0.1:0")
+            };
+            asked.framing = framing;
+            change(&mut asked);
+            let mut harness = Harness::new();
+            let id = harness.listen(&asked);
+            Setup {
+                harness,
+                id,
+                _directory: directory,
+            }
+        })
+        .collect()
+}
+
+fn frame(bytes: &[u8]) -> Vec<u8> {
+    [&(bytes.len() as u32).to_le_bytes(), bytes].concat()
+}
+
+fn packets(harness: &Harness) -> Vec<&[u8]> {
+    harness.seen.iter().map(|p| p.bytes.as_slice()).collect()
+}
+
+fn lines(harness: &Harness) -> Vec<u8> {
+    harness
+        .seen
+        .iter()
+        .flat_map(|p| p.bytes.iter().copied())
+        .collect()
+}
+
+#[test]
+fn frames_whole_cut_and_in_single_bytes() {
+    for Setup { mut harness, id, .. } in each_transport(Framing::LengthPrefixed, |_| {}) {
+        let mut client = Client::connect(&harness, id);
+        client.send(&[frame(b"a:1|c"), frame(b""), frame(&[b'x'; 8192])].concat());
+        harness.run_until(|seen| seen.len() == 2);
+        let counters = *harness.events.counters(id);
+        assert_eq!((counters.frames_empty, counters.partial_bytes), (1, 0));
+
+        for byte in frame(b"slow:1|c") {
+            let calls = harness.events.counters(id).receive_calls;
+            client.send(&[byte]);
+            // Each byte is read by itself.
+            harness.run_until_loop(|h| h.events.counters(id).receive_calls > calls);
+        }
+        harness.run_until(|seen| seen.len() == 3);
+        assert_eq!(
+            packets(&harness),
+            [b"a:1|c".as_slice(), &[b'x'; 8192], b"slow:1|c"]
+        );
+
+        client.send(&frame(b"never complete")[..10]);
+        harness.run_until_loop(|h| h.events.counters(id).partial_bytes == 10);
+        drop(client);
+        harness.run_until_loop(|h| h.events.counters(id).connections_open == 0);
+        let counters = *harness.events.counters(id);
+        assert_eq!(
+            (
+                counters.frames_cut,
+                counters.bytes_discarded,
+                counters.partial_bytes
+            ),
+            (1, 10, 0)
+        );
+        assert_eq!((counters.packets, counters.bytes), (3, 5 + 8192 + 8));
+        assert_eq!(
+            harness.events.partial_bytes_held(),
+            64,
+            "one small piece in reserve"
+        );
+    }
+}
+
+#[test]
+fn a_frame_over_the_limit_ends_its_connection_and_no_other() {
+    for Setup { mut harness, id, .. } in each_transport(Framing::LengthPrefixed, |c| c.max_packet_bytes = 100)
+    {
+        let mut good = Client::connect(&harness, id);
+        let mut bad = Client::connect(&harness, id);
+        bad.send(
+            &[
+                frame(b"before:1|c"),
+                frame(&[b'x'; 100]),
+                frame(&[b'y'; 101]),
+                frame(b"lost:1|c"),
+            ]
+            .concat(),
+        );
+        bad.expect_closed_by(&mut harness);
+        good.send(&frame(b"good:1|c"));
+        harness.run_until(|seen| seen.len() == 3);
+        assert_eq!(
+            packets(&harness),
+            [b"before:1|c".as_slice(), &[b'x'; 100], b"good:1|c"]
+        );
+        let counters = harness.events.counters(id);
+        assert_eq!(
+            (
+                counters.frames_too_long,
+                counters.frames_cut,
+                counters.connections_open
+            ),
+            (1, 0, 1)
+        );
+        assert_eq!(counters.bytes_discarded, 4 + 101 + 4 + 8);
+    }
+}
+
+impl Client {
+    /// As `expect_closed`, with the loop running until it has.
+    fn expect_closed_by(&mut self, harness: &mut Harness) {
+        let id = harness.events.listeners().next().unwrap().0;
+        let open = harness.events.counters(id).connections_open;
+        let accepted = harness.events.counters(id).connections_accepted;
+        harness.run_until_loop(|h| {
+            let counters = h.events.counters(id);
+            counters.connections_open < open
+                || counters.connections_accepted > accepted && counters.frames_too_long > 0
+        });
+        self.expect_closed();
+    }
+}
+
+#[test]
+fn lines_whole_cut_and_in_single_bytes() {
+    for Setup { mut harness, id, .. } in each_transport(Framing::Newline, |c| c.max_packet_bytes = 50) {
+        let mut client = Client::connect(&harness, id);
+        client.send(b"a:1|c\nb:2|c\r\n\nc:3");
+        harness.run_until_loop(|h| lines(h) == b"a:1|c\nb:2|c\r\n\n");
+        client.send(b"|c\n");
+        for byte in b"slow:1|c\n" {
+            let calls = harness.events.counters(id).receive_calls;
+            client.send(&[*byte]);
+            harness.run_until_loop(|h| h.events.counters(id).receive_calls > calls);
+        }
+        harness.run_until_loop(|h| lines(h) == b"a:1|c\nb:2|c\r\n\nc:3|c\nslow:1|c\n");
+        // Exactly the limit, then one more, in pieces, then a good one.
+        client.send(&[[b'x'; 50].as_slice(), b"\n", &[b'y'; 40]].concat());
+        harness.run_until_loop(|h| h.events.counters(id).partial_bytes == 40);
+        client.send(&[b'y'; 1000]);
+        harness.run_until_loop(|h| h.events.counters(id).frames_too_long == 1);
+        assert_eq!(
+            harness.events.counters(id).partial_bytes,
+            0,
+            "what is skipped is not kept"
+        );
+        client.send(b"still the long one\ngood:1|c\nlast:1|c");
+        harness.run_until_loop(|h| h.events.counters(id).partial_bytes == 8);
+        drop(client);
+        harness.run_until_loop(|h| h.events.counters(id).connections_open == 0);
+        let expected = [
+            b"a:1|c\nb:2|c\r\n\nc:3|c\nslow:1|c\n".as_slice(),
+            &[b'x'; 50],
+            b"\ngood:1|c\nlast:1|c",
+        ];
+        assert_eq!(lines(&harness), expected.concat());
+        let counters = harness.events.counters(id);
+        assert_eq!(
+            (
+                counters.frames_too_long,
+                counters.lines_unterminated,
+                counters.frames_cut
+            ),
+            (1, 1, 0)
+        );
+        assert_eq!(counters.bytes_discarded, 1040 + 19);
+        assert!(harness.seen.iter().all(|p| p.bytes.len() <= 51));
+    }
+}
+
+/// A process that is killed while it writes leaves a line behind that may mean something else than the whole one.
+#[test]
+fn the_rest_of_a_reset_connection_is_not_a_line() {
+    let mut asked = config("tcp://127.0.0.1:0");
+    asked.framing = Framing::Newline;
+    let mut harness = Harness::new();
+    let id = harness.listen(&asked);
+    let mut client = Client::connect(&harness, id);
+    client.send(b"good:1|c\ncut:10");
+    harness.run_until_loop(|h| h.events.counters(id).partial_bytes == 6);
+    let Client::Tcp(stream) = client else {
+        unreachable!()
+    };
+    support::raw::reset_on_close(stream.as_fd());
+    drop(stream);
+    harness.run_until_loop(|h| h.events.counters(id).connections_open == 0);
+    assert_eq!(lines(&harness), b"good:1|c\n");
+    let counters = harness.events.counters(id);
+    assert_eq!(
+        (
+            counters.frames_cut,
+            counters.connections_failed,
+            counters.receive_errors.reset
+        ),
+        (1, 1, 1)
+    );
+}
+
+#[test]
+fn connections_over_the_limit_are_closed_and_counted() {
+    for Setup { mut harness, id, .. } in each_transport(Framing::LengthPrefixed, |c| c.max_connections = 2) {
+        let mut first = Client::connect(&harness, id);
+        let second = Client::connect(&harness, id);
+        harness.run_until_loop(|h| h.events.counters(id).connections_open == 2);
+        let mut third = Client::connect(&harness, id);
+        harness.run_until_loop(|h| h.events.counters(id).connections_refused_limit == 1);
+        third.expect_closed();
+        drop(second);
+        harness.run_until_loop(|h| h.events.counters(id).connections_open == 1);
+        let mut fourth = Client::connect(&harness, id);
+        fourth.send(&frame(b"four"));
+        first.send(&frame(b"one"));
+        harness.run_until(|seen| seen.len() == 2);
+        assert_eq!(harness.events.counters(id).connections_accepted, 4);
+    }
+}
+
+#[test]
+fn the_largest_partial_frame_goes_when_the_budget_is_used_up() {
+    for Setup { mut harness, id, .. } in each_transport(Framing::LengthPrefixed, |_| {}) {
+        harness.events.set_partial_budget(4096 + 1024 + 64);
+        let begin = |harness: &mut Harness, bytes: usize| {
+            let mut client = Client::connect(harness, id);
+            let held = harness.events.counters(id).partial_bytes;
+            client.send(&frame(&[b'x'; 8000])[..bytes]);
+            harness.run_until_loop(|h| h.events.counters(id).partial_bytes == held + bytes as u64);
+            client
+        };
+        let mut large = begin(&mut harness, 3000);
+        let mut middle = begin(&mut harness, 900);
+        // Needs 256, of which only 64 are left.
+        let mut small = Client::connect(&harness, id);
+        small.send(&frame(&[b'z'; 300])[..200]);
+        harness.run_until_loop(|h| h.events.counters(id).connections_closed_budget == 1);
+        large.expect_closed();
+        assert!(harness.events.partial_bytes_held() <= harness.events.partial_budget());
+        // The others go on as if nothing had happened.
+        small.send(&[b'z'; 104]);
+        middle.send(&[b'x'; 8000 + 4 - 900]);
+        harness.run_until(|seen| seen.len() == 2);
+        let mut seen: Vec<usize> = packets(&harness).iter().map(|bytes| bytes.len()).collect();
+        seen.sort_unstable();
+        assert_eq!(seen, [300, 8000]);
+        let counters = *harness.events.counters(id);
+        assert_eq!((counters.frames_cut, counters.bytes_discarded), (1, 3000));
+
+        // With no budget at all, whole frames still pass, and whoever cuts one goes.
+        harness.events.set_partial_budget(0);
+        small.send(&frame(b"whole"));
+        harness.run_until(|seen| seen.len() == 3);
+        small.send(&[1]);
+        harness.run_until_loop(|h| h.events.counters(id).connections_closed_budget == 2);
+        small.expect_closed();
+        let counters = harness.events.counters(id);
+        assert_eq!(
+            (
+                counters.frames_cut,
+                counters.bytes_discarded,
+                counters.partial_bytes
+            ),
+            (2, 3001, 0)
+        );
+        assert_eq!(harness.events.partial_bytes_held(), 0);
+    }
+}
+
+#[test]
+fn thousands_of_idle_connections_cost_descriptors_and_little_else() {
+    support::raw::limit_descriptors(u64::MAX);
+    let directory = tempfile::tempdir().unwrap();
+    let mut harness = Harness::new();
+    let id = harness.listen(&config(&format!(
+        "unix://{}",
+        directory.path().join("s").display()
+    )));
+    let mut clients = Vec::new();
+    let before = support::resident_bytes();
+    for round in 0..20 {
+        clients.extend((0..100).map(|_| Client::connect(&harness, id)));
+        harness.run_until_loop(|h| h.events.counters(id).connections_open == (round + 1) * 100);
+    }
+    // All send something once, as clients do, and one begins a frame.
+    for client in &mut clients {
+        client.send(&frame(b"hello:1|c"));
+    }
+    harness.run_until(|seen| seen.len() == 2000);
+    clients[77].send(&[9]);
+    harness.run_until_loop(|h| h.events.counters(id).partial_bytes == 1);
+    let grown = support::resident_bytes().saturating_sub(before);
+    assert!(grown < 2000 * 2048, "{} bytes per connection", grown / 2000);
+    assert!(harness.events.partial_bytes_held() <= 64);
+    // They cost no work either: one busy connection among them needs as few calls as alone.
+    let calls = harness.events.loop_counters().system_calls;
+    for _ in 0..50 {
+        let seen = harness.seen.len();
+        clients[500].send(&[frame(b"busy:1|c"), frame(b"busy:1|c")].concat());
+        harness.run_until(|s| s.len() == seen + 2);
+    }
+    let calls = harness.events.loop_counters().system_calls - calls;
+    assert!(calls <= 50 * 4, "{calls}");
+    drop(clients);
+    harness.run_until_loop(|h| h.events.counters(id).connections_open == 0);
+}
+
+#[test]
+fn whoever_connected_is_the_origin() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut asked = config(&format!("unix://{}", directory.path().join("s").display()));
+    asked.pass_credentials = true;
+    let mut harness = Harness::new();
+    let id = harness.listen(&asked);
+    let mut client = Client::connect(&harness, id);
+    client.send(&[frame(b"a:1|c"), frame(b"b:1|c")].concat());
+    harness.run_until(|seen| seen.len() == 2);
+    let (uid, gid) = support::raw::user_and_group();
+    for packet in &harness.seen {
+        let origin = packet.origin.unwrap();
+        assert_eq!(
+            (origin.pid as u32, origin.uid, origin.gid),
+            (std::process::id(), uid, gid)
+        );
+    }
+}
+
+#[test]
+fn descriptors_used_up() {
+    assert!(support::wait(support::subprocess("child_without_descriptors").spawn().unwrap()).success());
+}
+
+/// With no descriptor left, connections are refused one by one, the loop does not spin, and the connections there are
+/// go on; with descriptors again, so do new ones.
+#[test]
+#[ignore = "the other process of descriptors_used_up"]
+fn child_without_descriptors() {
+    for Setup { mut harness, id, .. } in each_transport(Framing::LengthPrefixed, |_| {}) {
+        let mut good = Client::connect(&harness, id);
+        harness.run_until_loop(|h| h.events.counters(id).connections_open == 1);
+        // Connected while there are descriptors, to be accepted when there are none.
+        let mut refused: Vec<Client> = (0..3).map(|_| Client::connect(&harness, id)).collect();
+        let hog = take_all_descriptors();
+        harness.run_until_loop(|h| h.events.counters(id).connections_refused_descriptors == 3);
+        for client in &mut refused {
+            client.expect_closed();
+        }
+        good.send(&frame(b"good:1|c"));
+        harness.run_until(|seen| seen.len() == 1);
+        let counters = *harness.events.counters(id);
+        assert_eq!(
+            (
+                counters.accept_errors,
+                counters.accept_pauses,
+                counters.connections_open
+            ),
+            (3, 0, 1)
+        );
+        let polls = harness.events.loop_counters().polls;
+        for _ in 0..3 {
+            harness.turn();
+        }
+        assert!(
+            harness.events.loop_counters().polls - polls <= 3,
+            "waits for events"
+        );
+        drop(hog);
+        let mut late = Client::connect(&harness, id);
+        late.send(&frame(b"late:1|c"));
+        harness.run_until(|seen| seen.len() == 2);
+    }
+}
+
+fn take_all_descriptors() -> Vec<std::fs::File> {
+    support::raw::limit_descriptors(256);
+    std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect()
+}
+
+/// The reserve is gone too: accepting pauses and is taken up again by itself.
+#[test]
+fn descriptors_used_up_for_long() {
+    assert!(support::wait(support::subprocess("child_without_a_reserve").spawn().unwrap()).success());
+}
+
+#[test]
+#[ignore = "the other process of descriptors_used_up_for_long"]
+fn child_without_a_reserve() {
+    support::raw::limit_descriptors(256);
+    for Setup { mut harness, id, .. } in each_transport(Framing::LengthPrefixed, |_| {}) {
+        let mut client = Client::connect(&harness, id);
+        client.send(&frame(b"patient:1|c"));
+        // A limit below what is open: giving up one descriptor does not help.
+        support::raw::limit_descriptors(3);
+        harness.run_until_loop(|h| h.events.counters(id).accept_pauses >= 2);
+        let counters = *harness.events.counters(id);
+        assert!(
+            counters.accept_errors <= 2 * counters.accept_pauses,
+            "{counters:?}"
+        );
+        let calls = harness.events.loop_counters().system_calls;
+        harness.turn();
+        assert!(
+            harness.events.loop_counters().system_calls - calls < 10,
+            "does not spin"
+        );
+        support::raw::limit_descriptors(256);
+        if counters.connections_refused_descriptors == 0 {
+            harness.run_until(|seen| seen.len() == 1);
+        } else {
+            client.expect_closed();
+        }
+        let mut late = Client::connect(&harness, id);
+        late.send(&frame(b"late:1|c"));
+        harness.run_until(|seen| seen.last().is_some_and(|p| p.bytes == b"late:1|c"));
+    }
+}

@@ -1,0 +1,355 @@
+//! Batches into the intake's payloads.
+
+use std::sync::Arc;
+
+use weir_aggregate::{Batch, CheckRecord, EventRecord, Expansion, PointType, Series, Value};
+
+use super::series::{self, Head, Origin, Point, PointKind};
+use crate::assemble::{Assembler, Frame, Limits};
+use crate::delivery::{Class, Counter, Encode, Encoded, Items, Reason};
+use crate::settings::{Compression, DatadogSettings, SeriesFormat};
+
+/// The kinds of request, numbered for good: the numbers are in disk queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    SeriesV2 = 0,
+    SeriesV2Json = 1,
+    SeriesV1 = 2,
+    Sketches = 3,
+    Checks = 4,
+    Events = 5,
+}
+
+impl Kind {
+    const ALL: [Kind; 6] = [
+        Kind::SeriesV2,
+        Kind::SeriesV2Json,
+        Kind::SeriesV1,
+        Kind::Sketches,
+        Kind::Checks,
+        Kind::Events,
+    ];
+
+    pub fn path(self) -> &'static str {
+        match self {
+            Kind::SeriesV2 | Kind::SeriesV2Json => "/api/v2/series",
+            Kind::SeriesV1 => "/api/v1/series",
+            Kind::Sketches => "/api/beta/sketches",
+            Kind::Checks => "/api/v1/check_run",
+            Kind::Events => "/intake/",
+        }
+    }
+
+    pub fn is_protobuf(self) -> bool {
+        matches!(self, Kind::SeriesV2 | Kind::Sketches)
+    }
+
+    /// What the intake takes.
+    fn limits(self, points_max: usize) -> Limits {
+        let (compressed, uncompressed) = match self {
+            Kind::SeriesV2 | Kind::SeriesV2Json => (512_000, 5_242_880),
+            Kind::SeriesV1 => (2_000_000, 4_000_000),
+            Kind::Sketches | Kind::Checks | Kind::Events => (2_621_440, 4_194_304),
+        };
+        let count = match self {
+            Kind::Checks | Kind::Events => 100,
+            Kind::Sketches => u32::MAX,
+            _ => u32::try_from(points_max).unwrap_or(u32::MAX),
+        };
+        Limits {
+            compressed,
+            uncompressed,
+            count,
+        }
+    }
+}
+
+const COMPRESSIONS: [Compression; 4] = [
+    Compression::None,
+    Compression::Zstd,
+    Compression::Zlib,
+    Compression::Gzip,
+];
+
+/// Kind and compression as one number.
+pub fn route(kind: Kind, compression: Compression) -> u16 {
+    let compression = COMPRESSIONS
+        .iter()
+        .position(|other| *other == compression)
+        .expect("all are listed");
+    kind as u16 | (compression as u16) << 8
+}
+
+/// `None` for a number that this version does not know.
+pub fn parse_route(route: u16) -> Option<(Kind, Compression)> {
+    let kind = *Kind::ALL.get(usize::from(route & 0xff))?;
+    Some((kind, *COMPRESSIONS.get(usize::from(route >> 8))?))
+}
+
+/// Encodes for the Datadog intake.
+pub struct DatadogEncoder {
+    expansion: Arc<Expansion>,
+    /// Bits of the suffixes that are configured.
+    suffixes: u32,
+    format: SeriesFormat,
+    device_resource: bool,
+    series: Assembler,
+    sketches: Assembler,
+    checks: Assembler,
+    events_route: (Limits, (Compression, i32)),
+    item: Vec<u8>,
+}
+
+impl DatadogEncoder {
+    pub fn new(settings: &DatadogSettings, expansion: Arc<Expansion>) -> Self {
+        let compression = (settings.compression, settings.compression_level);
+        let assembler = |kind: Kind, class, head: &[u8], separator: &[u8], tail: &[u8]| {
+            let frame = Frame {
+                head: head.to_vec(),
+                separator: separator.to_vec(),
+                tail: tail.to_vec(),
+            };
+            Assembler::new(
+                route(kind, compression.0),
+                class,
+                kind.limits(settings.points_per_payload_max),
+                frame,
+                compression,
+            )
+        };
+        let series = match settings.series_format {
+            SeriesFormat::V2 => assembler(Kind::SeriesV2, Class::Points, b"", b"", b""),
+            SeriesFormat::V2Json => {
+                assembler(Kind::SeriesV2Json, Class::Points, b"{\"series\":[", b",", b"]}")
+            }
+            SeriesFormat::V1 => assembler(Kind::SeriesV1, Class::Points, b"{\"series\":[", b",", b"]}"),
+        };
+        let suffixes = expansion.suffixes().count() as u32;
+        Self {
+            suffixes: u32::MAX.checked_shr(32 - suffixes).unwrap_or(0),
+            expansion,
+            format: settings.series_format,
+            device_resource: settings.device_resource,
+            series,
+            sketches: assembler(Kind::Sketches, Class::Points, b"", b"", &series::SKETCH_TAIL),
+            checks: assembler(Kind::Checks, Class::Checks, b"[", b",", b"]"),
+            events_route: (Kind::Events.limits(0), compression),
+            item: Vec::new(),
+        }
+    }
+
+    fn encode_series(&mut self, series: &Series<'_>, out: &mut Encoded) {
+        let tags = series.tags();
+        let origin = match series.jmx_check() {
+            _ if series.is_timestamped() => Origin::Timestamped,
+            Some(_) => Origin::Jmx,
+            None => Origin::Dogstatsd,
+        };
+        let head = Head {
+            host: series.host(),
+            tags: &tags,
+            timestamp: series.timestamp(),
+            origin,
+        };
+        let interval = series.interval().max(1);
+        let gauge = Point {
+            head,
+            name: series.name(),
+            suffix: "",
+            kind: PointKind::Gauge,
+            value: 0.0,
+            interval,
+        };
+        match series.value() {
+            Value::Counter(sum) => self.add_point(
+                &Point {
+                    kind: PointKind::Rate,
+                    value: sum / f64::from(interval),
+                    ..gauge
+                },
+                out,
+            ),
+            Value::Gauge(value) => self.add_point(&Point { value, ..gauge }, out),
+            Value::Set(set) => self.add_point(
+                &Point {
+                    value: set.cardinality() as f64,
+                    ..gauge
+                },
+                out,
+            ),
+            Value::Histogram(histogram) => {
+                let expansion = self.expansion.clone();
+                expansion.points(
+                    histogram,
+                    interval,
+                    series.suffix_mask(),
+                    |suffix, kind, value| {
+                        let kind = match kind {
+                            PointType::Rate => PointKind::Rate,
+                            PointType::Gauge => PointKind::Gauge,
+                        };
+                        self.add_point(
+                            &Point {
+                                suffix,
+                                kind,
+                                value,
+                                ..gauge
+                            },
+                            out,
+                        );
+                    },
+                );
+            }
+            Value::Distribution(sketch) if sketch.is_empty() => {}
+            Value::Distribution(sketch) if !sketch.sum().is_finite() => {
+                out.dropped(Reason::NotFinite, Class::Points, 1)
+            }
+            Value::Distribution(sketch) => {
+                self.item.clear();
+                series::sketch(&mut self.item, &head, series.name(), sketch);
+                self.sketches.add(&self.item, 1, out);
+            }
+        }
+    }
+
+    fn add_point<'t, T: Iterator<Item = &'t str> + Clone>(
+        &mut self,
+        point: &Point<'_, T>,
+        out: &mut Encoded,
+    ) {
+        if !point.value.is_finite() {
+            return out.dropped(Reason::NotFinite, Class::Points, 1);
+        }
+        self.item.clear();
+        match self.format {
+            SeriesFormat::V2 => series::protobuf(&mut self.item, point, self.device_resource),
+            SeriesFormat::V2Json => series::json_v2(&mut self.item, point, self.device_resource),
+            SeriesFormat::V1 => series::json_v1(&mut self.item, point, self.device_resource),
+        }
+        self.series.add(&self.item, 1, out);
+    }
+
+    fn encode_check(&mut self, check: &CheckRecord, hostname: &str, out: &mut Encoded) {
+        let item = &mut self.item;
+        item.clear();
+        item.extend_from_slice(b"{\"check\":");
+        series::text(item, &check.name);
+        item.extend_from_slice(b",\"host_name\":");
+        series::text(item, check.host.as_deref().unwrap_or(hostname));
+        series::write(
+            item,
+            format_args!(
+                ",\"timestamp\":{},\"status\":{},\"message\":",
+                check.timestamp, check.status as u8
+            ),
+        );
+        series::text(item, &check.message);
+        item.extend_from_slice(b",\"tags\":");
+        series::texts(item, check.tags.iter().map(String::as_str));
+        item.push(b'}');
+        self.checks.add(item, 1, out);
+    }
+
+    /// Events are grouped by source type. Each group has payloads of its own, so that no object key can repeat.
+    fn encode_events(&mut self, batch: &Batch, out: &mut Encoded) {
+        let mut events: Vec<&EventRecord> = batch.events.iter().collect();
+        events.sort_by_key(|event| source_type(event));
+        for group in events.chunk_by(|a, b| source_type(a) == source_type(b)) {
+            let mut head = b"{\"apiKey\":\"\",\"events\":{".to_vec();
+            series::text(&mut head, source_type(group[0]));
+            head.extend_from_slice(b":[");
+            let mut tail = b"]},\"internalHostname\":".to_vec();
+            series::text(&mut tail, &batch.hostname);
+            tail.push(b'}');
+            let frame = Frame {
+                head,
+                separator: b",".to_vec(),
+                tail,
+            };
+            let (limits, compression) = self.events_route;
+            let mut assembler = Assembler::new(
+                route(Kind::Events, compression.0),
+                Class::Events,
+                limits,
+                frame,
+                compression,
+            );
+            for event in group {
+                self.item.clear();
+                write_event(&mut self.item, event, &batch.hostname);
+                assembler.add(&self.item, 1, out);
+            }
+            assembler.finish(out);
+        }
+    }
+}
+
+fn source_type(event: &EventRecord) -> &str {
+    if event.source_type.is_empty() {
+        "api"
+    } else {
+        &event.source_type
+    }
+}
+
+fn write_event(item: &mut Vec<u8>, event: &EventRecord, hostname: &str) {
+    item.extend_from_slice(b"{\"msg_title\":");
+    series::text(item, &event.title);
+    item.extend_from_slice(b",\"msg_text\":");
+    series::text(item, &event.text);
+    series::write(item, format_args!(",\"timestamp\":{}", event.timestamp));
+    let host = event.host.as_deref().unwrap_or(hostname);
+    let optional = [
+        ("priority", event.priority.as_str()),
+        ("host", host),
+        ("alert_type", event.alert_type.as_str()),
+        ("aggregation_key", &event.aggregation_key),
+        ("source_type_name", &event.source_type),
+    ];
+    for (key, value) in optional.into_iter().filter(|(_, value)| !value.is_empty()) {
+        series::write(item, format_args!(",\"{key}\":"));
+        series::text(item, value);
+    }
+    if !event.tags.is_empty() {
+        item.extend_from_slice(b",\"tags\":");
+        series::texts(item, event.tags.iter().map(String::as_str));
+    }
+    item.push(b'}');
+}
+
+impl Encode for DatadogEncoder {
+    fn counter(&self) -> Counter {
+        let suffixes = self.suffixes;
+        let points = move |series: Series<'_>| match series.value() {
+            Value::Counter(_) | Value::Gauge(_) | Value::Set(_) => 1,
+            Value::Histogram(_) => u64::from((series.suffix_mask() & suffixes).count_ones()),
+            Value::Distribution(sketch) => u64::from(!sketch.is_empty()),
+        };
+        Box::new(move |batch| Items {
+            points: batch.series().map(points).sum(),
+            events: batch.events.len() as u64,
+            checks: batch.checks.len() as u64,
+        })
+    }
+
+    fn encode(&mut self, batch: &Batch, out: &mut Encoded) {
+        for series in batch.series() {
+            self.encode_series(&series, out);
+        }
+        for check in &batch.checks {
+            self.encode_check(check, &batch.hostname, out);
+        }
+        self.encode_events(batch, out);
+    }
+
+    fn finish(&mut self, out: &mut Encoded) {
+        self.series.finish(out);
+        self.sketches.finish(out);
+        self.checks.finish(out);
+        self.checks.rest();
+    }
+
+    fn open(&self) -> Items {
+        self.series.open() + self.sketches.open() + self.checks.open()
+    }
+}

@@ -1,0 +1,282 @@
+//! The Datadog intake: series, sketches, events and service checks.
+
+mod encode;
+mod series;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Client, Method};
+use weir_aggregate::Expansion;
+
+pub use encode::{DatadogEncoder, Kind, parse_route, route};
+
+use crate::compress::Compressor;
+use crate::delivery::{
+    BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport,
+};
+use crate::http::{self, Answer};
+use crate::settings::{DatadogSettings, Secret};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+const KEY: HeaderName = HeaderName::from_static("dd-api-key");
+/// The version of the protobuf definitions that payloads follow.
+const PAYLOAD_VERSION: &str = "5.0.215";
+/// How often a key is asked about.
+const VALIDATION_INTERVAL: Duration = Duration::from_secs(3600);
+
+/// Starts the output on the current tokio runtime. Fails with a sentence that names the setting or the path.
+pub fn start(
+    name: &str,
+    settings: &DatadogSettings,
+    expansion: Arc<Expansion>,
+    surroundings: &Surroundings,
+) -> Result<Delivery, String> {
+    let client = http::client(&settings.delivery, &format!("weir/{VERSION}"))?;
+    let mut endpoints: Vec<Endpoint> = Vec::new();
+    let base = settings.base_url();
+    let first = std::iter::once((base.as_str(), &settings.api_key, "api_key"));
+    let more = settings.additional_endpoints.iter().flat_map(|(url, keys)| {
+        keys.iter()
+            .map(move |key| (url.as_str(), key, "additional_endpoints"))
+    });
+    for (url, key, setting) in first.chain(more) {
+        let base = url.trim_end_matches('/');
+        let directory = directory(base, key);
+        if endpoints.iter().any(|known| known.directory == directory) {
+            continue;
+        }
+        let header =
+            http::secret_header(key.expose().trim()).map_err(|why| format!("{setting}: the key {why}"))?;
+        let transport = Intake {
+            base: base.to_owned(),
+            client: client.clone(),
+            key: header,
+            arbitrary_tag_values: settings.arbitrary_tag_values,
+            timeout: settings.delivery.timeout,
+            clock: surroundings.clock.clone(),
+            key_state: Mutex::new(KeyState::Unknown),
+        };
+        let label = format!("{} key {}", http::shown_url(base), key.redacted());
+        endpoints.push(Endpoint {
+            label,
+            directory,
+            transport: Arc::new(transport),
+        });
+    }
+    let encoder = Box::new(DatadogEncoder::new(settings, expansion));
+    // The intake takes points in any order, so what is new goes first.
+    let started = Delivery::start(
+        name,
+        &settings.delivery,
+        Order::NewestFirst,
+        encoder,
+        endpoints,
+        surroundings,
+    );
+    started.map_err(|error| error.to_string())
+}
+
+/// The name of an endpoint's queue on disk: its host for people, and a digest of URL and key, so that what was queued for one
+/// key is never sent with another.
+fn directory(base: &str, key: &Secret) -> String {
+    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+    context.update(base.as_bytes());
+    context.update(&[0]);
+    context.update(key.expose().trim().as_bytes());
+    let digest = context.finish();
+    let digest: String = digest.as_ref()[..8]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let shown = http::shown_url(base);
+    let host = shown.split_once("://").map_or(shown.as_str(), |(_, rest)| rest);
+    let host: String = host
+        .chars()
+        .take(100)
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || c == '.' {
+                c
+            } else {
+                '_'
+            }
+        })
+        .collect();
+    format!("{host}-{digest}")
+}
+
+/// One base URL with one key.
+struct Intake {
+    base: String,
+    client: Client,
+    key: HeaderValue,
+    arbitrary_tag_values: bool,
+    timeout: Duration,
+    clock: Clock,
+    key_state: Mutex<KeyState>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KeyState {
+    Unknown,
+    Valid,
+    Invalid,
+}
+
+impl Intake {
+    async fn request(
+        &self,
+        method: Method,
+        path: &str,
+        headers: HeaderMap,
+        body: bytes::Bytes,
+    ) -> Result<Answer, String> {
+        let url = format!("{}{path}", self.base);
+        http::send(&self.client, method, &url, headers, body, self.clock.unix()).await
+    }
+
+    fn set_key_state(&self, state: KeyState) {
+        let mut current = self.key_state.lock().unwrap_or_else(PoisonError::into_inner);
+        if *current != state && state == KeyState::Invalid {
+            tracing::warn!(
+                endpoint = http::shown_url(&self.base),
+                "the intake says that the API key is not valid"
+            );
+        }
+        *current = state;
+    }
+
+    fn headers(&self, kind: Kind, compression: crate::settings::Compression) -> HeaderMap {
+        let mut headers = self.common_headers();
+        let content_type = if kind.is_protobuf() {
+            "application/x-protobuf"
+        } else {
+            "application/json"
+        };
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        if kind.is_protobuf() {
+            headers.insert("dd-agent-payload", HeaderValue::from_static(PAYLOAD_VERSION));
+        }
+        if let Some(encoding) = Compressor::content_encoding(compression) {
+            headers.insert(CONTENT_ENCODING, HeaderValue::from_static(encoding));
+        }
+        if self.arbitrary_tag_values {
+            headers.insert("allow-arbitrary-tag-value", HeaderValue::from_static("true"));
+        }
+        headers
+    }
+
+    fn common_headers(&self) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert(KEY, self.key.clone());
+        headers.insert("dd-agent-version", HeaderValue::from_static(VERSION));
+        headers
+    }
+}
+
+impl Transport for Intake {
+    fn send(&self, payload: Payload) -> BoxFuture<'_, Outcome> {
+        Box::pin(async move {
+            let Some((kind, compression)) = parse_route(payload.route) else {
+                return Outcome::Rejected {
+                    error: "the disk queue holds a payload of a newer version".into(),
+                };
+            };
+            match self
+                .request(
+                    Method::POST,
+                    kind.path(),
+                    self.headers(kind, compression),
+                    payload.body,
+                )
+                .await
+            {
+                Ok(answer) => {
+                    match answer.status {
+                        200..300 => self.set_key_state(KeyState::Valid),
+                        403 => self.set_key_state(KeyState::Invalid),
+                        _ => {}
+                    }
+                    outcome(kind, answer)
+                }
+                Err(error) => Outcome::Retry { error, after: None },
+            }
+        })
+    }
+
+    /// Asks about the key at the start and every hour.
+    fn background(&self, clock: Clock) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            loop {
+                let next = clock.now() + VALIDATION_INTERVAL;
+                let request = self.request(
+                    Method::GET,
+                    "/api/v1/validate",
+                    self.common_headers(),
+                    bytes::Bytes::new(),
+                );
+                if let Ok(Ok(answer)) = tokio::time::timeout(self.timeout, request).await {
+                    match answer.status {
+                        200..300 => self.set_key_state(KeyState::Valid),
+                        403 => self.set_key_state(KeyState::Invalid),
+                        // A relay or a test intake need not know the path.
+                        _ => {}
+                    }
+                }
+                clock.sleep_until(next).await;
+            }
+        })
+    }
+
+    fn details(&self) -> BTreeMap<&'static str, String> {
+        let state = *self.key_state.lock().unwrap_or_else(PoisonError::into_inner);
+        let text = match state {
+            KeyState::Unknown => "not confirmed yet",
+            KeyState::Valid => "valid",
+            KeyState::Invalid => "not valid",
+        };
+        BTreeMap::from([("key", text.to_owned())])
+    }
+}
+
+fn outcome(kind: Kind, answer: Answer) -> Outcome {
+    let Answer {
+        status,
+        retry_after,
+        message,
+    } = answer;
+    let path = kind.path();
+    let text = |what: &str| {
+        if message.is_empty() {
+            format!("{path}: {status} {what}")
+        } else {
+            format!("{path}: {status} {what}: {message}")
+        }
+    };
+    match status {
+        200..300 => Outcome::Delivered,
+        400 => Outcome::Rejected {
+            error: text("refused as invalid"),
+        },
+        401 | 403 => Outcome::Rejected {
+            error: text("refused: the API key is not accepted"),
+        },
+        413 => Outcome::Rejected {
+            error: text("refused as too large"),
+        },
+        300..400 => Outcome::Retry {
+            error: text("redirects, which is not followed, as the key must not reach another host"),
+            after: retry_after,
+        },
+        429 => Outcome::Retry {
+            error: text("asks to slow down"),
+            after: retry_after,
+        },
+        _ => Outcome::Retry {
+            error: text("failed"),
+            after: retry_after,
+        },
+    }
+}

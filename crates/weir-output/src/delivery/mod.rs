@@ -1,0 +1,808 @@
+//! Delivery, the same for every output: encode, queue, send, retry, and account for everything.
+//!
+//! ```text
+//! submit -> inbox -> encoder (one blocking task) -> queue per endpoint -> requests under way
+//!           bounded   no network, no waiting        memory, disk           bounded, with backoff
+//! ```
+//!
+//! The encoder never waits for an endpoint: a queue that is full drops its oldest. That is why one output, however dead
+//! its backend, cannot delay another, and why one endpoint cannot delay its sibling.
+
+mod backoff;
+mod books;
+mod clock;
+mod disk;
+mod payload;
+mod queue;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use weir_aggregate::Batch;
+
+use crate::settings::DeliverySettings;
+
+pub use backoff::{Backoff, RETRY_AFTER_MAX, retry_after, seed};
+pub use books::{Class, Dropped, Items, Reason};
+pub use clock::{Clock, Driver};
+pub use disk::{DiskQueue, Evicted, Found, Next, RecordId};
+pub use payload::Payload;
+pub use queue::{Lying, Order, Queue};
+
+/// Batches an output may be behind with encoding, about one megabyte each.
+const INBOX_BATCHES: usize = 16;
+/// How long a flush waits for an output that is behind before its batch is dropped.
+const SUBMIT_WAIT: Duration = Duration::from_secs(1);
+/// How long a payload may stay open for more, when no flush ends it.
+const LINGER: Duration = Duration::from_secs(2);
+/// A refused payload is logged at most this often per endpoint.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// A future that a trait object returns.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Turns batches into request bodies. Runs on a blocking thread, one call at a time.
+pub trait Encode: Send + 'static {
+    /// Counts what [`Encode::encode`] takes responsibility for in a batch: all of it ends up in payloads or drop reasons.
+    fn counter(&self) -> Counter;
+
+    /// Encodes one batch. Payloads that are full leave; the last may stay open for the next batch.
+    fn encode(&mut self, batch: &Batch, out: &mut Encoded);
+
+    /// Ends open payloads.
+    fn finish(&mut self, out: &mut Encoded);
+
+    /// What lies in open payloads.
+    fn open(&self) -> Items;
+}
+
+/// See [`Encode::counter`].
+pub type Counter = Box<dyn Fn(&Batch) -> Items + Send + Sync>;
+
+/// What encoding one batch gave.
+#[derive(Debug, Default)]
+pub struct Encoded {
+    pub payloads: Vec<Draft>,
+    pub dropped: Dropped,
+}
+
+/// A payload before it is numbered and dated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Draft {
+    pub route: u16,
+    pub class: Class,
+    pub count: u32,
+    pub body: Vec<u8>,
+}
+
+impl Encoded {
+    pub fn dropped(&mut self, reason: Reason, class: Class, n: u64) {
+        books::add_dropped(&mut self.dropped, reason, Items::of(class, n));
+    }
+}
+
+/// What came of one attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Delivered,
+    /// Try again, not before `after` if the backend said so.
+    Retry {
+        error: String,
+        after: Option<Duration>,
+    },
+    /// Trying again would change nothing.
+    Rejected {
+        error: String,
+    },
+}
+
+/// Sends payloads to one endpoint. Messages it returns are shown: no secrets in them.
+pub trait Transport: Send + Sync + 'static {
+    /// One attempt. Delivery ends it after the timeout, and limits how many run at once.
+    fn send(&self, payload: Payload) -> BoxFuture<'_, Outcome>;
+
+    /// Runs beside delivery until the output ends, for instance to check a key now and then.
+    fn background(&self, _clock: Clock) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    /// More for the status, by name.
+    fn details(&self) -> BTreeMap<&'static str, String> {
+        BTreeMap::new()
+    }
+}
+
+/// One place that every payload of the output goes to.
+pub struct Endpoint {
+    /// Shown in status and logs: no secrets.
+    pub label: String,
+    /// Name of its directory in the disk queue: stable, unique in the output, no secrets.
+    pub directory: String,
+    pub transport: Arc<dyn Transport>,
+}
+
+/// What is the same for all outputs of a process.
+#[derive(Clone, Debug)]
+pub struct Surroundings {
+    pub clock: Clock,
+    /// Bytes that bodies waiting in memory may take, over all endpoints of the output.
+    pub memory_bytes_max: u64,
+}
+
+/// A running output that delivers over the network.
+pub struct Delivery {
+    name: String,
+    shared: Arc<Shared>,
+    transports: Vec<Arc<dyn Transport>>,
+    counter: Counter,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+struct Shared {
+    name: String,
+    clock: Clock,
+    settings: DeliverySettings,
+    labels: Vec<String>,
+    inbox: Mutex<Inbox>,
+    arrived: Notify,
+    room: Condvar,
+    /// Woken whenever something was finished, for whoever waits for the output to be idle.
+    progress: Notify,
+    stage: watch::Sender<Stage>,
+    books: Mutex<Books>,
+    queues: Vec<Mutex<Queue>>,
+    queued: Vec<Notify>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+enum Stage {
+    Running,
+    /// Encode what is in the inbox, end open payloads, take nothing new.
+    Draining,
+    /// The encoder is done; endpoints go on until the queues are empty.
+    Encoded,
+    Stopped,
+}
+
+#[derive(Default)]
+struct Inbox {
+    waiting: VecDeque<(Arc<Batch>, Items)>,
+    /// A submitter ran out of patience; the next ones do not wait before there is room again.
+    late: bool,
+}
+
+struct Books {
+    received: Items,
+    /// In the inbox, the batch being encoded included.
+    inbox: Items,
+    open: Items,
+    dropped: Dropped,
+    endpoints: Vec<EndpointBooks>,
+    encoder_failed: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct EndpointBooks {
+    restored: Items,
+    delivered: Items,
+    delivered_bytes: u64,
+    payloads: u64,
+    attempts_failed: u64,
+    lying: Lying,
+    dropped: Dropped,
+    disk_error: Option<String>,
+    failing: bool,
+    since: i64,
+    last_error: Option<LastError>,
+    retry_at: Option<Duration>,
+}
+
+/// The newest failure of an endpoint.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LastError {
+    /// Unix seconds.
+    pub at: i64,
+    pub message: String,
+}
+
+/// Books and health of an output. Per endpoint `received + restored = delivered + pending + dropped`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OutputStatus {
+    pub name: String,
+    /// Every endpoint is, and the encoder works.
+    pub healthy: bool,
+    /// Given to the output by flushes.
+    pub received: Items,
+    pub endpoints: Vec<EndpointStatus>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EndpointStatus {
+    pub endpoint: String,
+    /// The newest attempt did not fail.
+    pub healthy: bool,
+    /// Unix seconds of the last change of `healthy`, or of the start.
+    pub since: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<LastError>,
+    /// Age of the oldest payload that waits.
+    pub lag_seconds: i64,
+    /// Until the next attempt, while failing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_in_seconds: Option<u64>,
+    pub delivered: Items,
+    pub delivered_bytes: u64,
+    pub delivered_payloads: u64,
+    pub attempts_failed: u64,
+    /// Found undelivered on disk at the start.
+    pub restored: Items,
+    pub pending: Pending,
+    pub dropped: Dropped,
+    /// Why payloads wait in memory only, although a disk queue is configured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_error: Option<String>,
+    #[serde(flatten)]
+    pub details: BTreeMap<&'static str, String>,
+}
+
+/// What is on its way, counted where it lies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Pending {
+    pub inbox: Items,
+    pub open_payloads: Items,
+    pub memory: Items,
+    pub in_flight: Items,
+    pub disk: Items,
+    pub memory_bytes: u64,
+    pub disk_bytes: u64,
+}
+
+impl Pending {
+    pub fn total(&self) -> Items {
+        self.inbox + self.open_payloads + self.memory + self.in_flight + self.disk
+    }
+}
+
+impl EndpointStatus {
+    /// Whether everything this endpoint was given is delivered, pending or dropped for a reason.
+    pub fn balances(&self, received: Items) -> bool {
+        let dropped: Items = self.dropped.values().copied().sum();
+        received + self.restored == self.delivered + self.pending.total() + dropped
+    }
+}
+
+impl OutputStatus {
+    pub fn balances(&self) -> bool {
+        self.endpoints
+            .iter()
+            .all(|endpoint| endpoint.balances(self.received))
+    }
+}
+
+impl Delivery {
+    /// Opens the disk queues and starts the tasks on the current tokio runtime.
+    pub fn start(
+        name: &str,
+        settings: &DeliverySettings,
+        order: Order,
+        encoder: Box<dyn Encode>,
+        endpoints: Vec<Endpoint>,
+        surroundings: &Surroundings,
+    ) -> io::Result<Self> {
+        let clock = surroundings.clock.clone();
+        let memory_max = surroundings.memory_bytes_max / endpoints.len().max(1) as u64;
+        let on_disk = !settings.disk_path.is_empty() && settings.disk_bytes_max > 0;
+        let disk_max = settings.disk_bytes_max / endpoints.len().max(1) as u64;
+        let mut queues = Vec::new();
+        let mut books = Books {
+            received: Items::default(),
+            inbox: Items::default(),
+            open: Items::default(),
+            dropped: Dropped::new(),
+            endpoints: Vec::new(),
+            encoder_failed: false,
+        };
+        for endpoint in &endpoints {
+            let mut disk = None;
+            let mut of_endpoint = EndpointBooks {
+                since: clock.unix(),
+                ..EndpointBooks::default()
+            };
+            if on_disk {
+                let directory = Path::new(&settings.disk_path).join(&endpoint.directory);
+                let (queue, found) =
+                    DiskQueue::open(&directory, disk_max, settings.disk_age_max.as_secs() as i64)?;
+                if !found.restored.is_zero() || found.unreadable_bytes > 0 {
+                    tracing::info!(output = name, endpoint = endpoint.label, restored = ?found.restored, unreadable_bytes = found.unreadable_bytes, "disk queue opened");
+                }
+                of_endpoint.restored = found.restored;
+                disk = Some(queue);
+            }
+            let queue = Queue::new(order, memory_max, disk);
+            of_endpoint.lying = queue.lying();
+            queues.push(Mutex::new(queue));
+            books.endpoints.push(of_endpoint);
+        }
+        if on_disk {
+            warn_of_strangers(name, Path::new(&settings.disk_path), &endpoints);
+        }
+        let shared = Arc::new(Shared {
+            name: name.to_owned(),
+            clock: clock.clone(),
+            settings: settings.clone(),
+            labels: endpoints.iter().map(|endpoint| endpoint.label.clone()).collect(),
+            inbox: Mutex::default(),
+            arrived: Notify::new(),
+            room: Condvar::new(),
+            progress: Notify::new(),
+            stage: watch::Sender::new(Stage::Running),
+            books: Mutex::new(books),
+            queued: queues.iter().map(|_| Notify::new()).collect(),
+            queues,
+        });
+        let transports: Vec<Arc<dyn Transport>> =
+            endpoints.into_iter().map(|endpoint| endpoint.transport).collect();
+        let mut tasks = JoinSet::new();
+        let counter = encoder.counter();
+        tasks.spawn(run_encoder(shared.clone(), encoder));
+        for (index, transport) in transports.iter().enumerate() {
+            tasks.spawn(run_endpoint(shared.clone(), index, transport.clone()));
+            let (transport, clock, mut stage) = (transport.clone(), clock.clone(), shared.stage.subscribe());
+            tasks.spawn(async move {
+                tokio::select! {
+                    () = transport.background(clock) => {}
+                    () = stopped(&mut stage) => {}
+                }
+            });
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            shared,
+            transports,
+            counter,
+            tasks: Mutex::new(tasks),
+        })
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Hands over a batch. Waits a moment if the output is behind with encoding, then drops the batch and counts it, and does
+    /// not wait again before it has caught up. Blocks: for plain threads, not for async tasks.
+    pub fn submit(&self, batch: &Arc<Batch>) {
+        let shared = &self.shared;
+        let items = (self.counter)(batch);
+        let is_full = |inbox: &mut Inbox| {
+            inbox.waiting.len() >= INBOX_BATCHES && !inbox.late && shared.stage() == Stage::Running
+        };
+        let inbox = lock(&shared.inbox);
+        let waited = shared.room.wait_timeout_while(inbox, SUBMIT_WAIT, is_full);
+        let (mut inbox, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut books = lock(&shared.books);
+        books.received += items;
+        if shared.stage() != Stage::Running && !books.encoder_failed {
+            books::add_dropped(&mut books.dropped, Reason::Shutdown, items);
+        } else if inbox.waiting.len() >= INBOX_BATCHES || books.encoder_failed {
+            inbox.late = true;
+            books::add_dropped(&mut books.dropped, Reason::InboxFull, items);
+        } else {
+            inbox.late = false;
+            inbox.waiting.push_back((batch.clone(), items));
+            books.inbox += items;
+            shared.arrived.notify_one();
+        }
+    }
+
+    /// A consistent snapshot.
+    pub fn status(&self) -> OutputStatus {
+        let shared = &self.shared;
+        let (now, unix) = (shared.clock.now(), shared.clock.unix());
+        let books = lock(&shared.books);
+        let endpoint = |(index, of): (usize, &EndpointBooks)| {
+            let mut dropped = books.dropped.clone();
+            of.dropped
+                .iter()
+                .for_each(|(reason, items)| books::add_dropped(&mut dropped, *reason, *items));
+            EndpointStatus {
+                endpoint: shared.labels[index].clone(),
+                healthy: !of.failing,
+                since: of.since,
+                last_error: of.last_error.clone(),
+                lag_seconds: of.lying.oldest.map_or(0, |oldest| (unix - oldest).max(0)),
+                retry_in_seconds: of.retry_at.map(|at| at.saturating_sub(now).as_secs()),
+                delivered: of.delivered,
+                delivered_bytes: of.delivered_bytes,
+                delivered_payloads: of.payloads,
+                attempts_failed: of.attempts_failed,
+                restored: of.restored,
+                pending: Pending {
+                    inbox: books.inbox,
+                    open_payloads: books.open,
+                    memory: of.lying.memory,
+                    in_flight: of.lying.in_flight,
+                    disk: of.lying.disk,
+                    memory_bytes: of.lying.memory_bytes,
+                    disk_bytes: of.lying.disk_bytes,
+                },
+                dropped,
+                disk_error: of.disk_error.clone(),
+                details: self.transports[index].details(),
+            }
+        };
+        let endpoints: Vec<EndpointStatus> = books.endpoints.iter().enumerate().map(endpoint).collect();
+        OutputStatus {
+            name: self.name.clone(),
+            healthy: !books.encoder_failed && endpoints.iter().all(|e| e.healthy),
+            received: books.received,
+            endpoints,
+        }
+    }
+
+    /// Waits until the status satisfies `done`.
+    pub async fn wait_for(&self, mut done: impl FnMut(&OutputStatus) -> bool) {
+        loop {
+            let progress = self.shared.progress.notified();
+            tokio::pin!(progress);
+            // Registered before looking, so that no progress slips between.
+            progress.as_mut().enable();
+            if done(&self.status()) {
+                return;
+            }
+            progress.await;
+        }
+    }
+
+    /// Encodes what was handed over, goes on delivering for at most `grace`, then stops. What is left waits on disk, or is
+    /// dropped and counted where there is none.
+    pub async fn shutdown(&self, grace: Duration) {
+        let shared = &self.shared;
+        let deadline = shared.clock.now() + grace;
+        shared.advance(Stage::Draining);
+        tokio::select! {
+            () = self.wait_for(|status| shared.stage() >= Stage::Encoded && status.endpoints.iter().all(|e| e.pending.total().is_zero())) => {}
+            () = shared.clock.sleep_until(deadline) => {}
+        }
+        shared.advance(Stage::Stopped);
+        let mut tasks = std::mem::take(&mut *lock(&self.tasks));
+        while tasks.join_next().await.is_some() {}
+        let shared = shared.clone();
+        let closed = tokio::task::spawn_blocking(move || {
+            // Whatever never got out of the inbox; only an encoder that died or a grace that was too short leave any.
+            let mut queues: Vec<_> = shared.queues.iter().map(lock).collect();
+            queues.iter_mut().for_each(|queue| queue.close());
+            lock(&shared.inbox).waiting.clear();
+            let mut books = lock(&shared.books);
+            let left = books.inbox + books.open;
+            books.inbox = Items::default();
+            books.open = Items::default();
+            books::add_dropped(&mut books.dropped, Reason::Shutdown, left);
+            queues
+                .iter()
+                .enumerate()
+                .for_each(|(index, queue)| books.endpoints[index].copy_from(queue));
+        });
+        drop(closed.await);
+    }
+}
+
+impl Shared {
+    fn stage(&self) -> Stage {
+        *self.stage.borrow()
+    }
+
+    fn advance(&self, stage: Stage) {
+        self.stage
+            .send_modify(|now| *now = if stage > *now { stage } else { *now });
+        self.progress.notify_waiters();
+    }
+
+    /// Queues what the encoder gave, for all endpoints and the books in one step. `done` is the batch it came from.
+    fn commit(&self, encoded: Encoded, open: Items, done: Items, sync: bool) {
+        let created = self.clock.unix();
+        let mut queues: Vec<MutexGuard<'_, Queue>> = self.queues.iter().map(lock).collect();
+        for draft in encoded.payloads {
+            let payload = Payload {
+                id: 0,
+                route: draft.route,
+                class: draft.class,
+                count: draft.count,
+                created,
+                body: draft.body.into(),
+            };
+            queues.iter_mut().for_each(|queue| queue.push(payload.clone()));
+        }
+        if sync {
+            queues
+                .iter_mut()
+                .filter(|queue| queue.has_disk())
+                .for_each(|queue| queue.sync());
+        }
+        {
+            let mut books = lock(&self.books);
+            for (reason, items) in encoded.dropped {
+                books::add_dropped(&mut books.dropped, reason, items);
+            }
+            books.inbox -= done;
+            books.open = open;
+            for (index, queue) in queues.iter().enumerate() {
+                self.note_disk_error(&mut books.endpoints[index], queue, index);
+                books.endpoints[index].copy_from(queue);
+            }
+        }
+        drop(queues);
+        self.queued.iter().for_each(Notify::notify_one);
+        self.progress.notify_waiters();
+    }
+
+    /// Says once when the disk stops or resumes taking payloads.
+    fn note_disk_error(&self, books: &mut EndpointBooks, queue: &Queue, index: usize) {
+        let endpoint = &self.labels[index];
+        match (&books.disk_error, queue.disk_error()) {
+            (None, Some(error)) => tracing::warn!(
+                output = self.name,
+                endpoint,
+                error,
+                "the disk queue takes nothing; payloads wait in memory only"
+            ),
+            (Some(_), None) => tracing::info!(
+                output = self.name,
+                endpoint,
+                "the disk queue takes payloads again"
+            ),
+            _ => {}
+        }
+    }
+
+    /// Works on one endpoint's queue and shows the result in the books. Off the runtime's threads where a disk is involved.
+    async fn with_queue<T: Default + Send + 'static>(
+        self: &Arc<Self>,
+        index: usize,
+        work: impl FnOnce(&mut Queue, &mut EndpointBooks) -> T + Send + 'static,
+    ) -> T {
+        let shared = self.clone();
+        let work = move || {
+            let mut queue = lock(&shared.queues[index]);
+            // The queue may touch the disk, and whoever reads the books must not wait for that: work on a copy.
+            let mut books = lock(&shared.books).endpoints[index].clone();
+            let result = work(&mut queue, &mut books);
+            shared.note_disk_error(&mut books, &queue, index);
+            books.copy_from(&queue);
+            lock(&shared.books).endpoints[index] = books;
+            result
+        };
+        if self.settings.disk_path.is_empty() {
+            return work();
+        }
+        tokio::task::spawn_blocking(work).await.unwrap_or_default()
+    }
+}
+
+impl EndpointBooks {
+    fn copy_from(&mut self, queue: &Queue) {
+        self.lying = queue.lying();
+        self.dropped.clone_from(queue.dropped());
+        self.disk_error = queue.disk_error().map(str::to_owned);
+    }
+
+    fn turn(&mut self, failing: bool, now: i64) {
+        if self.failing != failing {
+            self.failing = failing;
+            self.since = now;
+        }
+    }
+}
+
+/// The state is whole after every statement that may panic, so a poisoned lock is still a good one.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn run_encoder(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
+    let mut stage = shared.stage.subscribe();
+    let mut encoder = Some(encoder);
+    let mut finish_at: Option<Duration> = None;
+    while let Some(mut own) = encoder.take() {
+        let arrived = shared.arrived.notified();
+        let batch = lock(&shared.inbox).waiting.pop_front();
+        let draining = *stage.borrow_and_update() >= Stage::Draining;
+        let linger_over = finish_at.is_some_and(|at| shared.clock.now() >= at);
+        if batch.is_none() && !linger_over && !draining {
+            tokio::select! {
+                () = arrived => {}
+                () = shared.clock.sleep_until(finish_at.unwrap_or_default()), if finish_at.is_some() => {}
+                _ = stage.changed() => {}
+            }
+            encoder = Some(own);
+            continue;
+        }
+        shared.room.notify_all();
+        let ended = batch.is_none() && draining;
+        let work = {
+            let shared = shared.clone();
+            move || {
+                let mut encoded = Encoded::default();
+                let done = batch.as_ref().map(|(_, items)| *items).unwrap_or_default();
+                let finish = batch.as_ref().is_none_or(|(batch, _)| batch.last);
+                if let Some((batch, _)) = batch {
+                    own.encode(&batch, &mut encoded);
+                }
+                if finish {
+                    own.finish(&mut encoded);
+                }
+                let open = own.open();
+                shared.commit(encoded, open, done, finish);
+                (own, open, finish)
+            }
+        };
+        match tokio::task::spawn_blocking(work).await {
+            Ok((own, open, finished)) => {
+                finish_at = match finish_at {
+                    _ if open.is_zero() || finished => None,
+                    Some(at) => Some(at),
+                    None => Some(shared.clock.now() + LINGER),
+                };
+                encoder = (!ended).then_some(own);
+            }
+            // The panic has been reported; the books show the batch as pending and the next ones as dropped.
+            Err(error) => {
+                lock(&shared.books).encoder_failed = true;
+                tracing::error!(output = shared.name, %error, "the encoder failed; this output takes nothing more");
+            }
+        }
+    }
+    shared.advance(Stage::Encoded);
+}
+
+async fn run_endpoint(shared: Arc<Shared>, index: usize, transport: Arc<dyn Transport>) {
+    let seed = seed();
+    let mut backoff = Backoff::new(&shared.settings, seed);
+    let mut stage = shared.stage.subscribe();
+    let mut under_way: JoinSet<(Payload, Outcome)> = JoinSet::new();
+    let mut blocked_until: Option<Duration> = None;
+    let mut probing = false;
+    let mut exhausted = false;
+    let mut logged_at: Option<Duration> = None;
+    loop {
+        if blocked_until.is_some_and(|at| shared.clock.now() >= at) {
+            blocked_until = None;
+            exhausted = false;
+        }
+        // After failures one request at a time, until one succeeds: a backend that comes back is not trampled.
+        let at_once = if probing { 1 } else { shared.settings.concurrency };
+        if blocked_until.is_none() && !exhausted && under_way.len() < at_once {
+            let now = shared.clock.unix();
+            match shared.with_queue(index, move |queue, _| queue.next(now)).await {
+                Some(payload) => drop(under_way.spawn(attempt(shared.clone(), transport.clone(), payload))),
+                None => exhausted = true,
+            }
+            continue;
+        }
+        tokio::select! {
+            () = stopped(&mut stage) => break,
+            () = shared.queued[index].notified() => exhausted = false,
+            () = shared.clock.sleep_until(blocked_until.unwrap_or_default()), if blocked_until.is_some() => {}
+            Some(ended) = under_way.join_next() => {
+                // A finished request makes room, and in time order it lets the next one go.
+                exhausted = false;
+                let Ok((payload, outcome)) = ended else { continue };
+                match &outcome {
+                    Outcome::Delivered => {
+                        backoff.succeeded();
+                        probing = false;
+                    }
+                    // The backend answered; only this payload was wrong.
+                    Outcome::Rejected { error } => {
+                        probing = false;
+                        let now = shared.clock.now();
+                        if logged_at.is_none_or(|at| now >= at + LOG_INTERVAL) {
+                            logged_at = Some(now);
+                            tracing::warn!(output = shared.name, endpoint = shared.labels[index], error, dropped = ?payload.items(), "payload refused for good");
+                        }
+                    }
+                    // Requests that were under way together fail together, which is one failure and not ten.
+                    Outcome::Retry { after, .. } => {
+                        let until = match blocked_until {
+                            None => shared.clock.now() + backoff.failed(*after),
+                            Some(at) => at.max(shared.clock.now() + after.unwrap_or_default().min(RETRY_AFTER_MAX)),
+                        };
+                        probing = true;
+                        blocked_until = Some(until);
+                    }
+                }
+                settle(&shared, index, payload, outcome, blocked_until).await;
+            }
+        }
+    }
+    under_way.shutdown().await;
+}
+
+async fn stopped(stage: &mut watch::Receiver<Stage>) {
+    drop(stage.wait_for(|stage| *stage == Stage::Stopped).await);
+}
+
+async fn attempt(shared: Arc<Shared>, transport: Arc<dyn Transport>, payload: Payload) -> (Payload, Outcome) {
+    let timeout = shared.settings.timeout;
+    let outcome = tokio::select! {
+        outcome = transport.send(payload.clone()) => outcome,
+        () = shared.clock.sleep_until(shared.clock.now() + timeout) => {
+            Outcome::Retry { error: format!("no answer within {} s", timeout.as_secs_f64()), after: None }
+        }
+    };
+    (payload, outcome)
+}
+
+/// Enters an attempt's outcome in queue and books.
+async fn settle(
+    shared: &Arc<Shared>,
+    index: usize,
+    payload: Payload,
+    outcome: Outcome,
+    retry_at: Option<Duration>,
+) {
+    let now = shared.clock.unix();
+    let (output, endpoint) = (shared.name.clone(), shared.labels[index].clone());
+    shared
+        .with_queue(index, move |queue, books| {
+            books.retry_at = retry_at;
+            match outcome {
+                Outcome::Delivered => {
+                    books.delivered += queue.delivered(payload.id);
+                    books.delivered_bytes += payload.body.len() as u64;
+                    books.payloads += 1;
+                    if books.failing {
+                        tracing::info!(output, endpoint, seconds = now - books.since, "delivers again");
+                    }
+                    books.turn(false, now);
+                }
+                Outcome::Rejected { error } => {
+                    queue.rejected(payload.id);
+                    books.turn(true, now);
+                    books.attempts_failed += 1;
+                    books.last_error = Some(LastError {
+                        at: now,
+                        message: error,
+                    });
+                }
+                Outcome::Retry { error, .. } => {
+                    queue.failed(payload.id);
+                    if !books.failing {
+                        tracing::warn!(output, endpoint, error, "cannot deliver; retrying");
+                    }
+                    books.turn(true, now);
+                    books.attempts_failed += 1;
+                    books.last_error = Some(LastError {
+                        at: now,
+                        message: error,
+                    });
+                }
+            }
+        })
+        .await;
+    shared.progress.notify_waiters();
+}
+
+/// Queues of endpoints that are no longer configured would otherwise lie there unnoticed.
+fn warn_of_strangers(name: &str, path: &Path, endpoints: &[Endpoint]) {
+    let known = |directory: &PathBuf| {
+        endpoints
+            .iter()
+            .any(|endpoint| path.join(&endpoint.directory) == *directory)
+    };
+    let entries = std::fs::read_dir(path)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
+    for stranger in entries.filter(|entry| entry.join("lock").is_file() && !known(entry)) {
+        tracing::warn!(output = name, directory = %stranger.display(), "holds the queue of an endpoint or key that is no longer configured; delete it, or configure the endpoint again");
+    }
+}

@@ -1,0 +1,26 @@
+//! One encoded request body on its way.
+
+use bytes::Bytes;
+
+use super::books::{Class, Items};
+
+/// A body with what its transport and the books need to know. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Payload {
+    /// Ascending in order of creation within an endpoint's queue.
+    pub id: u64,
+    /// Which request this is, in numbers of the output's own that stay valid on disk: endpoint path, content type, encoding.
+    pub route: u16,
+    pub class: Class,
+    /// Points, events or checks inside.
+    pub count: u32,
+    /// Unix seconds.
+    pub created: i64,
+    pub body: Bytes,
+}
+
+impl Payload {
+    pub fn items(&self) -> Items {
+        Items::of(self.class, u64::from(self.count))
+    }
+}

@@ -1,0 +1,406 @@
+//! What waits for one endpoint: in memory up to a budget, on disk beyond it and across restarts, and under way.
+//!
+//! With a disk queue every payload is written down before it is first attempted, so that the death of the process loses
+//! none that was queued. Memory is then a cache of the newest ones.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::books::{Dropped, Items, Reason, add_dropped};
+use super::disk::{DiskQueue, Evicted, Next, RecordId};
+use super::payload::Payload;
+
+/// Which payload goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// New data before retried data, the newest of the retried first: for backends that take points in any order.
+    NewestFirst,
+    /// Strictly in order of creation, one at a time: for backends that refuse a point older than the last.
+    TimeOrder,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    payload: Payload,
+    record: Option<RecordId>,
+}
+
+/// How much lies where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lying {
+    pub memory: Items,
+    pub in_flight: Items,
+    pub disk: Items,
+    /// Of the bodies in memory, under way or not.
+    pub memory_bytes: u64,
+    pub disk_bytes: u64,
+    /// When the oldest of them was created, Unix seconds.
+    pub oldest: Option<i64>,
+}
+
+impl Lying {
+    pub fn total(&self) -> Items {
+        self.memory + self.in_flight + self.disk
+    }
+}
+
+/// The queue of one endpoint. Touches the disk when it has one: not for async tasks then.
+#[derive(Debug)]
+pub struct Queue {
+    order: Order,
+    memory_max: u64,
+    memory_bytes: u64,
+    memory: Items,
+    fresh: VecDeque<Entry>,
+    /// Ascending by id.
+    retried: VecDeque<Entry>,
+    in_flight: HashMap<u64, Entry>,
+    disk: Option<DiskQueue>,
+    /// Why payloads are not written to disk at present.
+    disk_error: Option<String>,
+    next_id: u64,
+    dropped: Dropped,
+}
+
+impl Queue {
+    /// `memory_max` bounds the bodies in memory; a single payload is always kept.
+    pub fn new(order: Order, memory_max: u64, disk: Option<DiskQueue>) -> Self {
+        Self {
+            order,
+            memory_max,
+            memory_bytes: 0,
+            memory: Items::default(),
+            fresh: VecDeque::new(),
+            retried: VecDeque::new(),
+            in_flight: HashMap::new(),
+            disk,
+            disk_error: None,
+            next_id: 1,
+            dropped: Dropped::new(),
+        }
+    }
+
+    /// Queues a payload, on disk too if there is one. Makes room by dropping the oldest.
+    pub fn push(&mut self, mut payload: Payload) {
+        payload.id = self.next_id;
+        self.next_id += 1;
+        let mut record = None;
+        if let Some(disk) = &mut self.disk {
+            let mut evicted = Evicted::default();
+            match disk.append(&payload, &mut evicted) {
+                Ok(id) => {
+                    record = Some(id);
+                    self.disk_error = None;
+                }
+                Err(error) => self.disk_error = Some(error.to_string()),
+            }
+            add_dropped(&mut self.dropped, Reason::QueueFull, evicted.full);
+            add_dropped(&mut self.dropped, Reason::TooOld, evicted.old);
+        }
+        self.memory_bytes += payload.body.len() as u64;
+        self.memory += payload.items();
+        self.fresh.push_back(Entry { payload, record });
+        self.make_room();
+    }
+
+    /// Payloads in memory beyond the budget go: to disk where they are written down, else for good.
+    fn make_room(&mut self) {
+        while self.memory_bytes > self.memory_max && self.fresh.len() + self.retried.len() > 1 {
+            let oldest = if self.retried.is_empty() {
+                self.fresh.pop_front()
+            } else {
+                self.retried.pop_front()
+            };
+            let Some(entry) = oldest else { return };
+            self.forget(&entry);
+            let on_disk = entry
+                .record
+                .is_some_and(|id| self.disk.as_mut().is_some_and(|disk| disk.chill(id)));
+            if !on_disk {
+                add_dropped(&mut self.dropped, Reason::QueueFull, entry.payload.items());
+            }
+        }
+    }
+
+    fn forget(&mut self, entry: &Entry) {
+        self.memory_bytes -= entry.payload.body.len() as u64;
+        self.memory -= entry.payload.items();
+    }
+
+    /// The next payload to attempt; it is under way until one of the three answers comes. `now` in Unix seconds.
+    pub fn next(&mut self, now: i64) -> Option<Payload> {
+        let entry = match self.order {
+            Order::NewestFirst => match self.fresh.pop_front().or_else(|| self.retried.pop_back()) {
+                Some(entry) => self.take(entry),
+                None => self.next_from_disk(true, now)?,
+            },
+            Order::TimeOrder => {
+                if !self.in_flight.is_empty() {
+                    return None;
+                }
+                // Whatever lies on disk alone is older than what is in memory, except for a payload that failed.
+                match self.retried.pop_front() {
+                    Some(entry) => self.take(entry),
+                    None => match self.next_from_disk(false, now) {
+                        Some(entry) => entry,
+                        None => {
+                            let entry = self.fresh.pop_front()?;
+                            self.take(entry)
+                        }
+                    },
+                }
+            }
+        };
+        let payload = entry.payload.clone();
+        self.in_flight.insert(payload.id, entry);
+        Some(payload)
+    }
+
+    fn take(&mut self, entry: Entry) -> Entry {
+        self.memory -= entry.payload.items();
+        entry
+    }
+
+    fn next_from_disk(&mut self, newest_first: bool, now: i64) -> Option<Entry> {
+        let disk = self.disk.as_mut()?;
+        loop {
+            match disk.next(newest_first, now) {
+                Next::Payload(id, mut payload) => {
+                    payload.id = self.next_id;
+                    self.next_id += 1;
+                    self.memory_bytes += payload.body.len() as u64;
+                    return Some(Entry {
+                        payload,
+                        record: Some(id),
+                    });
+                }
+                Next::Corrupt(items) => add_dropped(&mut self.dropped, Reason::Corrupt, items),
+                Next::TooOld(items) => add_dropped(&mut self.dropped, Reason::TooOld, items),
+                Next::Empty => return None,
+            }
+        }
+    }
+
+    /// The payload arrived. Returns what it carried.
+    pub fn delivered(&mut self, id: u64) -> Items {
+        self.finish(id)
+    }
+
+    /// The backend refused the payload for good.
+    pub fn rejected(&mut self, id: u64) {
+        let items = self.finish(id);
+        add_dropped(&mut self.dropped, Reason::Rejected, items);
+    }
+
+    fn finish(&mut self, id: u64) -> Items {
+        let Some(entry) = self.in_flight.remove(&id) else {
+            return Items::default();
+        };
+        self.memory_bytes -= entry.payload.body.len() as u64;
+        if let (Some(disk), Some(record)) = (&mut self.disk, entry.record)
+            && let Err(error) = disk.acknowledge(record)
+        {
+            // The record may be sent again by a later process, which the backend's own rule makes harmless.
+            self.disk_error = Some(error.to_string());
+        }
+        entry.payload.items()
+    }
+
+    /// The attempt failed and is to be repeated.
+    pub fn failed(&mut self, id: u64) {
+        let Some(entry) = self.in_flight.remove(&id) else {
+            return;
+        };
+        self.memory += entry.payload.items();
+        let at = self.retried.partition_point(|other| other.payload.id < id);
+        self.retried.insert(at, entry);
+        self.make_room();
+    }
+
+    /// Ends the queue's life in this process: what is in memory alone is lost, the rest waits on disk.
+    pub fn close(&mut self) {
+        let in_flight = self.in_flight.drain().map(|(_, entry)| entry);
+        let entries: Vec<Entry> = self
+            .retried
+            .drain(..)
+            .chain(self.fresh.drain(..))
+            .chain(in_flight)
+            .collect();
+        (self.memory_bytes, self.memory) = (0, Items::default());
+        for entry in entries {
+            let on_disk = entry
+                .record
+                .is_some_and(|id| self.disk.as_mut().is_some_and(|disk| disk.chill(id)));
+            if !on_disk {
+                add_dropped(&mut self.dropped, Reason::Shutdown, entry.payload.items());
+            }
+        }
+        self.sync();
+    }
+
+    /// Puts what was written on the medium.
+    pub fn sync(&mut self) {
+        if let Some(Err(error)) = self.disk.as_mut().map(DiskQueue::sync) {
+            self.disk_error = Some(error.to_string());
+        }
+    }
+
+    pub fn lying(&self) -> Lying {
+        let entries = self
+            .fresh
+            .front()
+            .into_iter()
+            .chain(self.retried.front())
+            .chain(self.in_flight.values());
+        let oldest = entries.map(|entry| entry.payload.created).min();
+        let disk = self.disk.as_ref();
+        let oldest_cold = disk.and_then(DiskQueue::oldest_cold);
+        Lying {
+            memory: self.memory,
+            in_flight: self.in_flight.values().map(|entry| entry.payload.items()).sum(),
+            disk: disk.map(DiskQueue::cold).unwrap_or_default(),
+            memory_bytes: self.memory_bytes,
+            disk_bytes: disk.map_or(0, DiskQueue::bytes),
+            oldest: oldest.into_iter().chain(oldest_cold).min(),
+        }
+    }
+
+    pub fn dropped(&self) -> &Dropped {
+        &self.dropped
+    }
+
+    pub fn disk_error(&self) -> Option<&str> {
+        self.disk_error.as_deref()
+    }
+
+    pub fn has_disk(&self) -> bool {
+        self.disk.is_some()
+    }
+
+    /// Bytes in memory: bodies and the disk queue's index.
+    pub fn heap_bytes(&self) -> usize {
+        self.memory_bytes as usize + self.disk.as_ref().map_or(0, DiskQueue::heap_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::delivery::books::Class;
+    use std::path::Path;
+
+    const NOW: i64 = 1_700_000_000;
+
+    fn payload(n: u32, size: usize) -> Payload {
+        Payload {
+            id: 0,
+            route: 0,
+            class: Class::Points,
+            count: n,
+            created: NOW + i64::from(n),
+            body: vec![n as u8; size].into(),
+        }
+    }
+
+    fn disk(path: &Path, bytes_max: u64) -> Option<DiskQueue> {
+        Some(DiskQueue::open(path, bytes_max, 0).unwrap().0)
+    }
+
+    fn drain(queue: &mut Queue) -> Vec<u32> {
+        std::iter::from_fn(|| {
+            let payload = queue.next(NOW)?;
+            queue.delivered(payload.id);
+            Some(payload.count)
+        })
+        .collect()
+    }
+
+    fn points(items: Items) -> u64 {
+        items.points
+    }
+
+    #[test]
+    fn new_data_goes_before_retried_data() {
+        let mut queue = Queue::new(Order::NewestFirst, 1 << 20, None);
+        (1..=3).for_each(|n| queue.push(payload(n, 10)));
+        for _ in 0..3 {
+            let first = queue.next(NOW).unwrap();
+            queue.failed(first.id);
+            queue.push(payload(first.count + 10, 10));
+        }
+        assert_eq!(drain(&mut queue), [11, 12, 13, 3, 2, 1]);
+    }
+
+    #[test]
+    fn time_order_repeats_the_head_and_sends_one_at_a_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut queue = Queue::new(Order::TimeOrder, 25, disk(directory.path(), 1 << 20));
+        (1..=6).for_each(|n| queue.push(payload(n, 10)));
+        let head = queue.next(NOW).unwrap();
+        assert_eq!(head.count, 1);
+        assert!(queue.next(NOW).is_none());
+        queue.failed(head.id);
+        queue.push(payload(7, 10));
+        assert_eq!(drain(&mut queue), [1, 2, 3, 4, 5, 6, 7]);
+    }
+
+    #[test]
+    fn without_disk_the_oldest_is_dropped_and_counted() {
+        let mut queue = Queue::new(Order::NewestFirst, 45, None);
+        (1..=3).for_each(|n| queue.push(payload(n, 10)));
+        let under_way = queue.next(NOW).unwrap();
+        (4..=7).for_each(|n| queue.push(payload(n, 10)));
+        assert!(queue.lying().memory_bytes <= 45);
+        assert_eq!(queue.dropped()[&Reason::QueueFull].points, 2 + 3 + 4);
+        assert_eq!(points(queue.lying().total()), 1 + 5 + 6 + 7);
+        queue.failed(under_way.id);
+        assert_eq!(drain(&mut queue), [5, 6, 7, 1]);
+        assert_eq!(queue.lying(), Lying::default());
+    }
+
+    #[test]
+    fn with_disk_memory_is_bounded_and_nothing_is_lost() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut queue = Queue::new(Order::NewestFirst, 45, disk(directory.path(), 1 << 20));
+        (1..=20).for_each(|n| queue.push(payload(n, 10)));
+        let lying = queue.lying();
+        assert!(lying.memory_bytes <= 45);
+        assert_eq!(
+            (points(lying.memory), points(lying.disk), lying.oldest),
+            (17 + 18 + 19 + 20, 136, Some(NOW + 1))
+        );
+        assert!(queue.dropped().is_empty());
+        assert_eq!(drain(&mut queue)[..6], [17, 18, 19, 20, 16, 15]);
+    }
+
+    #[test]
+    fn what_was_queued_survives_the_process_and_what_was_delivered_does_not_return() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut queue = Queue::new(Order::NewestFirst, 1 << 20, disk(directory.path(), 1 << 20));
+        (1..=6).for_each(|n| queue.push(payload(n, 10)));
+        let (one, two, three) = (
+            queue.next(NOW).unwrap(),
+            queue.next(NOW).unwrap(),
+            queue.next(NOW).unwrap(),
+        );
+        queue.delivered(one.id);
+        queue.failed(two.id);
+        queue.rejected(three.id);
+        // Dropped without any farewell, as by a kill.
+        drop(queue);
+        let mut queue = Queue::new(Order::NewestFirst, 1 << 20, disk(directory.path(), 1 << 20));
+        assert_eq!(drain(&mut queue), [6, 5, 4, 2]);
+    }
+
+    #[test]
+    fn closing_loses_only_what_is_not_on_disk() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut queue = Queue::new(Order::NewestFirst, 1 << 20, disk(directory.path(), 4096));
+        queue.push(payload(1, 10));
+        queue.push(payload(2, 5000));
+        assert!(queue.disk_error().unwrap().contains("larger than the disk queue"));
+        queue.next(NOW).unwrap();
+        queue.close();
+        assert_eq!(queue.dropped()[&Reason::Shutdown].points, 2);
+        assert_eq!((points(queue.lying().disk), queue.lying().memory_bytes), (1, 0));
+    }
+}

@@ -1,0 +1,196 @@
+//! The HTTP client of the outputs: certificate authorities, proxies, timeouts, and errors that tell without revealing.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::header::{HeaderMap, HeaderValue, RETRY_AFTER};
+use reqwest::{Client, Method, Proxy};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+
+use crate::delivery::retry_after;
+use crate::settings::DeliverySettings;
+
+/// A connection that is not used for this long is closed, before most backends and proxies would do it.
+const IDLE: Duration = Duration::from_secs(50);
+/// How much of an error's body is read: enough for its message.
+const BODY_MAX: usize = 512;
+/// How long the rest of an answer is waited for once its status is known.
+const BODY_WAIT: Duration = Duration::from_secs(2);
+
+/// What a backend answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub status: u16,
+    pub retry_after: Option<Duration>,
+    /// The beginning of the body of an answer that is not a success.
+    pub message: String,
+}
+
+/// Builds a client. Redirects are not followed: a key must not travel to another host. Fails with a sentence that
+/// names the setting.
+pub fn client(settings: &DeliverySettings, user_agent: &str) -> Result<Client, String> {
+    let mut builder = Client::builder()
+        .tls_backend_preconfigured(tls(&settings.ca_file)?)
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(settings.timeout)
+        .pool_idle_timeout(IDLE)
+        .pool_max_idle_per_host(settings.concurrency)
+        .retry(reqwest::retry::never())
+        .user_agent(user_agent);
+    if settings.proxy == "none" {
+        builder = builder.no_proxy();
+    } else if !settings.proxy.is_empty() {
+        let proxy = Proxy::all(&settings.proxy).map_err(|_| {
+            "delivery.proxy: not a proxy's URL; allowed is one such as http://proxy:3128".to_owned()
+        })?;
+        builder = builder.proxy(proxy);
+    }
+    builder
+        .build()
+        .map_err(|error| format!("HTTP client: {}", describe(error)))
+}
+
+fn tls(ca_file: &str) -> Result<ClientConfig, String> {
+    let mut roots = RootCertStore::empty();
+    if ca_file.is_empty() {
+        // A system without certificates is no failure until somebody wants TLS; the handshake then says so.
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    } else {
+        let refuse = |why: String| {
+            format!("delivery.ca_file: {ca_file}: {why}; allowed is a PEM file with certificates")
+        };
+        let certificates =
+            CertificateDer::pem_file_iter(ca_file).map_err(|error| refuse(error.to_string()))?;
+        for certificate in certificates {
+            let certificate = certificate.map_err(|error| refuse(error.to_string()))?;
+            roots
+                .add(certificate)
+                .map_err(|error| refuse(error.to_string()))?;
+        }
+        if roots.is_empty() {
+            return Err(refuse("no certificate in it".into()));
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = builder.map_err(|error| format!("TLS: {error}"))?;
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// Sends one request. `now` is Unix seconds, for a `Retry-After` that is a date. The error is fit to be shown.
+pub async fn send(
+    client: &Client,
+    method: Method,
+    url: &str,
+    headers: HeaderMap,
+    body: bytes::Bytes,
+    now: i64,
+) -> Result<Answer, String> {
+    let request = client.request(method, url).headers(headers).body(body);
+    let mut response = request.send().await.map_err(describe)?;
+    let status = response.status();
+    let value = response
+        .headers()
+        .get(RETRY_AFTER)
+        .and_then(|value| value.to_str().ok());
+    let retry_after = value.and_then(|value| retry_after(value, now));
+    let mut message = Vec::new();
+    // The status decides. The body is read for its message and so that the connection can be used again, but an answer
+    // that trickles, never ends or breaks off changes nothing.
+    let body = async {
+        while let Ok(Some(chunk)) = response.chunk().await {
+            if message.len() < BODY_MAX {
+                message.extend_from_slice(&chunk);
+            } else {
+                break;
+            }
+        }
+    };
+    drop(tokio::time::timeout(BODY_WAIT, body).await);
+    message.truncate(BODY_MAX);
+    let message = if status.is_success() {
+        String::new()
+    } else {
+        one_line(&String::from_utf8_lossy(&message))
+    };
+    Ok(Answer {
+        status: status.as_u16(),
+        retry_after,
+        message,
+    })
+}
+
+/// A header value that is never shown. Fails on characters that no header can have.
+pub fn secret_header(value: &str) -> Result<HeaderValue, String> {
+    let mut header = HeaderValue::from_str(value)
+        .map_err(|_| "has a character that no HTTP header can carry".to_owned())?;
+    header.set_sensitive(true);
+    Ok(header)
+}
+
+/// An error with its causes, without the URL: it may carry a secret, and the endpoint's label stands beside it anyway.
+fn describe(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text.push_str(": ");
+            text.push_str(&inner_text);
+        }
+        cause = inner.source();
+    }
+    one_line(&text)
+}
+
+/// Bodies and errors go to logs and terminals: no control characters.
+fn one_line(text: &str) -> String {
+    let words = text
+        .split(|c: char| c.is_control() || c.is_whitespace())
+        .filter(|word| !word.is_empty());
+    words.collect::<Vec<_>>().join(" ").chars().take(300).collect()
+}
+
+/// A URL as it may be shown: without user, password, query and fragment.
+pub fn shown_url(url: &str) -> String {
+    let end = url.find(['?', '#']).unwrap_or(url.len());
+    let url = &url[..end];
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return url.to_owned();
+    };
+    let (authority, path) = rest
+        .split_once('/')
+        .map_or((rest, None), |(authority, path)| (authority, Some(path)));
+    let host = authority.rsplit('@').next().unwrap_or(authority);
+    match path {
+        Some(path) => format!("{scheme}://{host}/{path}"),
+        None => format!("{scheme}://{host}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shown_urls_have_no_secrets() {
+        for (url, shown) in [
+            ("https://app.example.com", "https://app.example.com"),
+            ("https://user:pass@host:1/path?api_key=x#y", "https://host:1/path"),
+            ("http://u@h", "http://h"),
+            ("https://host?key=1", "https://host"),
+        ] {
+            assert_eq!(shown_url(url), shown);
+        }
+    }
+
+    #[test]
+    fn text_from_elsewhere_becomes_one_short_line() {
+        assert_eq!(one_line("a\r\n\x1b[31mb  c\0"), "a [31mb c");
+        assert_eq!(one_line(&"x".repeat(1000)).len(), 300);
+    }
+}

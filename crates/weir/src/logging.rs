@@ -1,0 +1,340 @@
+//! Logs: lines on standard error, written by a thread of their own.
+//!
+//! Whoever logs hands the line over and goes on: a terminal that stands still, a full disk or a closed pipe
+//! costs log lines, which are counted, and nothing else. Standard output belongs to the outputs.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal as _, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::time::{Duration, Instant};
+
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::reload;
+
+use crate::config::LogLevel;
+
+/// Lines that may wait for the writer.
+const LINES_MAX: usize = 256;
+
+/// Longer lines are cut.
+const LINE_BYTES_MAX: usize = 4096;
+
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+/// Lines that could not be written so far.
+pub fn lines_lost() -> u64 {
+    LOST.load(Ordering::Relaxed)
+}
+
+enum Entry {
+    Line(Vec<u8>),
+    Flush(SyncSender<()>),
+}
+
+/// Logging of the process; keep it until the end, for [`Logging::flush`].
+pub struct Logging {
+    level: reload::Handle<LevelFilter, tracing_subscriber::Registry>,
+    queue: SyncSender<Entry>,
+}
+
+impl Logging {
+    /// Sets up logging for the process. Works once; a second call leaves the first in place.
+    pub fn start(level: LogLevel) -> io::Result<Self> {
+        let (queue, writer) = start_writer(io::stderr())?;
+        let (filter, handle) = reload::Layer::new(filter_of(level));
+        let lines = tracing_subscriber::fmt::layer()
+            .with_writer(writer)
+            .with_ansi(io::stderr().is_terminal())
+            .with_target(false)
+            // Its own complaints would go to standard error by a macro that panics when it is closed.
+            .log_internal_errors(false);
+        use tracing_subscriber::layer::SubscriberExt as _;
+        use tracing_subscriber::util::SubscriberInitExt as _;
+        let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
+        Ok(Self { level: handle, queue })
+    }
+
+    pub fn set_level(&self, level: LogLevel) {
+        let _ = self.level.modify(|filter| *filter = filter_of(level));
+    }
+
+    /// Waits until what was logged so far is written, but not for ever.
+    pub fn flush(&self) {
+        let (done, written) = mpsc::sync_channel(1);
+        if self.queue.try_send(Entry::Flush(done)).is_ok() {
+            let _ = written.recv_timeout(Duration::from_secs(1));
+        }
+    }
+}
+
+impl Drop for Logging {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+fn filter_of(level: LogLevel) -> LevelFilter {
+    match level {
+        LogLevel::Off => LevelFilter::OFF,
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    }
+}
+
+fn start_writer(target: impl Write + Send + 'static) -> io::Result<(SyncSender<Entry>, LineWriter)> {
+    let (queue, lines) = mpsc::sync_channel(LINES_MAX);
+    std::thread::Builder::new()
+        .name("log".to_owned())
+        .stack_size(128 * 1024)
+        .spawn(|| write_lines(lines, target))?;
+    Ok((queue.clone(), LineWriter { queue }))
+}
+
+fn write_lines(lines: Receiver<Entry>, mut target: impl Write) {
+    let mut reported = 0;
+    for entry in lines {
+        match entry {
+            Entry::Line(line) => {
+                let lost = lines_lost();
+                if lost > reported && writeln!(target, "({} log lines were lost)", lost - reported).is_ok() {
+                    reported = lost;
+                }
+                if target.write_all(&line).is_err() {
+                    LOST.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            Entry::Flush(done) => {
+                let _ = target.flush();
+                let _ = done.try_send(());
+            }
+        }
+    }
+}
+
+/// Takes whole lines and never waits.
+#[derive(Clone)]
+struct LineWriter {
+    queue: SyncSender<Entry>,
+}
+
+impl Write for LineWriter {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let mut kept = line[..line.len().min(LINE_BYTES_MAX)].to_vec();
+        if kept.len() < line.len() {
+            kept.extend_from_slice(b"...\n");
+        }
+        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =
+            self.queue.try_send(Entry::Line(kept))
+        {
+            LOST.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for LineWriter {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+/// Log lines about bad input: for each listener and reason at most one per interval, with a count and one
+/// example. Senders decide how often input is bad; they must not decide how much is logged.
+#[derive(Debug)]
+pub struct BadInput {
+    interval: Duration,
+    seen: HashMap<(String, String), Seen>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    /// When a line may be logged again.
+    next: Instant,
+    /// Not mentioned in a line yet.
+    unreported: u64,
+}
+
+/// Pairs of listener and reason that are told apart.
+const PAIRS_MAX: usize = 1024;
+
+/// Bytes of an example.
+const EXAMPLE_BYTES_MAX: usize = 120;
+
+impl BadInput {
+    pub fn new(interval: Duration) -> Self {
+        Self {
+            interval,
+            seen: HashMap::new(),
+        }
+    }
+
+    /// Logs what [`BadInput::line`] gives.
+    pub fn report(&mut self, listener: &str, reason: &str, count: u64, example: &[u8]) {
+        if let Some(line) = self.line(listener, reason, count, example, Instant::now()) {
+            tracing::warn!("{line}");
+        }
+    }
+
+    /// The line for `count` more bad inputs, if one is due.
+    pub fn line(
+        &mut self,
+        listener: &str,
+        reason: &str,
+        count: u64,
+        example: &[u8],
+        now: Instant,
+    ) -> Option<String> {
+        let key = (listener.to_owned(), reason.to_owned());
+        if self.seen.len() >= PAIRS_MAX && !self.seen.contains_key(&key) {
+            self.seen.retain(|_, seen| seen.next > now || seen.unreported > 0);
+            if self.seen.len() >= PAIRS_MAX {
+                return None;
+            }
+        }
+        let seen = self.seen.entry(key).or_insert(Seen {
+            next: now,
+            unreported: 0,
+        });
+        seen.unreported += count;
+        if now < seen.next || seen.unreported == 0 {
+            return None;
+        }
+        let total = std::mem::take(&mut seen.unreported);
+        seen.next = now + self.interval;
+        let times = if total == 1 {
+            String::new()
+        } else {
+            format!(" {total} times")
+        };
+        Some(format!(
+            "{listener}: {reason}{times}, for example {}",
+            printable(example)
+        ))
+    }
+}
+
+/// Input of others as one line of visible characters, in quotes and of bounded length.
+pub fn printable(input: &[u8]) -> String {
+    let cut = &input[..input.len().min(EXAMPLE_BYTES_MAX)];
+    let mut text = String::from("\"");
+    for chunk in cut.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '"' | '\\' => text.extend(['\\', c]),
+                // What a terminal would act upon or not show at all.
+                c if c.is_control()
+                    || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}') =>
+                {
+                    text.extend(c.escape_default());
+                }
+                c => text.push(c),
+            }
+        }
+        for byte in chunk.invalid() {
+            let _ = write!(text, "\\x{byte:02x}");
+        }
+    }
+    text.push('"');
+    if cut.len() < input.len() {
+        let _ = write!(text, " and {} bytes more", input.len() - cut.len());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_input_is_logged_once_per_interval_with_its_count() {
+        let mut log = BadInput::new(Duration::from_secs(10));
+        let start = Instant::now();
+        let mut at = |seconds, reason: &str, count| {
+            log.line(
+                "udp://h:1",
+                reason,
+                count,
+                b"a:b|c",
+                start + Duration::from_secs(seconds),
+            )
+        };
+        assert_eq!(
+            at(0, "bad_value", 1).unwrap(),
+            "udp://h:1: bad_value, for example \"a:b|c\""
+        );
+        assert_eq!(at(1, "bad_value", 5), None);
+        assert_eq!(
+            at(1, "bad_type", 2).unwrap(),
+            "udp://h:1: bad_type 2 times, for example \"a:b|c\""
+        );
+        assert_eq!(at(9, "bad_value", 5), None);
+        assert_eq!(
+            at(10, "bad_value", 1).unwrap(),
+            "udp://h:1: bad_value 11 times, for example \"a:b|c\""
+        );
+        assert_eq!(at(30, "bad_value", 0), None);
+    }
+
+    #[test]
+    fn listeners_and_reasons_are_bounded() {
+        let mut log = BadInput::new(Duration::from_secs(10));
+        let now = Instant::now();
+        for number in 0..5000 {
+            log.line(&number.to_string(), "bad_value", 1, b"", now);
+        }
+        assert!(log.seen.len() <= PAIRS_MAX);
+        assert!(
+            log.line("another", "bad_value", 1, b"", now + Duration::from_secs(20))
+                .is_some()
+        );
+    }
+
+    #[test]
+    fn examples_are_one_harmless_line() {
+        assert_eq!(
+            printable(b"a\nb\x1b[31m\xff\"\\"),
+            "\"a\\nb\\u{1b}[31m\\xff\\\"\\\\\""
+        );
+        assert_eq!(printable("é\u{202e}".as_bytes()), "\"é\\u{202e}\"");
+        let long = printable(&[b'x'; 1000]);
+        assert!(long.ends_with("\" and 880 bytes more"), "{long}");
+    }
+
+    /// Accepts nothing until it is let go, as a pipe whose reader stands still.
+    struct Stuck(Receiver<()>);
+
+    impl Write for Stuck {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.0.recv();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_writer_that_stands_still_costs_lines_and_nothing_else() {
+        let (release, gate) = mpsc::channel();
+        let (_queue, mut writer) = start_writer(Stuck(gate)).unwrap();
+        let before = lines_lost();
+        for _ in 0..LINES_MAX + 100 {
+            writer.write_all(b"line\n").unwrap();
+        }
+        assert!(lines_lost() - before >= 99);
+        drop(release);
+    }
+}

@@ -1,0 +1,76 @@
+//! What the operating system and the allocator know about this process.
+
+use serde_json::{Value, json};
+
+use crate::sys;
+
+/// Bytes: the allocator's view, and the kernel's as `rss`.
+pub fn memory() -> Value {
+    let heap = sys::heap::statistics().unwrap_or_default();
+    json!({
+        "allocated": heap.allocated,
+        "active": heap.active,
+        "metadata": heap.metadata,
+        "resident": heap.resident,
+        "mapped": heap.mapped,
+        "retained": heap.retained,
+        "rss": resident_bytes().unwrap_or(0),
+    })
+}
+
+/// Bytes the program holds from the allocator; 0 where it cannot say.
+pub fn allocated_bytes() -> u64 {
+    sys::heap::statistics().unwrap_or_default().allocated
+}
+
+/// Resident memory as the kernel counts it.
+pub fn resident_bytes() -> Option<u64> {
+    status_field("VmRSS:").map(|kibibytes| kibibytes * 1024)
+}
+
+pub fn facts() -> Value {
+    let open_files =
+        std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count().saturating_sub(1));
+    let (user, system) = cpu_seconds().unwrap_or_default();
+    json!({
+        "pid": std::process::id(),
+        "threads": status_field("Threads:"),
+        "open_files": open_files,
+        "user_cpu_seconds": user,
+        "system_cpu_seconds": system,
+        "voluntary_switches": status_field("voluntary_ctxt_switches:"),
+        "involuntary_switches": status_field("nonvoluntary_ctxt_switches:"),
+    })
+}
+
+fn status_field(name: &str) -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// User and system time of all threads. The kernel counts in hundredths for every program on Linux.
+fn cpu_seconds() -> Option<(f64, f64)> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The name in parentheses may hold anything; what follows it does not.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let mut next = || fields.next()?.parse::<f64>().ok();
+    Some((next()? / 100.0, next()? / 100.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_there() {
+        let memory = memory();
+        for key in ["allocated", "active", "resident", "mapped", "rss"] {
+            assert!(memory[key].as_u64().unwrap() > 0, "{key}: {memory}");
+        }
+        let facts = facts();
+        assert!(facts["threads"].as_u64().unwrap() >= 1, "{facts}");
+        assert!(facts["open_files"].as_u64().unwrap() >= 3, "{facts}");
+        assert!(facts["user_cpu_seconds"].as_f64().is_some(), "{facts}");
+    }
+}

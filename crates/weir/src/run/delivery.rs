@@ -1,0 +1,88 @@
+//! Outputs that deliver over the network, as the pipeline and the status see them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use weir_aggregate::Batch;
+use weir_output::delivery::{Delivery, EndpointStatus, Items};
+
+use super::pipeline::BatchSink;
+use crate::admin::status::{OutputStatus, PointBooks};
+
+/// A running output.
+pub struct DeliverySink {
+    pub delivery: Arc<Delivery>,
+    pub runtime: Handle,
+    /// How long to go on delivering once everything has been handed over.
+    pub grace: Duration,
+}
+
+impl BatchSink for DeliverySink {
+    fn take(&mut self, batch: &Arc<Batch>) {
+        self.delivery.submit(batch);
+    }
+
+    fn finish(&mut self) {
+        self.runtime.block_on(self.delivery.shutdown(self.grace));
+    }
+}
+
+/// One entry per endpoint: each gets everything and has a fate of its own.
+pub fn status(output_type: &str, delivery: &Delivery) -> Vec<OutputStatus> {
+    let status = delivery.status();
+    let several = status.endpoints.len() > 1;
+    let entry = |endpoint: &EndpointStatus| {
+        let name = if several {
+            format!("{} to {}", status.name, endpoint.endpoint)
+        } else {
+            status.name.clone()
+        };
+        let mut notes: Vec<String> = endpoint
+            .details
+            .iter()
+            .map(|(name, value)| format!("{name}: {value}"))
+            .collect();
+        if !several {
+            notes.insert(0, endpoint.endpoint.clone());
+        }
+        if endpoint.pending.disk_bytes > 0 {
+            notes.push(format!("{} bytes on disk", endpoint.pending.disk_bytes));
+        }
+        if let Some(error) = &endpoint.disk_error {
+            notes.push(format!("payloads wait in memory only: {error}"));
+        }
+        if let Some(seconds) = endpoint.retry_in_seconds {
+            notes.push(format!("next attempt in {seconds} s"));
+        }
+        let books = |class: fn(&Items) -> u64| {
+            let mut dropped: BTreeMap<String, u64> = BTreeMap::new();
+            for (reason, items) in &endpoint.dropped {
+                *dropped.entry(reason.as_str().into()).or_default() += class(items);
+            }
+            PointBooks {
+                produced: class(&status.received) + class(&endpoint.restored),
+                delivered: class(&endpoint.delivered),
+                pending: class(&endpoint.pending.total()),
+                dropped,
+            }
+        };
+        OutputStatus {
+            name,
+            output_type: output_type.into(),
+            healthy: endpoint.healthy,
+            since: endpoint.since.max(0) as u64,
+            last_error: endpoint.last_error.as_ref().map(|error| error.message.clone()),
+            lag_seconds: endpoint.lag_seconds as f64,
+            points: books(|items| items.points),
+            events: books(|items| items.events),
+            checks: books(|items| items.checks),
+            bytes: endpoint.delivered_bytes,
+            payloads: endpoint.delivered_payloads,
+            retries: endpoint.attempts_failed,
+            notes,
+        }
+    };
+    status.endpoints.iter().map(entry).collect()
+}
