@@ -27,8 +27,9 @@ pub struct ListenerConfig {
     pub address: Address,
     /// How bytes become packets. Must suit the address.
     pub framing: Framing,
-    /// Bytes the kernel should be able to hold for this socket (for each connection, on streams); `None` leaves the
+    /// Bytes the kernel should be able to hold for this socket (for each connection, on TCP); `None` leaves the
     /// system's default. More than `net.core.rmem_max` needs the privilege CAP_NET_ADMIN; see [`ReceiveBuffer`].
+    /// Without effect on Unix sockets, where the kernel charges what is queued to the sender's buffer.
     pub receive_buffer_bytes: Option<usize>,
     /// The longest frame or line accepted on a stream, 1 to 65536. Without effect on datagrams, which are received
     /// whole up to [`crate::DATAGRAM_BYTES_MAX`].
@@ -392,7 +393,7 @@ fn bind_socket(config: &ListenerConfig) -> Result<BoundSocket, BindFault> {
         Address::UnixDatagram(path) | Address::UnixStream(path) => {
             socket_file::clear_the_way(path, kind)?;
             let fd = new_socket(libc::AF_UNIX, kind)?;
-            let buffer = set_receive_buffer(fd.as_fd(), config.receive_buffer_bytes)?;
+            let buffer = set_receive_buffer(fd.as_fd(), None)?;
             // Before binding, so that no datagram can be queued without its credentials.
             if datagrams && config.pass_credentials {
                 sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_PASSCRED, 1)

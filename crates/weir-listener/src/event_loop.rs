@@ -175,7 +175,8 @@ impl<'a> IntoIterator for &Batch<'a> {
 pub struct Turn {
     /// Packets handed over.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes read, those of streams that were not (yet) packets included: a peer cannot get more than its share of a
+    /// turn by sending nonsense.
     pub bytes: u64,
     /// A [`Waker`] asked for attention.
     pub woken: bool,
@@ -984,8 +985,7 @@ impl EventLoop {
         );
         let counters = &mut listener.counters;
         add_counts(counters, turn, &counts);
-        // Bytes that were not packets are work as well: a peer cannot get more than its share by sending nonsense.
-        turn.bytes += (count as u64).saturating_sub(counts.bytes);
+        turn.bytes += count as u64;
         counters.partial_bytes += connection.framer.partial_bytes() as u64;
         counters.partial_bytes -= before;
         match fed {
@@ -1302,5 +1302,4 @@ fn add_counts(counters: &mut ListenerCounters, turn: &mut Turn, counts: &Framing
     counters.frames_empty += counts.empty;
     counters.bytes_discarded += counts.discarded_bytes;
     turn.packets += counts.packets;
-    turn.bytes += counts.bytes;
 }

@@ -4,6 +4,36 @@
 //! holds; while packets flow there is no lock, no atomic read-modify-write and no allocation per packet (accepting a
 //! connection may allocate).
 //!
+//! # Shape
+//!
+//! * [`bind`] and [`bind_group`] turn a [`ListenerConfig`] into sockets, with every fault named, before any thread
+//!   is started. [`EventLoop::add`] hands a socket to the thread that will own it.
+//! * [`EventLoop::turn`] hands over a [`Batch`], not a packet: the receiver sees what came with one system call, so it
+//!   can look at the next packet ([`Batch::get`]) while it handles this one, and do once what is the same for all
+//!   (the clock, the listener). A batch is a view of the receive memory; building it copies nothing.
+//! * On streams a packet is a frame, or as many complete lines as `max_packet_bytes` holds. Lines are found from the
+//!   end of that window backwards, so framing costs a few bytes' search per packet and not another pass.
+//! * [`EventLoop::begin_drain`] ends everything; what the kernel had accepted by then still comes with further turns.
+//!   It asks the kernel to refuse what comes later instead of reading until nothing comes, which under load is never.
+//!
+//! # What the receiver has to do
+//!
+//! * Call [`EventLoop::refresh_drops`] before it publishes counters, and now and then
+//!   [`EventLoop::cross_check_drops`].
+//! * Print [`ReceiveBuffer::remedy`] if there is one.
+//! * Set [`EventLoop::set_partial_budget`] from its memory budget, and call [`EventLoop::release_memory`] when a
+//!   listener has become quiet.
+//!
+//! # Cost
+//!
+//! With a receiver that is the bottleneck (8 KiB Unix datagrams, 5 µs of work each) a packet takes 0.11 system calls
+//! and the same processor time as with a bare `recvmmsg` loop doing the same work (ratio 0.99, 0.97 to 0.99). One small UDP
+//! packet every 10 µs costs 0.5 to 0.6 of that loop, because packets are let gather; by Unix datagram 1.14, 1.03 to
+//! 1.14.
+//! Streams of 64 KiB reads: 1.05 to 1.09 with long frames or lines, 1.2 with frames of 150 bytes. (Ratios of
+//! processor time per packet or byte of the receiving thread, pinned to one core, the sender on the other; median
+//! and quartiles of 3 to 7 alternating runs of 0.7 s on two cores of a virtual machine shared with other work.)
+//!
 //! ```no_run
 //! use weir_listener::{EventLoop, ListenerConfig, ListenerId, bind};
 //!

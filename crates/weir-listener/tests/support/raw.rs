@@ -5,14 +5,16 @@ use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Sets the limit of open descriptors of this process. For subprocesses.
-pub fn limit_descriptors(soft: u64) {
+/// Sets the limit of open descriptors of this process, and returns what was allowed of it. To lower it is for
+/// subprocesses.
+pub fn limit_descriptors(soft: u64) -> u64 {
     // SAFETY: plain numbers; the pointers outlive the calls.
     unsafe {
         let mut limit: libc::rlimit = zeroed();
         assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);
         limit.rlim_cur = soft.min(limit.rlim_max);
         assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
+        limit.rlim_cur
     }
 }
 
