@@ -8,7 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
 use support::{Harness, config};
-use weir_listener::{Address, BindFault, EventLoop, ListenerId, bind_group};
+use weir_listener::{Address, BindFault, EventLoop, ListenerId, bind, bind_group};
 
 #[test]
 fn udp_v4_and_v6_and_unix_datagrams_arrive_whole() {
@@ -266,6 +266,40 @@ fn a_full_socket_is_emptied_with_few_system_calls() {
             "{address}: {calls} calls for {sent} packets"
         );
     }
+}
+
+#[test]
+fn batches_of_long_datagrams_are_short() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("dsd.socket");
+    let mut events = EventLoop::new(64).unwrap();
+    let socket = bind(&config(&format!("unixgram://{}", path.display()))).unwrap();
+    events.add(socket, ListenerId(0)).unwrap();
+    // What is queued counts against the sender's buffer, so one sender cannot fill the queue with long ones.
+    let senders: Vec<UnixDatagram> = (0..12).map(|_| UnixDatagram::unbound().unwrap()).collect();
+    let mut batches = |length: usize| {
+        let mut sent = 0;
+        for sender in &senders {
+            sender.set_nonblocking(true).unwrap();
+            sent += usize::from(sender.send_to(&vec![b'x'; length], &path).is_ok());
+        }
+        assert!(
+            sent > 8,
+            "the kernel queues ten by default, and only {sent} were taken"
+        );
+        let mut batches = Vec::new();
+        while batches.iter().sum::<usize>() < sent {
+            events
+                .turn(Some(support::DEADLINE), &mut |batch| batches.push(batch.len()))
+                .unwrap();
+        }
+        batches
+    };
+    // The first one cannot know.
+    batches(65536);
+    assert_eq!(batches(65536)[0], 8);
+    batches(100);
+    assert!(batches(100)[0] > 8);
 }
 
 #[test]
