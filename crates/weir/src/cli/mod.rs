@@ -14,6 +14,7 @@ use crate::failure::{Failure, FailureKind};
 mod check;
 mod parse;
 mod send;
+mod status;
 
 /// Runs the command that `arguments` (the program's name first) ask for.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
@@ -30,6 +31,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure
         Some(("check", arguments)) => check::check(arguments),
         Some(("parse", arguments)) => parse::parse(arguments),
         Some(("send", arguments)) => send::send(arguments),
+        Some(("status", arguments)) => status::status(arguments),
         _ => Err(Failure::usage("no command given; try --help")),
     }
 }
@@ -87,6 +89,7 @@ pub fn command() -> Command {
         .subcommand(check)
         .subcommand(parse::command())
         .subcommand(send::command())
+        .subcommand(status::command())
 }
 
 /// Adds one flag per setting of the agent, from the table.

@@ -1,0 +1,565 @@
+//! `weir status`: what the running agent says about itself, for people.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+
+use crate::admin::status::{OutputStatus, PointBooks, Reasons, Status, sum_of};
+use crate::config::{self, Flag, Inputs};
+use crate::failure::Failure;
+
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often `--watch` asks.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// More than any answer.
+const ANSWER_BYTES_MAX: u64 = 16 << 20;
+
+pub fn command() -> Command {
+    Command::new("status")
+        .about("Show what the running agent received, lost and delivered")
+        .arg(
+            Arg::new("config")
+                .long("config")
+                .short('c')
+                .value_name("FILE")
+                .value_parser(value_parser!(PathBuf))
+                .help("The agent's configuration file, for its admin address [variable: WEIR_CONFIG]"),
+        )
+        .arg(
+            Arg::new("admin")
+                .long("admin")
+                .value_name("ADDRESS")
+                .help("The agent's admin address [variable: WEIR_ADMIN] [default: 127.0.0.1:8127]"),
+        )
+        .arg(
+            Arg::new("watch")
+                .long("watch")
+                .action(ArgAction::SetTrue)
+                .help("Show it again every second"),
+        )
+        .arg(
+            Arg::new("json")
+                .long("json")
+                .action(ArgAction::SetTrue)
+                .help("Print the agent's JSON instead"),
+        )
+}
+
+pub fn status(arguments: &ArgMatches) -> Result<(), Failure> {
+    let address = admin_address(arguments)?;
+    let json = arguments.get_flag("json");
+    let watch = arguments.get_flag("watch");
+    let redraw = watch && !json && io::stdout().is_terminal();
+    loop {
+        let body = fetch(address, "/api/v1/status");
+        let text = match body {
+            Ok(body) if json => body,
+            Ok(body) => {
+                let status: Status = serde_json::from_str(&body).map_err(|error| {
+                    Failure::runtime(format!(
+                        "what answers at {address} is not this version of weir: {error}"
+                    ))
+                })?;
+                render(&status, unix_now())
+            }
+            // Whoever watches wants to see the agent come back.
+            Err(failure) if watch => format!("{failure}\n"),
+            Err(failure) => return Err(failure),
+        };
+        let clear = if redraw { "\x1b[H\x1b[2J" } else { "" };
+        let mut stdout = io::stdout().lock();
+        let written = stdout
+            .write_all(format!("{clear}{text}").as_bytes())
+            .and_then(|()| stdout.flush());
+        match written {
+            // Whoever read has seen enough.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            Err(error) => {
+                return Err(Failure::runtime(format!(
+                    "standard output cannot be written: {error}"
+                )));
+            }
+            Ok(()) if !watch => return Ok(()),
+            Ok(()) => std::thread::sleep(WATCH_INTERVAL),
+        }
+    }
+}
+
+/// The agent's, as its own configuration says.
+fn admin_address(arguments: &ArgMatches) -> Result<SocketAddr, Failure> {
+    let flags = arguments.get_one::<String>("admin").map(|address| Flag {
+        shown: "--admin".to_owned(),
+        key: "admin".to_owned(),
+        values: vec![address.clone()],
+    });
+    let file = arguments.get_one::<PathBuf>("config").cloned();
+    let inputs = Inputs {
+        file,
+        environment: config::environment(),
+        flags: flags.into_iter().collect(),
+    };
+    let loaded = config::load(&inputs)?;
+    loaded.config.admin.ok_or_else(|| {
+        Failure::usage("admin is off, so there is nobody to ask; --admin names another address")
+    })
+}
+
+/// One GET, without the machinery of an HTTP client.
+fn fetch(address: SocketAddr, path: &str) -> Result<String, Failure> {
+    let failed = |error: io::Error| {
+        let hint = match error.kind() {
+            io::ErrorKind::ConnectionRefused => {
+                "; is it running? `weir run` starts it, --admin names another address"
+            }
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "; it does not answer in time",
+            _ => "",
+        };
+        Failure::runtime(format!("no agent at http://{address}: {error}{hint}"))
+    };
+    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT).map_err(failed)?;
+    stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
+    stream.set_write_timeout(Some(TIMEOUT)).map_err(failed)?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").map_err(failed)?;
+    let mut answer = Vec::new();
+    stream
+        .take(ANSWER_BYTES_MAX)
+        .read_to_end(&mut answer)
+        .map_err(failed)?;
+    let answer = String::from_utf8_lossy(&answer);
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let code = head.split_whitespace().nth(1).unwrap_or_default();
+    if !head.starts_with("HTTP/1.") || code != "200" {
+        let first = head.lines().next().unwrap_or_default();
+        let shown = crate::logging::printable(first.as_bytes());
+        return Err(Failure::runtime(format!(
+            "what answers at {address} is not weir's admin server: {shown}"
+        )));
+    }
+    Ok(body.to_owned())
+}
+
+fn unix_now() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
+}
+
+/// The whole page.
+fn render(status: &Status, now: u64) -> String {
+    let mut page = String::new();
+    let state = match &status.not_ready {
+        None => "ready".to_owned(),
+        Some(reason) => format!("not ready: {reason}"),
+    };
+    let up = duration(now.saturating_sub(status.started));
+    let _ = writeln!(
+        page,
+        "weir {} on {}, pid {}, up {up}, {state}",
+        status.version, status.hostname, status.pid
+    );
+    if status.as_of == 0 {
+        let _ = writeln!(page, "no flush yet: the figures below are those of the start");
+    } else {
+        let age = duration(now.saturating_sub(status.as_of));
+        let flush = &status.flush;
+        let _ = writeln!(
+            page,
+            "flush {} was {age} ago: {} series, {} points in {:.1} ms; buckets of {} s",
+            flush.count,
+            grouped(flush.series),
+            grouped(flush.points),
+            flush.seconds * 1e3,
+            flush.bucket_seconds
+        );
+    }
+    received(&mut page, status);
+    listeners(&mut page, status);
+    state_of_contexts(&mut page, status);
+    outputs(&mut page, &status.outputs, now);
+    let imbalances = status.imbalances();
+    if imbalances.is_empty() {
+        page.push_str("\nThe books balance.\n");
+    } else {
+        page.push_str("\nTHE BOOKS DO NOT BALANCE:\n");
+        for imbalance in imbalances {
+            let _ = writeln!(page, "  {imbalance}");
+        }
+    }
+    page
+}
+
+fn received(page: &mut String, status: &Status) {
+    let (rates, total) = (&status.rates, &status.total);
+    let mut table = Table::new(&["received", "per second", "total", "good", "lost", "because"]);
+    let datagrams = &total.datagrams;
+    table.row([
+        "datagrams".to_owned(),
+        rate(rates.datagrams),
+        grouped(datagrams.received),
+        grouped(datagrams.parsed),
+        grouped(sum_of(&datagrams.dropped)),
+        reasons(&datagrams.dropped),
+    ]);
+    let messages = &total.messages;
+    table.row([
+        "messages".to_owned(),
+        rate(rates.messages),
+        grouped(messages.received),
+        grouped(messages.accepted),
+        grouped(sum_of(&messages.rejected)),
+        reasons(&messages.rejected),
+    ]);
+    let samples = &total.samples;
+    let overflowed = match samples.overflowed {
+        0 => String::new(),
+        overflowed => format!("{} of the good ones in overflow series", grouped(overflowed)),
+    };
+    let because = [reasons(&samples.dropped), overflowed]
+        .into_iter()
+        .filter(|part| !part.is_empty());
+    table.row([
+        "samples".to_owned(),
+        rate(rates.samples),
+        grouped(samples.received),
+        grouped(samples.aggregated + samples.overflowed),
+        grouped(sum_of(&samples.dropped)),
+        because.collect::<Vec<_>>().join("; "),
+    ]);
+    table.row([
+        "bytes".to_owned(),
+        rate(rates.bytes),
+        grouped(total.bytes),
+        String::new(),
+        String::new(),
+        String::new(),
+    ]);
+    table.write(page);
+}
+
+fn listeners(page: &mut String, status: &Status) {
+    let mut table = Table::new(&[
+        "listener",
+        "datagrams",
+        "messages",
+        "samples",
+        "lost",
+        "connections",
+        "buffer",
+    ]);
+    for listener in &status.listeners {
+        let books = &listener.books;
+        let lost = sum_of(&books.datagrams.dropped)
+            + sum_of(&books.messages.rejected)
+            + sum_of(&books.samples.dropped);
+        let is_stream = listener.address.starts_with("unix://") || listener.address.starts_with("tcp://");
+        let buffer = match (listener.receive_buffer, listener.receive_buffer_wanted) {
+            (0, _) => String::new(),
+            (granted, wanted) if granted < wanted => format!("{} of {}", bytes(granted), bytes(wanted)),
+            (granted, _) => bytes(granted),
+        };
+        table.row([
+            listener.address.clone(),
+            grouped(books.datagrams.received),
+            grouped(books.messages.received),
+            grouped(books.samples.received),
+            grouped(lost),
+            if is_stream {
+                grouped(listener.connections)
+            } else {
+                String::new()
+            },
+            buffer,
+        ]);
+    }
+    table.write(page);
+}
+
+fn state_of_contexts(page: &mut String, status: &Status) {
+    let contexts = &status.contexts;
+    let _ = write!(
+        page,
+        "\ncontexts  {} live, {} created, {} expired",
+        grouped(contexts.live),
+        grouped(contexts.created),
+        grouped(contexts.expired)
+    );
+    if contexts.overflow_series > 0 {
+        let _ = write!(page, ", {} overflow series", grouped(contexts.overflow_series));
+    }
+    let memory = &status.memory;
+    let _ = write!(
+        page,
+        "\nmemory    {} of {}",
+        bytes(memory.used),
+        bytes(memory.budget)
+    );
+    let mut parts: Vec<_> = memory.parts.iter().filter(|(_, size)| **size > 0).collect();
+    parts.sort_by_key(|(_, size)| std::cmp::Reverse(**size));
+    if !parts.is_empty() {
+        let parts: Vec<String> = parts
+            .iter()
+            .map(|(name, size)| format!("{name} {}", bytes(**size)))
+            .collect();
+        let _ = write!(page, " ({})", parts.join(", "));
+    }
+    page.push('\n');
+}
+
+fn outputs(page: &mut String, outputs: &[OutputStatus], now: u64) {
+    if outputs.is_empty() {
+        page.push_str("\nno output is on\n");
+        return;
+    }
+    let mut table = Table::new(&[
+        "output",
+        "state",
+        "points",
+        "delivered",
+        "pending",
+        "dropped",
+        "lag",
+        "bytes",
+    ]);
+    for output in outputs {
+        let state = if output.healthy { "healthy" } else { "failing" };
+        let since = match output.since {
+            0 => String::new(),
+            since => format!(" for {}", duration(now.saturating_sub(since))),
+        };
+        let lag = match output.lag_seconds {
+            lag if lag > 0.0 => duration(lag as u64),
+            _ => String::new(),
+        };
+        table.row([
+            output.name.clone(),
+            format!("{state}{since}"),
+            grouped(output.points.produced),
+            grouped(output.points.delivered),
+            grouped(output.points.pending),
+            grouped(sum_of(&output.points.dropped)),
+            lag,
+            grouped(output.bytes),
+        ]);
+    }
+    table.write(page);
+    for output in outputs {
+        let mut line = |text: String| {
+            let _ = writeln!(page, "  {}: {text}", output.name);
+        };
+        for (kind, books) in [
+            ("points", &output.points),
+            ("events", &output.events),
+            ("checks", &output.checks),
+        ] {
+            if sum_of(&books.dropped) > 0 {
+                line(format!("{kind} dropped: {}", reasons(&books.dropped)));
+            }
+        }
+        for (kind, books) in [("events", &output.events), ("checks", &output.checks)] {
+            if books.produced > 0 {
+                let PointBooks {
+                    produced,
+                    delivered,
+                    pending,
+                    ..
+                } = books;
+                line(format!(
+                    "{kind}: {produced} made, {delivered} delivered, {pending} pending"
+                ));
+            }
+        }
+        if let Some(error) = &output.last_error {
+            line(format!("last error: {error}"));
+        }
+        output.notes.iter().for_each(|note| line(note.clone()));
+    }
+}
+
+/// The largest first.
+fn reasons(reasons: &Reasons) -> String {
+    let mut counted: Vec<_> = reasons.iter().filter(|(_, count)| **count > 0).collect();
+    counted.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+    counted
+        .iter()
+        .map(|(reason, count)| format!("{reason} {}", grouped(**count)))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// Columns as wide as they need to be; the first to the left, numbers to the right, the last open.
+struct Table<const N: usize> {
+    rows: Vec<[String; N]>,
+}
+
+impl<const N: usize> Table<N> {
+    fn new(head: &[&str; N]) -> Self {
+        Self {
+            rows: vec![head.map(str::to_owned)],
+        }
+    }
+
+    fn row(&mut self, row: [String; N]) {
+        self.rows.push(row);
+    }
+
+    fn write(&self, page: &mut String) {
+        if self.rows.len() < 2 {
+            return;
+        }
+        page.push('\n');
+        let width = |column: usize| {
+            self.rows
+                .iter()
+                .map(|row| row[column].chars().count())
+                .max()
+                .unwrap_or(0)
+        };
+        let widths: [usize; N] = std::array::from_fn(width);
+        let is_number = |column: usize| {
+            let cells = self.rows[1..].iter().map(|row| row[column].as_str());
+            cells
+                .clone()
+                .all(|cell| cell.is_empty() || cell.starts_with(|c: char| c.is_ascii_digit()))
+        };
+        let right: [bool; N] = std::array::from_fn(|column| column > 0 && is_number(column));
+        for row in &self.rows {
+            let mut line = String::new();
+            for (column, cell) in row.iter().enumerate() {
+                let width = widths[column];
+                let _ = if right[column] {
+                    write!(line, "{cell:>width$}  ")
+                } else {
+                    write!(line, "{cell:<width$}  ")
+                };
+            }
+            page.push_str(line.trim_end());
+            page.push('\n');
+        }
+    }
+}
+
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn rate(per_second: f64) -> String {
+    if per_second > 0.0 && per_second < 10.0 {
+        format!("{per_second:.1}")
+    } else {
+        grouped(per_second as u64)
+    }
+}
+
+fn bytes(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..1_048_576 => format!("{:.0} KiB", bytes as f64 / 1024.0),
+        1_048_576..1_073_741_824 => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+        _ => format!("{:.2} GiB", bytes as f64 / 1_073_741_824.0),
+    }
+}
+
+fn duration(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{}d{:02}h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::status::{Books, DatagramBooks, ListenerStatus, MessageBooks, SampleBooks};
+
+    #[test]
+    fn numbers_read_well() {
+        assert_eq!(
+            [0, 999, 1000, 1_234_567].map(grouped),
+            ["0", "999", "1,000", "1,234,567"]
+        );
+        assert_eq!(
+            [5, 65, 3_700, 90_000].map(duration),
+            ["5s", "1m05s", "1h01m", "1d01h"]
+        );
+        assert_eq!([5, 2048, 3 << 20].map(bytes), ["5 B", "2 KiB", "3.0 MiB"]);
+        assert_eq!([0.0, 0.25, 1234.5].map(rate), ["0", "0.2", "1,234"]);
+    }
+
+    #[test]
+    fn the_page_says_what_was_lost_and_whether_the_books_balance() {
+        let books = Books {
+            bytes: 100,
+            datagrams: DatagramBooks {
+                received: 1010,
+                parsed: 1007,
+                dropped: [("kernel".to_owned(), 3)].into(),
+            },
+            messages: MessageBooks {
+                received: 20,
+                accepted: 19,
+                rejected: [("bad_type".to_owned(), 1)].into(),
+            },
+            samples: SampleBooks {
+                received: 30,
+                aggregated: 25,
+                overflowed: 5,
+                dropped: Reasons::new(),
+            },
+        };
+        let listener = ListenerStatus {
+            address: "udp://127.0.0.1:8125".to_owned(),
+            books: books.clone(),
+            ..Default::default()
+        };
+        let output = OutputStatus {
+            name: "datadog".to_owned(),
+            last_error: Some("timed out".to_owned()),
+            since: 40,
+            ..Default::default()
+        };
+        let mut status = Status {
+            total: books,
+            listeners: vec![listener],
+            outputs: vec![output],
+            started: 10,
+            ..Default::default()
+        };
+        let page = render(&status, 100);
+        for part in [
+            "up 1m30s",
+            "1,010",
+            "kernel 3",
+            "bad_type 1",
+            "5 of the good ones in overflow series",
+            "udp://127.0.0.1:8125",
+            "failing for 1m00s",
+            "datadog: last error: timed out",
+            "The books balance.",
+        ] {
+            assert!(page.contains(part), "{part:?} is not in\n{page}");
+        }
+        status.total.messages.accepted = 18;
+        let page = render(&status, 100);
+        assert!(page.contains("THE BOOKS DO NOT BALANCE"), "{page}");
+        assert!(
+            page.contains("messages in total: 20 came in, 19 are accounted for"),
+            "{page}"
+        );
+    }
+}
