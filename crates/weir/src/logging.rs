@@ -150,8 +150,8 @@ impl<'a> MakeWriter<'a> for LineWriter {
     }
 }
 
-/// Log lines about bad input: for each listener and reason at most one per interval, with a count and one
-/// example. Senders decide how often input is bad; they must not decide how much is logged.
+/// Log lines about refused messages: for each listener and reason at most one per interval, with one example.
+/// Senders decide how often input is bad; they must not decide how much is logged.
 #[derive(Debug)]
 pub struct BadInput {
     interval: Duration,
@@ -162,8 +162,8 @@ pub struct BadInput {
 struct Seen {
     /// When a line may be logged again.
     next: Instant,
-    /// Not mentioned in a line yet.
-    unreported: u64,
+    /// The total that the last line spoke of.
+    reported: u64,
 }
 
 /// Pairs of listener and reason that are told apart.
@@ -180,47 +180,38 @@ impl BadInput {
         }
     }
 
-    /// Logs what [`BadInput::line`] gives.
-    pub fn report(&mut self, listener: &str, reason: &str, count: u64, example: &[u8]) {
-        if let Some(line) = self.line(listener, reason, count, example, Instant::now()) {
-            tracing::warn!("{line}");
-        }
-    }
-
-    /// The line for `count` more bad inputs, if one is due.
+    /// The line to log now, if one is due. `total` counts all such messages so far; `example` is printable.
     pub fn line(
         &mut self,
         listener: &str,
         reason: &str,
-        count: u64,
-        example: &[u8],
+        total: u64,
+        example: &str,
         now: Instant,
     ) -> Option<String> {
         let key = (listener.to_owned(), reason.to_owned());
         if self.seen.len() >= PAIRS_MAX && !self.seen.contains_key(&key) {
-            self.seen.retain(|_, seen| seen.next > now || seen.unreported > 0);
+            self.seen.retain(|_, seen| seen.next > now);
             if self.seen.len() >= PAIRS_MAX {
                 return None;
             }
         }
         let seen = self.seen.entry(key).or_insert(Seen {
             next: now,
-            unreported: 0,
+            reported: 0,
         });
-        seen.unreported += count;
-        if now < seen.next || seen.unreported == 0 {
+        if now < seen.next {
             return None;
         }
-        let total = std::mem::take(&mut seen.unreported);
-        seen.next = now + self.interval;
-        let times = if total == 1 {
-            String::new()
-        } else {
-            format!(" {total} times")
+        // The example may come before the count that includes it.
+        let count = match total.saturating_sub(seen.reported) {
+            0 | 1 => "a message".to_owned(),
+            new => format!("{new} messages"),
         };
+        seen.reported = total.max(seen.reported);
+        seen.next = now + self.interval;
         Some(format!(
-            "{listener}: {reason}{times}, for example {}",
-            printable(example)
+            "{listener}: refused {count} ({reason}), for example {example}"
         ))
     }
 }
@@ -261,30 +252,33 @@ mod tests {
     fn bad_input_is_logged_once_per_interval_with_its_count() {
         let mut log = BadInput::new(Duration::from_secs(10));
         let start = Instant::now();
-        let mut at = |seconds, reason: &str, count| {
+        let mut at = |seconds, reason: &str, total| {
             log.line(
                 "udp://h:1",
                 reason,
-                count,
-                b"a:b|c",
+                total,
+                "\"a:b|c\"",
                 start + Duration::from_secs(seconds),
             )
         };
+        let first = at(0, "bad_value", 0).unwrap();
         assert_eq!(
-            at(0, "bad_value", 1).unwrap(),
-            "udp://h:1: bad_value, for example \"a:b|c\""
+            first,
+            "udp://h:1: refused a message (bad_value), for example \"a:b|c\""
         );
         assert_eq!(at(1, "bad_value", 5), None);
+        let other = at(1, "bad_type", 2).unwrap();
         assert_eq!(
-            at(1, "bad_type", 2).unwrap(),
-            "udp://h:1: bad_type 2 times, for example \"a:b|c\""
+            other,
+            "udp://h:1: refused 2 messages (bad_type), for example \"a:b|c\""
         );
-        assert_eq!(at(9, "bad_value", 5), None);
+        assert_eq!(at(9, "bad_value", 10), None);
+        let again = at(10, "bad_value", 11).unwrap();
         assert_eq!(
-            at(10, "bad_value", 1).unwrap(),
-            "udp://h:1: bad_value 11 times, for example \"a:b|c\""
+            again,
+            "udp://h:1: refused 11 messages (bad_value), for example \"a:b|c\""
         );
-        assert_eq!(at(30, "bad_value", 0), None);
+        assert!(at(20, "bad_value", 15).unwrap().contains("refused 4 messages"));
     }
 
     #[test]
@@ -292,11 +286,11 @@ mod tests {
         let mut log = BadInput::new(Duration::from_secs(10));
         let now = Instant::now();
         for number in 0..5000 {
-            log.line(&number.to_string(), "bad_value", 1, b"", now);
+            log.line(&number.to_string(), "bad_value", 1, "", now);
         }
         assert!(log.seen.len() <= PAIRS_MAX);
         assert!(
-            log.line("another", "bad_value", 1, b"", now + Duration::from_secs(20))
+            log.line("another", "bad_value", 1, "", now + Duration::from_secs(20))
                 .is_some()
         );
     }

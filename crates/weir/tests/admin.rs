@@ -35,18 +35,18 @@ impl AdminSource for Double {
         Box::pin(async move { status })
     }
 
-    fn contexts(&self, top: usize) -> Answer<'_, ContextReport> {
+    fn contexts(&self, top: usize) -> Answer<'_, Option<ContextReport>> {
         let row = ContextRow {
             metric: "a".to_owned(),
             samples: 3,
             ..ContextRow::default()
         };
         Box::pin(async move {
-            ContextReport {
+            Some(ContextReport {
                 live: 100,
                 as_of: 1,
                 contexts: vec![row; top.min(100)],
-            }
+            })
         })
     }
 

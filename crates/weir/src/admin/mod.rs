@@ -24,8 +24,8 @@ pub trait AdminSource: Send + Sync + 'static {
     /// A consistent snapshot.
     fn status(&self) -> Answer<'_, status::Status>;
 
-    /// The `top` contexts by samples in the last bucket.
-    fn contexts(&self, top: usize) -> Answer<'_, status::ContextReport>;
+    /// The `top` contexts by samples in the last bucket. `None` while there is no such count.
+    fn contexts(&self, top: usize) -> Answer<'_, Option<status::ContextReport>>;
 
     /// The exposition for a scraper. `None` when the Prometheus output is off.
     fn scrape(&self, request: ScrapeRequest) -> Answer<'_, Option<Exposition>>;

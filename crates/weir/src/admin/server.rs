@@ -127,7 +127,13 @@ async fn answer(source: &dyn AdminSource, request: Request<Incoming>) -> Answer 
         "/metrics" => Ok(metrics(source, &request).await),
         "/api/v1/status" => json_of(&source.status().await),
         "/api/v1/contexts" => match query.number("top", TOP_DEFAULT as u64, 1, TOP_MAX as u64) {
-            Ok(top) => json_of(&source.contexts(top as usize).await),
+            Ok(top) => match source.contexts(top as usize).await {
+                Some(report) => json_of(&report),
+                None => Err(Refused(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "contexts have not been counted".to_owned(),
+                )),
+            },
             Err(refused) => Err(refused),
         },
         "/debug/vars" => json_of(&variables(source).await),

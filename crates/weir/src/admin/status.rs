@@ -464,6 +464,35 @@ pub fn own_series(status: &Status) -> Vec<OwnSeries> {
     series.0
 }
 
+/// The `weir_` series in Prometheus's text format, version 0.0.4.
+pub fn own_exposition(status: &Status) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::new();
+    let mut last = "";
+    for series in own_series(status) {
+        if series.name != last {
+            let kind = if series.is_counter { "counter" } else { "gauge" };
+            let _ = write!(
+                text,
+                "# HELP {0} {1}\n# TYPE {0} {kind}\n",
+                series.name, series.help
+            );
+            last = series.name;
+        }
+        text.push_str(series.name);
+        for (index, (name, value)) in series.labels.iter().enumerate() {
+            let value = value
+                .replace('\\', "\\\\")
+                .replace('"', "\\\"")
+                .replace('\n', "\\n");
+            let _ = write!(text, "{}{name}=\"{value}\"", if index == 0 { '{' } else { ',' });
+        }
+        let end = if series.labels.is_empty() { "" } else { "}" };
+        let _ = writeln!(text, "{end} {}", series.value);
+    }
+    text
+}
+
 struct Series(Vec<OwnSeries>);
 
 impl Series {
@@ -671,6 +700,23 @@ mod tests {
         fn clear_first(&mut self) {
             self[0].books = Books::default();
         }
+    }
+
+    #[test]
+    fn the_text_form_escapes_labels() {
+        let mut status = balanced();
+        status.outputs[0].name = "a\"b\\c\nd".to_owned();
+        let text = own_exposition(&status);
+        assert!(
+            text.contains("weir_output_healthy{output=\"a\\\"b\\\\c\\nd\"} 0\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("# TYPE weir_contexts gauge\nweir_contexts 0\n"),
+            "{text}"
+        );
+        let datagrams = "weir_datagrams_received_total{listener=\"udp://127.0.0.1:8125\"} 10\n";
+        assert!(text.contains(datagrams), "{text}");
     }
 
     #[test]

@@ -170,12 +170,11 @@ fn render(status: &Status, now: u64) -> String {
         let flush = &status.flush;
         let _ = writeln!(
             page,
-            "flush {} was {age} ago: {} series, {} points in {:.1} ms; buckets of {} s",
+            "flush {} was {age} ago with {} series; buckets of {} s; the longest gap in receiving was {:.1} ms",
             flush.count,
             grouped(flush.series),
-            grouped(flush.points),
-            flush.seconds * 1e3,
-            flush.bucket_seconds
+            flush.bucket_seconds,
+            flush.longest_gap_seconds * 1e3
         );
     }
     received(&mut page, status);
@@ -227,7 +226,7 @@ fn received(page: &mut String, status: &Status) {
         "samples".to_owned(),
         rate(rates.samples),
         grouped(samples.received),
-        grouped(samples.aggregated + samples.overflowed),
+        grouped(samples.aggregated + samples.overflowed + samples.timestamped),
         grouped(sum_of(&samples.dropped)),
         because.collect::<Vec<_>>().join("; "),
     ]);
@@ -519,6 +518,7 @@ mod tests {
                 received: 30,
                 aggregated: 25,
                 overflowed: 5,
+                timestamped: 0,
                 dropped: Reasons::new(),
             },
         };
