@@ -1,7 +1,8 @@
 //! `weir run`: sockets, workers, pipeline, outputs and signals put together.
 
-use std::io::Write;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use weir_aggregate::{Aggregate, AggregatorSettings, Expansion, Weights};
 use weir_context::{HashSecret, Limits, NameFilter, RuleSettings, Rules};
@@ -9,11 +10,14 @@ use weir_ingest::{EndSettings, IngestSettings, WorkerHandle};
 use weir_listener::{Address, BoundSocket, Framing, ListenerConfig, ListenerId};
 use weir_output::delivery::{Clock, Delivery, Surroundings};
 use weir_output::settings::OutputSettings;
-use weir_protocol::ParseOptions;
+use weir_protocol::{ErrorClass, ParseOptions};
 
-use crate::admin::status::Status;
+use crate::admin::status::{ContextReport, Rates, Status, own_exposition};
+use crate::admin::{AdminServer, AdminSource, Answer, Exposition, ExpositionBody, ScrapeRequest};
 use crate::config::{self, Config, HistogramAggregate, HistogramWeights, Inputs, Loaded};
 use crate::failure::Failure;
+use crate::logging::{BadInput, Logging};
+use crate::signals::{Reloader, Request, Signals};
 
 mod books;
 mod delivery;
@@ -34,31 +38,173 @@ const QUEUE_SHARE: u64 = 8;
 /// Bytes of state and alias that a context needs beside its entry in the tables, for the budget's estimate.
 const STATE_BYTES_PER_CONTEXT: usize = 96;
 
+/// How often one listener's bad input of one kind is mentioned in the log.
+const BAD_INPUT_INTERVAL: Duration = Duration::from_secs(10);
+
 /// Runs until a signal ends it. `inputs` is kept for reloads.
 pub fn run(loaded: Loaded, inputs: Inputs) -> Result<(), Failure> {
-    let config = loaded.config.clone();
+    let logging = Logging::start(loaded.config.log_level)
+        .map_err(|error| Failure::runtime(format!("the log's thread cannot be started: {error}")))?;
     for note in &loaded.notes {
-        say(note);
+        tracing::info!("{note}");
     }
+    // Outputs, admin and signals need little; one thread serves them all and keeps the process small.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(8)
+        .thread_keep_alive(Duration::from_secs(1))
+        .build()
+        .map_err(|error| Failure::runtime(format!("the control plane cannot be started: {error}")))?;
+    let result = runtime.block_on(control(&logging, Reloader::new(inputs, loaded)));
+    // A task that hangs must not hold up the end.
+    runtime.shutdown_background();
+    result
+}
+
+/// Starts the agent, serves its admin address and its signals, and stops it.
+async fn control(logging: &Logging, mut reloader: Reloader) -> Result<(), Failure> {
+    let config = reloader.current().config.clone();
+    let mut signals = Signals::install()
+        .map_err(|error| Failure::runtime(format!("signals cannot be received: {error}")))?;
+    let admin = match config.admin {
+        None => None,
+        Some(address) => Some(AdminServer::bind(address).await.map_err(|error| {
+            Failure::runtime(format!(
+                "admin: {address} cannot be bound: {error}; --admin sets another address, or off"
+            ))
+        })?),
+    };
     let agent = Agent::start(&config)?;
-    wait_for_end(&agent, loaded, &inputs)?;
-    agent.stop();
-    Ok(())
+    let view = agent.view.clone();
+    if let Some(server) = admin {
+        tracing::info!("admin on http://{}", server.address());
+        tokio::spawn(server.serve(view.clone()));
+    }
+    let signal = signals
+        .until_stop(&mut reloader, |loaded, _| {
+            logging.set_level(loaded.config.log_level)
+        })
+        .await;
+    tracing::info!("{signal}: no new packets; what has arrived is read, flushed and delivered");
+    view.stopping.store(true, Ordering::Release);
+    let stopped = tokio::task::spawn_blocking(move || agent.stop());
+    tokio::select! {
+        stopped = stopped => {
+            stopped.map_err(|error| Failure::runtime(format!("the agent could not be stopped: {error}")))
+        }
+        signal = second_stop(&mut signals) => {
+            Err(Failure::runtime(format!("{signal} again: stopped at once, what was not delivered is lost")))
+        }
+    }
+}
+
+/// Whoever asks twice means it.
+async fn second_stop(signals: &mut Signals) -> &'static str {
+    loop {
+        if let Request::Stop(name) = signals.next().await {
+            return name;
+        }
+    }
 }
 
 /// The running agent.
 struct Agent {
     workers: Vec<WorkerHandle>,
     pipeline: std::thread::JoinHandle<()>,
+    /// What outputs over the network run on.
+    control: tokio::runtime::Runtime,
+    view: Arc<View>,
+}
+
+/// What can be asked while it runs.
+struct View {
     shared: Arc<Shared>,
+    /// Of the last flush.
+    last_flush: Arc<Mutex<LastFlush>>,
+    workers: usize,
     listeners: Vec<BoundListener>,
     stdout_books: Vec<(String, Arc<StdoutBooks>)>,
-    /// Outputs over the network with the name of their type, and what they run on.
+    /// Outputs over the network with the name of their type.
     deliveries: Vec<(&'static str, Arc<Delivery>)>,
-    control: tokio::runtime::Runtime,
+    serves_prometheus: bool,
     hostname: String,
     memory: u64,
+    bucket_seconds: u64,
     started_at: u64,
+    stopping: AtomicBool,
+}
+
+#[derive(Clone, Default)]
+struct LastFlush {
+    rates: Rates,
+    series: u64,
+}
+
+impl View {
+    /// The books as they stand.
+    fn snapshot(&self) -> Status {
+        let state = self.shared.lock().clone();
+        let flush = self
+            .last_flush
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let mut status = Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            hostname: self.hostname.clone(),
+            started: self.started_at,
+            not_ready: self.readiness().err(),
+            rates: flush.rates,
+            outputs: self
+                .stdout_books
+                .iter()
+                .map(|(name, books)| books.status(name))
+                .chain(
+                    self.deliveries
+                        .iter()
+                        .flat_map(|(output_type, delivery)| delivery::status(output_type, delivery)),
+                )
+                .collect(),
+            ..Status::default()
+        };
+        status.memory.budget = self.memory;
+        status.flush.bucket_seconds = self.bucket_seconds;
+        status.flush.series = flush.series;
+        books::fill(&mut status, &self.listeners, &state);
+        status
+    }
+}
+
+impl AdminSource for View {
+    fn readiness(&self) -> Result<(), String> {
+        if self.stopping.load(Ordering::Acquire) {
+            return Err("it is stopping".into());
+        }
+        let running = self.shared.lock().workers.iter().flatten().count();
+        if running < self.workers {
+            return Err("not every worker has reported yet".into());
+        }
+        Ok(())
+    }
+
+    fn status(&self) -> Answer<'_, Status> {
+        Box::pin(async { self.snapshot() })
+    }
+
+    fn contexts(&self, _top: usize) -> Answer<'_, Option<ContextReport>> {
+        Box::pin(async { None })
+    }
+
+    fn scrape(&self, _request: ScrapeRequest) -> Answer<'_, Option<Exposition>> {
+        Box::pin(async {
+            self.serves_prometheus.then(|| Exposition {
+                content_type: "text/plain; version=0.0.4; charset=utf-8".into(),
+                content_encoding: None,
+                body: ExpositionBody::Whole(own_exposition(&self.snapshot()).into()),
+            })
+        })
+    }
 }
 
 impl Agent {
@@ -79,9 +225,9 @@ impl Agent {
             let address = bound[0].address().to_string();
             let buffer = bound[0].receive_buffer();
             if let Some(remedy) = buffer.remedy() {
-                say(&format!("{address}: {remedy}"));
+                tracing::warn!("{address}: {remedy}");
             }
-            say(&format!("listening on {address}"));
+            tracing::info!("listening on {address}");
             bound_listeners.push(BoundListener {
                 address,
                 receive_buffer: buffer.granted as u64,
@@ -103,6 +249,7 @@ impl Agent {
         let rules = rules(config, &expansion);
         let mut sinks: Vec<Box<dyn BatchSink>> = Vec::new();
         let mut stdout_books = Vec::new();
+        let mut serves_prometheus = false;
         let mut deliveries = Vec::new();
         let control = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -140,13 +287,14 @@ impl Agent {
                     }));
                     deliveries.push((output.output_type, delivery));
                 }
-                _ => say(&format!("output {}: not built in yet", output.name)),
+                OutputSettings::Prometheus(_) => serves_prometheus = true,
             }
         }
 
         let (reports, inbox) = std::sync::mpsc::sync_channel(REPORTS_MAX);
         let shared = Arc::new(Shared::default());
-        let summary = config.flush_summary;
+        let last_flush = Arc::new(Mutex::new(LastFlush::default()));
+        let (summary, bucket_seconds) = (config.flush_summary, config.aggregation.bucket_seconds);
         let addresses: Vec<String> = bound_listeners
             .iter()
             .map(|listener| listener.address.clone())
@@ -156,19 +304,27 @@ impl Agent {
             config.workers,
             sinks,
             shared.clone(),
-            Box::new(move |bad| {
-                let address = &addresses[bad.listener];
-                say(&format!(
-                    "{address}: refused a message ({}), for example: {}",
-                    bad.class, bad.example
-                ));
+            Box::new({
+                let (shared, mut log) = (shared.clone(), BadInput::new(BAD_INPUT_INTERVAL));
+                move |bad| {
+                    let total = refused(&shared, bad.listener, bad.class);
+                    let address = &addresses[bad.listener];
+                    if let Some(line) = log.line(address, bad.class, total, &bad.example, Instant::now()) {
+                        tracing::warn!("{line}");
+                    }
+                }
             }),
             Box::new({
-                let mut before = Totals::default();
+                let (mut before, last_flush) = (Totals::default(), last_flush.clone());
                 move |flushed| {
                     let now = Totals::of(flushed);
+                    let facts = LastFlush {
+                        rates: now.rates(&before, bucket_seconds),
+                        series: flushed.rows,
+                    };
+                    *last_flush.lock().unwrap_or_else(PoisonError::into_inner) = facts;
                     if summary {
-                        say(&now.summary(&before, flushed));
+                        tracing::info!("{}", now.summary(&before, flushed));
                     }
                     before = now;
                 }
@@ -211,45 +367,26 @@ impl Agent {
                 .map_err(|error| Failure::runtime(format!("ingest worker {worker}: {error}")))?;
             workers.push(handle);
         }
-        Ok(Agent {
-            workers,
-            pipeline,
+        let view = View {
             shared,
+            last_flush,
+            workers: workers.len(),
             listeners: bound_listeners,
             stdout_books,
             deliveries,
-            control,
+            serves_prometheus,
             hostname: config.names.hostname.clone(),
             memory: config.memory,
+            bucket_seconds,
             started_at: unix_now(),
-        })
-    }
-
-    /// The books as they stand.
-    fn status(&self) -> Status {
-        let state = self.shared.lock().clone();
-        let running = state.workers.iter().flatten().count();
-        let mut status = Status {
-            version: env!("CARGO_PKG_VERSION").into(),
-            pid: std::process::id(),
-            hostname: self.hostname.clone(),
-            started: self.started_at,
-            not_ready: (running < self.workers.len()).then(|| "not every worker has reported yet".into()),
-            outputs: self
-                .stdout_books
-                .iter()
-                .map(|(name, books)| books.status(name))
-                .chain(
-                    self.deliveries
-                        .iter()
-                        .flat_map(|(output_type, delivery)| delivery::status(output_type, delivery)),
-                )
-                .collect(),
-            ..Status::default()
+            stopping: AtomicBool::new(false),
         };
-        status.memory.budget = self.memory;
-        books::fill(&mut status, &self.listeners, &state);
-        status
+        Ok(Agent {
+            workers,
+            pipeline,
+            control,
+            view: Arc::new(view),
+        })
     }
 
     /// Reads what the kernel holds, flushes, delivers.
@@ -259,17 +396,33 @@ impl Agent {
         }
         for worker in self.workers.drain(..) {
             if worker.join().is_err() {
-                say("an ingest worker has panicked; its open bucket is lost");
+                tracing::error!("an ingest worker has panicked; its open bucket is lost");
             }
         }
         let _ = std::mem::replace(&mut self.pipeline, std::thread::spawn(|| {})).join();
-        let status = self.status();
-        for imbalance in status.imbalances() {
-            say(&format!("the books do not balance: {imbalance}"));
+        for imbalance in self.view.snapshot().imbalances() {
+            tracing::error!("the books do not balance: {imbalance}");
         }
         // Not dropped in the ordinary way: that would wait for look-ups of names that never get an answer.
         self.control.shutdown_background();
     }
+}
+
+/// Messages of one listener that were refused for one reason, as far as workers have reported.
+fn refused(shared: &Shared, listener: usize, class: &str) -> u64 {
+    let Some(class) = ErrorClass::ALL.into_iter().find(|known| known.as_str() == class) else {
+        return 0;
+    };
+    let state = shared.lock();
+    let listeners = state
+        .workers
+        .iter()
+        .flatten()
+        .flat_map(|worker| &worker.listeners);
+    let of_listener = listeners.filter(|counted| usize::from(counted.listener) == listener);
+    of_listener
+        .map(|counted| counted.ingest.rejected[class as usize])
+        .sum()
 }
 
 /// Totals at one flush, for the difference to the one before.
@@ -281,6 +434,8 @@ struct Totals {
     dropped: u64,
     kernel_dropped: u64,
     contexts: u64,
+    bytes: u64,
+    samples: u64,
 }
 
 impl Totals {
@@ -292,11 +447,27 @@ impl Totals {
                 totals.packets += listener.socket.packets;
                 totals.kernel_dropped += listener.socket.kernel_dropped;
                 totals.messages += listener.ingest.messages;
+                totals.bytes += listener.socket.bytes;
+                totals.samples += listener.ingest.samples;
                 totals.rejected += listener.ingest.rejected_total();
                 totals.dropped += listener.ingest.dropped_total();
             }
         }
         totals
+    }
+
+    /// Per second, over one bucket.
+    fn rates(&self, before: &Totals, bucket_seconds: u64) -> Rates {
+        let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / bucket_seconds as f64;
+        Rates {
+            datagrams: rate(
+                self.packets + self.kernel_dropped,
+                before.packets + before.kernel_dropped,
+            ),
+            bytes: rate(self.bytes, before.bytes),
+            messages: rate(self.messages, before.messages),
+            samples: rate(self.samples, before.samples),
+        }
     }
 
     fn summary(&self, before: &Totals, flushed: &Flushed) -> String {
@@ -431,28 +602,4 @@ fn hash_secret() -> HashSecret {
 fn unix_now() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
-}
-
-/// One line for a person. A standard error that is full or closed must not end the agent.
-fn say(text: &str) {
-    let _ = writeln!(std::io::stderr(), "weir: {text}");
-}
-
-fn wait_for_end(agent: &Agent, _loaded: Loaded, _inputs: &Inputs) -> Result<(), Failure> {
-    let failed = |error: std::io::Error| Failure::runtime(format!("signals cannot be received: {error}"));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(failed)?;
-    runtime.block_on(async {
-        use tokio::signal::unix::{SignalKind, signal};
-        let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        let _ = agent;
-        Ok(())
-    })
 }
