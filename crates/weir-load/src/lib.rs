@@ -3,4 +3,17 @@
 //! The crate never knows which target it loads, and shares no code with any agent's parser, so that a fault in one
 //! cannot hide in the other.
 
+pub mod collide;
+pub mod compose;
 pub mod manifest;
+pub mod model;
+pub mod profile;
+pub mod profiles;
+pub mod rng;
+pub mod run;
+pub mod schedule;
+pub mod source;
+pub mod sys;
+pub mod target;
+pub mod units;
+pub mod words;

@@ -1,0 +1,92 @@
+//! Flags that several verbs share, and the way from them to a prepared load.
+
+use crate::failure::Failure;
+use std::path::Path;
+use weir_load::profile::{Profile, Throttle, Transport};
+use weir_load::profiles;
+use weir_load::run::RunError;
+use weir_load::source::Load;
+use weir_load::units::Rate;
+
+/// Which profile, and what of it to change.
+#[derive(clap::Args, Clone)]
+pub struct ProfileArgs {
+    /// Name of a profile (see `load profiles`) or path of a YAML file.
+    #[arg(long, short)]
+    pub profile: String,
+    /// Same profile and seed: same bytes on every machine.
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Rate instead of the profile's: `8 MiB/s`, `100k msg/s`, `20k packets/s`.
+    #[arg(long, value_parser = |text: &str| text.parse::<Rate>())]
+    pub rate: Option<Rate>,
+    /// As much as the target takes, whatever the profile's rate.
+    #[arg(long, conflicts_with = "rate")]
+    pub all_out: bool,
+    /// Connections instead of the profile's.
+    #[arg(long)]
+    pub connections: Option<u32>,
+}
+
+impl ProfileArgs {
+    /// The profile with the flags applied, and its name.
+    pub fn profile(&self) -> Result<(String, Profile), Failure> {
+        let name = &self.profile;
+        let path = Path::new(name);
+        let mut profile = if let Some(profile) = profiles::named(name) {
+            profile
+        } else if path.exists() {
+            Profile::from_file(path).map_err(|error| Failure::Usage(error.to_string()))?
+        } else {
+            let hint = match profiles::suggest(name) {
+                Some(known) => format!("did you mean {known:?}?"),
+                None => "`weir-bench load profiles` lists them".into(),
+            };
+            return Err(Failure::Usage(format!(
+                "--profile {name}: neither a named profile nor a file; {hint}"
+            )));
+        };
+        if let Some(rate) = self.rate {
+            profile.rate = Some(rate);
+            // A rate given by hand replaces shapes that bring their own.
+            if matches!(
+                profile.throttle,
+                Throttle::AllOut | Throttle::Linear { .. } | Throttle::Step(_) | Throttle::Trace(_)
+            ) {
+                profile.throttle = Throttle::Smooth;
+            }
+        }
+        if self.all_out {
+            profile.throttle = Throttle::AllOut;
+        }
+        if let Some(connections) = self.connections {
+            profile.connections = connections;
+        }
+        if profile.rate.is_none() && matches!(profile.throttle, Throttle::Smooth | Throttle::Poisson) {
+            return Err(Failure::Usage(format!(
+                "--profile {name}: has no rate; give --rate or --all-out"
+            )));
+        }
+        profile
+            .validate()
+            .map_err(|error| Failure::Usage(error.to_string()))?;
+        Ok((name.clone(), profile))
+    }
+
+    /// The load on a transport (the profile's own when none is given).
+    pub fn load(&self, transport: Option<Transport>) -> Result<Load, Failure> {
+        let (name, profile) = self.profile()?;
+        let transport = transport.unwrap_or(profile.transport);
+        let seed = self.seed.unwrap_or(profile.seed);
+        Load::prepare(&name, &profile, transport, seed)
+            .map_err(|error| Failure::Usage(format!("{name}: {error}")))
+    }
+}
+
+pub fn failure(error: RunError) -> Failure {
+    match error {
+        RunError::Usage(text) => Failure::Usage(text),
+        RunError::Target(text) => Failure::Target(text),
+        RunError::Io(error) => Failure::Runtime(error.to_string()),
+    }
+}

@@ -1,0 +1,598 @@
+//! The run phase: packets made of the model's pieces, without allocation.
+//!
+//! A composer is a function of (model, connection): it yields the same packets whenever it is run, which is how the
+//! oracle learns what was sent without watching the run.
+
+use crate::model::{Context, GAUGE, Model, PAD, Piece, SET};
+use crate::profile::{Churn, Fit, PacketSize, Popularity, Sharing, TagOrder};
+use crate::rng::{Alias, Rng, mix};
+use crate::units::RateUnit;
+use std::sync::Arc;
+
+/// A packet as composed: its length in bytes and its messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Packet {
+    pub len: usize,
+    pub messages: u32,
+}
+
+/// What one message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drawn {
+    Metric {
+        context: u32,
+        entry: u32,
+        /// How often the context had been replaced; 0 without churn.
+        generation: u32,
+        /// Above zero for a context that exists only in this message.
+        fresh: u64,
+        /// With a timestamp of its own.
+        stamped: bool,
+    },
+    Event(u32),
+    Check(u32),
+    Malformed(u32),
+}
+
+/// Told of every message in the order of the stream.
+pub trait Observer {
+    fn saw(&mut self, drawn: Drawn);
+}
+
+impl Observer for () {
+    #[inline(always)]
+    fn saw(&mut self, _drawn: Drawn) {}
+}
+
+/// The faults of `malformed_p`: name and text. Every agent known to us rejects each of them, whole line.
+pub const FAULTS: &[(&str, &str)] = &[
+    ("no_pipe", "broken.no_pipe:1"),
+    ("no_colon", "broken.no_colon|c"),
+    ("no_value", "broken.no_value:|c"),
+    ("no_name", ":1|c"),
+    ("unknown_type", "broken.unknown_type:1|x"),
+    ("bad_number", "broken.bad_number:1_0|c"),
+    ("bad_rate", "broken.bad_rate:1|c|@often"),
+    ("short_event", "_e{50,50}:short|event"),
+    ("bad_status", "_sc|broken.bad_status|9"),
+];
+
+const AHEAD: usize = 16;
+
+/// Copies in steps of `PAD` bytes; both sides have that many to spare. Faster than `memcpy` at these lengths,
+/// because there is no call and no branch on the remainder.
+#[inline(always)]
+fn copy(out: &mut [u8], at: usize, from: &[u8], off: usize, len: usize) -> usize {
+    let mut done = 0;
+    loop {
+        let step: [u8; PAD] = from[off + done..off + done + PAD].try_into().expect("PAD bytes");
+        out[at + done..at + done + PAD].copy_from_slice(&step);
+        done += PAD;
+        if done >= len {
+            return at + len;
+        }
+    }
+}
+
+#[inline(always)]
+fn put(out: &mut [u8], at: usize, model: &Model, piece: Piece) -> usize {
+    copy(out, at, &model.arena, piece.off as usize, piece.len as usize)
+}
+
+fn put_text(out: &mut [u8], at: usize, text: &[u8]) -> usize {
+    out[at..at + text.len()].copy_from_slice(text);
+    at + text.len()
+}
+
+fn put_hex(out: &mut [u8], at: usize, value: u64, digits: usize) -> usize {
+    for index in 0..digits {
+        let nibble = (value >> (4 * (digits - 1 - index))) & 15;
+        out[at + index] = b"0123456789abcdef"[nibble as usize];
+    }
+    at + digits
+}
+
+fn put_decimal(out: &mut [u8], at: usize, value: i64) -> usize {
+    let mut digits = [0u8; 20];
+    let mut start = digits.len();
+    let mut rest = value.unsigned_abs();
+    loop {
+        start -= 1;
+        digits[start] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    put_text(out, at, &digits[start..])
+}
+
+/// Text of the instance tag of a group of contexts in one generation.
+pub fn instance(seed: u64, group: u64, generation: u32) -> u64 {
+    mix(mix(seed, group), u64::from(generation)) >> 24
+}
+
+/// Digits of the instance and flood tags.
+const INSTANCE_DIGITS: usize = 10;
+const FRESH_DIGITS: usize = 12;
+
+/// The instance tag as `tags` writes it.
+pub fn instance_tag(seed: u64, group: u64, generation: u32) -> String {
+    format!("instance:{:010x}", instance(seed, group, generation))
+}
+
+/// The tag of a context that exists once.
+pub fn fresh_tag(fresh: u64) -> String {
+    format!("fresh:{fresh:012x}")
+}
+
+/// Replacement of contexts as the schedule's time goes by.
+struct Churning {
+    generations: Vec<u32>,
+    rng: Rng,
+    replaced: u64,
+    group: u64,
+    groups: u64,
+    /// Order of replacement within one deployment.
+    order: Vec<u32>,
+    next: usize,
+}
+
+/// Produces the packets of one connection.
+pub struct Composer {
+    model: Arc<Model>,
+    connection: u64,
+    connections: u64,
+    schedule: Rng,
+    values: Rng,
+    extras: Rng,
+    sizes: Rng,
+    /// Context drawn, by the index of `subset` when there is one.
+    alias: Option<Alias>,
+    subset: Option<Vec<u32>>,
+    cyclic_next: u64,
+    first_next: usize,
+    ahead: [u32; AHEAD],
+    ahead_pos: usize,
+    touched: u8,
+    kinds: Option<Alias>,
+    plain: bool,
+    churn: Option<Churning>,
+    fresh: u64,
+    order: Vec<u32>,
+    carry: Vec<u8>,
+    carried: Option<(usize, Drawn)>,
+    size: PacketSize,
+    size_floor: u64,
+    /// Units sent so far and per second, for the schedule's time.
+    units: f64,
+    units_per_second: f64,
+    unit: RateUnit,
+}
+
+impl Composer {
+    /// The stream of one of `connections` connections.
+    pub fn new(model: &Arc<Model>, connection: u32, connections: u32) -> Composer {
+        let p = &model.profile;
+        let index = u64::from(connection);
+        let rng = |purpose: &str| Rng::new(model.seed, purpose, index);
+        let subset = (p.connection_contexts == Sharing::Split && connections > 1).then(|| {
+            (0..model.contexts.len() as u32)
+                .filter(|i| i % connections == connection)
+                .collect::<Vec<u32>>()
+        });
+        // A connection without contexts of its own (more connections than contexts) draws among all.
+        let subset = subset.filter(|s| !s.is_empty());
+        let alias = (p.popularity != Popularity::Cyclic).then(|| match &subset {
+            Some(subset) => {
+                let weights: Vec<f64> = subset.iter().map(|&i| model.weights[i as usize]).collect();
+                Alias::new(&weights)
+            }
+            None => Alias::new(&model.weights),
+        });
+        let kinds = (p.kinds.event > 0.0 || p.kinds.service_check > 0.0)
+            .then(|| Alias::new(&[p.kinds.metric, p.kinds.event, p.kinds.service_check]));
+        let churn = match p.churn {
+            Churn::None => None,
+            Churn::Trickle { group, .. } | Churn::Deploy { group, .. } => {
+                let groups = (model.contexts.len() as u64).div_ceil(group);
+                let mut order: Vec<u32> = (0..groups as u32).collect();
+                // The same order on every connection: they are clients of one deployment.
+                let mut rng = Rng::new(model.seed, "churn", 0);
+                rng.shuffle(&mut order);
+                Some(Churning {
+                    generations: vec![0; groups as usize],
+                    rng,
+                    replaced: 0,
+                    group,
+                    groups,
+                    order,
+                    next: 0,
+                })
+            }
+        };
+        let plain = kinds.is_none()
+            && churn.is_none()
+            && p.tag_order == TagOrder::Fixed
+            && p.flood_p == 0.0
+            && p.malformed_p == 0.0
+            && p.timestamp.is_none()
+            && model.suffixes.len() == 1;
+        Composer {
+            connection: index,
+            connections: u64::from(connections),
+            schedule: rng("schedule"),
+            values: rng("draws"),
+            extras: rng("extras"),
+            sizes: rng("sizes"),
+            alias,
+            subset,
+            cyclic_next: index,
+            first_next: connection as usize,
+            ahead: [0; AHEAD],
+            ahead_pos: AHEAD,
+            touched: 0,
+            kinds,
+            plain,
+            churn,
+            fresh: 0,
+            order: Vec::with_capacity(64),
+            carry: vec![0; model.message_max + PAD],
+            carried: None,
+            size: p.packet_size_on(model.transport),
+            size_floor: 0,
+            units: 0.0,
+            units_per_second: p.rate.map_or(0.0, |r| r.per_second / f64::from(connections)),
+            unit: p.rate_unit().unwrap_or(RateUnit::Messages),
+            model: model.clone(),
+        }
+    }
+
+    /// What `packet` needs to have room for.
+    pub fn packet_room(&self) -> usize {
+        self.size.max() as usize + 1 + self.model.message_max + 2 * PAD
+    }
+
+    /// Composes the next packet at the start of `out`.
+    #[inline]
+    pub fn packet(&mut self, out: &mut [u8]) -> Packet {
+        self.packet_with(out, &mut ())
+    }
+
+    /// Composes the next packet and reports its messages.
+    pub fn packet_with<O: Observer>(&mut self, out: &mut [u8], observer: &mut O) -> Packet {
+        let model = self.model.clone();
+        if self.churn.is_some() {
+            self.advance_churn(&model);
+        }
+        let mut limit = self.draw_limit();
+        let most = match model.profile.messages_per_packet {
+            Some(range) => self.sizes.between(range.min, range.max) as u32,
+            None => u32::MAX,
+        };
+        let mut at = 0;
+        let mut messages = 0;
+        if let Some((len, drawn)) = self.carried.take() {
+            out[..len].copy_from_slice(&self.carry[..len]);
+            at = len;
+            messages = 1;
+            observer.saw(drawn);
+        }
+        let mut rejected = 0;
+        while messages < most {
+            let start = if messages > 0 {
+                out[at] = b'\n';
+                at + 1
+            } else {
+                0
+            };
+            let (end, drawn) = if self.plain {
+                self.plain_message(&model, out, start)
+            } else {
+                self.full_message(&model, out, start)
+            };
+            if end > limit {
+                let discard = model.profile.fit == Fit::Discard;
+                if messages > 0 {
+                    if !discard {
+                        self.carry[..end - start].copy_from_slice(&out[start..end]);
+                        self.carried = Some((end - start, drawn));
+                    }
+                    break;
+                }
+                rejected += 1;
+                if discard && rejected < 1000 {
+                    // An empty block: try a larger one, as lading does.
+                    self.size_floor += limit as u64 / 4;
+                    limit = self.draw_limit();
+                    continue;
+                }
+            }
+            at = end;
+            messages += 1;
+            observer.saw(drawn);
+            if at > limit {
+                break;
+            }
+        }
+        self.size_floor = 0;
+        self.units += match self.unit {
+            RateUnit::Messages => f64::from(messages),
+            RateUnit::Packets => 1.0,
+            RateUnit::Bytes => at as f64,
+        };
+        Packet { len: at, messages }
+    }
+
+    fn draw_limit(&mut self) -> usize {
+        match &self.size {
+            PacketSize::Fill(size) => size.0 as usize,
+            PacketSize::OneOf(sizes) => {
+                let mut drawn = 0;
+                for _ in 0..64 {
+                    drawn = sizes[self.sizes.below(sizes.len() as u64) as usize].0;
+                    if drawn >= self.size_floor {
+                        return drawn as usize;
+                    }
+                }
+                drawn as usize
+            }
+            PacketSize::Between { min, max } => {
+                let floor = min.0.max(self.size_floor).min(max.0);
+                self.sizes.between(floor, max.0) as usize
+            }
+        }
+    }
+
+    /// The schedule's time in seconds.
+    fn time(&self) -> f64 {
+        if self.units_per_second > 0.0 {
+            self.units / self.units_per_second
+        } else {
+            0.0
+        }
+    }
+
+    fn advance_churn(&mut self, model: &Model) {
+        let time = self.time();
+        let Some(churn) = &mut self.churn else { return };
+        let groups = churn.groups as f64;
+        let target = match model.profile.churn {
+            Churn::None => 0.0,
+            Churn::Trickle { per_second, .. } => per_second * time * groups,
+            Churn::Deploy {
+                share, within, every, ..
+            } => {
+                let every = every.0.as_secs_f64();
+                let cycle = (time / every).floor();
+                let into = ((time - cycle * every) / within.0.as_secs_f64()).min(1.0);
+                // The first deployment comes after one period, when there is something to replace.
+                let per_deployment = (share * groups).round();
+                if cycle < 1.0 {
+                    0.0
+                } else {
+                    (cycle - 1.0) * per_deployment + (into * per_deployment).floor()
+                }
+            }
+        };
+        while (churn.replaced as f64) < target.floor() {
+            if churn.next == churn.order.len() {
+                churn.rng.shuffle(&mut churn.order);
+                churn.next = 0;
+            }
+            churn.generations[churn.order[churn.next] as usize] += 1;
+            churn.next += 1;
+            churn.replaced += 1;
+        }
+    }
+
+    /// Contexts replaced so far.
+    pub fn contexts_replaced(&self) -> u64 {
+        self.churn.as_ref().map_or(0, |c| c.replaced * c.group)
+    }
+
+    #[inline(always)]
+    fn next_context(&mut self, model: &Model) -> u32 {
+        if self.ahead_pos == AHEAD {
+            self.draw_ahead(model);
+        }
+        let context = self.ahead[self.ahead_pos];
+        self.ahead_pos += 1;
+        context
+    }
+
+    /// Draws the next contexts at once and touches their text, so that the misses of a table larger than the cache
+    /// overlap instead of following each other.
+    fn draw_ahead(&mut self, model: &Model) {
+        let mut filled = 0;
+        while filled < AHEAD && model.profile.first_pass {
+            let place = self.first_next;
+            let own = match &self.subset {
+                Some(subset) => subset.get(place / self.connections as usize).copied(),
+                None => (place < model.contexts.len()).then_some(place as u32),
+            };
+            let Some(context) = own else { break };
+            self.first_next += self.connections as usize;
+            self.ahead[filled] = context;
+            filled += 1;
+        }
+        for slot in filled..AHEAD {
+            let index = match &self.alias {
+                Some(alias) => alias.draw(&mut self.schedule),
+                None => {
+                    let size = self.subset.as_ref().map_or(model.contexts.len(), Vec::len) as u64;
+                    let index = self.cyclic_next % size;
+                    self.cyclic_next += 1;
+                    index as u32
+                }
+            };
+            self.ahead[slot] = match &self.subset {
+                Some(subset) => subset[index as usize],
+                None => index,
+            };
+        }
+        let mut touched = 0;
+        for context in self.ahead {
+            let context = &model.contexts[context as usize];
+            touched ^= model.arena[context.name.off as usize];
+            touched ^= model.arena[context.tail.off as usize];
+            touched ^= model.arena[context.tail.off as usize + context.tail.len as usize / 2];
+        }
+        self.touched = std::hint::black_box(touched);
+        self.ahead_pos = 0;
+    }
+
+    #[inline(always)]
+    fn draw_entry(&mut self, model: &Model, context: &Context) -> u32 {
+        let count = model.entries[context.kind as usize].len() as u64;
+        self.values.below(count) as u32
+    }
+
+    #[inline(always)]
+    fn plain_message(&mut self, model: &Model, out: &mut [u8], start: usize) -> (usize, Drawn) {
+        let index = self.next_context(model);
+        let context = model.contexts[index as usize];
+        let entry = self.draw_entry(model, &context);
+        let at = put(out, start, model, context.name);
+        let text = model.entries[context.kind as usize][entry as usize].text;
+        let at = put(out, at, model, text);
+        let at = put(out, at, model, context.tail);
+        let drawn = Drawn::Metric {
+            context: index,
+            entry,
+            generation: 0,
+            fresh: 0,
+            stamped: false,
+        };
+        (at, drawn)
+    }
+
+    fn full_message(&mut self, model: &Model, out: &mut [u8], start: usize) -> (usize, Drawn) {
+        let p = &model.profile;
+        if self.extras.chance(p.malformed_p) {
+            let fault = self.extras.below(FAULTS.len() as u64) as u32;
+            let at = put_text(out, start, FAULTS[fault as usize].1.as_bytes());
+            return (at, Drawn::Malformed(fault));
+        }
+        let kind = match &self.kinds {
+            Some(kinds) => kinds.draw(&mut self.extras),
+            None => 0,
+        };
+        let index = self.next_context(model);
+        let context = model.contexts[index as usize];
+        if kind > 0 {
+            let notices = if kind == 1 { &model.events } else { &model.checks };
+            let number = self.extras.below(notices.len() as u64) as u32;
+            let notice = &notices[number as usize];
+            let at = put(out, start, model, notice.head);
+            let at = put(out, at, model, context.tail);
+            let at = put(out, at, model, notice.after);
+            let at = put(out, at, model, model.suffixes[context.suffix as usize]);
+            let drawn = if kind == 1 {
+                Drawn::Event(number)
+            } else {
+                Drawn::Check(number)
+            };
+            return (at, drawn);
+        }
+        let entry = self.draw_entry(model, &context);
+        let at = put(out, start, model, context.name);
+        let text = model.entries[context.kind as usize][entry as usize].text;
+        let at = put(out, at, model, text);
+        let mut at = self.put_tags(model, out, at, &context);
+        let mut has_tags = context.tail.len > 0;
+        let mut generation = 0;
+        if let Some(churn) = &self.churn {
+            let group = u64::from(index) / churn.group;
+            generation = churn.generations[group as usize];
+            let lead: &[u8] = if has_tags { b",instance:" } else { b"|#instance:" };
+            at = put_text(out, at, lead);
+            at = put_hex(out, at, instance(model.seed, group, generation), INSTANCE_DIGITS);
+            has_tags = true;
+        }
+        let mut fresh = 0;
+        if self.extras.chance(p.flood_p) {
+            self.fresh += 1;
+            fresh = (self.connection + 1) << 36 | self.fresh;
+            let lead: &[u8] = if has_tags { b",fresh:" } else { b"|#fresh:" };
+            at = put_text(out, at, lead);
+            at = put_hex(out, at, fresh, FRESH_DIGITS);
+        }
+        at = put(out, at, model, model.suffixes[context.suffix as usize]);
+        let mut stamped = false;
+        if let Some(timestamp) = p.timestamp
+            && context.kind <= GAUGE
+            && self.extras.chance(timestamp.p)
+        {
+            stamped = true;
+            at = put_text(out, at, b"|T");
+            at = put_decimal(out, at, timestamp.base + self.time() as i64);
+        }
+        let drawn = Drawn::Metric {
+            context: index,
+            entry,
+            generation,
+            fresh,
+            stamped,
+        };
+        (at, drawn)
+    }
+
+    fn put_tags(&mut self, model: &Model, out: &mut [u8], at: usize, context: &Context) -> usize {
+        match model.profile.tag_order {
+            TagOrder::Fixed => put(out, at, model, context.tail),
+            TagOrder::Shuffled(p) => {
+                if p < 1.0 && !self.extras.chance(p) {
+                    return put(out, at, model, context.tail);
+                }
+                let list = model.list(context.list);
+                self.put_shuffled(model, out, at, list)
+            }
+            TagOrder::Dup(p) => {
+                let mut at = put(out, at, model, context.tail);
+                for tag in model.list(context.list) {
+                    if self.extras.chance(p) {
+                        out[at] = b',';
+                        at = put(out, at + 1, model, model.tags[*tag as usize]);
+                    }
+                }
+                at
+            }
+        }
+    }
+
+    #[inline]
+    fn put_shuffled(&mut self, model: &Model, out: &mut [u8], mut at: usize, list: &[u32]) -> usize {
+        if list.is_empty() {
+            return at;
+        }
+        self.order.clear();
+        self.order.extend_from_slice(list);
+        let order = &mut self.order[..];
+        // One random number serves several draws: its upper half picks, the product's lower half goes on.
+        let mut bits = 0u64;
+        let mut left = 0;
+        for last in (1..order.len()).rev() {
+            if left == 0 {
+                bits = self.extras.next_u64();
+                left = if order.len() <= 64 { 8 } else { 1 };
+            }
+            let wide = u128::from(bits) * (last as u128 + 1);
+            bits = wide as u64;
+            left -= 1;
+            order.swap(last, (wide >> 64) as usize);
+        }
+        at = put_text(out, at, b"|#");
+        for tag in order {
+            at = put(out, at, model, model.tags[*tag as usize]);
+            out[at] = b',';
+            at += 1;
+        }
+        at - 1
+    }
+}
+
+/// The weight a type gives its values: gauges and sets have no rate.
+pub fn weighted(kind: u8) -> bool {
+    kind != GAUGE && kind != SET
+}

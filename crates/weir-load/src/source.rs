@@ -1,0 +1,173 @@
+//! What a run sends: a profile prepared for a transport, and one stream of packets per connection.
+
+use crate::compose::{Composer, Packet};
+use crate::model::{Model, PAD};
+use crate::profile::{Mode, Profile, ProfileError, Transport, UDP_PACKET_MAX};
+use crate::sys::Span;
+use std::sync::Arc;
+
+/// A stream of packets. The same packets whenever it is started again.
+pub trait Source: Send {
+    /// What `packet` needs to have room for.
+    fn room(&self) -> usize;
+    /// Writes the next packet at the start of `out`.
+    fn packet(&mut self, out: &mut [u8]) -> Packet;
+}
+
+impl Source for Composer {
+    fn room(&self) -> usize {
+        self.packet_room()
+    }
+    fn packet(&mut self, out: &mut [u8]) -> Packet {
+        Composer::packet(self, out)
+    }
+}
+
+/// Packets made before the run, sent round and round.
+pub struct Prebuilt {
+    bytes: Vec<u8>,
+    spans: Vec<Span>,
+    next: usize,
+    room: usize,
+}
+
+impl Prebuilt {
+    /// Fills `memory` bytes with the packets of a source.
+    pub fn new(mut source: Box<dyn Source>, memory: u64) -> Prebuilt {
+        let room = source.room();
+        let mut bytes = vec![0u8; memory as usize + room];
+        let mut spans = Vec::new();
+        let mut at = 0;
+        while at + room <= bytes.len() {
+            let packet = source.packet(&mut bytes[at..]);
+            spans.push(Span {
+                off: at,
+                len: packet.len,
+                messages: packet.messages,
+            });
+            at += packet.len;
+        }
+        bytes.truncate(at);
+        bytes.shrink_to_fit();
+        Prebuilt {
+            bytes,
+            spans,
+            next: 0,
+            room,
+        }
+    }
+
+    pub fn packets(&self) -> u64 {
+        self.spans.len() as u64
+    }
+}
+
+impl Source for Prebuilt {
+    fn room(&self) -> usize {
+        self.room
+    }
+
+    fn packet(&mut self, out: &mut [u8]) -> Packet {
+        let span = self.spans[self.next];
+        self.next = (self.next + 1) % self.spans.len();
+        out[..span.len].copy_from_slice(&self.bytes[span.off..span.off + span.len]);
+        Packet {
+            len: span.len,
+            messages: span.messages,
+        }
+    }
+}
+
+/// A profile prepared for a transport and a seed.
+#[derive(Clone)]
+pub struct Load {
+    pub profile: Profile,
+    /// The name the user gave.
+    pub name: String,
+    pub transport: Transport,
+    pub seed: u64,
+    /// Absent for payloads made of records.
+    pub model: Option<Arc<Model>>,
+}
+
+impl Load {
+    /// Builds everything that takes time.
+    pub fn prepare(
+        name: &str,
+        profile: &Profile,
+        transport: Transport,
+        seed: u64,
+    ) -> Result<Load, ProfileError> {
+        profile.validate()?;
+        let model = if profile.payload.is_statsd() {
+            Some(Arc::new(Model::build(profile, transport, seed)?))
+        } else {
+            None
+        };
+        Ok(Load {
+            profile: profile.clone(),
+            name: name.to_string(),
+            transport,
+            seed,
+            model,
+        })
+    }
+
+    /// The composed stream of a connection, whatever the mode.
+    pub fn composed(&self, connection: u32) -> Box<dyn Source> {
+        match &self.model {
+            Some(model) => Box::new(Composer::new(model, connection, self.profile.connections)),
+            None => unreachable!("validated by prepare"),
+        }
+    }
+
+    /// The stream of a connection as it is sent, and how many packets it has before it repeats.
+    pub fn source(&self, connection: u32) -> (Box<dyn Source>, Option<u64>) {
+        let composed = self.composed(connection);
+        match self.profile.mode {
+            Mode::Composed => (composed, None),
+            Mode::Prebuilt => {
+                let share = self.profile.prebuilt.0 / u64::from(self.profile.connections);
+                let prebuilt = Prebuilt::new(composed, share);
+                let packets = prebuilt.packets();
+                (Box::new(prebuilt), Some(packets))
+            }
+        }
+    }
+
+    /// No packet is larger.
+    pub fn packet_max(&self) -> u64 {
+        let message = self.model.as_ref().map_or(0, |m| m.message_max as u64);
+        self.profile.packet_size_on(self.transport).max().max(message)
+    }
+
+    /// Refuses what the transport or the target's buffer cannot carry.
+    pub fn check_size(&self, target_buffer: u64, send_buffer: u64) -> Result<(), ProfileError> {
+        let most = self.packet_max();
+        let limit = match self.transport {
+            Transport::Udp => Some((UDP_PACKET_MAX, "the largest UDP payload")),
+            Transport::Unixgram => Some((
+                send_buffer.saturating_sub(512),
+                "the socket's send buffer (net.core.wmem_max)",
+            )),
+            _ => None,
+        };
+        if let Some((limit, what)) = limit
+            && most > limit
+        {
+            return Err(ProfileError(format!(
+                "packet_size: packets of up to {most} bytes do not fit {what}, {limit} bytes"
+            )));
+        }
+        if self.profile.payload.is_statsd() && self.transport != Transport::Http && most > target_buffer {
+            return Err(ProfileError(format!(
+                "packet_size: packets of up to {most} bytes exceed the target's buffer of {target_buffer} bytes \
+                 (--target-buffer; --oversize-ok sends them all the same)"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Bytes to spare behind the last packet of a buffer.
+pub const SPARE: usize = 2 * PAD;

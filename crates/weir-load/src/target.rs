@@ -1,0 +1,200 @@
+//! Addresses of targets and the sockets to them.
+
+use crate::profile::Transport;
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::PathBuf;
+
+/// Where load goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    Udp(SocketAddr),
+    Unixgram(PathBuf),
+    Unix(PathBuf),
+    Tcp(SocketAddr),
+    Http {
+        address: SocketAddr,
+        host: String,
+        path: String,
+    },
+}
+
+/// The address cannot be used.
+#[derive(Debug, PartialEq, Eq)]
+pub struct BadTarget(pub String);
+
+impl fmt::Display for BadTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadTarget {}
+
+fn resolve(address: &str, whole: &str) -> Result<SocketAddr, BadTarget> {
+    address
+        .to_socket_addrs()
+        .ok()
+        .and_then(|mut all| all.next())
+        .ok_or_else(|| BadTarget(format!("{whole}: {address:?} is not a reachable host:port")))
+}
+
+impl Target {
+    /// `udp://host:port`, `tcp://host:port`, `unixgram:///path`, `unix:///path` or `http://host:port/path`.
+    pub fn parse(text: &str) -> Result<Target, BadTarget> {
+        let (scheme, rest) = text.split_once("://").ok_or_else(|| {
+            BadTarget(format!(
+                "{text:?} is not an address: udp://host:port, tcp://host:port, unixgram:///path, unix:///path, \
+                 http://host:port/path"
+            ))
+        })?;
+        let path = || {
+            if rest.starts_with('/') {
+                Ok(PathBuf::from(rest))
+            } else {
+                Err(BadTarget(format!(
+                    "{text:?}: the path must be absolute, as in {scheme}:///run/agent.socket"
+                )))
+            }
+        };
+        match scheme {
+            "udp" => Ok(Target::Udp(resolve(rest, text)?)),
+            "tcp" => Ok(Target::Tcp(resolve(rest, text)?)),
+            "unixgram" => Ok(Target::Unixgram(path()?)),
+            "unix" => Ok(Target::Unix(path()?)),
+            "http" => {
+                let (host, path) = match rest.split_once('/') {
+                    Some((host, path)) => (host, format!("/{path}")),
+                    None => (rest, "/".to_string()),
+                };
+                let address = if host.contains(':') {
+                    host.to_string()
+                } else {
+                    format!("{host}:80")
+                };
+                Ok(Target::Http {
+                    address: resolve(&address, text)?,
+                    host: host.to_string(),
+                    path,
+                })
+            }
+            other => Err(BadTarget(format!(
+                "{text:?}: unknown scheme {other:?}, allowed are udp, tcp, unixgram, unix, http"
+            ))),
+        }
+    }
+
+    pub fn transport(&self) -> Transport {
+        match self {
+            Target::Udp(_) => Transport::Udp,
+            Target::Unixgram(_) => Transport::Unixgram,
+            Target::Unix(_) => Transport::Unix,
+            Target::Tcp(_) => Transport::Tcp,
+            Target::Http { .. } => Transport::Http,
+        }
+    }
+
+    /// Connects, without blocking from then on.
+    pub fn connect(&self) -> io::Result<Socket> {
+        let socket = match self {
+            Target::Udp(address) => {
+                let local: SocketAddr = if address.is_ipv4() {
+                    ([0, 0, 0, 0], 0).into()
+                } else {
+                    ([0u16; 8], 0).into()
+                };
+                let socket = UdpSocket::bind(local)?;
+                socket.connect(address)?;
+                socket.set_nonblocking(true)?;
+                Socket::Udp(socket)
+            }
+            Target::Unixgram(path) => {
+                let socket = UnixDatagram::unbound()?;
+                socket.connect(path)?;
+                socket.set_nonblocking(true)?;
+                Socket::Unixgram(socket)
+            }
+            Target::Unix(path) => {
+                let socket = UnixStream::connect(path)?;
+                socket.set_nonblocking(true)?;
+                Socket::Unix(socket)
+            }
+            Target::Tcp(address) | Target::Http { address, .. } => {
+                let socket = TcpStream::connect_timeout(address, std::time::Duration::from_secs(5))?;
+                socket.set_nodelay(true)?;
+                socket.set_nonblocking(true)?;
+                Socket::Tcp(socket)
+            }
+        };
+        Ok(socket)
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Udp(address) => write!(f, "udp://{address}"),
+            Target::Unixgram(path) => write!(f, "unixgram://{}", path.display()),
+            Target::Unix(path) => write!(f, "unix://{}", path.display()),
+            Target::Tcp(address) => write!(f, "tcp://{address}"),
+            Target::Http { host, path, .. } => write!(f, "http://{host}{path}"),
+        }
+    }
+}
+
+/// A connected, non-blocking socket.
+#[derive(Debug)]
+pub enum Socket {
+    Udp(UdpSocket),
+    Unixgram(UnixDatagram),
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Socket {
+    /// Writes to a stream as much as it takes.
+    pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        use std::io::Write;
+        match self {
+            Socket::Unix(stream) => (&mut &*stream).write(bytes),
+            Socket::Tcp(stream) => (&mut &*stream).write(bytes),
+            Socket::Udp(socket) => socket.send(bytes),
+            Socket::Unixgram(socket) => socket.send(bytes),
+        }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Socket::Udp(socket) => socket.as_fd(),
+            Socket::Unixgram(socket) => socket.as_fd(),
+            Socket::Unix(socket) => socket.as_fd(),
+            Socket::Tcp(socket) => socket.as_fd(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_written_one_way() {
+        for text in [
+            "udp://127.0.0.1:8125",
+            "tcp://127.0.0.1:1",
+            "unixgram:///run/a.sock",
+            "unix:///b",
+            "http://127.0.0.1:80/v1/logs",
+        ] {
+            assert_eq!(Target::parse(text).unwrap().to_string(), text);
+        }
+        for text in ["8125", "udp://nonsense", "unix://relative", "ftp://x:1", ""] {
+            assert!(Target::parse(text).is_err(), "{text}");
+        }
+    }
+}
