@@ -22,7 +22,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Generate load with a known truth: run, inspect, dump, calibrate, learn, replay, search.
-    Load(load::Args),
+    Load(Box<load::Args>),
     /// Receive what an agent sends and compare it with the truth of a load.
     #[command(hide = true)]
     Sink(sink::Args),
@@ -34,7 +34,7 @@ enum Command {
 
 fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Load(args) => load::run(args),
+        Command::Load(args) => load::run(*args),
         Command::Sink(args) => sink::run(args),
         Command::Floor(args) => floor::run(args),
         Command::Detect(_) => unreachable!("main has exit codes of its own for these"),
