@@ -598,7 +598,8 @@ impl Aggregator {
     }
 
     fn is_expired(&self, contexts: &Contexts, kind: Kind, id: ContextId, last_seen: Seconds) -> bool {
-        if last_seen >= self.open_start {
+        // Buckets made up for a gap in time still need the counters that were alive in it.
+        if last_seen >= self.open_start || self.closed.len() > 1 {
             return false;
         }
         let mut expiry = self.settings.context_expiry;

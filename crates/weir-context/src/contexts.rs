@@ -7,7 +7,7 @@ use crate::alias::{AliasCounts, AliasKey, AliasTable};
 use crate::chunked::Chunked;
 use crate::hash::HashSecret;
 use crate::prefetch::prefetch;
-use crate::rules::{Resolved, Rules, sort_and_dedup};
+use crate::rules::{Resolved, Rules, keep_last_special, sort_and_dedup};
 use crate::sharded::Sharded;
 use crate::strings::{StringId, Strings};
 use crate::tag_lists::{TagListId, TagLists};
@@ -79,6 +79,8 @@ pub struct Limits {
     pub contexts_max: usize,
     /// Bytes of aggregation state that each context will need elsewhere.
     pub bytes_per_context: usize,
+    /// Bytes that the alias cache may take at most, within `bytes_max`; zero switches it off.
+    pub alias_bytes_max: usize,
 }
 
 impl Default for Limits {
@@ -87,6 +89,7 @@ impl Default for Limits {
             bytes_max: usize::MAX,
             contexts_max: usize::MAX,
             bytes_per_context: 0,
+            alias_bytes_max: usize::MAX,
         }
     }
 }
@@ -228,7 +231,7 @@ struct Scratch {
 
 impl Contexts {
     pub fn new(secret: HashSecret, rules: Rules, limits: Limits) -> Self {
-        Contexts {
+        let mut contexts = Contexts {
             secret,
             rules: Arc::new(rules),
             limits,
@@ -250,7 +253,9 @@ impl Contexts {
             scratch: Scratch::default(),
             counted_bytes: 0,
             created_since_count: 0,
-        }
+        };
+        contexts.count_bytes();
+        contexts
     }
 
     pub fn rules(&self) -> &Rules {
@@ -283,6 +288,7 @@ impl Contexts {
 
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
+        self.count_bytes();
     }
 
     /// Live contexts, overflow series included.
@@ -387,6 +393,7 @@ impl Contexts {
     /// the transport knows; `now` is the second of the agent's clock.
     pub fn resolve(&mut self, metric: &Metric<'_>, sender: &str, now: u32) -> Lookup {
         let mut tags: Vec<&str> = metric.tags.iter().collect();
+        keep_last_special(&mut tags);
         sort_and_dedup(&mut tags);
         let has_origin = write_origin(&metric.origin, sender, &mut self.scratch.origin);
 

@@ -251,6 +251,26 @@ impl Rules {
     }
 }
 
+/// Of several special tags of one sort the last stands. Sorting would forget which that was, so the others go before it.
+pub(crate) fn keep_last_special(tags: &mut Vec<&str>) {
+    let mut sorts_seen = 0u8;
+    for at in (0..tags.len()).rev() {
+        let Some(special) = special_tag(tags[at]) else {
+            continue;
+        };
+        let sort = match special {
+            SpecialTag::Host(_) => 1,
+            SpecialTag::EntityId(_) => 2,
+            SpecialTag::Cardinality(_) => 4,
+            SpecialTag::JmxCheck(_) => 8,
+        };
+        if sorts_seen & sort != 0 {
+            tags.remove(at);
+        }
+        sorts_seen |= sort;
+    }
+}
+
 /// Sorts by bytes and leaves each tag once. Most tags differ within eight bytes, which compare as one integer.
 pub(crate) fn sort_and_dedup(tags: &mut Vec<&str>) {
     tags.sort_unstable_by(|a, b| prefix(a).cmp(&prefix(b)).then_with(|| a.cmp(b)));

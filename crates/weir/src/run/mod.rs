@@ -355,6 +355,7 @@ impl Agent {
                         .contexts_max
                         .map_or(usize::MAX, |max| max.div_ceil(config.workers)),
                     bytes_per_context: STATE_BYTES_PER_CONTEXT,
+                    ..Limits::default()
                 },
                 secret,
                 gauge_deltas: config.aggregation.gauge_deltas,
