@@ -418,7 +418,9 @@ impl Delivery {
                 since: of.since,
                 last_error: of.last_error.clone(),
                 lag_seconds: of.lying.oldest.map_or(0, |oldest| (unix - oldest).max(0)),
-                retry_in_seconds: of.retry_at.map(|at| at.saturating_sub(now).as_secs()),
+                retry_in_seconds: of
+                    .retry_at
+                    .map(|at| at.saturating_sub(now).as_secs_f64().ceil() as u64),
                 delivered: of.delivered,
                 delivered_bytes: of.delivered_bytes,
                 delivered_payloads: of.payloads,
