@@ -27,6 +27,9 @@ pub enum Command {
     Show(ShowArgs),
     /// Can this machine measure? Says what is missing and what it costs.
     Doctor(DoctorArgs),
+    /// A load, a target and a sink whose truth is known, to measure the detector itself.
+    #[command(subcommand, hide = true)]
+    Practice(super::practice::Role),
     /// Level changes in a history of results.
     History(HistoryArgs),
 }
@@ -66,6 +69,9 @@ struct Common {
     /// Measure although other programs use the machine; the report says so.
     #[arg(long)]
     accept_busy: bool,
+    /// How long to wait before each pair for other programs to calm down.
+    #[arg(long, default_value = "60s", value_parser = super::units::parse_duration)]
+    calm_wait: std::time::Duration,
     /// Compare builds of different profiles.
     #[arg(long)]
     allow_profile_mismatch: bool,
@@ -229,6 +235,7 @@ pub fn dispatch(command: Command, argv: Vec<String>) -> ExitCode {
         Command::Show(a) => show(&a),
         Command::Doctor(a) => doctor(&a),
         Command::History(a) => print_history(&a),
+        Command::Practice(role) => super::practice::run(role).map_err(|e| Refusal::Failed(e.to_string())),
     };
     match result {
         Ok(code) => ExitCode::from(code),
@@ -288,6 +295,7 @@ fn options(
         results: c.results.clone(),
         cache: cache_folder(&c.cache),
         accept_busy: c.accept_busy,
+        calm_wait: c.calm_wait,
         allow_profile_mismatch: c.allow_profile_mismatch,
         require_calibration: c.require_calibration,
         unpinned: c.unpinned,

@@ -13,6 +13,7 @@ mod history;
 mod http;
 mod node;
 mod observe;
+mod practice;
 mod process;
 mod procfs;
 mod replicate;

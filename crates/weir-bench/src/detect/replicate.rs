@@ -301,6 +301,7 @@ fn load_phase(
                 cpus.clone()
             }
         };
+        refuse_sink_as_destination(&load, e, names)?;
         let argv = rig::load_argv(
             &load,
             &LoadCall {
@@ -393,6 +394,29 @@ fn load_phase(
         measure_start: load_start + e.measure.warmup.as_nanos() as u64,
         measure_end: (load_start + whole.as_nanos() as u64).min(ended),
     })
+}
+
+/// A generator aimed at the sink measures the sink. Everything would arrive, so delivery alone cannot show it.
+fn refuse_sink_as_destination(load: &Load, e: &Experiment, names: &mut Names) -> Result<(), Problem> {
+    let words = match load {
+        Load::Profile { to, .. } => std::slice::from_ref(to),
+        Load::Command { command, .. } => command.as_slice(),
+    };
+    for i in 0..e.sinks.len() {
+        let sink = names.fill(&format!("{{sink.{i}}}"))?;
+        let host = sink.split('/').next().unwrap_or_default();
+        let aimed = |w: &String| {
+            w.contains("://")
+                && w.split_once("://")
+                    .is_some_and(|(_, a)| a.split('/').next() == Some(host))
+        };
+        if !host.is_empty() && words.iter().any(aimed) {
+            return Err(Problem::Invalid(format!(
+                "the load is aimed at sink {i} ({sink}) and not at the target"
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn pause(time: Duration) {

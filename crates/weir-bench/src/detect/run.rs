@@ -44,6 +44,7 @@ pub struct Options {
     pub results: PathBuf,
     pub cache: PathBuf,
     pub accept_busy: bool,
+    pub calm_wait: Duration,
     pub allow_profile_mismatch: bool,
     pub require_calibration: bool,
     pub unpinned: bool,
@@ -363,6 +364,9 @@ pub fn execute(o: &Options) -> Result<Finished, Refusal> {
     }
     let info = run_info(o, &prepared, &arms, calibration);
     let folder = open_folder(o, &info)?;
+    // Children run in folders of their own, so every path they get must be absolute.
+    let folder =
+        fs::canonicalize(&folder).map_err(|e| Refusal::Failed(format!("{}: {e}", folder.display())))?;
     let mut runner = Runner::new(o, &prepared, &arms, info.id.clone(), folder.clone())?;
     sys::catch_interrupts();
     sys::become_subreaper();
@@ -753,12 +757,12 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// Waits until everything else on the machine uses less than 5 % of a core, a minute at most.
+    /// Waits until everything else on the machine uses less than 5 % of a core, for a limited time.
     fn wait_for_calm(&self, name: &str) -> Result<(), Abort> {
         if self.o.accept_busy {
             return Ok(());
         }
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + self.o.calm_wait;
         loop {
             let look = Duration::from_millis(500);
             let Some(before) = procfs::machine() else {

@@ -178,6 +178,27 @@ pub fn isolate(command: &mut Command, cpus: Option<&[usize]>, cgroup_procs: Opti
     Ok(())
 }
 
+/// Sets SO_RCVBUF; the kernel doubles it and enforces its own bounds.
+pub fn set_receive_buffer(socket: &std::net::UdpSocket, bytes: usize) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    let value = bytes as libc::c_int;
+    // SAFETY: the descriptor is open, and the kernel reads one integer of the given size.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVBUF,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
 /// Free bytes of the file system that holds `path`.
 pub fn free_bytes(path: &Path) -> Option<u64> {
     let path = CString::new(path.as_os_str().as_encoded_bytes()).ok()?;

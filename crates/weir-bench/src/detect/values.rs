@@ -442,6 +442,24 @@ fn proofs(out: &mut Measured, capture: &Capture, sent: &Sent, received: &Receive
             100.0 * share.unwrap_or(0.0)
         ));
     }
+    // The target's own counters are never evidence that all is well, but they can show that nothing arrived.
+    for (name, expected) in [
+        ("parsed_messages", sent.messages),
+        ("received_packets", sent.packets),
+    ] {
+        let series = capture.series("telemetry", name);
+        if let (Some(first), Some(last)) = (series.first(), series.last())
+            && series.len() > 1
+            && !rules.overload
+            && last.v - first.v < 0.5 * expected
+        {
+            out.invalid.push(format!(
+                "the target's own {name} rose by {:.0} while {expected:.0} were sent: the load does not cross the target",
+                last.v - first.v
+            ));
+            break;
+        }
+    }
     // A target that sleeps through the load never saw it, whatever arrived at the sink.
     if cpu <= 0.0 {
         out.invalid

@@ -1,9 +1,6 @@
 //! The same tables for a terminal.
 
-use super::{
-    confidence, delta, goal_title, interval, is_interesting, limit_text, mde, series_value, value,
-    verdict_title,
-};
+use super::{confidence, delta, goal_title, interval, limit_text, mde, series_value, value, verdict_title};
 use crate::detect::analysis::Report;
 use std::fmt::Write as _;
 
@@ -106,7 +103,11 @@ pub fn terminal(r: &Report, colour: bool, all: bool) -> String {
             |i, line| if i == 0 { line } else { paint(line, perf[i]) },
         );
     }
-    let shown: Vec<_> = r.dimensions.iter().filter(|d| all || is_interesting(d)).collect();
+    let shown: Vec<_> = r
+        .dimensions
+        .iter()
+        .filter(|d| all || ["regression", "improvement", "changed"].contains(&d.verdict.as_str()))
+        .collect();
     if !shown.is_empty() {
         let _ = writeln!(o, "\nother dimensions{}", if all { "" } else { " that changed" });
         let mut rows = vec![

@@ -1,0 +1,6 @@
+//! The detector as a program: real processes, real sockets, the practice target whose truth is known.
+
+mod bad_input;
+mod golden;
+mod runs;
+mod support;

@@ -1,0 +1,299 @@
+//! Runs whose outcome is known.
+
+use crate::support::{Guard, Library, lines, output, wait_until};
+use std::fs;
+use std::process::{Command, Stdio};
+
+fn row(report: &serde_json::Value) -> &serde_json::Value {
+    &report["rows"][0]
+}
+
+#[test]
+fn a_known_slow_down_and_known_memory_are_found() {
+    let library = Library::new(
+        "measure: {replicates: 5}\narms_override: {comparison: {target.env: {PRACTICE_SLOWDOWN: '100', PRACTICE_RETAIN: '67108864'}}}\n\
+         checks: [{name: memory, series: rss_bytes, upper: 32MiB}]\n",
+    );
+    let (code, text) = output(library.compare(&["--accept-busy"]));
+    // The bounds check fails too, and its code has precedence.
+    assert_eq!(code, 4, "{text}");
+    library.assert_clean();
+    let report = library.report();
+    let r = row(&report);
+    assert_eq!(r["verdict"], "regression", "{r:#}");
+    let (low, high) = (
+        r["change"]["low"].as_f64().unwrap(),
+        r["change"]["high"].as_f64().unwrap(),
+    );
+    // All of the work doubled, but receiving did not; other programs on the machine disturb the figure.
+    assert!(low > 10.0 && high > 50.0, "{r:#}");
+    let memory = report["dimensions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|d| d["goal"] == "rss")
+        .unwrap();
+    assert_eq!(memory["verdict"], "regression", "{memory:#}");
+    let check = |arm: &str| {
+        report["checks"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|c| c["arm"] == arm)
+            .unwrap()["passed"]
+            .clone()
+    };
+    assert_eq!((check("baseline"), check("comparison")), (5.into(), 0.into()));
+    for file in [
+        "report.md",
+        "report.html",
+        "plots/forest.svg",
+        "plots/case.svg",
+        "run.json",
+    ] {
+        assert!(library.run_folder().join(file).is_file(), "{file}");
+    }
+    let html = fs::read_to_string(library.run_folder().join("report.html")).unwrap();
+    assert!(
+        !html.contains("http://") || !html.contains("<script"),
+        "the page must stand alone"
+    );
+    // Recomputing from the captures gives the same report, and the same exit code.
+    let before = fs::read_to_string(library.run_folder().join("report.json")).unwrap();
+    let (code, text) = output(library.command(&["analyze", &library.run_folder().display().to_string()]));
+    assert_eq!(code, 4, "{text}");
+    assert_eq!(
+        fs::read_to_string(library.run_folder().join("report.json")).unwrap(),
+        before
+    );
+}
+
+#[test]
+fn udp_overload_is_accounted_for() {
+    let library = Library::new(
+        r#"
+goal: ingress_throughput
+target:
+  command: ["{bench}", practice, target, --listen, "udp://127.0.0.1:{port:udp}", --forward, "{sink.0}", --work, "40000", --receive-buffer, "65536"]
+  ready: {all_of: [{udp_port: "{port:udp}"}]}
+load:
+  - command: ["{bench}", practice, load, --to, "udp://127.0.0.1:{port:udp}", --rate, "60000", --duration-ms, "{duration_ms}",
+      --seed, "{seed}", --manifest, "{manifest}", --capture, "{capture}"]
+valid: {overload: true, min_target_share: null}
+"#,
+    );
+    let (code, text) = output(library.compare(&["--accept-busy"]));
+    assert_eq!(code, 0, "{text}");
+    for arm in ["baseline", "comparison"] {
+        for n in ["00", "01"] {
+            let verdict = library
+                .run_folder()
+                .join("case")
+                .join(arm)
+                .join(n)
+                .join("verdict.json");
+            let v: serde_json::Value = serde_json::from_str(&fs::read_to_string(verdict).unwrap()).unwrap();
+            let (sent, lost) = (
+                v["books"]["sent"].as_f64().unwrap(),
+                v["books"]["lost"].as_f64().unwrap(),
+            );
+            assert!(lost > 0.05 * sent, "no overload: {v:#}");
+            let unexplained = v["books"]["unexplained"].as_f64().unwrap();
+            assert!(
+                unexplained.abs() <= 0.001 * sent,
+                "{unexplained} of {sent} unexplained: {v:#}"
+            );
+            let written = sent * 26.0;
+            assert!(
+                v["values"]["ingress_throughput"].as_f64().unwrap() < written,
+                "falls with the loss"
+            );
+        }
+    }
+    library.assert_clean();
+}
+
+#[test]
+fn a_load_aimed_past_the_target_is_invalid() {
+    let library = Library::new(
+        r#"
+load:
+  - command: ["{bench}", practice, load, --to, "udp://{sink.0}", --rate, "20000", --duration-ms, "{duration_ms}",
+      --seed, "{seed}", --manifest, "{manifest}", --capture, "{capture}"]
+"#,
+    );
+    let (code, text) = output(library.compare(&["--accept-busy"]));
+    assert_eq!(code, 3, "{text}");
+    assert!(text.contains("aimed at sink 0"), "{text}");
+    library.assert_clean();
+}
+
+#[test]
+fn loss_inside_the_target_is_invalid() {
+    let library = Library::new(
+        "arms_override: {comparison: {target.command: ['{bench}', practice, target, --listen, 'unixgram://{work}/p.sock', --forward, '{sink.0}', --lose-every, '50']}}\n",
+    );
+    let (code, text) = output(library.compare(&["--accept-busy"]));
+    assert_eq!(code, 3, "{text}");
+    assert!(
+        text.contains("comparison: only 98.00 % of what was sent was delivered"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_target_that_dies_in_the_window_ends_the_run_with_a_reason() {
+    let library = Library::new(
+        "arms_override: {comparison: {target.command: ['{bench}', practice, target, --listen, 'unixgram://{work}/p.sock', --forward, '{sink.0}', --crash-after, '5000']}}\n",
+    );
+    let (code, text) = output(library.compare(&["--accept-busy"]));
+    assert_eq!(code, 3, "{text}");
+    assert!(text.contains("exit code 9"), "{text}");
+    library.assert_clean();
+}
+
+#[test]
+fn a_target_that_never_becomes_ready_ends_the_run_with_a_reason() {
+    let library = Library::new(
+        "target: {ready: {timeout: 300ms}, command: ['{bench}', practice, target, --listen, 'unixgram://{work}/p.sock', --never-ready]}\n",
+    );
+    let (code, text) = output(library.compare(&["--accept-busy"]));
+    assert_eq!(code, 3, "{text}");
+    assert!(text.contains("not ready after 300ms"), "{text}");
+    library.assert_clean();
+}
+
+#[test]
+fn a_target_over_its_memory_is_ended() {
+    let library = Library::new(
+        "target: {memory_limit: 48MiB, env: {PRACTICE_RETAIN: '134217728'}, ready: {timeout: 5s}}\n",
+    );
+    let (code, text) = output(library.compare(&["--accept-busy"]));
+    assert_eq!(code, 3, "{text}");
+    assert!(
+        text.contains("signal 9") || text.contains("memory limit"),
+        "{text}"
+    );
+    library.assert_clean();
+}
+
+#[test]
+fn a_busy_machine_discards_pairs_instead_of_flagging_anything() {
+    let library = Library::new("");
+    // One core is burnt for the whole time by a program that is none of the detector's.
+    let burner = Command::new("sh")
+        .args(["-c", "while :; do :; done"])
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    let _burner = Guard(burner);
+    let (code, text) = output(library.compare(&["--calm-wait", "0s"]));
+    assert_eq!(code, 3, "{text}");
+    assert!(text.contains("other programs used"), "{text}");
+    let report = library.report();
+    assert_eq!(row(&report)["verdict"], "invalid");
+    assert!(report["pairs_discarded"].as_u64().unwrap() >= 3);
+    library.assert_clean();
+}
+
+#[test]
+fn an_interrupted_run_cleans_up_and_goes_on_later() {
+    let library = Library::new("");
+    let mut command = library.compare(&["--accept-busy", "--seed", "7"]);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = Guard(command.spawn().unwrap());
+    // One pair is complete and the next has begun.
+    wait_until("the second pair", || {
+        fs::read_dir(library.path("results")).is_ok_and(|mut d| d.next().is_some())
+            && lines(&library.run_folder().join("pairs.jsonl")) == 1
+            && library.run_folder().join("case/baseline/01").is_dir()
+    });
+    let pid = child.0.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-INT", &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let status = child.0.wait().unwrap();
+    assert_eq!(status.code(), Some(130));
+    library.assert_clean();
+    let report = library.report();
+    assert_eq!(
+        (report["pairs_done"].as_u64(), report["incomplete"].as_bool()),
+        (Some(1), Some(true))
+    );
+
+    let folder = library.run_folder().display().to_string();
+    let (code, text) = output(library.command(&["run", "--resume", &folder]));
+    assert!(code == 0 || code == 1, "{code}: {text}");
+    let report = library.report();
+    assert_eq!(
+        (report["pairs_done"].as_u64(), report["incomplete"].as_bool()),
+        (Some(2), Some(false))
+    );
+    assert_eq!(lines(&library.run_folder().join("pairs.jsonl")), 2);
+    library.assert_clean();
+}
+
+#[test]
+fn one_seed_gives_one_plan_and_one_payload() {
+    let digests = |library: &Library| {
+        let (code, text) = output(library.compare(&["--accept-busy", "--seed", "0xabc"]));
+        assert!(code == 0 || code == 1, "{code}: {text}");
+        library.report()["payloads"]["case"].clone()
+    };
+    let (first, second) = (Library::new(""), Library::new(""));
+    let plan = |l: &Library| output(l.compare(&["--plan", "--seed", "0xabc"])).1;
+    assert_eq!(plan(&first), plan(&second));
+    assert!(plan(&first).contains("round 1 case"), "{}", plan(&first));
+    let digest = digests(&first);
+    assert_eq!(digest, digests(&second));
+    assert_eq!(digest.as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn a_calibration_judges_its_rows_and_is_remembered() {
+    let library = Library::new("measure: {duration: 1s, warmup: 0ms, drain: 0ms}\n");
+    let mut command = library.command(&[
+        "aa",
+        "--target",
+        "bin:/bin/true",
+        "--as",
+        "none",
+        "--library",
+        "experiments",
+    ]);
+    command.args([
+        "--results",
+        "results",
+        "--cache",
+        "cache",
+        "--rows",
+        "2",
+        "--pairs",
+        "2",
+        "--accept-busy",
+        "case",
+    ]);
+    let (code, text) = output(command);
+    assert!(code == 0 || code == 5, "{code}: {text}");
+    let report = library.report();
+    assert_eq!(report["calibration"]["rows"], 2);
+    let names: Vec<&str> = report["rows"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|r| r["experiment"].as_str())
+        .collect();
+    assert!(
+        names.contains(&"case#1") && names.contains(&"case#2"),
+        "{names:?}"
+    );
+    assert!(
+        fs::read_to_string(library.path("cache/calibration.json"))
+            .unwrap()
+            .contains("\"rows\": 2")
+    );
+}
