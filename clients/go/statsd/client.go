@@ -3,6 +3,7 @@ package statsd
 import (
 	"fmt"
 	"io"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -206,14 +207,14 @@ func (t *telemetry) sendTo(o *Options) error {
 	return nil
 }
 
-func (c *core) newScope(namespace string, tags []string, suffix string, card Cardinality) *scope {
+func (c *core) newScope(namespace string, global []string, suffix string, card Cardinality) *scope {
 	c.tableMu.Lock()
 	c.scopes++
 	id := c.scopes
 	c.tableMu.Unlock()
-	s := &scope{core: c, id: id, namespace: namespace, tags: tags, hasTags: len(tags) > 0, suffix: suffix, card: card}
+	s := &scope{core: c, id: id, namespace: namespace, tags: global, hasTags: len(global) > 0, suffix: suffix, card: card}
 	s.prefix = string(appendName(nil, namespace))
-	s.tagText = string(appendTagList(nil, tags))
+	s.tagText = string(appendTagList(nil, global))
 	return s
 }
 
@@ -230,7 +231,7 @@ func (c *Client) Child(prefix string, tags ...string) *Client {
 	if prefix != "" {
 		namespace += withDot(prefix)
 	}
-	all := append(append(make([]string, 0, len(s.tags)+len(tags)), s.tags...), tags...)
+	all := append(append(make([]string, 0, len(s.tags)+len(tags)), s.tags...), cloneAll(tags)...)
 	return &Client{&ClientEx{
 		core:   parent.core,
 		scope:  parent.core.newScope(namespace, all, s.suffix, s.card),
@@ -342,7 +343,7 @@ func (c *ClientEx) distributionSamples(k kind, name string, values []float64, ta
 	}
 	for i, v := range values {
 		if !finite(v) {
-			return c.core.refuse(fmt.Errorf("statsd: value %d of %q: %w", i, name, ErrInvalidValue))
+			return c.core.refuse(fmt.Errorf("statsd: value %d of %q: %w", i, strings.Clone(name), ErrInvalidValue))
 		}
 	}
 	key := c.scope.key(k, card)

@@ -1,7 +1,6 @@
 package statsd
 
 import (
-	"hash/maphash"
 	"math"
 	"math/bits"
 	"math/rand/v2"
@@ -83,6 +82,11 @@ type series struct {
 	// head and tail are what is written before and after the value and type.
 	head, tail string
 
+	// level is the value of a gauge at the last flush, from which Add of a handle goes on. Guarded by mu.
+	level float64
+	// counted says that a handle's Add is used on the gauge, so that its level must outlive idle times. Guarded by mu.
+	counted bool
+
 	// idle counts flushes without a value; it belongs to the flush.
 	idle uint32
 
@@ -119,7 +123,8 @@ const (
 	membersMax = 4096
 )
 
-// matches compares the name and the tags of a call with those of the series, byte by byte.
+// matches compares the name and the tags of a call with those of the series, byte by byte. Tags are told apart by where the commas
+// are, as they are by the agent.
 func (x *series) matches(name string, tags []string) bool {
 	if x.name != name {
 		return false
@@ -127,21 +132,36 @@ func (x *series) matches(name string, tags []string) bool {
 	if len(tags) == 0 {
 		return !x.hasTags
 	}
-	joined := x.tags
-	rest := len(joined)
-	first := tags[0]
-	if !x.hasTags || rest < len(first) || joined[:len(first)] != first {
+	if !x.hasTags {
 		return false
 	}
-	joined = joined[len(first):]
-	for _, t := range tags[1:] {
-		// Tags are told apart by where the commas are, as they are by the agent.
-		if len(joined) <= len(t) || joined[0] != ',' || joined[1:1+len(t)] != t {
+	// Positions are kept as numbers: a pointer past the end of a string could point into another object.
+	p := unsafe.Pointer(unsafe.StringData(x.tags))
+	size, at := len(x.tags), 0
+	for i := range tags {
+		if i > 0 {
+			if at == size || *(*byte)(unsafe.Add(p, at)) != ',' {
+				return false
+			}
+			at++
+		}
+		t := tags[i]
+		n := len(t)
+		if n > size-at {
 			return false
 		}
-		joined = joined[1+len(t):]
+		// Most tags have 8 to 16 bytes, for which two loads that may overlap are cheaper than a call.
+		if n >= 8 && n <= 16 {
+			q := unsafe.Pointer(unsafe.StringData(t))
+			if load64(p, at) != load64(q, 0) || load64(p, at+n-8) != load64(q, n-8) {
+				return false
+			}
+		} else if x.tags[at:at+n] != t {
+			return false
+		}
+		at += n
 	}
-	return len(joined) == 0
+	return at == size
 }
 
 // table finds series by content: open addressing, read without locks, replaced when it grows or shrinks.
@@ -215,18 +235,51 @@ func placeOf(meta uint64, name string, tags []string) uint64 {
 	return h * golden
 }
 
-var hashSeed = maphash.MakeSeed()
+// hashSeed makes hashes differ between processes, so that nobody can prepare text that collides.
+var hashSeed = rand.Uint64() | 1
 
 func contentHash(k key, name string, tags []string) uint64 {
-	h := k.meta*golden ^ maphash.String(hashSeed, name)
+	h := hashText(k.meta*golden^hashSeed, name)
 	if k.rate != 1 {
 		h ^= math.Float64bits(k.rate) * golden
 	}
 	for _, t := range tags {
-		h = bits.RotateLeft64(h, 23)*golden ^ maphash.String(hashSeed, t)
+		h = hashText(h, t)
 	}
-	return h ^ h>>29
+	return h
 }
+
+// hashText adds text to a hash, 16 bytes per multiplication. Text found by its hash is compared byte by byte, so what matters is only
+// that hashes spread.
+func hashText(h uint64, text string) uint64 {
+	p := unsafe.Pointer(unsafe.StringData(text))
+	n := len(text)
+	var a, b uint64
+	switch {
+	case n > 16:
+		for ; n > 16; n -= 16 {
+			h = mix(h^load64(p, 0), hashSeed^load64(p, 8))
+			p = unsafe.Add(p, 16)
+		}
+		// The last 16 bytes may have been in part of the ones before.
+		a, b = load64(p, n-16), load64(p, n-8)
+	case n >= 8:
+		a, b = load64(p, 0), load64(p, n-8)
+	case n >= 4:
+		a, b = load32(p, 0), load32(p, n-4)
+	case n > 0:
+		a = uint64(text[0])<<16 | uint64(text[n/2])<<8 | uint64(text[n-1])
+	}
+	return mix(h^a^hashSeed, golden^b^uint64(len(text)))
+}
+
+func mix(a, b uint64) uint64 {
+	hi, lo := bits.Mul64(a, b)
+	return hi ^ lo
+}
+
+func load64(p unsafe.Pointer, at int) uint64 { return *(*uint64)(unsafe.Add(p, at)) }
+func load32(p unsafe.Pointer, at int) uint64 { return uint64(*(*uint32)(unsafe.Add(p, at))) }
 
 // lookup returns the series of a call, or nil if there is no room for another one. It must not keep name or tags.
 func (s *scope) lookup(k key, name string, tags []string) *series {
@@ -290,6 +343,18 @@ func (s *scope) create(hash uint64, k key, name string, tags []string) *series {
 	return x
 }
 
+// joinTags returns tags with commas between them. Unlike strings.Join it always copies.
+func joinTags(tags []string) string {
+	var b []byte
+	for i, t := range tags {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, t...)
+	}
+	return string(b)
+}
+
 // sendable says whether messages of the series can be accepted by an agent and fit a packet.
 func (x *series) sendable() bool {
 	return len(x.head) > 1 && x.fits(1)
@@ -333,10 +398,7 @@ func (s *scope) newSeries(k key, name string, tags []string) *series {
 	x.name, x.tags = text[nameAt:nameEnd], text[tagsAt:tagsEnd]
 	if !x.matches(name, tags) {
 		// Some bytes were replaced for the wire; the identity is that of the caller's text.
-		x.name, x.tags = strings.Clone(name), strings.Join(tags, ",")
-		if len(tags) == 1 {
-			x.tags = strings.Clone(tags[0])
-		}
+		x.name, x.tags = strings.Clone(name), joinTags(tags)
 	}
 	if x.kind == kindGauge {
 		x.cell.Store(gaugeEmpty)

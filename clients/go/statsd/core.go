@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 )
 
 // core is what a client shares with its children: contexts, packets, sender, telemetry.
@@ -95,35 +96,33 @@ func finite(v float64) bool { return v-v == 0 }
 // keep decides whether a call with a sample rate is sent.
 func keep(rate float64) bool { return !(rate < 1) || rand.Float64() <= rate && rate > 0 }
 
+// spread chooses one of n by name.
+func spread(name string, n int) int {
+	h := uint64(len(name))
+	if len(name) >= 8 {
+		p := unsafe.Pointer(unsafe.StringData(name))
+		h ^= load64(p, 0) ^ load64(p, len(name)-8)*3
+	} else {
+		for i := 0; i < len(name); i++ {
+			h = h*31 + uint64(name[i])
+		}
+	}
+	return int((h * golden) >> 32 * uint64(n) >> 32)
+}
+
 // lock returns a worker for a metric. Gauges of one name always get the same one, because their order matters; others take any that
 // is free.
 func (c *core) lock(k kind, name string) *worker {
-	n := uint32(len(c.workers))
-	if n == 1 {
-		w := &c.workers[0]
-		w.mu.Lock()
-		return w
-	}
-	h := uint32(len(name)) * 0x9E3779B1
-	if len(name) >= 8 {
-		h ^= uint32(name[0]) | uint32(name[len(name)/2])<<8 | uint32(name[len(name)-2])<<16 | uint32(name[len(name)-1])<<24
-	} else {
-		for i := 0; i < len(name); i++ {
-			h = h*31 + uint32(name[i])
-		}
-	}
-	h *= 0x85EBCA6B
-	first := int(uint64(h) * uint64(n) >> 32)
+	first := spread(name, len(c.workers))
 	w := &c.workers[first]
-	if k == kindGauge || k == kindGaugeDelta || w.mu.TryLock() {
-		if k == kindGauge || k == kindGaugeDelta {
-			w.mu.Lock()
-		}
+	if w.mu.TryLock() {
 		return w
 	}
-	for step := 1; step <= 3; step++ {
-		if v := &c.workers[(first+step)%int(n)]; v.mu.TryLock() {
-			return v
+	if k != kindGauge && k != kindGaugeDelta {
+		for step := 1; step <= 3; step++ {
+			if v := &c.workers[(first+step)%len(c.workers)]; v.mu.TryLock() {
+				return v
+			}
 		}
 	}
 	w.mu.Lock()
@@ -356,7 +355,7 @@ func (c *core) flushSeries() {
 		for _, x := range chunk {
 			if c.flushOne(w, x) {
 				x.idle = 0
-			} else if x.idle++; x.idle > limit {
+			} else if x.idle++; x.idle > limit && !x.pinned() {
 				idle++
 			}
 		}
@@ -398,10 +397,12 @@ func (c *core) flushOne(w *worker, x *series) bool {
 		if x.cell.Load() == gaugeEmpty {
 			return false
 		}
-		cell := x.cell.Swap(gaugeEmpty)
+		x.mu.Lock()
+		x.level = math.Float64frombits(x.cell.Swap(gaugeEmpty))
+		x.mu.Unlock()
 		c.flushedOne(x.kind, max(x.calls.Swap(0), 1))
 		var tmp [32]byte
-		c.countLost(w.line(x, appendFloat(tmp[:0], math.Float64frombits(cell)), 1))
+		c.countLost(w.line(x, appendFloat(tmp[:0], x.level), 1))
 	default:
 		x.mu.Lock()
 		defer x.mu.Unlock()
@@ -456,6 +457,16 @@ func (x *series) rest() {
 	}
 }
 
+// pinned says that the series knows something that must not be forgotten. The caller must not hold x.mu.
+func (x *series) pinned() bool {
+	if x.kind != kindGauge {
+		return false
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.counted && x.level != 0
+}
+
 // retire removes series that have been idle. Whoever still holds one is sent to its successor by closed, cellClosed and gaugeClosed.
 // It returns the families that may hold some of them.
 func (c *core) retire(limit uint32) []sweeper {
@@ -464,7 +475,7 @@ func (c *core) retire(limit uint32) []sweeper {
 	var gone []*series
 	kept := make([]*series, 0, len(c.live))
 	for _, x := range c.live {
-		if x.idle > limit {
+		if x.idle > limit && !x.pinned() {
 			gone = append(gone, x)
 		} else {
 			kept = append(kept, x)

@@ -111,11 +111,7 @@ func (h *FloatCounter) Add(v float64) {
 }
 
 // GaugeHandle is a handle of a gauge.
-type GaugeHandle struct {
-	handle
-	// level is the value that Add changes.
-	level atomic.Uint64
-}
+type GaugeHandle struct{ handle }
 
 // Set sends v as the value at this moment. A value that is not finite is ignored and counted as invalid.
 func (h *GaugeHandle) Set(v float64) {
@@ -127,7 +123,6 @@ func (h *GaugeHandle) Set(v float64) {
 		h.refuse(x)
 		return
 	}
-	h.level.Store(math.Float64bits(v))
 	if x.cell.Swap(math.Float64bits(v)) == gaugeClosed {
 		h.slow(x, v)
 	}
@@ -142,12 +137,18 @@ func (h *GaugeHandle) refuse(x *series) {
 }
 
 func (h *GaugeHandle) slow(x *series, v float64) {
+	if x.direct {
+		x.mu.Lock()
+		x.level = v
+		x.mu.Unlock()
+	}
 	x.setGaugeSlow(v)
 	h.renew(x)
 }
 
-// Add changes the value that this handle set last by v, starting from zero, and sends the result. It is for a level that is counted
-// here, such as requests in flight; changes by other handles and processes are not known to it.
+// Add changes the value of the gauge by v, starting from zero, and sends the result. It is for a level that is counted here, such as
+// requests in flight: changes by other clients and processes are not known to it. A gauge at another level than zero is kept however
+// long it is idle.
 func (h *GaugeHandle) Add(v float64) {
 	if h == nil {
 		return
@@ -158,23 +159,53 @@ func (h *GaugeHandle) Add(v float64) {
 		return
 	}
 	for {
-		old := h.level.Load()
-		level := math.Float64frombits(old) + v
-		if !finite(level) {
-			h.refuse(x)
+		done, level := x.addGauge(v)
+		if done {
 			return
 		}
-		if !h.level.CompareAndSwap(old, math.Float64bits(level)) {
+		if x.direct {
+			var tmp [32]byte
+			_ = x.sendNow(appendFloat(tmp[:0], level), 1)
+			return
+		}
+		h.renew(x)
+		if next := h.series.Load(); next != x {
+			x = next
 			continue
 		}
-		if x.cell.Swap(math.Float64bits(level)) == gaugeClosed {
-			h.slow(x, level)
+		// There is no room for its successor, so the level is kept by the handle alone.
+		x.scope.core.overflow.Add(1)
+		h.series.CompareAndSwap(x, x.copyIdentity().makeDirect())
+		x = h.series.Load()
+	}
+}
+
+// addGauge changes the level. It returns false if the value was not collected; the level is changed all the same if the series is
+// direct.
+func (x *series) addGauge(v float64) (done bool, level float64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.counted = true
+	if x.direct {
+		x.level += v
+		return false, x.level
+	}
+	for {
+		// The flush empties the cell only under mu; a value set meanwhile is seen by the comparison.
+		cell := x.cell.Load()
+		if cell == gaugeClosed {
+			return false, 0
 		}
-		// Another goroutine may have changed the level later and stored it earlier.
-		if now := h.level.Load(); now == math.Float64bits(level) {
-			return
-		} else if v = 0; now == old {
-			return
+		level = x.level
+		if cell != gaugeEmpty {
+			level = math.Float64frombits(cell)
+		}
+		if level += v; !finite(level) {
+			_ = x.scope.core.refuse(ErrInvalidValue)
+			return true, level
+		}
+		if x.cell.CompareAndSwap(cell, math.Float64bits(level)) {
+			return true, level
 		}
 	}
 }

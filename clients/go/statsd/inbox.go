@@ -68,21 +68,27 @@ func (c *core) runInbox(in *inbox) {
 	}
 }
 
-// sendToInbox leaves a metric for the goroutine, unless too many wait.
+// sendToInbox writes a metric into a packet if that needs no waiting, and otherwise leaves it for the goroutine, unless too many wait.
+// Gauges are always left, because they must not overtake each other.
 func (s *scope) sendToInbox(k kind, name string, value []byte, tags []string, x extras) error {
 	c := s.core
-	var h uint32
-	for i := 0; i < len(name); i++ {
-		h = h*31 + uint32(name[i])
+	in := &c.inboxes[spread(name, len(c.inboxes))]
+	if w := in.worker; k != kindGauge && k != kindGaugeDelta && w.mu.TryLock() {
+		w.tally[k]++
+		err := w.commit(s.appendMetric(w.begin(), k, name, value, tags, x))
+		c.unlock(w)
+		if err != nil {
+			return c.tooLong()
+		}
+		return nil
 	}
-	in := &c.inboxes[h%uint32(len(c.inboxes))]
 	in.mu.Lock()
 	in.tally[k]++
 	if in.count >= in.max || in.closed {
 		in.lost++
-		err := &ErrorInputChannelFull{ChannelSize: in.count, Msg: "worker input is full"}
+		waiting := in.count
 		in.mu.Unlock()
-		return c.lostInput(err, k, name, tags)
+		return c.lostInput(waiting, k, name, tags)
 	}
 	start := len(in.text)
 	text := s.appendMetric(in.text, k, name, value, tags, x)
@@ -105,8 +111,11 @@ func (in *inbox) put(text []byte) {
 	}
 }
 
-func (c *core) lostInput(err *ErrorInputChannelFull, k kind, name string, tags []string) error {
-	err.Metric = newMetric(k, name, tags)
+func (c *core) lostInput(waiting int, k kind, name string, tags []string) error {
+	if c.errorHandler == nil && !c.channelErrors {
+		return nil
+	}
+	err := &ErrorInputChannelFull{Metric: newMetric(k, name, tags), ChannelSize: waiting, Msg: "worker input is full"}
 	c.handle(err)
 	if c.channelErrors {
 		return err

@@ -104,8 +104,8 @@ func withDot(namespace string) string {
 
 // WithTags sets tags for every metric, event and service check. They are written before the tags of a call. Default: none.
 func WithTags(tags []string) Option {
-	tags = append([]string(nil), tags...)
-	return set(func(o *Options) { o.tags = tags })
+	own := cloneAll(tags)
+	return set(func(o *Options) { o.tags = own })
 }
 
 // WithMaxMessagesPerPayload limits the messages in a packet. With 1 every message is a packet. Default: no limit.

@@ -67,63 +67,70 @@ func Strings(tags ...Tag) []string {
 	return out
 }
 
-// typedRoom holds the text of typed tags for the time of a call.
-type typedRoom struct {
-	text [256]byte
-	tags [16]string
-}
-
-// strings writes tags into the room. The strings share its memory, so nothing may keep them; nothing called from here does.
-func (r *typedRoom) strings(tags []Tag) []string {
-	b := r.text[:0]
-	var ends [len(r.tags)]int
-	if len(tags) > len(ends) {
-		return Strings(tags...)
+// typed makes a call with typed tags. Their text lives in this function's frame, which is why the calls are made from here and
+// why nothing they reach may keep a tag.
+func (c *Client) typed(k kind, name string, count int64, value float64, member string, tags []Tag) error {
+	if c == nil {
+		return ErrNoClient
 	}
-	for i, t := range tags {
-		b = t.append(b)
-		ends[i] = len(b)
+	var room [256]byte
+	var list [16]string
+	var ends [len(list)]int
+	var all []string
+	if len(tags) > len(list) {
+		all = Strings(tags...)
+	} else {
+		b := room[:0]
+		for i, t := range tags {
+			b = t.append(b)
+			ends[i] = len(b)
+		}
+		start := 0
+		for i := range tags {
+			list[i] = unsafe.String(unsafe.SliceData(b[start:]), ends[i]-start)
+			start = ends[i]
+		}
+		all = list[:len(tags)]
 	}
-	start := 0
-	for i, end := range ends[:len(tags)] {
-		r.tags[i] = unsafe.String(unsafe.SliceData(b[start:]), end-start)
-		start = end
+	x := c.clientEx
+	switch card := x.scope.card; k {
+	case kindCount:
+		return x.count(name, count, all, 1, card)
+	case kindGauge:
+		return x.gauge(name, value, all, 1, card)
+	case kindSet:
+		return x.set(name, member, all, 1, card)
+	default:
+		return x.sample(k, name, value, all, 1, card)
 	}
-	return r.tags[:len(tags)]
 }
 
 // CountWith is [Client.Count] with typed tags.
 func (c *Client) CountWith(name string, value int64, tags ...Tag) error {
-	var room typedRoom
-	return c.Count(name, value, room.strings(tags), 1)
+	return c.typed(kindCount, name, value, 0, "", tags)
 }
 
 // GaugeWith is [Client.Gauge] with typed tags.
 func (c *Client) GaugeWith(name string, value float64, tags ...Tag) error {
-	var room typedRoom
-	return c.Gauge(name, value, room.strings(tags), 1)
+	return c.typed(kindGauge, name, 0, value, "", tags)
 }
 
 // HistogramWith is [Client.Histogram] with typed tags.
 func (c *Client) HistogramWith(name string, value float64, tags ...Tag) error {
-	var room typedRoom
-	return c.Histogram(name, value, room.strings(tags), 1)
+	return c.typed(kindHistogram, name, 0, value, "", tags)
 }
 
 // DistributionWith is [Client.Distribution] with typed tags.
 func (c *Client) DistributionWith(name string, value float64, tags ...Tag) error {
-	var room typedRoom
-	return c.Distribution(name, value, room.strings(tags), 1)
+	return c.typed(kindDistribution, name, 0, value, "", tags)
 }
 
 // TimingWith is [Client.Timing] with typed tags.
 func (c *Client) TimingWith(name string, value time.Duration, tags ...Tag) error {
-	var room typedRoom
-	return c.Timing(name, value, room.strings(tags), 1)
+	return c.typed(kindTiming, name, 0, milliseconds(value), "", tags)
 }
 
 // SetWith is [Client.Set] with typed tags.
 func (c *Client) SetWith(name string, value string, tags ...Tag) error {
-	var room typedRoom
-	return c.Set(name, value, room.strings(tags), 1)
+	return c.typed(kindSet, name, 0, 0, value, tags)
 }

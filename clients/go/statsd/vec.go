@@ -2,7 +2,6 @@ package statsd
 
 import (
 	"fmt"
-	"hash/maphash"
 	"math/bits"
 	"sync"
 	"sync/atomic"
@@ -82,9 +81,9 @@ func (v *vec[H]) with(values []string) *H {
 }
 
 func (v *vec[H]) find(values []string) *vecEntry[H] {
-	var hash uint64
+	hash := hashSeed
 	for _, s := range values {
-		hash = bits.RotateLeft64(hash, 23)*golden ^ maphash.String(hashSeed, s)
+		hash = hashText(hash, s)
 	}
 	if e := v.table.Load().find(hash, values); e != nil {
 		return e

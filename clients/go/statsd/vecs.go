@@ -1,10 +1,13 @@
 package statsd
 
+import "strings"
+
 // CounterVec is a family of counters that differ in the values of labels.
 type CounterVec struct{ vec *vec[Counter] }
 
 // NewCounterVec returns the family of counters with this name whose tags are LABEL:VALUE for these labels. Make it once and keep it.
 func (c *Client) NewCounterVec(name string, labels ...string) *CounterVec {
+	name = strings.Clone(name)
 	return &CounterVec{newVec(c, labels, func(tags []string) (*Counter, *handle) {
 		h := c.NewCounter(name, tags...)
 		if h == nil {
@@ -22,6 +25,7 @@ type FloatCounterVec struct{ vec *vec[FloatCounter] }
 
 // NewFloatCounterVec returns the family of float counters with this name whose tags are LABEL:VALUE for these labels. Make it once and keep it.
 func (c *Client) NewFloatCounterVec(name string, labels ...string) *FloatCounterVec {
+	name = strings.Clone(name)
 	return &FloatCounterVec{newVec(c, labels, func(tags []string) (*FloatCounter, *handle) {
 		h := c.NewFloatCounter(name, tags...)
 		if h == nil {
@@ -39,6 +43,7 @@ type GaugeVec struct{ vec *vec[GaugeHandle] }
 
 // NewGaugeVec returns the family of gauges with this name whose tags are LABEL:VALUE for these labels. Make it once and keep it.
 func (c *Client) NewGaugeVec(name string, labels ...string) *GaugeVec {
+	name = strings.Clone(name)
 	return &GaugeVec{newVec(c, labels, func(tags []string) (*GaugeHandle, *handle) {
 		h := c.NewGauge(name, tags...)
 		if h == nil {
@@ -56,6 +61,7 @@ type HistogramVec struct{ vec *vec[HistogramHandle] }
 
 // NewHistogramVec returns the family of histograms with this name whose tags are LABEL:VALUE for these labels. Make it once and keep it.
 func (c *Client) NewHistogramVec(name string, labels ...string) *HistogramVec {
+	name = strings.Clone(name)
 	return &HistogramVec{newVec(c, labels, func(tags []string) (*HistogramHandle, *handle) {
 		h := c.NewHistogram(name, tags...)
 		if h == nil {
@@ -73,6 +79,7 @@ type DistributionVec struct{ vec *vec[DistributionHandle] }
 
 // NewDistributionVec returns the family of distributions with this name whose tags are LABEL:VALUE for these labels. Make it once and keep it.
 func (c *Client) NewDistributionVec(name string, labels ...string) *DistributionVec {
+	name = strings.Clone(name)
 	return &DistributionVec{newVec(c, labels, func(tags []string) (*DistributionHandle, *handle) {
 		h := c.NewDistribution(name, tags...)
 		if h == nil {
@@ -90,6 +97,7 @@ type TimingVec struct{ vec *vec[TimingHandle] }
 
 // NewTimingVec returns the family of timings with this name whose tags are LABEL:VALUE for these labels. Make it once and keep it.
 func (c *Client) NewTimingVec(name string, labels ...string) *TimingVec {
+	name = strings.Clone(name)
 	return &TimingVec{newVec(c, labels, func(tags []string) (*TimingHandle, *handle) {
 		h := c.NewTiming(name, tags...)
 		if h == nil {
@@ -107,6 +115,7 @@ type SetVec struct{ vec *vec[SetHandle] }
 
 // NewSetVec returns the family of sets with this name whose tags are LABEL:VALUE for these labels. Make it once and keep it.
 func (c *Client) NewSetVec(name string, labels ...string) *SetVec {
+	name = strings.Clone(name)
 	return &SetVec{newVec(c, labels, func(tags []string) (*SetHandle, *handle) {
 		h := c.NewSet(name, tags...)
 		if h == nil {
