@@ -266,8 +266,13 @@ func appendEvent(b []byte, e *Event) []byte {
 	if e.AggregationKey != "" {
 		b = appendField(b, "|k:", e.AggregationKey)
 	}
-	if e.Priority != "" {
-		b = appendField(b, "|p:", string(e.Priority))
+	priority := string(e.Priority)
+	if priority == "" && strings.HasSuffix(text, "\r") {
+		// At the end of the line the agent would take it for a part of the line's end, and find the text too short.
+		priority = string(Normal)
+	}
+	if priority != "" {
+		b = appendField(b, "|p:", priority)
 	}
 	if e.SourceTypeName != "" {
 		b = appendField(b, "|s:", e.SourceTypeName)

@@ -114,10 +114,16 @@ func (w *worker) commit(b []byte) error {
 		}
 		return MessageTooLongError{}
 	}
+	// The message is copied before its packet is handed over, because from then on others may fill that packet anew.
+	next := w.out.pool.get()
+	next.buf = append(next.buf, message...)
+	next.messages = 1
 	w.send()
-	next := w.begin()
-	w.packet.buf = append(next, message...)
-	w.packet.messages++
+	w.packet = next
+	w.stale.Store(true)
+	if w.out.kick != nil {
+		w.out.kick()
+	}
 	return nil
 }
 
