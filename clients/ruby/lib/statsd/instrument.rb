@@ -1,0 +1,396 @@
+# frozen_string_literal: true
+
+require "logger"
+require "socket"
+
+# Emits metrics through {StatsD.singleton_client}, which is made from environment variables when it
+# is first used.
+#
+# @example
+#   StatsD.increment("sign_ups", tags: { plan: "free" })
+#   StatsD.measure("render") { render }
+#
+# @see StatsD::Instrument::Client what the metric methods do
+# @see StatsD::Instrument macros that instrument existing methods
+module StatsD
+  # Extend a class with this module to instrument its methods.
+  #
+  # The name of a metric may be a String, in which `::` becomes `.`, or something callable that gets
+  # the object and the arguments of the call and returns the name. Tags may be callable, too.
+  # Visibility, keyword arguments and blocks of the methods stay as they are.
+  #
+  # @example
+  #   class GoogleSearch
+  #     extend StatsD::Instrument
+  #     statsd_measure :search, "search.time"
+  #     statsd_count_success :search, "search", tag_error_class: true
+  #   end
+  module Instrument
+    # What metric methods return: frozen and truthy, and good for nothing else.
+    VOID = Class.new do
+      def inspect
+        "StatsD::Instrument::VOID"
+      end
+    end.new.freeze
+
+    class << self
+      # @api private
+      def generate_metric_name(name, callee, *args)
+        (name.respond_to?(:call) ? name.call(callee, args) : name).gsub("::", ".")
+      end
+
+      # @api private
+      def generate_tags(tags, callee, *args)
+        tags.respond_to?(:call) ? tags.call(callee, args) : tags
+      end
+
+      # @deprecated Use `Process.clock_gettime(Process::CLOCK_MONOTONIC)`.
+      # @return [Float] seconds
+      def current_timestamp
+        Process.clock_gettime(Process::CLOCK_MONOTONIC)
+      end
+
+      # @deprecated Use {Client#measure} or take the time yourself.
+      # @return [Float] seconds the block took
+      def duration
+        start = current_timestamp
+        yield
+        current_timestamp - start
+      end
+    end
+
+    # Records how long each call of the method takes, as a timing.
+    #
+    # @param method [Symbol] an instance method of this class
+    # @param name [String, #call] name of the metric
+    # @param sample_rate [Float, nil] see {Client#increment}
+    # @param tags [Hash, Array<String>, #call, nil] see {Client#increment}
+    # @param no_prefix [Boolean] see {Client#increment}
+    # @param client [Client, nil] nil: {StatsD.singleton_client} at the time of the call
+    # @return [void]
+    # @raise [ArgumentError] if there is no such method, or it is instrumented with that name already
+    def statsd_measure(method, name, **options)
+      statsd_time(:measure, method, name, **options)
+    end
+
+    # Records how long each call of the method takes, as a distribution.
+    #
+    # @param (see #statsd_measure)
+    # @return (see #statsd_measure)
+    # @raise (see #statsd_measure)
+    def statsd_distribution(method, name, **options)
+      statsd_time(:distribution, method, name, **options)
+    end
+
+    # Counts each call of the method, before it runs.
+    #
+    # @param (see #statsd_measure)
+    # @return (see #statsd_measure)
+    # @raise (see #statsd_measure)
+    def statsd_count(method, name, sample_rate: nil, tags: nil, no_prefix: false, client: nil)
+      statsd_instrument(method, name, :count) do
+        define_method(method) do |*args, &block|
+          (client || StatsD.singleton_client).increment(
+            Instrument.generate_metric_name(name, self, *args),
+            sample_rate: sample_rate, tags: Instrument.generate_tags(tags, self, *args), no_prefix: no_prefix
+          )
+          super(*args, &block)
+        end
+      end
+    end
+
+    # Counts the calls that succeed: that return something truthy, or for which the block does.
+    #
+    # @param (see #statsd_measure)
+    # @yieldparam result what the method returned
+    # @yieldreturn [Boolean] whether to count; an exception means no
+    # @return (see #statsd_measure)
+    # @raise (see #statsd_measure)
+    def statsd_count_if(method, name, sample_rate: nil, tags: nil, no_prefix: false, client: nil, &judge)
+      statsd_instrument(method, name, :count_if) do
+        define_method(method) do |*args, &block|
+          result = super(*args, &block)
+          if Instrument.successful?(result, judge)
+            (client || StatsD.singleton_client).increment(
+              Instrument.generate_metric_name(name, self, *args),
+              sample_rate: sample_rate, tags: Instrument.generate_tags(tags, self, *args), no_prefix: no_prefix
+            )
+          end
+          result
+        end
+      end
+    end
+
+    # Counts each call under the name with `.success` or `.failure` added. A call fails when it raises
+    # or returns false; a block can decide differently.
+    #
+    # @param (see #statsd_measure)
+    # @param tag_error_class [Boolean] whether failures get a tag `error_class` when the method raised
+    # @yieldparam result what the method returned
+    # @yieldreturn [Boolean] whether that is a success; an exception means no
+    # @return (see #statsd_measure)
+    # @raise (see #statsd_measure)
+    def statsd_count_success(method, name, sample_rate: nil, tags: nil, no_prefix: false, client: nil,
+                             tag_error_class: false, &judge)
+      statsd_instrument(method, name, :count_success) do
+        define_method(method) do |*args, &block|
+          # A method left by `throw` or `return` from a block has not failed.
+          outcome = "success"
+          error = nil
+          begin
+            result = super(*args, &block)
+            outcome = "failure" if Instrument.failed?(result, judge)
+            result
+          rescue StandardError => e
+            error = e
+            outcome = "failure"
+            raise
+          ensure
+            all_tags = Instrument.generate_tags(tags, self, *args)
+            all_tags = Helpers.add_tag(all_tags, :error_class, error.class.name) if tag_error_class && error
+            (client || StatsD.singleton_client).increment(
+              "#{Instrument.generate_metric_name(name, self, *args)}.#{outcome}",
+              sample_rate: sample_rate, tags: all_tags, no_prefix: no_prefix
+            )
+          end
+        end
+      end
+    end
+
+    # @!method statsd_remove_count(method, name)
+    #   Undoes the macro of the same name.
+    #   @param method [Symbol]
+    #   @param name [String, #call] as given to the macro
+    #   @return [void]
+    # @!method statsd_remove_count_if(method, name)
+    #   (see #statsd_remove_count)
+    # @!method statsd_remove_count_success(method, name)
+    #   (see #statsd_remove_count)
+    # @!method statsd_remove_measure(method, name)
+    #   (see #statsd_remove_count)
+    # @!method statsd_remove_distribution(method, name)
+    #   (see #statsd_remove_count)
+    %i[count count_if count_success measure distribution].each do |action|
+      define_method(:"statsd_remove_#{action}") do |method, name|
+        statsd_module(method, name, action).send(:remove_method, method)
+      end
+    end
+
+    # @return [Hash{Array => Module}] the modules the macros have prepended, by method, name and macro
+    # @api private
+    def statsd_instrumentations
+      if defined?(@statsd_instrumentations)
+        @statsd_instrumentations
+      elsif respond_to?(:superclass) && superclass.respond_to?(:statsd_instrumentations)
+        superclass.statsd_instrumentations
+      else
+        @statsd_instrumentations = {}
+      end
+    end
+
+    class << self
+      # @api private
+      def successful?(result, judge)
+        judge ? judge.call(result) : result
+      rescue StandardError
+        false
+      end
+
+      # @api private
+      def failed?(result, judge)
+        verdict = judge ? judge.call(result) : result
+        verdict == false
+      rescue StandardError
+        true
+      end
+    end
+
+    private
+
+    def statsd_time(action, method, name, sample_rate: nil, tags: nil, no_prefix: false, client: nil)
+      statsd_instrument(method, name, action) do
+        define_method(method) do |*args, &block|
+          (client || StatsD.singleton_client).public_send(
+            action, Instrument.generate_metric_name(name, self, *args),
+            sample_rate: sample_rate, tags: Instrument.generate_tags(tags, self, *args), no_prefix: no_prefix
+          ) { super(*args, &block) }
+        end
+      end
+    end
+
+    # Puts a wrapper into a module of its own in front of the class, so that `super` finds the method
+    # and the wrapper can be taken out again.
+    def statsd_instrument(method, name, action, &definition)
+      wrapper = statsd_module(method, name, action)
+      if wrapper.method_defined?(method) || wrapper.private_method_defined?(method)
+        raise ArgumentError, "Already instrumented #{method} for #{self.name}"
+      end
+      unless method_defined?(method) || private_method_defined?(method)
+        raise ArgumentError, "could not find method #{method} for #{self.name}"
+      end
+
+      visibility = statsd_visibility(method)
+      wrapper.module_eval(&definition)
+      wrapper.send(visibility, method)
+      wrapper.send(:ruby2_keywords, method)
+      prepend(wrapper) unless self < wrapper
+    end
+
+    def statsd_module(method, name, action)
+      key = [method, name, action]
+      statsd_instrumentations[key] || begin
+        wrapper = Module.new
+        wrapper.define_singleton_method(:inspect) { "StatsD_Instrument_#{method}_for_#{action}_with_#{name}" }
+        # A copy: the Hash may be the one of a superclass.
+        @statsd_instrumentations = statsd_instrumentations.merge(key => wrapper)
+        wrapper
+      end
+    end
+
+    def statsd_visibility(method)
+      if private_method_defined?(method) then :private
+      elsif protected_method_defined?(method) then :protected
+      else :public
+      end
+    end
+  end
+
+  class << self
+    # @return [Logger] where the library reports its own trouble
+    attr_accessor :logger
+
+    # @return [Instrument::Client] what the methods of this module are sent to
+    def singleton_client
+      @singleton_client ||= Instrument::Environment.current.client
+    end
+
+    # @param client [Instrument::Client, nil] nil: made from the environment at the next use
+    def singleton_client=(client)
+      @singleton_client = client
+      Instrument::Handles.client_changed
+    end
+
+    # @!method increment(name, value = 1, **options)
+    #   (see StatsD::Instrument::Client#increment)
+    # @!method decrement(name, value = 1, **options)
+    #   (see StatsD::Instrument::Client#decrement)
+    # @!method count(name, value, **options)
+    #   (see StatsD::Instrument::Client#count)
+    # @!method gauge(name, value, **options)
+    #   (see StatsD::Instrument::Client#gauge)
+    # @!method set(name, value, **options)
+    #   (see StatsD::Instrument::Client#set)
+    # @!method measure(name, value = nil, **options, &block)
+    #   (see StatsD::Instrument::Client#measure)
+    # @!method timing(name, value, **options)
+    #   (see StatsD::Instrument::Client#timing)
+    # @!method time(name, **options, &block)
+    #   (see StatsD::Instrument::Client#time)
+    # @!method histogram(name, value, **options)
+    #   (see StatsD::Instrument::Client#histogram)
+    # @!method distribution(name, value = nil, **options, &block)
+    #   (see StatsD::Instrument::Client#distribution)
+    # @!method distribution_time(name, **options, &block)
+    #   (see StatsD::Instrument::Client#distribution_time)
+    # @!method event(title, text, **options)
+    #   (see StatsD::Instrument::Client#event)
+    # @!method service_check(name, status, **options)
+    #   (see StatsD::Instrument::Client#service_check)
+    # The usual keywords are passed on one by one: forwarding them all as `...` costs a Hash for each
+    # call. The rare ones take a second path, so that stand-ins for a client need not know them.
+    {
+      increment: ["value = 1", %w[by pre_sampled cardinality timestamp]],
+      gauge: ["value", %w[pre_sampled cardinality timestamp]],
+      set: ["value", %w[pre_sampled cardinality]],
+      histogram: ["value", %w[pre_sampled cardinality]],
+      measure: ["value = nil", %w[pre_sampled cardinality]],
+      distribution: ["value = nil", %w[pre_sampled cardinality]]
+    }.each do |method, (value, rare)|
+      block = value == "value = nil" ? ", &block" : ""
+      usual = "name, value, sample_rate: sample_rate, tags: tags, no_prefix: no_prefix"
+      class_eval(<<~RUBY, __FILE__, __LINE__ + 1)
+        def #{method}(name, #{value}, sample_rate: nil, tags: nil, no_prefix: false,
+                      #{rare.map { |key| "#{key}: nil" }.join(", ")}#{block})
+          client = @singleton_client || singleton_client
+          if #{rare.join(" || ")}
+            client.#{method}(#{usual}, #{rare.map { |key| "#{key}: #{key}" }.join(", ")}#{block})
+          else
+            client.#{method}(#{usual}#{block})
+          end
+        end
+      RUBY
+    end
+
+    # @!method counter(name, tags: nil, sample_rate: nil, no_prefix: false)
+    #   @return [StatsD::Instrument::Handles::Counter] follows {StatsD.singleton_client}
+    # @!method gauge_handle(name, tags: nil, no_prefix: false)
+    #   @return [StatsD::Instrument::Handles::Gauge] follows {StatsD.singleton_client}
+    # @!method set_handle(name, tags: nil, sample_rate: nil, no_prefix: false)
+    #   @return [StatsD::Instrument::Handles::Set] follows {StatsD.singleton_client}
+    { counter: :Counter, gauge_handle: :Gauge, set_handle: :Set }.each do |method, handle|
+      define_method(method) { |name, **options| Instrument::Handles.const_get(handle).new(name, **options) }
+    end
+
+    # @!method timer(name, tags: nil, sample_rate: nil, no_prefix: false)
+    #   @return [StatsD::Instrument::Handles::Samples] follows {StatsD.singleton_client}
+    # @!method histogram_handle(name, tags: nil, sample_rate: nil, no_prefix: false)
+    #   @return [StatsD::Instrument::Handles::Samples] follows {StatsD.singleton_client}
+    # @!method distribution_handle(name, tags: nil, sample_rate: nil, no_prefix: false)
+    #   @return [StatsD::Instrument::Handles::Samples] follows {StatsD.singleton_client}
+    { timer: :ms, histogram_handle: :h, distribution_handle: :d }.each do |method, type|
+      define_method(method) { |name, **options| Instrument::Handles::Samples.new(type, name, **options) }
+    end
+
+    %i[decrement count timing time distribution_time event service_check].each do |method|
+      class_eval(<<~RUBY, __FILE__, __LINE__ + 1)
+        def #{method}(...)
+          singleton_client.#{method}(...)
+        end
+      RUBY
+    end
+
+    private
+
+    def extended(klass)
+      klass.statsd_instrumentations
+    end
+  end
+end
+
+require "statsd/instrument/version"
+require "statsd/instrument/wire"
+require "statsd/instrument/fork_tracker"
+require "statsd/instrument/background"
+require "statsd/instrument/identity_map"
+require "statsd/instrument/telemetry"
+require "statsd/instrument/datagram"
+require "statsd/instrument/dogstatsd_datagram"
+require "statsd/instrument/datagram_builder"
+require "statsd/instrument/statsd_datagram_builder"
+require "statsd/instrument/dogstatsd_datagram_builder"
+require "statsd/instrument/null_sink"
+require "statsd/instrument/capture_sink"
+require "statsd/instrument/log_sink"
+require "statsd/instrument/connection_behavior"
+require "statsd/instrument/host_resolver"
+require "statsd/instrument/udp_connection"
+require "statsd/instrument/uds_connection"
+require "statsd/instrument/uds_stream_connection"
+require "statsd/instrument/sink"
+require "statsd/instrument/batched_sink"
+require "statsd/instrument/template"
+require "statsd/instrument/cells"
+require "statsd/instrument/table"
+require "statsd/instrument/writers"
+require "statsd/instrument/aggregator"
+require "statsd/instrument/origin_detection"
+require "statsd/instrument/handles"
+require "statsd/instrument/client"
+require "statsd/instrument/environment"
+require "statsd/instrument/helpers"
+require "statsd/instrument/assertions"
+require "statsd/instrument/expectation"
+require "statsd/instrument/compiled_metric"
+require "statsd/instrument/matchers" if defined?(RSpec)
+require "statsd/instrument/railtie" if defined?(Rails::Railtie)
+require "statsd/instrument/strict" if ENV["STATSD_STRICT_MODE"]

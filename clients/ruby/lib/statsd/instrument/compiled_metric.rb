@@ -1,0 +1,484 @@
+# frozen_string_literal: true
+
+module StatsD
+  module Instrument
+    # Metrics as classes: name, fixed tags and the keys of varying tags are declared once, and the
+    # class gets a method with one keyword for each varying tag. Samples go to the client that is
+    # {StatsD.singleton_client} when they are recorded.
+    #
+    # @example
+    #   class CheckoutCompleted < StatsD::Instrument::CompiledMetric::Counter
+    #     define(name: "checkout.completed", static_tags: { service: "web" }, tags: { shop_id: Integer })
+    #   end
+    #
+    #   CheckoutCompleted.increment(shop_id: 42)
+    #   CheckoutCompleted.increment(3, shop_id: 42)
+    class CompiledMetric
+      # A metric class was defined twice, not at all, or on the wrong class.
+      class DefinitionError < StandardError; end
+
+      # Combinations of varying tags that a metric remembers in each thread. Further ones work, but cost
+      # as much as an ordinary call.
+      DEFAULT_MAX_TAG_COMBINATION_CACHE_SIZE = 5_000
+
+      # What the value of a varying tag may be declared as.
+      TAG_TYPES = [String, Integer, Float, Symbol, :Boolean].freeze
+      private_constant :TAG_TYPES
+
+      # The cells of one thread, in Hashes nested by the values of the varying tags.
+      # @api private
+      class Combinations
+        # @return [Thread, nil]
+        attr_reader :owner
+        # @return [Client, nil]
+        attr_reader :client
+        # @return [Hash]
+        attr_reader :root
+        # Reader of the cells: some have expired.
+        attr_accessor :sweep
+        # @return [Integer] cells
+        attr_reader :size
+
+        def initialize(owner, client, core)
+          @owner = owner
+          @client = client
+          @core = core
+          @root = {}
+          @size = 0
+          @sweep = false
+        end
+
+        # @return [Boolean] whether cells made for the client and core are kept here
+        def for?(client, core)
+          @client.equal?(client) && @core.equal?(core)
+        end
+
+        def fetch(values)
+          values.reduce(@root) { |level, value| level && level[value] }
+        end
+
+        def store(values, cell)
+          *path, last = values
+          level = path.reduce(@root) { |nested, value| nested[value] ||= {} }
+          level[last] = cell
+          @size += 1
+        end
+
+        def abandoned?
+          !@owner.alive?
+        end
+
+        def sweep_expired
+          @sweep = false
+          sweep_level(@root)
+        end
+
+        private
+
+        def sweep_level(level)
+          level.delete_if do |_, entry|
+            if entry.is_a?(Hash)
+              sweep_level(entry).empty?
+            elsif entry.expired
+              @size -= 1
+              entry.removed = true
+            end
+          end
+        end
+      end
+
+      NOBODYS = Combinations.new(nil, nil, nil)
+      private_constant :NOBODYS
+
+      class << self
+        # Declares the metric. Must be called exactly once, on a subclass of one of the metric types.
+        #
+        # @param name [String]
+        # @param static_tags [Hash, Array<String>] tags every sample has
+        # @param tags [Hash{Symbol => Class, Symbol}] keys of varying tags, and what their values are:
+        #   String, Integer, Float, Symbol or `:Boolean`; nil is allowed for all
+        # @param no_prefix [Boolean] whether to leave the client's prefix out
+        # @param sample_rate [Float, nil] nil: the default of the client
+        # @param max_cache_size [Integer] combinations of varying tags remembered in each thread
+        # @return [Class] self
+        # @raise [DefinitionError] if the class is not such a subclass or already declared
+        # @raise [ArgumentError] if a tag is declared as something else
+        def define(name:, static_tags: {}, tags: {}, no_prefix: false, sample_rate: nil,
+                   max_cache_size: DEFAULT_MAX_TAG_COMBINATION_CACHE_SIZE)
+          check_definition(tags)
+          @name = Wire.name(name).freeze
+          @static_tags = Wire.frozen_copy(static_tags)
+          @tag_keys = tags.keys.map { |key| Wire.tag(key).freeze }.freeze
+          @no_prefix = no_prefix
+          @defined_rate = sample_rate
+          @max_cache_size = max_cache_size
+          @combinations = NOBODYS
+          @tables = IdentityMap.new
+          @overflow_reported = false
+          @defined = true
+          Handles.follow(self)
+          ForkTracker.track(self)
+          tags.empty? ? define_static_method : define_dynamic_method(tags.keys)
+          self
+        end
+
+        # @return [String, nil] the name as it is sent, without the prefix; nil before {define}
+        def metric_name
+          @name
+        end
+
+        # @return [Float] the rate samples are drawn at
+        # @raise [DefinitionError] before {define}
+        def sample_rate
+          raise DefinitionError, "#{self}.sample_rate needs a call of `define` first" unless @defined
+
+          @defined_rate || StatsD.singleton_client.default_sample_rate
+        end
+
+        # @return [String] the type as it is sent
+        def type
+          raise NotImplementedError, "#{self} must implement .type"
+        end
+
+        # @return [Symbol] the method that {define} gives the class
+        def method_name
+          raise NotImplementedError, "#{self} must implement .method_name"
+        end
+
+        # @return [Numeric, nil] the value when a call names none; nil makes it a required argument
+        def default_value
+          raise NotImplementedError, "#{self} must implement .default_value"
+        end
+
+        # @return [Boolean] whether a block may be timed instead of giving a value
+        def allow_measuring_latency
+          false
+        end
+
+        # @api private
+        def unbind
+          @combinations = NOBODYS
+        end
+
+        # @api private
+        def after_fork
+          @tables.clear
+          unbind
+        end
+
+        # @api private
+        def after_daemon; end
+
+        private
+
+        def check_definition(tags)
+          if equal?(CompiledMetric) || superclass.equal?(CompiledMetric)
+            raise DefinitionError, "call `define` on a subclass of #{self}, for example " \
+                                   "`class MyMetric < #{self}; define(...); end`"
+          end
+          raise DefinitionError, "#{self} is already defined; each metric needs a class of its own" if @defined
+
+          tags.each_value do |declared|
+            next if TAG_TYPES.include?(declared)
+
+            raise ArgumentError, "a tag cannot be declared as #{declared.inspect}; " \
+                                 "use String, Integer, Float, Symbol or :Boolean"
+          end
+        end
+
+        def undefined!
+          raise DefinitionError, "#{self}.#{method_name} needs a call of `define` first"
+        end
+
+        # What the generated methods begin with, for types that can time a block.
+        def timing_source(call)
+          return "" unless allow_measuring_latency
+
+          <<~RUBY
+            if block_given?
+              __start__ = Process.clock_gettime(Process::CLOCK_MONOTONIC, :float_millisecond)
+              begin
+                return yield
+              ensure
+                __value__ = Process.clock_gettime(Process::CLOCK_MONOTONIC, :float_millisecond) - __start__
+                #{call}
+              end
+            end
+          RUBY
+        end
+
+        def define_static_method
+          @handle = new_handle
+          recorder = { c: "increment", g: "set", s: "add" }.fetch(type.to_sym, "record")
+          value = default_value.nil? ? "__value__" : "__value__ = #{default_value.inspect}"
+          instance_eval(<<~RUBY, __FILE__, __LINE__ + 1)
+            def self.#{method_name}(#{value})
+              #{timing_source("@handle.#{recorder}(__value__)")}
+              @handle.#{recorder}(__value__)
+            end
+          RUBY
+        end
+
+        def new_handle
+          options = { tags: @static_tags.empty? ? nil : @static_tags, no_prefix: @no_prefix }
+          case type
+          when "c" then Handles::Counter.new(@name, sample_rate: @defined_rate, **options)
+          when "g" then Handles::Gauge.new(@name, **options)
+          when "s" then Handles::Set.new(@name, sample_rate: @defined_rate, **options)
+          else Handles::Samples.new(type.to_sym, @name, sample_rate: @defined_rate, **options)
+          end
+        end
+
+        # The keywords are the tags. Looking a combination up costs one Hash access for each.
+        def define_dynamic_method(keys)
+          value = default_value.nil? ? "__value__" : "__value__ = #{default_value.inspect}"
+          keywords = keys.map { |key| "#{key}:" }.join(", ")
+          locals = keys.each_index.map { |index| "__tag#{index}__" }
+          # A keyword may be a reserved word, which only the binding can read.
+          reads = keys.zip(locals).map do |key, local|
+            readable = key.match?(/\A[a-z_][A-Za-z0-9_]*\z/) && !RESERVED_WORDS.include?(key.to_s)
+            "#{local} = #{readable ? key : "binding.local_variable_get(:#{key})"}"
+          end
+          *path, last = locals
+          lookup = path.map { |local| "__node__ = __node__[#{local}] if __node__" }
+          lookup << "__node__ = __node__[#{last}] if __node__"
+          record = type == "c" ? "__value__ == 1 ? __node__.ones += 1 : " : ""
+          instance_eval(<<~RUBY, __FILE__, __LINE__ + 1)
+            def self.#{method_name}(#{value}, #{keywords})
+              #{reads.join("; ")}
+              #{timing_source("record_combination(__value__, [#{locals.join(", ")}])")}
+              __combinations__ = @combinations
+              if __combinations__.owner.equal?(Thread.current)
+                __node__ = __combinations__.root
+                #{lookup.join("\n    ")}
+                if __node__
+                  #{record}(__node__.put(__value__) || refuse(__value__))
+                  return VOID
+                end
+              end
+              record_combination(__value__, [#{locals.join(", ")}])
+            end
+          RUBY
+        end
+
+        RESERVED_WORDS = %w[
+          __ENCODING__ __LINE__ __FILE__ BEGIN END alias and begin break case class def defined? do else elsif end
+          ensure false for if in module next nil not or redo rescue retry return self super then true undef unless
+          until when while yield
+        ].freeze
+        private_constant :RESERVED_WORDS
+
+        def refuse(value)
+          StatsD.singleton_client.refuse(@name, value)
+        end
+
+        # Everything the fast path does not cover.
+        def record_combination(value, tag_values)
+          client = StatsD.singleton_client
+          gauge = type == "g"
+          return VOID unless gauge || client.counts?(@defined_rate)
+
+          core = client.aggregating_core
+          cell = combination_cell(client, core, tag_values) if core
+          return cell.put(value) ? VOID : refuse(value) if cell
+
+          client.public_send(CLIENT_METHODS.fetch(type), @name, value,
+                             tags: all_tags(tag_values), sample_rate: @defined_rate,
+                             no_prefix: @no_prefix, pre_sampled: true)
+        end
+
+        CLIENT_METHODS = { "c" => :increment, "g" => :gauge, "ms" => :measure, "h" => :histogram,
+                           "d" => :distribution, "s" => :set }.freeze
+        private_constant :CLIENT_METHODS
+
+        def all_tags(tag_values)
+          tags = Wire.tag_list(@static_tags)
+          @tag_keys.each_with_index { |key, index| tags << "#{key}:#{tag_values[index]}" }
+          tags
+        end
+
+        def combination_cell(client, core, tag_values)
+          combinations = current_combinations(client, core)
+          cell = combinations.fetch(tag_values)
+          return cell if cell
+
+          combinations.sweep_expired if combinations.sweep
+          if combinations.size >= @max_cache_size
+            report_overflow
+            return
+          end
+          # Two NaNs are never equal, so each would look new.
+          return if core.full? || tag_values.any? { |value| value.is_a?(Float) && value.nan? }
+
+          rate = type == "g" ? nil : client.resolve_rate(@defined_rate)
+          template = client.template(type.to_sym, @name, all_tags(tag_values),
+                                     sample_rate: rate, no_prefix: @no_prefix, sorted: true)
+          return unless template
+
+          cell = client.new_cell(template, combinations)
+          combinations.store(tag_values, cell)
+          core.announce(cell)
+          cell
+        end
+
+        def current_combinations(client, core)
+          thread = Thread.current
+          combinations = @tables[thread]
+          unless combinations&.for?(client, core)
+            combinations = @tables[thread] = Combinations.new(thread, client, core)
+            client.bind(self)
+          end
+          # Calls that are sampled must draw each time.
+          @combinations = combinations if type == "g" || client.resolve_rate(@defined_rate).nil?
+          combinations
+        end
+
+        def report_overflow
+          return if @overflow_reported
+
+          @overflow_reported = true
+          StatsD.increment("statsd_instrument.compiled_metric.cache_exceeded_total",
+                           tags: { metric_name: @name, max_size: @max_cache_size })
+        end
+      end
+
+      # A counter: `increment(value = 1, **tags)`.
+      class Counter < CompiledMetric
+        class << self
+          def type
+            "c"
+          end
+
+          def method_name
+            :increment
+          end
+
+          def default_value
+            1
+          end
+
+          def increment(_value = 1, **_tags)
+            undefined!
+          end
+        end
+      end
+
+      # A gauge: `gauge(value, **tags)`.
+      class Gauge < CompiledMetric
+        class << self
+          def type
+            "g"
+          end
+
+          def method_name
+            :gauge
+          end
+
+          def default_value
+            nil
+          end
+
+          def gauge(_value = nil, **_tags)
+            undefined!
+          end
+        end
+      end
+
+      # A distribution: `distribution(value, **tags)` or `distribution(**tags) { work }`.
+      class Distribution < CompiledMetric
+        class << self
+          def type
+            "d"
+          end
+
+          def method_name
+            :distribution
+          end
+
+          def default_value
+            0
+          end
+
+          def allow_measuring_latency
+            true
+          end
+
+          def distribution(_value = 0, **_tags)
+            undefined!
+          end
+        end
+      end
+
+      # A histogram: `histogram(value, **tags)` or `histogram(**tags) { work }`.
+      class Histogram < CompiledMetric
+        class << self
+          def type
+            "h"
+          end
+
+          def method_name
+            :histogram
+          end
+
+          def default_value
+            0
+          end
+
+          def allow_measuring_latency
+            true
+          end
+
+          def histogram(_value = 0, **_tags)
+            undefined!
+          end
+        end
+      end
+
+      # A timing in milliseconds: `measure(value, **tags)` or `measure(**tags) { work }`.
+      class Timing < CompiledMetric
+        class << self
+          def type
+            "ms"
+          end
+
+          def method_name
+            :measure
+          end
+
+          def default_value
+            0
+          end
+
+          def allow_measuring_latency
+            true
+          end
+
+          def measure(_value = 0, **_tags)
+            undefined!
+          end
+        end
+      end
+
+      # A set: `set(value, **tags)`.
+      class Set < CompiledMetric
+        class << self
+          def type
+            "s"
+          end
+
+          def method_name
+            :set
+          end
+
+          def default_value
+            nil
+          end
+
+          def set(_value = nil, **_tags)
+            undefined!
+          end
+        end
+      end
+    end
+  end
+end

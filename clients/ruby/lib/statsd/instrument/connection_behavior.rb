@@ -1,0 +1,86 @@
+# frozen_string_literal: true
+
+module StatsD
+  module Instrument
+    # What the connections have in common: a socket opened at the first send, a write that gives up
+    # after a while, and packets that are never longer than agreed.
+    #
+    # A connection belongs to one thread. {Sink} makes one for each thread that sends.
+    module ConnectionBehavior
+      # Seconds a full Unix socket may keep the sending thread waiting.
+      DEFAULT_WRITE_TIMEOUT = 1.0
+
+      # @return [Integer] bytes in the longest packet
+      attr_reader :max_packet_size
+
+      # @return [void]
+      def close
+        @socket&.close
+      rescue IOError, SystemCallError => e
+        StatsD.logger.debug do
+          "[#{self.class.name}] closing the socket failed: #{e.class}: #{e.message}"
+        end
+      ensure
+        @socket = nil
+      end
+
+      # Forgets the socket without touching it: after a fork it belongs to the parent.
+      # @return [void]
+      # @api private
+      def abandon
+        @socket = nil
+      end
+
+      # @return [Integer] bytes the kernel accepts in one packet; opens the socket
+      def send_buffer_size
+        socket.getsockopt(Socket::SOL_SOCKET, Socket::SO_SNDBUF).int
+      end
+
+      # @return [Symbol] name of the transport, as used in metric names
+      def type
+        raise NotImplementedError, "#{self.class} must implement #type"
+      end
+
+      # @return [ConnectionBehavior] an unconnected connection to the same place, for another thread
+      # @api private
+      def for_another_thread
+        copy = dup
+        copy.abandon
+        copy
+      end
+
+      private
+
+      def raise_send_buffer(socket)
+        return socket if socket.getsockopt(Socket::SOL_SOCKET, Socket::SO_SNDBUF).int >= @max_packet_size
+
+        socket.setsockopt(Socket::SOL_SOCKET, Socket::SO_SNDBUF, @max_packet_size)
+        allowed = socket.getsockopt(Socket::SOL_SOCKET, Socket::SO_SNDBUF).int
+        if allowed < @max_packet_size
+          StatsD.logger.warn do
+            "[#{self.class.name}] packets may be #{@max_packet_size} bytes long, " \
+              "but this system allows a send buffer of #{allowed} bytes"
+          end
+        end
+        socket
+      end
+
+      # Writes all bytes or raises. A server that does not read gets {DEFAULT_WRITE_TIMEOUT} seconds.
+      def write_within_timeout(socket, bytes)
+        deadline = nil
+        until bytes.empty?
+          written = socket.sendmsg_nonblock(bytes, Socket::MSG_NOSIGNAL, exception: false)
+          if written == :wait_writable
+            deadline ||= Process.clock_gettime(Process::CLOCK_MONOTONIC) + @write_timeout
+            left = deadline - Process.clock_gettime(Process::CLOCK_MONOTONIC)
+            raise Errno::ETIMEDOUT, "server does not read" if left <= 0 || !socket.wait_writable(left)
+          else
+            return if written == bytes.bytesize
+
+            bytes = bytes.byteslice(written..)
+          end
+        end
+      end
+    end
+  end
+end

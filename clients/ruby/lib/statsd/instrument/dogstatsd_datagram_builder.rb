@@ -1,0 +1,73 @@
+# frozen_string_literal: true
+
+module StatsD
+  module Instrument
+    # Messages for a DogStatsD server: tags, histograms, distributions, events and service checks.
+    class DogStatsDDatagramBuilder < DatagramBuilder
+      unsupported_datagram_types :kv
+
+      SERVICE_CHECK_STATUSES = { ok: 0, warning: 1, critical: 2, unknown: 3 }.freeze
+      private_constant :SERVICE_CHECK_STATUSES
+
+      class << self
+        def datagram_class
+          DogStatsDDatagram
+        end
+      end
+
+      def latency_metric_type
+        :d
+      end
+
+      # @param title [String] the client's prefix is written before it
+      # @param text [String] may span several lines
+      # @param timestamp [Time, Integer, nil] when it happened; nil means on arrival
+      # @param hostname [String, nil]
+      # @param aggregation_key [String, nil] events with the same key are shown together
+      # @param priority [String, nil] `"normal"` or `"low"`
+      # @param source_type_name [String, nil]
+      # @param alert_type [String, nil] `"error"`, `"warning"`, `"info"` or `"success"`
+      # @param tags [Hash, Array<String>, String, nil]
+      # @return [String] an event message; its two lengths count bytes, as servers expect
+      def _e(title, text, timestamp: nil, hostname: nil, aggregation_key: nil, priority: nil,
+             source_type_name: nil, alert_type: nil, tags: nil)
+        title = Wire.escape_newlines("#{@prefix}#{title}")
+        text = Wire.escape_newlines(text)
+
+        datagram = +"_e{#{title.bytesize},#{text.bytesize}}:#{title}|#{text}"
+        append_fields(datagram,
+                      "h" => hostname, "d" => timestamp&.to_i, "k" => aggregation_key,
+                      "p" => priority, "s" => source_type_name, "t" => alert_type)
+        append_tags(datagram, tags)
+        datagram << @fields if @fields
+        datagram
+      end
+
+      # @param name [String] name of the check
+      # @param status [Symbol, String, Integer] `:ok`, `:warning`, `:critical`, `:unknown` or 0 to 3
+      # @param timestamp [Time, Integer, nil] when the check ran; nil means on arrival
+      # @param hostname [String, nil]
+      # @param tags [Hash, Array<String>, String, nil]
+      # @param message [String, nil] may span several lines
+      # @return [String] a service check message
+      # @raise [KeyError] if the status is none of those listed
+      def _sc(name, status, timestamp: nil, hostname: nil, tags: nil, message: nil)
+        number = status.is_a?(Integer) ? status : SERVICE_CHECK_STATUSES.fetch(status.to_sym)
+
+        datagram = +"_sc|#{@prefix}#{Wire.name(name)}|#{number}"
+        append_fields(datagram, "h" => hostname, "d" => timestamp&.to_i)
+        append_tags(datagram, tags)
+        datagram << @fields if @fields
+        # The message comes last; "m:" inside it is escaped so that nobody can forge a field.
+        datagram << "|m:#{Wire.escape_newlines(message).delete("|").gsub("m:", "m\\:")}" if message
+        datagram
+      end
+
+      private
+
+      def append_fields(datagram, fields)
+        fields.each { |key, value| datagram << "|#{key}:#{Wire.field(value)}" unless value.nil? }
+      end
+    end
+  end
+end

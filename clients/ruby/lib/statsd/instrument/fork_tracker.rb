@@ -1,0 +1,48 @@
+# frozen_string_literal: true
+
+module StatsD
+  module Instrument
+    # Tells long-lived objects that the process forked, so that a child neither resends what its
+    # parent had buffered nor waits for threads that stayed behind. Metric calls themselves never
+    # look at the process id.
+    # @api private
+    module ForkTracker
+      @tracked = ObjectSpace::WeakMap.new
+
+      class << self
+        # @param object [#after_fork, #after_daemon] kept alive by others
+        def track(object)
+          @tracked[object] = true
+        end
+
+        # In the child of a fork: everything buffered belongs to the parent.
+        def after_fork
+          @tracked.keys.each(&:after_fork)
+        end
+
+        # In a process that became a daemon: the parent is gone without sending anything, so what is
+        # buffered is still ours, but the threads are gone.
+        def after_daemon
+          @tracked.keys.each(&:after_daemon)
+        end
+      end
+
+      # Every way of forking in Ruby ends here, `Process.daemon` excepted.
+      module Hook
+        def _fork
+          pid = super
+          ForkTracker.after_fork if pid.zero?
+          pid
+        end
+
+        def daemon(...)
+          result = super
+          ForkTracker.after_daemon
+          result
+        end
+      end
+
+      Process.singleton_class.prepend(Hook) if Process.respond_to?(:_fork)
+    end
+  end
+end

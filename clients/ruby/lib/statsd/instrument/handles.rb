@@ -1,0 +1,319 @@
+# frozen_string_literal: true
+
+module StatsD
+  module Instrument
+    # Metrics bound to one context: name and tags are looked up when the handle is made, so that
+    # recording is a few instructions. Make a handle once, keep it in a constant, share it freely.
+    #
+    # A handle made with `StatsD.counter` and its siblings follows {StatsD.singleton_client}; one made
+    # with {Client#counter} stays with its client.
+    #
+    # @example
+    #   SIGN_UPS = StatsD.counter("sign_ups", tags: { plan: "free" })
+    #   SIGN_UPS.increment
+    module Handles
+      @following = ObjectSpace::WeakMap.new
+
+      class << self
+        # @api private
+        def follow(handle)
+          @following[handle] = true
+        end
+
+        # The singleton client is another one now.
+        # @api private
+        def client_changed
+          @following.keys.each(&:unbind)
+        end
+      end
+
+      # What handles of all types have in common. A handle is itself the cell of the first thread
+      # that uses it; other threads use cells in their tables. The owner is unset whenever something
+      # changes that the fast path does not look at: the client, capturing, a fork.
+      module Binding
+        # @return [String]
+        attr_reader :name
+        # @return [Hash, Array<String>, String, nil]
+        attr_reader :tags
+
+        # @api private
+        def bind_to(name, tags, sample_rate, no_prefix, client)
+          @name = name
+          @tags = tags.nil? ? nil : Wire.frozen_copy(tags)
+          @sample_rate = sample_rate
+          @no_prefix = no_prefix
+          @client = client
+          forget_binding
+          Handles.follow(self) if client.nil?
+          ForkTracker.track(self)
+        end
+
+        # @return [Client] where samples go
+        def client
+          @client || StatsD.singleton_client
+        end
+
+        # @api private
+        def unbind
+          @owner = nil
+        end
+
+        # @api private
+        def after_fork
+          reset_cell
+          forget_binding
+        end
+
+        # @api private
+        def after_daemon; end
+
+        private
+
+        def forget_binding
+          @owner = nil
+          @home = nil
+          @bound_client = nil
+          @core = nil
+          @direct = nil
+          @binding_lock = Mutex.new
+        end
+
+        # Everything the fast path does not cover.
+        def deliver(value)
+          client = self.client
+          return VOID unless type == :g || client.counts?(@sample_rate)
+
+          core = client.aggregating_core
+          cell = cell_for(client, core) if core
+          return client.emit_value(direct_template(client), value) unless cell
+
+          (cell.equal?(self) ? put(value) : cell.put(value)) ? VOID : client.refuse(@name, value)
+        end
+
+        def cell_for(client, core)
+          thread = Thread.current
+          if client.equal?(@bound_client) && core.equal?(@core)
+            return other_cell(client, core) unless thread.equal?(@home)
+
+            # Calls that are sampled must draw each time.
+            @owner = thread if client.resolve_rate(@sample_rate).nil? || type == :g
+            return self
+          end
+          move_in(client, core, thread) ? self : other_cell(client, core)
+        end
+
+        # Makes the calling thread the owner of the handle's own cell.
+        # @return [Boolean] false when another thread is just doing so, or there is no room
+        def move_in(client, core, thread)
+          return false if core.full? || !@binding_lock.try_lock
+
+          begin
+            return false if client.equal?(@bound_client) && core.equal?(@core)
+
+            template = aggregated_template(client) or return false
+            @core&.settle(self)
+            @template = template
+            @home = thread
+            @core = core
+            @bound_client = client
+            client.bind(self)
+            core.announce(self)
+            true
+          ensure
+            @binding_lock.unlock
+          end
+        rescue ThreadError
+          # A signal handler may not lock.
+          false
+        end
+
+        def other_cell(client, core)
+          table = client.current_table
+          cell = table.handles[self]
+          return cell if cell
+
+          table.sweep_expired if table.sweep
+          if core.full?
+            client.telemetry.count(:overflowed)
+            return
+          end
+          template = aggregated_template(client) or return
+          client.bind(self)
+          cell = table.handles[self] = client.new_cell(template, table)
+          core.announce(cell)
+          cell
+        end
+
+        def aggregated_template(client)
+          rate = type == :g ? nil : client.resolve_rate(@sample_rate)
+          client.template(type, @name, @tags, sample_rate: rate, no_prefix: @no_prefix, sorted: true)
+        end
+
+        def direct_template(client)
+          kept_client, template = @direct
+          return template if client.equal?(kept_client)
+
+          template = client.template(
+            type, @name, @tags, sample_rate: client.resolve_rate(@sample_rate), no_prefix: @no_prefix
+          )
+          @direct = [client, template].freeze
+          template
+        end
+      end
+
+      # Counts.
+      class Counter < CounterCell
+        include Binding
+
+        # @param name (see Client#increment)
+        # @param tags (see Client#increment)
+        # @param sample_rate (see Client#increment)
+        # @param no_prefix (see Client#increment)
+        # @param client [Client, nil] nil follows {StatsD.singleton_client}
+        def initialize(name, tags: nil, sample_rate: nil, no_prefix: false, client: nil)
+          super(nil, nil)
+          bind_to(name, tags, sample_rate, no_prefix, client)
+        end
+
+        # @param value [Integer, Float] how much to add
+        # @return [Object] {VOID}
+        def increment(value = 1)
+          if value == 1 && @owner.equal?(Thread.current)
+            @ones += 1
+            VOID
+          else
+            deliver(value)
+          end
+        end
+
+        # @param value [Integer, Float] how much to subtract
+        # @return [Object] {VOID}
+        def decrement(value = 1)
+          deliver(-value)
+        end
+
+        # @return [Symbol]
+        def type
+          :c
+        end
+
+        private
+
+        def reset_cell
+          @ones = @sum = @hits = @taken_sum = @taken_hits = 0
+        end
+      end
+
+      # Records the current value of something.
+      class Gauge < GaugeCell
+        include Binding
+
+        # @param (see Counter#initialize)
+        def initialize(name, tags: nil, no_prefix: false, client: nil)
+          super(nil, nil)
+          bind_to(name, tags, nil, no_prefix, client)
+        end
+
+        # @param value [Numeric] a finite number
+        # @return [Object] {VOID}
+        def set(value)
+          if @owner.equal?(Thread.current)
+            put(value) ? VOID : client.refuse(@name, value)
+          else
+            deliver(value)
+          end
+        end
+
+        # @return [Symbol]
+        def type
+          :g
+        end
+
+        private
+
+        def reset_cell
+          @value = nil
+          @stamp = @hits = @taken_hits = 0
+        end
+      end
+
+      # Records samples of a timing, histogram or distribution.
+      class Samples < SampleCell
+        include Binding
+
+        # @return [Symbol] `:ms`, `:h` or `:d`
+        attr_reader :type
+
+        # @param type [Symbol] `:ms`, `:h` or `:d`
+        # @param (see Counter#initialize)
+        def initialize(type, name, tags: nil, sample_rate: nil, no_prefix: false, client: nil)
+          @type = type
+          super(nil, nil, nil)
+          bind_to(name, tags, sample_rate, no_prefix, client)
+        end
+
+        # @param value [Numeric] a finite number; milliseconds for a timing
+        # @return [Object] {VOID}
+        def record(value)
+          if @owner.equal?(Thread.current)
+            put(value) ? VOID : client.refuse(@name, value)
+          else
+            deliver(value)
+          end
+        end
+
+        # Records how long the block takes, in milliseconds.
+        # @return what the block returns
+        def time
+          start = Process.clock_gettime(Process::CLOCK_MONOTONIC, :float_millisecond)
+          begin
+            yield
+          ensure
+            record(Process.clock_gettime(Process::CLOCK_MONOTONIC, :float_millisecond) - start)
+          end
+        end
+        alias measure time
+
+        private
+
+        def reset_cell
+          reset_queue
+        end
+      end
+
+      # Counts distinct values.
+      class Set < SetCell
+        include Binding
+
+        # @param (see Counter#initialize)
+        def initialize(name, tags: nil, sample_rate: nil, no_prefix: false, client: nil)
+          super(nil, nil, nil)
+          bind_to(name, tags, sample_rate, no_prefix, client)
+        end
+
+        # @param value [#to_s] the member to count
+        # @return [Object] {VOID}
+        def add(value)
+          if @owner.equal?(Thread.current)
+            put(value) ? VOID : client.refuse(@name, value)
+          else
+            deliver(value)
+          end
+        end
+
+        # @return [Symbol]
+        def type
+          :s
+        end
+
+        private
+
+        def reset_cell
+          reset_queue
+          @round = @seen_round = 0
+          @seen = {}
+        end
+      end
+    end
+  end
+end

@@ -1,0 +1,71 @@
+# frozen_string_literal: true
+
+module StatsD
+  module Instrument
+    # Looks a host name up and keeps it fresh. The first lookup happens when the first packet is sent;
+    # later ones run in a thread of their own, so that no packet waits for DNS again. While a lookup
+    # fails, the last address that worked is kept.
+    #
+    # Shared by all connections to the same server.
+    # @api private
+    class HostResolver
+      # Seconds after which an address is looked up again; 0 turns it off.
+      DEFAULT_REFRESH_INTERVAL = 60.0
+
+      def initialize(host, port, refresh_interval: DEFAULT_REFRESH_INTERVAL, lookup: nil)
+        @host = host
+        @port = port
+        @refresh_interval = refresh_interval
+        @lookup = lookup || ->(name, number) { Addrinfo.udp(name, number) }
+        @address = nil
+        @due = nil
+        @refresh = nil
+      end
+
+      # @return [Addrinfo] the current address
+      # @raise [SocketError] if the host was never found
+      def address
+        return @address || resolve unless @due && now >= @due
+
+        refresh
+        @address
+      end
+
+      # @return [Boolean] whether the address may change
+      def refreshing?
+        @refresh_interval.positive? && !literal?
+      end
+
+      private
+
+      def resolve
+        @address = @lookup.call(@host, @port)
+        @due = now + @refresh_interval if refreshing?
+        @address
+      end
+
+      def refresh
+        return if @refresh&.alive?
+
+        @due = now + @refresh_interval
+        @refresh = Background.start("statsd-dns") do
+          resolve
+        rescue SocketError, SystemCallError => e
+          StatsD.logger.warn do
+            "[#{self.class.name}] looking up #{@host} failed, keeping #{@address.ip_address}: #{e.message}"
+          end
+        end
+      end
+
+      def literal?
+        return @literal unless @literal.nil?
+
+        @literal = @host.match?(/\A[\d.]+\z/) || @host.include?(":")
+      end
+
+      def now
+        Process.clock_gettime(Process::CLOCK_MONOTONIC)
+      end
+    end
+  end
+end

@@ -1,0 +1,188 @@
+# frozen_string_literal: true
+
+module StatsD
+  module Instrument
+    # Sends each message at once, from the calling thread, as a packet of its own.
+    #
+    # Every thread has its own connection. After a socket error the connection is opened again and
+    # the packet tried once more; then it is dropped, counted and logged.
+    class Sink
+      class << self
+        # @param addr [String] `host:port`, `udp://host:port`, `unixgram:///path`, `unix:///path`
+        #   (stream) or the file name of a datagram socket
+        # @return [Sink]
+        def for_addr(addr, **options)
+          new(connection_for(addr, **options))
+        end
+
+        # @api private
+        def connection_for(addr, **options)
+          case addr
+          when %r{\Aunix(?:stream)?://} then UdsStreamConnection.new(addr.sub(%r{\A\w+://}, ""), **options)
+          when %r{\Aunixgram://} then UdsConnection.new(addr.sub("unixgram://", ""), **options)
+          when %r{\Audp://} then UdpConnection.new(*host_and_port(addr.sub("udp://", "")), **options)
+          when %r{\A/} then UdsConnection.new(addr, **options)
+          when /:/ then UdpConnection.new(*host_and_port(addr), **options)
+          else UdsConnection.new(addr, **options)
+          end
+        end
+
+        # @return [Array(String, Integer)]
+        # @raise [ArgumentError] if the port is not a number
+        # @api private
+        def host_and_port(text, default_port: 8125)
+          found = /\A\[(?<host>[^\]]+)\](?::(?<port>.*))?\z/.match(text) ||
+                  /\A(?<host>[^:]*)(?::(?<port>.*))?\z/.match(text)
+          raise ArgumentError, "not an address: #{text.inspect}; expected host:port or [ipv6]:port" unless found
+
+          port = found[:port].nil? ? default_port : Integer(found[:port], 10, exception: false)
+          unless port&.between?(1, 65_535)
+            raise ArgumentError, "not a port in address #{text.inspect}: expected a number from 1 to 65535"
+          end
+
+          [found[:host].empty? ? "localhost" : found[:host], port]
+        end
+      end
+
+      # Seconds between two log lines about dropped packets.
+      DROP_LOG_INTERVAL = 10.0
+      private_constant :DROP_LOG_INTERVAL
+
+      # @return [Telemetry] what was sent and dropped
+      attr_reader :telemetry
+
+      # @param connection [#send_datagram, #close] the connection of the calling thread
+      def initialize(connection = nil)
+        @prototype = connection
+        @connections = IdentityMap.new
+        @connections[Thread.current] = connection if connection
+        @telemetry = Telemetry.new
+        @next_drop_log = 0
+        ForkTracker.track(self)
+      end
+
+      # @param sample_rate [Float] 0.0 to 1.0
+      # @return [Boolean] whether to send a metric with that rate this time
+      def sample?(sample_rate)
+        sample_rate == 1.0 || rand < sample_rate
+      end
+
+      # @param datagram [String] a message, or several joined by newlines
+      # @return [self]
+      def <<(datagram)
+        return drop_oversize(datagram) if max_packet_size && datagram.bytesize > max_packet_size
+
+        count_accepted(datagram)
+        send_packet(datagram)
+        self
+      end
+
+      # @param blocking [Boolean] makes no difference: nothing is ever held back
+      # @return [void]
+      def flush(blocking: false); end
+
+      # @return [Integer, nil] bytes in the longest packet; nil when the connection does not say
+      def max_packet_size
+        return @max_packet_size if defined?(@max_packet_size)
+
+        @max_packet_size = @prototype.respond_to?(:max_packet_size) ? @prototype.max_packet_size : nil
+      end
+
+      # @return [#send_datagram] the connection of the calling thread
+      def connection
+        thread = Thread.current
+        @connections[thread] || (@connections[thread] = new_connection)
+      end
+
+      # @return [String] class name of the connection
+      def connection_type
+        connection.class.name
+      end
+
+      # @return [String, nil]
+      def host
+        connection.host
+      end
+
+      # @return [Integer, nil]
+      def port
+        connection.port
+      end
+
+      # Sends one packet, whatever its length.
+      # @param packet [String]
+      # @return [Boolean] whether it was sent
+      # @api private
+      def send_packet(packet)
+        attempts = 0
+        begin
+          attempts += 1
+          connection.send_datagram(packet)
+          @telemetry.sent(packet.bytesize)
+          true
+        rescue SocketError, IOError, SystemCallError => e
+          StatsD.logger.debug do
+            "[#{self.class.name}] [#{connection.class.name}] " \
+              "Resetting connection because of #{e.class}: #{e.message}"
+          end
+          invalidate_connection
+          # A server that does not read will not read faster for being asked twice.
+          retry if attempts == 1 && !e.is_a?(Errno::ETIMEDOUT)
+          drop(packet, e)
+          false
+        end
+      end
+
+      # @api private
+      def after_fork
+        @telemetry.after_fork
+        # The sockets are shared with the parent: closing them here is harmless, using them is not.
+        @prototype.abandon if @prototype.respond_to?(:abandon)
+        @connections.clear
+      end
+
+      # @api private
+      def after_daemon; end
+
+      private
+
+      def new_connection
+        @prototype.respond_to?(:for_another_thread) ? @prototype.for_another_thread : @prototype
+      end
+
+      def invalidate_connection
+        connection&.close
+      end
+
+      def count_accepted(datagram)
+        if datagram.start_with?("_e{")
+          @telemetry.accepted(1, 1)
+        elsif datagram.start_with?("_sc|")
+          @telemetry.accepted(1, 0, 1)
+        else
+          @telemetry.accepted(1)
+        end
+      end
+
+      def drop(packet, error)
+        @telemetry.dropped(:writer, packet.bytesize)
+        log_drop { "a packet of #{packet.bytesize} bytes was dropped: #{error.class}: #{error.message}" }
+      end
+
+      def drop_oversize(datagram)
+        @telemetry.count(:dropped_oversize)
+        log_drop { "a message of #{datagram.bytesize} bytes was dropped: packets end at #{max_packet_size} bytes" }
+        self
+      end
+
+      # Drops come in bursts; the counters have all of them, the log the first of each interval.
+      def log_drop
+        now = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+        return if now < @next_drop_log
+
+        @next_drop_log = now + DROP_LOG_INTERVAL
+        StatsD.logger.warn { "[#{self.class.name}] [#{connection.class.name}] #{yield}" }
+      end
+    end
+  end
+end

@@ -1,0 +1,94 @@
+# frozen_string_literal: true
+
+require "statsd-instrument" unless Object.const_defined?(:StatsD)
+
+module StatsD
+  module Instrument
+    # Checks the arguments of every call and raises ArgumentError on wrong ones. For development and
+    # tests; in production a wrong metric should not take a request down.
+    #
+    # Load it with `require "statsd/instrument/strict"` or by setting `STATSD_STRICT_MODE`.
+    module Strict
+      NOT_GIVEN = Object.new.freeze
+      private_constant :NOT_GIVEN
+
+      def increment(key, value = 1, sample_rate: nil, tags: nil, **options)
+        refuse_block(:increment) if block_given?
+        unless value.is_a?(Integer)
+          raise ArgumentError, "The value argument should be an integer, got #{value.inspect}"
+        end
+
+        check_tags_and_sample_rate(sample_rate, tags)
+        super
+      end
+
+      %i[gauge histogram].each do |method|
+        define_method(method) do |key, value, sample_rate: nil, tags: nil, **options, &block|
+          refuse_block(method) if block
+          check_number(value)
+          check_tags_and_sample_rate(sample_rate, tags)
+          super(key, value, sample_rate: sample_rate, tags: tags, **options)
+        end
+      end
+
+      def set(key, value, sample_rate: nil, tags: nil, **options)
+        refuse_block(:set) if block_given?
+        check_tags_and_sample_rate(sample_rate, tags)
+        super
+      end
+
+      %i[measure distribution].each do |method|
+        define_method(method) do |key, value = NOT_GIVEN, sample_rate: nil, tags: nil, **options, &block|
+          if block.nil?
+            check_number(NOT_GIVEN.equal?(value) ? nil : value)
+          elsif !NOT_GIVEN.equal?(value)
+            raise ArgumentError, "The value argument should not be set when providing a block"
+          end
+          check_tags_and_sample_rate(sample_rate, tags)
+          value = nil if block
+          super(key, value, sample_rate: sample_rate, tags: tags, **options, &block)
+        end
+      end
+
+      private
+
+      def refuse_block(method)
+        raise ArgumentError, "StatsD.#{method} does not accept a block"
+      end
+
+      def check_number(value)
+        return if value.is_a?(Numeric)
+
+        raise ArgumentError, "The value argument should be a number, got #{value.inspect}"
+      end
+
+      def check_tags_and_sample_rate(sample_rate, tags)
+        unless sample_rate.nil? || sample_rate.is_a?(Numeric)
+          raise ArgumentError, "The sample_rate argument should be a number, got #{sample_rate.inspect}"
+        end
+        return if tags.nil? || tags.is_a?(Hash) || tags.is_a?(Array) || tags.is_a?(Proc)
+
+        raise ArgumentError, "The tags argument should be a hash, a proc or an array, got #{tags.inspect}"
+      end
+    end
+
+    # The same for the macros of {Instrument}.
+    module StrictMetaprogramming
+      %i[statsd_measure statsd_distribution statsd_count_success statsd_count_if statsd_count].each do |macro|
+        define_method(macro) do |method, name, **options, &block|
+          unless method.is_a?(Symbol)
+            raise ArgumentError, "The method name should be provided as symbol, got #{method.inspect}"
+          end
+          unless name.is_a?(String) || name.is_a?(Proc)
+            raise ArgumentError, "The metric name should be a proc or string, got #{name.inspect}"
+          end
+
+          super(method, name, **options, &block)
+        end
+      end
+    end
+  end
+end
+
+StatsD::Instrument::Client.prepend(StatsD::Instrument::Strict)
+StatsD::Instrument.prepend(StatsD::Instrument::StrictMetaprogramming)

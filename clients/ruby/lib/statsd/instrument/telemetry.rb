@@ -1,0 +1,137 @@
+# frozen_string_literal: true
+
+module StatsD
+  module Instrument
+    # What the client itself did: messages taken, packets sent, and everything that was dropped with
+    # the reason. Always counted; sent to the server only when asked for.
+    class Telemetry
+      # Name of each counter, and what it counts.
+      COUNTERS = {
+        metrics: "samples accepted, aggregated ones included",
+        events: "events accepted",
+        service_checks: "service checks accepted",
+        aggregated_context: "messages written by aggregation",
+        packets_sent: "packets handed to the kernel",
+        bytes_sent: "bytes in them",
+        packets_dropped: "packets not sent, for any reason",
+        bytes_dropped: "bytes in them",
+        packets_dropped_queue: "packets dropped because the queue was full",
+        bytes_dropped_queue: "bytes in them",
+        packets_dropped_writer: "packets dropped because the socket refused them",
+        bytes_dropped_writer: "bytes in them",
+        dropped_oversize: "messages longer than a packet may be",
+        dropped_invalid: "samples without a name or with a value that is not a finite number",
+        overflowed: "samples sent one by one because the limit of live contexts was reached"
+      }.freeze
+
+      def initialize
+        @mutex = Mutex.new
+        @counts = Hash.new(0)
+      end
+
+      # @return [Hash{Symbol => Integer}] all counters since the client was made
+      def to_h
+        counts = synchronize { @counts.dup }
+        COUNTERS.keys.to_h { |name| [name, counts[name]] }
+      end
+
+      # @param name [Symbol] one of {COUNTERS}
+      # @return [Integer]
+      def [](name)
+        synchronize { @counts[name] }
+      end
+
+      # @api private
+      def count(name, amount = 1)
+        synchronize { @counts[name] += amount }
+      end
+
+      # @api private
+      def sent(bytes)
+        synchronize do
+          @counts[:packets_sent] += 1
+          @counts[:bytes_sent] += bytes
+        end
+      end
+
+      # @api private
+      # @param messages [Integer] how many messages were accepted; most are metrics
+      def accepted(messages, events = 0, service_checks = 0)
+        synchronize do
+          @counts[:metrics] += messages - events - service_checks
+          @counts[:events] += events
+          @counts[:service_checks] += service_checks
+        end
+      end
+
+      # @api private
+      # @param reason [Symbol] `:queue` or `:writer`
+      def dropped(reason, bytes)
+        synchronize do
+          @counts[:packets_dropped] += 1
+          @counts[:bytes_dropped] += bytes
+          @counts[:"packets_dropped_#{reason}"] += 1
+          @counts[:"bytes_dropped_#{reason}"] += bytes
+        end
+      end
+
+      # @api private
+      def after_fork
+        @mutex = Mutex.new
+        @counts = Hash.new(0)
+      end
+
+      private
+
+      # A signal handler may not lock. It runs on top of another frame of the main thread, so the
+      # worst that can happen without the lock is one count lost.
+      def synchronize(&block)
+        return yield if @mutex.owned?
+
+        @mutex.synchronize(&block)
+      rescue ThreadError
+        yield
+      end
+    end
+
+    # Writes the difference of a {Telemetry} since the last report as metrics.
+    # @api private
+    class TelemetryReport
+      PREFIX = "datadog.dogstatsd.client."
+      REPORTED = (Telemetry::COUNTERS.keys - %i[dropped_oversize dropped_invalid overflowed]).freeze
+      private_constant :PREFIX, :REPORTED
+
+      # @param telemetry [Telemetry]
+      # @param tags [String] text of the tags of every message, without the leading `#`
+      # @param fields [String, nil] text after the tags
+      # @param interval [Float] seconds between reports
+      def initialize(telemetry, tags:, fields: nil, interval: 10.0)
+        @telemetry = telemetry
+        @suffix = "|c|##{tags}#{fields}"
+        @interval = interval
+        @reported = Hash.new(0)
+        @due = now + interval
+      end
+
+      # @yieldparam message [String]
+      # @return [Boolean] whether a report was due
+      def each_message(force: false)
+        return false unless force || now >= @due
+
+        @due = now + @interval
+        counts = @telemetry.to_h
+        REPORTED.each do |name|
+          yield "#{PREFIX}#{name}:#{counts[name] - @reported[name]}#{@suffix}"
+        end
+        @reported = counts
+        true
+      end
+
+      private
+
+      def now
+        Process.clock_gettime(Process::CLOCK_MONOTONIC)
+      end
+    end
+  end
+end

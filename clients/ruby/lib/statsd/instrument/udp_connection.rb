@@ -1,0 +1,65 @@
+# frozen_string_literal: true
+
+module StatsD
+  module Instrument
+    # Sends packets over UDP.
+    class UdpConnection
+      include ConnectionBehavior
+
+      # Largest payload that crosses an Ethernet link in one piece.
+      DEFAULT_MAX_PACKET_SIZE = 1_472
+
+      # @return [String]
+      attr_reader :host
+      # @return [Integer]
+      attr_reader :port
+
+      # @param host [String] name or address; a name is looked up at the first send
+      # @param port [Integer]
+      # @param max_packet_size [Integer] bytes
+      # @param dns_refresh_interval [Float] seconds between lookups of a name; 0 looks it up once
+      # @param resolver [HostResolver] for tests
+      def initialize(host, port, max_packet_size: DEFAULT_MAX_PACKET_SIZE,
+                     dns_refresh_interval: HostResolver::DEFAULT_REFRESH_INTERVAL,
+                     resolver: HostResolver.new(host, port, refresh_interval: dns_refresh_interval))
+        @host = host
+        @port = port
+        @max_packet_size = max_packet_size
+        @resolver = resolver
+        @socket = nil
+        @connected_to = nil
+      end
+
+      # @param message [String] one packet
+      # @return [void]
+      # @raise [SystemCallError, SocketError]
+      def send_datagram(message)
+        socket.send(message, 0)
+      end
+
+      def type
+        :udp
+      end
+
+      # @return [Integer] file descriptor of the connected socket
+      # @api private
+      def fileno
+        socket.fileno
+      end
+
+      private
+
+      def socket
+        address = @resolver.address
+        close if @socket && !address.equal?(@connected_to)
+        @socket ||= begin
+          opened = UDPSocket.new(address.afamily)
+          raise_send_buffer(opened)
+          opened.connect(address.ip_address, address.ip_port)
+          @connected_to = address
+          opened
+        end
+      end
+    end
+  end
+end

@@ -1,0 +1,81 @@
+# frozen_string_literal: true
+
+module StatsD
+  module Instrument
+    # Sends packets to a Unix datagram socket.
+    class UdsConnection
+      include ConnectionBehavior
+
+      # The packet size servers expect on Unix sockets.
+      DEFAULT_MAX_PACKET_SIZE = 8_192
+
+      # @return [String]
+      attr_reader :socket_path
+
+      # @param socket_path [String] file name of the server's socket
+      # @param max_packet_size [Integer] bytes
+      # @param write_timeout [Float] seconds to wait for a server that does not read
+      def initialize(socket_path, max_packet_size: DEFAULT_MAX_PACKET_SIZE,
+                     write_timeout: ConnectionBehavior::DEFAULT_WRITE_TIMEOUT)
+        if max_packet_size <= 0
+          StatsD.logger.warn do
+            "[#{self.class.name}] max_packet_size must be above 0, not #{max_packet_size}; " \
+              "using #{DEFAULT_MAX_PACKET_SIZE}"
+          end
+          max_packet_size = DEFAULT_MAX_PACKET_SIZE
+        end
+        @socket_path = socket_path
+        @max_packet_size = max_packet_size
+        @write_timeout = write_timeout
+        @socket = nil
+      end
+
+      # @param message [String] one packet
+      # @return [void]
+      # @raise [SystemCallError]
+      def send_datagram(message)
+        write_within_timeout(socket, message)
+      end
+
+      # @return [nil] Unix sockets have no host
+      def host
+        nil
+      end
+
+      # @return [nil] Unix sockets have no port
+      def port
+        nil
+      end
+
+      def type
+        :uds
+      end
+
+      # @return [Integer] file descriptor of the connected socket
+      # @api private
+      def fileno
+        socket.fileno
+      end
+
+      private
+
+      def socket_type
+        Socket::SOCK_DGRAM
+      end
+
+      def socket
+        @socket ||= begin
+          opened = Socket.new(Socket::AF_UNIX, socket_type)
+          begin
+            raise_send_buffer(opened)
+            opened.connect(Socket.pack_sockaddr_un(@socket_path))
+          rescue SystemCallError
+            opened.close
+            raise
+          end
+          opened
+        end
+      end
+    end
+  end
+end

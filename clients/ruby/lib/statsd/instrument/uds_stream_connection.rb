@@ -1,0 +1,26 @@
+# frozen_string_literal: true
+
+module StatsD
+  module Instrument
+    # Sends packets to a Unix stream socket, each as a frame: its length in four bytes, least
+    # significant first, then the packet.
+    class UdsStreamConnection < UdsConnection
+      # @param message [String] one packet
+      # @return [void]
+      # @raise [SystemCallError] after which the connection must be closed: a frame may be half written
+      def send_datagram(message)
+        write_within_timeout(socket, [message.bytesize, message].pack("Va*"))
+      end
+
+      def type
+        :uds_stream
+      end
+
+      private
+
+      def socket_type
+        Socket::SOCK_STREAM
+      end
+    end
+  end
+end
