@@ -250,7 +250,11 @@ module StatsD
           if datagram.bytesize > @max_packet_size
             drop_oversize(datagram)
           else
-            @buffer.push_nonblock(datagram) || overflow(datagram)
+            begin
+              @buffer.push(datagram, true)
+            rescue ThreadError, ClosedQueueError
+              overflow(datagram)
+            end
           end
           self
         end

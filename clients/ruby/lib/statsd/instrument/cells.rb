@@ -13,6 +13,8 @@ module StatsD
     class Cell
       # @return [Template]
       attr_reader :template
+      # Owner: the tags the table finds the cell by.
+      attr_accessor :tags
       # @return [Table, nil] nil for a handle, which watches over itself
       attr_reader :table
       # Reader: flushes in a row without a sample.
@@ -43,9 +45,6 @@ module StatsD
     # Sums. Increments by one, by far the most frequent, touch a single variable.
     # @api private
     class CounterCell < Cell
-      # Owner: how often one was added.
-      attr_accessor :ones
-
       def initialize(template, table)
         super
         @ones = 0
@@ -58,6 +57,11 @@ module StatsD
       # Owner.
       # @return [Boolean] false if the value is not a finite number
       def put(value)
+        if value == 1
+          @ones += 1
+          return true
+        end
+
         value = Wire.exact(value) unless Integer === value
         return false unless value
 
@@ -95,7 +99,8 @@ module StatsD
       # Owner.
       # @return [Boolean] false if the value is not a finite number
       def put(value)
-        unless Integer === value || (Float === value && value.finite?)
+        # A finite float less itself is zero; asking it costs a method call.
+        unless Integer === value || (Float === value && value - value == 0.0)
           value = Wire.number(value)
           return false unless value
         end
@@ -264,6 +269,33 @@ module StatsD
       def take
         @round += 1
         super
+      end
+    end
+
+    # Stands where a cell would when calls are not aggregated, and sends each value at once.
+    # @api private
+    class Emitter
+      # @return [Template]
+      attr_reader :template
+      # @return [Object] the tags the table finds the emitter by
+      attr_accessor :tags
+
+      def initialize(template, sink)
+        @template = template
+        @head = template.head
+        @tail = template.tail
+        @set = template.type == :s
+        @sink = sink
+      end
+
+      # @return [Boolean] false if the value cannot be sent
+      def put(value)
+        unless Integer === value || (Float === value && value - value == 0.0 && !@set)
+          value = @set ? Wire.member(value) : Wire.number(value)
+          return false unless value
+        end
+        @sink << "#{@head}#{value}#{@tail}"
+        true
       end
     end
   end

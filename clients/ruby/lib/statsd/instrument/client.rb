@@ -71,6 +71,10 @@ module StatsD
       # Tag cardinalities a server understands.
       CARDINALITIES = %w[none low orchestrator high].freeze
 
+      # Contexts one thread remembers when calls are not aggregated.
+      MAX_EMITTERS = 4_096
+      private_constant :MAX_EMITTERS
+
       # A table that every call misses, for clients that do not aggregate.
       NOBODYS_TABLE = Table.new(nil)
       private_constant :NOBODYS_TABLE
@@ -142,7 +146,8 @@ module StatsD
 
         @implied_rate = default_sample_rate && default_sample_rate < 1 ? default_sample_rate : nil
         @builders = {}.freeze
-        @tables = IdentityMap.new
+        @cell_tables = IdentityMap.new
+        @emitter_tables = IdentityMap.new
         @handles = ObjectSpace::WeakMap.new
         @own_telemetry = nil
         @aggregator = aggregator || new_aggregator
@@ -170,17 +175,15 @@ module StatsD
         table = @table
         if table.owner.equal?(Thread.current) && !(sample_rate || no_prefix || by || cardinality || timestamp)
           if tags
-            map = table.tagged_counters[name]
-            cell = map && (map.pinned[tags] || map.content[tags])
+            if (map = table.tagged_counters[name])
+              cell = map.recent
+              cell = map[tags] unless cell.tags.eql?(tags)
+            end
           else
             cell = table.plain_counters[name]
           end
           if cell
-            if value == 1
-              cell.ones += 1
-            else
-              cell.put(value) || refuse(name, value)
-            end
+            cell.put(value) || refuse(name, value)
             return VOID
           end
         end
@@ -226,8 +229,10 @@ module StatsD
         table = @table
         if table.owner.equal?(Thread.current) && !(no_prefix || cardinality || timestamp)
           if tags
-            map = table.tagged_gauges[name]
-            cell = map && (map.pinned[tags] || map.content[tags])
+            if (map = table.tagged_gauges[name])
+              cell = map.recent
+              cell = map[tags] unless cell.tags.eql?(tags)
+            end
           else
             cell = table.plain_gauges[name]
           end
@@ -261,8 +266,10 @@ module StatsD
         table = @table
         if table.owner.equal?(Thread.current) && !(sample_rate || no_prefix || cardinality)
           if tags
-            map = table.tagged_timings[name]
-            cell = map && (map.pinned[tags] || map.content[tags])
+            if (map = table.tagged_timings[name])
+              cell = map.recent
+              cell = map[tags] unless cell.tags.eql?(tags)
+            end
           else
             cell = table.plain_timings[name]
           end
@@ -296,8 +303,10 @@ module StatsD
         table = @table
         if table.owner.equal?(Thread.current) && !(sample_rate || no_prefix || cardinality)
           if tags
-            map = table.tagged_distributions[name]
-            cell = map && (map.pinned[tags] || map.content[tags])
+            if (map = table.tagged_distributions[name])
+              cell = map.recent
+              cell = map[tags] unless cell.tags.eql?(tags)
+            end
           else
             cell = table.plain_distributions[name]
           end
@@ -324,8 +333,10 @@ module StatsD
         table = @table
         if table.owner.equal?(Thread.current) && !(sample_rate || no_prefix || cardinality)
           if tags
-            map = table.tagged_histograms[name]
-            cell = map && (map.pinned[tags] || map.content[tags])
+            if (map = table.tagged_histograms[name])
+              cell = map.recent
+              cell = map[tags] unless cell.tags.eql?(tags)
+            end
           else
             cell = table.plain_histograms[name]
           end
@@ -609,7 +620,8 @@ module StatsD
 
       # @api private
       def after_fork
-        @tables.clear
+        @cell_tables.clear
+        @emitter_tables.clear
         enter_mode
       end
 
@@ -635,10 +647,11 @@ module StatsD
         thread = Thread.current
         return table if table.owner.equal?(thread)
 
-        table = @tables[thread] || (@tables[thread] = Table.new(thread, self))
+        tables = @aggregating ? @cell_tables : @emitter_tables
+        table = tables[thread] || (tables[thread] = Table.new(thread, self))
         # The fast paths compare their thread with the owner of the table used last. A client with a
         # rate of its own has no fast paths: each call must draw.
-        @table = table if @aggregating && @implied_rate.nil?
+        @table = table if @remembers && @implied_rate.nil?
         table
       end
 
@@ -791,7 +804,7 @@ module StatsD
         network = @sink.is_a?(BatchedSink) || @sink.is_a?(Sink)
         # Sinks of others decide themselves what to sample and may look at every message.
         @draws_itself = network && [BatchedSink, Sink].include?(@sink.method(:sample?).owner)
-        @keeps_templates = network
+        @remembers = @aggregating || network
         @table = NOBODYS_TABLE
         @handles.keys.each(&:unbind)
       end
@@ -802,7 +815,7 @@ module StatsD
         return VOID unless gauge || pre_sampled || counts?(sample_rate)
 
         rate = gauge ? nil : resolve_rate(sample_rate)
-        if @aggregating
+        if @remembers
           cell = cell(type, name, tags, rate, no_prefix, cardinality)
           return cell.put(value) ? VOID : refuse(name, value) if cell
         end
@@ -822,49 +835,48 @@ module StatsD
 
       def find_or_make_cell(table, shelf, type, name, tags, rate, no_prefix, cardinality)
         name = name.to_s unless name.is_a?(String) || name.is_a?(Symbol)
-        key = tags.nil? || Wire.stable?(tags) ? tags : Wire.tags(tags, sort: true)
+        key = tags.nil? || Wire.stable?(tags) ? tags : Wire.tags(tags, sort: @aggregating)
         found = shelf[name, key]
         return found if found
 
+        make_entry(table, shelf, type, name, key, tags, rate, no_prefix, cardinality)
+      end
+
+      def make_entry(table, shelf, type, name, key, tags, rate, no_prefix, cardinality)
         table.sweep_expired if table.sweep
-        core = @aggregator.core
-        if core.full?
+        core = @aggregator.core if @aggregating
+        if core&.full?
           telemetry.count(:overflowed)
           return
         end
         template = template(type, name, tags, sample_rate: rate, no_prefix: no_prefix, cardinality: cardinality,
-                                              sorted: true)
+                                              sorted: @aggregating)
         return unless template
 
-        cell = new_cell(template, table)
-        shelf.store(name, key, cell)
-        core.announce(cell)
-        cell
+        entry = core ? new_cell(template, table) : new_emitter(template, table)
+        shelf.store(name, key, entry)
+        core&.announce(entry)
+        entry
       end
 
-      def send_now(type, name, value, rate, tags, no_prefix, cardinality)
-        return emit_value(kept_template(type, name, tags, rate, no_prefix, cardinality), value) if @keeps_templates
+      # Emitters hold nothing that could be lost: a thread with too many starts with an empty table.
+      def new_emitter(template, table)
+        table.size += 1
+        if table.size > MAX_EMITTERS
+          @emitter_tables[table.owner] = Table.new(table.owner, self)
+          @table = NOBODYS_TABLE
+        end
+        Emitter.new(template, @sink)
+      end
 
+      # One message, for sinks that want to see each call and for contexts that are not remembered.
+      def send_now(type, name, value, rate, tags, no_prefix, cardinality)
         text = type == :s ? Wire.member(value) : Wire.number(value)
         return refuse(name, value) if text.nil? || name.to_s.empty?
 
         # The builder gets the object itself: an application's own may want more than its text.
-        text = value if value.is_a?(Numeric)
+        text = value if value.is_a?(Numeric) && type != :s
         emit(datagram_builder(no_prefix: no_prefix, cardinality: cardinality).public_send(type, name, text, rate, tags))
-      end
-
-      def kept_template(type, name, tags, rate, no_prefix, cardinality)
-        table = current_table
-        variant = variant(rate, no_prefix, cardinality)
-        template = table.templates(type, variant)[name, tags]
-        return template if template
-
-        template = template(type, name, tags, sample_rate: rate, no_prefix: no_prefix, cardinality: cardinality) ||
-                   Template.new(type, ":", "")
-        if (name.is_a?(String) || name.is_a?(Symbol)) && (tags.nil? || Wire.stable?(tags))
-          table.store_template(type, variant, name, tags, template)
-        end
-        template
       end
 
       # Counts and gauges that say when they were taken.

@@ -242,7 +242,6 @@ module StatsD
           *path, last = locals
           lookup = path.map { |local| "__node__ = __node__[#{local}] if __node__" }
           lookup << "__node__ = __node__[#{last}] if __node__"
-          record = type == "c" ? "__value__ == 1 ? __node__.ones += 1 : " : ""
           instance_eval(<<~RUBY, __FILE__, __LINE__ + 1)
             def self.#{method_name}(#{value}, #{keywords})
               #{reads.join("; ")}
@@ -252,7 +251,7 @@ module StatsD
                 __node__ = __combinations__.root
                 #{lookup.join("\n    ")}
                 if __node__
-                  #{record}(__node__.put(__value__) || refuse(__value__))
+                  __node__.put(__value__) || refuse(__value__)
                   return VOID
                 end
               end

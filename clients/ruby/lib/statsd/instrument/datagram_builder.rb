@@ -65,7 +65,18 @@ module StatsD
         :ms
       end
 
+      # @param tags [Hash, Array<String>, String, nil]
+      # @param buffer [String] appended to
+      # @return [String] the buffer with the tags as they are sent
+      def normalize_tags(tags, buffer = +"")
+        buffer << (compile_tags(tags) || "")
+      end
+
       protected
+
+      def normalize_name(name)
+        Wire.name(name)
+      end
 
       def generate_generic_datagram(name, value, type, sample_rate, tags)
         datagram = +"#{@prefix}#{Wire.name(name)}:#{type == "s" ? Wire.field(value) : value}|#{type}"

@@ -33,9 +33,6 @@ module StatsD
       module Binding
         # @return [String]
         attr_reader :name
-        # @return [Hash, Array<String>, String, nil]
-        attr_reader :tags
-
         # @api private
         def bind_to(name, tags, sample_rate, no_prefix, client)
           @name = name

@@ -5,37 +5,58 @@ require "weakref"
 module StatsD
   module Instrument
     # What one thread remembers about the contexts it records for one client: from the arguments of a
-    # call straight to a cell, or to a template when calls are not aggregated.
+    # call straight to a cell, or to an emitter when calls are not aggregated.
     #
     # Only its thread touches the maps, so they need no lock. Other threads reach the cells through
     # the {Aggregator}, which every new cell is announced to.
     # @api private
     class Table
-      # Templates one thread keeps before it starts afresh.
-      MAX_TEMPLATES = 4_096
-
       TYPES = %i[c g ms h d s].freeze
       private_constant :TYPES
 
       # Entries by tags, for one name.
       class TagMap
-        # @return [Hash] by identity, for tags that can never change
-        attr_reader :pinned
-        # @return [Hash] by content
-        attr_reader :content
+        # The entry used last. Comparing tags costs a third of hashing them, and the same call site
+        # tends to come with the same tags.
+        # @return [Cell, Emitter]
+        attr_reader :recent
 
-        def initialize
+        # @param entry [Cell, Emitter] the first
+        def initialize(tags, entry)
           @pinned = {}.compare_by_identity
           @content = {}
+          store(tags, entry)
+        end
+
+        # @return [Cell, Emitter, nil]
+        def [](tags)
+          entry = @pinned[tags] || @content[tags]
+          @recent = entry if entry
+          entry
+        end
+
+        # @param tags [Object] must be {Wire.stable?}
+        def store(tags, entry)
+          if Wire.deeply_frozen?(tags)
+            # Tags that can never change are found by identity. The same content may come in ever new
+            # objects; a few of them are enough.
+            @pinned[tags] = entry if @pinned.size < @content.size + 8
+          else
+            tags = Wire.frozen_copy(tags)
+          end
+          @content[tags] = entry
+          entry.tags = tags
+          @recent = entry
         end
 
         def delete_if(&block)
           @pinned.delete_if { |_, entry| block.call(entry) }
           @content.delete_if { |_, entry| block.call(entry) }
+          @recent = @content.each_value.first
         end
 
         def empty?
-          @content.empty? && @pinned.empty?
+          @content.empty?
         end
       end
 
@@ -56,21 +77,18 @@ module StatsD
           return @plain[name] unless tags
 
           map = @tagged[name]
-          map && (map.pinned[tags] || map.content[tags])
+          return unless map
+
+          recent = map.recent
+          recent.tags.eql?(tags) ? recent : map[tags]
         end
 
         # @param tags [Object, nil] must be {Wire.stable?}
         def store(name, tags, entry)
           return @plain[name] = entry unless tags
 
-          map = @tagged[name] ||= TagMap.new
-          if Wire.deeply_frozen?(tags)
-            # The same content may come again in another object, and one object is enough to pin.
-            map.pinned[tags] = entry if map.pinned.size < map.content.size + 8
-            map.content[tags] = entry
-          else
-            map.content[Wire.frozen_copy(tags)] = entry
-          end
+          map = @tagged[name]
+          map ? map.store(tags, entry) : @tagged[name] = TagMap.new(tags, entry)
           entry
         end
 
@@ -93,17 +111,20 @@ module StatsD
       # @return [Hash{Object => Cell}] cells this thread uses for handles that another thread owns
       attr_reader :handles
 
+      # @return [Integer] entries made so far
+      attr_accessor :size
+
       # @param owner [Thread, nil] nil for a table that every call misses
       # @param client [Client, nil] the cells are abandoned when it is gone
       def initialize(owner, client = nil)
         @owner = owner
         @client = client && WeakRef.new(client)
         @sweep = false
+        @size = 0
         @shelves = new_shelves
         @variants = {}
         @handles = {}.compare_by_identity
         @skips = {}
-        forget_templates
         @plain_counters, @tagged_counters = maps(:c)
         @plain_gauges, @tagged_gauges = maps(:g)
         @plain_timings, @tagged_timings = maps(:ms)
@@ -117,20 +138,6 @@ module StatsD
         return @shelves[type] if variant.nil?
 
         (@variants[variant] ||= new_shelves)[type]
-      end
-
-      # @return [Shelf] templates, for calls that are not aggregated
-      def templates(type, variant)
-        return @templates[type] if variant.nil?
-
-        (@template_variants[variant] ||= new_shelves)[type]
-      end
-
-      # @return [Template] the template given
-      def store_template(type, variant, name, tags, template)
-        forget_templates if @template_count >= MAX_TEMPLATES
-        @template_count += 1
-        templates(type, variant).store(name, tags, template)
       end
 
       # Draws how many calls to leave out until the next one counts, instead of a random number for
@@ -174,12 +181,6 @@ module StatsD
       def maps(type)
         shelf = @shelves[type]
         [shelf.plain, shelf.tagged]
-      end
-
-      def forget_templates
-        @templates = new_shelves
-        @template_variants = {}
-        @template_count = 0
       end
 
       def draw(rate)
