@@ -358,6 +358,7 @@ module StatsD
 end
 
 require "statsd/instrument/version"
+require "statsd/instrument/native"
 require "statsd/instrument/wire"
 require "statsd/instrument/fork_tracker"
 require "statsd/instrument/background"

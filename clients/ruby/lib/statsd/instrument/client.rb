@@ -259,7 +259,7 @@ module StatsD
       # @return what the block returns, or {VOID}
       def measure(name, value = nil, sample_rate: nil, tags: nil, no_prefix: false, pre_sampled: false,
                   cardinality: nil, &block)
-        if block
+        if block_given?
           return time_block(:ms, name, sample_rate, tags, no_prefix, pre_sampled, cardinality, &block)
         end
 
@@ -296,7 +296,7 @@ module StatsD
       # @raise [NotImplementedError] if the implementation has no distributions
       def distribution(name, value = nil, sample_rate: nil, tags: nil, no_prefix: false, pre_sampled: false,
                        cardinality: nil, &block)
-        if block
+        if block_given?
           return time_block(:d, name, sample_rate, tags, no_prefix, pre_sampled, cardinality, &block)
         end
 
@@ -691,6 +691,8 @@ module StatsD
       # @return [Boolean] whether a call with that rate counts
       # @api private
       def counts?(sample_rate)
+        return true if sample_rate.nil? && @implied_rate.nil?
+
         rate = resolve_rate(sample_rate)
         return true if rate.nil?
 
@@ -899,7 +901,13 @@ module StatsD
           yield
         ensure
           elapsed = Process.clock_gettime(Process::CLOCK_MONOTONIC, :float_millisecond) - start
-          record(type, name, elapsed, sample_rate, tags, no_prefix, true, cardinality)
+          table = @table
+          if table.owner.equal?(Thread.current) && !(sample_rate || no_prefix || cardinality)
+            cell = table.shelf(type, nil)[name, tags]
+            cell ? cell.put(elapsed) : record(type, name, elapsed, nil, tags, false, true, nil)
+          else
+            record(type, name, elapsed, sample_rate, tags, no_prefix, true, cardinality)
+          end
         end
       end
     end

@@ -231,21 +231,15 @@ module StatsD
 
         # The keywords are the tags. Looking a combination up costs one Hash access for each.
         def define_dynamic_method(keys)
+          return define_free_method(keys) unless keys.all? { |key| readable?(key) }
+
           value = default_value.nil? ? "__value__" : "__value__ = #{default_value.inspect}"
-          keywords = keys.map { |key| "#{key}:" }.join(", ")
-          locals = keys.each_index.map { |index| "__tag#{index}__" }
-          # A keyword may be a reserved word, which only the binding can read.
-          reads = keys.zip(locals).map do |key, local|
-            readable = key.match?(/\A[a-z_][A-Za-z0-9_]*\z/) && !RESERVED_WORDS.include?(key.to_s)
-            "#{local} = #{readable ? key : "binding.local_variable_get(:#{key})"}"
-          end
-          *path, last = locals
-          lookup = path.map { |local| "__node__ = __node__[#{local}] if __node__" }
+          *path, last = keys
+          lookup = path.map { |key| "__node__ = __node__[#{key}] if __node__" }
           lookup << "__node__ = __node__[#{last}] if __node__"
           instance_eval(<<~RUBY, __FILE__, __LINE__ + 1)
-            def self.#{method_name}(#{value}, #{keywords})
-              #{reads.join("; ")}
-              #{timing_source("record_combination(__value__, [#{locals.join(", ")}])")}
+            def self.#{method_name}(#{value}, #{keys.map { |key| "#{key}:" }.join(", ")})
+              #{timing_source("record_combination(__value__, [#{keys.join(", ")}])")}
               __combinations__ = @combinations
               if __combinations__.owner.equal?(Thread.current)
                 __node__ = __combinations__.root
@@ -255,9 +249,35 @@ module StatsD
                   return VOID
                 end
               end
-              record_combination(__value__, [#{locals.join(", ")}])
+              record_combination(__value__, [#{keys.join(", ")}])
             end
           RUBY
+        end
+
+        # For tags whose keys cannot be names of variables.
+        def define_free_method(keys)
+          value = default_value.nil? ? "__value__" : "__value__ = #{default_value.inspect}"
+          @free_keys = keys.map(&:to_sym).freeze
+          instance_eval(<<~RUBY, __FILE__, __LINE__ + 1)
+            def self.#{method_name}(#{value}, **__tags__)
+              __values__ = values_of(__tags__)
+              #{timing_source("record_combination(__value__, __values__)")}
+              record_combination(__value__, __values__)
+            end
+          RUBY
+        end
+
+        def values_of(tags)
+          missing = @free_keys - tags.keys
+          unknown = tags.keys - @free_keys
+          raise ArgumentError, "missing keywords: #{missing.join(", ")}" unless missing.empty?
+          raise ArgumentError, "unknown keywords: #{unknown.join(", ")}" unless unknown.empty?
+
+          tags.values_at(*@free_keys)
+        end
+
+        def readable?(key)
+          key.match?(/\A[a-z_][A-Za-z0-9_]*\z/) && !RESERVED_WORDS.include?(key.to_s) && !key.start_with?("__")
         end
 
         RESERVED_WORDS = %w[

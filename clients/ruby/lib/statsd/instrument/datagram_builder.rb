@@ -29,7 +29,7 @@ module StatsD
       # @param default_tags [Hash, Array<String>, String, nil] written before the tags of a call
       # @param fields [String, nil] text written after the tags of every message
       def initialize(prefix: nil, default_tags: nil, fields: nil)
-        @prefix = prefix.nil? ? "" : Wire.name("#{prefix}.").freeze
+        @prefix = prefix.nil? ? "" : "#{Wire.name(prefix)}.".freeze
         @default_tags = compile_default_tags(default_tags)
         @fields = fields
       end

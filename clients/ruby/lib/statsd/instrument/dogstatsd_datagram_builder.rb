@@ -31,7 +31,7 @@ module StatsD
       # @return [String] an event message; its two lengths count bytes, as servers expect
       def _e(title, text, timestamp: nil, hostname: nil, aggregation_key: nil, priority: nil,
              source_type_name: nil, alert_type: nil, tags: nil)
-        title = Wire.escape_newlines("#{@prefix}#{title}")
+        title = @prefix + Wire.escape_newlines(title)
         text = Wire.escape_newlines(text)
 
         datagram = +"_e{#{title.bytesize},#{text.bytesize}}:#{title}|#{text}"

@@ -115,7 +115,8 @@ module StatsD
 
       # @return [Integer] bytes
       def statsd_max_packet_size
-        default = statsd_uds_send? ? UdsConnection::DEFAULT_MAX_PACKET_SIZE : UdpConnection::DEFAULT_MAX_PACKET_SIZE
+        unix = statsd_uds_send? || unix_address?
+        default = unix ? UdsConnection::DEFAULT_MAX_PACKET_SIZE : UdpConnection::DEFAULT_MAX_PACKET_SIZE
         whole_number("STATSD_MAX_PACKET_SIZE", default)
       end
 
@@ -233,18 +234,20 @@ module StatsD
         )
       end
 
-      # A scheme in STATSD_ADDR wins: it says everything.
       def connection
         size = statsd_max_packet_size
         if statsd_uds_send?
           Sink.connection_for(socket_address, max_packet_size: size)
-        elsif statsd_addr.match?(%r{\Aunix\w*://})
-          size = whole_number("STATSD_MAX_PACKET_SIZE", UdsConnection::DEFAULT_MAX_PACKET_SIZE)
+        elsif unix_address?
           Sink.connection_for(statsd_addr, max_packet_size: size)
         else
           host, port = Sink.host_and_port(statsd_addr.sub("udp://", ""))
           UdpConnection.new(host, port, max_packet_size: size, dns_refresh_interval: statsd_dns_refresh_interval)
         end
+      end
+
+      def unix_address?
+        statsd_addr.match?(%r{\Aunix\w*://})
       end
 
       def socket_address

@@ -9,11 +9,8 @@ module StatsD
     #
     # Load it with `require "statsd/instrument/strict"` or by setting `STATSD_STRICT_MODE`.
     module Strict
-      NOT_GIVEN = Object.new.freeze
-      private_constant :NOT_GIVEN
-
-      def increment(key, value = 1, sample_rate: nil, tags: nil, **options)
-        refuse_block(:increment) if block_given?
+      def increment(key, value = 1, sample_rate: nil, tags: nil, **options, &block)
+        Strict.refuse_block(:increment, block)
         unless value.is_a?(Integer)
           raise ArgumentError, "The value argument should be an integer, got #{value.inspect}"
         end
@@ -24,37 +21,37 @@ module StatsD
 
       %i[gauge histogram].each do |method|
         define_method(method) do |key, value, sample_rate: nil, tags: nil, **options, &block|
-          refuse_block(method) if block
+          Strict.refuse_block(method, block)
           check_number(value)
           check_tags_and_sample_rate(sample_rate, tags)
           super(key, value, sample_rate: sample_rate, tags: tags, **options)
         end
       end
 
-      def set(key, value, sample_rate: nil, tags: nil, **options)
-        refuse_block(:set) if block_given?
+      def set(key, value, sample_rate: nil, tags: nil, **options, &block)
+        Strict.refuse_block(:set, block)
         check_tags_and_sample_rate(sample_rate, tags)
         super
       end
 
       %i[measure distribution].each do |method|
-        define_method(method) do |key, value = NOT_GIVEN, sample_rate: nil, tags: nil, **options, &block|
+        define_method(method) do |key, value = nil, sample_rate: nil, tags: nil, **options, &block|
           if block.nil?
-            check_number(NOT_GIVEN.equal?(value) ? nil : value)
-          elsif !NOT_GIVEN.equal?(value)
+            check_number(value)
+          elsif !value.nil?
             raise ArgumentError, "The value argument should not be set when providing a block"
           end
           check_tags_and_sample_rate(sample_rate, tags)
-          value = nil if block
           super(key, value, sample_rate: sample_rate, tags: tags, **options, &block)
         end
       end
 
-      private
-
-      def refuse_block(method)
-        raise ArgumentError, "StatsD.#{method} does not accept a block"
+      # @api private
+      def self.refuse_block(method, block)
+        raise ArgumentError, "StatsD.#{method} does not accept a block" if block
       end
+
+      private
 
       def check_number(value)
         return if value.is_a?(Numeric)
@@ -69,6 +66,16 @@ module StatsD
         return if tags.nil? || tags.is_a?(Hash) || tags.is_a?(Array) || tags.is_a?(Proc)
 
         raise ArgumentError, "The tags argument should be a hash, a proc or an array, got #{tags.inspect}"
+      end
+    end
+
+    # The methods of the StatsD module do not pass on blocks that metrics have no use for.
+    module StrictModule
+      %i[increment gauge histogram set].each do |method|
+        define_method(method) do |*arguments, **options, &block|
+          Strict.refuse_block(method, block)
+          super(*arguments, **options)
+        end
       end
     end
 
@@ -91,4 +98,5 @@ module StatsD
 end
 
 StatsD::Instrument::Client.prepend(StatsD::Instrument::Strict)
+StatsD.singleton_class.prepend(StatsD::Instrument::StrictModule)
 StatsD::Instrument.prepend(StatsD::Instrument::StrictMetaprogramming)

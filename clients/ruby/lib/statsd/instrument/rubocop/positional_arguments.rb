@@ -22,12 +22,12 @@ module RuboCop
           rate = value_arguments(node)[2]
           return unless rate && (LITERALS + UNKNOWN).include?(rate.type)
 
-          add_offense(node) { |corrector| correct(corrector, node) }
+          add_offense(node) { |corrector| write_keywords(corrector, node) }
         end
 
         private
 
-        def correct(corrector, node)
+        def write_keywords(corrector, node)
           _name, value, rate, tags = value_arguments(node)
           return unless LITERALS.include?(rate.type)
 

@@ -1,0 +1,77 @@
+# frozen_string_literal: true
+
+require_relative "test_helper"
+
+return if RUBY_ENGINE == "jruby" # RuboCop is for the developer's machine
+
+require "open3"
+require "json"
+
+class CopsTest < TestCase
+  BAD = {
+    "MeasureAsDistArgument" => ["StatsD.measure('a', as_dist: true) { b }", "statsd_measure :a, 'a', as_dist: true"],
+    "MetaprogrammingPositionalArguments" => ["statsd_count :a, 'a', 1.0", "statsd_count_if(:a, 'a', 1, ['x'], &b)"],
+    "MetricPrefixArgument" => ["StatsD.increment('a', prefix: 'b')", "statsd_count :a, 'a', prefix: 'b'"],
+    "MetricReturnValue" => ["a = StatsD.increment('a')", "[StatsD.gauge('a', 1)]", "return StatsD.increment('a')",
+                            "{ a: StatsD.increment('a') }", "b(StatsD.increment('a'))"],
+    "MetricValueKeywordArgument" => ["StatsD.increment('a', value: 1)"],
+    "PositionalArguments" => ["StatsD.increment('a', 1, 0.5)", "StatsD.gauge('a', 1, rate)",
+                              "StatsD.gauge('a', 1, RATE, ['x'])", "StatsD.measure('a', 1, nil, a: 1, &b)"],
+    "SingletonConfiguration" => ["StatsD.prefix = 'a'", "StatsD.backend"],
+    "SplatArguments" => ["StatsD.increment(*a)"]
+  }.freeze
+
+  GOOD = <<~RUBY
+    StatsD.increment('a', 1, sample_rate: 0.5, tags: ['x'])
+    StatsD.measure('a') { b }
+    c = StatsD.measure('a', &b)
+    c = StatsD.measure('a') { b }
+    statsd_count :a, 'a', tags: ['x']
+    statsd_count_if(:a, 'a', &b)
+    Other.prefix = 'a'
+    Other.increment(*a)
+    StatsD.distribution('a', 1, tags: { as_dist: true })
+  RUBY
+
+  # @return [Hash] what RuboCop's JSON says about each file, by name
+  def inspect_files(files, *options)
+    Dir.mktmpdir do |directory|
+      files.each { |name, code| File.write(File.join(directory, name), code) }
+      File.write(File.join(directory, ".rubocop.yml"), "AllCops:\n  DisabledByDefault: true\n  NewCops: disable\n")
+      output, = Open3.capture2e(
+        "rubocop", "--cache", "false", "--require", File.expand_path("../lib/statsd/instrument/rubocop.rb", __dir__),
+        "--only", BAD.keys.map { |name| "StatsD/#{name}" }.join(","), "--format", "json", *options, ".",
+        chdir: directory
+      )
+      result = JSON.parse(output[/^\{.*\}$/] || flunk(output))
+      after = files.to_h { |name, _| [name, File.read(File.join(directory, name))] }
+      offenses = result["files"].to_h { |file| [file["path"], file["offenses"].map { |one| one["cop_name"] }] }
+      return offenses, after
+    end
+  end
+
+  def test_offenses
+    files = { "good.rb" => GOOD }
+    BAD.each { |cop, codes| codes.each_with_index { |code, index| files["#{cop}_#{index}.rb"] = "#{code}\n" } }
+    offenses, = inspect_files(files)
+    assert_empty offenses["good.rb"]
+    BAD.each do |cop, codes|
+      codes.each_with_index { |code, index| assert_includes offenses["#{cop}_#{index}.rb"], "StatsD/#{cop}", code }
+    end
+  end
+
+  def test_corrections
+    cases = {
+      "StatsD.increment('a', 1, 0.5)" => "StatsD.increment('a', 1, sample_rate: 0.5)",
+      "StatsD.increment('a', 1, 0.5, ['x'])" => "StatsD.increment('a', 1, sample_rate: 0.5, tags: ['x'])",
+      "StatsD.increment('a', 1, nil, k: 1)" => "StatsD.increment('a', 1, tags: { k: 1 })",
+      "StatsD.measure('a', 1, nil, { k: 1 }, &b)" => "StatsD.measure('a', 1, tags: { k: 1 }, &b)",
+      "StatsD.gauge('a', 1, nil)" => "StatsD.gauge('a', 1)",
+      "StatsD.gauge('a', 1, nil, nil)" => "StatsD.gauge('a', 1)",
+      "StatsD.gauge('a', 1, RATE, ['x'])" => "StatsD.gauge('a', 1, RATE, ['x'])"
+    }
+    files = cases.keys.each_with_index.to_h { |code, index| ["f#{index}.rb", "#{code}\n"] }
+    _, after = inspect_files(files, "-A")
+    assert_equal cases.values, after.values.map(&:chomp)
+  end
+end

@@ -1,0 +1,318 @@
+# frozen_string_literal: true
+
+require_relative "test_helper"
+
+class SinksTest < TestCase
+  def test_udp_sends_each_message_at_once
+    server = udp_server
+    sink = StatsD::Instrument::Sink.for_addr(server.address)
+    assert_same sink, sink << "a:1|c"
+    wait_until("the message") { server.lines == ["a:1|c"] }
+    assert_equal({ packets_sent: 1, bytes_sent: 5, metrics: 1 },
+                 sink.telemetry.to_h.slice(:packets_sent, :bytes_sent, :metrics))
+  end
+
+  def test_addresses
+    check = lambda do |address, type, place|
+      connection = StatsD::Instrument::Sink.for_addr(address).connection
+      assert_instance_of type, connection, address
+      assert_equal place, connection.host ? [connection.host, connection.port] : connection.socket_path, address
+    end
+    udp = StatsD::Instrument::UdpConnection
+    check.call("h:1", udp, ["h", 1])
+    check.call("udp://h:1", udp, ["h", 1])
+    check.call("udp://h", udp, ["h", 8125])
+    check.call("[::1]:9", udp, ["::1", 9])
+    check.call("/a/b", StatsD::Instrument::UdsConnection, "/a/b")
+    check.call("unixgram:///a", StatsD::Instrument::UdsConnection, "/a")
+    check.call("unix:///a", StatsD::Instrument::UdsStreamConnection, "/a")
+    check.call("unixstream:///a", StatsD::Instrument::UdsStreamConnection, "/a")
+    error = assert_raises(ArgumentError) { StatsD::Instrument::Sink.for_addr("h:x") }
+    assert_equal 'not a port in address "h:x": expected a number from 1 to 65535', error.message
+    assert_raises(ArgumentError) { StatsD::Instrument::Sink.for_addr("h:70000") }
+  end
+
+  def test_ipv6
+    receiver = UDPSocket.new(Socket::AF_INET6)
+    begin
+      receiver.bind("::1", 0)
+    rescue SystemCallError
+      skip "no IPv6 on this machine"
+    end
+    StatsD::Instrument::Sink.for_addr("[::1]:#{receiver.addr[1]}") << "a:1|c"
+    assert receiver.wait_readable(DEADLINE)
+    assert_equal "a:1|c", receiver.recv(100)
+  ensure
+    receiver.close
+  end
+
+  def test_unix_datagrams
+    server = unix_server
+    client = network_client(server)
+    500.times { |index| client.increment("a#{index}", tags: ["x" * 40]) }
+    client.flush(sync: true)
+    wait_until("500 lines") { server.lines.size == 500 }
+    assert_operator server.packets_so_far.map(&:bytesize).max, :>, 1_472
+    server.packets_so_far.each { |packet| assert_operator packet.bytesize, :<=, 8_192 }
+  end
+
+  def test_unix_streams_frame_their_packets
+    server = stream_server
+    sink = StatsD::Instrument::BatchedSink.for_addr("unix://#{server.path}")
+    client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 3600.0)
+    (@clients ||= []) << client
+    500.times { |index| client.increment("a#{index}") }
+    client.flush(sync: true)
+    wait_until("500 lines") { server.lines.size == 500 }
+    server.packets_so_far.each { |packet| assert_operator packet.bytesize, :<=, 8_192 }
+  end
+
+  def test_a_restarted_unix_server_gets_what_comes_after
+    path = unix_path
+    first = unix_server(path)
+    sink = StatsD::Instrument::Sink.for_addr(path)
+    sink << "a:1|c"
+    wait_until("the first") { first.lines == ["a:1|c"] }
+    first.close
+    @servers.delete(first)
+    sink << "lost:1|c"
+    assert_equal 1, sink.telemetry[:packets_dropped_writer]
+    File.unlink(path)
+    sink << "lost:1|c"
+    assert_equal 2, sink.telemetry[:packets_dropped_writer]
+    second = unix_server(path)
+    sink << "b:1|c"
+    wait_until("the second") { second.lines == ["b:1|c"] }
+    assert_equal 2, sink.telemetry[:packets_dropped]
+    assert_equal 16, sink.telemetry[:bytes_dropped]
+  end
+
+  def test_a_restarted_stream_server_gets_what_comes_after
+    path = unix_path
+    first = stream_server(path)
+    sink = StatsD::Instrument::Sink.for_addr("unix://#{path}")
+    sink << "a:1|c"
+    wait_until("the first") { first.lines == ["a:1|c"] }
+    first.close
+    @servers.delete(first)
+    File.unlink(path)
+    sink << "lost:1|c"
+    second = stream_server(path)
+    wait_until("the second") do
+      sink << "b:1|c"
+      second.lines.include?("b:1|c")
+    end
+  end
+
+  def test_a_refused_udp_socket_neither_raises_nor_stops
+    server = udp_server
+    port = server.port
+    sink = StatsD::Instrument::Sink.for_addr(server.address)
+    server.close
+    @servers.delete(server)
+    5.times { sink << "lost:1|c" }
+    again = Support::UdpServer.new(port)
+    @servers << again
+    wait_until("the new server") do
+      sink << "b:1|c"
+      again.lines.include?("b:1|c")
+    end
+  end
+
+  def test_a_unix_server_that_does_not_read_costs_a_bounded_wait
+    skip "JRuby's sockets queue without end" if RUBY_ENGINE == "jruby"
+    path = unix_path
+    socket = Socket.new(Socket::AF_UNIX, Socket::SOCK_DGRAM)
+    socket.bind(Socket.pack_sockaddr_un(path))
+    sink = StatsD::Instrument::Sink.new(StatsD::Instrument::UdsConnection.new(path, write_timeout: 0.02))
+    sink << "a:1|c" until sink.telemetry[:packets_dropped_writer].positive? || sink.telemetry[:packets_sent] > 10_000
+    assert_equal 1, sink.telemetry[:packets_dropped_writer]
+  ensure
+    socket&.close
+  end
+
+  def test_messages_longer_than_a_packet_are_counted
+    server = udp_server
+    client = network_client(server, enable_aggregation: false)
+    client.event("title", "x" * 2_000)
+    client.increment("a")
+    client.flush(sync: true)
+    wait_until("the other message") { server.lines == ["a:1|c"] }
+    assert_equal 1, client.telemetry[:dropped_oversize]
+    sync = StatsD::Instrument::Sink.for_addr(server.address)
+    sync << ("x" * 1_473)
+    assert_equal 1, sync.telemetry[:dropped_oversize]
+  end
+
+  def test_messages_that_exactly_fill_packets
+    server = udp_server
+    sink = StatsD::Instrument::BatchedSink.for_addr(server.address, max_packet_size: 11)
+    4.times { sink << "a:1|c" }
+    sink << "b:12345|c|#"
+    sink.flush(blocking: true)
+    wait_until("all lines") { server.lines.size == 5 }
+    server.packets_so_far.each { |packet| assert_operator packet.bytesize, :<=, 11 }
+    assert_includes server.lines, "b:12345|c|#"
+  ensure
+    sink.shutdown
+  end
+
+  def test_bytes_and_text_share_packets
+    server = udp_server
+    sink = StatsD::Instrument::BatchedSink.for_addr(server.address)
+    sink << "a\u00fc:1|c" << "b\xc3\xbc:1|c".b << "c\u00fc:1|c"
+    sink.shutdown
+    wait_until("all lines") { server.lines.size == 3 }
+    assert_equal ["a\u00fc:1|c".b, "b\xc3\xbc:1|c".b, "c\u00fc:1|c".b], server.lines.map(&:b)
+  end
+
+  def test_a_full_queue_makes_the_caller_send
+    server = udp_server
+    sink = StatsD::Instrument::BatchedSink.for_addr(server.address, buffer_capacity: 1)
+    1_000.times { sink << "a:1|c" }
+    sink.flush(blocking: true)
+    wait_until("all of them") { server.total("a") == 1_000 }
+    assert_equal 0, sink.telemetry[:packets_dropped]
+    assert_equal 1_000, sink.telemetry[:metrics]
+  ensure
+    sink.shutdown
+  end
+
+  def test_a_full_queue_can_drop_and_count
+    server = udp_server
+    gate = Mutex.new
+    slow = StatsD::Instrument::Sink.for_addr(server.address)
+    slow.define_singleton_method(:send_packet) { |packet| gate.synchronize { super(packet) } }
+    sink = StatsD::Instrument::BatchedSink.new(slow, buffer_capacity: 10, overflow: :drop)
+    gate.synchronize { 100.times { sink << "a:1|c" } }
+    sink.flush(blocking: true)
+    dropped = sink.telemetry[:packets_dropped_queue]
+    assert_operator dropped, :>=, 80
+    wait_until("what was not dropped") { server.total("a") == 100 - dropped }
+    assert_equal dropped * 5, sink.telemetry[:bytes_dropped_queue]
+    assert_equal dropped, sink.telemetry[:packets_dropped]
+  ensure
+    sink.shutdown
+  end
+
+  def test_wrong_options
+    inner = StatsD::Instrument::Sink.for_addr(udp_server.address)
+    error = assert_raises(ArgumentError) { StatsD::Instrument::BatchedSink.new(inner, overflow: :wait) }
+    assert_equal "overflow must be one of [:sync, :drop], not :wait", error.message
+    assert_raises(ArgumentError) { StatsD::Instrument::BatchedSink.new(inner, buffer_capacity: 0) }
+  end
+
+  def test_messages_after_shutdown_are_sent_by_the_caller
+    server = udp_server
+    sink = StatsD::Instrument::BatchedSink.for_addr(server.address)
+    sink.shutdown
+    sink << "a:1|c"
+    wait_until("the message") { server.lines == ["a:1|c"] }
+  end
+
+  def test_a_killed_thread_is_replaced
+    server = udp_server
+    client = network_client(server)
+    Thread.list.select { |thread| thread.name == "statsd-dispatcher" }.each { |thread| thread.kill.join }
+    client.increment("a")
+    client.force_flush
+    wait_until("the message") { server.total("a") == 1 }
+  end
+
+  def test_threads_are_marked_as_fork_safe
+    client = network_client(udp_server)
+    client.increment("a")
+    threads = Thread.list.select { |thread| thread.name&.start_with?("statsd-") }
+    refute_empty threads
+    threads.each { |thread| assert thread.thread_variable_get(:fork_safe), thread.inspect }
+  end
+
+  def test_statistics_about_batching
+    server = udp_server
+    sink = StatsD::Instrument::BatchedSink.for_addr(server.address, statistics_interval: 1000)
+    3.times { sink << "a:1|c" }
+    sink.flush(blocking: true)
+    statistics = sink.instance_variable_get(:@dispatcher).instance_variable_get(:@statistics)
+    datagrams = StatsD.singleton_client.capture { statistics.maybe_flush!(force: true) }
+    names = %w[synchronous_sends batched_sends avg_buffer_length avg_batched_packet_size avg_batch_length]
+    assert_equal(names.map { |name| "statsd_instrument.batched_udp_sink.#{name}" }, datagrams.map(&:name))
+    assert_operator datagrams[1].value, :>=, 1
+    assert_empty(StatsD.singleton_client.capture { statistics.maybe_flush! })
+  ensure
+    sink.shutdown
+  end
+
+  def test_log_null_and_capture
+    log = StringIO.new
+    sink = StatsD::Instrument::LogSink.new(Logger.new(log, formatter: ->(*, message) { "#{message}\n" }))
+    sink << "a:1|c\n"
+    assert_equal "[StatsD] a:1|c\n", log.string
+    null = StatsD::Instrument::NullSink.new
+    assert_same null, null << "a:1|c"
+    capture = StatsD::Instrument::CaptureSink.new(parent: null)
+    capture << "a:1|c"
+    assert_equal ["a"], capture.datagrams.map(&:name)
+    capture.clear
+    assert_empty capture.datagrams
+    [sink, null, capture].each do |one|
+      assert one.sample?(0)
+      one.flush(blocking: false)
+    end
+  end
+
+  def test_drops_are_logged_once_in_a_while
+    log = StringIO.new
+    before = StatsD.logger
+    StatsD.logger = Logger.new(log, level: Logger::WARN)
+    sink = StatsD::Instrument::Sink.for_addr(unix_path)
+    10.times { sink << "a:1|c" }
+    assert_equal 1, log.string.lines.size, log.string
+    assert_match(/a packet of 5 bytes was dropped: Errno::ENOENT/, log.string)
+    assert_equal 10, sink.telemetry[:packets_dropped]
+  ensure
+    StatsD.logger = before
+  end
+end
+
+class HostResolverTest < TestCase
+  def test_a_name_is_followed_without_waiting_for_it
+    old_server = udp_server
+    new_server = udp_server
+    answers = Queue.new
+    answers << Addrinfo.udp("127.0.0.1", old_server.port)
+    lookup = lambda do |_host, _port|
+      answer = answers.pop
+      raise answer if answer.is_a?(Exception)
+
+      answer
+    end
+    resolver = StatsD::Instrument::HostResolver.new("agent", 1, refresh_interval: 0.001, lookup: lookup)
+    sink = StatsD::Instrument::Sink.new(StatsD::Instrument::UdpConnection.new("agent", 1, resolver: resolver))
+    sink << "a:1|c"
+    # The lookup hangs, which no packet notices.
+    wait_until("a lookup in the background") do
+      sink << "a:1|c"
+      answers.num_waiting.positive?
+    end
+    answers << SocketError.new("no answer")
+    sink << "a:1|c"
+    wait_until("another lookup") do
+      sink << "a:1|c"
+      answers.num_waiting.positive?
+    end
+    assert_equal 0, sink.telemetry[:packets_dropped]
+    answers << Addrinfo.udp("127.0.0.1", new_server.port)
+    wait_until("packets at the new address") do
+      sink << "b:1|c"
+      new_server.lines.include?("b:1|c")
+    end
+    assert_operator old_server.total("a"), :>=, 2
+  end
+
+  def test_addresses_are_never_looked_up_again
+    refute_predicate StatsD::Instrument::HostResolver.new("127.0.0.1", 1), :refreshing?
+    refute_predicate StatsD::Instrument::HostResolver.new("::1", 1), :refreshing?
+    refute_predicate StatsD::Instrument::HostResolver.new("agent", 1, refresh_interval: 0), :refreshing?
+    assert_predicate StatsD::Instrument::HostResolver.new("agent", 1), :refreshing?
+  end
+end

@@ -1,0 +1,271 @@
+# frozen_string_literal: true
+
+# Tests must not depend on the machine they run on.
+ENV.delete_if { |name, _| name.start_with?("STATSD_", "DD_", "DATADOG_") }
+ENV["STATSD_ENV"] = "test"
+
+$LOAD_PATH.unshift(File.expand_path("../lib", __dir__))
+
+# A warning that comes from our own files is a failure.
+module FailOnWarning
+  ROOT = File.expand_path("..", __dir__)
+
+  def warn(message, *, **)
+    raise "warning: #{message}" if message.include?(ROOT)
+
+    super
+  end
+end
+Warning.singleton_class.prepend(FailOnWarning)
+
+require "minitest/autorun"
+require "stringio"
+require "tmpdir"
+require "timeout"
+require "statsd-instrument"
+
+StatsD.logger = Logger.new(File::NULL)
+
+expected = ENV.fetch("WEIR_EXPECT_NATIVE", nil)
+unless expected.nil? || StatsD::Instrument::NATIVE == (expected == "1")
+  abort "this run must #{expected == "1" ? "" : "not "}use the native extension, but NATIVE is " \
+        "#{StatsD::Instrument::NATIVE.inspect}"
+end
+
+# Things most tests need: servers that keep what they receive, and waiting without sleeping blindly.
+module Support
+  DEADLINE = 20
+
+  FORKS = Process.respond_to?(:fork) && RUBY_ENGINE == "ruby"
+
+  def self.now
+    Process.clock_gettime(Process::CLOCK_MONOTONIC)
+  end
+
+  # Polls until the block is truthy.
+  def wait_until(what = "condition", seconds: DEADLINE)
+    deadline = Support.now + seconds
+    until (result = yield)
+      flunk("waited #{seconds} s for #{what}") if Support.now > deadline
+
+      Thread.pass
+      sleep(0.002)
+    end
+    result
+  end
+
+  # A server on a socket. A thread reads packets as they come.
+  class Server
+    attr_reader :packets
+
+    def initialize(socket)
+      @socket = socket
+      @packets = Queue.new
+      @kept = []
+      @lock = Mutex.new
+      @thread = Thread.new { receive }
+    end
+
+    def lines
+      packets_so_far.flat_map { |packet| packet.split("\n") }
+    end
+
+    def packets_so_far
+      @lock.synchronize { @kept.dup }
+    end
+
+    # Sum of all values of a counter, sampled values not scaled.
+    def total(name)
+      lines.sum { |line| line.start_with?("#{name}:") ? line[/:(-?[\d.]+)\|c/, 1].to_f : 0 }.then do |sum|
+        sum == sum.to_i ? sum.to_i : sum
+      end
+    end
+
+    # Number of samples of a packed type.
+    def samples(name)
+      lines.sum { |line| line.start_with?("#{name}:") ? line.split("|").first.count(":") : 0 }
+    end
+
+    def close
+      @thread.kill
+      @thread.join
+      @socket.close
+    end
+
+    private
+
+    def receive
+      loop do
+        packet = read_packet or break
+        @lock.synchronize { @kept << packet }
+      end
+    rescue IOError, SystemCallError
+      nil
+    end
+
+    def read_packet
+      @socket.recv(65_536)
+    end
+  end
+
+  class UdpServer < Server
+    def initialize(port = 0)
+      socket = UDPSocket.new
+      socket.setsockopt(Socket::SOL_SOCKET, Socket::SO_RCVBUF, 8 << 20)
+      socket.bind("127.0.0.1", port)
+      super(socket)
+    end
+
+    def port
+      @socket.addr[1]
+    end
+
+    def address
+      "127.0.0.1:#{port}"
+    end
+  end
+
+  class UnixServer < Server
+    attr_reader :path
+
+    def initialize(path)
+      @path = path
+      socket = Socket.new(Socket::AF_UNIX, Socket::SOCK_DGRAM)
+      socket.bind(Socket.pack_sockaddr_un(path))
+      super(socket)
+    end
+  end
+
+  class StreamServer < Server
+    attr_reader :path
+
+    def initialize(path)
+      @path = path
+      super(UNIXServer.new(path))
+    end
+
+    def close
+      super
+      @peers&.each(&:close)
+    end
+
+    private
+
+    def receive
+      loop do
+        connection = @socket.accept
+        (@peers ||= []) << connection
+        Thread.new(connection) { |peer| frames(peer) }
+      end
+    rescue IOError, SystemCallError
+      nil
+    end
+
+    def frames(peer)
+      while (header = peer.read(4))
+        packet = peer.read(header.unpack1("V"))
+        @lock.synchronize { @kept << packet }
+      end
+    rescue IOError, SystemCallError
+      nil
+    end
+  end
+
+  # Keeps what it is given, one message after the other.
+  class ListSink
+    attr_reader :lines
+
+    def initialize
+      @lines = Queue.new
+    end
+
+    def sample?(_rate)
+      true
+    end
+
+    def <<(line)
+      @lines << line
+      self
+    end
+
+    def flush(blocking: false); end
+
+    def to_a
+      Array.new(@lines.size) { @lines.pop }
+    end
+  end
+
+  def udp_server
+    @servers ||= []
+    @servers << UdpServer.new
+    @servers.last
+  end
+
+  def unix_path
+    @directory ||= Dir.mktmpdir("weir-statsd")
+    File.join(@directory, "#{@paths = (@paths || 0) + 1}.sock")
+  end
+
+  def unix_server(path = unix_path)
+    @servers ||= []
+    @servers << UnixServer.new(path)
+    @servers.last
+  end
+
+  def stream_server(path = unix_path)
+    @servers ||= []
+    @servers << StreamServer.new(path)
+    @servers.last
+  end
+
+  # A client as in production, that flushes when told to.
+  def network_client(server, **options)
+    address = server.respond_to?(:address) ? server.address : server.path
+    sink_options = options.slice(:buffer_capacity, :max_packet_size, :overflow)
+    sink = StatsD::Instrument::BatchedSink.new(StatsD::Instrument::Sink.for_addr(address), **sink_options)
+    client = StatsD::Instrument::Client.new(
+      sink: sink, aggregation_flush_interval: 3600.0, **options.except(*sink_options.keys)
+    )
+    (@clients ||= []) << client
+    client
+  end
+
+  # A client that aggregates into a list.
+  def list_client(**options)
+    sink = ListSink.new
+    client = StatsD::Instrument::Client.new(
+      sink: sink, enable_aggregation: true, aggregation_flush_interval: 3600.0, **options
+    )
+    (@clients ||= []) << client
+    [client, sink]
+  end
+
+  def flushed(client, sink)
+    client.force_flush
+    sink.to_a
+  end
+
+  # Runs Ruby code in a process of its own and returns what it printed.
+  def ruby(code, env: {}, arguments: [])
+    lib = File.expand_path("../lib", __dir__)
+    reader, writer = IO.pipe
+    pid = Process.spawn(env, RbConfig.ruby, "-w", "-I#{lib}", *arguments, "-e", code, out: writer, err: writer)
+    writer.close
+    output = Timeout.timeout(DEADLINE * 3) { reader.read }
+    Process.wait(pid)
+    [output, $?]
+  ensure
+    reader&.close
+  end
+
+  def after_teardown
+    @clients&.each { |client| client.shutdown(0.5) }
+    @servers&.each(&:close)
+    FileUtils.remove_entry(@directory) if @directory
+    super
+  end
+end
+
+class TestCase < Minitest::Test
+  include Support
+end

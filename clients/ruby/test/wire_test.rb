@@ -1,0 +1,100 @@
+# frozen_string_literal: true
+
+require_relative "test_helper"
+
+class WireTest < TestCase
+  Wire = StatsD::Instrument::Wire
+
+  def check_name(expected, name)
+    assert_equal expected, Wire.name(name), name.inspect
+    assert_predicate Wire.name(name), :valid_encoding?
+  end
+
+  def check_tags(expected, tags, **options)
+    if expected.nil?
+      assert_nil Wire.tags(tags, **options), tags.inspect
+    else
+      assert_equal expected, Wire.tags(tags, **options), tags.inspect
+    end
+  end
+
+  def test_names
+    check_name "a.b", "a.b"
+    check_name "a_b_c_d_e", "a:b|c@d\ne"
+    check_name "sym", :sym
+    check_name "StatsD::Instrument".tr(":", "_"), StatsD::Instrument
+    check_name "caf\u00e9", "caf\u00e9"
+    check_name "caf\u00e9", "caf\u00e9".b
+    check_name "caf\u00e9", "caf\u00e9".encode("ISO-8859-1")
+    check_name "a?b", "a\xffb"
+    check_name "a?b", "a\xffb".b
+    check_name "_e_1,1}_x", "_e{1,1}:x"
+  end
+
+  def test_tags
+    check_tags nil, nil
+    check_tags nil, []
+    check_tags nil, {}
+    check_tags nil, ""
+    check_tags nil, ["|", ","]
+    check_tags "a:1,b:2", { a: 1, "b" => "2" }
+    check_tags "a:", { a: nil }
+    check_tags "b,a", %w[b a]
+    check_tags "a,b", %w[b a], sort: true
+    check_tags "a,b", "a,b"
+    check_tags "a_b_c", "a|b#c"
+    check_tags "ab", "a\nb"
+    check_tags "sym", :sym
+    check_tags "xy,z#", ["x|y", "z#,\n"]
+    check_tags "k1:v1", { "k|1" => "v,1" }
+    check_tags "a?b", ["a\xffb"]
+    check_tags "a:\u00fc", { a: "\u00fc".encode("UTF-16LE") }
+    check_tags "a", ["a"].freeze
+    check_tags "1,true", [1, true]
+  end
+
+  def test_numbers
+    { 1 => "1", -2 => "-2", 1.5 => "1.5", 1e300 => "1.0e+300", "3.5" => "3.5", "-.5e3" => "-.5e3",
+      Rational(1, 4) => "0.25", Rational(4, 2) => "2", Complex(1, 0) => nil, nil => nil, true => nil,
+      "abc" => nil, "1 " => nil, "0x10" => nil, "1_000" => nil, "" => nil, Object.new => nil,
+      Float::NAN => nil, Float::INFINITY => nil, -Float::INFINITY => nil, 10**40 => (10**40).to_s }.each do |value, text|
+      if text.nil?
+        assert_nil Wire.number(value), value.inspect
+      else
+        assert_equal text, Wire.number(value), value.inspect
+      end
+    end
+  end
+
+  def test_packing_leaves_out_what_is_not_finite
+    assert_equal "1:2.5", Wire.pack([1, 2.5])
+    assert_equal "1:2", Wire.pack([1, Float::NAN, 2, -Float::INFINITY])
+    assert_nil Wire.pack([Float::NAN])
+    assert_nil Wire.pack([])
+  end
+
+  def test_sums_of_floats_are_exact
+    sum = Array.new(10) { Wire.exact(0.1) }.sum
+    assert_equal "1.0", Wire.sum(sum + 0r).sub(/\A1\z/, "1.0")
+    assert_equal "0.3", Wire.sum(Wire.exact(0.1) + Wire.exact(0.2))
+    assert_equal "3", Wire.sum(3r)
+    assert_equal "7", Wire.sum(7)
+  end
+
+  def test_only_tags_that_cannot_change_secretly_are_memo_keys
+    assert Wire.stable?({ a: "b", "c" => 1, d: nil, e: true })
+    assert Wire.stable?(["a", :b])
+    assert Wire.stable?("a")
+    refute Wire.stable?([Object.new])
+    refute Wire.stable?({ a: 1.0 })
+    refute Wire.stable?({}.compare_by_identity)
+  end
+
+  def test_members_of_sets
+    assert_equal "ab", Wire.member("a|b\n")
+    assert_equal "12", Wire.member(12)
+    assert_nil Wire.member("")
+    assert_nil Wire.member(nil)
+    assert_nil Wire.member("|")
+  end
+end

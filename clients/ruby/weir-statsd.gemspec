@@ -1,0 +1,16 @@
+# frozen_string_literal: true
+
+require_relative "lib/statsd/instrument/version"
+
+Gem::Specification.new do |spec|
+  spec.name = "weir-statsd"
+  spec.version = StatsD::Instrument::VERSION
+  spec.summary = "StatsD client that aggregates per thread, without locks on the way of a call"
+  spec.description = "The StatsD API of statsd-instrument with aggregation that makes calls cheaper: counters, " \
+                     "gauges, sets and packed samples, handles, compiled metrics, macros, test helpers."
+  spec.license = "Apache-2.0"
+  spec.authors = ["The weir authors"]
+  spec.required_ruby_version = ">= 3.1"
+  spec.files = Dir["lib/**/*.rb", "ext/**/*.{c,h,rb}", "sig/**/*.rbs", "README.md", "CHANGELOG.md"]
+  spec.metadata["rubygems_mfa_required"] = "true"
+end
