@@ -34,7 +34,8 @@ module Agent
 
     def initialize(*arguments)
       @points = []
-      @stdin, @stdout, @stderr, @wait = Open3.popen3(Agent.environment, Agent.binary, "run", "--output", "stdout", *arguments)
+      @stdin, @stdout, @stderr, @wait = Open3.popen3(Agent.environment, Agent.binary, "run", "--output", "stdout",
+                                                     *arguments)
       @stdin.close
       @log = +""
       @readers = [

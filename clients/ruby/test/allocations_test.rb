@@ -80,7 +80,9 @@ class AllocationsTest < TestCase
     before = StatsD.singleton_client
     StatsD.singleton_client = client
     static = Class.new(StatsD::Instrument::CompiledMetric::Counter) { define(name: "s", static_tags: TAGS_HASH) }
-    dynamic = Class.new(StatsD::Instrument::CompiledMetric::Counter) { define(name: "d", tags: { k: Integer, l: String }) }
+    dynamic = Class.new(StatsD::Instrument::CompiledMetric::Counter) do
+      define(name: "d", tags: { k: Integer, l: String })
+    end
     check(0, "static") { |n| n.times { static.increment } }
     check(0, "dynamic") { |n| n.times { dynamic.increment(k: 1, l: "x") } }
   ensure

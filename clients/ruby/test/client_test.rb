@@ -85,8 +85,9 @@ class ClientTest < TestCase
   end
 
   def test_clones_differ_only_in_what_is_changed
-    client = StatsD::Instrument::Client.new(prefix: "p", default_tags: ["d"], default_sample_rate: 0.5, container_id: "id",
-                                            cardinality: "low")
+    client = StatsD::Instrument::Client.new(
+      prefix: "p", default_tags: ["d"], default_sample_rate: 0.5, container_id: "id", cardinality: "low"
+    )
     check("q.a:1|c|@0.5|#d|c:id|card:low", client: client) do
       client.with_options(prefix: "q") { |clone| clone.increment("a") }
     end

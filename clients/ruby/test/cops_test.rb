@@ -33,45 +33,43 @@ class CopsTest < TestCase
     StatsD.distribution('a', 1, tags: { as_dist: true })
   RUBY
 
-  # @return [Hash] what RuboCop's JSON says about each file, by name
-  def inspect_files(files, *options)
+  CORRECTIONS = {
+    "StatsD.increment('a', 1, 0.5)" => "StatsD.increment('a', 1, sample_rate: 0.5)",
+    "StatsD.increment('a', 1, 0.5, ['x'])" => "StatsD.increment('a', 1, sample_rate: 0.5, tags: ['x'])",
+    "StatsD.increment('a', 1, nil, k: 1)" => "StatsD.increment('a', 1, tags: { k: 1 })",
+    "StatsD.measure('a', 1, nil, { k: 1 }, &b)" => "StatsD.measure('a', 1, tags: { k: 1 }, &b)",
+    "StatsD.gauge('a', 1, nil)" => "StatsD.gauge('a', 1)",
+    "StatsD.gauge('a', 1, nil, nil)" => "StatsD.gauge('a', 1)",
+    "StatsD.gauge('a', 1, RATE, ['x'])" => "StatsD.gauge('a', 1, RATE, ['x'])"
+  }.freeze
+
+  # RuboCop takes seconds to start, so it looks at everything once.
+  def rubocop(directory)
+    File.write(File.join(directory, ".rubocop.yml"), "AllCops:\n  DisabledByDefault: true\n  NewCops: disable\n")
+    output, = Open3.capture2e(
+      "rubocop", "--cache", "false", "--require", File.expand_path("../lib/statsd/instrument/rubocop.rb", __dir__),
+      "--only", BAD.keys.map { |name| "StatsD/#{name}" }.join(","), "--format", "json", "-A", ".",
+      chdir: directory
+    )
+    JSON.parse(output[/^\{.*\}$/] || flunk(output))["files"].to_h do |file|
+      [file["path"], file["offenses"].map { |one| one["cop_name"] }]
+    end
+  end
+
+  def test_offenses_and_corrections
     Dir.mktmpdir do |directory|
-      files.each { |name, code| File.write(File.join(directory, name), code) }
-      File.write(File.join(directory, ".rubocop.yml"), "AllCops:\n  DisabledByDefault: true\n  NewCops: disable\n")
-      output, = Open3.capture2e(
-        "rubocop", "--cache", "false", "--require", File.expand_path("../lib/statsd/instrument/rubocop.rb", __dir__),
-        "--only", BAD.keys.map { |name| "StatsD/#{name}" }.join(","), "--format", "json", *options, ".",
-        chdir: directory
-      )
-      result = JSON.parse(output[/^\{.*\}$/] || flunk(output))
-      after = files.to_h { |name, _| [name, File.read(File.join(directory, name))] }
-      offenses = result["files"].to_h { |file| [file["path"], file["offenses"].map { |one| one["cop_name"] }] }
-      return offenses, after
-    end
-  end
+      write = ->(name, code) { File.write(File.join(directory, name), "#{code}\n") }
+      write.call("good.rb", GOOD)
+      BAD.each { |cop, codes| codes.each_with_index { |code, index| write.call("#{cop}_#{index}.rb", code) } }
+      CORRECTIONS.each_key.with_index { |code, index| write.call("before_#{index}.rb", code) }
+      offenses = rubocop(directory)
 
-  def test_offenses
-    files = { "good.rb" => GOOD }
-    BAD.each { |cop, codes| codes.each_with_index { |code, index| files["#{cop}_#{index}.rb"] = "#{code}\n" } }
-    offenses, = inspect_files(files)
-    assert_empty offenses["good.rb"]
-    BAD.each do |cop, codes|
-      codes.each_with_index { |code, index| assert_includes offenses["#{cop}_#{index}.rb"], "StatsD/#{cop}", code }
+      assert_empty offenses["good.rb"]
+      BAD.each do |cop, codes|
+        codes.each_with_index { |code, index| assert_includes offenses["#{cop}_#{index}.rb"], "StatsD/#{cop}", code }
+      end
+      after = CORRECTIONS.size.times.map { |index| File.read(File.join(directory, "before_#{index}.rb")).chomp }
+      assert_equal CORRECTIONS.values, after
     end
-  end
-
-  def test_corrections
-    cases = {
-      "StatsD.increment('a', 1, 0.5)" => "StatsD.increment('a', 1, sample_rate: 0.5)",
-      "StatsD.increment('a', 1, 0.5, ['x'])" => "StatsD.increment('a', 1, sample_rate: 0.5, tags: ['x'])",
-      "StatsD.increment('a', 1, nil, k: 1)" => "StatsD.increment('a', 1, tags: { k: 1 })",
-      "StatsD.measure('a', 1, nil, { k: 1 }, &b)" => "StatsD.measure('a', 1, tags: { k: 1 }, &b)",
-      "StatsD.gauge('a', 1, nil)" => "StatsD.gauge('a', 1)",
-      "StatsD.gauge('a', 1, nil, nil)" => "StatsD.gauge('a', 1)",
-      "StatsD.gauge('a', 1, RATE, ['x'])" => "StatsD.gauge('a', 1, RATE, ['x'])"
-    }
-    files = cases.keys.each_with_index.to_h { |code, index| ["f#{index}.rb", "#{code}\n"] }
-    _, after = inspect_files(files, "-A")
-    assert_equal cases.values, after.values.map(&:chomp)
   end
 end

@@ -9,7 +9,12 @@ class DatagramTest < TestCase
     datagram = Datagram.new(source)
     parts.each do |part, expected|
       actual = datagram.public_send(part)
-      expected.nil? ? assert_nil(actual, "#{part} of #{source}") : assert_equal(expected, actual, "#{part} of #{source}")
+      if expected.nil?
+        assert_nil(actual,
+                   "#{part} of #{source}")
+      else
+        assert_equal(expected, actual, "#{part} of #{source}")
+      end
     end
   end
 
@@ -31,8 +36,8 @@ class DatagramTest < TestCase
   end
 
   def test_checks
-    check "_sc|n|2|h:host|d:1700000000|#x|m:text", type: :_sc, name: "n", value: 2, hostname: "host", message: "text",
-                                                   tags: ["x"]
+    check "_sc|n|2|h:host|d:1700000000|#x|m:text",
+          type: :_sc, name: "n", value: 2, hostname: "host", message: "text", tags: ["x"]
   end
 
   def test_what_is_no_message

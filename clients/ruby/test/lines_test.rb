@@ -9,7 +9,8 @@ class LinesTest < TestCase
   SECONDS = ARGV.include?("--seconds") ? Float(ARGV.slice!(ARGV.index("--seconds"), 2).last) : 0
 
   TEXTS = [
-    "", "a", "a.b_c", "|", ":", ",", "#", "@", "\n", "\r", "\r\n", "\\n", "a|b:c,d#e@f\ng", "_e{1,2}:", "_e{", "_sc", "_sc|a",
+    "", "a", "a.b_c", "|", ":", ",", "#", "@", "\n", "\r", "\r\n", "\\n", "a|b:c,d#e@f\ng", "_e{1,2}:", "_e{", "_sc",
+    "_sc|a",
     "\u00fc", "\u{1f600}", "\xff", "a\xffb", "\xff\xfe".b, "\u00fc".encode("UTF-16LE"), "\u00fc".encode("ISO-8859-1"),
     "\u0000", "x" * 300, " ", "T1", "@0.5", "c:1", "card:low", "m:x", "|m:x", "host:h", "1:2:3"
   ].freeze
@@ -50,7 +51,8 @@ class LinesTest < TestCase
     when 3 then client.histogram(name, number, **options)
     when 4 then client.distribution(name, number, sample_rate: RATES.sample(random: random), **options)
     when 5 then client.set(name, [text(random), number].sample(random: random), **options)
-    when 6 then client.gauge(name, number, timestamp: [Time.now, 0, -5, 1_700_000_000].sample(random: random), **options)
+    when 6 then client.gauge(name, number, timestamp: [Time.now, 0, -5, 1_700_000_000].sample(random: random),
+                                           **options)
     when 7
       client.event(name, text(random), hostname: text(random), aggregation_key: text(random),
                                        priority: %w[low normal].sample(random: random), alert_type: "error",
@@ -64,7 +66,8 @@ class LinesTest < TestCase
   def clients(sink)
     common = { sink: sink, aggregation_flush_interval: 3600.0, external_data: "it-false,cn-a|b", container_id: "in-5" }
     [
-      StatsD::Instrument::Client.new(enable_aggregation: true, prefix: "p:r|e\n", default_tags: { "d|" => "e,f" }, **common),
+      StatsD::Instrument::Client.new(enable_aggregation: true, prefix: "p:r|e\n", default_tags: { "d|" => "e,f" },
+                                     **common),
       StatsD::Instrument::Client.new(enable_aggregation: false, default_tags: ["x|y"], cardinality: "low", **common),
       StatsD::Instrument::Client.new(enable_aggregation: true, **common)
     ]

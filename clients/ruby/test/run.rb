@@ -1,4 +1,4 @@
 # frozen_string_literal: true
 
 # Loads every test. `ruby -w test/run.rb [options of minitest]`
-Dir[File.join(__dir__, "*_test.rb")].sort.each { |file| require file }
+Dir[File.join(__dir__, "*_test.rb")].each { |file| require file }

@@ -5,8 +5,8 @@ require_relative "test_helper"
 # Exact totals at a real receiver, whatever the application does to the client.
 class StressTest < TestCase
   def test_eight_threads_over_a_socket
-    server = unix_server
-    sink = StatsD::Instrument::BatchedSink.for_addr(server.path)
+    server = lossless_server
+    sink = StatsD::Instrument::BatchedSink.for_addr(address_of(server))
     client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 0.02)
     (@clients ||= []) << client
     handle = client.counter("handle")
@@ -37,8 +37,8 @@ class StressTest < TestCase
   end
 
   def test_threads_that_come_and_go
-    server = unix_server
-    sink = StatsD::Instrument::BatchedSink.for_addr(server.path)
+    server = lossless_server
+    sink = StatsD::Instrument::BatchedSink.for_addr(address_of(server))
     client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 0.005)
     (@clients ||= []) << client
     handle = client.counter("handle")
@@ -59,8 +59,8 @@ class StressTest < TestCase
   end
 
   def test_capturing_again_and_again_loses_and_doubles_nothing
-    server = unix_server
-    sink = StatsD::Instrument::BatchedSink.for_addr(server.path)
+    server = lossless_server
+    sink = StatsD::Instrument::BatchedSink.for_addr(address_of(server))
     client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 0.005)
     (@clients ||= []) << client
     handle = client.counter("handle")
@@ -88,8 +88,8 @@ class StressTest < TestCase
 
   def test_calls_from_signal_handlers
     skip "signals reach the JVM first" if RUBY_ENGINE == "jruby"
-    server = unix_server
-    sink = StatsD::Instrument::BatchedSink.for_addr(server.path)
+    server = lossless_server
+    sink = StatsD::Instrument::BatchedSink.for_addr(address_of(server))
     client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 0.005)
     (@clients ||= []) << client
     handle = client.counter("handle")
@@ -125,7 +125,7 @@ class StressTest < TestCase
 
   def test_flushing_in_a_signal_handler
     skip "signals reach the JVM first" if RUBY_ENGINE == "jruby"
-    server = unix_server
+    server = lossless_server
     client = network_client(server)
     done = false
     before = Signal.trap("USR1") do
@@ -149,7 +149,7 @@ class ForkTest < TestCase
   # A prefork server: the parent has recorded something and not sent it, eight children record with
   # five threads each and exit, and the parent goes on.
   def test_eight_children_of_a_parent_with_unsent_metrics
-    server = unix_server
+    server = lossless_server
     client = network_client(server)
     handle = client.counter("handle")
     compiled = Class.new(StatsD::Instrument::CompiledMetric::Counter) { define(name: "compiled", tags: { k: Integer }) }
@@ -219,7 +219,9 @@ class ForkTest < TestCase
     assert_predicate status, :success?, output
     assert_empty output
     wait_until("all of them") { server.total("handle") == 4 }
-    assert_equal [3, 1, 1, 1, 1], %w[a clone.a registered.before registered.after thread].map { |name| server.total(name) }
+    assert_equal [3, 1, 1, 1, 1], %w[a clone.a registered.before registered.after thread].map { |name|
+                                    server.total(name)
+                                  }
   end
 
   def test_exit_of_a_forked_child_sends_its_own

@@ -57,7 +57,8 @@ class WireTest < TestCase
     { 1 => "1", -2 => "-2", 1.5 => "1.5", 1e300 => "1.0e+300", "3.5" => "3.5", "-.5e3" => "-.5e3",
       Rational(1, 4) => "0.25", Rational(4, 2) => "2", Complex(1, 0) => nil, nil => nil, true => nil,
       "abc" => nil, "1 " => nil, "0x10" => nil, "1_000" => nil, "" => nil, Object.new => nil,
-      Float::NAN => nil, Float::INFINITY => nil, -Float::INFINITY => nil, 10**40 => (10**40).to_s }.each do |value, text|
+      Float::NAN => nil, Float::INFINITY => nil, -Float::INFINITY => nil, 10**40 => (10**40).to_s,
+      10**400 => nil, "1e400" => nil }.each do |value, text|
       if text.nil?
         assert_nil Wire.number(value), value.inspect
       else
@@ -75,7 +76,7 @@ class WireTest < TestCase
 
   def test_sums_of_floats_are_exact
     sum = Array.new(10) { Wire.exact(0.1) }.sum
-    assert_equal "1.0", Wire.sum(sum + 0r).sub(/\A1\z/, "1.0")
+    assert_equal "1", Wire.sum(sum)
     assert_equal "0.3", Wire.sum(Wire.exact(0.1) + Wire.exact(0.2))
     assert_equal "3", Wire.sum(3r)
     assert_equal "7", Wire.sum(7)

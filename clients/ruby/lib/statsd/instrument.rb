@@ -248,10 +248,9 @@ module StatsD
     end
 
     def statsd_visibility(method)
-      if private_method_defined?(method) then :private
-      elsif protected_method_defined?(method) then :protected
-      else :public
-      end
+      return :private if private_method_defined?(method)
+
+      protected_method_defined?(method) ? :protected : :public
     end
   end
 

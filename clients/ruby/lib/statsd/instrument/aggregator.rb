@@ -68,7 +68,8 @@ module StatsD
           end
           return 0 if hits.zero? && sum.zero?
 
-          writer.line(@template, Wire.sum(sum))
+          text = Wire.sum(sum) or return 0
+          writer.line(@template, text)
           hits
         end
 
@@ -81,7 +82,9 @@ module StatsD
             cell.idle = cell_hits.zero? ? cell.idle + 1 : 0
             latest = cell if latest.nil? || cell.stamp >= latest.stamp
           end
-          writer.line(@template, latest.value.to_s) if hits.positive?
+          return 0 if hits.zero?
+
+          writer.line(@template, latest.value.to_s)
           hits
         end
 

@@ -230,7 +230,8 @@ module StatsD
         end
         private_constant :Barrier
 
-        def initialize(sink, buffer_capacity, thread_priority, max_packet_size, statistics_interval, overflow, telemetry)
+        def initialize(sink, buffer_capacity, thread_priority, max_packet_size, statistics_interval, overflow,
+                       telemetry)
           @sink = sink
           @buffer_capacity = buffer_capacity
           @thread_priority = thread_priority

@@ -2,6 +2,10 @@
 
 module StatsD
   module Instrument
+    # The largest integer that fits into a machine word. Larger ones deserve a second look.
+    MAX_WORD = (1 << 62) - 1
+    private_constant :MAX_WORD
+
     # Where samples wait for the next flush.
     #
     # A cell has exactly two parties. The *owner* is the one thread that records into it. The *reader*
@@ -100,7 +104,7 @@ module StatsD
       # @return [Boolean] false if the value is not a finite number
       def put(value)
         # A finite float less itself is zero; asking it costs a method call.
-        unless Integer === value || (Float === value && value - value == 0.0)
+        unless (Integer === value && value <= MAX_WORD) || (Float === value && value - value == 0.0)
           value = Wire.number(value)
           return false unless value
         end
@@ -290,7 +294,7 @@ module StatsD
 
       # @return [Boolean] false if the value cannot be sent
       def put(value)
-        unless Integer === value || (Float === value && value - value == 0.0 && !@set)
+        unless (Integer === value && value <= MAX_WORD) || (Float === value && value - value == 0.0 && !@set)
           value = @set ? Wire.member(value) : Wire.number(value)
           return false unless value
         end

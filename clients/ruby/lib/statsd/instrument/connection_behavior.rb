@@ -65,11 +65,15 @@ module StatsD
         socket
       end
 
+      def write_some(socket, bytes)
+        socket.sendmsg_nonblock(bytes, 0, exception: false)
+      end
+
       # Writes all bytes or raises. A server that does not read gets {DEFAULT_WRITE_TIMEOUT} seconds.
       def write_within_timeout(socket, bytes)
         deadline = nil
         until bytes.empty?
-          written = socket.sendmsg_nonblock(bytes, Socket::MSG_NOSIGNAL, exception: false)
+          written = write_some(socket, bytes)
           if written == :wait_writable
             deadline ||= Process.clock_gettime(Process::CLOCK_MONOTONIC) + @write_timeout
             left = deadline - Process.clock_gettime(Process::CLOCK_MONOTONIC)

@@ -33,6 +33,7 @@ module StatsD
       module Binding
         # @return [String]
         attr_reader :name
+
         # @api private
         def bind_to(name, tags, sample_rate, no_prefix, client)
           @name = name
@@ -84,7 +85,7 @@ module StatsD
           cell = cell_for(client, core) if core
           return client.emit_value(direct_template(client), value) unless cell
 
-          (cell.equal?(self) ? put(value) : cell.put(value)) ? VOID : client.refuse(@name, value)
+          cell.put(value) ? VOID : client.refuse(@name, value)
         end
 
         def cell_for(client, core)

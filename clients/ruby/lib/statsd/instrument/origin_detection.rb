@@ -45,7 +45,7 @@ module StatsD
       # pause containers, which carry no tags.
       def id_from_mounts
         read("proc/self/mountinfo").each_line do |line|
-          line.split(" ").values_at(3, 4).compact.each do |path|
+          line.split.values_at(3, 4).compact.each do |path|
             id = id_from_mount(path.split("/"))
             return id if id
           end

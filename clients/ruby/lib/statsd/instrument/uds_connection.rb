@@ -2,7 +2,7 @@
 
 module StatsD
   module Instrument
-    # Sends packets to a Unix datagram socket.
+    # Sends packets to a Unix datagram socket. JRuby has none of these; use {UdsStreamConnection} there.
     class UdsConnection
       include ConnectionBehavior
 
@@ -59,22 +59,17 @@ module StatsD
 
       private
 
-      def socket_type
-        Socket::SOCK_DGRAM
+      def socket
+        @socket ||= open_socket.tap { |opened| raise_send_buffer(opened) }
       end
 
-      def socket
-        @socket ||= begin
-          opened = Socket.new(Socket::AF_UNIX, socket_type)
-          begin
-            raise_send_buffer(opened)
-            opened.connect(Socket.pack_sockaddr_un(@socket_path))
-          rescue SystemCallError
-            opened.close
-            raise
-          end
-          opened
-        end
+      def open_socket
+        opened = Socket.new(Socket::AF_UNIX, Socket::SOCK_DGRAM)
+        opened.connect(Socket.pack_sockaddr_un(@socket_path))
+        opened
+      rescue SystemCallError
+        opened&.close
+        raise
       end
     end
   end

@@ -18,8 +18,12 @@ module StatsD
 
       private
 
-      def socket_type
-        Socket::SOCK_STREAM
+      def open_socket
+        UNIXSocket.new(@socket_path)
+      end
+
+      def write_some(socket, bytes)
+        socket.write_nonblock(bytes, exception: false)
       end
     end
   end

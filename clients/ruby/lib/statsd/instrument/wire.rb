@@ -17,10 +17,15 @@ module StatsD
       UNSAFE_TAG = /[|,\n]/
       UNSAFE_TAG_TEXT = /[|#\n]/
       UNSAFE_FIELD = /[|\n]/
-      NUMBER = /\A[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\z/
+      # Short enough, exponent included, to be a finite float.
+      NUMBER = /\A(?=.{1,200}\z)[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,2})?\z/
       # Any character that a run of finite numbers joined with `:` cannot contain.
       NOT_NUMBERS = /[^0-9.:eE+-]/
-      private_constant :UNSAFE_NAME, :UNSAFE_TAG, :UNSAFE_TAG_TEXT, :UNSAFE_FIELD, :NUMBER, :NOT_NUMBERS
+      # Servers read numbers as floats, which end below 2 to the power of 1024, a number of 309 digits.
+      MAX_BITS = 1024
+      BEYOND_FLOATS = /\d{309}/
+      private_constant :UNSAFE_NAME, :UNSAFE_TAG, :UNSAFE_TAG_TEXT, :UNSAFE_FIELD, :NUMBER, :NOT_NUMBERS, :MAX_BITS,
+                       :BEYOND_FLOATS
 
       # Objects whose text cannot change while their `hash` stays the same. Only tags made of these
       # may serve as a memo key. Floats are left out: two NaNs are never equal, so each would be new.
@@ -87,7 +92,7 @@ module StatsD
       # @return [String, nil] finite samples joined with `:`, or nil when there are none
       def pack(values)
         packed = values.join(":")
-        return packed unless packed.empty? || NOT_NUMBERS.match?(packed)
+        return packed unless packed.empty? || NOT_NUMBERS.match?(packed) || BEYOND_FLOATS.match?(packed)
 
         packed = values.filter_map { |value| number(value) }.join(":")
         packed unless packed.empty?
@@ -96,7 +101,7 @@ module StatsD
       # @return [String, nil] decimal text of a finite number, or nil for everything else
       def number(value)
         case value
-        when Integer then value.to_s
+        when Integer then value.to_s if value.bit_length < MAX_BITS
         when Float then value.to_s if value.finite?
         when String then value if NUMBER.match?(value)
         when nil, true, false then nil
@@ -122,11 +127,10 @@ module StatsD
       end
 
       # @param sum [Integer, Rational]
-      # @return [String]
+      # @return [String, nil] nil if no float is as large
       def sum(sum)
-        return sum.to_s if Integer === sum
-
-        sum.denominator == 1 ? sum.numerator.to_s : sum.to_f.to_s
+        sum = sum.numerator if Rational === sum && sum.denominator == 1
+        Integer === sum ? number(sum) : number(sum.to_f)
       end
 
       # @return [Boolean] whether the object may be the key of a memo: no element can change its text
@@ -187,7 +191,7 @@ module StatsD
         return unless float.finite?
 
         whole = value.respond_to?(:to_i) ? value.to_i : nil
-        whole == value ? whole.to_s : float.to_s
+        whole == value ? number(whole) : float.to_s
       rescue StandardError
         nil
       end
