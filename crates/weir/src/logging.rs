@@ -225,9 +225,7 @@ pub fn printable(input: &[u8]) -> String {
             match c {
                 '"' | '\\' => text.extend(['\\', c]),
                 // What a terminal would act upon or not show at all.
-                c if c.is_control()
-                    || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}') =>
-                {
+                c if crate::config::is_invisible(c) => {
                     text.extend(c.escape_default());
                 }
                 c => text.push(c),

@@ -200,5 +200,6 @@ fn inputs(matches: &ArgMatches) -> Result<Inputs, Failure> {
         file: matches.get_one::<PathBuf>("config").cloned(),
         environment: config::environment(),
         flags,
+        resolve_names: true,
     })
 }

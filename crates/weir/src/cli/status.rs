@@ -103,6 +103,7 @@ fn admin_address(arguments: &ArgMatches) -> Result<SocketAddr, Failure> {
         file,
         environment: config::environment(),
         flags: flags.into_iter().collect(),
+        resolve_names: true,
     };
     let loaded = config::load(&inputs)?;
     loaded.config.admin.ok_or_else(|| {
@@ -125,7 +126,9 @@ fn fetch(address: SocketAddr, path: &str) -> Result<String, Failure> {
     let mut stream = TcpStream::connect_timeout(&address, TIMEOUT).map_err(failed)?;
     stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
     stream.set_write_timeout(Some(TIMEOUT)).map_err(failed)?;
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").map_err(failed)?;
+    let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
+    // A peer that hangs up early may have answered; what it said is worth more than that it did not listen.
+    let _ = stream.write_all(request.as_bytes());
     let mut answer = Vec::new();
     stream
         .take(ANSWER_BYTES_MAX)

@@ -25,7 +25,7 @@ pub use table::{Entry, GROUPS, Group, entries};
 pub use types::{
     ADDRESS_FORMS, Address, Cardinality, Framing, HistogramAggregate, HistogramWeights, LogLevel, Ownership,
 };
-pub use value::{hide_password, nearest};
+pub use value::{hide_password, is_invisible, nearest};
 
 use node::{Content, Node};
 use value::{Checked, Refusal, Separator};
@@ -38,6 +38,8 @@ pub struct Inputs {
     pub environment: BTreeMap<String, Option<String>>,
     /// In the order of the command line.
     pub flags: Vec<Flag>,
+    /// Whether host names may be resolved; numbers and `localhost` need no name server.
+    pub resolve_names: bool,
 }
 
 /// One setting from the command line.
@@ -88,11 +90,20 @@ pub struct Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.source, self.key.as_str()) {
-            (source, "") => write!(f, "{source}: {}", self.message),
-            (Source::Default | Source::Computed(_), key) => write!(f, "{key}: {}", self.message),
-            (source, key) => write!(f, "{source}: {key}: {}", self.message),
+        let text = match (&self.source, self.key.as_str()) {
+            (source, "") => format!("{source}: {}", self.message),
+            (Source::Default | Source::Computed(_), key) => format!("{key}: {}", self.message),
+            (source, key) => format!("{source}: {key}: {}", self.message),
+        };
+        // Keys are quoted from the file, and a file may hold anything.
+        for c in text.chars() {
+            if is_invisible(c) {
+                write!(f, "{}", c.escape_default())?;
+            } else {
+                write!(f, "{c}")?;
+            }
         }
+        Ok(())
     }
 }
 
@@ -196,7 +207,31 @@ pub fn environment() -> BTreeMap<String, Option<String>> {
 
 /// Reads, checks and resolves everything.
 pub fn load(inputs: &Inputs) -> Result<Loaded, Problems> {
-    let mut reader = Reader::new(inputs);
+    finish(Reader::new(inputs))
+}
+
+/// Like [`load`] with nothing but a file of this content, for tests and fuzzing.
+pub fn load_content(content: &[u8]) -> Result<Loaded, Problems> {
+    let inputs = Inputs::default();
+    let mut reader = Reader::new(&inputs);
+    let path = PathBuf::from("weir.yaml");
+    match entries_of(content) {
+        Ok(file) => reader.file = file,
+        Err((line, message)) => reader.problem(
+            Source::File {
+                path: path.clone(),
+                line,
+            },
+            "",
+            message,
+        ),
+    }
+    reader.path = path;
+    finish(reader)
+}
+
+fn finish(mut reader: Reader<'_>) -> Result<Loaded, Problems> {
+    let resolve_names = reader.inputs.resolve_names;
     let own = reader.own_settings();
     let outputs = reader.outputs();
     reader.unknown_variables();
@@ -207,7 +242,7 @@ pub fn load(inputs: &Inputs) -> Result<Loaded, Problems> {
         ..
     } = reader;
     let resolved = match own {
-        Some(values) if problems.is_empty() => resolve::resolve(values, outputs, shown),
+        Some(values) if problems.is_empty() => resolve::resolve(values, outputs, shown, resolve_names),
         _ => Err(Vec::new()),
     };
     // In the order of the file, what other sources brought after it.
@@ -237,6 +272,8 @@ struct Instance {
     output_type: &'static OutputType,
     entries: Vec<(node::Key, Node)>,
     on: bool,
+    /// Who switched it on, unless it is on by default.
+    because: Option<Source>,
 }
 
 struct Reader<'a> {
@@ -430,19 +467,22 @@ impl<'a> Reader<'a> {
         let mut instances = self.written_outputs();
         for output_type in OUTPUT_TYPES {
             if !instances.iter().any(|instance| instance.name == output_type.name) {
-                let on = output_type.on_by_default || self.required_in_environment(output_type);
+                let because = self.required_elsewhere(output_type);
+                let on = output_type.on_by_default || because.is_some();
                 let name = output_type.name.to_owned();
                 instances.push(Instance {
                     name,
                     output_type,
                     entries: Vec::new(),
                     on,
+                    because,
                 });
             }
         }
         for (name, source) in self.named_outputs() {
             match instances.iter_mut().find(|instance| instance.name == name) {
-                Some(instance) => instance.on = true,
+                Some(instance) if instance.on => {}
+                Some(instance) => (instance.on, instance.because) = (true, Some(source)),
                 None => {
                     let known: Vec<&str> = instances.iter().map(|instance| instance.name.as_str()).collect();
                     let message = format!("{name:?} is not an output; known are {}", known.join(", "));
@@ -559,6 +599,10 @@ impl<'a> Reader<'a> {
                         output_type,
                         entries: settings,
                         on: true,
+                        because: Some(Source::File {
+                            path: self.path.clone(),
+                            line: key.line,
+                        }),
                     });
                 }
                 None => {
@@ -596,15 +640,30 @@ impl<'a> Reader<'a> {
         named
     }
 
-    fn required_in_environment(&self, output_type: &OutputType) -> bool {
-        output_type.settings.iter().filter(|setting| setting.required).any(|setting| {
-            let key = format!("outputs.{}.{}", output_type.name, setting.key);
-            let second = second_names(output_type, setting.key);
-            let set = |name: &str| matches!(self.inputs.environment.get(name), Some(value) if value.as_deref() != Some(""));
-            set(&variable_of(&key))
-                || second.iter().any(|name| set(name))
-                || self.inputs.flags.iter().any(|flag| flag.key == key)
-        })
+    /// The variable or flag that sets what the output cannot be without, which switches it on.
+    fn required_elsewhere(&self, output_type: &OutputType) -> Option<Source> {
+        output_type
+            .settings
+            .iter()
+            .filter(|setting| setting.required)
+            .find_map(|setting| {
+                let key = format!("outputs.{}.{}", output_type.name, setting.key);
+                if let Some(flag) = self.inputs.flags.iter().find(|flag| flag.key == key) {
+                    return Some(Source::Flag(flag.shown.clone()));
+                }
+                let own = variable_of(&key);
+                let mut names = std::iter::once(own.as_str())
+                    .chain(second_names(output_type, setting.key).iter().copied());
+                let is_set = |name: &str| {
+                    self.inputs
+                        .environment
+                        .get(name)
+                        .is_some_and(|value| value.as_deref() != Some(""))
+                };
+                names
+                    .find(|name| is_set(name))
+                    .map(|name| Source::Environment(name.to_owned()))
+            })
     }
 
     fn output(&mut self, instance: &Instance) -> Option<OutputConfig> {
@@ -613,6 +672,7 @@ impl<'a> Reader<'a> {
             output_type,
             entries,
             on,
+            because,
         } = instance;
         let prefix = format!("outputs.{name}");
         let problems_before = self.problems.len();
@@ -641,6 +701,12 @@ impl<'a> Reader<'a> {
                 .map(|(_, node)| node)
         };
         let enabled = self.choose(&format!("{prefix}.enabled"), &enabled, node("enabled"), &[]);
+        if let (Some(shown), Some(because)) = (self.shown.last_mut(), because)
+            && enabled.is_some()
+            && shown.source == Source::Default
+        {
+            shown.source = because.clone();
+        }
         // Second names belong to the output that has its type's own name; another of the same type has its own.
         let second = |path: &str| {
             if name == output_type.name {
@@ -872,12 +938,16 @@ fn read_file(path: &Path) -> Result<Vec<(node::Key, Node)>, (usize, String)> {
     file.take(FILE_BYTES_MAX as u64 + 1)
         .read_to_end(&mut bytes)
         .map_err(failed)?;
-    let text = String::from_utf8(bytes).map_err(|error| {
-        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+    entries_of(&bytes)
+}
+
+fn entries_of(bytes: &[u8]) -> Result<Vec<(node::Key, Node)>, (usize, String)> {
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let valid = &bytes[..error.valid_up_to()];
         let line = 1 + valid.iter().filter(|byte| **byte == b'\n').count();
         (line, "is not valid UTF-8".to_owned())
     })?;
-    top_level(&text).map_err(|fault| (fault.line, fault.message))
+    top_level(text).map_err(|fault| (fault.line, fault.message))
 }
 
 fn top_level(text: &str) -> Result<Vec<(node::Key, Node)>, node::Fault> {

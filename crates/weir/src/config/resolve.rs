@@ -114,6 +114,7 @@ pub(super) fn resolve(
     values: Value,
     outputs: Vec<OutputConfig>,
     shown: Vec<Shown>,
+    resolve_names: bool,
 ) -> Result<(Config, Vec<Shown>), Vec<Problem>> {
     let raw: Raw = serde_json::from_value(values).map_err(|error| {
         vec![Problem {
@@ -125,6 +126,7 @@ pub(super) fn resolve(
     let mut resolver = Resolver {
         shown,
         problems: Vec::new(),
+        resolve_names,
     };
     let config = resolver.config(raw, outputs);
     if resolver.problems.is_empty() {
@@ -135,6 +137,7 @@ pub(super) fn resolve(
 }
 
 struct Resolver {
+    resolve_names: bool,
     shown: Vec<Shown>,
     problems: Vec<Problem>,
 }
@@ -212,7 +215,12 @@ impl Resolver {
         let addresses = |resolver: &mut Self, key: &str, texts: &[String]| {
             let mut found = Vec::new();
             for text in texts {
-                match listen_address(text, &raw.bind_host, raw.non_local_traffic) {
+                match listen_address(
+                    text,
+                    &raw.bind_host,
+                    raw.non_local_traffic,
+                    resolver.resolve_names,
+                ) {
                     Ok(address) => found.extend(address),
                     Err(message) => resolver.problem(key, message),
                 }
@@ -222,8 +230,10 @@ impl Resolver {
                     resolver.problem(key, format!("{address} is listed twice"));
                 }
             }
-            let mut shown: Vec<String> = found.iter().map(|address| address.to_string()).collect();
-            shown.sort();
+            let shown: Vec<String> = found
+                .iter()
+                .map(|address| show_text(&address.to_string()))
+                .collect();
             resolver.show(key, format!("[{}]", shown.join(", ")));
             found
         };
@@ -363,7 +373,7 @@ impl Resolver {
             return None;
         }
         // A port alone means loopback whatever `bind_host` says: this server hands out profiles.
-        let address = listen_address(text, "127.0.0.1", false);
+        let address = listen_address(text, "127.0.0.1", false, self.resolve_names);
         self.ok("admin", address)
     }
 

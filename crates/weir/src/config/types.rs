@@ -211,6 +211,7 @@ pub(super) fn listen_address(
     text: &str,
     default_host: &str,
     everywhere: bool,
+    resolve_names: bool,
 ) -> Result<Option<SocketAddr>, String> {
     let Some((host, port)) = split_host(without_scheme(text)) else {
         return Err(format!("{text:?} is not an address"));
@@ -236,6 +237,11 @@ pub(super) fn listen_address(
     }
     if let Ok(address) = host.parse::<std::net::IpAddr>() {
         return Ok(Some((address, port).into()));
+    }
+    if !resolve_names {
+        return Err(format!(
+            "host {host:?} is not a number, and names are not resolved here"
+        ));
     }
     let found = (host, port)
         .to_socket_addrs()
@@ -285,7 +291,7 @@ mod tests {
     #[test]
     fn addresses() {
         let listen = |text: &str| {
-            listen_address(text, "127.0.0.1", false)
+            listen_address(text, "127.0.0.1", false, false)
                 .unwrap()
                 .map(|a| a.to_string())
         };
@@ -314,10 +320,10 @@ mod tests {
         ] {
             assert!(!is_address(text), "{text}");
         }
-        let everywhere = listen_address("8125", "127.0.0.1", true).unwrap().unwrap();
+        let everywhere = listen_address("8125", "127.0.0.1", true, false).unwrap().unwrap();
         assert!(everywhere.ip().is_unspecified());
         assert_eq!(
-            listen_address("10.0.0.1:1", "127.0.0.1", true)
+            listen_address("10.0.0.1:1", "127.0.0.1", true, false)
                 .unwrap()
                 .unwrap()
                 .to_string(),

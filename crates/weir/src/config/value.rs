@@ -411,9 +411,51 @@ pub fn show_text(text: &str) -> String {
         && !text.ends_with(':');
     if plain {
         text
+    } else if text.chars().all(|c| !is_invisible(c)) {
+        format!("'{}'", text.replace('\'', "''"))
     } else {
-        format!("'{}'", text.escape_debug().to_string().replace("\\'", "''"))
+        let mut quoted = String::from("\"");
+        for c in text.chars() {
+            match c {
+                '"' | '\\' => quoted.extend(['\\', c]),
+                c if is_invisible(c) && u32::from(c) < 0x10000 => {
+                    quoted.push_str(&format!("\\u{:04x}", u32::from(c)))
+                }
+                c if is_invisible(c) => quoted.push_str(&format!("\\U{:08x}", u32::from(c))),
+                c => quoted.push(c),
+            }
+        }
+        quoted.push('"');
+        quoted
     }
+}
+
+/// Words of at least 24 letters and digits, both present, redacted.
+fn hide_keys(text: &str) -> String {
+    let mut shown = String::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let end = rest
+            .find(|c: char| !c.is_ascii_alphanumeric())
+            .unwrap_or(rest.len());
+        let (word, tail) = rest.split_at(end);
+        let is_key = word.len() >= 24
+            && word.bytes().any(|byte| byte.is_ascii_digit())
+            && word.bytes().any(|byte| byte.is_ascii_alphabetic());
+        shown.push_str(&if is_key { redact(word) } else { word.to_owned() });
+        let next = tail
+            .find(|c: char| c.is_ascii_alphanumeric())
+            .unwrap_or(tail.len());
+        shown.push_str(&tail[..next]);
+        rest = &tail[next..];
+    }
+    shown
+}
+
+/// What a terminal acts upon, or what hides from the eye.
+pub fn is_invisible(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
 /// `http://user:password@host` with the part before `@` hidden.
@@ -430,9 +472,10 @@ pub fn hide_password(text: &str) -> String {
     }
 }
 
-/// For error messages: bounded, on one line, without passwords.
+/// For error messages: bounded, on one line, without passwords and without what looks like a key: people paste
+/// keys into the wrong line.
 fn quote(text: &str) -> String {
-    let text = hide_password(text);
+    let text = hide_keys(&hide_password(text));
     let short: String = text.chars().take(80).collect();
     let dots = if short.len() < text.len() { "..." } else { "" };
     format!("{short:?}{dots}")

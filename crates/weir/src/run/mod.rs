@@ -55,26 +55,39 @@ pub fn run(loaded: Loaded, inputs: Inputs) -> Result<(), Failure> {
         .thread_keep_alive(Duration::from_secs(1))
         .build()
         .map_err(|error| Failure::runtime(format!("the control plane cannot be started: {error}")))?;
-    let result = runtime.block_on(control(&logging, Reloader::new(inputs, loaded)));
+    let result = control(&runtime, &logging, Reloader::new(inputs, loaded));
     // A task that hangs must not hold up the end.
     runtime.shutdown_background();
     result
 }
 
 /// Starts the agent, serves its admin address and its signals, and stops it.
-async fn control(logging: &Logging, mut reloader: Reloader) -> Result<(), Failure> {
+fn control(runtime: &tokio::runtime::Runtime, logging: &Logging, reloader: Reloader) -> Result<(), Failure> {
     let config = reloader.current().config.clone();
-    let mut signals = Signals::install()
-        .map_err(|error| Failure::runtime(format!("signals cannot be received: {error}")))?;
-    let admin = match config.admin {
-        None => None,
-        Some(address) => Some(AdminServer::bind(address).await.map_err(|error| {
-            Failure::runtime(format!(
-                "admin: {address} cannot be bound: {error}; --admin sets another address, or off"
-            ))
-        })?),
-    };
+    let (signals, admin) = runtime.block_on(async {
+        let signals = Signals::install()
+            .map_err(|error| Failure::runtime(format!("signals cannot be received: {error}")))?;
+        let admin = match config.admin {
+            None => None,
+            Some(address) => Some(AdminServer::bind(address).await.map_err(|error| {
+                let remedy = "--admin sets another address, or off";
+                Failure::runtime(format!("admin: {address} cannot be bound: {error}; {remedy}"))
+            })?),
+        };
+        Ok::<_, Failure>((signals, admin))
+    })?;
+    // Outside of the runtime: an agent that fails to start drops a runtime of its own.
     let agent = Agent::start(&config)?;
+    runtime.block_on(serve(agent, admin, signals, logging, reloader))
+}
+
+async fn serve(
+    agent: Agent,
+    admin: Option<AdminServer>,
+    mut signals: Signals,
+    logging: &Logging,
+    mut reloader: Reloader,
+) -> Result<(), Failure> {
     let view = agent.view.clone();
     if let Some(server) = admin {
         tracing::info!("admin on http://{}", server.address());
