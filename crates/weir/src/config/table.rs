@@ -357,7 +357,8 @@ pub const GROUPS: &[Group] = &[
                     .who("Operators who tell environments apart."),
             )
             .also(&["DD_TAGS"])
-            .common(),
+            .common()
+            .live(),
             entry(
                 setting("extra_tags", Kind::List(&Kind::Text), "[]")
                     .effect("More such tags, so that two sources can each bring some.")
@@ -371,7 +372,8 @@ pub const GROUPS: &[Group] = &[
                     .zero("Empty: names stay as they are.")
                     .who("Operators who share a backend."),
             )
-            .also(&["DD_STATSD_METRIC_NAMESPACE"]),
+            .also(&["DD_STATSD_METRIC_NAMESPACE"])
+            .live(),
             entry(
                 setting(
                     "namespace_blocklist",
@@ -382,26 +384,30 @@ pub const GROUPS: &[Group] = &[
                 .zero("An empty list: every name gets it.")
                 .who("Operators who use a namespace."),
             )
-            .also(&["DD_STATSD_METRIC_NAMESPACE_BLOCKLIST", "DD_STATSD_METRIC_NAMESPACE_BLACKLIST"]),
+            .also(&["DD_STATSD_METRIC_NAMESPACE_BLOCKLIST", "DD_STATSD_METRIC_NAMESPACE_BLACKLIST"])
+            .live(),
             entry(
                 setting("metric_filterlist", Kind::List(&Kind::Text), "[]")
                     .effect("Metrics with these names, namespace included, are dropped and counted. A histogram's series are filtered by their own names too.")
                     .zero("An empty list: nothing is dropped.")
                     .who("Operators who pay for a metric nobody reads."),
             )
-            .also(&["DD_METRIC_FILTERLIST", "DD_STATSD_METRIC_BLOCKLIST"]),
+            .also(&["DD_METRIC_FILTERLIST", "DD_STATSD_METRIC_BLOCKLIST"])
+            .live(),
             entry(
                 setting("metric_filterlist_match_prefix", Kind::Bool, "false")
                     .effect("The names of `metric_filterlist` are prefixes.")
                     .who("Operators who filter whole families."),
             )
-            .also(&["DD_METRIC_FILTERLIST_MATCH_PREFIX", "DD_STATSD_METRIC_BLOCKLIST_MATCH_PREFIX"]),
+            .also(&["DD_METRIC_FILTERLIST_MATCH_PREFIX", "DD_STATSD_METRIC_BLOCKLIST_MATCH_PREFIX"])
+            .live(),
             entry(
                 setting("max_tag_length", Kind::Integer { min: 0, max: 65_536 }, "0")
                     .effect("Tags are cut to this many bytes, at the end of a character.")
                     .zero("0: tags stay as they are.")
                     .who("Operators whose backend refuses long tags."),
-            ),
+            )
+            .live(),
         ],
     },
     Group {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use weir_aggregate::{Aggregate, AggregatorSettings, Expansion, Weights};
 use weir_context::{HashSecret, Limits, NameFilter, RuleSettings, Rules};
-use weir_ingest::{EndSettings, IngestSettings, WorkerHandle};
+use weir_ingest::{Command, EndSettings, IngestSettings, WorkerHandle};
 use weir_listener::{Address, BoundSocket, Framing, ListenerConfig, ListenerId};
 use weir_output::delivery::{Clock, Delivery, Surroundings};
 use weir_output::settings::OutputSettings;
@@ -95,7 +95,8 @@ async fn serve(
     }
     let signal = signals
         .until_stop(&mut reloader, |loaded, _| {
-            logging.set_level(loaded.config.log_level)
+            logging.set_level(loaded.config.log_level);
+            agent.apply(&loaded.config);
         })
         .await;
     tracing::info!("{signal}: no new packets; what has arrived is read, flushed and delivered");
@@ -401,6 +402,14 @@ impl Agent {
             control,
             view: Arc::new(view),
         })
+    }
+
+    /// Takes what a reload may change: names, tags and filters. Contexts and open buckets stay.
+    fn apply(&self, config: &Config) {
+        let rules = rules(config, &expansion(config));
+        for worker in &self.workers {
+            worker.send(Command::Rules(Box::new(rules.clone())));
+        }
     }
 
     /// Reads what the kernel holds, flushes, delivers.
