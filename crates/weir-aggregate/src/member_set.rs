@@ -14,7 +14,8 @@ pub struct MemberSet {
     text: Vec<u8>,
     /// Where each member ends in `text`.
     ends: Vec<u32>,
-    index: HashTable<u32>,
+    /// Hash and place of each member, so that growth hashes nothing again.
+    index: HashTable<(u64, u32)>,
     estimate: Option<Box<HyperLogLog>>,
 }
 
@@ -29,7 +30,9 @@ impl MemberSet {
         let (text, ends) = (&self.text, &self.ends);
         if self
             .index
-            .find(hash, |&at| slice(text, ends, at) == member)
+            .find(hash, |&(other, at)| {
+                other == hash && slice(text, ends, at) == member
+            })
             .is_some()
         {
             return false;
@@ -40,10 +43,8 @@ impl MemberSet {
         }
         self.text.extend_from_slice(member);
         self.ends.push(self.text.len() as u32);
-        let (text, ends) = (&self.text, &self.ends);
-        self.index.insert_unique(hash, ends.len() as u32 - 1, |&at| {
-            weir_sketch::hll::hash(slice(text, ends, at))
-        });
+        let at = self.ends.len() as u32 - 1;
+        self.index.insert_unique(hash, (hash, at), |&(hash, _)| hash);
         false
     }
 

@@ -100,24 +100,33 @@ fn parse_values(line: &[u8], colon: usize, values: &mut Vec<f64>) -> Option<(usi
     }
 }
 
+/// The type that each byte stands for, as an index into [`Kind::ALL`]; `m` must be followed by `s`. A table, because types differ
+/// from message to message and a branch on them cannot be predicted.
+const TYPES: [u8; 256] = {
+    let mut types = [NO_TYPE; 256];
+    types[b'c' as usize] = Kind::Counter as u8;
+    types[b'g' as usize] = Kind::Gauge as u8;
+    types[b's' as usize] = Kind::Set as u8;
+    types[b'h' as usize] = Kind::Histogram as u8;
+    types[b'm' as usize] = Kind::Timing as u8;
+    types[b'd' as usize] = Kind::Distribution as u8;
+    types
+};
+
+const NO_TYPE: u8 = Kind::COUNT as u8;
+
 /// Reads the type at `at`. Returns it and the place behind it, which is the end of the line or a `|`.
 #[inline]
 fn parse_type(line: &[u8], at: usize) -> Option<(Kind, usize)> {
-    let kind = match line.get(at)? {
-        b'c' => Kind::Counter,
-        b'g' => Kind::Gauge,
-        b'd' => Kind::Distribution,
-        b'h' => Kind::Histogram,
-        b's' => Kind::Set,
-        b'm' => {
-            return match (line.get(at + 1), line.get(at + 2)) {
-                (Some(b's'), None | Some(b'|')) => Some((Kind::Timing, at + 2)),
-                _ => None,
-            };
+    let kind = *Kind::ALL.get(usize::from(TYPES[usize::from(*line.get(at)?)]))?;
+    let mut end = at + 1;
+    if kind == Kind::Timing {
+        if line.get(end) != Some(&b's') {
+            return None;
         }
-        _ => return None,
-    };
-    matches!(line.get(at + 1), None | Some(b'|')).then_some((kind, at + 1))
+        end += 1;
+    }
+    matches!(line.get(end), None | Some(b'|')).then_some((kind, end))
 }
 
 #[cfg(test)]

@@ -60,21 +60,12 @@ pub fn parse_number(text: &[u8]) -> Option<f64> {
 pub(crate) fn parse_plain(text: &[u8], at: usize) -> Option<(f64, usize)> {
     let negative = text.get(at) == Some(&b'-');
     let first = at + usize::from(negative);
-    let mut at = first;
-    let mut significand: u64 = 0;
-    while let Some(digit) = digit_at(text, at) {
-        significand = significand.wrapping_mul(10).wrapping_add(digit);
-        at += 1;
-    }
+    let (mut significand, mut at) = digit_run(text, first, 0);
     let mut digits = at - first;
     let mut decimals = 0;
     if text.get(at) == Some(&b'.') {
-        at += 1;
-        let first = at;
-        while let Some(digit) = digit_at(text, at) {
-            significand = significand.wrapping_mul(10).wrapping_add(digit);
-            at += 1;
-        }
+        let first = at + 1;
+        (significand, at) = digit_run(text, first, significand);
         decimals = at - first;
         digits += decimals;
     }
@@ -87,6 +78,41 @@ pub(crate) fn parse_plain(text: &[u8], at: usize) -> Option<(f64, usize)> {
         significand as f64 / EXACT_POWERS[decimals]
     };
     Some((if negative { -magnitude } else { magnitude }, at))
+}
+
+/// Appends the digits from `text[at..]` on to `number`; returns the result and the place behind them. More than 19 digits in all
+/// wrap, which the caller rules out.
+///
+/// Eight bytes at a time: how long a number is differs from message to message, so a loop over digits ends in a branch that
+/// cannot be predicted, and costs more than the whole of this.
+#[inline]
+fn digit_run(text: &[u8], at: usize, number: u64) -> (u64, usize) {
+    const TENS: [u64; 8] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000];
+    if let Some(eight) = text.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
+        let bytes = u64::from_le_bytes(*eight) ^ 0x3030_3030_3030_3030;
+        // The high bit of each byte that is no digit.
+        let others = (bytes | bytes.wrapping_add(0x7676_7676_7676_7676)) & 0x8080_8080_8080_8080;
+        let count = others.trailing_zeros() as usize / 8;
+        if count < 8 {
+            // Right-aligned, zeros in front; two shifts, because one by 64 is not allowed.
+            let aligned = bytes << 8 << (56 - 8 * count);
+            // Neighbours pair up: ones and tens, then hundreds, then all eight (a multiplication for each level).
+            let pairs = aligned.wrapping_mul(10).wrapping_add(aligned >> 8) & 0x00ff_00ff_00ff_00ff;
+            let fours = pairs.wrapping_mul(100).wrapping_add(pairs >> 16) & 0x0000_ffff_0000_ffff;
+            let eights = fours.wrapping_mul(10_000).wrapping_add(fours >> 32) & 0xffff_ffff;
+            return (number.wrapping_mul(TENS[count]).wrapping_add(eights), at + count);
+        }
+    }
+    digit_run_plain(text, at, number)
+}
+
+/// The plain form: near the end of the text, and for long numbers.
+fn digit_run_plain(text: &[u8], mut at: usize, mut number: u64) -> (u64, usize) {
+    while let Some(digit) = digit_at(text, at) {
+        number = number.wrapping_mul(10).wrapping_add(digit);
+        at += 1;
+    }
+    (number, at)
 }
 
 #[inline]
@@ -217,6 +243,12 @@ mod tests {
                 None
             };
             prop_assert_eq!(parse_number(text.as_bytes()).map(f64::to_bits), expected.map(f64::to_bits));
+        }
+
+        #[test]
+        fn eight_digits_at_once_equal_one_by_one(text in "[0-9]{0,12}[ -~\\x80-\u{ff}]{0,12}", at in 0usize..4, number in 0u64..1000) {
+            let text = text.as_bytes();
+            prop_assert_eq!(digit_run(text, at, number), digit_run_plain(text, at, number));
         }
 
         #[test]
