@@ -1,0 +1,439 @@
+//! The real binary on real sockets: what goes in comes out, to the last sample.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpStream, UdpSocket};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// However slow the machine: what takes longer is broken.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running `weir run --output stdout`; ended when dropped.
+struct Agent {
+    child: Child,
+    stdout: Option<thread::JoinHandle<Vec<String>>>,
+    stderr: Receiver<String>,
+    directory: tempfile::TempDir,
+}
+
+impl Agent {
+    /// Starts with these arguments and waits until it listens on `listeners` addresses.
+    fn start(arguments: &[&str], listeners: usize) -> (Agent, Vec<String>) {
+        let directory = tempfile::tempdir().unwrap();
+        Self::start_in(directory, arguments, listeners)
+    }
+
+    fn start_in(directory: tempfile::TempDir, arguments: &[&str], listeners: usize) -> (Agent, Vec<String>) {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .args([
+                "run",
+                "--output",
+                "stdout",
+                "--admin",
+                "off",
+                "--hostname",
+                "here",
+            ])
+            .args(arguments)
+            .current_dir(directory.path())
+            .env_clear()
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let stdout = thread::spawn(move || stdout.lines().map_while(Result::ok).collect());
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let (lines, receiver) = channel();
+        thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                let _ = lines.send(line);
+            }
+        });
+        let mut agent = Agent {
+            child,
+            stdout: Some(stdout),
+            stderr: receiver,
+            directory,
+        };
+        let addresses = (0..listeners).map(|_| agent.wait_for("listening on ")).collect();
+        (agent, addresses)
+    }
+
+    /// Waits for a log line with this text and returns what follows it.
+    fn wait_for(&mut self, text: &str) -> String {
+        loop {
+            let line = self
+                .stderr
+                .recv_timeout(PATIENCE)
+                .unwrap_or_else(|error| panic!("no {text:?}: {error}"));
+            if let Some((_, rest)) = line.split_once(text) {
+                return rest.to_string();
+            }
+        }
+    }
+
+    fn signal(&self, name: &str) {
+        let status = Command::new("kill")
+            .args([name, &self.child.id().to_string()])
+            .status()
+            .unwrap();
+        assert!(status.success());
+    }
+
+    /// Ends it by SIGTERM and returns what it printed.
+    fn finish(mut self) -> Vec<Value> {
+        self.signal("-TERM");
+        let status = self.child.wait().unwrap();
+        let stderr: Vec<String> = self.stderr.iter().collect();
+        assert!(status.success(), "{status}: {stderr:?}");
+        assert!(
+            !stderr.iter().any(|line| line.contains("do not balance")),
+            "{stderr:?}"
+        );
+        let lines = self.stdout.take().unwrap().join().unwrap();
+        lines
+            .iter()
+            .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line:?}: {error}")))
+            .collect()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sums of counters and counts of distributions over all buckets, by name and tags.
+fn totals(lines: &[Value]) -> BTreeMap<String, f64> {
+    let mut totals = BTreeMap::new();
+    for line in lines {
+        let key = format!("{} {}", line["metric"].as_str().unwrap_or_default(), line["tags"]);
+        let amount = match line["type"].as_str() {
+            Some("rate") => line["value"].as_f64().unwrap() * line["interval"].as_f64().unwrap(),
+            Some("sketch") => line["cnt"].as_f64().unwrap(),
+            _ => continue,
+        };
+        *totals.entry(key).or_insert(0.0) += amount;
+    }
+    totals
+}
+
+fn frame(packet: &str) -> Vec<u8> {
+    [&(packet.len() as u32).to_le_bytes(), packet.as_bytes()].concat()
+}
+
+/// A function that sends one packet, or fails.
+type Send = Box<dyn FnMut(&str) -> std::io::Result<()> + std::marker::Send>;
+
+fn sender(address: &str) -> Send {
+    let (scheme, rest) = address.split_once("://").unwrap();
+    match scheme {
+        "udp" => {
+            let socket = UdpSocket::bind(if rest.starts_with('[') {
+                "[::1]:0"
+            } else {
+                "127.0.0.1:0"
+            })
+            .unwrap();
+            socket.connect(rest).unwrap();
+            Box::new(move |packet| socket.send(packet.as_bytes()).map(drop))
+        }
+        "unixgram" => {
+            let socket = UnixDatagram::unbound().unwrap();
+            socket.connect(rest).unwrap();
+            Box::new(move |packet| socket.send(packet.as_bytes()).map(drop))
+        }
+        "unix" => {
+            let mut stream = UnixStream::connect(rest).unwrap();
+            Box::new(move |packet| stream.write_all(&frame(packet)))
+        }
+        "tcp" => {
+            let mut stream = TcpStream::connect(rest).unwrap();
+            Box::new(move |packet| stream.write_all(&frame(packet)))
+        }
+        other => panic!("{other}"),
+    }
+}
+
+fn close(a: f64, b: f64) -> bool {
+    (a - b).abs() <= 1e-9 * a.abs().max(b.abs())
+}
+
+#[test]
+fn eight_senders_on_every_transport_to_the_last_sample() {
+    const SENDERS: u64 = 8;
+    const PACKETS: u64 = 300;
+    let arguments = [
+        "--udp",
+        "127.0.0.1:0",
+        "--udp",
+        "[::1]:0",
+        "--uds",
+        "gram.sock",
+        "--uds-stream",
+        "stream.sock",
+        "--tcp",
+        "127.0.0.1:0",
+        "--bucket-width",
+        "1s",
+        "--workers",
+        "2",
+        // Every datagram of this test fits the buffer, however late the agent gets to it.
+        "--receive-buffer",
+        "16MiB",
+    ];
+    let directory = tempfile::tempdir().unwrap();
+    let absolute = |name: &str| directory.path().join(name).display().to_string();
+    let (gram, stream) = (absolute("gram.sock"), absolute("stream.sock"));
+    let arguments = arguments.map(|argument| match argument {
+        "gram.sock" => gram.as_str(),
+        "stream.sock" => stream.as_str(),
+        other => other,
+    });
+    let (agent, addresses) = Agent::start_in(directory, &arguments, 5);
+    let senders: Vec<_> = addresses
+        .iter()
+        .flat_map(|address| (0..SENDERS).map(move |number| (address.clone(), number)))
+        .map(|(address, number)| {
+            thread::spawn(move || {
+                let mut send = sender(&address);
+                for packet in 0..PACKETS {
+                    // Tags in two orders, two kinds, packed values, a sample rate: 4 counted, 3 distributed, 1 shared.
+                    let order = if packet % 2 == 0 { "a:1,b:2" } else { "b:2,a:1" };
+                    let lines = format!(
+                        "own.{number}:2|c|@0.5|#{order}\ndist.{number}:1:2.5:{packet}|d|#{order}\nshared:1|c\nmember:{packet}|s"
+                    );
+                    send(&lines).unwrap_or_else(|error| panic!("{address}: {error}"));
+                }
+            })
+        })
+        .collect();
+    for sender in senders {
+        sender.join().unwrap();
+    }
+    let totals = totals(&agent.finish());
+    let transports = addresses.len() as u64;
+    for number in 0..SENDERS {
+        let own = totals[&format!("own.{number} [\"a:1\",\"b:2\"]")];
+        assert!(
+            close(own, (4 * PACKETS * transports) as f64),
+            "own.{number}: {own}"
+        );
+        let dist = totals[&format!("dist.{number} [\"a:1\",\"b:2\"]")];
+        assert_eq!(dist, (3 * PACKETS * transports) as f64);
+    }
+    assert!(
+        close(totals["shared []"], (SENDERS * PACKETS * transports) as f64),
+        "{totals:?}"
+    );
+}
+
+#[test]
+fn sigterm_under_full_load_loses_nothing_that_the_kernel_took() {
+    let directory = tempfile::tempdir().unwrap();
+    let gram = directory.path().join("gram.sock").display().to_string();
+    let stream = directory.path().join("stream.sock").display().to_string();
+    let arguments = [
+        "--udp",
+        "0",
+        "--uds",
+        &gram,
+        "--uds-stream",
+        &stream,
+        "--bucket-width",
+        "1s",
+    ];
+    let (mut agent, addresses) = Agent::start_in(directory, &arguments, 2);
+    let accepted = Arc::new(AtomicU64::new(0));
+    let ended = Arc::new(AtomicBool::new(false));
+    let senders: Vec<_> = (0..8)
+        .map(|number| {
+            let (address, accepted, ended) = (addresses[number % 2].clone(), accepted.clone(), ended.clone());
+            thread::spawn(move || {
+                let mut send = sender(&address);
+                // Until the agent refuses: that it does is part of the test.
+                while send(&format!("load:1|c\nfrom.{number}:1|c|#t:x\n")).is_ok() {
+                    accepted.fetch_add(1, Ordering::Relaxed);
+                }
+                ended.store(true, Ordering::Release);
+            })
+        })
+        .collect();
+    // In full load: a bucket has closed with something in it.
+    agent.wait_for("flushed 9 series");
+    assert!(!ended.load(Ordering::Acquire));
+    let lines = agent.finish();
+    for sender in senders {
+        sender.join().unwrap();
+    }
+    let totals = totals(&lines);
+    let load = totals["load []"];
+    assert!(
+        close(load, accepted.load(Ordering::Relaxed) as f64),
+        "{load} of {accepted:?}"
+    );
+    let by_sender: f64 = (0..8)
+        .map(|number| totals[&format!("from.{number} [\"t:x\"]")])
+        .sum();
+    assert!(close(by_sender, load), "{by_sender} of {load}");
+}
+
+#[test]
+fn identity_survives_crafted_tags() {
+    let (agent, addresses) = Agent::start(&["--udp", "127.0.0.1:0", "--receive-buffer", "4MiB"], 1);
+    let mut send = sender(&addresses[0]);
+    // Name and tag swapped.
+    send("a:1|c|#b\nb:2|c|#a").unwrap();
+    // Pairs of tag lists whose unseeded 64-bit hashes are equal under exclusive or: an agent that identifies a context by
+    // combining such hashes adds the second sample of each pair to the first.
+    for number in 0..20 {
+        let (one, other) = weir_load::collide::xor_twins(number);
+        assert_ne!(one, other);
+        send(&format!(
+            "c:1|c|#{}\nc:1000|c|#{}",
+            one.join(","),
+            other.join(",")
+        ))
+        .unwrap();
+    }
+    // Order and repetition do not matter.
+    send("p:1|c|#x,y,z\np:1|c|#z,y,x\np:1|c|#y,x,z,y,y\np:1|c|#x,,y,z,").unwrap();
+    let totals = totals(&agent.finish());
+    assert_eq!(totals["a [\"b\"]"], 1.0);
+    assert_eq!(totals["b [\"a\"]"], 2.0);
+    assert_eq!(totals["p [\"x\",\"y\",\"z\"]"], 4.0);
+    let twins: Vec<f64> = totals
+        .iter()
+        .filter(|(key, _)| key.starts_with("c "))
+        .map(|(_, sum)| *sum)
+        .collect();
+    assert_eq!(twins.len(), 40, "{twins:?}");
+    assert!(
+        twins.iter().all(|sum| close(*sum, 1.0) || close(*sum, 1000.0)),
+        "{twins:?}"
+    );
+}
+
+#[test]
+fn a_restart_inside_a_bucket_overwrites_nothing() {
+    // A day-wide bucket is open before and after the restart for certain, but for one moment a day.
+    let mut points = Vec::new();
+    for value in [1, 2] {
+        let (agent, addresses) = Agent::start(&["--udp", "127.0.0.1:0", "--bucket-width", "3600s"], 1);
+        sender(&addresses[0])(&format!("restarts:{value}|c")).unwrap();
+        let lines = agent.finish();
+        let point = lines
+            .iter()
+            .find(|line| line["metric"] == "restarts")
+            .expect("flushed at shutdown");
+        points.push((
+            point["ts"].as_i64().unwrap(),
+            point["value"].as_f64().unwrap() * 3600.0,
+        ));
+        if value == 1 {
+            // The next start is in another second, which is what stamps its first bucket.
+            wait_for_another_second(points[0].0);
+        }
+    }
+    assert!(points[0].0 < points[1].0, "{points:?}");
+    assert!(close(points[0].1, 1.0) && close(points[1].1, 2.0), "{points:?}");
+}
+
+fn wait_for_another_second(second: i64) {
+    let now = || {
+        std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap()
+            .as_secs() as i64
+    };
+    while now() <= second {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn a_reload_renames_and_keeps_what_is_open() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("weir.yaml");
+    std::fs::write(
+        &file,
+        "namespace: before\nbucket_width: 3600s\nudp: ['127.0.0.1:0']\n",
+    )
+    .unwrap();
+    let config = file.display().to_string();
+    let (mut agent, addresses) = Agent::start_in(directory, &["--config", &config], 1);
+    let mut send = sender(&addresses[0]);
+    send("m:1|c").unwrap();
+    send("broken").unwrap();
+    // What came before this line was logged has been counted under the old name.
+    agent.wait_for("no_separator");
+    std::fs::write(agent.path("weir.yaml"), "namespace: [\n").unwrap();
+    agent.signal("-HUP");
+    agent.wait_for("stays as it is");
+    write(
+        &agent.path("weir.yaml"),
+        "namespace: after\nbucket_width: 3600s\nudp: ['127.0.0.1:0']\n",
+    );
+    agent.signal("-HUP");
+    agent.wait_for("namespace is now");
+    // The worker takes the new rules with its next turn, at the latest a tick later; both names are then there.
+    let deadline = std::time::Instant::now() + PATIENCE;
+    let mut sent = 0.0;
+    while std::time::Instant::now() < deadline && sent < 200.0 {
+        send("m:1|c").unwrap();
+        sent += 1.0;
+        thread::park_timeout(Duration::from_millis(10));
+    }
+    let totals = totals(&agent.finish());
+    let (before, after) = (totals["before.m []"], totals["after.m []"]);
+    assert!(close(before + after, sent + 1.0), "{totals:?}");
+    assert!(before >= 1.0 && after >= 1.0, "{totals:?}");
+}
+
+fn write(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+}
+
+#[test]
+fn bad_input_harms_no_neighbour() {
+    let directory = tempfile::tempdir().unwrap();
+    let gram = directory.path().join("gram.sock").display().to_string();
+    let (agent, addresses) = Agent::start_in(directory, &["--udp", "0", "--uds", &gram], 1);
+    let mut send = sender(&addresses[0]);
+    let vectors = std::fs::read_to_string(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../testdata/vectors/protocol.jsonl"
+    ))
+    .unwrap();
+    let mut sent = 0.0;
+    for line in vectors.lines() {
+        let vector: Value = serde_json::from_str(line).unwrap();
+        let input = vector["input"].as_str().unwrap_or_default();
+        for end in (0..input.len()).filter(|end| input.is_char_boundary(*end) && end % 7 == 0) {
+            send(&format!("neighbour:1|c\n{}\nneighbour:1|c", &input[..end])).unwrap();
+            sent += 2.0;
+        }
+    }
+    let totals = totals(&agent.finish());
+    assert!(
+        close(totals["neighbour []"], sent),
+        "{} of {sent}",
+        totals["neighbour []"]
+    );
+}
