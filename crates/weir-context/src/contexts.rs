@@ -350,6 +350,66 @@ impl Contexts {
         self.resolve_raw(raw, now)
     }
 
+    /// Finds a raw context whose name and tags are all known, from their bytes: the short form of [`Contexts::resolve`] for
+    /// known tags in a new order. `tags` is a tag section without its `#`. `None`: the long form must look.
+    pub fn find(&mut self, kind: Kind, name: &[u8], tags: &[u8], now: u32) -> Option<Lookup> {
+        let name = self.strings.find(name, &self.secret)?;
+        let ids = &mut self.scratch.ids;
+        ids.clear();
+        for tag in tags.split(|&byte| byte == b',') {
+            if tag.is_empty() {
+                continue;
+            }
+            // Of special tags the last counts, which order decides; they are rare enough for the long form.
+            if tag.starts_with(b"host:") || tag.starts_with(b"dd.internal.") {
+                return None;
+            }
+            ids.push(self.strings.find(tag, &self.secret)?);
+        }
+        ids.sort_unstable();
+        ids.dedup();
+        let tag_list = self.tag_lists.find(ids, &self.strings, &self.secret)?;
+        let hash = self.raw_hash(kind, name, tag_list, None);
+        let slot = self.find_raw(hash, kind, name, tag_list, None)?;
+        self.raw_created = false;
+        self.resolve_raw(
+            RawId {
+                slot,
+                generation: self.targets[slot as usize].generation,
+            },
+            now,
+        )
+    }
+
+    fn raw_hash(&self, kind: Kind, name: StringId, tags: TagListId, origin: Option<StringId>) -> u64 {
+        let origin = origin.map_or(0, |id| self.strings.hash(id));
+        self.secret.words(
+            [
+                kind as u64,
+                self.strings.hash(name),
+                self.tag_lists.hash(tags),
+                origin,
+            ]
+            .into_iter(),
+        )
+    }
+
+    fn find_raw(
+        &self,
+        hash: u64,
+        kind: Kind,
+        name: StringId,
+        tags: TagListId,
+        origin: Option<StringId>,
+    ) -> Option<u32> {
+        let raw = &self.raw;
+        let found = self.raw_index.shard(hash).find(hash, |&slot| {
+            let other = &raw[slot as usize];
+            (other.kind, other.name, other.tags, other.origin) == (kind as u8, name, tags, origin)
+        });
+        found.copied()
+    }
+
     /// Remembers the bytes of the message that [`Contexts::resolve`] was just called for, so that they lead to `raw` at once
     /// the next time. Only for messages whose tail says nothing else, such as a rate or a timestamp.
     pub fn remember_alias(&mut self, hash: u64, key: &AliasKey<'_>, raw: RawId) {
@@ -403,21 +463,8 @@ impl Contexts {
             .acquire(&tags, &mut self.strings, &self.secret, &mut self.scratch.ids);
         let origin = has_origin.then(|| self.strings.acquire(&self.scratch.origin, &self.secret));
         let kind = metric.kind;
-        let hash = self.secret.words(
-            [
-                kind as u64,
-                self.strings.hash(name),
-                self.tag_lists.hash(tag_list),
-                origin.map_or(0, |id| self.strings.hash(id)),
-            ]
-            .into_iter(),
-        );
-        let raw = &self.raw;
-        let found = self.raw_index.shard(hash).find(hash, |&slot| {
-            let other = &raw[slot as usize];
-            (other.kind, other.name, other.tags, other.origin) == (kind as u8, name, tag_list, origin)
-        });
-        if let Some(&slot) = found {
+        let hash = self.raw_hash(kind, name, tag_list, origin);
+        if let Some(slot) = self.find_raw(hash, kind, name, tag_list, origin) {
             self.release_raw_parts(name, tag_list, origin);
             let raw = RawId {
                 slot,

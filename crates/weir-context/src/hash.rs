@@ -58,6 +58,12 @@ impl HashSecret {
         fold(state ^ self.words[2], self.words[3])
     }
 
+    /// A word spread over all bits, so that sums of such words say something about their parts.
+    #[inline]
+    pub(crate) fn spread(&self, word: u64) -> u64 {
+        fold(word ^ self.words[1], self.words[3])
+    }
+
     #[inline]
     fn keyed(&self, start: u64, bytes: &[u8]) -> u64 {
         let [k0, k1, k2, k3] = self.words;

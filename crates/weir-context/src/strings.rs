@@ -60,6 +60,18 @@ impl Strings {
         StringId(id)
     }
 
+    /// Finds a string that is held already. Equal to one of ours means valid text, so bytes will do.
+    #[inline]
+    pub fn find(&self, text: &[u8], secret: &HashSecret) -> Option<StringId> {
+        let hash = secret.bytes(text);
+        let entries = &self.entries;
+        let found = self.index.shard(hash).find(hash, |&id| {
+            let entry = &entries[id as usize];
+            entry.hash == hash && entry.text.as_bytes() == text
+        });
+        found.map(|&id| StringId(id))
+    }
+
     /// Gives one reference back; the last one frees the string.
     pub fn release(&mut self, id: StringId) {
         let entry = &mut self.entries[id.0 as usize];

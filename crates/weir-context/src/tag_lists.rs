@@ -9,6 +9,7 @@ use crate::strings::{StringId, Strings, shrink};
 pub(crate) struct TagListId(pub u32);
 
 struct Entry {
+    /// The tags twice: by text, which is how they are written down, and by id, which is how they are recognised.
     tags: Box<[StringId]>,
     hash: u64,
     references: u32,
@@ -42,17 +43,19 @@ impl TagLists {
     ) -> TagListId {
         ids.clear();
         ids.extend(tags.iter().map(|tag| strings.acquire(tag, secret)));
-        // Over the hashes of the texts, in their order: equal in every worker of the process.
-        let hash = secret.words(ids.iter().map(|&id| strings.hash(id)));
-        let entries = &mut self.entries;
-        let shard = self.index.shard_mut(hash);
-        if let Some(&id) = shard.find(hash, |&id| *entries[id as usize].tags == **ids) {
-            entries[id as usize].references += 1;
-            for &string in ids.iter() {
+        let count = ids.len();
+        ids.extend_from_within(..);
+        ids[count..].sort_unstable();
+        let hash = hash(&ids[count..], strings, secret);
+        if let Some(id) = self.find_hashed(&ids[count..], hash) {
+            self.entries[id.0 as usize].references += 1;
+            for &string in &ids[..count] {
                 strings.release(string);
             }
-            return TagListId(id);
+            return id;
         }
+        let entries = &mut self.entries;
+        let shard = self.index.shard_mut(hash);
         self.tag_count += ids.len();
         let entry = Entry {
             tags: ids.as_slice().into(),
@@ -73,6 +76,20 @@ impl TagLists {
         TagListId(id)
     }
 
+    /// Finds a list that is held already by the ids of its tags, sorted and free of duplicates.
+    pub fn find(&self, ids: &[StringId], strings: &Strings, secret: &HashSecret) -> Option<TagListId> {
+        self.find_hashed(ids, hash(ids, strings, secret))
+    }
+
+    fn find_hashed(&self, ids: &[StringId], hash: u64) -> Option<TagListId> {
+        let entries = &self.entries;
+        let found = self.index.shard(hash).find(hash, |&id| {
+            let entry = &entries[id as usize];
+            entry.hash == hash && entry.tags[entry.tags.len() / 2..] == *ids
+        });
+        found.map(|&id| TagListId(id))
+    }
+
     pub fn release(&mut self, id: TagListId, strings: &mut Strings) {
         let entry = &mut self.entries[id.0 as usize];
         entry.references -= 1;
@@ -82,7 +99,7 @@ impl TagLists {
         let hash = entry.hash;
         let tags = std::mem::take(&mut entry.tags);
         self.tag_count -= tags.len();
-        for &tag in &tags {
+        for &tag in &tags[..tags.len() / 2] {
             strings.release(tag);
         }
         let shard = self.index.shard_mut(hash);
@@ -93,8 +110,10 @@ impl TagLists {
         self.free.push(id.0);
     }
 
+    /// The tags, sorted by text.
     pub fn get(&self, id: TagListId) -> &[StringId] {
-        &self.entries[id.0 as usize].tags
+        let tags = &self.entries[id.0 as usize].tags;
+        &tags[..tags.len() / 2]
     }
 
     pub fn hash(&self, id: TagListId) -> u64 {
@@ -113,4 +132,13 @@ impl TagLists {
             + self.free.capacity() * 4
             + self.index.iter().map(HashTable::allocation_size).sum::<usize>()
     }
+}
+
+/// Over the texts' own hashes and independent of order: equal in every worker of the process, whatever ids it gave. For finding
+/// a place only; equality is decided by the ids.
+fn hash(ids: &[StringId], strings: &Strings, secret: &HashSecret) -> u64 {
+    let sum = ids
+        .iter()
+        .fold(0u64, |sum, &id| sum.wrapping_add(secret.spread(strings.hash(id))));
+    secret.words([sum, ids.len() as u64].into_iter())
 }

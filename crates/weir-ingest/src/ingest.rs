@@ -86,6 +86,15 @@ fn alias_key<'a>(line: &'a [u8], fast: &FastMetric) -> AliasKey<'a> {
     }
 }
 
+/// The tags of a tail that is nothing but a tag section, or nothing at all.
+fn only_tags(tail: &[u8]) -> Option<&[u8]> {
+    if tail.is_empty() {
+        return Some(tail);
+    }
+    let tags = tail.strip_prefix(b"|#")?;
+    (!tags.contains(&b'|')).then_some(tags)
+}
+
 /// Packets to buckets: everything a worker does between its sockets and the hand-over, without either.
 pub struct Ingest {
     settings: IngestSettings,
@@ -287,7 +296,7 @@ impl Ingest {
                 Some(_) => {
                     self.line(packet, line, pending.terminated);
                 }
-                None => self.unknown(packet, line, pending, &key),
+                None => self.unknown(packet, line, pending, &key, numbers),
             }
         }
         let counts = &mut self.counts[packet.listener];
@@ -347,8 +356,33 @@ impl Ingest {
         true
     }
 
-    /// A metric that no alias knows: the simple way, and an alias for the next time.
-    fn unknown(&mut self, packet: &Received<'_>, line: &[u8], pending: &Pending, key: &AliasKey<'_>) {
+    /// A metric that no alias knows: by its known parts if it has only such, else the simple way; and an alias for the next
+    /// time.
+    fn unknown(
+        &mut self,
+        packet: &Received<'_>,
+        line: &[u8],
+        pending: &Pending,
+        key: &AliasKey<'_>,
+        numbers: &[f64],
+    ) {
+        if let Some(fast) = &pending.fast
+            && let Some(tags) = only_tags(key.tail)
+            && let Some(Lookup::Context(id, raw)) =
+                self.contexts
+                    .find(fast.kind, key.name, tags, self.aggregator.now())
+            && self.add_fast(fast, line, id, numbers, packet.received)
+        {
+            let counts = &mut self.counts[packet.listener];
+            let samples = u64::from(fast.count.max(1));
+            counts.messages += 1;
+            counts.metrics += 1;
+            counts.samples += samples;
+            counts.samples_aggregated += samples;
+            counts.rate_faults += u64::from(fast.rate_fault);
+            self.contexts.remember_alias(pending.hash, key, raw);
+            return;
+        }
         let raw = self.line(packet, line, pending.terminated);
         // A tail with a rate or a timestamp says something else in each message.
         let varies = key
