@@ -3,17 +3,23 @@
 //! The crate never knows which target it loads, and shares no code with any agent's parser, so that a fault in one
 //! cannot hide in the other.
 
+pub mod calibrate;
 pub mod collide;
 pub mod compose;
+pub mod http;
 pub mod manifest;
 pub mod model;
+pub mod null;
 pub mod profile;
 pub mod profiles;
+pub mod records;
 pub mod rng;
 pub mod run;
 pub mod schedule;
+pub mod search;
 pub mod source;
 pub mod sys;
 pub mod target;
+pub mod truth;
 pub mod units;
 pub mod words;

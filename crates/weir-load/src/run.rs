@@ -1,6 +1,7 @@
 //! Sending: one thread per core given, no allocation, no logging, no runtime. Open loop: what is due is sent, lateness is
 //! recorded, the schedule never moves.
 
+use crate::http::Requests;
 use crate::profile::Transport;
 use crate::profile::{ProfileError, Sharing};
 use crate::schedule::Schedule;
@@ -290,6 +291,7 @@ struct Worker<'a> {
 
 struct Connection {
     socket: Socket,
+    http: Option<Requests>,
     source: Box<dyn Source>,
     sent: Sent,
 }
@@ -435,6 +437,9 @@ impl Worker<'_> {
             Some(libc::ECONNREFUSED | libc::ENOENT) => {
                 RunError::Target(format!("{target}: nothing listens there any more"))
             }
+            None if error.kind() == io::ErrorKind::ConnectionReset => {
+                RunError::Target(format!("{target}: the target closed the connection"))
+            }
             Some(libc::EPIPE | libc::ECONNRESET | libc::ENOTCONN) => {
                 RunError::Target(format!("{target}: the target closed the connection"))
             }
@@ -525,6 +530,52 @@ impl Worker<'_> {
         Ok(Outcome::Done)
     }
 
+    /// Posts the batch (one packet) and waits for the answer. Answers that ask for less (429, 503) count as refused, other
+    /// than 2xx end the run: a target that rejects its load measures nothing.
+    fn send_requests(&mut self, which: usize, start: Instant, end: Duration) -> Result<Outcome, RunError> {
+        let first = self.connections[which].sent.composed;
+        self.connections[which].sent.composed += self.spans.len() as u64;
+        for done in 0..self.spans.len() {
+            let span = self.spans[done];
+            let connection = &mut self.connections[which];
+            let http = connection.http.as_mut().expect("an http connection");
+            let before = Instant::now();
+            let patience = end.saturating_sub(start.elapsed()) + Duration::from_secs(5);
+            let body = &self.buffer[span.off..span.off + span.len];
+            let answer = http.post(body, span.messages, patience);
+            self.tally.blocked += before.elapsed();
+            self.tally.system_calls += 2;
+            self.progress
+                .blocked_ns
+                .store(self.tally.blocked.as_nanos() as u64, Relaxed);
+            match answer {
+                Ok(200..=299) => self.account(done, 1, start),
+                Ok(429 | 503) => {
+                    self.tally.refused_packets += 1;
+                    self.tally.refused_messages += u64::from(span.messages);
+                    self.tally.messages -= u64::from(span.messages);
+                    self.progress
+                        .refused_packets
+                        .store(self.tally.refused_packets, Relaxed);
+                    connection.sent.skip(first + done as u64);
+                }
+                Ok(status) => {
+                    self.give_up(which, first, done);
+                    return Err(RunError::Target(format!(
+                        "{}: answered {status} to a {} request",
+                        self.options.target,
+                        self.load.profile.payload.name()
+                    )));
+                }
+                Err(error) => {
+                    self.give_up(which, first, done);
+                    return Err(self.target_error(error));
+                }
+            }
+        }
+        Ok(Outcome::Done)
+    }
+
     /// Counts packets `done..done + sent` of the batch as sent.
     fn account(&mut self, done: usize, sent: usize, start: Instant) {
         let framing = match self.framing {
@@ -595,7 +646,11 @@ impl Worker<'_> {
         }
         let connections = self.connections.len();
         // A schedule spreads over all connections; small batches keep them all busy.
-        let most = (BATCH / connections).clamp(1, BATCH);
+        let most = if self.load.transport == Transport::Http {
+            1
+        } else {
+            (BATCH / connections).clamp(1, BATCH)
+        };
         let mut which = 0;
         let mut next_marker = Duration::ZERO;
         let result = loop {
@@ -626,7 +681,12 @@ impl Worker<'_> {
                 continue;
             }
             self.fill(which, now, &mut next_due, most);
-            match self.send(which, start, end) {
+            let sent = if self.connections[which].http.is_some() {
+                self.send_requests(which, start, end)
+            } else {
+                self.send(which, start, end)
+            };
+            match sent {
                 Ok(Outcome::Done) => {}
                 Ok(Outcome::Over) => break Ok(()),
                 Err(error) => break Err(error),
@@ -667,14 +727,11 @@ pub fn start(load: &Load, options: &Options) -> Result<Running, RunError> {
             "say when to stop: --duration, --count or both".into(),
         ));
     }
-    if options.target.transport() == Transport::Http {
-        return Err(RunError::Usage(
-            "http targets are loaded with request payloads".into(),
-        ));
-    }
     let profile = &load.profile;
     let all = profile.connections;
-    let threads = options.threads.clamp(1, all);
+    let http = load.transport == Transport::Http;
+    // A request waits for its answer, so every HTTP connection has a thread of its own.
+    let threads = if http { all } else { options.threads.clamp(1, all) };
     let framing = options.framing.unwrap_or(match load.transport {
         Transport::Unix => Framing::Length,
         Transport::Tcp if load.profile.payload == crate::profile::Payload::Dogstatsd => Framing::Length,
@@ -687,7 +744,10 @@ pub fn start(load: &Load, options: &Options) -> Result<Running, RunError> {
             load.transport.name()
         )));
     }
-    if framing == Framing::None && !load.transport.is_datagram() {
+    if framing != Framing::None && http {
+        return Err(RunError::Usage("framing: a request is a packet by itself".into()));
+    }
+    if framing == Framing::None && !load.transport.is_datagram() && !http {
         return Err(RunError::Usage(format!(
             "framing: {} is a stream; choose length or newline",
             load.transport.name()
@@ -725,10 +785,16 @@ pub fn start(load: &Load, options: &Options) -> Result<Running, RunError> {
                 .connect()
                 .map_err(|error| RunError::Target(format!("{}: cannot connect: {error}", options.target)))?;
             send_buffer = sys::set_buffer(socket.as_fd(), true, options.send_buffer).map_err(RunError::Io)?;
+            let requests = if http {
+                Some(Requests::new(load, &options.target, &socket).map_err(RunError::Io)?)
+            } else {
+                None
+            };
             let (source, cycle) = load.source(connection);
             connections.push(Connection {
                 socket,
                 source,
+                http: requests,
                 sent: Sent {
                     connection,
                     composed: 0,

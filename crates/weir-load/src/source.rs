@@ -3,6 +3,7 @@
 use crate::compose::{Composer, Packet};
 use crate::model::{Model, PAD};
 use crate::profile::{Mode, Profile, ProfileError, Transport, UDP_PACKET_MAX};
+use crate::records::Records;
 use crate::sys::Span;
 use std::sync::Arc;
 
@@ -117,7 +118,7 @@ impl Load {
     pub fn composed(&self, connection: u32) -> Box<dyn Source> {
         match &self.model {
             Some(model) => Box::new(Composer::new(model, connection, self.profile.connections)),
-            None => unreachable!("validated by prepare"),
+            None => Box::new(Records::new(&self.profile, self.transport, self.seed, connection)),
         }
     }
 

@@ -90,3 +90,38 @@ pub fn failure(error: RunError) -> Failure {
         RunError::Io(error) => Failure::Runtime(error.to_string()),
     }
 }
+
+/// A transport on the command line.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum TransportArg {
+    Udp,
+    Unixgram,
+    Unix,
+    Tcp,
+    Http,
+}
+
+impl From<TransportArg> for Transport {
+    fn from(transport: TransportArg) -> Transport {
+        match transport {
+            TransportArg::Udp => Transport::Udp,
+            TransportArg::Unixgram => Transport::Unixgram,
+            TransportArg::Unix => Transport::Unix,
+            TransportArg::Tcp => Transport::Tcp,
+            TransportArg::Http => Transport::Http,
+        }
+    }
+}
+
+/// Writes a file, naming it in the error.
+pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    std::fs::write(path, bytes).map_err(|error| Failure::Runtime(format!("{}: {error}", path.display())))
+}
+
+/// A fresh folder for socket files; the caller removes it.
+pub fn scratch() -> Result<std::path::PathBuf, Failure> {
+    let folder = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)
+        .map_err(|error| Failure::Runtime(format!("{}: {error}", folder.display())))?;
+    Ok(folder)
+}

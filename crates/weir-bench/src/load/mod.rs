@@ -1,8 +1,11 @@
 //! `weir-bench load ...`: one module per verb.
 
+mod calibrate;
 mod common;
+mod dump;
 mod inspect;
 mod run;
+mod search;
 
 use crate::failure::Failure;
 use clap::Subcommand;
@@ -17,6 +20,14 @@ pub struct Args {
 enum Verb {
     /// Send a profile to a target; prints one JSON line.
     Run(run::Args),
+    /// Print what a profile looks like: lengths, tags, contexts, messages per packet.
+    Inspect(inspect::Args),
+    /// Print the messages of a profile, or their digest.
+    Dump(dump::Args),
+    /// Measure what this machine can send at best, into a built-in null receiver.
+    Calibrate(calibrate::Args),
+    /// Find the highest rate a target takes without loss.
+    Search(search::Args),
     /// List the named profiles.
     Profiles,
     /// Print a profile as YAML, as a start for one's own.
@@ -26,6 +37,10 @@ enum Verb {
 pub fn run(args: Args) -> Result<(), Failure> {
     match args.verb {
         Verb::Run(args) => run::run(args),
+        Verb::Inspect(args) => inspect::run(args),
+        Verb::Dump(args) => dump::run(args),
+        Verb::Calibrate(args) => calibrate::run(args),
+        Verb::Search(args) => search::run(args),
         Verb::Profiles => inspect::profiles(),
         Verb::Show(args) => inspect::show(args),
     }

@@ -1,11 +1,18 @@
 //! `weir-bench load run`.
 
-use super::common::{ProfileArgs, failure};
+use super::common::{ProfileArgs, failure, write};
 use crate::failure::Failure;
 use serde_json::json;
-use std::time::Duration;
-use weir_load::run::{Backpressure, Framing, Options, Report};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use weir_load::calibrate;
+use weir_load::run::{Backpressure, Framing, Options, Progress, Report, Running};
+use weir_load::source::Load;
 use weir_load::target::Target;
+use weir_load::truth::{self, Detail};
 use weir_load::units::{Bytes, parse_duration};
 
 #[derive(clap::Args)]
@@ -52,6 +59,18 @@ pub struct Args {
     /// Send a numbered gauge `weir.load.marker` this often, for end-to-end delay: 100ms.
     #[arg(long, value_parser = parse_duration)]
     markers: Option<Duration>,
+    /// Write the truth of what was sent here.
+    #[arg(long)]
+    manifest: Option<PathBuf>,
+    /// Put one row per context in the manifest, with the exact values an agent must come to.
+    #[arg(long, requires = "manifest")]
+    contexts: bool,
+    /// Write one JSON line per counter and second of the generator's own progress here.
+    #[arg(long)]
+    capture: Option<PathBuf>,
+    /// Folder with this machine's calibrations.
+    #[arg(long)]
+    calibration: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -128,15 +147,82 @@ impl Args {
     }
 }
 
+/// What calibration knows of this load: how many times its rate this machine can send.
+fn headroom(args: &Args, load: &Load) -> Option<f64> {
+    let store = args
+        .calibration
+        .clone()
+        .or_else(super::calibrate::default_store)?;
+    let text = std::fs::read_to_string(calibrate::store(&store, &load.name, load.transport)).ok()?;
+    calibrate::headroom(load, &serde_json::from_str(&text).ok()?)
+}
+
+/// Writes the progress of a run once a second until it ends.
+fn capture(path: &Path, load: &Load, running: &Running) -> Result<(), Failure> {
+    let named = |error: std::io::Error| Failure::Runtime(format!("{}: {error}", path.display()));
+    let mut out = BufWriter::new(File::create(path).map_err(named)?);
+    let header = json!({"v": 1, "run": "load", "profile": load.name, "seed": load.seed.to_string()});
+    writeln!(out, "{header}").map_err(named)?;
+    let start = Instant::now();
+    for second in 1u32.. {
+        let deadline = Duration::from_secs(u64::from(second));
+        // Short naps, so that the last line comes with the end of the run.
+        while !running.is_finished() && start.elapsed() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let sum = |counter: fn(&Progress) -> &AtomicU64| -> u64 {
+            running
+                .progress
+                .iter()
+                .map(|progress| counter(progress).load(Ordering::Relaxed))
+                .sum()
+        };
+        let t = start.elapsed().as_nanos() as u64;
+        for (name, value) in [
+            ("packets", sum(|p| &p.packets)),
+            ("messages", sum(|p| &p.messages)),
+            ("bytes", sum(|p| &p.bytes)),
+            ("refused_packets", sum(|p| &p.refused_packets)),
+            ("late_packets", sum(|p| &p.late_packets)),
+            ("blocked_ns", sum(|p| &p.blocked_ns)),
+        ] {
+            let line = json!({"t": t, "ph": "load", "m": name, "k": "counter", "v": value, "l": {"src": "generator"}});
+            writeln!(out, "{line}").map_err(named)?;
+        }
+        if running.is_finished() {
+            break;
+        }
+    }
+    out.flush().map_err(named)
+}
+
 pub fn run(args: Args) -> Result<(), Failure> {
     let target = Target::parse(&args.to).map_err(|error| Failure::Usage(error.to_string()))?;
     let load = args.profile.load(Some(target.transport()))?;
     let options = args.options(target);
-    let (report, error) = weir_load::run::run(&load, &options).map_err(failure)?;
-    println!(
-        "{}",
-        summary(&load.name, load.seed, &options.target.to_string(), &report)
-    );
+    let running = weir_load::run::start(&load, &options).map_err(failure)?;
+    let captured = match &args.capture {
+        Some(path) => capture(path, &load, &running),
+        None => Ok(()),
+    };
+    let (report, error) = running.finish();
+    let headroom = headroom(&args, &load);
+    let verdict = calibrate::judge(&report, headroom);
+    let address = options.target.to_string();
+    let mut line = summary(&load.name, load.seed, &address, &report);
+    line["verdict"] = verdict.name().into();
+    line["headroom"] = json!(headroom);
+    println!("{line}");
+    if let Some(path) = &args.manifest {
+        let detail = Detail {
+            contexts: args.contexts,
+        };
+        let mut manifest = truth::manifest(&load, &address, &report, &detail);
+        manifest.sending.verdict = verdict.name().into();
+        let text = serde_json::to_vec(&manifest).map_err(|error| Failure::Runtime(error.to_string()))?;
+        write(path, &text)?;
+    }
+    captured?;
     match error {
         Some(error) => Err(failure(error)),
         None => Ok(()),

@@ -1,0 +1,64 @@
+//! `weir-bench load calibrate`: proof that the generator is not the bottleneck.
+
+use super::common::{ProfileArgs, TransportArg, failure, scratch, write};
+use crate::failure::Failure;
+use std::path::PathBuf;
+use std::time::Duration;
+use weir_load::calibrate;
+use weir_load::units::parse_duration;
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    profile: ProfileArgs,
+    /// Transport instead of the profile's.
+    #[arg(long, value_enum)]
+    transport: Option<TransportArg>,
+    #[arg(long, default_value = "5s", value_parser = parse_duration)]
+    duration: Duration,
+    /// Processors of sender and receiver.
+    #[arg(long, value_delimiter = ',', num_args = 2)]
+    cpu: Vec<usize>,
+    /// Folder that keeps results for `load run`; none: this user's cache folder.
+    #[arg(long)]
+    store: Option<PathBuf>,
+    /// Print only, keep nothing.
+    #[arg(long)]
+    no_store: bool,
+}
+
+/// The folder of calibrations unless one is given.
+pub fn default_store() -> Option<PathBuf> {
+    let cache = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")))?;
+    Some(cache.join("weir-bench").join("calibration"))
+}
+
+pub fn run(args: Args) -> Result<(), Failure> {
+    let load = args.profile.load(args.transport.map(Into::into))?;
+    let cpus = match args.cpu[..] {
+        [sender, receiver] => Some((sender, receiver)),
+        _ => None,
+    };
+    let folder = scratch()?;
+    let result = calibrate::calibrate(&load, &folder, args.duration, cpus);
+    let _ = std::fs::remove_dir_all(&folder);
+    let (calibration, _) = result.map_err(failure)?;
+    let text = serde_json::to_string(&calibration).map_err(|error| Failure::Runtime(error.to_string()))?;
+    println!("{text}");
+    if !args.no_store {
+        let store = args
+            .store
+            .or_else(default_store)
+            .ok_or_else(|| Failure::Usage("no cache folder is known: give --store or --no-store".into()))?;
+        let file = calibrate::store(&store, &load.name, load.transport);
+        if let Some(parent) = file.parent() {
+            std::fs::create_dir_all(parent)
+                .map_err(|error| Failure::Runtime(format!("{}: {error}", parent.display())))?;
+        }
+        write(&file, text.as_bytes())?;
+        eprintln!("kept in {}", file.display());
+    }
+    Ok(())
+}

@@ -1,0 +1,152 @@
+//! The highest rate a target takes without loss: a ramp, a bisection, and a long confirmation.
+
+use crate::profile::Throttle;
+use crate::run::{self, Options, Report, RunError};
+use crate::source::Load;
+use crate::units::Rate;
+use serde::Serialize;
+use std::time::Duration;
+
+/// How to search.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// First rate tried; its unit is the search's.
+    pub from: Rate,
+    /// Never above this.
+    pub to: f64,
+    pub settle: Duration,
+    pub probe: Duration,
+    pub confirm: Duration,
+    /// Largest share of packets lost or refused.
+    pub loss: f64,
+    /// Largest 99th percentile of lateness.
+    pub lateness: Duration,
+    /// The bisection ends within this share.
+    pub precision: f64,
+}
+
+/// One rate tried.
+#[derive(Clone, Debug, Serialize)]
+pub struct Probe {
+    pub rate: f64,
+    pub good: bool,
+    pub loss: f64,
+    pub lateness_p99_s: f64,
+    pub achieved_share: f64,
+    pub verdict: String,
+    pub confirming: bool,
+}
+
+/// The result and how it was found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Found {
+    pub unit: String,
+    /// The highest rate confirmed; nothing when even the first rate failed.
+    pub rate: Option<f64>,
+    /// Why the next higher rate failed: the target or the generator. A generator's limit says nothing of the target.
+    pub limited_by: String,
+    pub probes: Vec<Probe>,
+}
+
+/// Searches. `observe` is told of every probe.
+pub fn search(
+    load: &Load,
+    options: &Options,
+    plan: &Plan,
+    mut observe: impl FnMut(&Probe),
+) -> Result<Found, RunError> {
+    let mut probes: Vec<Probe> = Vec::new();
+    let mut try_rate = |rate: f64, time: Duration, confirming: bool| -> Result<Probe, RunError> {
+        let mut load = load.clone();
+        load.profile.throttle = Throttle::Smooth;
+        load.profile.rate = Some(Rate {
+            per_second: rate,
+            unit: plan.from.unit,
+        });
+        let mut options = options.clone();
+        options.count = None;
+        if !plan.settle.is_zero() {
+            options.duration = Some(plan.settle);
+            fail(run::run(&load, &options)?)?;
+        }
+        options.duration = Some(time);
+        let report = fail(run::run(&load, &options)?)?;
+        let attempted = report.packets + report.refused_packets;
+        let lost = report.refused_packets + report.kernel_drops.unwrap_or(0);
+        let loss = lost as f64 / attempted.max(1) as f64;
+        let achieved = report.achieved / report.scheduled.max(1e-9);
+        let probe = Probe {
+            rate,
+            good: loss <= plan.loss
+                && report.lateness_p99_s <= plan.lateness.as_secs_f64()
+                && achieved >= 0.99,
+            loss,
+            lateness_p99_s: report.lateness_p99_s,
+            achieved_share: achieved,
+            verdict: if lost > 0 {
+                "target-limited".into()
+            } else {
+                report.verdict().name().into()
+            },
+            confirming,
+        };
+        observe(&probe);
+        probes.push(probe.clone());
+        Ok(probe)
+    };
+    let mut low = None;
+    let mut high = None;
+    let mut limited_by = "nothing: the highest rate allowed was reached".to_string();
+    let mut rate = plan.from.per_second.min(plan.to);
+    loop {
+        let probe = try_rate(rate, plan.probe, false)?;
+        if !probe.good {
+            limited_by = probe.verdict;
+            high = Some(rate);
+            break;
+        }
+        low = Some(rate);
+        if rate >= plan.to {
+            break;
+        }
+        rate = (rate * 1.5).min(plan.to);
+    }
+    if let (Some(mut good), Some(mut bad)) = (low, high) {
+        while bad / good - 1.0 > plan.precision {
+            let middle = (good + bad) / 2.0;
+            let probe = try_rate(middle, plan.probe, false)?;
+            if probe.good {
+                good = middle;
+            } else {
+                limited_by = probe.verdict;
+                bad = middle;
+            }
+        }
+        low = Some(good);
+    }
+    let mut confirmed = None;
+    let mut candidate = low;
+    while let Some(rate) = candidate {
+        let probe = try_rate(rate, plan.confirm, true)?;
+        if probe.good {
+            confirmed = Some(rate);
+            break;
+        }
+        limited_by = probe.verdict;
+        let lower = rate * 0.95;
+        candidate = (lower >= plan.from.per_second * 0.5).then_some(lower);
+    }
+    Ok(Found {
+        unit: plan.from.unit.name().into(),
+        rate: confirmed,
+        limited_by,
+        probes,
+    })
+}
+
+fn fail((report, error): (Report, Option<RunError>)) -> Result<Report, RunError> {
+    match error {
+        Some(error) => Err(error),
+        None => Ok(report),
+    }
+}

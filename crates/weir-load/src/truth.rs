@@ -1,0 +1,420 @@
+//! The oracle: replays the stream for the packets that were sent and adds up what an agent must have seen.
+
+use crate::compose::{Composer, Drawn, FAULTS, Observer, fresh_tag, instance, instance_tag};
+use crate::manifest::{ContextTruth, Decimal, Distinct, Manifest, Sending, Totals, TypeTotals, VERSION};
+use crate::model::{GAUGE, KINDS, Model, SET};
+use crate::profile::Churn;
+use crate::run::{Report, Sent};
+use crate::source::Load;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// What is known of one context in one generation.
+#[derive(Clone, Debug, Default)]
+struct Row {
+    messages: u64,
+    samples: u64,
+    weight: u64,
+    sum: Decimal,
+    weighted_sum: Decimal,
+    min: Option<Decimal>,
+    max: Option<Decimal>,
+    last: Vec<(u32, Decimal)>,
+    members: BTreeSet<u32>,
+}
+
+impl Row {
+    fn add(&mut self, model: &Model, kind: u8, entry: u32, connection: u32) {
+        let e = &model.entries[kind as usize][entry as usize];
+        self.messages += 1;
+        self.samples += u64::from(e.samples);
+        self.weight += u64::from(e.samples) * u64::from(e.weight);
+        if kind == SET {
+            self.members.insert(entry);
+            return;
+        }
+        self.sum.micros += e.sum.micros;
+        self.weighted_sum.micros += e.sum.micros * i128::from(e.weight);
+        self.min = Some(self.min.map_or(e.min, |m| m.min(e.min)));
+        self.max = Some(self.max.map_or(e.max, |m| m.max(e.max)));
+        if kind == GAUGE {
+            match self.last.last_mut() {
+                Some((from, last)) if *from == connection => *last = e.last,
+                _ => self.last.push((connection, e.last)),
+            }
+        }
+    }
+}
+
+/// Adds up one replay.
+struct Books<'m> {
+    model: &'m Model,
+    /// Per context, generation 0.
+    rows: Vec<Row>,
+    /// The others, by context and generation.
+    later: HashMap<(u32, u32), Row>,
+    /// Contexts that exist once, kept only when the table is wanted.
+    fresh: Vec<(u64, u32, u32, u32)>,
+    fresh_count: u64,
+    table: bool,
+    types: [TypeTotals; 6],
+    metrics: u64,
+    events: Vec<u64>,
+    checks: Vec<u64>,
+    faults: Vec<u64>,
+    connection: u32,
+    /// Which contexts had a message at all, fresh ones by their template: for names and tags.
+    seen: Vec<bool>,
+}
+
+impl Observer for Books<'_> {
+    fn saw(&mut self, drawn: Drawn) {
+        match drawn {
+            Drawn::Event(number) => self.events[number as usize] += 1,
+            Drawn::Check(number) => self.checks[number as usize] += 1,
+            Drawn::Malformed(fault) => self.faults[fault as usize] += 1,
+            Drawn::Metric {
+                context,
+                entry,
+                generation,
+                fresh,
+                stamped: _,
+            } => {
+                let kind = self.model.contexts[context as usize].kind;
+                let e = &self.model.entries[kind as usize][entry as usize];
+                self.metrics += 1;
+                let totals = &mut self.types[kind as usize];
+                totals.messages += 1;
+                totals.samples += u64::from(e.samples);
+                totals.weight += u64::from(e.samples) * u64::from(e.weight);
+                self.seen[context as usize] = true;
+                if fresh > 0 {
+                    self.fresh_count += 1;
+                    if self.table {
+                        self.fresh.push((fresh, context, entry, generation));
+                    }
+                    return;
+                }
+                let row = if generation == 0 {
+                    &mut self.rows[context as usize]
+                } else {
+                    self.later.entry((context, generation)).or_default()
+                };
+                row.add(self.model, kind, entry, self.connection);
+            }
+        }
+    }
+}
+
+/// Chains the digest over one packet.
+pub fn digest_packet(digest: u64, packet: &[u8]) -> u64 {
+    xxh3_64_with_seed(packet, digest)
+}
+
+/// Digest of the first packets of every connection, in order.
+pub fn digest(load: &Load, packets: u64) -> String {
+    let sent: Vec<Sent> = (0..load.profile.connections)
+        .map(|connection| Sent {
+            connection,
+            composed: packets,
+            skipped: Vec::new(),
+            cycle: None,
+        })
+        .collect();
+    replay(load, &sent, &Detail::default()).digest
+}
+
+/// How much of the truth to write down.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Detail {
+    /// One row per context, events and checks by name.
+    pub contexts: bool,
+}
+
+/// Replays what was sent.
+pub fn replay(load: &Load, sent: &[Sent], detail: &Detail) -> Manifest {
+    match &load.model {
+        Some(model) => replay_model(load, model, sent, detail),
+        None => replay_records(load, sent),
+    }
+}
+
+fn empty(load: &Load, totals: Totals, distinct: Distinct, digest: u64) -> Manifest {
+    Manifest {
+        version: VERSION,
+        profile: load.name.clone(),
+        seed: load.seed,
+        payload: load.profile.payload.name().into(),
+        totals,
+        distinct,
+        digest: format!("xxh3:{digest:016x}"),
+        ..Manifest::default()
+    }
+}
+
+/// Runs over the packets of a stream that were sent. `restart` yields the stream from its beginning.
+fn each_packet(
+    sent: &Sent,
+    mut next: impl FnMut(u64, bool) -> (usize, u32),
+    mut sent_one: impl FnMut(usize, u32),
+) {
+    let mut skips = sent.skipped.iter().peekable();
+    for index in 0..sent.composed {
+        while skips.next_if(|(_, end)| *end <= index).is_some() {}
+        let skipped = skips.peek().is_some_and(|(start, _)| *start <= index);
+        let (len, messages) = next(index, skipped);
+        if !skipped {
+            sent_one(len, messages);
+        }
+    }
+}
+
+fn replay_model(load: &Load, model: &std::sync::Arc<Model>, sent: &[Sent], detail: &Detail) -> Manifest {
+    let count = model.contexts.len();
+    let mut books = Books {
+        model,
+        rows: vec![Row::default(); count],
+        later: HashMap::new(),
+        fresh: Vec::new(),
+        fresh_count: 0,
+        table: detail.contexts,
+        types: [TypeTotals::default(); 6],
+        metrics: 0,
+        events: vec![0; model.events.len()],
+        checks: vec![0; model.checks.len()],
+        faults: vec![0; FAULTS.len()],
+        connection: 0,
+        seen: vec![false; count],
+    };
+    let mut totals = Totals::default();
+    let mut digest = 0;
+    for stream in sent {
+        books.connection = stream.connection;
+        let fresh = || Composer::new(model, stream.connection, load.profile.connections);
+        let mut composer = fresh();
+        let mut buffer = vec![0u8; composer.packet_room()];
+        let cell = std::cell::RefCell::new((&mut buffer, &mut books));
+        each_packet(
+            stream,
+            |index, skipped| {
+                if stream.cycle.is_some_and(|cycle| index % cycle == 0) {
+                    composer = fresh();
+                }
+                let mut cell = cell.borrow_mut();
+                let (buffer, books) = &mut *cell;
+                let packet = if skipped {
+                    composer.packet(buffer)
+                } else {
+                    composer.packet_with(buffer, *books)
+                };
+                (packet.len, packet.messages)
+            },
+            |len, messages| {
+                let cell = cell.borrow();
+                digest = digest_packet(digest, &cell.0[..len]);
+                totals.packets += 1;
+                totals.bytes += len as u64;
+                totals.messages += u64::from(messages);
+            },
+        );
+    }
+    totals.metrics = books.metrics;
+    totals.events = books.events.iter().sum();
+    totals.service_checks = books.checks.iter().sum();
+    totals.types = KINDS
+        .iter()
+        .zip(&books.types)
+        .filter(|(_, t)| t.messages > 0)
+        .map(|(name, t)| (name.to_string(), *t))
+        .collect();
+    totals.malformed = FAULTS
+        .iter()
+        .zip(&books.faults)
+        .filter(|(_, count)| **count > 0)
+        .map(|((name, _), count)| (name.to_string(), *count))
+        .collect();
+    let distinct = distinct(&books);
+    let mut manifest = empty(load, totals, distinct, digest);
+    if detail.contexts {
+        manifest.contexts = Some(table(&books));
+        manifest.events = Some(notices(model.events.iter().map(|n| &n.key).zip(&books.events)));
+        manifest.checks = Some(notices(model.checks.iter().map(|n| &n.key).zip(&books.checks)));
+    }
+    manifest
+}
+
+fn notices<'a>(pairs: impl Iterator<Item = (&'a String, &'a u64)>) -> BTreeMap<String, u64> {
+    let mut map = BTreeMap::new();
+    for (key, count) in pairs.filter(|(_, count)| **count > 0) {
+        *map.entry(key.clone()).or_insert(0) += *count;
+    }
+    map
+}
+
+fn group(model: &Model) -> Option<u64> {
+    match model.profile.churn {
+        Churn::None => None,
+        Churn::Trickle { group, .. } | Churn::Deploy { group, .. } => Some(group),
+    }
+}
+
+fn distinct(books: &Books<'_>) -> Distinct {
+    let model = books.model;
+    let group = group(model);
+    let mut names = HashSet::new();
+    let mut tags: HashSet<u32> = HashSet::new();
+    let mut lists = HashSet::new();
+    let mut instances = HashSet::new();
+    let mut contexts = books.fresh_count;
+    for (index, context) in model.contexts.iter().enumerate() {
+        if books.seen[index] {
+            names.insert(context.name_id);
+            tags.extend(model.list(context.list));
+        }
+    }
+    let first = books
+        .rows
+        .iter()
+        .enumerate()
+        .filter(|(_, row)| row.messages > 0)
+        .map(|(index, _)| (index as u32, 0));
+    for (index, generation) in first.chain(books.later.keys().copied()) {
+        contexts += 1;
+        let context = &model.contexts[index as usize];
+        let tag = group.map(|size| instance(model.seed, u64::from(index) / size, generation));
+        instances.extend(tag);
+        lists.insert((context.list, tag, context.suffix));
+    }
+    // The container is not a tag: lists that differ only there are one.
+    let lists: HashSet<(u32, Option<u64>)> = lists.into_iter().map(|(l, t, _)| (l, t)).collect();
+    Distinct {
+        names: names.len() as u64,
+        tags: tags.len() as u64 + instances.len() as u64 + books.fresh_count,
+        tag_lists: lists.len() as u64 + books.fresh_count,
+        contexts,
+    }
+}
+
+fn table(books: &Books<'_>) -> Vec<ContextTruth> {
+    let model = books.model;
+    let group = group(model);
+    let truth = |index: u32, generation: u32, fresh: u64, row: &Row| {
+        let context = &model.contexts[index as usize];
+        let mut tags: Vec<String> = model
+            .list(context.list)
+            .iter()
+            .map(|tag| model.text(model.tags[*tag as usize]).to_string())
+            .collect();
+        if let Some(size) = group {
+            tags.push(instance_tag(model.seed, u64::from(index) / size, generation));
+        }
+        if fresh > 0 {
+            tags.push(fresh_tag(fresh));
+        }
+        tags.sort_unstable();
+        tags.dedup();
+        let mut members: Vec<String> = row
+            .members
+            .iter()
+            .map(|entry| {
+                let text = model.text(model.entries[SET as usize][*entry as usize].text);
+                text.split('|').next().unwrap_or("").to_string()
+            })
+            .collect();
+        members.sort_unstable();
+        ContextTruth {
+            name: model.name(context).to_string(),
+            kind: KINDS[context.kind as usize].to_string(),
+            tags,
+            container_id: model.containers[context.suffix as usize].clone(),
+            messages: row.messages,
+            samples: row.samples,
+            weight: row.weight,
+            sum: row.sum,
+            weighted_sum: row.weighted_sum,
+            min: row.min,
+            max: row.max,
+            last: row.last.iter().map(|(_, value)| *value).collect(),
+            members,
+        }
+    };
+    let mut rows: Vec<ContextTruth> = books
+        .rows
+        .iter()
+        .enumerate()
+        .filter(|(_, row)| row.messages > 0)
+        .map(|(index, row)| truth(index as u32, 0, 0, row))
+        .collect();
+    rows.extend(
+        books
+            .later
+            .iter()
+            .map(|((index, generation), row)| truth(*index, *generation, 0, row)),
+    );
+    rows.extend(books.fresh.iter().map(|(fresh, index, entry, generation)| {
+        let mut row = Row::default();
+        let kind = model.contexts[*index as usize].kind;
+        row.add(model, kind, *entry, 0);
+        truth(*index, *generation, *fresh, &row)
+    }));
+    rows.sort_unstable_by(|a, b| {
+        (&a.kind, &a.name, &a.tags, &a.container_id).cmp(&(&b.kind, &b.name, &b.tags, &b.container_id))
+    });
+    rows
+}
+
+fn replay_records(load: &Load, sent: &[Sent]) -> Manifest {
+    let mut totals = Totals::default();
+    let mut digest = 0;
+    for stream in sent {
+        let mut source = load.composed(stream.connection);
+        let mut buffer = vec![0u8; source.room()];
+        let cell = std::cell::RefCell::new(&mut buffer);
+        each_packet(
+            stream,
+            |index, _| {
+                if stream.cycle.is_some_and(|cycle| index % cycle == 0) {
+                    source = load.composed(stream.connection);
+                }
+                let packet = source.packet(&mut cell.borrow_mut());
+                (packet.len, packet.messages)
+            },
+            |len, messages| {
+                digest = digest_packet(digest, &cell.borrow()[..len]);
+                totals.packets += 1;
+                totals.bytes += len as u64;
+                totals.messages += u64::from(messages);
+                totals.records += u64::from(messages);
+            },
+        );
+    }
+    empty(load, totals, Distinct::default(), digest)
+}
+
+/// The manifest of a run.
+pub fn manifest(load: &Load, target: &str, report: &Report, detail: &Detail) -> Manifest {
+    let mut manifest = replay(load, &report.sent, detail);
+    manifest.target = Some(target.to_string());
+    manifest.started_unix_ns = report.started_unix_ns;
+    manifest.sending = Sending {
+        elapsed_s: report.elapsed.as_secs_f64(),
+        unit: report.unit.map_or("", |unit| unit.name()).into(),
+        scheduled: report.scheduled,
+        achieved: report.achieved,
+        late_fraction: if report.packets > 0 {
+            report.late_packets as f64 / report.packets as f64
+        } else {
+            0.0
+        },
+        lateness_p99_s: report.lateness_p99_s,
+        blocked_s: report.blocked.as_secs_f64(),
+        refused_packets: report.refused_packets,
+        refused_messages: report.refused_messages,
+        cpu_user_s: report.cpu_user.as_secs_f64(),
+        cpu_system_s: report.cpu_system.as_secs_f64(),
+        run_delay_s: report.run_delay.as_secs_f64(),
+        verdict: report.verdict().name().into(),
+        markers: report.markers.clone(),
+    };
+    manifest
+}
