@@ -1,6 +1,6 @@
 //! Nanoseconds per message from packet to bucket, without sockets: where the time beyond the kernel's goes.
 //!
-//! `cargo bench -p weir-ingest -- [CONTEXTS] [MESSAGES] [permute|dist]`. Prints a line per round; compare rounds of one run only.
+//! `cargo bench -p weir-ingest -- [CONTEXTS] [MESSAGES] [ROUNDS] [permute|dist] [noalias]`. Prints a line per round; compare rounds of one run only.
 
 use std::fmt::Write;
 use std::time::Instant;
@@ -115,8 +115,8 @@ fn main() {
     };
     let (context_count, message_count) = (number(0, 1000), number(1, 1_000_000));
     let rounds = number(2, 6) as u64;
-    let permute = arguments.iter().any(|argument| argument == "permute");
-    let dist = arguments.iter().any(|argument| argument == "dist");
+    let has = |name: &str| arguments.iter().any(|argument| argument == name);
+    let (permute, dist) = (has("permute"), has("dist"));
     let mut random = Random(42);
     let contexts = contexts(context_count, dist, &mut random);
     let packets = packets(&contexts, message_count, permute, dist, &mut random);
@@ -125,7 +125,10 @@ fn main() {
         worker: 0,
         aggregator: AggregatorSettings::default(),
         rules: Rules::default(),
-        limits: Limits::default(),
+        limits: Limits {
+            alias_bytes_max: if has("noalias") { 0 } else { usize::MAX },
+            ..Limits::default()
+        },
         secret: HashSecret::from_random(1, 2),
         gauge_deltas: false,
         listeners: vec![ParseOptions::default()],

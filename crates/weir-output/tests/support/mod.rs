@@ -321,11 +321,7 @@ pub fn batches_at(bucket: i64, messages: &str) -> Vec<Arc<Batch>> {
             hostname: "agent-host".into(),
         },
         rules,
-        limits: Limits {
-            bytes_max: 1 << 30,
-            contexts_max: usize::MAX,
-            bytes_per_context: 0,
-        },
+        limits: Limits::default(),
         secret: HashSecret::from_random(1, 2),
         gauge_deltas: false,
         listeners: vec![ParseOptions {
