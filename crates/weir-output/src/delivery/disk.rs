@@ -232,10 +232,18 @@ impl DiskQueue {
             };
             evicted.full += self.remove_segment(oldest);
         }
-        let result = self.write_record(payload, size);
+        let mut result = self.write_record(payload, size);
         if result.is_err() {
             // What a failed write left behind is cut off, or else abandoned with its segment.
             self.undo_write();
+            // On a full disk, room may be taken by records that are done with.
+            if self.writer_is_done() {
+                self.close_writer();
+                result = self.write_record(payload, size);
+                if result.is_err() {
+                    self.undo_write();
+                }
+            }
         }
         result
     }
@@ -273,6 +281,11 @@ impl DiskQueue {
             segment: number,
             index: segment.records.len() as u32 - 1,
         })
+    }
+
+    fn writer_is_done(&self) -> bool {
+        let writer = self.writer.as_ref();
+        writer.is_some_and(|(number, _)| self.segments[number].not_done == 0)
     }
 
     fn undo_write(&mut self) {
@@ -338,6 +351,10 @@ impl DiskQueue {
         }
         if cold {
             self.cold -= items;
+        }
+        if finished && self.writer_is_done() && self.segments[&id.segment].length >= self.segment_bytes / 8 {
+            // While everything is delivered at once, the queue stays small.
+            self.close_writer();
         }
         if finished
             && self
@@ -473,10 +490,11 @@ impl DiskQueue {
         let Some((number, file)) = self.writer.take() else {
             return;
         };
-        // Best effort: a closed segment is only read from now on.
-        drop(file.sync_data());
         if self.segments[&number].not_done == 0 {
             self.remove_segment(number);
+        } else {
+            // Best effort: a closed segment is only read from now on.
+            drop(file.sync_data());
         }
     }
 

@@ -394,7 +394,8 @@ fn decoder() -> PathBuf {
     BUILT
         .get_or_init(|| {
             let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/decoders/datadog");
-            let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+            let directory =
+                PathBuf::from(option_env!("CARGO_TARGET_TMPDIR").expect("cargo gives tests a directory"));
             let own = directory.join(format!("decode-datadog-{}", std::process::id()));
             let built = Command::new("go")
                 .args(["build", "-o"])
