@@ -808,11 +808,9 @@ impl Contexts {
     fn count_bytes(&mut self) {
         self.counted_bytes = self.table_bytes();
         self.created_since_count = 0;
-        if self.limits.bytes_max != usize::MAX {
-            let needed = self.counted_bytes + self.live_count * self.limits.bytes_per_context;
-            self.aliases
-                .set_bytes_max(self.limits.bytes_max.saturating_sub(needed));
-        }
+        let needed = self.counted_bytes + self.live_count * self.limits.bytes_per_context;
+        let left = self.limits.bytes_max.saturating_sub(needed);
+        self.aliases.set_bytes_max(left.min(self.limits.alias_bytes_max));
     }
 
     /// Bytes of everything but the alias cache.

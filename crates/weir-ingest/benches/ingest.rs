@@ -158,7 +158,10 @@ fn main() {
             rows += ingest.drain(usize::MAX).map_or(0, |batch| batch.len());
         }
         let flush_ms = start.elapsed().as_secs_f64() * 1e3;
-        println!("round {round}: {packets_ns:.1} ns per message, flush of {rows} rows {flush_ms:.1} ms");
+        let aliases = ingest.contexts().aliases();
+        println!(
+            "round {round}: {packets_ns:.1} ns per message, flush of {rows} rows {flush_ms:.1} ms, {aliases} aliases"
+        );
         assert_eq!(ingest.counts()[0].messages, message_count as u64 * (round + 1));
         assert!(ingest.counts()[0].balance());
     }

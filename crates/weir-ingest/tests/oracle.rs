@@ -318,6 +318,7 @@ fn compare(steps: &[Step], setup: &Setup) {
             }
         }
         assert!(real.counts()[0].balance(), "{:?}", real.counts()[0]);
+        assert!(setup.alias_bytes > 0 || real.contexts().aliases() == 0);
     }
     while real.is_draining() {
         if let Some(batch) = real.drain(usize::MAX) {
