@@ -17,7 +17,7 @@ test: deps
 	@set -e; for m in $(CLIENTS); do $(MAKE) -C $$(dirname $$m) test; done
 
 ## check: format and lint, cheapest first
-check:
+check: deps
 	$(CARGO) fmt --all --check
 	scripts/check-repository.sh
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings

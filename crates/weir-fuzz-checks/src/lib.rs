@@ -1,0 +1,116 @@
+//! What must hold for any bytes. The fuzzer looks for inputs that break it; the tests replay what the fuzzer has found worth
+//! keeping (`fuzz/corpus`).
+//!
+//! Every function panics when its promise is broken, and takes any input.
+
+use weir_aggregate::{AggregatorSettings, Expansion};
+use weir_context::{HashSecret, Limits, Rules};
+use weir_ingest::{Ingest, IngestCounts, IngestSettings, Received};
+use weir_output::json_lines;
+use weir_protocol::{
+    Message, ParseOptions, encode_check, encode_event, encode_metric, parse_line, parse_packet,
+};
+
+const ALL: ParseOptions = ParseOptions {
+    origin_client: true,
+    timestamps: true,
+    eol_required: false,
+};
+
+/// A packet means the same with and without the alias cache, on the first sight and on the third, and the books balance.
+pub fn packet(bytes: &[u8]) {
+    for parsed in parse_packet(bytes, &ALL) {
+        round_trip(&parsed);
+    }
+    let cached = run(bytes, usize::MAX);
+    let uncached = run(bytes, 0);
+    assert_eq!(cached, uncached);
+}
+
+/// `_e{` and these bytes: accepted or refused, and what is accepted survives a round trip.
+pub fn event(bytes: &[u8]) {
+    round_trip(&parse_line(&[b"_e{", bytes].concat(), &ALL));
+}
+
+/// `_sc|` and these bytes.
+pub fn check(bytes: &[u8]) {
+    round_trip(&parse_line(&[b"_sc|", bytes].concat(), &ALL));
+}
+
+/// A stream in pieces gives the frames that a naive framer finds.
+pub fn stream(bytes: &[u8]) {
+    weir_listener::check::stream_framing(bytes);
+}
+
+/// A configuration file is a configuration or a list of problems with messages.
+pub fn configuration(bytes: &[u8]) {
+    if let Err(problems) = weir::config::load_content(bytes) {
+        assert!(!problems.0.is_empty());
+        for problem in problems.0 {
+            assert!(!problem.to_string().is_empty());
+        }
+    }
+}
+
+fn round_trip(parsed: &Result<Message<'_>, weir_protocol::ErrorClass>) {
+    let Ok(message) = parsed else { return };
+    let mut line = Vec::new();
+    match message {
+        Message::Metric(metric) => encode_metric(metric, &mut line),
+        Message::Event(event) => encode_event(event, &mut line),
+        Message::Check(check) => encode_check(check, &mut line),
+    }
+    // A line feed cannot come out of one line; a carriage return at the very end would be taken for a line ending.
+    assert!(!line.contains(&b'\n') || matches!(message, Message::Event(_) | Message::Check(_)));
+    let again = parse_line(&line, &ALL);
+    assert!(
+        again.is_ok(),
+        "{message:?} became {:?}: {again:?}",
+        line.escape_ascii().to_string()
+    );
+}
+
+/// Three times the same packet in one bucket: counts, and everything flushed as sorted lines.
+fn run(bytes: &[u8], alias_bytes_max: usize) -> (IngestCounts, Vec<String>) {
+    let now = 1_700_000_000;
+    let settings = IngestSettings {
+        worker: 0,
+        aggregator: AggregatorSettings::default(),
+        rules: Rules::default(),
+        limits: Limits {
+            alias_bytes_max,
+            ..Limits::default()
+        },
+        secret: HashSecret::from_random(1, 2),
+        gauge_deltas: false,
+        listeners: vec![ALL],
+    };
+    let mut ingest = Ingest::new(settings, now);
+    for _ in 0..3 {
+        ingest.packet(Received {
+            bytes,
+            listener: 0,
+            truncated: false,
+            received: 1,
+        });
+    }
+    assert!(ingest.counts()[0].balance(), "{:?}", ingest.counts()[0]);
+    assert!(ingest.advance(now + 10));
+    let mut text = Vec::new();
+    let expansion = Expansion::default();
+    while ingest.is_draining() {
+        if let Some(batch) = ingest.drain(usize::MAX) {
+            json_lines::write_batch(&batch, &expansion, &mut text);
+        }
+    }
+    while let Some(batch) = ingest.take_passed_on() {
+        json_lines::write_batch(&batch, &expansion, &mut text);
+    }
+    let mut lines: Vec<String> = String::from_utf8(text)
+        .expect("JSON is text")
+        .lines()
+        .map(str::to_string)
+        .collect();
+    lines.sort_unstable();
+    (ingest.counts()[0], lines)
+}
