@@ -1,0 +1,208 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	datadog "github.com/DataDog/datadog-go/v5/statsd"
+	smira "github.com/smira/go-statsd"
+	weir "github.com/weir-dev/weir/clients/go/statsd"
+)
+
+// receive is the receiver, run as a process of its own so that its work is not measured. It prints its address, and when its
+// input is closed, the sum of the counters that arrived.
+func receive(network string) error {
+	var conn net.PacketConn
+	var err error
+	if network == "udp" {
+		conn, err = net.ListenPacket("udp", "127.0.0.1:0")
+	} else {
+		dir, mkErr := os.MkdirTemp("", "bench")
+		if mkErr != nil {
+			return mkErr
+		}
+		defer os.RemoveAll(dir)
+		conn, err = net.ListenPacket("unixgram", filepath.Join(dir, "s"))
+	}
+	if err != nil {
+		return err
+	}
+	if b, ok := conn.(interface{ SetReadBuffer(int) error }); ok {
+		_ = b.SetReadBuffer(16 << 20)
+	}
+	fmt.Println(conn.LocalAddr())
+	var sum atomic.Int64
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		b := make([]byte, 65536)
+		for {
+			n, _, err := conn.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			total := int64(0)
+			for text := string(b[:n]); text != ""; {
+				line, rest, _ := strings.Cut(text, "\n")
+				text = rest
+				if _, value, ok := strings.Cut(line, ":"); ok {
+					value, _, _ = strings.Cut(value, "|")
+					v, _ := strconv.ParseInt(value, 10, 64)
+					total += v
+				}
+			}
+			sum.Add(total)
+		}
+	}()
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	// What the kernel holds is read: nothing new comes, so the sum stops changing.
+	for last := int64(-1); last != sum.Load(); {
+		last = sum.Load()
+		time.Sleep(50 * time.Millisecond)
+	}
+	conn.Close()
+	<-done
+	fmt.Println(sum.Load())
+	return nil
+}
+
+type receiver struct {
+	cmd     *exec.Cmd
+	stdin   io.Closer
+	stdout  *bufio.Scanner
+	address string
+}
+
+func startReceiver(network string) *receiver {
+	cmd := exec.Command(os.Args[0], "-receive", network)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		panic(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		panic(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		panic(err)
+	}
+	r := &receiver{cmd: cmd, stdin: in, stdout: bufio.NewScanner(out)}
+	r.stdout.Scan()
+	r.address = r.stdout.Text()
+	return r
+}
+
+func (r *receiver) stop() int64 {
+	r.stdin.Close()
+	r.stdout.Scan()
+	n, err := strconv.ParseInt(r.stdout.Text(), 10, 64)
+	if err != nil {
+		panic(err)
+	}
+	_ = r.cmd.Wait()
+	return n
+}
+
+// wireCalls is how many calls a run over a socket makes. A flush ends each hundredth part, because no agent is sent millions of
+// messages without a pause.
+const wireCalls = 400000
+
+// overSocket makes calls with so many different names over a socket, and counts what arrived as lost where it did not.
+func overSocket(network string, names []string, connect func(address string) (call func(name string), flush func() error, stop func())) side {
+	return func(b *meter) {
+		r := startReceiver(network)
+		address := r.address
+		if network != "udp" {
+			address = "unixgram://" + address
+		}
+		call, flush, stop := connect(address)
+		b.N = wireCalls
+		b.start()
+		for i := 0; i < wireCalls; i++ {
+			call(names[i%len(names)])
+			if i%(wireCalls/100) == wireCalls/100-1 {
+				_ = flush()
+			}
+		}
+		_ = flush()
+		b.stop()
+		stop()
+		b.calls = wireCalls
+		b.lost = uint64(max(wireCalls-r.stop(), 0))
+	}
+}
+
+func overSocketOurs(network string, names []string, options ...weir.Option) side {
+	return overSocket(network, names, func(address string) (func(string), func() error, func()) {
+		c, err := weir.New(address, append([]weir.Option{weir.WithoutTelemetry(), weir.WithoutOriginDetection()}, options...)...)
+		if err != nil {
+			panic(err)
+		}
+		return func(name string) { _ = c.Count(name, 1, nil, 1) }, c.Flush, func() { _ = c.Close() }
+	})
+}
+
+func overSocketTheirs(network string, names []string, options ...datadog.Option) side {
+	return overSocket(network, names, func(address string) (func(string), func() error, func()) {
+		c, err := datadog.New(address, append([]datadog.Option{datadog.WithoutTelemetry(), datadog.WithoutOriginDetection()}, options...)...)
+		if err != nil {
+			panic(err)
+		}
+		return func(name string) { _ = c.Count(name, 1, nil, 1) }, c.Flush, func() { _ = c.Close() }
+	})
+}
+
+// wireBenchmarks are those of the change that made datadog-go what it is: 1 to 200,000 different metrics over UDP and Unix sockets.
+func wireBenchmarks() []benchmark {
+	var list []benchmark
+	for _, network := range []string{"udp", "unixgram"} {
+		for _, n := range []int{1, 10, 100, 1000, 10000, 100000, 200000} {
+			names := namesOf(n)
+			list = append(list,
+				benchmark{fmt.Sprintf("%s, %d metrics, not aggregated", network, n), overSocketOurs(network, names, plainOurs...), overSocketTheirs(network, names, plainTheirs...)},
+				benchmark{fmt.Sprintf("%s, %d metrics, aggregated", network, n), overSocketOurs(network, names), overSocketTheirs(network, names)},
+			)
+		}
+	}
+	return list
+}
+
+// smiraBenchmarks compare with go-statsd, which has no aggregation and no flush: it is given time to send with its own ticker.
+func smiraBenchmarks() []benchmark {
+	var list []benchmark
+	for _, n := range []int{0, 5} {
+		var typed []smira.Tag
+		for _, t := range tags[:n] {
+			key, value, _ := strings.Cut(t, ":")
+			typed = append(typed, smira.StringTag(key, value))
+		}
+		theirs := overSocket("udp", []string{name}, func(address string) (func(string), func() error, func()) {
+			c := smira.NewClient(address, smira.TagStyle(smira.TagFormatDatadog), smira.MaxPacketSize(1432))
+			return func(name string) { c.Incr(name, 1, typed...) }, func() error { return nil }, func() { _ = c.Close() }
+		})
+		ours := func(options ...weir.Option) side {
+			return overSocket("udp", []string{name}, func(address string) (func(string), func() error, func()) {
+				c, err := weir.New(address, append([]weir.Option{weir.WithoutTelemetry(), weir.WithoutOriginDetection()}, options...)...)
+				if err != nil {
+					panic(err)
+				}
+				return func(name string) { _ = c.Count(name, 1, tags[:n], 1) }, c.Flush, func() { _ = c.Close() }
+			})
+		}
+		list = append(list,
+			benchmark{fmt.Sprintf("UDP, `Incr` with %d tags, aggregated here", n), ours(), theirs},
+			benchmark{fmt.Sprintf("UDP, `Incr` with %d tags, not aggregated here", n), ours(plainOurs...), theirs},
+		)
+	}
+	return list
+}
