@@ -219,7 +219,7 @@ func (c *core) newScope(namespace string, global []string, suffix string, card C
 }
 
 // Child returns a client that adds a prefix and tags to what c adds, and shares everything else with it: transport, packets, counts.
-// It costs a few hundred bytes. The prefix gets a dot if it does not end in one; with an empty prefix names stay as they are. Closing
+// It costs a few hundred bytes. Each child has contexts of its own, so make it once and keep it. The prefix gets a dot if it does not end in one; with an empty prefix names stay as they are. Closing
 // a child flushes; closing c closes its children.
 func (c *Client) Child(prefix string, tags ...string) *Client {
 	if c == nil {

@@ -60,7 +60,7 @@ const (
 	gaugeClosed = 0x7FF8_0000_57A7_5D01
 )
 
-// context is one series of this client and what has been collected for it since the last flush.
+// series is one context of this client and what has been collected for it since the last flush.
 type series struct {
 	// cell is the value of a counter or a gauge.
 	cell atomic.Uint64
@@ -75,10 +75,10 @@ type series struct {
 	kind    kind
 	// usable is false for the stand-ins of contexts that cannot be sent.
 	usable bool
-	// direct says that values are not collected here but sent at once.
-	direct bool
-	hash   uint64
-	scope  *scope
+	// direct says that values are not collected here but sent at once; overflowed, that this is for lack of room.
+	direct, overflowed bool
+	hash               uint64
+	scope              *scope
 	// head and tail are what is written before and after the value and type.
 	head, tail string
 

@@ -18,13 +18,14 @@ type handle struct {
 func (c *ClientEx) bind(h *handle, k kind, name string, tags []string) {
 	s := c.scope
 	key := s.key(k, s.card)
-	collects := c.core.aggregate
+	collects, overflowed := c.core.aggregate, false
 	if k.isPacked() {
 		collects = c.core.extended
 	}
 	if collects {
 		switch x := s.lookup(key, name, tags); {
 		case x == nil:
+			overflowed = true
 			c.core.overflow.Add(1)
 		case x.usable:
 			h.series.Store(x)
@@ -33,6 +34,7 @@ func (c *ClientEx) bind(h *handle, k kind, name string, tags []string) {
 	}
 	x := s.newSeries(key, name, tags)
 	x.usable = x.sendable()
+	x.overflowed = overflowed
 	h.series.Store(x.makeDirect())
 }
 
@@ -108,6 +110,9 @@ func (h *FloatCounter) Add(v float64) {
 		return
 	}
 	x.addFloatCount(v)
+	if x.isClosed() {
+		h.renew(x)
+	}
 }
 
 // GaugeHandle is a handle of a gauge.

@@ -284,6 +284,29 @@ func TestContextCap(t *testing.T) {
 	}
 }
 
+// TestFamilyKeepsToTheCap: a label with endless values must not fill the memory.
+func TestFamilyKeepsToTheCap(t *testing.T) {
+	for _, mode := range []Option{WithClientSideAggregation(), WithoutClientSideAggregation()} {
+		c, r := record(t, WithMaxContexts(10), mode)
+		v := c.NewCounterVec("v", "l")
+		for i := 0; i < 200; i++ {
+			v.With(fmt.Sprint(i % 100)).Inc()
+		}
+		c.Flush()
+		sums := map[string]int64{}
+		for _, l := range r.lines() {
+			m := parse(t, l)
+			sums[m.tags] += m.total()
+		}
+		if len(sums) != 100 || sums["l:7"] != 2 || sums["l:99"] != 2 {
+			t.Errorf("%d series arrived: %v", len(sums), sums)
+		}
+		if n := len(v.vec.live); n > 10 {
+			t.Errorf("%d handles are kept", n)
+		}
+	}
+}
+
 func TestManyContextsAreForgottenSoon(t *testing.T) {
 	c, r := record(t, WithSenderQueueSize(1<<20))
 	for i := 0; i < crowd+10; i++ {

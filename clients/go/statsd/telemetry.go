@@ -69,7 +69,7 @@ type Stats struct {
 	SampledOut uint64
 }
 
-// metricKinds are the kinds in the order of the fields of Telemetry.
+// snapshot adds up what the parts of the client count, each under its own lock. No count ever goes back.
 func (c *core) snapshot() (t Telemetry) {
 	var calls [kindLimit]uint64
 	var flushed [kindLimit]uint64

@@ -17,6 +17,8 @@ type vec[H any] struct {
 	memo  atomic.Pointer[vecTable[H]]
 	mu    sync.Mutex
 	live  []*vecEntry[H]
+	// max is how many handles are kept; those of further labels are made anew each time.
+	max int
 }
 
 // sweeper is a vec of any kind of handle.
@@ -35,11 +37,12 @@ type vecEntry[H any] struct {
 }
 
 func newVec[H any](c *Client, labels []string, bind func(tags []string) (*H, *handle)) *vec[H] {
-	v := &vec[H]{labels: cloneAll(labels), bind: bind}
+	v := &vec[H]{labels: cloneAll(labels), bind: bind, max: 1}
 	v.table.Store(newVecTable[H](16))
 	v.memo.Store(newVecTable[H](32))
 	if c != nil {
 		core := c.clientEx.core
+		v.max = core.maxContexts
 		core.tableMu.Lock()
 		core.vecs = append(core.vecs, v)
 		core.tableMu.Unlock()
@@ -100,6 +103,9 @@ func (v *vec[H]) find(values []string) *vecEntry[H] {
 		tags[i] = label + ":" + values[i]
 	}
 	e.handle, e.inner = v.bind(tags)
+	if len(v.live) >= v.max || e.inner != nil && e.inner.series.Load().overflowed {
+		return e
+	}
 	v.live = append(v.live, e)
 	if 2*len(v.live) > len(t.slots) {
 		t = vecTableOf(v.live, 2*len(t.slots))

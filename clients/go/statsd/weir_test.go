@@ -438,6 +438,9 @@ func TestRealAgentRestarts(t *testing.T) {
 
 // TestRealAgentStops stops the agent's process for a while and continues it: what is reported as dropped is what does not arrive.
 func TestRealAgentStops(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 5 s; run without -short")
+	}
 	for _, x := range []struct{ scheme, file string }{{"unixgram", "g"}, {"unix", "s"}} {
 		t.Run(x.scheme, func(t *testing.T) {
 			t.Parallel()
