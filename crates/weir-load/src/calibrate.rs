@@ -4,6 +4,7 @@ use crate::null::Null;
 use crate::profile::{Throttle, Transport};
 use crate::run::{self, Options, Report, RunError, Verdict};
 use crate::source::Load;
+use crate::sys;
 use crate::units::RateUnit;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ pub struct Calibration {
     pub cpu_share: f64,
     /// Share of the time in which the null receiver took no more.
     pub blocked_share: f64,
-    /// Composing alone, nothing sent.
+    /// Composing alone, nothing sent, in processor time.
     pub compose_ns_per_message: f64,
     pub compose_bytes_per_s: f64,
     /// Share of sent packets the null receiver got (UDP may lose some).
@@ -80,11 +81,16 @@ pub fn store(folder: &Path, profile: &str, transport: Transport) -> PathBuf {
     ))
 }
 
-/// Composes for a while without sending: nanoseconds per message, bytes per second.
+/// Composes for a while without sending: nanoseconds of processor time per message, bytes per second of it.
 fn compose_alone(load: &Load, time: Duration) -> (f64, f64) {
     let (mut source, _) = load.source(0);
     let mut buffer = vec![0u8; source.room()];
     let (mut messages, mut bytes) = (0u64, 0u64);
+    let own = || {
+        let (user, system) = sys::thread_times();
+        user + system
+    };
+    let before = own();
     let start = Instant::now();
     while start.elapsed() < time {
         for _ in 0..64 {
@@ -93,8 +99,9 @@ fn compose_alone(load: &Load, time: Duration) -> (f64, f64) {
             bytes += packet.len as u64;
         }
     }
-    let elapsed = start.elapsed().as_secs_f64();
-    (elapsed * 1e9 / messages as f64, bytes as f64 / elapsed)
+    // Processor time, not the clock's: others may share the core.
+    let spent = (own() - before).as_secs_f64().max(1e-9);
+    (spent * 1e9 / messages as f64, bytes as f64 / spent)
 }
 
 /// Runs the calibration. `cpus` are the sender's and the receiver's processors.

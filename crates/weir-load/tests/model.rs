@@ -420,17 +420,19 @@ fn no_packet_repeats() {
     for name in ["budget-1k", "budget-paced", "interner-8MiB-100"] {
         let load = load(name);
         let all = packets(&load, 0, 20_000);
+        // A packet of one message may come again by chance, as a counter's `1` does in life; one of several never does.
+        let several: Vec<&[u8]> = all
+            .iter()
+            .map(Vec::as_slice)
+            .filter(|packet| packet.contains(&b'\n'))
+            .collect();
+        let distinct: HashSet<&[u8]> = several.iter().copied().collect();
+        assert_eq!(several.len(), distinct.len(), "{name}");
         let distinct: HashSet<&[u8]> = all.iter().map(Vec::as_slice).collect();
-        // A packet of one short message may come again by chance, as a counter's `1` does in life.
-        let allowed = if load.profile.messages_per_packet.is_some() {
-            all.len() / 50
-        } else {
-            0
-        };
         assert!(
-            all.len() - distinct.len() <= allowed,
-            "{name}: {} repeats",
-            all.len() - distinct.len()
+            distinct.len() * 50 >= all.len() * 49,
+            "{name}: {}",
+            distinct.len()
         );
     }
 }

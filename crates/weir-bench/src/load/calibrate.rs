@@ -16,8 +16,8 @@ pub struct Args {
     transport: Option<TransportArg>,
     #[arg(long, default_value = "5s", value_parser = parse_duration)]
     duration: Duration,
-    /// Processors of sender and receiver.
-    #[arg(long, value_delimiter = ',', num_args = 2)]
+    /// Processors of sender and receiver: 0,1.
+    #[arg(long, value_delimiter = ',')]
     cpu: Vec<usize>,
     /// Folder that keeps results for `load run`; none: this user's cache folder.
     #[arg(long)]
@@ -38,8 +38,13 @@ pub fn default_store() -> Option<PathBuf> {
 pub fn run(args: Args) -> Result<(), Failure> {
     let load = args.profile.load(args.transport.map(Into::into))?;
     let cpus = match args.cpu[..] {
+        [] => None,
         [sender, receiver] => Some((sender, receiver)),
-        _ => None,
+        _ => {
+            return Err(Failure::Usage(
+                "--cpu: two processors, the sender's and the receiver's, as in --cpu 0,1".into(),
+            ));
+        }
     };
     let folder = scratch()?;
     let result = calibrate::calibrate(&load, &folder, args.duration, cpus);
