@@ -25,7 +25,8 @@ class DatagramTest < TestCase
     check "a:1:2.5|d\n", type: :d, value: [1.0, 2.5]
     check "a:x:y|s", type: :s, value: "x:y"
     check "a:1|c|#t|c:in-5|e:it-false|card:low|T1700000000",
-          tags: ["t"], container_id: "in-5", external_data: "it-false", cardinality: "low", unix_timestamp: 1_700_000_000
+          tags: ["t"], container_id: "in-5", external_data: "it-false", cardinality: "low",
+          unix_timestamp: 1_700_000_000
   end
 
   def test_events

@@ -69,13 +69,15 @@ module StatsD
     # @param client [Client, nil] nil: {StatsD.singleton_client} at the time of the call
     # @return [void]
     # @raise [ArgumentError] if there is no such method, or it is instrumented with that name already
-    def statsd_measure(method, name, **options)
-      statsd_time(:measure, method, name, **options)
+    def statsd_measure(method, name, sample_rate: nil, tags: nil, no_prefix: false, client: nil)
+      statsd_time(:measure, method, name, sample_rate: sample_rate, tags: tags, no_prefix: no_prefix, client: client)
     end
 
     # Records how long each call of the method takes, as a distribution.
     #
-    # @param (see #statsd_measure)
+    # @param method (see #statsd_measure)
+    # @param name (see #statsd_measure)
+    # @param options the keywords of {#statsd_measure}
     # @return (see #statsd_measure)
     # @raise (see #statsd_measure)
     def statsd_distribution(method, name, **options)
@@ -163,13 +165,13 @@ module StatsD
     #   @param name [String, #call] as given to the macro
     #   @return [void]
     # @!method statsd_remove_count_if(method, name)
-    #   (see #statsd_remove_count)
+    #   Undoes the macro of the same name.
     # @!method statsd_remove_count_success(method, name)
-    #   (see #statsd_remove_count)
+    #   Undoes the macro of the same name.
     # @!method statsd_remove_measure(method, name)
-    #   (see #statsd_remove_count)
+    #   Undoes the macro of the same name.
     # @!method statsd_remove_distribution(method, name)
-    #   (see #statsd_remove_count)
+    #   Undoes the macro of the same name.
     %i[count count_if count_success measure distribution].each do |action|
       define_method(:"statsd_remove_#{action}") do |method, name|
         statsd_module(method, name, action).send(:remove_method, method)
@@ -270,31 +272,31 @@ module StatsD
     end
 
     # @!method increment(name, value = 1, **options)
-    #   (see StatsD::Instrument::Client#increment)
+    #   Calls {StatsD::Instrument::Client#increment} of {singleton_client}.
     # @!method decrement(name, value = 1, **options)
-    #   (see StatsD::Instrument::Client#decrement)
+    #   Calls {StatsD::Instrument::Client#decrement} of {singleton_client}.
     # @!method count(name, value, **options)
-    #   (see StatsD::Instrument::Client#count)
+    #   Calls {StatsD::Instrument::Client#count} of {singleton_client}.
     # @!method gauge(name, value, **options)
-    #   (see StatsD::Instrument::Client#gauge)
+    #   Calls {StatsD::Instrument::Client#gauge} of {singleton_client}.
     # @!method set(name, value, **options)
-    #   (see StatsD::Instrument::Client#set)
+    #   Calls {StatsD::Instrument::Client#set} of {singleton_client}.
     # @!method measure(name, value = nil, **options, &block)
-    #   (see StatsD::Instrument::Client#measure)
+    #   Calls {StatsD::Instrument::Client#measure} of {singleton_client}.
     # @!method timing(name, value, **options)
-    #   (see StatsD::Instrument::Client#timing)
+    #   Calls {StatsD::Instrument::Client#timing} of {singleton_client}.
     # @!method time(name, **options, &block)
-    #   (see StatsD::Instrument::Client#time)
+    #   Calls {StatsD::Instrument::Client#time} of {singleton_client}.
     # @!method histogram(name, value, **options)
-    #   (see StatsD::Instrument::Client#histogram)
+    #   Calls {StatsD::Instrument::Client#histogram} of {singleton_client}.
     # @!method distribution(name, value = nil, **options, &block)
-    #   (see StatsD::Instrument::Client#distribution)
+    #   Calls {StatsD::Instrument::Client#distribution} of {singleton_client}.
     # @!method distribution_time(name, **options, &block)
-    #   (see StatsD::Instrument::Client#distribution_time)
+    #   Calls {StatsD::Instrument::Client#distribution_time} of {singleton_client}.
     # @!method event(title, text, **options)
-    #   (see StatsD::Instrument::Client#event)
+    #   Calls {StatsD::Instrument::Client#event} of {singleton_client}.
     # @!method service_check(name, status, **options)
-    #   (see StatsD::Instrument::Client#service_check)
+    #   Calls {StatsD::Instrument::Client#service_check} of {singleton_client}.
     # The usual keywords are passed on one by one: forwarding them all as `...` costs a Hash for each
     # call. The rare ones take a second path, so that stand-ins for a client need not know them.
     {

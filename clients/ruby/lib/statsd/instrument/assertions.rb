@@ -44,15 +44,15 @@ module StatsD
       #   @param options [Hash] `times`, `sample_rate`, `tags`, `no_prefix`; see {Expectation#initialize}
       #   @return [void]
       # @!method assert_statsd_measure(metric_name, value = nil, datagrams: nil, client: nil, **options, &block)
-      #   (see #assert_statsd_increment)
+      #   Like {#assert_statsd_increment}, for another type.
       # @!method assert_statsd_gauge(metric_name, value = nil, datagrams: nil, client: nil, **options, &block)
-      #   (see #assert_statsd_increment)
+      #   Like {#assert_statsd_increment}, for another type.
       # @!method assert_statsd_histogram(metric_name, value = nil, datagrams: nil, client: nil, **options, &block)
-      #   (see #assert_statsd_increment)
+      #   Like {#assert_statsd_increment}, for another type.
       # @!method assert_statsd_distribution(metric_name, value = nil, datagrams: nil, client: nil, **options, &block)
-      #   (see #assert_statsd_increment)
+      #   Like {#assert_statsd_increment}, for another type.
       # @!method assert_statsd_set(metric_name, value = nil, datagrams: nil, client: nil, **options, &block)
-      #   (see #assert_statsd_increment)
+      #   Like {#assert_statsd_increment}, for another type.
       %i[increment measure gauge histogram distribution set].each do |type|
         define_method(:"assert_statsd_#{type}") do |metric_name, value = nil, datagrams: nil, client: nil,
                                                     **options, &block|

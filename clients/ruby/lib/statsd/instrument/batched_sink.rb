@@ -10,7 +10,9 @@ module StatsD
     class BatchedSink
       # Messages the queue holds.
       DEFAULT_BUFFER_CAPACITY = 5_000
+      # Priority of the background thread.
       DEFAULT_THREAD_PRIORITY = 100
+      # Bytes in a packet, when the sink does not say.
       DEFAULT_MAX_PACKET_SIZE = UdpConnection::DEFAULT_MAX_PACKET_SIZE
       # Seconds between reports about batching; 0 turns them off.
       DEFAULT_STATISTICS_INTERVAL = 0

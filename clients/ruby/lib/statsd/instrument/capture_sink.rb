@@ -23,6 +23,8 @@ module StatsD
         true
       end
 
+      # Takes one message.
+      # @return [self]
       def <<(datagram)
         @datagrams << datagram_class.new(datagram)
         parent << datagram
@@ -34,6 +36,8 @@ module StatsD
         @datagrams.clear
       end
 
+      # Does what there is to do before everything taken has arrived.
+      # @return [void]
       def flush(blocking: false)
         @parent.flush(blocking: blocking)
       end

@@ -171,6 +171,17 @@ module StatsD
 
         private
 
+        # Says what a subclass is, and gives it the method that {define} will replace.
+        def metric_type(type, method_name, default_value: nil, allow_measuring_latency: false)
+          define_singleton_method(:type) { type }
+          define_singleton_method(:method_name) { method_name }
+          define_singleton_method(:default_value) { default_value }
+          define_singleton_method(:allow_measuring_latency) { allow_measuring_latency }
+          define_singleton_method(method_name) do |*, **|
+            raise DefinitionError, "#{self}.#{method_name} needs a call of `define` first"
+          end
+        end
+
         def check_definition(tags)
           if equal?(CompiledMetric) || superclass.equal?(CompiledMetric)
             raise DefinitionError, "call `define` on a subclass of #{self}, for example " \
@@ -184,10 +195,6 @@ module StatsD
             raise ArgumentError, "a tag cannot be declared as #{declared.inspect}; " \
                                  "use String, Integer, Float, Symbol or :Boolean"
           end
-        end
-
-        def undefined!
-          raise DefinitionError, "#{self}.#{method_name} needs a call of `define` first"
         end
 
         # What the generated methods begin with, for types that can time a block.
@@ -363,140 +370,32 @@ module StatsD
 
       # A counter: `increment(value = 1, **tags)`.
       class Counter < CompiledMetric
-        class << self
-          def type
-            "c"
-          end
-
-          def method_name
-            :increment
-          end
-
-          def default_value
-            1
-          end
-
-          def increment(_value = 1, **_tags)
-            undefined!
-          end
-        end
+        metric_type "c", :increment, default_value: 1
       end
 
       # A gauge: `gauge(value, **tags)`.
       class Gauge < CompiledMetric
-        class << self
-          def type
-            "g"
-          end
-
-          def method_name
-            :gauge
-          end
-
-          def default_value
-            nil
-          end
-
-          def gauge(_value = nil, **_tags)
-            undefined!
-          end
-        end
+        metric_type "g", :gauge
       end
 
       # A distribution: `distribution(value, **tags)` or `distribution(**tags) { work }`.
       class Distribution < CompiledMetric
-        class << self
-          def type
-            "d"
-          end
-
-          def method_name
-            :distribution
-          end
-
-          def default_value
-            0
-          end
-
-          def allow_measuring_latency
-            true
-          end
-
-          def distribution(_value = 0, **_tags)
-            undefined!
-          end
-        end
+        metric_type "d", :distribution, default_value: 0, allow_measuring_latency: true
       end
 
       # A histogram: `histogram(value, **tags)` or `histogram(**tags) { work }`.
       class Histogram < CompiledMetric
-        class << self
-          def type
-            "h"
-          end
-
-          def method_name
-            :histogram
-          end
-
-          def default_value
-            0
-          end
-
-          def allow_measuring_latency
-            true
-          end
-
-          def histogram(_value = 0, **_tags)
-            undefined!
-          end
-        end
+        metric_type "h", :histogram, default_value: 0, allow_measuring_latency: true
       end
 
       # A timing in milliseconds: `measure(value, **tags)` or `measure(**tags) { work }`.
       class Timing < CompiledMetric
-        class << self
-          def type
-            "ms"
-          end
-
-          def method_name
-            :measure
-          end
-
-          def default_value
-            0
-          end
-
-          def allow_measuring_latency
-            true
-          end
-
-          def measure(_value = 0, **_tags)
-            undefined!
-          end
-        end
+        metric_type "ms", :measure, default_value: 0, allow_measuring_latency: true
       end
 
       # A set: `set(value, **tags)`.
       class Set < CompiledMetric
-        class << self
-          def type
-            "s"
-          end
-
-          def method_name
-            :set
-          end
-
-          def default_value
-            nil
-          end
-
-          def set(_value = nil, **_tags)
-            undefined!
-          end
-        end
+        metric_type "s", :set
       end
     end
   end

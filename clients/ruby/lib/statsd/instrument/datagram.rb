@@ -61,14 +61,17 @@ module StatsD
         parts[:unix_timestamp]&.to_i
       end
 
+      # @return [String]
       def inspect
         "#<#{self.class.name}:\"#{@source}\">"
       end
 
+      # @return [Integer] equal for equal messages
       def hash
         source.hash
       end
 
+      # @return [Boolean] whether the other is the same message, as a datagram or as text
       def eql?(other)
         case other
         when Datagram then source == other.source

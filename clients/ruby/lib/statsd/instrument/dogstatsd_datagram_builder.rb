@@ -10,11 +10,13 @@ module StatsD
       private_constant :SERVICE_CHECK_STATUSES
 
       class << self
+        # (see DatagramBuilder.datagram_class)
         def datagram_class
           DogStatsDDatagram
         end
       end
 
+      # (see DatagramBuilder#latency_metric_type)
       def latency_metric_type
         :d
       end

@@ -9,13 +9,17 @@ module StatsD
     class Expectation
       class << self
         # @!method increment(name, value = nil, **options)
+        #   @return [Expectation] see {Expectation#initialize}
         # @!method measure(name, value = nil, **options)
+        #   @return [Expectation] see {Expectation#initialize}
         # @!method gauge(name, value = nil, **options)
+        #   @return [Expectation] see {Expectation#initialize}
         # @!method set(name, value = nil, **options)
+        #   @return [Expectation] see {Expectation#initialize}
         # @!method distribution(name, value = nil, **options)
+        #   @return [Expectation] see {Expectation#initialize}
         # @!method histogram(name, value = nil, **options)
-        #   @param options (see Expectation#initialize)
-        #   @return [Expectation]
+        #   @return [Expectation] see {Expectation#initialize}
         { increment: :c, measure: :ms, gauge: :g, set: :s, distribution: :d, histogram: :h }.each do |method, type|
           define_method(method) do |name, value = nil, **options|
             new(type: type, name: name, value: value, **options)
@@ -61,6 +65,7 @@ module StatsD
         (tags - (actual_metric.tags || [])).empty?
       end
 
+      # @return [String]
       def to_s
         text = +"#{name}:#{value || "<anything>"}|#{type}"
         text << "|@#{sample_rate}" if sample_rate
@@ -69,6 +74,7 @@ module StatsD
         text
       end
 
+      # @return [String]
       def inspect
         "#<#{self.class.name}:\"#{self}\">"
       end

@@ -18,11 +18,15 @@ module StatsD
         true
       end
 
+      # Takes one message.
+      # @return [self]
       def <<(datagram)
         logger.add(severity, "[StatsD] #{datagram.chomp}")
         self
       end
 
+      # Does what there is to do before everything taken has arrived.
+      # @return [void]
       def flush(blocking: false)
         # A logger writes at once.
       end

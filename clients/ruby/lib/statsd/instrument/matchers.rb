@@ -83,10 +83,15 @@ module StatsD
       end
 
       # @!method trigger_statsd_increment(metric_name, options = {})
+      #   @return [Matcher]
       # @!method trigger_statsd_measure(metric_name, options = {})
+      #   @return [Matcher]
       # @!method trigger_statsd_gauge(metric_name, options = {})
+      #   @return [Matcher]
       # @!method trigger_statsd_set(metric_name, options = {})
+      #   @return [Matcher]
       # @!method trigger_statsd_histogram(metric_name, options = {})
+      #   @return [Matcher]
       # @!method trigger_statsd_distribution(metric_name, options = {})
       #   @return [Matcher]
       {

@@ -8,10 +8,14 @@ module StatsD
         true
       end
 
+      # Takes one message.
+      # @return [self]
       def <<(_datagram)
         self
       end
 
+      # Does what there is to do before everything taken has arrived.
+      # @return [void]
       def flush(blocking: false)
         # Nothing is ever held back.
       end

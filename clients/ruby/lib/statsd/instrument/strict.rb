@@ -9,6 +9,7 @@ module StatsD
     #
     # Load it with `require "statsd/instrument/strict"` or by setting `STATSD_STRICT_MODE`.
     module Strict
+      # Checks, then calls {Client#increment}.
       def increment(key, value = 1, sample_rate: nil, tags: nil, **options, &block)
         Strict.refuse_block(:increment, block)
         unless value.is_a?(Integer)
@@ -28,6 +29,7 @@ module StatsD
         end
       end
 
+      # Checks, then calls {Client#set}.
       def set(key, value, sample_rate: nil, tags: nil, **options, &block)
         Strict.refuse_block(:set, block)
         check_tags_and_sample_rate(sample_rate, tags)

@@ -37,6 +37,7 @@ module StatsD
         socket.send(message, 0)
       end
 
+      # (see ConnectionBehavior#type)
       def type
         :udp
       end

@@ -47,6 +47,7 @@ module StatsD
         nil
       end
 
+      # (see ConnectionBehavior#type)
       def type
         :uds
       end

@@ -12,6 +12,7 @@ module StatsD
         write_within_timeout(socket, [message.bytesize, message].pack("Va*"))
       end
 
+      # (see ConnectionBehavior#type)
       def type
         :uds_stream
       end
