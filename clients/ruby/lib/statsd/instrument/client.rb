@@ -900,7 +900,8 @@ module StatsD
         begin
           yield
         ensure
-          elapsed = Process.clock_gettime(Process::CLOCK_MONOTONIC, :float_millisecond) - start
+          # The clock counts nanoseconds; digits beyond are noise that takes long to print.
+          elapsed = (Process.clock_gettime(Process::CLOCK_MONOTONIC, :float_millisecond) - start).round(6)
           table = @table
           if table.owner.equal?(Thread.current) && !(sample_rate || no_prefix || cardinality)
             cell = table.shelf(type, nil)[name, tags]

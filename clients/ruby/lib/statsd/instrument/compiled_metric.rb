@@ -207,7 +207,7 @@ module StatsD
               begin
                 return yield
               ensure
-                __value__ = Process.clock_gettime(Process::CLOCK_MONOTONIC, :float_millisecond) - __start__
+                __value__ = (Process.clock_gettime(Process::CLOCK_MONOTONIC, :float_millisecond) - __start__).round(6)
                 #{call}
               end
             end

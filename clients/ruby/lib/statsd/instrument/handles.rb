@@ -267,7 +267,7 @@ module StatsD
           begin
             yield
           ensure
-            record(Process.clock_gettime(Process::CLOCK_MONOTONIC, :float_millisecond) - start)
+            record((Process.clock_gettime(Process::CLOCK_MONOTONIC, :float_millisecond) - start).round(6))
           end
         end
         alias measure time

@@ -39,7 +39,11 @@ module StatsD
       private
 
       def resolve
-        @address = @lookup.call(@host, @port)
+        found = @lookup.call(@host, @port)
+        # JRuby's word for a name that nobody knows.
+        raise SocketError, "#{@host} was not found" if found.ip_address == "0.0.0.0" && !literal?
+
+        @address = found
         @due = now + @refresh_interval if refreshing?
         @address
       end
