@@ -21,7 +21,7 @@ until grep -q 'listening on' "$directory/log" && grep -q 'admin on' "$directory/
   [ "$SECONDS" -lt "$deadline" ] || { cat "$directory/log"; echo "soak: the agent did not start" >&2; exit 1; }
   read -rt 0.1 <> <(:) || true
 done
-admin=$(sed -n 's/.*admin on //p' "$directory/log")
+
 rss() { awk '/^VmRSS/ {print $2}' "/proc/$agent/status"; }
 
 rounds=6
@@ -33,7 +33,6 @@ for round in $(seq "$rounds"); do
   sizes+=("$(rss)")
   echo "round $round of $rounds: ${sizes[-1]} kB resident"
 done
-status=$(curl -fsS "$admin/api/v1/status" 2>/dev/null || true)
 kill -TERM "$agent"
 wait "$agent"
 agent=
