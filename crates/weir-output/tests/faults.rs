@@ -335,6 +335,28 @@ async fn retry_after_is_honoured() {
     output.shutdown(DEADLINE).await;
 }
 
+/// At the end of the process a wait is cut short: what can be delivered by then is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_does_not_wait_out_a_backoff() {
+    let first = AtomicBool::new(true);
+    let intake = Intake::start(move |request| {
+        let fails = request.method == "POST" && first.swap(false, Ordering::SeqCst);
+        Reply::Status(if fails { 503 } else { 202 })
+    })
+    .await;
+    let mut settings = datadog(&intake.url());
+    settings.delivery.backoff_base = Duration::from_secs(3600);
+    settings.delivery.backoff_max = Duration::from_secs(3600);
+    let output = start("datadog", &settings, Clock::system());
+    batches("a:1|c\n").iter().for_each(|batch| output.submit(batch));
+    wait(&output, "the failure", |status| {
+        status.endpoints[0].retry_in_seconds.is_some()
+    })
+    .await;
+    output.shutdown(DEADLINE).await;
+    assert_eq!(output.status().endpoints[0].delivered.points, 1);
+}
+
 /// The network is gone for an hour of driven time while a flush closes every ten seconds; afterwards nothing is missing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_hour_without_network() {

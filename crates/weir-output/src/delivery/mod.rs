@@ -359,7 +359,7 @@ impl Delivery {
             tasks.spawn(async move {
                 tokio::select! {
                     () = transport.background(clock) => {}
-                    () = stopped(&mut stage) => {}
+                    () = reached(&mut stage, Stage::Stopped) => {}
                 }
             });
         }
@@ -673,7 +673,14 @@ async fn run_endpoint(shared: Arc<Shared>, index: usize, transport: Arc<dyn Tran
     let mut probing = false;
     let mut exhausted = false;
     let mut logged_at: Option<Duration> = None;
+    let mut last_chance = false;
     loop {
+        if !last_chance && shared.stage() >= Stage::Encoded {
+            // The process ends within the grace period, which a wait may well outlast: try now.
+            last_chance = true;
+            blocked_until = None;
+            exhausted = false;
+        }
         if blocked_until.is_some_and(|at| shared.clock.now() >= at) {
             blocked_until = None;
             exhausted = false;
@@ -689,7 +696,11 @@ async fn run_endpoint(shared: Arc<Shared>, index: usize, transport: Arc<dyn Tran
             continue;
         }
         tokio::select! {
-            () = stopped(&mut stage) => break,
+            () = reached(&mut stage, if last_chance { Stage::Stopped } else { Stage::Encoded }) => {
+                if last_chance {
+                    break;
+                }
+            }
             () = shared.queued[index].notified() => exhausted = false,
             () = shared.clock.sleep_until(blocked_until.unwrap_or_default()), if blocked_until.is_some() => {}
             Some(ended) = under_way.join_next() => {
@@ -727,8 +738,8 @@ async fn run_endpoint(shared: Arc<Shared>, index: usize, transport: Arc<dyn Tran
     under_way.shutdown().await;
 }
 
-async fn stopped(stage: &mut watch::Receiver<Stage>) {
-    drop(stage.wait_for(|stage| *stage == Stage::Stopped).await);
+async fn reached(stage: &mut watch::Receiver<Stage>, wanted: Stage) {
+    drop(stage.wait_for(|stage| *stage >= wanted).await);
 }
 
 async fn attempt(shared: Arc<Shared>, transport: Arc<dyn Transport>, payload: Payload) -> (Payload, Outcome) {

@@ -284,15 +284,16 @@ impl Agent {
                     sinks.push(Box::new(sink));
                     stdout_books.push((output.name.clone(), books));
                 }
-                OutputSettings::Datadog(settings) => {
+                OutputSettings::Prometheus(_) => serves_prometheus = true,
+                _ => {
                     let _entered = control.enter();
-                    let delivery = weir_output::datadog::start(
-                        &output.name,
-                        settings,
-                        Arc::new(expansion.clone()),
-                        &surroundings,
-                    )
-                    .map_err(|error| Failure::runtime(format!("output {}: {error}", output.name)))?;
+                    let Some(started) =
+                        weir_output::start(output, &Arc::new(expansion.clone()), &surroundings)
+                    else {
+                        continue;
+                    };
+                    let delivery = started
+                        .map_err(|error| Failure::runtime(format!("output {}: {error}", output.name)))?;
                     let delivery = Arc::new(delivery);
                     sinks.push(Box::new(DeliverySink {
                         delivery: delivery.clone(),
@@ -301,7 +302,6 @@ impl Agent {
                     }));
                     deliveries.push((output.output_type, delivery));
                 }
-                OutputSettings::Prometheus(_) => serves_prometheus = true,
             }
         }
 
