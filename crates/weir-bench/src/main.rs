@@ -24,8 +24,7 @@ enum Command {
     /// Generate load with a known truth: run, inspect, dump, calibrate, learn, replay, search.
     Load(Box<load::Args>),
     /// Receive what an agent sends and compare it with the truth of a load.
-    #[command(hide = true)]
-    Sink(sink::Args),
+    Sink(Box<sink::Args>),
     /// Measure the least a receiver can do on this machine.
     Floor(floor::Args),
     #[command(flatten)]
@@ -35,7 +34,7 @@ enum Command {
 fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
         Command::Load(args) => load::run(*args),
-        Command::Sink(args) => sink::run(args),
+        Command::Sink(args) => sink::run(*args),
         Command::Floor(args) => floor::run(args),
         Command::Detect(_) => unreachable!("main has exit codes of its own for these"),
     }
