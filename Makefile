@@ -25,7 +25,7 @@ check: deps
 
 ## bench: ratios against the floor of this machine, with their spread
 bench:
-	scripts/bench.sh
+	scripts/bench.sh $(ARGS)
 
 ## fuzz: extend the corpora (nightly toolchain and cargo-fuzz), 60 s per target unless SECONDS_PER_TARGET is set
 fuzz:

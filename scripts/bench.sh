@@ -1,4 +1,8 @@
 #!/usr/bin/env bash
+# Ratios of weir to the floor of this machine (weir-bench budget --help). Arguments are passed on, for example
+# make bench ARGS="--row budget-1k --runs 9". Results go to results/budget.json as well.
 set -euo pipefail
-echo "bench: nothing here yet" >&2
-exit 1
+cd "$(dirname "$0")/.."
+cargo build --release --locked -p weir -p weir-bench
+mkdir -p results
+exec "${CARGO_TARGET_DIR:-target}/release/weir-bench" budget --json results/budget.json "$@"

@@ -20,7 +20,7 @@ mod replicate;
 mod report;
 mod rig;
 mod run;
-mod sys;
+pub(crate) mod sys;
 mod targets;
 mod telemetry;
 mod units;
