@@ -226,6 +226,15 @@ fn the_common_names_mean_what_they_mean_elsewhere() {
         "{}",
         ran.stdout
     );
+    // Compose files pass on variables that nobody set.
+    let empty = [
+        ("DD_API_KEY", ""),
+        ("DD_DOGSTATSD_PORT", ""),
+        ("WEIR_BUCKET_WIDTH", ""),
+        ("DD_SITE", ""),
+    ];
+    let ran = run_with(&["check"], &empty);
+    assert!(line(&ran, "udp").ends_with("# default") && line(&ran, "bucket_width").ends_with("# default"));
     // A port of 0 switches the listener off.
     assert!(line(&run_with(&["check"], &[("DD_DOGSTATSD_PORT", "0")]), "udp").contains("[]"));
     // A service called weir in the same Kubernetes namespace sets these in every container.
@@ -329,6 +338,14 @@ fn every_fault_in_a_file_names_line_key_and_what_is_allowed() {
         (
             "outputs:\n  'a b': {}\n",
             &[":2:", "outputs", "not a name of letters"],
+        ),
+        (
+            "outputs:\n  prometheus:\n  more:\n    type: prometheus\n",
+            &[
+                ":3:",
+                "outputs.more.enabled",
+                "only one output can have the path /metrics",
+            ],
         ),
         (
             "outputs:\n  prometheus:\n    expirry: 1s\n",

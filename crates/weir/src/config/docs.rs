@@ -20,6 +20,7 @@ over the file, the file over the default. `weir check` prints every value and wh
   the file, the line, the key and what is allowed, and exits with 2.
 * Each key has a variable, `WEIR_` and the key in capitals (`WEIR_BUCKET_WIDTH`, `WEIR_OUTPUTS_DATADOG_SITE`), and
   the names that people have deployed for the Datadog Agent are understood too. If both are set, the `WEIR_` one wins.
+  An empty variable counts as not set.
 * Each key of the agent itself has a flag (`--bucket-width 1s`); `--set KEY=VALUE` sets any key, those of outputs too.
 * Lists in a variable are separated by commas or spaces, in a flag by commas (or give the flag several times); both
   also take YAML or JSON in one line, such as `[a, 'b c']`.

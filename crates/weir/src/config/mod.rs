@@ -450,8 +450,8 @@ impl<'a> Reader<'a> {
                     line: 0,
                     message: "is not valid UTF-8".to_owned(),
                 }),
-                // An empty variable is how a shell unsets one for a child; only a text can mean it.
-                Some(Some(text)) if text.is_empty() && !takes_empty(kind) => continue,
+                // `DD_SITE=${DD_SITE}` in a compose file must not undo what stands in the configuration file.
+                Some(Some(text)) if text.is_empty() => continue,
                 Some(Some(text)) => value::from_text(kind, text, Separator::CommaOrSpace),
             };
             candidates.push(Candidate {
@@ -895,12 +895,6 @@ fn fingerprint(value: &Value) -> u64 {
     // Keyed anew in every process: it must not tell anything about a secret elsewhere.
     static STATE: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     STATE.hash_one(value.to_string())
-}
-
-fn takes_empty(kind: &Kind) -> bool {
-    matches!(kind, Kind::Text | Kind::Secret)
-        || matches!(kind, Kind::List(_))
-        || matches!(kind, Kind::Checked { check, .. } if check(""))
 }
 
 fn is_empty(value: Option<&Value>) -> bool {

@@ -200,13 +200,20 @@ impl Resolver {
             flush_summary: raw.flush_summary,
             outputs,
         };
-        let stdout = config
-            .outputs
-            .iter()
-            .filter(|output| output.output_type == "stdout")
-            .count();
-        if stdout > 1 {
-            self.problem("outputs", "only one output can have standard output");
+        for (output_type, what) in [("stdout", "standard output"), ("prometheus", "the path /metrics")] {
+            let names: Vec<&str> = config
+                .outputs
+                .iter()
+                .filter(|output| output.output_type == output_type)
+                .map(|output| output.name.as_str())
+                .collect();
+            if let [_, second, ..] = names[..] {
+                let key = format!("outputs.{second}.enabled");
+                self.problem(
+                    &key,
+                    format!("only one output can have {what}; {} wants it too", names[0]),
+                );
+            }
         }
         config
     }
