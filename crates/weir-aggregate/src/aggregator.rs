@@ -541,7 +541,7 @@ impl Aggregator {
                     && seen_by_then < start
                     && seen_by_then.saturating_add(self.settings.counter_expiry) > start
                 {
-                    writer.counter(batch, context(), 0.0);
+                    writer.idle_counter(batch, context());
                 }
                 state.seen.max(newer.seen)
             }

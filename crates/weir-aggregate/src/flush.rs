@@ -51,6 +51,8 @@ struct Row {
     tags: Span,
     suffix_mask: u32,
     kind: Kind,
+    /// A zero that no sample stands behind.
+    idle: bool,
     value: RowValue,
 }
 
@@ -189,6 +191,11 @@ impl<'a> Series<'a> {
     /// Whether the sender gave the timestamp; such a row is a sample of its own, not the state of a bucket.
     pub fn is_timestamped(&self) -> bool {
         self.row.timestamp != 0
+    }
+
+    /// Whether this is the zero of a counter that got no sample in the bucket.
+    pub fn is_idle(&self) -> bool {
+        self.row.idle
     }
 
     /// Seconds that a counter's sum covers.
@@ -376,7 +383,10 @@ impl Batch {
                 .map(|mine| mine as usize);
             debug_assert!(found.is_none_or(|mine| mine >= first));
             match found {
-                Some(mine) => self.merge_value(mine, other, incoming),
+                Some(mine) => {
+                    self.rows[mine].idle &= other.rows[at].idle;
+                    self.merge_value(mine, other, incoming);
+                }
                 None => {
                     let value = self.take_value(other, incoming);
                     let row = other.rows[at].clone();
@@ -457,6 +467,14 @@ impl RowWriter {
         self.push(batch, context, Kind::Counter, RowValue::Counter(sum));
     }
 
+    /// The zero of a counter without a sample.
+    pub fn idle_counter(&mut self, batch: &mut Batch, context: ContextRef<'_>) {
+        self.counter(batch, context, 0.0);
+        if let Some(row) = batch.rows.last_mut() {
+            row.idle = true;
+        }
+    }
+
     pub fn gauge(&mut self, batch: &mut Batch, context: ContextRef<'_>, value: f64, received: u64) {
         self.push(batch, context, Kind::Gauge, RowValue::Gauge { value, received });
     }
@@ -520,6 +538,7 @@ impl RowWriter {
             tags,
             suffix_mask: context.suffix_mask(),
             kind,
+            idle: false,
             value,
         });
     }
@@ -558,6 +577,7 @@ impl Batch {
             tags,
             suffix_mask: u32::MAX,
             kind: sample.kind,
+            idle: false,
             value,
         });
     }

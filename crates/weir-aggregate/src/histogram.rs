@@ -217,16 +217,9 @@ impl Ordered<'_> {
     /// With exact weights: the smallest value whose cumulative weight reaches `percent` of the total. With the agent's: the
     /// first whose cumulative whole weight exceeds `floor((percent * count - 1) / 100)`.
     pub fn percentile(&self, percent: u8, weights: Weights) -> f64 {
-        if let Some(sketch) = self.sketch {
-            return sketch
-                .quantile(f64::from(percent) / 100.0)
-                .clamp(self.totals.min, self.totals.max);
-        }
         match weights {
-            Weights::Exact => {
-                let target = self.totals.weight * f64::from(percent) / 100.0 * (1.0 - RELATIVE_TOLERANCE);
-                self.first(|cumulative| cumulative >= target, |weight| weight)
-            }
+            Weights::Exact => self.quantile(f64::from(percent) / 100.0),
+            Weights::Agent if self.sketch.is_some() => self.quantile(f64::from(percent) / 100.0),
             Weights::Agent => {
                 let rank = ((f64::from(percent) * self.totals.whole_weight - 1.0) / 100.0)
                     .floor()
@@ -234,6 +227,15 @@ impl Ordered<'_> {
                 self.first(|cumulative| cumulative > rank, f64::trunc)
             }
         }
+    }
+
+    /// The smallest value whose cumulative weight reaches `fraction` (0 to 1) of the total.
+    pub fn quantile(&self, fraction: f64) -> f64 {
+        if let Some(sketch) = self.sketch {
+            return sketch.quantile(fraction).clamp(self.totals.min, self.totals.max);
+        }
+        let target = self.totals.weight * fraction * (1.0 - RELATIVE_TOLERANCE);
+        self.first(|cumulative| cumulative >= target, |weight| weight)
     }
 
     pub fn median(&self, weights: Weights) -> f64 {

@@ -8,6 +8,7 @@ pub mod datadog;
 pub mod delivery;
 pub mod http;
 pub mod json_lines;
+pub mod prometheus;
 pub mod protobuf;
 pub mod settings;
 

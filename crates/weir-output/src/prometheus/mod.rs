@@ -1,0 +1,208 @@
+//! The Prometheus scrape endpoint: what merged flushes add up to, rendered for whoever asks.
+//!
+//! A scraper wants cumulative values, a flush brings those of one bucket, so this output keeps state: it begins with the
+//! first scrape, which shows weir's own series only, and takes in what is flushed from then on. An agent that nobody
+//! scrapes keeps nothing.
+//!
+//! Whatever names, tags and kinds arrive, the exposition is valid: every name belongs to one metric of one kind
+//! ([`names`] has the rule for those that would share one), every series occurs once.
+
+use std::io::Write;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use weir_aggregate::{Batch, Weights};
+use weir_protocol::Kind;
+
+use crate::settings::PrometheusSettings;
+
+mod accept;
+mod names;
+mod native;
+mod render;
+mod state;
+
+pub use accept::Format;
+pub use state::{Counts, Seconds};
+
+use render::Cursor;
+use state::State;
+
+/// Bytes of a piece before compression. It takes well below a millisecond to write, and for so long a flush may wait.
+const PIECE_BYTES: usize = 64 * 1024;
+
+/// Renamed metrics that the status names.
+const EXAMPLES_MAX: usize = 10;
+
+/// A series of the agent itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OwnSeries {
+    /// With its `weir_` prefix; counters end in `_total`.
+    pub name: &'static str,
+    pub help: &'static str,
+    pub is_counter: bool,
+    /// Names and values, sorted by name.
+    pub labels: Vec<(&'static str, String)>,
+    pub value: f64,
+}
+
+/// The scrape state, shared between the flush that fills it and the scrapes that show it.
+pub struct Scrape(Mutex<State>);
+
+/// A metric whose name was taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Renamed {
+    pub name: String,
+    pub kind: Kind,
+    /// Without what the kind appends.
+    pub shown_as: String,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct ScrapeStatus {
+    /// Whether there was a scrape, without which nothing is kept.
+    pub scraped: bool,
+    pub counts: Counts,
+    pub metrics: usize,
+    pub series: usize,
+    pub heap_bytes: usize,
+    pub renamed: usize,
+    pub renamed_examples: Vec<Renamed>,
+}
+
+impl Scrape {
+    /// `bytes_max`: a new series that would need more is refused.
+    pub fn new(settings: PrometheusSettings, weights: Weights, bytes_max: usize) -> Self {
+        Scrape(Mutex::new(State::new(settings, weights, bytes_max)))
+    }
+
+    /// Adds what a flush brings. `now` comes from a monotonic clock.
+    pub fn take(&self, batch: &Batch, now: Seconds) {
+        let mut state = self.lock();
+        state.take(batch, now);
+        if batch.last {
+            state.expire(now);
+        }
+    }
+
+    /// Begins an exposition; the first one begins the state.
+    pub fn render(self: &Arc<Self>, format: Format, gzip: bool, own: &[OwnSeries], now: Seconds) -> Rendering {
+        let mut first = Vec::new();
+        render::own(own, format, &mut first);
+        let mut state = self.lock();
+        state.scraped = true;
+        state.wants_native |= format == Format::Protobuf;
+        state.expire(now);
+        state.name_families();
+        state.renderings += 1;
+        drop(state);
+        Rendering {
+            scrape: self.clone(),
+            format,
+            cursor: Cursor::default(),
+            first,
+            is_done: false,
+            encoder: gzip.then(|| GzEncoder::new(Vec::new(), Compression::fast())),
+        }
+    }
+
+    pub fn status(&self) -> ScrapeStatus {
+        let state = self.lock();
+        let renamed = state.families.iter().filter_map(|family| {
+            Some(Renamed {
+                name: family.name.to_string(),
+                kind: family.kind,
+                shown_as: family.renamed.as_ref()?.to_string(),
+            })
+        });
+        ScrapeStatus {
+            scraped: state.scraped,
+            counts: state.counts,
+            metrics: state.families.len(),
+            series: state.series_count(),
+            heap_bytes: state.heap_bytes(),
+            renamed: state.renamed,
+            renamed_examples: if state.renamed > 0 {
+                renamed.take(EXAMPLES_MAX).collect()
+            } else {
+                Vec::new()
+            },
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An exposition under way.
+pub struct Rendering {
+    scrape: Arc<Scrape>,
+    format: Format,
+    cursor: Cursor,
+    /// What stands before the first metric.
+    first: Vec<u8>,
+    is_done: bool,
+    encoder: Option<GzEncoder<Vec<u8>>>,
+}
+
+impl Rendering {
+    /// The next bytes; `None` at the end. Values may be those of a later flush than in the piece before; names and series
+    /// stay what they were.
+    pub fn next_piece(&mut self) -> Option<Vec<u8>> {
+        loop {
+            if self.is_done {
+                return None;
+            }
+            let mut piece = std::mem::take(&mut self.first);
+            let is_more = {
+                let state = self.scrape.lock();
+                render::piece(&state, self.format, &mut self.cursor, PIECE_BYTES, &mut piece)
+            };
+            if !is_more {
+                render::end(self.format, &mut piece);
+                self.is_done = true;
+            }
+            let piece = self.compressed(piece);
+            if !piece.is_empty() {
+                return Some(piece);
+            }
+        }
+    }
+
+    /// Ends an exposition before its end: what is returned makes no reader take it for a complete one.
+    pub fn cut(mut self) -> Vec<u8> {
+        self.is_done = true;
+        match (&self.encoder, self.format) {
+            // Without the checksum at the end it cannot be unpacked.
+            (Some(_), _) => Vec::new(),
+            // A message that is not there.
+            (None, Format::Protobuf) => vec![0xff, 0x7f],
+            (None, _) => b"weir: the reader took too long\n".to_vec(),
+        }
+    }
+
+    fn compressed(&mut self, piece: Vec<u8>) -> Vec<u8> {
+        let Some(mut encoder) = self.encoder.take() else {
+            return piece;
+        };
+        // Writing into memory does not fail.
+        let _ = encoder.write_all(&piece);
+        if self.is_done {
+            return encoder.finish().unwrap_or_default();
+        }
+        let ready = std::mem::take(encoder.get_mut());
+        self.encoder = Some(encoder);
+        ready
+    }
+}
+
+impl Drop for Rendering {
+    fn drop(&mut self) {
+        self.scrape.lock().renderings -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests;

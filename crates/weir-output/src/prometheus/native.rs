@@ -1,0 +1,226 @@
+//! Native histograms, summed up over flushes.
+
+use weir_aggregate::Histogram;
+use weir_sketch::{ExponentialHistogram, Sketch, ZERO_THRESHOLD};
+
+use crate::protobuf;
+
+/// Bounds grow by 2^(1/32), about 2.2 %, from one bucket to the next.
+pub const SCHEMA: i32 = 5;
+
+/// Occupied buckets of one sign; with more, pairs are merged until they fit. At schema 5 these span 32 powers of two
+/// without a gap.
+const BUCKETS_MAX: usize = 1024;
+
+/// One bucket in 8 bytes: a scrape state may hold tens of millions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Bucket {
+    /// Prometheus's numbering: bucket i covers (base^(i-1), base^i].
+    index: i16,
+    high: u16,
+    low: u32,
+}
+
+impl Bucket {
+    const COUNT_MAX: u64 = (1 << 48) - 1;
+
+    fn new(index: i16, count: u64) -> Self {
+        let count = count.min(Self::COUNT_MAX);
+        Bucket {
+            index,
+            high: (count >> 32) as u16,
+            low: count as u32,
+        }
+    }
+
+    fn count(self) -> u64 {
+        u64::from(self.high) << 32 | u64::from(self.low)
+    }
+}
+
+/// Cumulative; counts only grow.
+#[derive(Clone, Debug, Default)]
+pub struct Native {
+    /// Merges of pairs since [`SCHEMA`].
+    coarser: u8,
+    zero: u64,
+    sum: f64,
+    positive: Vec<Bucket>,
+    negative: Vec<Bucket>,
+}
+
+impl Native {
+    pub fn add_sketch(&mut self, sketch: &Sketch) {
+        self.add(ExponentialHistogram::from_sketch(sketch, SCHEMA));
+    }
+
+    pub fn add_histogram(&mut self, histogram: &Histogram, divisor: f64) {
+        let mut samples: Vec<(f64, f64)> = match histogram.sketch() {
+            None => histogram.samples().map(|(value, weight)| (value / divisor, weight)).collect(),
+            // A folded histogram has only its bins left; each stands for its representative.
+            Some(sketch) => sketch
+                .bins()
+                .iter()
+                .map(|bin| (weir_sketch::lower(bin.k) / divisor, f64::from(bin.n)))
+                .collect(),
+        };
+        let mut exponential = ExponentialHistogram::from_samples(&mut samples, usize::MAX >> 1);
+        if histogram.sketch().is_some() {
+            exponential.sum = histogram.totals().sum / divisor;
+        }
+        self.add(exponential);
+    }
+
+    fn add(&mut self, mut other: ExponentialHistogram) {
+        while other.scale > self.schema() {
+            other.downscale();
+        }
+        self.zero += other.zero_count;
+        self.sum += other.sum;
+        merge(&mut self.positive, &other.positive);
+        merge(&mut self.negative, &other.negative);
+        while self.positive.len().max(self.negative.len()) > BUCKETS_MAX {
+            self.coarser += 1;
+            halve(&mut self.positive);
+            halve(&mut self.negative);
+        }
+    }
+
+    fn schema(&self) -> i32 {
+        SCHEMA - i32::from(self.coarser)
+    }
+
+    pub fn count(&self) -> u64 {
+        let side = |buckets: &[Bucket]| buckets.iter().map(|bucket| bucket.count()).sum::<u64>();
+        self.zero + side(&self.positive) + side(&self.negative)
+    }
+
+    pub fn heap_bytes(&self) -> usize {
+        (self.positive.capacity() + self.negative.capacity()) * size_of::<Bucket>()
+    }
+
+    /// The body of an `io.prometheus.client.Histogram`.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        protobuf::integer(out, 1, self.count() as i64);
+        protobuf::double(out, 2, self.sum);
+        protobuf::integer(out, 5, protobuf::zigzag(i64::from(self.schema())) as i64);
+        // Never left out: it is what tells an empty native histogram from a classic one.
+        protobuf::double(out, 6, ZERO_THRESHOLD);
+        protobuf::integer(out, 7, self.zero as i64);
+        write_side(out, &self.negative, 9, 10);
+        write_side(out, &self.positive, 12, 13);
+    }
+}
+
+/// Adds buckets in OTLP's numbering, which is one below ours.
+fn merge(into: &mut Vec<Bucket>, more: &[(i32, u64)]) {
+    let mut at = 0;
+    for &(index, count) in more {
+        let index = (index + 1).clamp(i32::from(i16::MIN), i32::from(i16::MAX)) as i16;
+        at += into[at..].partition_point(|bucket| bucket.index < index);
+        match into.get_mut(at) {
+            Some(bucket) if bucket.index == index => *bucket = Bucket::new(index, bucket.count() + count),
+            _ => {
+                if into.len() == into.capacity() {
+                    into.reserve_exact(into.len() / 4 + 1);
+                }
+                into.insert(at, Bucket::new(index, count));
+            }
+        }
+    }
+}
+
+fn halve(buckets: &mut Vec<Bucket>) {
+    let mut halved: Vec<Bucket> = Vec::with_capacity(buckets.len());
+    for bucket in buckets.iter() {
+        let index = ((i32::from(bucket.index) + 1) >> 1) as i16;
+        match halved.last_mut() {
+            Some(last) if last.index == index => *last = Bucket::new(index, last.count() + bucket.count()),
+            _ => halved.push(Bucket::new(index, bucket.count())),
+        }
+    }
+    halved.shrink_to_fit();
+    *buckets = halved;
+}
+
+fn write_side(out: &mut Vec<u8>, buckets: &[Bucket], spans: u32, deltas: u32) {
+    // The first span's offset is an index, that of the others the gap to the span before.
+    let mut expected = 0i32;
+    for span in buckets.chunk_by(|a, b| i32::from(a.index) + 1 == i32::from(b.index)) {
+        let first = i32::from(span[0].index);
+        protobuf::message(out, spans, |out| {
+            protobuf::integer(out, 1, protobuf::zigzag(i64::from(first - expected)) as i64);
+            protobuf::integer(out, 2, span.len() as i64);
+        });
+        expected = first + span.len() as i32;
+    }
+    let mut before = 0i64;
+    let differences = buckets.iter().map(move |bucket| {
+        let count = bucket.count() as i64;
+        protobuf::zigzag(count - std::mem::replace(&mut before, count))
+    });
+    protobuf::packed(out, deltas, differences);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn buckets(native: &Native) -> Vec<(i16, u64)> {
+        native.positive.iter().map(|bucket| (bucket.index, bucket.count())).collect()
+    }
+
+    #[test]
+    fn sums_up_in_prometheus_numbering() {
+        let mut native = Native::default();
+        let mut sketch = Sketch::new();
+        for value in [1.0, 1.0, 0.0, -1.0, 2f64.powi(10) * 0.999] {
+            sketch.insert_one(value);
+        }
+        native.add_sketch(&sketch);
+        native.add_sketch(&sketch);
+        // 1 is the upper bound of bucket 0, 1024 that of bucket 320.
+        assert_eq!(buckets(&native), [(0, 4), (320, 2)]);
+        assert_eq!((native.count(), native.zero), (10, 2));
+        assert_eq!(native.negative, [Bucket::new(0, 2)]);
+        let mut bytes = Vec::new();
+        native.write(&mut bytes);
+        // Two positive spans, offsets 0 and 319, deltas 4 and -2.
+        let tail = [0x62, 2, 0x10, 1, 0x62, 5, 0x08, 0xfe, 0x04, 0x10, 1, 0x6a, 2, 8, 3];
+        assert!(bytes.ends_with(&tail), "{bytes:x?}");
+    }
+
+    #[test]
+    fn exact_samples_and_units() {
+        let mut native = Native::default();
+        let mut histogram = Histogram::default();
+        histogram.insert(1000.0, 2.0);
+        histogram.insert(64_000.0, 1.0);
+        native.add_histogram(&histogram, 1000.0);
+        assert_eq!(buckets(&native), [(0, 2), (192, 1)]);
+        assert_eq!((native.sum, native.count()), (66.0, 3));
+    }
+
+    #[test]
+    fn never_more_buckets_than_the_bound() {
+        let mut native = Native::default();
+        let mut sketch = Sketch::new();
+        for exponent in 0..2000 {
+            sketch.insert_one(1.02f64.powi(exponent));
+        }
+        native.add_sketch(&sketch);
+        assert!(native.positive.len() <= BUCKETS_MAX && native.schema() < SCHEMA);
+        assert_eq!(native.count(), 2000);
+        // What comes later fits into the coarser buckets.
+        native.add_sketch(&sketch);
+        assert_eq!(native.count(), 4000);
+        assert!(native.positive.is_sorted_by(|a, b| a.index < b.index));
+    }
+
+    #[test]
+    fn counts_beyond_32_bits() {
+        assert_eq!(Bucket::new(-7, 1 << 40 | 3).count(), 1 << 40 | 3);
+        assert_eq!(Bucket::new(0, u64::MAX).count(), Bucket::COUNT_MAX);
+        assert_eq!(size_of::<Bucket>(), 8);
+    }
+}

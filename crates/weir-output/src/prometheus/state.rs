@@ -1,0 +1,517 @@
+//! What the next scrape shows: one entry per series, summed up over flushes.
+
+use std::hash::{BuildHasher, RandomState};
+
+use hashbrown::HashTable;
+use weir_aggregate::{Batch, Value as Aggregated, Weights};
+use weir_protocol::Kind;
+
+use super::names::{self, LabelWriter};
+use super::native::Native;
+use crate::settings::{HistogramStyle, PrometheusSettings};
+
+/// Seconds of a monotonic clock.
+pub type Seconds = u32;
+
+/// One metric: what Prometheus calls a family.
+#[derive(Debug)]
+pub struct Family {
+    pub name: Box<str>,
+    pub kind: Kind,
+    /// Its base name, where that is not the one its own name gives.
+    pub renamed: Option<Box<str>>,
+    pub series: Vec<Series>,
+    hash: u64,
+}
+
+#[derive(Debug)]
+pub struct Series {
+    hash: u64,
+    /// As in the text formats, without the braces.
+    pub labels: Box<str>,
+    /// When the last sample came.
+    seen: Seconds,
+    /// Unix seconds that the last value carried.
+    stamp: u32,
+    pub value: Value,
+}
+
+#[derive(Debug)]
+pub enum Value {
+    Number(f64),
+    Summary(Box<Summary>),
+}
+
+#[derive(Debug, Default)]
+pub struct Summary {
+    /// Sum of the samples' weights, 1 / rate; rounded where it is shown.
+    pub weight: f64,
+    pub sum: f64,
+    /// Of the last bucket that had samples.
+    pub quantiles: Box<[f64]>,
+    /// Kept from the first scrape on that could show it.
+    pub native: Option<Box<Native>>,
+}
+
+/// Counts of rows; idle zeros of counters are none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub taken: u64,
+    pub delivered: u64,
+    pub dropped_memory: u64,
+    pub dropped_older: u64,
+    /// Rows that came to a series which another context of the same metric and the same labels has written to in the same
+    /// bucket.
+    pub merged: u64,
+    pub expired: u64,
+}
+
+pub struct State {
+    pub settings: PrometheusSettings,
+    weights: Weights,
+    bytes_max: usize,
+    random: RandomState,
+    /// Nothing is kept before.
+    pub scraped: bool,
+    pub wants_native: bool,
+    pub families: Vec<Family>,
+    family_index: HashTable<u32>,
+    series_index: HashTable<(u32, u32)>,
+    /// Families before this one have their final names; those behind it wait for the next scrape.
+    pub named: usize,
+    names_are_stale: bool,
+    pub renamed: usize,
+    /// Renderings under way. While there are any, nothing moves or leaves.
+    pub renderings: usize,
+    /// Heap behind families and series, without the tables.
+    bytes: usize,
+    series: usize,
+    oldest: Seconds,
+    pub counts: Counts,
+    labels: LabelWriter,
+}
+
+/// What is known of a row besides its tags and its value.
+#[derive(Clone, Copy, Debug)]
+pub struct Row<'a> {
+    pub name: &'a str,
+    pub kind: Kind,
+    pub host: Option<&'a str>,
+    /// Unix seconds.
+    pub timestamp: i64,
+    pub is_timestamped: bool,
+}
+
+impl State {
+    pub fn new(settings: PrometheusSettings, weights: Weights, bytes_max: usize) -> Self {
+        State {
+            settings,
+            weights,
+            bytes_max,
+            random: RandomState::new(),
+            scraped: false,
+            wants_native: false,
+            families: Vec::new(),
+            family_index: HashTable::new(),
+            series_index: HashTable::new(),
+            named: 0,
+            names_are_stale: false,
+            renamed: 0,
+            renderings: 0,
+            bytes: 0,
+            series: 0,
+            oldest: Seconds::MAX,
+            counts: Counts::default(),
+            labels: LabelWriter::default(),
+        }
+    }
+
+    pub fn take(&mut self, batch: &Batch, now: Seconds) {
+        if !self.scraped {
+            return;
+        }
+        for series in batch.series().filter(|series| !series.is_idle()) {
+            let row = Row {
+                name: series.name(),
+                kind: series.kind(),
+                host: series.explicit_host(),
+                timestamp: series.timestamp(),
+                is_timestamped: series.is_timestamped(),
+            };
+            self.add(&row, series.tags(), series.value(), now);
+        }
+    }
+
+    pub fn add<'t>(
+        &mut self,
+        row: &Row<'_>,
+        tags: impl Iterator<Item = &'t str> + Clone,
+        value: Aggregated<'_>,
+        now: Seconds,
+    ) {
+        self.counts.taken += 1;
+        let is_compound = is_compound(row.kind);
+        let host = row.host.filter(|_| self.settings.host_label);
+        let mut writer = std::mem::take(&mut self.labels);
+        let place = self.place(row, writer.write(tags, host, is_compound), now);
+        self.labels = writer;
+        let Some((family, at, is_new)) = place else {
+            self.counts.dropped_memory += 1;
+            return;
+        };
+        let stamp = u32::try_from(row.timestamp.max(0)).unwrap_or(u32::MAX);
+        let series = &mut self.families[family].series[at];
+        let is_second = !is_new && !row.is_timestamped && series.stamp == stamp;
+        let is_older = !is_new && row.is_timestamped && stamp < series.stamp;
+        let before = series.value.heap_bytes();
+        match (&mut series.value, value) {
+            (Value::Number(sum), Aggregated::Counter(more)) => *sum += more,
+            (Value::Number(current), Aggregated::Gauge(_) | Aggregated::Set(_)) => {
+                let new = match value {
+                    Aggregated::Gauge(value) => value,
+                    Aggregated::Set(members) => members.cardinality() as f64,
+                    _ => unreachable!("matched above"),
+                };
+                if is_older {
+                    self.counts.dropped_older += 1;
+                    return;
+                }
+                *current = if is_second { current.max(new) } else { new };
+            }
+            (Value::Summary(summary), value) => {
+                let divisor = if row.kind == Kind::Timing && self.settings.timings_in_seconds {
+                    1000.0
+                } else {
+                    1.0
+                };
+                let native = self.wants_native && style(&self.settings, row.kind) == HistogramStyle::Native;
+                summary.add(value, &self.settings.quantiles, self.weights, divisor, is_second, native);
+            }
+            (Value::Number(_), _) => unreachable!("the kind decides about the value"),
+        }
+        if !is_older {
+            series.stamp = stamp;
+        }
+        series.seen = now;
+        self.oldest = self.oldest.min(now);
+        self.bytes = self.bytes + series.value.heap_bytes() - before;
+        self.counts.merged += u64::from(is_second);
+        self.counts.delivered += 1;
+    }
+
+    /// Family and number of the series, and whether it is new. `None`: there is no memory for it.
+    fn place(&mut self, row: &Row<'_>, labels: &str, now: Seconds) -> Option<(usize, usize, bool)> {
+        let family_hash = self.random.hash_one((row.name, row.kind as u8));
+        let families = &self.families;
+        let family = self
+            .family_index
+            .find(family_hash, |&at| {
+                let family = &families[at as usize];
+                family.kind == row.kind && *family.name == *row.name
+            })
+            .map(|&at| at as usize);
+        let hash = self.random.hash_one((family_hash, labels));
+        if let Some(family) = family {
+            let found = self.series_index.find(hash, |&(of, at)| {
+                of as usize == family && *families[family].series[at as usize].labels == *labels
+            });
+            if let Some(&(_, at)) = found {
+                return Some((family, at as usize, false));
+            }
+        }
+        let value = if is_compound(row.kind) {
+            Value::Summary(Box::default())
+        } else {
+            Value::Number(0.0)
+        };
+        let needed = labels.len() + size_of::<Series>() + value.heap_bytes();
+        if self.heap_bytes() + needed > self.bytes_max {
+            return None;
+        }
+        let family = family.unwrap_or_else(|| self.new_family(row, family_hash));
+        let series = &mut self.families[family].series;
+        let capacity = series.capacity();
+        if series.len() == capacity {
+            // A quarter at a time: most families are small, and doubling a large one would waste what others need.
+            series.reserve_exact(capacity / 4 + 1);
+        }
+        self.bytes += (series.capacity() - capacity) * size_of::<Series>() + labels.len() + value.heap_bytes();
+        series.push(Series {
+            hash,
+            labels: labels.into(),
+            seen: now,
+            stamp: 0,
+            value,
+        });
+        let at = series.len() - 1;
+        self.series += 1;
+        let families = &self.families;
+        self.series_index
+            .insert_unique(hash, (family as u32, at as u32), |&(family, at)| {
+                families[family as usize].series[at as usize].hash
+            });
+        Some((family, at, true))
+    }
+
+    fn new_family(&mut self, row: &Row<'_>, hash: u64) -> usize {
+        self.bytes += row.name.len();
+        self.families.push(Family {
+            name: row.name.into(),
+            kind: row.kind,
+            renamed: None,
+            series: Vec::new(),
+            hash,
+        });
+        self.names_are_stale = true;
+        let at = self.families.len() - 1;
+        let families = &self.families;
+        self.family_index
+            .insert_unique(hash, at as u32, |&at| families[at as usize].hash);
+        at
+    }
+
+    /// Removes what has got no sample for too long.
+    pub fn expire(&mut self, now: Seconds) {
+        let expiry = u32::try_from(self.settings.expiry.as_secs()).unwrap_or(u32::MAX);
+        if self.renderings > 0 || self.series == 0 || now.saturating_sub(self.oldest) < expiry {
+            return;
+        }
+        self.oldest = Seconds::MAX;
+        let before = self.series;
+        for family in &mut self.families {
+            let capacity = family.series.capacity();
+            family.series.retain(|series| {
+                let stays = now.saturating_sub(series.seen) < expiry;
+                if stays {
+                    self.oldest = self.oldest.min(series.seen);
+                } else {
+                    self.bytes -= series.labels.len() + series.value.heap_bytes();
+                    self.series -= 1;
+                }
+                stays
+            });
+            if family.series.len() < capacity / 2 {
+                family.series.shrink_to_fit();
+                self.bytes -= (capacity - family.series.capacity()) * size_of::<Series>();
+            }
+        }
+        if self.series == before {
+            return;
+        }
+        self.counts.expired += (before - self.series) as u64;
+        let families = self.families.len();
+        self.families.retain(|family| {
+            if family.series.is_empty() {
+                let renamed = family.renamed.as_ref().map_or(0, |name| name.len());
+                self.bytes -= family.name.len() + renamed + family.series.capacity() * size_of::<Series>();
+            }
+            !family.series.is_empty()
+        });
+        self.names_are_stale |= self.families.len() < families;
+        self.families.shrink_to(self.families.len() * 2);
+        self.index();
+    }
+
+    /// Everything is somewhere else after an expiry. The hashes are kept, so that no text is read.
+    fn index(&mut self) {
+        let families = &self.families;
+        self.family_index = HashTable::with_capacity(families.len());
+        self.series_index = HashTable::with_capacity(self.series);
+        for (at, family) in families.iter().enumerate() {
+            self.family_index
+                .insert_unique(family.hash, at as u32, |&at| families[at as usize].hash);
+            for (number, series) in family.series.iter().enumerate() {
+                self.series_index
+                    .insert_unique(series.hash, (at as u32, number as u32), |&(family, at)| {
+                        families[family as usize].series[at as usize].hash
+                    });
+            }
+        }
+    }
+
+    /// Gives every family its name. While something is being rendered, the names it uses stay, and families without one
+    /// have to wait.
+    pub fn name_families(&mut self) {
+        if self.renderings > 0 || !self.names_are_stale {
+            return;
+        }
+        self.names_are_stale = false;
+        self.named = self.families.len();
+        for family in &mut self.families {
+            if let Some(renamed) = family.renamed.take() {
+                self.bytes -= renamed.len();
+            }
+        }
+        self.renamed = 0;
+        let mut claimed = Claimed::default();
+        // Mostly everybody can have the name they want, and then their order does not matter.
+        let all_free = self.families.iter().all(|family| {
+            let base = names::base_name(&family.name, family.kind);
+            !names::is_reserved(&base, family.kind) && claimed.claim(&base, family.kind)
+        });
+        if all_free {
+            return;
+        }
+        claimed = Claimed::default();
+        let mut order: Vec<u32> = (0..self.families.len() as u32).collect();
+        order.sort_unstable_by(|&a, &b| {
+            let rank = |at: u32| {
+                let family = &self.families[at as usize];
+                names::rank(&family.name, family.kind)
+            };
+            rank(a).cmp(&rank(b))
+        });
+        for at in order {
+            let family = &mut self.families[at as usize];
+            let base = names::base_name(&family.name, family.kind);
+            if !names::is_reserved(&base, family.kind) && claimed.claim(&base, family.kind) {
+                continue;
+            }
+            let distinct = (0..)
+                .map(|attempt| names::distinct_name(&base, &family.name, family.kind, attempt))
+                .find(|name| claimed.claim(name, family.kind))
+                .expect("the attempts do not end");
+            self.bytes += distinct.len();
+            self.renamed += 1;
+            family.renamed = Some(distinct.into());
+        }
+    }
+
+    pub fn series_count(&self) -> usize {
+        self.series
+    }
+
+    /// Bytes held, slack included.
+    pub fn heap_bytes(&self) -> usize {
+        self.bytes
+            + self.families.capacity() * size_of::<Family>()
+            + self.family_index.allocation_size()
+            + self.series_index.allocation_size()
+    }
+
+    /// What `bytes` must be.
+    #[cfg(test)]
+    pub fn recount(&self) -> usize {
+        self.families
+            .iter()
+            .map(|family| {
+                family.name.len()
+                    + family.renamed.as_ref().map_or(0, |name| name.len())
+                    + family.series.capacity() * size_of::<Series>()
+                    + family
+                        .series
+                        .iter()
+                        .map(|series| series.labels.len() + series.value.heap_bytes())
+                        .sum::<usize>()
+            })
+            .sum()
+    }
+
+    #[cfg(test)]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// Names that are taken, by their hashes.
+#[derive(Default)]
+struct Claimed(HashTable<u64>);
+
+impl Claimed {
+    /// Takes all names of a metric, or none of them.
+    fn claim(&mut self, base: &str, kind: Kind) -> bool {
+        let is_free =
+            names::claims(base, kind).all(|hash| self.0.find(hash, |&other| other == hash).is_none());
+        if is_free {
+            for hash in names::claims(base, kind) {
+                self.0.insert_unique(hash, hash, |&hash| hash);
+            }
+        }
+        is_free
+    }
+}
+
+impl Family {
+    /// The name without what its kind appends.
+    pub fn base(&self) -> std::borrow::Cow<'_, str> {
+        match &self.renamed {
+            Some(name) => (&**name).into(),
+            None => names::base_name(&self.name, self.kind).into(),
+        }
+    }
+}
+
+/// Whether a kind has quantiles, sum and count.
+pub fn is_compound(kind: Kind) -> bool {
+    matches!(kind, Kind::Histogram | Kind::Timing | Kind::Distribution)
+}
+
+pub fn style(settings: &PrometheusSettings, kind: Kind) -> HistogramStyle {
+    match kind {
+        Kind::Distribution => settings.distributions,
+        _ => settings.histograms,
+    }
+}
+
+impl Value {
+    fn heap_bytes(&self) -> usize {
+        match self {
+            Value::Number(_) => 0,
+            Value::Summary(summary) => {
+                let native = summary.native.as_ref();
+                size_of::<Summary>()
+                    + summary.quantiles.len() * size_of::<f64>()
+                    + native.map_or(0, |native| size_of::<Native>() + native.heap_bytes())
+            }
+        }
+    }
+}
+
+impl Summary {
+    fn add(
+        &mut self,
+        value: Aggregated<'_>,
+        fractions: &[f64],
+        weights: Weights,
+        divisor: f64,
+        is_second: bool,
+        native: bool,
+    ) {
+        if self.quantiles.len() != fractions.len() {
+            self.quantiles = vec![f64::NAN; fractions.len()].into();
+        }
+        let mut set = |quantile: &dyn Fn(f64) -> f64| {
+            for (current, &fraction) in self.quantiles.iter_mut().zip(fractions) {
+                let new = quantile(fraction) / divisor;
+                *current = if is_second { current.max(new) } else { new };
+            }
+        };
+        match value {
+            Aggregated::Histogram(histogram) => {
+                let ordered = histogram.ordered();
+                set(&|fraction| ordered.quantile(fraction));
+                let totals = histogram.totals();
+                self.sum += totals.sum / divisor;
+                self.weight += match weights {
+                    Weights::Exact => totals.weight,
+                    Weights::Agent => totals.whole_weight,
+                };
+                if native {
+                    self.native.get_or_insert_default().add_histogram(histogram, divisor);
+                }
+            }
+            Aggregated::Distribution(sketch) => {
+                // Of samples with a low rate a bucket may count none, and the next one more.
+                if !sketch.is_empty() {
+                    set(&|fraction| sketch.quantile(fraction));
+                }
+                self.sum += sketch.sum();
+                self.weight += sketch.cnt() as f64;
+                if native {
+                    self.native.get_or_insert_default().add_sketch(sketch);
+                }
+            }
+            _ => unreachable!("the kind decides about the value"),
+        }
+    }
+}

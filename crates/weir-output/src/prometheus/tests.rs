@@ -1,0 +1,777 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use weir_aggregate::{Histogram, MemberSet, Value, Weights};
+use weir_protocol::Kind;
+use weir_sketch::Sketch;
+
+use super::state::Row;
+use super::{Format, OwnSeries, Scrape};
+use crate::settings::{HistogramStyle, PrometheusSettings};
+
+fn settings() -> PrometheusSettings {
+    PrometheusSettings {
+        expiry: Duration::from_secs(300),
+        histograms: HistogramStyle::Summary,
+        distributions: HistogramStyle::Native,
+        quantiles: vec![0.5, 0.99],
+        timings_in_seconds: false,
+        host_label: true,
+    }
+}
+
+fn scrape_with(settings: PrometheusSettings) -> Arc<Scrape> {
+    let scrape = Arc::new(Scrape::new(settings, Weights::Exact, usize::MAX));
+    // Nothing is kept before the first one.
+    drop(scrape.render(Format::Protobuf, false, &[], 0));
+    scrape
+}
+
+fn scrape() -> Arc<Scrape> {
+    scrape_with(settings())
+}
+
+/// One bucket's state of a context.
+#[derive(Clone, Debug)]
+enum Owned {
+    Number(f64),
+    Members(Vec<String>),
+    Values(Vec<f64>),
+}
+
+impl Scrape {
+    /// As a flush does it, for a bucket with this timestamp.
+    fn add(&self, name: &str, kind: Kind, host: Option<&str>, tags: &[&str], value: &Owned, at: i64) {
+        let mut tags = tags.to_vec();
+        tags.sort_unstable();
+        tags.dedup();
+        let row = Row {
+            name,
+            kind,
+            host,
+            timestamp: at,
+            is_timestamped: false,
+        };
+        let mut state = self.lock();
+        let now = at as u32;
+        let tags = tags.iter().copied();
+        match (kind, value) {
+            (Kind::Counter, Owned::Number(value)) => state.add(&row, tags, Value::Counter(*value), now),
+            (Kind::Gauge, Owned::Number(value)) => state.add(&row, tags, Value::Gauge(*value), now),
+            (Kind::Set, Owned::Members(members)) => {
+                let mut set = MemberSet::default();
+                members.iter().for_each(|member| drop(set.insert(member.as_bytes())));
+                state.add(&row, tags, Value::Set(&set), now);
+            }
+            (Kind::Histogram | Kind::Timing, Owned::Values(values)) => {
+                let mut histogram = Histogram::default();
+                values.iter().for_each(|value| drop(histogram.insert(*value, 1.0)));
+                state.add(&row, tags, Value::Histogram(&histogram), now);
+            }
+            (Kind::Distribution, Owned::Values(values)) => {
+                let mut sketch = Sketch::new();
+                values.iter().for_each(|value| sketch.insert_one(*value));
+                state.add(&row, tags, Value::Distribution(&sketch), now);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn counter(&self, name: &str, tags: &[&str], value: f64, at: i64) {
+        self.add(name, Kind::Counter, None, tags, &Owned::Number(value), at);
+    }
+
+    fn gauge(&self, name: &str, tags: &[&str], value: f64, at: i64) {
+        self.add(name, Kind::Gauge, None, tags, &Owned::Number(value), at);
+    }
+
+    fn body(self: &Arc<Self>, format: Format, now: u32) -> Vec<u8> {
+        let mut rendering = self.render(format, false, &[], now);
+        std::iter::from_fn(|| rendering.next_piece()).flatten().collect()
+    }
+
+    fn text(self: &Arc<Self>, now: u32) -> String {
+        String::from_utf8(self.body(Format::Text, now)).unwrap()
+    }
+
+    /// Series and values.
+    fn values(self: &Arc<Self>, now: u32) -> BTreeMap<String, f64> {
+        parse(&self.text(now), Format::Text).unwrap()
+    }
+}
+
+// ---- A reader of both text formats, written from their description and for these tests. ----
+
+fn is_name(name: &str, colons: bool) -> bool {
+    let ok = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || (colons && byte == b':');
+    !name.is_empty() && !name.as_bytes()[0].is_ascii_digit() && name.bytes().all(ok)
+}
+
+/// `name="value",...}` up to and with the brace: the labels and what follows.
+fn parse_labels(mut text: &str) -> Result<(BTreeMap<String, String>, &str), String> {
+    let mut labels = BTreeMap::new();
+    loop {
+        if let Some(rest) = text.strip_prefix('}') {
+            return Ok((labels, rest));
+        }
+        let (name, rest) = text.split_once('=').ok_or("label without =")?;
+        if !is_name(name, false) || name.starts_with("__") {
+            return Err(format!("label name {name:?}"));
+        }
+        let rest = rest.strip_prefix('"').ok_or("label value without quote")?;
+        let mut value = String::new();
+        let mut characters = rest.char_indices();
+        let end = loop {
+            match characters.next().ok_or("label value without end")? {
+                (at, '"') => break at,
+                (_, '\n') => return Err("a label value has a line break".into()),
+                (_, '\\') => match characters.next().ok_or("nothing after a backslash")?.1 {
+                    'n' => value.push('\n'),
+                    '\\' => value.push('\\'),
+                    '"' => value.push('"'),
+                    other => return Err(format!("\\{other}")),
+                },
+                (_, other) => value.push(other),
+            }
+        };
+        if value.is_empty() {
+            return Err(format!("label {name} is empty, which is the same as absent"));
+        }
+        if labels.insert(name.to_owned(), value).is_some() {
+            return Err(format!("label {name} twice"));
+        }
+        text = &rest[end + 1..];
+        text = text.strip_prefix(',').unwrap_or(text);
+    }
+}
+
+/// Every series with its value, or what a strict reader objects to.
+fn parse(text: &str, format: Format) -> Result<BTreeMap<String, f64>, String> {
+    let mut series = BTreeMap::new();
+    let mut families = BTreeSet::new();
+    let mut sample_names: BTreeMap<String, String> = BTreeMap::new();
+    let mut current = (String::new(), String::new());
+    let body = match format {
+        Format::OpenMetrics => text.strip_suffix("# EOF\n").ok_or("no # EOF")?,
+        _ => text,
+    };
+    if !body.is_empty() && !body.ends_with('\n') {
+        return Err("the last line is cut".into());
+    }
+    // Not `lines`, which ends them at carriage returns too.
+    for line in body.split_terminator('\n') {
+        if let Some(rest) = line.strip_prefix("# ") {
+            let (word, rest) = rest.split_once(' ').ok_or("comment")?;
+            let (name, rest) = rest.split_once(' ').ok_or("comment")?;
+            match word {
+                "HELP" => {
+                    if !families.insert(name.to_owned()) {
+                        return Err(format!("family {name} twice"));
+                    }
+                }
+                "TYPE" => current = (name.to_owned(), rest.to_owned()),
+                _ => return Err(line.to_owned()),
+            }
+            continue;
+        }
+        let end = line.find(['{', ' ']).ok_or(line)?;
+        let name = &line[..end];
+        if !is_name(name, true) {
+            return Err(format!("name {name:?}"));
+        }
+        let (labels, rest) = match line[end..].strip_prefix('{') {
+            Some(rest) => parse_labels(rest)?,
+            None => (BTreeMap::new(), &line[end..]),
+        };
+        let number = rest.strip_prefix(' ').ok_or("no space before the value")?;
+        let value: f64 = match number {
+            "+Inf" => f64::INFINITY,
+            "-Inf" => f64::NEG_INFINITY,
+            "NaN" => f64::NAN,
+            number if number.bytes().all(|byte| b"0123456789.eE+-".contains(&byte)) => {
+                number.parse().map_err(|_| number)?
+            }
+            other => return Err(format!("value {other:?}")),
+        };
+        let (family, kind) = (&current.0, current.1.as_str());
+        let suffix = name.strip_prefix(family.as_str()).ok_or(format!("{name} in {family}"))?;
+        let fits = match (kind, format) {
+            ("counter", Format::OpenMetrics) => suffix == "_total",
+            ("counter", _) => suffix.is_empty() && name.ends_with("_total"),
+            ("gauge", _) => suffix.is_empty(),
+            ("summary", _) => {
+                (suffix.is_empty() && labels.contains_key("quantile"))
+                    || (["_sum", "_count"].contains(&suffix) && !labels.contains_key("quantile"))
+            }
+            _ => false,
+        };
+        if !fits {
+            return Err(format!("{line:?} in the {kind} {family}"));
+        }
+        // A name of one family is no name of another.
+        let owner = sample_names.entry(name.to_owned()).or_insert_with(|| family.clone());
+        if owner != family {
+            return Err(format!("{name} is in {owner} and in {family}"));
+        }
+        let labels: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let key = if labels.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{name}{{{}}}", labels.join(","))
+        };
+        if series.insert(key.clone(), value).is_some() {
+            return Err(format!("{key} twice"));
+        }
+    }
+    Ok(series)
+}
+
+// ---- A reader of the protobuf format. ----
+
+enum Field<'a> {
+    Number(u64),
+    Double(f64),
+    Bytes(&'a [u8]),
+}
+
+fn varint(bytes: &mut &[u8]) -> u64 {
+    let mut value = 0;
+    for shift in (0..70).step_by(7) {
+        let byte = bytes[0];
+        *bytes = &bytes[1..];
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return value;
+        }
+    }
+    panic!("a varint of more than ten bytes");
+}
+
+fn fields(mut bytes: &[u8]) -> Vec<(u64, Field<'_>)> {
+    let mut found = Vec::new();
+    while !bytes.is_empty() {
+        let tag = varint(&mut bytes);
+        let field = match tag & 7 {
+            0 => Field::Number(varint(&mut bytes)),
+            1 => {
+                let (value, rest) = bytes.split_at(8);
+                bytes = rest;
+                Field::Double(f64::from_le_bytes(value.try_into().unwrap()))
+            }
+            2 => {
+                let length = varint(&mut bytes) as usize;
+                let (value, rest) = bytes.split_at(length);
+                bytes = rest;
+                Field::Bytes(value)
+            }
+            other => panic!("wire type {other}"),
+        };
+        found.push((tag >> 3, field));
+    }
+    found
+}
+
+fn text_of<'a>(fields: &[(u64, Field<'a>)], number: u64) -> &'a str {
+    fields
+        .iter()
+        .find_map(|(field, value)| match value {
+            Field::Bytes(bytes) if *field == number => Some(std::str::from_utf8(bytes).unwrap()),
+            _ => None,
+        })
+        .unwrap_or_default()
+}
+
+/// Like [`parse`]; native histograms count as their `_count`.
+fn parse_protobuf(mut body: &[u8]) -> BTreeMap<String, f64> {
+    let mut series = BTreeMap::new();
+    let mut types: BTreeMap<String, u64> = BTreeMap::new();
+    while !body.is_empty() {
+        let length = varint(&mut body) as usize;
+        let (message, rest) = body.split_at(length);
+        body = rest;
+        let family = fields(message);
+        let name = text_of(&family, 1);
+        assert!(is_name(name, true), "{name:?}");
+        let number = |fields: &[(u64, Field<'_>)], wanted: u64| {
+            fields.iter().find_map(|(field, value)| match value {
+                Field::Number(value) if *field == wanted => Some(*value),
+                _ => None,
+            })
+        };
+        let double = |fields: &[(u64, Field<'_>)], wanted: u64| {
+            fields.iter().find_map(|(field, value)| match value {
+                Field::Double(value) if *field == wanted => Some(*value),
+                _ => None,
+            })
+        };
+        let kind = number(&family, 3).unwrap_or(0);
+        assert_eq!(*types.entry(name.to_owned()).or_insert(kind), kind, "{name} has two types");
+        let metrics = family.iter().filter_map(|(field, value)| match value {
+            Field::Bytes(bytes) if *field == 4 => Some(fields(bytes)),
+            _ => None,
+        });
+        for metric in metrics {
+            let mut labels = BTreeMap::new();
+            let mut add = |suffix: &str, quantile: Option<f64>, labels: &BTreeMap<String, String>, value: f64| {
+                let mut labels = labels.clone();
+                if let Some(quantile) = quantile {
+                    assert!(labels.insert("quantile".into(), format!("{quantile:?}")).is_none());
+                }
+                let labels: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+                let key = if labels.is_empty() {
+                    format!("{name}{suffix}")
+                } else {
+                    format!("{name}{suffix}{{{}}}", labels.join(","))
+                };
+                assert!(series.insert(key.clone(), value).is_none(), "{key} twice");
+            };
+            for (field, value) in &metric {
+                let Field::Bytes(bytes) = value else { panic!("field {field}") };
+                let inner = fields(bytes);
+                match field {
+                    1 => {
+                        let (name, value) = (text_of(&inner, 1), text_of(&inner, 2));
+                        assert!(is_name(name, false) && !name.starts_with("__") && !value.is_empty());
+                        assert!(labels.insert(name.to_owned(), value.to_owned()).is_none());
+                    }
+                    2 | 3 => add("", None, &labels, double(&inner, 1).unwrap_or(0.0)),
+                    4 => {
+                        add("_count", None, &labels, number(&inner, 1).unwrap_or(0) as f64);
+                        add("_sum", None, &labels, double(&inner, 2).unwrap_or(0.0));
+                        for (_, value) in inner.iter().filter(|(field, _)| *field == 3) {
+                            let Field::Bytes(bytes) = value else { panic!("a quantile") };
+                            let quantile = fields(bytes);
+                            let at = double(&quantile, 1).unwrap_or(0.0);
+                            add("", Some(at), &labels, double(&quantile, 2).unwrap_or(0.0));
+                        }
+                    }
+                    7 => {
+                        assert_eq!(double(&inner, 6), Some(1e-9), "what marks it as native");
+                        let side = |spans: u64, deltas: u64| {
+                            let lengths: u64 = inner
+                                .iter()
+                                .filter_map(|(field, value)| match value {
+                                    Field::Bytes(bytes) if *field == spans => number(&fields(bytes), 2),
+                                    _ => None,
+                                })
+                                .sum();
+                            let mut packed = inner
+                                .iter()
+                                .find_map(|(field, value)| match value {
+                                    Field::Bytes(bytes) if *field == deltas => Some(*bytes),
+                                    _ => None,
+                                })
+                                .unwrap_or_default();
+                            let (mut count, mut total, mut seen) = (0i64, 0i64, 0);
+                            while !packed.is_empty() {
+                                let folded = varint(&mut packed);
+                                count += (folded >> 1) as i64 ^ -((folded & 1) as i64);
+                                assert!(count > 0);
+                                total += count;
+                                seen += 1;
+                            }
+                            assert_eq!(seen, lengths);
+                            total
+                        };
+                        let total = side(9, 10) + side(12, 13) + number(&inner, 7).unwrap_or(0) as i64;
+                        let count = number(&inner, 1).unwrap_or(0);
+                        assert_eq!(total as u64, count);
+                        add("_count", None, &labels, count as f64);
+                    }
+                    other => panic!("field {other}"),
+                }
+            }
+        }
+    }
+    series
+}
+
+#[track_caller]
+fn check(scrape: &Arc<Scrape>, expected: &[(&str, f64)]) {
+    let found = scrape.values(0);
+    let expected: BTreeMap<String, f64> = expected.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn nothing_is_kept_before_the_first_scrape() {
+    use weir_aggregate::{Batch, Bucket, Source, TimestampedSample};
+    let bucket = Bucket {
+        start: 100,
+        timestamp: 100,
+        width: 10,
+    };
+    let mut batch = Batch::new(Source::default(), bucket, "agent".into());
+    for (kind, value) in [(Kind::Counter, 5.0), (Kind::Gauge, 7.0)] {
+        batch.push_timestamped(&TimestampedSample {
+            kind,
+            name: "x",
+            host: None,
+            tags: &[],
+            timestamp: 90,
+            value,
+        });
+    }
+    let scrape = Arc::new(Scrape::new(settings(), Weights::Exact, usize::MAX));
+    scrape.take(&batch, 1);
+    assert_eq!((scrape.status().heap_bytes, scrape.status().counts.taken), (0, 0));
+    assert_eq!(scrape.text(1), "");
+    scrape.take(&batch, 2);
+    scrape.take(&batch, 3);
+    assert_eq!(scrape.values(3)["x_total"], 10.0);
+    assert_eq!(scrape.status().counts.delivered, 4);
+}
+
+#[test]
+fn values_of_every_kind() {
+    let scrape = scrape();
+    for at in [100, 110] {
+        scrape.counter("c", &["a:1"], 2.5, at);
+        scrape.gauge("g", &[], at as f64, at);
+        let members = Owned::Members(vec!["x".into(), "y".into()]);
+        scrape.add("s", Kind::Set, Some("web"), &[], &members, at);
+        let values = Owned::Values((1..=100).map(|value| f64::from(value) * at as f64 / 100.0).collect());
+        scrape.add("h", Kind::Timing, Some(""), &["quantile:x"], &values, at);
+    }
+    check(
+        &scrape,
+        &[
+            ("c_total{a=1}", 5.0),
+            ("g", 110.0),
+            ("s{host=web}", 2.0),
+            ("h{_quantile=x,quantile=0.5}", 55.0),
+            ("h{_quantile=x,quantile=0.99}", 108.9),
+            ("h_sum{_quantile=x}", 5050.0 * 2.1),
+            ("h_count{_quantile=x}", 200.0),
+        ],
+    );
+}
+
+#[test]
+fn distributions_are_native_where_they_can_be() {
+    let scrape = scrape();
+    for at in [100, 110] {
+        scrape.add("d", Kind::Distribution, None, &[], &Owned::Values(vec![1.0, 2.0, -3.0, 0.0]), at);
+    }
+    let text = scrape.values(0);
+    assert_eq!((text["d_count"], text["d_sum"]), (8.0, 0.0));
+    assert_eq!(parse_protobuf(&scrape.body(Format::Protobuf, 0)), [("d_count".to_owned(), 8.0)].into());
+}
+
+#[test]
+fn timings_in_seconds() {
+    let scrape = scrape_with(PrometheusSettings {
+        timings_in_seconds: true,
+        histograms: HistogramStyle::Native,
+        ..settings()
+    });
+    for kind in [Kind::Timing, Kind::Histogram] {
+        scrape.add(kind.as_str(), kind, None, &[], &Owned::Values(vec![250.0]), 100);
+    }
+    let values = scrape.values(0);
+    assert_eq!((values["ms_sum"], values["ms{quantile=0.5}"]), (0.25, 0.25));
+    assert_eq!((values["h_sum"], values["h{quantile=0.5}"]), (250.0, 250.0));
+    assert_eq!(parse_protobuf(&scrape.body(Format::Protobuf, 0)).len(), 2);
+}
+
+#[test]
+fn whoever_comes_first_in_the_order_keeps_the_name() {
+    // The same metrics in another order of arrival have the same names.
+    let metrics = [
+        ("a.b", Kind::Counter),
+        ("a-b", Kind::Counter),
+        ("a_b", Kind::Gauge),
+        ("a_b_total", Kind::Gauge),
+        ("t", Kind::Timing),
+        ("t.sum", Kind::Gauge),
+        ("up", Kind::Gauge),
+        ("weir.contexts", Kind::Counter),
+        ("free", Kind::Counter),
+        ("free.created", Kind::Counter),
+    ];
+    let mut seen = BTreeSet::new();
+    for turn in 0..metrics.len() {
+        let scrape = scrape();
+        for at in 0..metrics.len() {
+            let (name, kind) = metrics[(at + turn) % metrics.len()];
+            let value = if kind == Kind::Timing {
+                Owned::Values(vec![1.0])
+            } else {
+                Owned::Number(1.0)
+            };
+            scrape.add(name, kind, None, &[], &value, 100);
+        }
+        let names: Vec<String> = scrape.values(0).into_keys().collect();
+        assert_eq!(scrape.status().renamed, 6, "{names:?}");
+        seen.insert(names);
+    }
+    assert_eq!(seen.len(), 1, "{seen:?}");
+    let names = seen.pop_first().unwrap();
+    // A gauge that Prometheus takes as it is before counters that have to be changed.
+    for kept in ["a_b", "a_b_total", "t_count", "free_total", "free_created_total"] {
+        assert!(names.iter().any(|name| name == kept), "{kept}: {names:?}");
+    }
+    assert!(!names.contains(&"up".to_owned()) && !names.contains(&"weir_contexts_total".to_owned()));
+}
+
+#[test]
+fn an_expired_owner_gives_its_name_back() {
+    let scrape = scrape();
+    scrape.gauge("a_b", &[], 1.0, 0);
+    scrape.gauge("a.b", &[], 2.0, 200);
+    let values = scrape.values(200);
+    assert_eq!(values["a_b"], 1.0);
+    assert_eq!(values.len(), 2);
+    let values = scrape.values(300);
+    assert_eq!(values, [("a_b".to_owned(), 2.0)].into());
+    assert_eq!(scrape.status().renamed, 0);
+}
+
+#[test]
+fn counters_survive_silence_and_restart_after_expiry() {
+    let scrape = scrape();
+    scrape.counter("c", &[], 7.0, 0);
+    assert_eq!(scrape.values(299)["c_total"], 7.0);
+    scrape.counter("c", &[], 1.0, 299);
+    assert_eq!(scrape.values(598)["c_total"], 8.0);
+    assert!(scrape.values(599).is_empty());
+    assert_eq!(scrape.status().metrics, 0);
+    scrape.counter("c", &[], 3.0, 700);
+    assert_eq!(scrape.values(700)["c_total"], 3.0);
+    assert_eq!(scrape.status().counts.expired, 1);
+}
+
+#[test]
+fn contexts_that_prometheus_cannot_tell_apart_become_one_series() {
+    let scrape = scrape();
+    for (at, larger) in [(100, 4.0), (110, 6.0)] {
+        for (tag, value) in [("k.x:1", larger), ("k-x:1", 3.0)] {
+            scrape.counter("c", &[tag], value, at);
+            scrape.gauge("g", &[tag, "empty:"], value, at);
+            scrape.add("h", Kind::Histogram, None, &[tag], &Owned::Values(vec![value]), at);
+        }
+    }
+    check(
+        &scrape,
+        &[
+            ("c_total{k_x=1}", 16.0),
+            ("g{k_x=1}", 6.0),
+            ("h{k_x=1,quantile=0.5}", 6.0),
+            ("h{k_x=1,quantile=0.99}", 6.0),
+            ("h_sum{k_x=1}", 16.0),
+            ("h_count{k_x=1}", 4.0),
+        ],
+    );
+    assert_eq!(scrape.status().counts.merged, 6);
+}
+
+#[test]
+fn timestamped_gauges_never_go_back() {
+    let scrape = scrape();
+    let put = |timestamp, value| {
+        let row = Row {
+            name: "g",
+            kind: Kind::Gauge,
+            host: None,
+            timestamp,
+            is_timestamped: true,
+        };
+        scrape.lock().add(&row, std::iter::empty(), Value::Gauge(value), 5);
+    };
+    put(1000, 1.0);
+    put(2000, 2.0);
+    put(1500, 3.0);
+    check(&scrape, &[("g", 2.0)]);
+    let counts = scrape.status().counts;
+    assert_eq!((counts.taken, counts.delivered, counts.dropped_older), (3, 2, 1));
+}
+
+#[test]
+fn a_full_budget_refuses_new_series_and_keeps_the_others_right() {
+    let scrape = Arc::new(Scrape::new(settings(), Weights::Exact, 20_000));
+    drop(scrape.render(Format::Text, false, &[], 0));
+    for at in [100, 110] {
+        for number in 0..1000 {
+            scrape.counter("c", &[&format!("number:{number}")], 1.0, at);
+        }
+    }
+    let status = scrape.status();
+    assert!(status.heap_bytes <= 20_000 + 8192, "{status:?}");
+    assert!(status.series > 20 && status.series < 500, "{status:?}");
+    assert_eq!(status.counts.taken, 2000);
+    assert_eq!(status.counts.delivered, 2 * status.series as u64);
+    assert_eq!(status.counts.dropped_memory, 2000 - status.counts.delivered);
+    assert!(scrape.values(0).values().all(|value| *value == 2.0));
+}
+
+#[test]
+fn pieces_of_a_large_exposition_fit_together() {
+    let scrape = scrape();
+    for number in 0..5000 {
+        scrape.counter("requests", &[&format!("number:{number}")], 1.0, 100);
+        scrape.add(&format!("d{}", number % 7), Kind::Distribution, None, &[&format!("n:{number}")], &Owned::Values(vec![1.0, 5.0]), 100);
+    }
+    let own = [OwnSeries {
+        name: "weir_x_total",
+        help: "X.",
+        is_counter: true,
+        labels: vec![("l", "\"".into())],
+        value: 3.0,
+    }];
+    for format in [Format::Text, Format::OpenMetrics, Format::Protobuf] {
+        let mut whole = Vec::new();
+        let (mut pieces, mut longest) = (0, 0);
+        let mut rendering = scrape.render(format, false, &own, 100);
+        while let Some(piece) = rendering.next_piece() {
+            longest = longest.max(piece.len());
+            whole.extend(piece);
+            pieces += 1;
+            // A flush in between, with a new series and a new metric that wants a name that is taken.
+            if pieces == 2 {
+                scrape.counter("requests", &["number:0"], 1.0, 110);
+                scrape.counter("requests.", &[], 1.0, 110);
+                scrape.gauge("requests_total", &[], 1.0, 110);
+                assert_eq!(scrape.text(500).matches("number=\"1\"").count(), 1, "nothing expires meanwhile");
+            }
+        }
+        assert!(pieces > 3 && longest < 80 * 1024, "{pieces} pieces of up to {longest} bytes");
+        let series = match format {
+            Format::Protobuf => parse_protobuf(&whole),
+            _ => parse(std::str::from_utf8(&whole).unwrap(), format).unwrap(),
+        };
+        assert_eq!(series["weir_x_total{l=\"}"], 3.0);
+        assert_eq!(series.keys().filter(|name| name.starts_with("requests_total{")).count(), 5000);
+        assert_eq!(series.keys().filter(|name| name.contains("_count{")).count(), 5000);
+        drop(rendering);
+        let mut rendering = scrape.render(format, true, &own, 100);
+        let packed: Vec<u8> = std::iter::from_fn(|| rendering.next_piece()).flatten().collect();
+        let mut unpacked = Vec::new();
+        flate2::read::GzDecoder::new(packed.as_slice()).read_to_end(&mut unpacked).unwrap();
+        assert!(unpacked.len() > packed.len() * 3);
+        drop(rendering);
+        // What is cut off is no exposition.
+        let mut rendering = scrape.render(format, false, &own, 100);
+        let mut cut = rendering.next_piece().unwrap();
+        cut.extend(rendering.cut());
+        match format {
+            Format::Protobuf => drop(std::panic::catch_unwind(|| parse_protobuf(&cut)).unwrap_err()),
+            _ => drop(parse(std::str::from_utf8(&cut).unwrap(), format).unwrap_err()),
+        }
+    }
+    assert_eq!(scrape.lock().renderings, 0);
+}
+
+#[test]
+fn memory_is_accounted_to_the_byte_and_given_back() {
+    let scrape = scrape();
+    for at in [0, 10] {
+        for number in 0..3000 {
+            let tag = format!("number:{number}");
+            scrape.counter(&format!("c{}", number % 10), &[&tag], 1.0, at);
+            scrape.add(&format!("d-{}", number % 3), Kind::Distribution, None, &[&tag], &Owned::Values(vec![number.into()]), at);
+            scrape.gauge(&format!("d.{}", number % 3), &[&tag], 1.0, at);
+        }
+    }
+    let _ = scrape.text(10);
+    assert_eq!(scrape.lock().bytes(), scrape.lock().recount());
+    scrape.gauge("stays", &[], 1.0, 20);
+    let full = scrape.status().heap_bytes;
+    let _ = scrape.text(310);
+    assert_eq!(scrape.lock().bytes(), scrape.lock().recount());
+    let status = scrape.status();
+    assert_eq!((status.series, status.metrics), (1, 1));
+    assert!(status.heap_bytes < full / 100, "{} of {full}", status.heap_bytes);
+}
+
+fn name() -> impl Strategy<Value = String> {
+    prop_oneof![
+        3 => "[ab][._-]?[ab]?([._](total|sum|count|bucket|created))?",
+        1 => "(up|weir|weir[._]contexts|scrape[._]samples[._]scraped|[0-9]x|__name__)",
+        1 => "[^|:\n]{1,6}",
+    ]
+}
+
+fn tag() -> impl Strategy<Value = String> {
+    prop_oneof![
+        3 => "[kl][._-]?(:[xy]?)?",
+        1 => "(quantile|le|__name__|_+|host|0|instance)(:[a\"\\\\\n\r\u{0}]{0,3})?",
+        1 => "[^|,\n]{1,5}",
+    ]
+}
+
+fn kind() -> impl Strategy<Value = Kind> {
+    (0usize..Kind::COUNT).prop_map(|at| Kind::ALL[at])
+}
+
+fn number() -> impl Strategy<Value = f64> {
+    prop_oneof![
+        Just(0.0),
+        Just(f64::MAX),
+        Just(-1e-300),
+        Just(f64::INFINITY),
+        -1e6f64..1e6,
+        (0u32..100).prop_map(f64::from),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Whatever arrives, each format can be read by somebody strict, has no series twice, and all three agree.
+    #[test]
+    fn every_exposition_is_valid(
+        rows in prop::collection::vec(
+            (name(), kind(), prop::option::of("[a\n\"]{0,2}"), prop::collection::vec(tag(), 0..4), number(), 0i64..3),
+            1..40,
+        ),
+    ) {
+        let scrape = scrape();
+        let mut sum_of_counters = 0.0;
+        let mut finite = true;
+        for (name, kind, host, tags, value, bucket) in &rows {
+            let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
+            let owned = match kind {
+                Kind::Counter | Kind::Gauge => Owned::Number(*value),
+                Kind::Set => Owned::Members(vec![value.to_string()]),
+                // Samples that are not finite never reach a bucket.
+                _ => Owned::Values(vec![value.clamp(-1e300, 1e300)]),
+            };
+            if *kind == Kind::Counter {
+                sum_of_counters += value;
+                finite &= value.abs() < 1e10;
+            }
+            scrape.add(name, *kind, host.as_deref(), &tags, &owned, 100 + bucket * 10);
+        }
+        let text = scrape.text(100);
+        let series = parse(&text, Format::Text).map_err(|error| TestCaseError::fail(format!("{error}\n{text}")))?;
+        let openmetrics = String::from_utf8(scrape.body(Format::OpenMetrics, 100)).unwrap();
+        let same = parse(&openmetrics, Format::OpenMetrics)
+            .map_err(|error| TestCaseError::fail(format!("{error}\n{openmetrics}")))?;
+        prop_assert_eq!(format!("{series:?}"), format!("{same:?}"));
+        let protobuf = parse_protobuf(&scrape.body(Format::Protobuf, 100));
+        for (name, value) in &protobuf {
+            prop_assert!(series[name] == *value || value.is_nan(), "{} {} {}", name, value, series[name]);
+        }
+        // Nothing got lost on the way.
+        let status = scrape.status();
+        prop_assert_eq!(status.counts.delivered, rows.len() as u64);
+        if finite {
+            let counters: BTreeSet<&str> = text
+                .lines()
+                .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
+                .collect();
+            let shown: f64 = series
+                .iter()
+                .filter(|(name, _)| counters.contains(name.split('{').next().unwrap()))
+                .map(|(_, value)| value)
+                .sum();
+            prop_assert!((shown - sum_of_counters).abs() <= 1e-6 * (1.0 + rows.len() as f64) * 1e3);
+        }
+        let kinds: BTreeSet<(&str, Kind)> = rows.iter().map(|(name, kind, ..)| (name.as_str(), *kind)).collect();
+        prop_assert_eq!(status.metrics, kinds.len());
+        prop_assert_eq!(scrape.lock().bytes(), scrape.lock().recount());
+    }
+}
