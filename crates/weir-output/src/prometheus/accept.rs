@@ -74,10 +74,22 @@ mod tests {
             ("", Format::Text),
             ("*/*", Format::Text),
             ("text/html,application/xhtml+xml;q=0.9", Format::Text),
-            ("application/openmetrics-text; version=\"1.0.0\"; charset=utf-8", Format::OpenMetrics),
-            ("application/openmetrics-text;version=2.0.0,text/plain;q=0.1", Format::Text),
-            ("application/openmetrics-text;q=0.3,text/plain;q=0.5", Format::Text),
-            ("application/vnd.google.protobuf;proto=other;encoding=delimited", Format::Text),
+            (
+                "application/openmetrics-text; version=\"1.0.0\"; charset=utf-8",
+                Format::OpenMetrics,
+            ),
+            (
+                "application/openmetrics-text;version=2.0.0,text/plain;q=0.1",
+                Format::Text,
+            ),
+            (
+                "application/openmetrics-text;q=0.3,text/plain;q=0.5",
+                Format::Text,
+            ),
+            (
+                "application/vnd.google.protobuf;proto=other;encoding=delimited",
+                Format::Text,
+            ),
             ("application/openmetrics-text;q=x", Format::Text),
             (openmetrics, Format::OpenMetrics),
             (&native, Format::Protobuf),

@@ -87,7 +87,13 @@ impl Scrape {
     }
 
     /// Begins an exposition; the first one begins the state.
-    pub fn render(self: &Arc<Self>, format: Format, gzip: bool, own: &[OwnSeries], now: Seconds) -> Rendering {
+    pub fn render(
+        self: &Arc<Self>,
+        format: Format,
+        gzip: bool,
+        own: &[OwnSeries],
+        now: Seconds,
+    ) -> Rendering {
         let mut first = Vec::new();
         render::own(own, format, &mut first);
         let mut state = self.lock();

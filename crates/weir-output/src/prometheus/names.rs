@@ -55,16 +55,16 @@ fn suffixes(kind: Kind) -> &'static [&'static str] {
         Kind::Counter => &["_total", "_created"],
         Kind::Gauge | Kind::Set => &[""],
         // The names of a classic histogram too, which some readers make of a native one.
-        Kind::Histogram | Kind::Timing | Kind::Distribution => {
-            &["", "_sum", "_count", "_bucket", "_created"]
-        }
+        Kind::Histogram | Kind::Timing | Kind::Distribution => &["", "_sum", "_count", "_bucket", "_created"],
     }
 }
 
 /// Whether a metric with this base name would take a name that is not for users.
 pub fn is_reserved(base: &str, kind: Kind) -> bool {
     suffixes(kind).iter().any(|suffix| {
-        let taken = |name: &str| base.len() + suffix.len() == name.len() && name.starts_with(base) && name.ends_with(suffix);
+        let taken = |name: &str| {
+            base.len() + suffix.len() == name.len() && name.starts_with(base) && name.ends_with(suffix)
+        };
         OF_THE_SCRAPER.iter().any(|name| taken(name))
             || base.starts_with(OWN_PREFIX)
             || (base.len() + 1 == OWN_PREFIX.len() && OWN_PREFIX.starts_with(base) && suffix.starts_with('_'))
@@ -108,7 +108,9 @@ fn fnv(hash: u64, bytes: &[u8]) -> u64 {
 /// kind, then by the bytes of the name.
 pub fn rank<'a>(name: &'a str, kind: Kind) -> (bool, u8, &'a str) {
     let unchanged = !name.starts_with(|first: char| first.is_ascii_digit())
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     (!unchanged, kind as u8, name)
 }
 
@@ -282,7 +284,11 @@ mod tests {
     #[track_caller]
     fn check_labels(tags: &[&str], host: Option<&str>, expected: &str) {
         let mut writer = LabelWriter::default();
-        assert_eq!(writer.write(tags.iter().copied(), host, true), expected, "{tags:?}");
+        assert_eq!(
+            writer.write(tags.iter().copied(), host, true),
+            expected,
+            "{tags:?}"
+        );
     }
 
     #[test]
@@ -323,7 +329,11 @@ mod tests {
         check_labels(&["k.:x", "k-:x", "k-:"], None, r#"k_="x""#);
         check_labels(&["k:"], None, "");
         check_labels(&[":v"], None, r#"_="v""#);
-        check_labels(&["__name__:evil", "quantile:1", "le:2"], None, r#"_le="2",_name__="evil",_quantile="1""#);
+        check_labels(
+            &["__name__:evil", "quantile:1", "le:2"],
+            None,
+            r#"_le="2",_name__="evil",_quantile="1""#,
+        );
         check_labels(&["é:ü\"\\\n"], None, r#"_="ü\"\\\n""#);
         check_labels(&["z:1", "host"], Some("web"), r#"host="true,web",z="1""#);
         check_labels(&["z:1"], Some(""), r#"z="1""#);
@@ -356,9 +366,21 @@ mod tests {
     #[test]
     fn distinct_names_never_change() {
         // They are in people's dashboards.
-        assert_eq!(distinct_name("a_b", "a-b", Kind::Counter, 0), distinct_name("a_b", "a-b", Kind::Counter, 0));
-        assert_ne!(distinct_name("a_b", "a-b", Kind::Counter, 0), distinct_name("a_b", "a.b", Kind::Counter, 0));
-        assert_ne!(distinct_name("a_b", "a-b", Kind::Counter, 0), distinct_name("a_b", "a-b", Kind::Gauge, 0));
-        assert_ne!(distinct_name("a_b", "a-b", Kind::Counter, 0), distinct_name("a_b", "a-b", Kind::Counter, 1));
+        assert_eq!(
+            distinct_name("a_b", "a-b", Kind::Counter, 0),
+            distinct_name("a_b", "a-b", Kind::Counter, 0)
+        );
+        assert_ne!(
+            distinct_name("a_b", "a-b", Kind::Counter, 0),
+            distinct_name("a_b", "a.b", Kind::Counter, 0)
+        );
+        assert_ne!(
+            distinct_name("a_b", "a-b", Kind::Counter, 0),
+            distinct_name("a_b", "a-b", Kind::Gauge, 0)
+        );
+        assert_ne!(
+            distinct_name("a_b", "a-b", Kind::Counter, 0),
+            distinct_name("a_b", "a-b", Kind::Counter, 1)
+        );
     }
 }

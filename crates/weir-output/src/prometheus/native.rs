@@ -56,7 +56,10 @@ impl Native {
 
     pub fn add_histogram(&mut self, histogram: &Histogram, divisor: f64) {
         let mut samples: Vec<(f64, f64)> = match histogram.sketch() {
-            None => histogram.samples().map(|(value, weight)| (value / divisor, weight)).collect(),
+            None => histogram
+                .samples()
+                .map(|(value, weight)| (value / divisor, weight))
+                .collect(),
             // A folded histogram has only its bins left; each stands for its representative.
             Some(sketch) => sketch
                 .bins()
@@ -167,7 +170,11 @@ mod tests {
     use super::*;
 
     fn buckets(native: &Native) -> Vec<(i16, u64)> {
-        native.positive.iter().map(|bucket| (bucket.index, bucket.count())).collect()
+        native
+            .positive
+            .iter()
+            .map(|bucket| (bucket.index, bucket.count()))
+            .collect()
     }
 
     #[test]
@@ -186,7 +193,9 @@ mod tests {
         let mut bytes = Vec::new();
         native.write(&mut bytes);
         // Two positive spans, offsets 0 and 319, deltas 4 and -2.
-        let tail = [0x62, 2, 0x10, 1, 0x62, 5, 0x08, 0xfe, 0x04, 0x10, 1, 0x6a, 2, 8, 3];
+        let tail = [
+            0x62, 2, 0x10, 1, 0x62, 5, 0x08, 0xfe, 0x04, 0x10, 1, 0x6a, 2, 8, 3,
+        ];
         assert!(bytes.ends_with(&tail), "{bytes:x?}");
     }
 

@@ -92,7 +92,9 @@ pub fn own(series: &[OwnSeries], format: Format, out: &mut Vec<u8>) {
                 labels.push('"');
             }
             if format == Format::Protobuf {
-                metric(&mut family, &labels, |out| number_protobuf(kind, series.value, out));
+                metric(&mut family, &labels, |out| {
+                    number_protobuf(kind, series.value, out)
+                });
             } else {
                 line(first.name, "", &labels, None, series.value, &mut text);
             }
@@ -196,7 +198,9 @@ impl<'a> Writer<'a> {
             written += 1;
             match &series.value {
                 Value::Number(value) => {
-                    metric(&mut message, &series.labels, |out| number_protobuf(kind, *value, out));
+                    metric(&mut message, &series.labels, |out| {
+                        number_protobuf(kind, *value, out)
+                    });
                 }
                 Value::Summary(summary) if kind == Type::Summary => {
                     metric(&mut message, &series.labels, |out| {
@@ -280,7 +284,11 @@ fn line(name: &str, suffix: &str, labels: &str, quantile: Option<&String>, value
         out.push('{');
         out.push_str(labels);
         if let Some(quantile) = quantile {
-            out.push_str(if labels.is_empty() { "quantile=\"" } else { ",quantile=\"" });
+            out.push_str(if labels.is_empty() {
+                "quantile=\""
+            } else {
+                ",quantile=\""
+            });
             out.push_str(quantile);
             out.push('"');
         }

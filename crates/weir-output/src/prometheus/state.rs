@@ -185,7 +185,14 @@ impl State {
                     1.0
                 };
                 let native = self.wants_native && style(&self.settings, row.kind) == HistogramStyle::Native;
-                summary.add(value, &self.settings.quantiles, self.weights, divisor, is_second, native);
+                summary.add(
+                    value,
+                    &self.settings.quantiles,
+                    self.weights,
+                    divisor,
+                    is_second,
+                    native,
+                );
             }
             (Value::Number(_), _) => unreachable!("the kind decides about the value"),
         }
@@ -235,7 +242,8 @@ impl State {
             // A quarter at a time: most families are small, and doubling a large one would waste what others need.
             series.reserve_exact(capacity / 4 + 1);
         }
-        self.bytes += (series.capacity() - capacity) * size_of::<Series>() + labels.len() + value.heap_bytes();
+        self.bytes +=
+            (series.capacity() - capacity) * size_of::<Series>() + labels.len() + value.heap_bytes();
         series.push(Series {
             hash,
             labels: labels.into(),
@@ -497,7 +505,9 @@ impl Summary {
                     Weights::Agent => totals.whole_weight,
                 };
                 if native {
-                    self.native.get_or_insert_default().add_histogram(histogram, divisor);
+                    self.native
+                        .get_or_insert_default()
+                        .add_histogram(histogram, divisor);
                 }
             }
             Aggregated::Distribution(sketch) => {

@@ -207,7 +207,9 @@ fn parse(text: &str, format: Format) -> Result<BTreeMap<String, f64>, String> {
             other => return Err(format!("value {other:?}")),
         };
         let (family, kind) = (&current.0, current.1.as_str());
-        let suffix = name.strip_prefix(family.as_str()).ok_or(format!("{name} in {family}"))?;
+        let suffix = name
+            .strip_prefix(family.as_str())
+            .ok_or(format!("{name} in {family}"))?;
         let fits = match (kind, format) {
             ("counter", Format::OpenMetrics) => suffix == "_total",
             ("counter", _) => suffix.is_empty() && name.ends_with("_total"),
@@ -222,11 +224,16 @@ fn parse(text: &str, format: Format) -> Result<BTreeMap<String, f64>, String> {
             return Err(format!("{line:?} in the {kind} {family}"));
         }
         // A name of one family is no name of another.
-        let owner = sample_names.entry(name.to_owned()).or_insert_with(|| family.clone());
+        let owner = sample_names
+            .entry(name.to_owned())
+            .or_insert_with(|| family.clone());
         if owner != family {
             return Err(format!("{name} is in {owner} and in {family}"));
         }
-        let labels: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let labels: Vec<String> = labels
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
         let key = if labels.is_empty() {
             name.to_owned()
         } else {
@@ -318,28 +325,42 @@ fn parse_protobuf(mut body: &[u8]) -> BTreeMap<String, f64> {
             })
         };
         let kind = number(&family, 3).unwrap_or(0);
-        assert_eq!(*types.entry(name.to_owned()).or_insert(kind), kind, "{name} has two types");
+        assert_eq!(
+            *types.entry(name.to_owned()).or_insert(kind),
+            kind,
+            "{name} has two types"
+        );
         let metrics = family.iter().filter_map(|(field, value)| match value {
             Field::Bytes(bytes) if *field == 4 => Some(fields(bytes)),
             _ => None,
         });
         for metric in metrics {
             let mut labels = BTreeMap::new();
-            let mut add = |suffix: &str, quantile: Option<f64>, labels: &BTreeMap<String, String>, value: f64| {
-                let mut labels = labels.clone();
-                if let Some(quantile) = quantile {
-                    assert!(labels.insert("quantile".into(), format!("{quantile:?}")).is_none());
-                }
-                let labels: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
-                let key = if labels.is_empty() {
-                    format!("{name}{suffix}")
-                } else {
-                    format!("{name}{suffix}{{{}}}", labels.join(","))
+            let mut add =
+                |suffix: &str, quantile: Option<f64>, labels: &BTreeMap<String, String>, value: f64| {
+                    let mut labels = labels.clone();
+                    if let Some(quantile) = quantile {
+                        assert!(
+                            labels
+                                .insert("quantile".into(), format!("{quantile:?}"))
+                                .is_none()
+                        );
+                    }
+                    let labels: Vec<String> = labels
+                        .iter()
+                        .map(|(name, value)| format!("{name}={value}"))
+                        .collect();
+                    let key = if labels.is_empty() {
+                        format!("{name}{suffix}")
+                    } else {
+                        format!("{name}{suffix}{{{}}}", labels.join(","))
+                    };
+                    assert!(series.insert(key.clone(), value).is_none(), "{key} twice");
                 };
-                assert!(series.insert(key.clone(), value).is_none(), "{key} twice");
-            };
             for (field, value) in &metric {
-                let Field::Bytes(bytes) = value else { panic!("field {field}") };
+                let Field::Bytes(bytes) = value else {
+                    panic!("field {field}")
+                };
                 let inner = fields(bytes);
                 match field {
                     1 => {
@@ -352,7 +373,9 @@ fn parse_protobuf(mut body: &[u8]) -> BTreeMap<String, f64> {
                         add("_count", None, &labels, number(&inner, 1).unwrap_or(0) as f64);
                         add("_sum", None, &labels, double(&inner, 2).unwrap_or(0.0));
                         for (_, value) in inner.iter().filter(|(field, _)| *field == 3) {
-                            let Field::Bytes(bytes) = value else { panic!("a quantile") };
+                            let Field::Bytes(bytes) = value else {
+                                panic!("a quantile")
+                            };
                             let quantile = fields(bytes);
                             let at = double(&quantile, 1).unwrap_or(0.0);
                             add("", Some(at), &labels, double(&quantile, 2).unwrap_or(0.0));
@@ -402,7 +425,10 @@ fn parse_protobuf(mut body: &[u8]) -> BTreeMap<String, f64> {
 #[track_caller]
 fn check(scrape: &Arc<Scrape>, expected: &[(&str, f64)]) {
     let found = scrape.values(0);
-    let expected: BTreeMap<String, f64> = expected.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+    let expected: BTreeMap<String, f64> = expected
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), *value))
+        .collect();
     assert_eq!(found, expected);
 }
 
@@ -443,7 +469,11 @@ fn values_of_every_kind() {
         scrape.gauge("g", &[], at as f64, at);
         let members = Owned::Members(vec!["x".into(), "y".into()]);
         scrape.add("s", Kind::Set, Some("web"), &[], &members, at);
-        let values = Owned::Values((1..=100).map(|value| f64::from(value) * at as f64 / 100.0).collect());
+        let values = Owned::Values(
+            (1..=100)
+                .map(|value| f64::from(value) * at as f64 / 100.0)
+                .collect(),
+        );
         scrape.add("h", Kind::Timing, Some(""), &["quantile:x"], &values, at);
     }
     check(
@@ -464,11 +494,21 @@ fn values_of_every_kind() {
 fn distributions_are_native_where_they_can_be() {
     let scrape = scrape();
     for at in [100, 110] {
-        scrape.add("d", Kind::Distribution, None, &[], &Owned::Values(vec![1.0, 2.0, -3.0, 0.0]), at);
+        scrape.add(
+            "d",
+            Kind::Distribution,
+            None,
+            &[],
+            &Owned::Values(vec![1.0, 2.0, -3.0, 0.0]),
+            at,
+        );
     }
     let text = scrape.values(0);
     assert_eq!((text["d_count"], text["d_sum"]), (8.0, 0.0));
-    assert_eq!(parse_protobuf(&scrape.body(Format::Protobuf, 0)), [("d_count".to_owned(), 8.0)].into());
+    assert_eq!(
+        parse_protobuf(&scrape.body(Format::Protobuf, 0)),
+        [("d_count".to_owned(), 8.0)].into()
+    );
 }
 
 #[test]
@@ -478,8 +518,8 @@ fn timings_in_seconds() {
         histograms: HistogramStyle::Native,
         ..settings()
     });
-    for kind in [Kind::Timing, Kind::Histogram] {
-        scrape.add(kind.as_str(), kind, None, &[], &Owned::Values(vec![250.0]), 100);
+    for (name, kind) in [("ms", Kind::Timing), ("h", Kind::Histogram)] {
+        scrape.add(name, kind, None, &[], &Owned::Values(vec![250.0]), 100);
     }
     let values = scrape.values(0);
     assert_eq!((values["ms_sum"], values["ms{quantile=0.5}"]), (0.25, 0.25));
@@ -561,7 +601,14 @@ fn contexts_that_prometheus_cannot_tell_apart_become_one_series() {
         for (tag, value) in [("k.x:1", larger), ("k-x:1", 3.0)] {
             scrape.counter("c", &[tag], value, at);
             scrape.gauge("g", &[tag, "empty:"], value, at);
-            scrape.add("h", Kind::Histogram, None, &[tag], &Owned::Values(vec![value]), at);
+            scrape.add(
+                "h",
+                Kind::Histogram,
+                None,
+                &[tag],
+                &Owned::Values(vec![value]),
+                at,
+            );
         }
     }
     check(
@@ -589,7 +636,9 @@ fn timestamped_gauges_never_go_back() {
             timestamp,
             is_timestamped: true,
         };
-        scrape.lock().add(&row, std::iter::empty(), Value::Gauge(value), 5);
+        scrape
+            .lock()
+            .add(&row, std::iter::empty(), Value::Gauge(value), 5);
     };
     put(1000, 1.0);
     put(2000, 2.0);
@@ -622,7 +671,14 @@ fn pieces_of_a_large_exposition_fit_together() {
     let scrape = scrape();
     for number in 0..5000 {
         scrape.counter("requests", &[&format!("number:{number}")], 1.0, 100);
-        scrape.add(&format!("d{}", number % 7), Kind::Distribution, None, &[&format!("n:{number}")], &Owned::Values(vec![1.0, 5.0]), 100);
+        scrape.add(
+            &format!("d{}", number % 7),
+            Kind::Distribution,
+            None,
+            &[&format!("n:{number}")],
+            &Owned::Values(vec![1.0, 5.0]),
+            100,
+        );
     }
     let own = [OwnSeries {
         name: "weir_x_total",
@@ -644,22 +700,40 @@ fn pieces_of_a_large_exposition_fit_together() {
                 scrape.counter("requests", &["number:0"], 1.0, 110);
                 scrape.counter("requests.", &[], 1.0, 110);
                 scrape.gauge("requests_total", &[], 1.0, 110);
-                assert_eq!(scrape.text(500).matches("number=\"1\"").count(), 1, "nothing expires meanwhile");
+                assert_eq!(
+                    scrape.text(500).matches("number=\"1\"").count(),
+                    1,
+                    "nothing expires meanwhile"
+                );
             }
         }
-        assert!(pieces > 3 && longest < 80 * 1024, "{pieces} pieces of up to {longest} bytes");
+        assert!(
+            pieces > 3 && longest < 80 * 1024,
+            "{pieces} pieces of up to {longest} bytes"
+        );
         let series = match format {
             Format::Protobuf => parse_protobuf(&whole),
             _ => parse(std::str::from_utf8(&whole).unwrap(), format).unwrap(),
         };
         assert_eq!(series["weir_x_total{l=\"}"], 3.0);
-        assert_eq!(series.keys().filter(|name| name.starts_with("requests_total{")).count(), 5000);
-        assert_eq!(series.keys().filter(|name| name.contains("_count{")).count(), 5000);
+        assert_eq!(
+            series
+                .keys()
+                .filter(|name| name.starts_with("requests_total{"))
+                .count(),
+            5000
+        );
+        assert_eq!(
+            series.keys().filter(|name| name.contains("_count{")).count(),
+            5000
+        );
         drop(rendering);
         let mut rendering = scrape.render(format, true, &own, 100);
         let packed: Vec<u8> = std::iter::from_fn(|| rendering.next_piece()).flatten().collect();
         let mut unpacked = Vec::new();
-        flate2::read::GzDecoder::new(packed.as_slice()).read_to_end(&mut unpacked).unwrap();
+        flate2::read::GzDecoder::new(packed.as_slice())
+            .read_to_end(&mut unpacked)
+            .unwrap();
         assert!(unpacked.len() > packed.len() * 3);
         drop(rendering);
         // What is cut off is no exposition.
@@ -681,7 +755,14 @@ fn memory_is_accounted_to_the_byte_and_given_back() {
         for number in 0..3000 {
             let tag = format!("number:{number}");
             scrape.counter(&format!("c{}", number % 10), &[&tag], 1.0, at);
-            scrape.add(&format!("d-{}", number % 3), Kind::Distribution, None, &[&tag], &Owned::Values(vec![number.into()]), at);
+            scrape.add(
+                &format!("d-{}", number % 3),
+                Kind::Distribution,
+                None,
+                &[&tag],
+                &Owned::Values(vec![number.into()]),
+                at,
+            );
             scrape.gauge(&format!("d.{}", number % 3), &[&tag], 1.0, at);
         }
     }

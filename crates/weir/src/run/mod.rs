@@ -12,8 +12,8 @@ use weir_output::delivery::{Clock, Delivery, Surroundings};
 use weir_output::settings::OutputSettings;
 use weir_protocol::{ErrorClass, ParseOptions};
 
-use crate::admin::status::{ContextReport, Rates, Status, own_exposition};
-use crate::admin::{AdminServer, AdminSource, Answer, Exposition, ExpositionBody, ScrapeRequest};
+use crate::admin::status::{ContextReport, Rates, Status};
+use crate::admin::{AdminServer, AdminSource, Answer, Exposition, ScrapeRequest};
 use crate::config::{self, Config, HistogramAggregate, HistogramWeights, Inputs, Loaded};
 use crate::failure::Failure;
 use crate::logging::{BadInput, Logging};
@@ -22,11 +22,13 @@ use crate::signals::{Reloader, Request, Signals};
 mod books;
 mod delivery;
 mod pipeline;
+mod scrape;
 mod stdout;
 
 use books::BoundListener;
 use delivery::DeliverySink;
 use pipeline::{BatchSink, Flushed, Pipeline, Shared};
+use scrape::ScrapeOutput;
 use stdout::{StdoutBooks, StdoutSink};
 
 /// Reports that may wait for the pipeline. A batch is at most a few megabytes; workers hold back when this is full.
@@ -34,6 +36,9 @@ const REPORTS_MAX: usize = 16;
 
 /// One part in this many of the memory budget is for payloads that wait, per output over the network.
 const QUEUE_SHARE: u64 = 8;
+
+/// One part in this many of the memory budget is for what a scrape shows.
+const SCRAPE_SHARE: u64 = 4;
 
 /// Bytes of state and alias that a context needs beside its entry in the tables, for the budget's estimate.
 const STATE_BYTES_PER_CONTEXT: usize = 96;
@@ -140,7 +145,7 @@ struct View {
     stdout_books: Vec<(String, Arc<StdoutBooks>)>,
     /// Outputs over the network with the name of their type.
     deliveries: Vec<(&'static str, Arc<Delivery>)>,
-    serves_prometheus: bool,
+    scrape: Option<ScrapeOutput>,
     hostname: String,
     memory: u64,
     bucket_seconds: u64,
@@ -186,6 +191,9 @@ impl View {
         status.flush.bucket_seconds = self.bucket_seconds;
         status.flush.series = flush.series;
         books::fill(&mut status, &self.listeners, &state);
+        if let Some(scrape) = &self.scrape {
+            scrape.report(&mut status);
+        }
         status
     }
 }
@@ -210,13 +218,10 @@ impl AdminSource for View {
         Box::pin(async { None })
     }
 
-    fn scrape(&self, _request: ScrapeRequest) -> Answer<'_, Option<Exposition>> {
-        Box::pin(async {
-            self.serves_prometheus.then(|| Exposition {
-                content_type: "text/plain; version=0.0.4; charset=utf-8".into(),
-                content_encoding: None,
-                body: ExpositionBody::Whole(own_exposition(&self.snapshot()).into()),
-            })
+    fn scrape(&self, request: ScrapeRequest) -> Answer<'_, Option<Exposition>> {
+        Box::pin(async move {
+            let scrape = self.scrape.as_ref()?;
+            Some(scrape.answer(&request, &self.snapshot()))
         })
     }
 }
@@ -263,7 +268,7 @@ impl Agent {
         let rules = rules(config, &expansion);
         let mut sinks: Vec<Box<dyn BatchSink>> = Vec::new();
         let mut stdout_books = Vec::new();
-        let mut serves_prometheus = false;
+        let mut scrape: Option<ScrapeOutput> = None;
         let mut deliveries = Vec::new();
         let control = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -284,7 +289,20 @@ impl Agent {
                     sinks.push(Box::new(sink));
                     stdout_books.push((output.name.clone(), books));
                 }
-                OutputSettings::Prometheus(_) => serves_prometheus = true,
+                OutputSettings::Prometheus(settings) => {
+                    if let Some(first) = &scrape {
+                        return Err(Failure::usage(format!(
+                            "outputs.{}: /metrics is what outputs.{} serves already; there can be one output of this type",
+                            output.name,
+                            first.name()
+                        )));
+                    }
+                    let bytes_max = (config.memory / SCRAPE_SHARE) as usize;
+                    let output =
+                        ScrapeOutput::new(&output.name, settings.clone(), expansion.weights(), bytes_max);
+                    sinks.push(Box::new(output.clone()));
+                    scrape = Some(output);
+                }
                 _ => {
                     let _entered = control.enter();
                     let Some(started) =
@@ -389,7 +407,7 @@ impl Agent {
             listeners: bound_listeners,
             stdout_books,
             deliveries,
-            serves_prometheus,
+            scrape,
             hostname: config.names.hostname.clone(),
             memory: config.memory,
             bucket_seconds,

@@ -1,0 +1,188 @@
+//! The Prometheus endpoint as the pipeline, the admin server and the status see it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use weir_aggregate::{Batch, Weights};
+use weir_output::prometheus::{Format, OwnSeries, Scrape, ScrapeStatus, Seconds};
+use weir_output::settings::PrometheusSettings;
+
+use super::pipeline::BatchSink;
+use crate::admin::status::{OutputStatus, PointBooks, Status, own_series};
+use crate::admin::{Exposition, ExpositionBody, ScrapeRequest};
+
+/// Pieces that may wait for a scraper.
+const PIECES_MAX: usize = 2;
+
+/// While something is rendered, nothing expires; a reader that is slower than this is left behind.
+const READER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The endpoint and its name in the configuration.
+#[derive(Clone)]
+pub struct ScrapeOutput {
+    name: String,
+    scrape: Arc<Scrape>,
+    /// Expiry goes by a clock that is never set.
+    started: Instant,
+}
+
+impl ScrapeOutput {
+    pub fn new(name: &str, settings: PrometheusSettings, weights: Weights, bytes_max: usize) -> Self {
+        ScrapeOutput {
+            name: name.to_owned(),
+            scrape: Arc::new(Scrape::new(settings, weights, bytes_max)),
+            started: Instant::now(),
+        }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn now(&self) -> Seconds {
+        Seconds::try_from(self.started.elapsed().as_secs()).unwrap_or(Seconds::MAX)
+    }
+
+    /// Adds this output's books, notes and memory.
+    pub fn report(&self, status: &mut Status) {
+        let found = self.scrape.status();
+        let counts = found.counts;
+        let points = PointBooks {
+            produced: counts.taken,
+            delivered: counts.delivered,
+            pending: 0,
+            dropped: [
+                ("memory".to_owned(), counts.dropped_memory),
+                ("older_than_shown".to_owned(), counts.dropped_older),
+            ]
+            .into(),
+        };
+        status.outputs.push(OutputStatus {
+            name: self.name.clone(),
+            output_type: "prometheus".into(),
+            healthy: true,
+            since: status.started,
+            points,
+            notes: notes(&found),
+            ..Default::default()
+        });
+        let bytes = found.heap_bytes as u64;
+        status.memory.parts.insert("scrape".into(), bytes);
+        status.memory.used += bytes;
+    }
+
+    /// Answers a scraper.
+    pub fn answer(&self, request: &ScrapeRequest, status: &Status) -> Exposition {
+        let format = Format::of_accept(&request.accept);
+        let mut own: Vec<OwnSeries> = own_series(status)
+            .into_iter()
+            .map(|series| OwnSeries {
+                name: series.name,
+                help: series.help,
+                is_counter: series.is_counter,
+                labels: series.labels,
+                value: series.value,
+            })
+            .collect();
+        own.extend(state_series(&self.scrape.status()));
+        let mut rendering = self.scrape.render(format, request.gzip, &own, self.now());
+        let (sender, pieces) = tokio::sync::mpsc::channel(PIECES_MAX);
+        tokio::spawn(async move {
+            let deadline = tokio::time::Instant::now() + READER_TIMEOUT;
+            while let Some(piece) = rendering.next_piece() {
+                match tokio::time::timeout_at(deadline, sender.send(Bytes::from(piece))).await {
+                    Ok(Ok(())) => {}
+                    // The scraper has left.
+                    Ok(Err(_)) => return,
+                    Err(_) => {
+                        let end = Bytes::from(rendering.cut());
+                        // It may wait as long as the connection lasts: the state is free again.
+                        let _ = sender.send(end).await;
+                        return;
+                    }
+                }
+            }
+        });
+        Exposition {
+            content_type: format.content_type().into(),
+            content_encoding: request.gzip.then_some("gzip"),
+            body: ExpositionBody::Pieces(pieces),
+        }
+    }
+}
+
+impl BatchSink for ScrapeOutput {
+    fn take(&mut self, batch: &Arc<Batch>) {
+        self.scrape.take(batch, self.now());
+    }
+
+    fn finish(&mut self) {}
+}
+
+/// What is worth a line in the status.
+fn notes(found: &ScrapeStatus) -> Vec<String> {
+    if !found.scraped {
+        return vec!["no scrape yet: nothing is kept before the first".into()];
+    }
+    let mut notes = vec![format!("{} series of {} metrics", found.series, found.metrics)];
+    if found.renamed > 0 {
+        notes.push(format!(
+            "{} metrics have another name because theirs belongs to another metric, to Prometheus or to weir",
+            found.renamed
+        ));
+    }
+    for renamed in &found.renamed_examples {
+        notes.push(format!(
+            "{:?} of type {} is shown as {}",
+            renamed.name,
+            renamed.kind.as_str(),
+            renamed.shown_as
+        ));
+    }
+    if found.counts.merged > 0 {
+        notes.push(format!(
+            "{} points were merged into the series of another context with the same labels",
+            found.counts.merged
+        ));
+    }
+    notes
+}
+
+/// The `weir_` series about the exposition itself.
+fn state_series(found: &ScrapeStatus) -> [OwnSeries; 5] {
+    let series = |name: &'static str, help, value: u64| OwnSeries {
+        name,
+        help,
+        is_counter: name.ends_with("_total"),
+        labels: Vec::new(),
+        value: value as f64,
+    };
+    [
+        series(
+            "weir_scrape_series",
+            "Contexts in the exposition.",
+            found.series as u64,
+        ),
+        series(
+            "weir_scrape_metrics",
+            "Metrics in the exposition.",
+            found.metrics as u64,
+        ),
+        series(
+            "weir_scrape_renamed_metrics",
+            "Metrics whose name belongs to another metric, to Prometheus or to weir.",
+            found.renamed as u64,
+        ),
+        series(
+            "weir_scrape_merged_points_total",
+            "Points merged into the series of another context with the same labels.",
+            found.counts.merged,
+        ),
+        series(
+            "weir_scrape_expired_series_total",
+            "Series that left the exposition because no sample came.",
+            found.counts.expired,
+        ),
+    ]
+}

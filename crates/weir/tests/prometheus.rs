@@ -1,0 +1,472 @@
+//! A real Prometheus, from the distribution's packages, scrapes the real agent.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixDatagram;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// However slow the machine: what takes longer is broken.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+const PAGE: &str = include_str!("../../../docs/outputs/prometheus.md");
+
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+struct Agent {
+    child: Killed,
+    log: std::sync::mpsc::Receiver<String>,
+    admin: String,
+    socket: UnixDatagram,
+    directory: tempfile::TempDir,
+}
+
+impl Agent {
+    fn start(arguments: &[&str], environment: &[(&str, &str)]) -> Agent {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("dsd.socket");
+        let mut child = Killed(
+            Command::new(env!("CARGO_BIN_EXE_weir"))
+                .args(["run", "--udp", "127.0.0.1:0", "--uds"])
+                .arg(&path)
+                .args(["--admin", "127.0.0.1:0", "--hostname", "agent"])
+                .args(arguments)
+                .env_clear()
+                .envs(environment.iter().copied())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap(),
+        );
+        let stderr = BufReader::new(child.0.stderr.take().unwrap());
+        let (sender, log) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+        let mut seen = Vec::new();
+        let admin = loop {
+            let line = log
+                .recv_timeout(PATIENCE)
+                .unwrap_or_else(|error| panic!("{error}: {seen:?}"));
+            if let Some((_, address)) = line.split_once("admin on http://") {
+                break address.to_owned();
+            }
+            seen.push(line);
+        };
+        let socket = UnixDatagram::unbound().unwrap();
+        socket.connect(&path).unwrap();
+        Agent {
+            child,
+            log,
+            admin,
+            socket,
+            directory,
+        }
+    }
+
+    /// A Unix datagram socket holds the sender back when it is full, so nothing gets lost.
+    fn send(&self, message: impl AsRef<[u8]>) {
+        self.socket.send(message.as_ref()).unwrap();
+    }
+
+    fn finish(mut self) {
+        let id = self.child.0.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args(["-TERM", &id])
+                .status()
+                .unwrap()
+                .success()
+        );
+        let status = self.child.0.wait().unwrap();
+        let log: Vec<String> = self.log.iter().collect();
+        assert!(status.success(), "{status}: {log:?}");
+        assert!(!log.iter().any(|line| line.contains("do not balance")), "{log:?}");
+        drop(self.directory);
+    }
+}
+
+/// Head and body of an answer. HTTP/1.0, so that the body is what follows.
+fn get(address: &str, path: &str, accept: &str) -> Option<(String, Vec<u8>)> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.0\r\nHost: {address}\r\nAccept: {accept}\r\n\r\n"
+    )
+    .ok()?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).ok()?;
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n")?;
+    let body = answer.split_off(end + 4);
+    Some((String::from_utf8(answer).ok()?, body))
+}
+
+fn until<T>(what: &str, mut attempt: impl FnMut() -> Result<T, String>) -> T {
+    let start = Instant::now();
+    loop {
+        match attempt() {
+            Ok(found) => return found,
+            Err(last) if start.elapsed() > PATIENCE => panic!("{what}: {last}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+        }
+    }
+}
+
+struct Prometheus {
+    child: Killed,
+    address: String,
+    _directory: tempfile::TempDir,
+}
+
+impl Prometheus {
+    fn start(targets: &[(&str, &str)], arguments: &[&str]) -> Prometheus {
+        let directory = tempfile::tempdir().unwrap();
+        let mut config =
+            String::from("global:\n  scrape_interval: 1s\n  scrape_timeout: 1s\nscrape_configs:\n");
+        for (job, target) in targets {
+            config += &format!("  - job_name: {job}\n    static_configs:\n      - targets: ['{target}']\n");
+        }
+        let file = directory.path().join("prometheus.yml");
+        std::fs::write(&file, config).unwrap();
+        // The kernel's choice; somebody could take it before Prometheus does, which would then not come up.
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = free.local_addr().unwrap().to_string();
+        drop(free);
+        let child = Command::new("prometheus")
+            .arg(format!("--config.file={}", file.display()))
+            .arg(format!(
+                "--storage.tsdb.path={}",
+                directory.path().join("data").display()
+            ))
+            .arg(format!("--web.listen-address={address}"))
+            .args(arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("prometheus is installed (scripts/install-test-deps.sh)");
+        Prometheus {
+            child: Killed(child),
+            address,
+            _directory: directory,
+        }
+    }
+
+    /// Values of an instant query, by their labels without job and instance.
+    fn query(&mut self, query: &str) -> Result<BTreeMap<String, f64>, String> {
+        if let Some(status) = self.child.0.try_wait().unwrap() {
+            panic!("prometheus has ended: {status}");
+        }
+        let encoded: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let (_, body) =
+            get(&self.address, &format!("/api/v1/query?query={encoded}"), "*/*").ok_or("no answer")?;
+        let answer: Value = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+        if answer["status"] != "success" {
+            return Err(answer.to_string());
+        }
+        let results = answer["data"]["result"].as_array().ok_or("no vector")?;
+        Ok(results
+            .iter()
+            .map(|result| {
+                let labels = result["metric"].as_object().unwrap();
+                let labels: Vec<String> = labels
+                    .iter()
+                    .filter(|(name, _)| !["job", "instance"].contains(&name.as_str()))
+                    .map(|(name, value)| format!("{name}={}", value.as_str().unwrap()))
+                    .collect();
+                let value = result["value"][1].as_str().unwrap().parse().unwrap();
+                (labels.join(","), value)
+            })
+            .collect())
+    }
+
+    #[track_caller]
+    fn expect(&mut self, query: &str, expected: &[(&str, f64)]) {
+        let expected: BTreeMap<String, f64> = expected
+            .iter()
+            .map(|(labels, value)| ((*labels).to_owned(), *value))
+            .collect();
+        until(query, || match self.query(query)? {
+            found if found == expected => Ok(()),
+            found => Err(format!("{found:?} instead of {expected:?}")),
+        });
+    }
+
+    #[track_caller]
+    fn expect_near(&mut self, query: &str, expected: f64, relative: f64) {
+        until(query, || {
+            let found = self.query(query)?;
+            let value = found.values().next().ok_or("nothing")?;
+            if found.len() == 1 && (value / expected - 1.0).abs() <= relative {
+                Ok(())
+            } else {
+                Err(format!("{found:?} instead of {expected}"))
+            }
+        });
+    }
+
+    /// What it says about its scrapes: every one of them was fine.
+    fn check_health(&mut self) {
+        for (labels, value) in self.query("min_over_time(up[10m])").unwrap() {
+            assert_eq!(value, 1.0, "a scrape failed: {labels}");
+        }
+        let (_, metrics) = get(&self.address, "/metrics", "text/plain").unwrap();
+        let metrics = String::from_utf8(metrics).unwrap();
+        for name in [
+            "sample_duplicate_timestamp_total",
+            "sample_out_of_order_total",
+            "sample_out_of_bounds_total",
+            "exceeded_sample_limit_total",
+            "exceeded_body_size_limit_total",
+            "exemplar_out_of_order_total",
+        ] {
+            let line = format!("\nprometheus_target_scrapes_{name} 0\n");
+            assert!(metrics.contains(&line), "{name} is not 0");
+        }
+        let (_, targets) = get(&self.address, "/api/v1/targets", "*/*").unwrap();
+        let targets: Value = serde_json::from_slice(&targets).unwrap();
+        for target in targets["data"]["activeTargets"].as_array().unwrap() {
+            assert_eq!(target["lastError"], "", "{target}");
+        }
+    }
+}
+
+/// Messages with names and tags that collide in every way, and the sum of the counters among them.
+fn hostile(seed: u64) -> (Vec<Vec<u8>>, f64) {
+    println!("seed {seed}");
+    let mut state = seed | 1;
+    let mut pick = |choices: &[&'static str]| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        choices[(state >> 33) as usize % choices.len()]
+    };
+    let (mut messages, mut sum) = (Vec::new(), 0.0);
+    for _ in 0..2000 {
+        let name = pick(&[
+            "n",
+            "9n",
+            "ü",
+            "weir_",
+            "up",
+            "__name__",
+            "scrape_duration_seconds",
+        ])
+        .to_owned()
+            + pick(&[
+                "", ".", "-", "_", ".total", "_total", ".sum", "_count", ".bucket", "_created",
+            ])
+            + pick(&["", "", "a", ".total"]);
+        let kind = pick(&["c", "g", "s", "h", "ms", "d"]);
+        let mut tags = vec![];
+        for _ in 0..2 {
+            tags.push(
+                pick(&[
+                    "k",
+                    "k.",
+                    "k-",
+                    "__k",
+                    "__name__",
+                    "quantile",
+                    "le",
+                    "job",
+                    "exported_job",
+                    "instance",
+                    "host",
+                ])
+                .to_owned()
+                    + pick(&["", ":", ":x", ":\"\\", ":ü\u{0}", ":a=b\r"]),
+            );
+        }
+        if kind == "c" {
+            tags.push("oracle:yes".into());
+            sum += 3.0;
+        }
+        messages.push(format!("{name}:3|{kind}|#{}", tags.join(",")).into_bytes());
+    }
+    (messages, sum)
+}
+
+#[test]
+fn a_real_prometheus_reads_what_was_sent() {
+    let agent = Agent::start(&["--bucket-width", "1s"], &[]);
+    let short = Agent::start(
+        &["--bucket-width", "1s"],
+        &[("WEIR_OUTPUTS_PROMETHEUS_EXPIRY", "10s")],
+    );
+    let targets = [("weir", agent.admin.as_str()), ("short", short.admin.as_str())];
+    let mut native = Prometheus::start(&targets, &["--enable-feature=native-histograms"]);
+    let mut openmetrics = Prometheus::start(&targets[..1], &[]);
+    // The state begins with the first scrape.
+    native.expect("sum(up)", &[("", 2.0)]);
+    openmetrics.expect("sum(up)", &[("", 1.0)]);
+
+    // One datagram is in one bucket.
+    agent.send("requests:3|c|#path:/a\nrequests:1|c|@0.1|#path:/a\nrequests:5|c|#path:/b,bare\ntemperature:20|g|#host:web1\ntemperature:21|g|#host:web1\nusers:x|s\nusers:y|s\nusers:x|s");
+    let timings: Vec<String> = (1..=100).map(|value| value.to_string()).collect();
+    agent.send(format!("render.time:{}|ms|#quantile:q", timings.join(":")));
+    // Of a shape whose quantiles are known: 0.001 * 1.01^i.
+    let latencies: Vec<f64> = (0..1000).map(|step| 0.001 * 1.01f64.powi(step)).collect();
+    for part in latencies.chunks(50) {
+        let values: Vec<String> = part.iter().map(|value| format!("{value:e}")).collect();
+        agent.send(format!("latency:{}|d|#le:x", values.join(":")));
+    }
+    agent.send("a_b:1|g\na.b:2|c\na-b:3|c\nt:1|ms\nt.sum:9|g\nup:7|g\nscrape_samples_scraped:7|g\nweir_contexts:5|g\none:1|c\none:2|g\none:3|s\none:4|h\none:5|ms\none:6|d");
+    agent.send("stamped:4|c|T1700000000\nstamped:5|c|T1600000000\nstamped.gauge:8|g|T1700000000");
+    let (messages, sum) = hostile(20_240_817);
+    for message in &messages {
+        agent.send(message);
+    }
+    short.send("fleeting:7|c");
+
+    for prometheus in [&mut native, &mut openmetrics] {
+        let weir = |query: &str| query.replace('@', "job=\"weir\"");
+        for (query, expected) in [
+            (
+                "requests_total{@}",
+                &[
+                    ("__name__=requests_total,path=/a", 13.0),
+                    ("__name__=requests_total,bare=true,path=/b", 5.0),
+                ][..],
+            ),
+            ("temperature{@}", &[("__name__=temperature,host=web1", 21.0)]),
+            ("users{@}", &[("__name__=users", 2.0)]),
+            (
+                "render_time_sum{@}",
+                &[("__name__=render_time_sum,_quantile=q", 5050.0)],
+            ),
+            (
+                "render_time_count{@}",
+                &[("__name__=render_time_count,_quantile=q", 100.0)],
+            ),
+            (
+                "render_time{@,quantile=\"0.95\"}",
+                &[("__name__=render_time,_quantile=q,quantile=0.95", 95.0)],
+            ),
+            ("a_b{@}", &[("__name__=a_b", 1.0)]),
+            ("count({@,__name__=~\"a_b_[0-9a-f]{8}_total\"})", &[("", 2.0)]),
+            ("sum({@,__name__=~\"a_b_[0-9a-f]{8}_total\"})", &[("", 5.0)]),
+            ("t_count{@}", &[("__name__=t_count", 1.0)]),
+            ("one_total{@}", &[("__name__=one_total", 1.0)]),
+            (
+                "count({@,__name__=~\"one_[0-9a-f]{8}\",quantile=\"\"}) >= bool 2",
+                &[("", 1.0)],
+            ),
+            ("stamped_total{@}", &[("__name__=stamped_total", 9.0)]),
+            ("stamped_gauge{@}", &[("__name__=stamped_gauge", 8.0)]),
+            ("up{@}", &[("__name__=up", 1.0)]),
+            ("weir_scrape_renamed_metrics{@} > bool 10", &[("", 1.0)]),
+        ] {
+            prometheus.expect(&weir(query), expected);
+        }
+        prometheus.expect(
+            &weir("sum({@,__name__=~\".+_total\",oracle=\"yes\"})"),
+            &[("", sum)],
+        );
+    }
+
+    // The native histogram, and the summary where it cannot be one.
+    native.expect("histogram_count(latency)", &[("_le=x", 1000.0)]);
+    native.expect_near("histogram_sum(latency)", latencies.iter().sum(), 1e-9);
+    for quantile in [0.1, 0.5, 0.9, 0.99] {
+        let exact = latencies[(quantile * 999.0) as usize];
+        native.expect_near(&format!("histogram_quantile({quantile}, latency)"), exact, 0.03);
+    }
+    openmetrics.expect("latency_count", &[("__name__=latency_count,_le=x", 1000.0)]);
+    openmetrics.expect_near("latency_sum", latencies.iter().sum(), 1e-9);
+
+    // More of the same adds up.
+    agent.send("requests:4|c|#path:/a\nlatency:1:1|d|#le:x");
+    native.expect(
+        "requests_total{path=\"/a\"}",
+        &[("__name__=requests_total,path=/a", 17.0)],
+    );
+    native.expect("histogram_count(latency)", &[("_le=x", 1002.0)]);
+
+    // A series that ends, and one that begins again.
+    native.expect("fleeting_total", &[]);
+    native.expect("max_over_time(fleeting_total[5m])", &[("", 7.0)]);
+    short.send("fleeting:3|c");
+    native.expect("fleeting_total", &[("__name__=fleeting_total", 3.0)]);
+
+    native.check_health();
+    openmetrics.check_health();
+
+    // The text format, read by the tool of the same package. Its advice on names is exit status 3.
+    let (head, text) = get(&agent.admin, "/metrics", "text/plain").unwrap();
+    assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
+    let mut check = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    check.stdin.take().unwrap().write_all(&text).unwrap();
+    let output = check.wait_with_output().unwrap();
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{output:?}");
+
+    let (_, status) = get(&agent.admin, "/api/v1/status", "*/*").unwrap();
+    let status: Value = serde_json::from_slice(&status).unwrap();
+    let output = status["outputs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|output| output["type"] == "prometheus")
+        .unwrap();
+    assert!(output["points"]["produced"].as_u64().unwrap() > 100, "{output}");
+    assert_eq!(
+        output["points"]["produced"], output["points"]["delivered"],
+        "{output}"
+    );
+    let notes = output["notes"].to_string();
+    assert!(notes.contains("is shown as"), "{notes}");
+    assert!(
+        status["memory"]["parts"]["scrape"].as_u64().unwrap() > 1000,
+        "{status}"
+    );
+    drop((native, openmetrics));
+    agent.finish();
+    short.finish();
+}
+
+#[test]
+fn the_configurations_of_the_page_run() {
+    let blocks = PAGE.split("```yaml\n").skip(1);
+    let blocks: Vec<&str> = blocks.map(|block| block.split("```").next().unwrap()).collect();
+    assert_eq!(blocks.len(), 3);
+    let directory = tempfile::tempdir().unwrap();
+    for (number, block) in blocks.iter().enumerate() {
+        let path = directory.path().join(format!("{number}.yaml"));
+        std::fs::write(&path, block).unwrap();
+        let path = path.to_str().unwrap();
+        if block.starts_with("# prometheus.yml") {
+            let output = Command::new("promtool")
+                .args(["check", "config", path])
+                .output()
+                .unwrap();
+            assert!(output.status.success(), "{output:?}");
+            continue;
+        }
+        let agent = Agent::start(&["--config", path, "--bucket-width", "1s"], &[]);
+        let _ = get(&agent.admin, "/metrics", "").unwrap();
+        agent.send("page.views:2|c");
+        until("the counter", || {
+            let (_, body) = get(&agent.admin, "/metrics", "").ok_or("no answer")?;
+            let body = String::from_utf8(body).unwrap();
+            body.contains("\npage_views_total 2\n").then_some(()).ok_or(body)
+        });
+        agent.finish();
+    }
+}
