@@ -48,7 +48,7 @@ const SETTINGS: &[Setting] = &[
         .effect("Divides `ms` values by 1000, as statsd_exporter does.")
         .who("Those who come from statsd_exporter."),
     setting("host_label", Kind::Bool, "true")
-        .effect("Adds the label `host` where the context has a host.")
+        .effect("Adds the label `host` where a message names its host, as in `host:web1`.")
         .who("Those whose scrape configuration already names the instance."),
 ];
 

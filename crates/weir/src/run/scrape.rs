@@ -128,7 +128,7 @@ fn notes(found: &ScrapeStatus) -> Vec<String> {
     let mut notes = vec![format!("{} series of {} metrics", found.series, found.metrics)];
     if found.renamed > 0 {
         notes.push(format!(
-            "{} metrics have another name because theirs belongs to another metric, to Prometheus or to weir",
+            "metrics under another name, because theirs belongs to another metric, to Prometheus or to weir: {}",
             found.renamed
         ));
     }
@@ -142,7 +142,7 @@ fn notes(found: &ScrapeStatus) -> Vec<String> {
     }
     if found.counts.merged > 0 {
         notes.push(format!(
-            "{} points were merged into the series of another context with the same labels",
+            "points merged into the series of another context with the same labels: {}",
             found.counts.merged
         ));
     }
