@@ -106,7 +106,7 @@ fn fnv(hash: u64, bytes: &[u8]) -> u64 {
 
 /// The first in this order keeps a base name that several metrics want: names that Prometheus takes unchanged, then by
 /// kind, then by the bytes of the name.
-pub fn rank<'a>(name: &'a str, kind: Kind) -> (bool, u8, &'a str) {
+pub fn rank(name: &str, kind: Kind) -> (bool, u8, &str) {
     let unchanged = !name.starts_with(|first: char| first.is_ascii_digit())
         && name
             .bytes()
@@ -175,16 +175,18 @@ impl LabelWriter {
         host: Option<&str>,
         is_compound: bool,
     ) {
-        let mut pairs: Vec<(String, &str)> = tags
-            .map(|tag| split(tag))
-            .chain(host.map(|host| ("host", host)))
+        let mut pairs: Vec<(String, &str)> = Vec::new();
+        let mut add = |name: &str, value| {
+            let mut folded = String::with_capacity(name.len() + 1);
+            label_name(name, is_compound, &mut folded);
+            pairs.push((folded, value));
+        };
+        tags.map(split)
             .filter(|(_, value)| !value.is_empty())
-            .map(|(name, value)| {
-                let mut folded = String::with_capacity(name.len() + 1);
-                label_name(name, is_compound, &mut folded);
-                (folded, value)
-            })
-            .collect();
+            .for_each(|(name, value)| add(name, value));
+        if let Some(host) = host {
+            add("host", host);
+        }
         pairs.sort_unstable();
         pairs.dedup();
         for group in pairs.chunk_by(|a, b| a.0 == b.0) {
