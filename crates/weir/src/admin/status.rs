@@ -139,7 +139,6 @@ pub struct FlushStatus {
     pub bucket_seconds: u64,
     /// Of the last flush.
     pub series: u64,
-    pub points: u64,
     pub seconds: f64,
     /// The longest time a worker did not receive because of a flush.
     pub longest_gap_seconds: f64,

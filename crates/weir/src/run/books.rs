@@ -62,6 +62,7 @@ pub fn fill(status: &mut Status, listeners: &[BoundListener], state: &State) {
         status.flush.longest_gap_seconds = status.flush.longest_gap_seconds.max(gap);
         status.flush.count = status.flush.count.max(worker.aggregate.buckets);
     }
+    status.flush.seconds = state.flush_seconds;
     status.memory.used = status.memory.parts.values().sum();
 }
 

@@ -28,6 +28,8 @@ pub struct State {
     pub rows_pending: u64,
     /// Unix seconds of the last bucket handed over completely.
     pub last_bucket: Option<i64>,
+    /// Seconds from the first to the last batch of that bucket.
+    pub flush_seconds: f64,
 }
 
 impl Shared {
@@ -46,6 +48,8 @@ pub struct Pipeline {
     on_bad_input: Box<dyn FnMut(BadInput) + Send>,
     on_flush: Box<dyn FnMut(&Flushed) + Send>,
     rows_of_bucket: u64,
+    /// When the first batch of the bucket in hand came.
+    began: Option<std::time::Instant>,
 }
 
 /// One bucket, handed over completely.
@@ -73,6 +77,7 @@ impl Pipeline {
             on_bad_input,
             on_flush,
             rows_of_bucket: 0,
+            began: None,
         }
     }
 
@@ -130,6 +135,7 @@ impl Pipeline {
         let (bucket, last, is_bucket) = (merged.bucket, merged.last, !merged.partitions.is_empty());
         if is_bucket {
             self.rows_of_bucket += merged.len() as u64;
+            self.began.get_or_insert_with(std::time::Instant::now);
         }
         let merged = Arc::new(merged);
         for sink in &mut self.sinks {
@@ -141,6 +147,10 @@ impl Pipeline {
                 let mut state = self.shared.lock();
                 state.rows_merged += rows;
                 state.last_bucket = Some(bucket.start);
+                state.flush_seconds = self
+                    .began
+                    .take()
+                    .map_or(0.0, |began| began.elapsed().as_secs_f64());
                 state.clone()
             };
             (self.on_flush)(&Flushed { rows, state });
