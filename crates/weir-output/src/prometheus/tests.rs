@@ -749,6 +749,40 @@ fn pieces_of_a_large_exposition_fit_together() {
 }
 
 #[test]
+fn own_series_are_grouped_and_escaped() {
+    let series = |name, is_counter, label: &str| OwnSeries {
+        name,
+        help: "Help.",
+        is_counter,
+        labels: vec![("output", label.to_owned())],
+        value: 1.5,
+    };
+    let own = [
+        series("weir_a_total", true, "a\"b\\c\nd"),
+        series("weir_a_total", true, "x"),
+        series("weir_b", false, "x"),
+    ];
+    let read = |format| {
+        let mut rendering = scrape().render(format, false, &own, 0);
+        let body: Vec<u8> = std::iter::from_fn(|| rendering.next_piece()).flatten().collect();
+        String::from_utf8(body).unwrap()
+    };
+    let text = read(Format::Text);
+    assert!(
+        text.starts_with("# HELP weir_a_total Help.\n# TYPE weir_a_total counter\nweir_a_total{output=\"a\\\"b\\\\c\\nd\"} 1.5\n"),
+        "{text}"
+    );
+    let openmetrics = read(Format::OpenMetrics);
+    assert!(
+        openmetrics.contains("# TYPE weir_a counter\nweir_a_total{"),
+        "{openmetrics}"
+    );
+    let parsed = parse(&text, Format::Text).unwrap();
+    assert_eq!(parsed, parse(&openmetrics, Format::OpenMetrics).unwrap());
+    assert_eq!(parsed.len(), 3);
+}
+
+#[test]
 fn memory_is_accounted_to_the_byte_and_given_back() {
     let scrape = scrape();
     for at in [0, 10] {

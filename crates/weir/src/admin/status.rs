@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use weir_output::prometheus::OwnSeries;
 
 /// Reason to count; a reason that never happened may be absent.
 pub type Reasons = BTreeMap<String, u64>;
@@ -276,18 +277,6 @@ fn compare(what: &str, left: u64, right: u64, found: &mut Vec<String>) {
     }
 }
 
-/// One of weir's own series, for whichever exposition format is asked for.
-#[derive(Clone, Debug, PartialEq)]
-pub struct OwnSeries {
-    /// With its `weir_` prefix; counters end in `_total`.
-    pub name: &'static str,
-    pub help: &'static str,
-    pub is_counter: bool,
-    /// Names and values, sorted by name.
-    pub labels: Vec<(&'static str, String)>,
-    pub value: f64,
-}
-
 /// Name, help, and where the count lies.
 type Counted<T> = (&'static str, &'static str, fn(&T) -> u64);
 type CountedByReason = (&'static str, &'static str, fn(&Books) -> &Reasons);
@@ -461,35 +450,6 @@ pub fn own_series(status: &Status) -> Vec<OwnSeries> {
     );
     series.outputs(&status.outputs);
     series.0
-}
-
-/// The `weir_` series in Prometheus's text format, version 0.0.4.
-pub fn own_exposition(status: &Status) -> String {
-    use std::fmt::Write as _;
-    let mut text = String::new();
-    let mut last = "";
-    for series in own_series(status) {
-        if series.name != last {
-            let kind = if series.is_counter { "counter" } else { "gauge" };
-            let _ = write!(
-                text,
-                "# HELP {0} {1}\n# TYPE {0} {kind}\n",
-                series.name, series.help
-            );
-            last = series.name;
-        }
-        text.push_str(series.name);
-        for (index, (name, value)) in series.labels.iter().enumerate() {
-            let value = value
-                .replace('\\', "\\\\")
-                .replace('"', "\\\"")
-                .replace('\n', "\\n");
-            let _ = write!(text, "{}{name}=\"{value}\"", if index == 0 { '{' } else { ',' });
-        }
-        let end = if series.labels.is_empty() { "" } else { "}" };
-        let _ = writeln!(text, "{end} {}", series.value);
-    }
-    text
 }
 
 struct Series(Vec<OwnSeries>);
@@ -699,23 +659,6 @@ mod tests {
         fn clear_first(&mut self) {
             self[0].books = Books::default();
         }
-    }
-
-    #[test]
-    fn the_text_form_escapes_labels() {
-        let mut status = balanced();
-        status.outputs[0].name = "a\"b\\c\nd".to_owned();
-        let text = own_exposition(&status);
-        assert!(
-            text.contains("weir_output_healthy{output=\"a\\\"b\\\\c\\nd\"} 0\n"),
-            "{text}"
-        );
-        assert!(
-            text.contains("# TYPE weir_contexts gauge\nweir_contexts 0\n"),
-            "{text}"
-        );
-        let datagrams = "weir_datagrams_received_total{listener=\"udp://127.0.0.1:8125\"} 10\n";
-        assert!(text.contains(datagrams), "{text}");
     }
 
     #[test]

@@ -290,13 +290,6 @@ impl Agent {
                     stdout_books.push((output.name.clone(), books));
                 }
                 OutputSettings::Prometheus(settings) => {
-                    if let Some(first) = &scrape {
-                        return Err(Failure::usage(format!(
-                            "outputs.{}: /metrics is what outputs.{} serves already; there can be one output of this type",
-                            output.name,
-                            first.name()
-                        )));
-                    }
                     let bytes_max = (config.memory / SCRAPE_SHARE) as usize;
                     let output =
                         ScrapeOutput::new(&output.name, settings.clone(), expansion.weights(), bytes_max);

@@ -36,10 +36,6 @@ impl ScrapeOutput {
         }
     }
 
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
     fn now(&self) -> Seconds {
         Seconds::try_from(self.started.elapsed().as_secs()).unwrap_or(Seconds::MAX)
     }
@@ -75,16 +71,7 @@ impl ScrapeOutput {
     /// Answers a scraper.
     pub fn answer(&self, request: &ScrapeRequest, status: &Status) -> Exposition {
         let format = Format::of_accept(&request.accept);
-        let mut own: Vec<OwnSeries> = own_series(status)
-            .into_iter()
-            .map(|series| OwnSeries {
-                name: series.name,
-                help: series.help,
-                is_counter: series.is_counter,
-                labels: series.labels,
-                value: series.value,
-            })
-            .collect();
+        let mut own = own_series(status);
         own.extend(state_series(&self.scrape.status()));
         let mut rendering = self.scrape.render(format, request.gzip, &own, self.now());
         let (sender, pieces) = tokio::sync::mpsc::channel(PIECES_MAX);
