@@ -32,10 +32,10 @@ impl Decimal {
 
     /// The nearest `f64`.
     pub fn to_f64(self) -> f64 {
-        // Both halves are exact below 2^53; above that the fraction is lost in f64 anyway.
-        let whole = self.micros / 1_000_000;
-        let rest = self.micros % 1_000_000;
-        whole as f64 + rest as f64 / 1e6
+        // Adding whole and fraction would round twice; reading the text rounds once.
+        self.to_string()
+            .parse()
+            .expect("a decimal number is a float's text")
     }
 }
 
@@ -266,7 +266,9 @@ mod tests {
         for text in ["", "-", ".5", "1e3", "1.2345678", "+1", "1 "] {
             assert_eq!(text.parse::<Decimal>(), Err(NotDecimal), "{text:?}");
         }
-        assert_eq!("12.5".parse::<Decimal>().unwrap().to_f64(), 12.5);
+        for (text, value) in [("12.5", 12.5), ("1.235", 1.235), ("-0.000001", -0.000001)] {
+            assert_eq!(text.parse::<Decimal>().unwrap().to_f64(), value);
+        }
     }
 
     #[test]
