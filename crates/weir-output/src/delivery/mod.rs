@@ -493,6 +493,20 @@ impl Delivery {
                 .for_each(|(index, queue)| books.endpoints[index].copy_from(queue));
         });
         drop(closed.await);
+        for endpoint in self.status().endpoints {
+            let (output, name) = (&self.name, &endpoint.endpoint);
+            if !endpoint.pending.disk.is_zero() {
+                tracing::info!(output, endpoint = name, waiting = ?endpoint.pending.disk, "not everything was delivered; the rest waits on disk");
+            }
+            if let Some(lost) = endpoint.dropped.get(&Reason::Shutdown) {
+                tracing::warn!(
+                    output,
+                    endpoint = name,
+                    ?lost,
+                    "not everything was delivered, and without a disk queue the rest is lost"
+                );
+            }
+        }
     }
 }
 

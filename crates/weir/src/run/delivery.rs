@@ -29,6 +29,16 @@ impl BatchSink for DeliverySink {
     }
 }
 
+/// Memory of the payloads that wait. Endpoints share the bodies, so the fullest queue is what they take.
+pub fn queued_bytes(delivery: &Delivery) -> u64 {
+    let endpoints = delivery.status().endpoints;
+    endpoints
+        .iter()
+        .map(|endpoint| endpoint.pending.memory_bytes)
+        .max()
+        .unwrap_or(0)
+}
+
 /// One entry per endpoint: each gets everything and has a fate of its own.
 pub fn status(output_type: &str, delivery: &Delivery) -> Vec<OutputStatus> {
     let status = delivery.status();

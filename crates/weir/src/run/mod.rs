@@ -190,6 +190,11 @@ impl View {
         status.memory.budget = self.memory;
         status.flush.bucket_seconds = self.bucket_seconds;
         status.flush.series = flush.series;
+        let queued = self
+            .deliveries
+            .iter()
+            .map(|(_, delivery)| delivery::queued_bytes(delivery));
+        status.memory.parts.insert("queues".into(), queued.sum());
         books::fill(&mut status, &self.listeners, &state);
         if let Some(scrape) = &self.scrape {
             scrape.report(&mut status);
