@@ -16,6 +16,9 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// How long a failed load waits for its target to be seen as the cause.
+const TARGET_END_WAIT: Duration = Duration::from_secs(2);
+
 /// Takes extra records while the load runs: base address, folder for files, length of the window; returns notes.
 pub type Profiler<'a> = &'a (dyn Fn(&str, &Path, Duration) -> Vec<String> + Sync);
 
@@ -351,6 +354,12 @@ fn load_phase(
             loop {
                 if let Some(status) = process.ended() {
                     if !status.success() {
+                        // A target that dies takes the load with it, and the load may be seen to end first.
+                        let deadline = Instant::now() + TARGET_END_WAIT;
+                        while Instant::now() < deadline {
+                            watch_target(target)?;
+                            thread::sleep(POLL);
+                        }
                         let log = tail(&r.folder.join(format!("{}.stderr", process.name())));
                         return Err(Problem::Invalid(format!(
                             "the load ended with {}{log}",
