@@ -357,8 +357,9 @@ impl Observed {
                 let got = series.and_then(|s| s.gauge.as_ref()).map(|gauge| gauge.last);
                 let allowed: Vec<f64> = truth.last.iter().map(|last| last.to_f64()).collect();
                 let among = |series: &Series| series.points.iter().any(|point| allowed.contains(&point.1));
-                let found = got.is_some_and(|got| allowed.contains(&got));
-                if !found && !(check.mixed && series.is_some_and(among)) {
+                let is_last = got.is_some_and(|got| allowed.contains(&got));
+                let is_there = is_last || check.mixed && series.is_some_and(among);
+                if !is_there {
                     check.differ("last value", json!(allowed), json!(got));
                 }
             }
@@ -370,11 +371,11 @@ impl Observed {
                 };
                 match &series.gauge {
                     Some(_) if check.mixed => {
-                        if !series
+                        let is_there = series
                             .points
                             .iter()
-                            .any(|point| point.1 > 0.0 && point.1 <= members)
-                        {
+                            .any(|point| point.1 > 0.0 && point.1 <= members);
+                        if !is_there {
                             check.differ("members", json!(members), json!("no point that could be it"));
                         }
                     }
