@@ -6,13 +6,17 @@
 pub mod calibrate;
 pub mod collide;
 pub mod compose;
+pub mod files;
 pub mod http;
+pub mod learn;
 pub mod manifest;
 pub mod model;
 pub mod null;
 pub mod profile;
 pub mod profiles;
+pub mod recorded;
 pub mod records;
+pub mod replay;
 pub mod rng;
 pub mod run;
 pub mod schedule;

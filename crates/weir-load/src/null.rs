@@ -46,7 +46,10 @@ impl Brake {
         let Some(pace) = self.pace else {
             return usize::MAX;
         };
-        let start = *self.start.get_or_insert_with(Instant::now);
+        // The clock starts with the first packet.
+        let Some(start) = self.start else {
+            return 1;
+        };
         let due = Duration::from_secs_f64(self.taken / pace.packets_per_second);
         sys::sleep_until(start, due);
         let allowed = start.elapsed().as_secs_f64() * pace.packets_per_second - self.taken;
@@ -54,6 +57,7 @@ impl Brake {
     }
 
     fn took(&mut self, packets: usize) {
+        self.start.get_or_insert_with(Instant::now);
         self.taken += packets as f64;
     }
 }

@@ -109,6 +109,9 @@ impl From<ProfileError> for RunError {
     }
 }
 
+/// A target that answers no request within this time is taken for dead.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
+
 /// Counters a running thread shows to others.
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -409,10 +412,7 @@ impl Worker<'_> {
                 *next_due = self.schedule.due(self.tally.units_due, units);
             }
             if let Some(handicap) = self.options.handicap {
-                let until = Instant::now() + handicap;
-                while Instant::now() < until {
-                    std::hint::spin_loop();
-                }
+                std::thread::sleep(handicap);
             }
         }
     }
@@ -532,7 +532,7 @@ impl Worker<'_> {
 
     /// Posts the batch (one packet) and waits for the answer. Answers that ask for less (429, 503) count as refused, other
     /// than 2xx end the run: a target that rejects its load measures nothing.
-    fn send_requests(&mut self, which: usize, start: Instant, end: Duration) -> Result<Outcome, RunError> {
+    fn send_requests(&mut self, which: usize, start: Instant) -> Result<Outcome, RunError> {
         let first = self.connections[which].sent.composed;
         self.connections[which].sent.composed += self.spans.len() as u64;
         for done in 0..self.spans.len() {
@@ -540,9 +540,8 @@ impl Worker<'_> {
             let connection = &mut self.connections[which];
             let http = connection.http.as_mut().expect("an http connection");
             let before = Instant::now();
-            let patience = end.saturating_sub(start.elapsed()) + Duration::from_secs(5);
             let body = &self.buffer[span.off..span.off + span.len];
-            let answer = http.post(body, span.messages, patience);
+            let answer = http.post(body, span.messages, ANSWER_PATIENCE);
             self.tally.blocked += before.elapsed();
             self.tally.system_calls += 2;
             self.progress
@@ -682,7 +681,7 @@ impl Worker<'_> {
             }
             self.fill(which, now, &mut next_due, most);
             let sent = if self.connections[which].http.is_some() {
-                self.send_requests(which, start, end)
+                self.send_requests(which, start)
             } else {
                 self.send(which, start, end)
             };

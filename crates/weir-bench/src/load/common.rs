@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use std::path::Path;
 use weir_load::profile::{Profile, Throttle, Transport};
 use weir_load::profiles;
-use weir_load::run::RunError;
+use weir_load::run::{Framing, RunError};
 use weir_load::source::Load;
 use weir_load::units::Rate;
 
@@ -124,4 +124,20 @@ pub fn scratch() -> Result<std::path::PathBuf, Failure> {
     std::fs::create_dir_all(&folder)
         .map_err(|error| Failure::Runtime(format!("{}: {error}", folder.display())))?;
     Ok(folder)
+}
+
+/// A framing on the command line.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum FramingArg {
+    Length,
+    Newline,
+}
+
+impl From<FramingArg> for Framing {
+    fn from(framing: FramingArg) -> Framing {
+        match framing {
+            FramingArg::Length => Framing::Length,
+            FramingArg::Newline => Framing::Newline,
+        }
+    }
 }

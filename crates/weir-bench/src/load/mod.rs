@@ -3,7 +3,10 @@
 mod calibrate;
 mod common;
 mod dump;
+mod files;
 mod inspect;
+mod learn;
+mod replay;
 mod run;
 mod search;
 
@@ -28,6 +31,14 @@ enum Verb {
     Calibrate(calibrate::Args),
     /// Find the highest rate a target takes without loss.
     Search(search::Args),
+    /// Make a profile from recorded traffic; words are replaced by others of the same length.
+    Learn(learn::Args),
+    /// Send recorded packets again.
+    Replay(replay::Args),
+    /// Write log files that grow and rotate.
+    Files(files::Args),
+    /// Make a tree of files and rename them.
+    Tree(files::TreeArgs),
     /// List the named profiles.
     Profiles,
     /// Print a profile as YAML, as a start for one's own.
@@ -41,6 +52,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Verb::Dump(args) => dump::run(args),
         Verb::Calibrate(args) => calibrate::run(args),
         Verb::Search(args) => search::run(args),
+        Verb::Learn(args) => learn::run(args),
+        Verb::Replay(args) => replay::run(args),
+        Verb::Files(args) => files::run(args),
+        Verb::Tree(args) => files::tree(args),
         Verb::Profiles => inspect::profiles(),
         Verb::Show(args) => inspect::show(args),
     }

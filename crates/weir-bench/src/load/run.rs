@@ -1,6 +1,6 @@
 //! `weir-bench load run`.
 
-use super::common::{ProfileArgs, failure, write};
+use super::common::{FramingArg, ProfileArgs, failure, write};
 use crate::failure::Failure;
 use serde_json::json;
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use weir_load::calibrate;
-use weir_load::run::{Backpressure, Framing, Options, Progress, Report, Running};
+use weir_load::run::{Backpressure, Options, Progress, Report, Running};
 use weir_load::source::Load;
 use weir_load::target::Target;
 use weir_load::truth::{self, Detail};
@@ -79,12 +79,6 @@ enum OnBackpressure {
     Wait,
 }
 
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum FramingArg {
-    Length,
-    Newline,
-}
-
 /// The line scripts read.
 pub fn summary(name: &str, seed: u64, target: &str, report: &Report) -> serde_json::Value {
     let elapsed = report.elapsed.as_secs_f64();
@@ -133,10 +127,7 @@ impl Args {
                 Some(OnBackpressure::Skip) => Backpressure::Skip,
                 Some(OnBackpressure::Wait) => Backpressure::Wait,
             },
-            framing: self.framing.map(|framing| match framing {
-                FramingArg::Length => Framing::Length,
-                FramingArg::Newline => Framing::Newline,
-            }),
+            framing: self.framing.map(Into::into),
             send_buffer: self.send_buffer.0 as usize,
             markers: self.markers,
             target_buffer: self.target_buffer.0,

@@ -1,0 +1,116 @@
+//! `weir-bench load files` and `load tree`: load for whoever watches files.
+
+use super::common::ProfileArgs;
+use crate::failure::Failure;
+use std::path::PathBuf;
+use std::time::Duration;
+use weir_load::files::{LogFiles, Tree, grow_tree, write_logs};
+use weir_load::units::{Bytes, RateUnit, parse_duration};
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    profile: ProfileArgs,
+    /// Folder of the files `load-0.log`, `load-1.log`, ...
+    #[arg(long)]
+    folder: PathBuf,
+    #[arg(long, default_value_t = 4)]
+    files: u32,
+    /// Size at which a file is renamed to `.1` and begun anew.
+    #[arg(long, default_value = "20 MB", value_parser = |text: &str| text.parse::<Bytes>())]
+    rotate_at: Bytes,
+    /// Rotated files kept per file.
+    #[arg(long, default_value_t = 4)]
+    keep: u32,
+    #[arg(long, value_parser = parse_duration)]
+    duration: Duration,
+}
+
+/// Writes a profile of lines; its rate is that of each file.
+pub fn run(args: Args) -> Result<(), Failure> {
+    let load = args.profile.load(None)?;
+    let rate = match load.profile.rate.filter(|_| load.profile.rate_unit().is_some()) {
+        None => None,
+        Some(rate) if rate.unit == RateUnit::Bytes => Some(rate.per_second),
+        Some(_) => {
+            return Err(Failure::Usage(
+                "--rate: files grow in bytes, as in --rate \"10 MB/s\", or --all-out".into(),
+            ));
+        }
+    };
+    let plan = LogFiles {
+        folder: args.folder,
+        files: args.files,
+        rate,
+        rotate_at: args.rotate_at.0,
+        keep: args.keep,
+        duration: args.duration,
+        bytes: None,
+    };
+    let done = write_logs(&load, &plan)
+        .map_err(|error| Failure::Runtime(format!("{}: {error}", plan.folder.display())))?;
+    println!(
+        "{}",
+        serde_json::json!({
+            "profile": load.name, "files": done.files, "bytes": done.bytes, "lines": done.lines,
+            "rotations": done.rotations, "elapsed_s": done.elapsed.as_secs_f64(),
+        })
+    );
+    Ok(())
+}
+
+#[derive(clap::Args)]
+pub struct TreeArgs {
+    /// The root; made when missing.
+    #[arg(long)]
+    folder: PathBuf,
+    #[arg(long, default_value_t = 4)]
+    depth: u32,
+    /// Folders per folder.
+    #[arg(long, default_value_t = 4)]
+    width: u32,
+    /// Files per folder.
+    #[arg(long, default_value_t = 10)]
+    files: u32,
+    #[arg(long, default_value = "1 kB", value_parser = |text: &str| text.parse::<Bytes>())]
+    file_size: Bytes,
+    /// Renames per second.
+    #[arg(long, default_value_t = 10.0)]
+    renames: f64,
+    #[arg(long, value_parser = parse_duration)]
+    duration: Duration,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+pub fn tree(args: TreeArgs) -> Result<(), Failure> {
+    let folders: f64 = (0..args.depth)
+        .map(|d| f64::from(args.width).powi(d as i32))
+        .sum();
+    if folders * f64::from(args.files) > 1e6 {
+        return Err(Failure::Usage(format!(
+            "--depth {} --width {} --files {}: would be {:.0} files, the most is a million",
+            args.depth,
+            args.width,
+            args.files,
+            folders * f64::from(args.files)
+        )));
+    }
+    let tree = Tree {
+        folder: args.folder,
+        depth: args.depth,
+        width: args.width,
+        files: args.files,
+        file_bytes: args.file_size.0,
+        renames_per_second: args.renames,
+        duration: args.duration,
+        seed: args.seed,
+    };
+    let grew =
+        grow_tree(&tree).map_err(|error| Failure::Runtime(format!("{}: {error}", tree.folder.display())))?;
+    println!(
+        "{}",
+        serde_json::json!({"folders": grew.folders, "files": grew.files, "renames": grew.renames})
+    );
+    Ok(())
+}

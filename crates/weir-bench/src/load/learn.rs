@@ -1,0 +1,33 @@
+//! `weir-bench load learn`: a profile from recorded traffic.
+
+use crate::failure::Failure;
+use std::path::PathBuf;
+use weir_load::{learn, recorded};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// pcap file, raw packet file, or agent capture.
+    file: PathBuf,
+    /// Of a pcap, only UDP packets to this port.
+    #[arg(long)]
+    port: Option<u16>,
+    /// Which words replace which; without it, a number of this run's own, so that nobody can guess back.
+    #[arg(long)]
+    salt: Option<u64>,
+}
+
+pub fn run(args: Args) -> Result<(), Failure> {
+    let packets = recorded::read(&args.file, args.port).map_err(|error| Failure::Usage(error.to_string()))?;
+    let salt = args.salt.unwrap_or_else(|| {
+        use std::hash::{BuildHasher, RandomState};
+        RandomState::new().hash_one("salt")
+    });
+    let (profile, learned) = learn::learn(&packets, salt)
+        .map_err(|error| Failure::Usage(format!("{}: {error}", args.file.display())))?;
+    eprintln!(
+        "{} packets, {} messages, {} contexts, {} lines not understood",
+        learned.packets, learned.messages, learned.contexts, learned.unread
+    );
+    print!("{}", profile.to_yaml());
+    Ok(())
+}

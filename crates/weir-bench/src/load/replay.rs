@@ -1,0 +1,63 @@
+//! `weir-bench load replay`: recorded packets once more.
+
+use super::common::{FramingArg, failure};
+use crate::failure::Failure;
+use std::path::PathBuf;
+use weir_load::recorded;
+use weir_load::replay::{Options, replay};
+use weir_load::target::Target;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// pcap file, raw packet file, or agent capture.
+    file: PathBuf,
+    /// Where to: udp://host:port, unixgram:///path, unix:///path, tcp://host:port.
+    #[arg(long)]
+    to: String,
+    /// Of a pcap, only UDP packets to this port.
+    #[arg(long)]
+    port: Option<u16>,
+    /// 1 as recorded, 2 twice as fast.
+    #[arg(long, default_value_t = 1.0)]
+    speed: f64,
+    /// As fast as the target takes.
+    #[arg(long, conflicts_with = "speed")]
+    all_out: bool,
+    #[arg(long, default_value_t = 1)]
+    rounds: u32,
+    #[arg(long, value_enum)]
+    framing: Option<FramingArg>,
+}
+
+pub fn run(args: Args) -> Result<(), Failure> {
+    let target = Target::parse(&args.to).map_err(|error| Failure::Usage(error.to_string()))?;
+    if !(args.speed > 0.0 && args.speed.is_finite()) {
+        return Err(Failure::Usage(format!(
+            "--speed {}: must be above zero",
+            args.speed
+        )));
+    }
+    let packets = recorded::read(&args.file, args.port).map_err(|error| Failure::Usage(error.to_string()))?;
+    if packets.is_empty() {
+        return Err(Failure::Usage(format!(
+            "{}: holds no packet",
+            args.file.display()
+        )));
+    }
+    let options = Options {
+        target,
+        speed: (!args.all_out).then_some(args.speed),
+        rounds: args.rounds,
+        framing: args.framing.map(Into::into),
+    };
+    let done = replay(&packets, &options).map_err(failure)?;
+    println!(
+        "{}",
+        serde_json::json!({
+            "target": options.target.to_string(), "packets": done.packets, "bytes": done.bytes,
+            "elapsed_s": done.elapsed.as_secs_f64(), "blocked_s": done.blocked.as_secs_f64(),
+            "latest_s": done.latest.as_secs_f64(),
+        })
+    );
+    Ok(())
+}
