@@ -12,5 +12,6 @@ Gem::Specification.new do |spec|
   spec.authors = ["The weir authors"]
   spec.required_ruby_version = ">= 3.1"
   spec.files = Dir["lib/**/*.rb", "ext/**/*.{c,h,rb}", "sig/**/*.rbs", "README.md", "CHANGELOG.md"]
+  spec.extensions = ["ext/weir_statsd/extconf.rb"]
   spec.metadata["rubygems_mfa_required"] = "true"
 end

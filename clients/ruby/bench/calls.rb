@@ -22,7 +22,7 @@ OptionParser.new do |parser|
   parser.on("--write FILE") { |file| options[:write] = file }
 end.parse!
 
-IMPLEMENTATIONS = { "weir" => [File.expand_path("../lib", __dir__), {}] } # rubocop:disable Style/MutableConstant
+IMPLEMENTATIONS = { "weir" => [File.expand_path("../lib", __dir__), {}] }
 if File.exist?(File.expand_path("../lib/statsd/instrument/weir_statsd_native.so", __dir__))
   IMPLEMENTATIONS["weir, native"] = IMPLEMENTATIONS["weir"]
 end
@@ -40,7 +40,8 @@ end
 def run(name, jit, calls)
   lib, env = IMPLEMENTATIONS.fetch(name)
   kind = name.start_with?("weir") ? "weir" : name
-  output, error, status = Open3.capture3(env, RbConfig.ruby, *jit, File.join(__dir__, "worker.rb"), kind, lib, calls.to_s)
+  output, error, status = Open3.capture3(env, RbConfig.ruby, *jit, File.join(__dir__, "worker.rb"), kind, lib,
+                                         calls.to_s)
   raise "#{name} failed: #{error}" unless status.success?
 
   result = JSON.parse(output.lines.last)
@@ -78,7 +79,8 @@ end
 def table(title, runs)
   names = runs["weir"].first.keys
   peers = IMPLEMENTATIONS.keys - ["weir"]
-  lines = ["**#{title}**", "", "| call | weir | #{peers.join(" | ")} | statsd-instrument / weir#{" / native" if native?} |",
+  compared = "statsd-instrument / weir#{" / native" if native?}"
+  lines = ["**#{title}**", "", "| call | weir | #{peers.join(" | ")} | #{compared} |",
            "| --- |#{" --- |" * (peers.size + 2)}"]
   names.each do |name|
     ratios = %w[weir weir,\ native].filter_map do |ours|

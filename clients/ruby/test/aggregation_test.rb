@@ -163,7 +163,8 @@ class AggregationTest < TestCase
     5.times { Thread.new { client.increment("a", 2) }.join }
     assert_equal ["a:10|c"], flushed(client, sink)
     2.times { flushed(client, sink) }
-    assert_empty contexts(client)
+    # Native cells belong to all threads.
+    assert_equal StatsD::Instrument::NATIVE ? 1 : 0, contexts(client).size
   end
 
   def test_packed_values_of_an_unbounded_stream

@@ -359,8 +359,8 @@ module StatsD
 end
 
 require "statsd/instrument/version"
-require "statsd/instrument/native"
 require "statsd/instrument/wire"
+require "statsd/instrument/native"
 require "statsd/instrument/fork_tracker"
 require "statsd/instrument/background"
 require "statsd/instrument/identity_map"
@@ -388,6 +388,7 @@ require "statsd/instrument/aggregator"
 require "statsd/instrument/origin_detection"
 require "statsd/instrument/handles"
 require "statsd/instrument/client"
+require "statsd/instrument/native_calls" if StatsD::Instrument::NATIVE
 require "statsd/instrument/environment"
 require "statsd/instrument/helpers"
 require "statsd/instrument/assertions"

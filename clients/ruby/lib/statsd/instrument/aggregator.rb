@@ -96,7 +96,7 @@ module StatsD
 
         def flush_samples(writer)
           values = gather
-          packed = Wire.pack(values)
+          packed = PACKER.pack(values)
           writer.line(@template, packed) if packed
           values.size
         end

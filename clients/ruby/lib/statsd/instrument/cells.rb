@@ -16,7 +16,7 @@ module StatsD
     # @api private
     class Cell
       # @return [Template]
-      attr_reader :template
+      attr_accessor :template
       # Owner: the tags the table finds the cell by.
       attr_accessor :tags
       # @return [Table, nil] nil for a handle, which watches over itself
@@ -147,7 +147,10 @@ module StatsD
         end
       end
 
-      def initialize(template, table, core)
+      # The {Aggregator::Core} that is asked to flush the cell when it holds many values.
+      attr_writer :core
+
+      def initialize(template, table, core = nil)
         super(template, table)
         @core = core
         reset_queue
@@ -244,7 +247,7 @@ module StatsD
       # Members remembered for leaving out repetitions. More than this are sent again, which is harmless.
       REMEMBERED = 4_096
 
-      def initialize(template, table, core)
+      def initialize(template, table, core = nil)
         super
         @round = 0
         @seen_round = 0
@@ -275,6 +278,11 @@ module StatsD
         super
       end
     end
+
+    COUNTER_CELL = NATIVE ? Native::CounterCell : CounterCell
+    GAUGE_CELL = NATIVE ? Native::GaugeCell : GaugeCell
+    SAMPLE_CELL = NATIVE ? Native::SampleCell : SampleCell
+    private_constant :COUNTER_CELL, :GAUGE_CELL, :SAMPLE_CELL
 
     # Stands where a cell would when calls are not aggregated, and sends each value at once.
     # @api private

@@ -72,8 +72,8 @@ module StatsD
       CARDINALITIES = %w[none low orchestrator high].freeze
 
       # Contexts one thread remembers when calls are not aggregated.
+      # @api private
       MAX_EMITTERS = 4_096
-      private_constant :MAX_EMITTERS
 
       # A table that every call misses, for clients that do not aggregate.
       NOBODYS_TABLE = Table.new(nil)
@@ -655,15 +655,16 @@ module StatsD
         table
       end
 
+      # Cells of a kind that several threads may write to when they are native.
       # @return [Cell]
       # @api private
       def new_cell(template, table)
         core = @aggregator.core
         case template.type
-        when :c then CounterCell.new(template, table)
-        when :g then GaugeCell.new(template, table)
+        when :c then COUNTER_CELL.new(template, table)
+        when :g then GAUGE_CELL.new(template, table)
         when :s then SetCell.new(template, table, core)
-        else SampleCell.new(template, table, core)
+        else SAMPLE_CELL.new(template, table, core)
         end
       end
 
@@ -818,10 +819,16 @@ module StatsD
 
         rate = gauge ? nil : resolve_rate(sample_rate)
         if @remembers
-          cell = cell(type, name, tags, rate, no_prefix, cardinality)
-          return cell.put(value) ? VOID : refuse(name, value) if cell
+          done = deposit(type, name, value, tags, rate, no_prefix, cardinality)
+          return VOID if done
+          return refuse(name, value) if done == false
         end
         send_now(type, name, value, rate, tags, no_prefix, cardinality)
+      end
+
+      # @return [Boolean, nil] false if the value cannot be sent, nil if its context is not remembered
+      def deposit(type, name, value, tags, rate, no_prefix, cardinality)
+        cell(type, name, tags, rate, no_prefix, cardinality)&.put(value)
       end
 
       def variant(rate, no_prefix, cardinality)
@@ -893,6 +900,15 @@ module StatsD
         emit(datagram)
       end
 
+      # @return [Boolean] whether the short way to a cell was open
+      def deposit_time(type, name, elapsed, tags)
+        table = @table
+        return false unless table.owner.equal?(Thread.current)
+
+        cell = table.shelf(type, nil)[name, tags]
+        cell ? cell.put(elapsed) : false
+      end
+
       def time_block(type, name, sample_rate, tags, no_prefix, pre_sampled, cardinality)
         return yield unless pre_sampled || counts?(sample_rate)
 
@@ -902,11 +918,7 @@ module StatsD
         ensure
           # The clock counts nanoseconds; digits beyond are noise that takes long to print.
           elapsed = (Process.clock_gettime(Process::CLOCK_MONOTONIC, :float_millisecond) - start).round(6)
-          table = @table
-          if table.owner.equal?(Thread.current) && !(sample_rate || no_prefix || cardinality)
-            cell = table.shelf(type, nil)[name, tags]
-            cell ? cell.put(elapsed) : record(type, name, elapsed, nil, tags, false, true, nil)
-          else
+          unless !(sample_rate || no_prefix || cardinality) && deposit_time(type, name, elapsed, tags)
             record(type, name, elapsed, sample_rate, tags, no_prefix, true, cardinality)
           end
         end

@@ -37,7 +37,7 @@ module StatsD
         # @api private
         def bind_to(name, tags, sample_rate, no_prefix, client)
           @name = name
-          @tags = tags.nil? ? nil : Wire.frozen_copy(tags)
+          self.tags = tags.nil? ? nil : Wire.frozen_copy(tags)
           @sample_rate = sample_rate
           @no_prefix = no_prefix
           @client = client
@@ -53,7 +53,7 @@ module StatsD
 
         # @api private
         def unbind
-          @owner = nil
+          own(nil)
         end
 
         # @api private
@@ -67,11 +67,16 @@ module StatsD
 
         private
 
+        # Opens the fast path for a thread, or closes it.
+        def own(thread)
+          NATIVE && type != :s ? self.bound = !thread.nil? : @owner = thread
+        end
+
         def forget_binding
-          @owner = nil
+          own(nil)
           @home = nil
           @bound_client = nil
-          @core = nil
+          @bound_core = nil
           @direct = nil
           @binding_lock = Mutex.new
         end
@@ -90,11 +95,12 @@ module StatsD
 
         def cell_for(client, core)
           thread = Thread.current
-          if client.equal?(@bound_client) && core.equal?(@core)
-            return other_cell(client, core) unless thread.equal?(@home)
+          if client.equal?(@bound_client) && core.equal?(@bound_core)
+            # A native cell belongs to all threads.
+            return other_cell(client, core) unless thread.equal?(@home) || (NATIVE && type != :s)
 
             # Calls that are sampled must draw each time.
-            @owner = thread if client.resolve_rate(@sample_rate).nil? || type == :g
+            own(thread) if client.resolve_rate(@sample_rate).nil? || type == :g
             return self
           end
           move_in(client, core, thread) ? self : other_cell(client, core)
@@ -106,13 +112,14 @@ module StatsD
           return false if core.full? || !@binding_lock.try_lock
 
           begin
-            return false if client.equal?(@bound_client) && core.equal?(@core)
+            return false if client.equal?(@bound_client) && core.equal?(@bound_core)
 
             template = aggregated_template(client) or return false
-            @core&.settle(self)
-            @template = template
+            @bound_core&.settle(self)
+            self.template = template
+            self.core = core if respond_to?(:core=)
             @home = thread
-            @core = core
+            @bound_core = core
             @bound_client = client
             client.bind(self)
             core.announce(self)
@@ -144,7 +151,7 @@ module StatsD
 
         def aggregated_template(client)
           rate = type == :g ? nil : client.resolve_rate(@sample_rate)
-          client.template(type, @name, @tags, sample_rate: rate, no_prefix: @no_prefix, sorted: true)
+          client.template(type, @name, tags, sample_rate: rate, no_prefix: @no_prefix, sorted: true)
         end
 
         def direct_template(client)
@@ -152,16 +159,59 @@ module StatsD
           return template if client.equal?(kept_client)
 
           template = client.template(
-            type, @name, @tags, sample_rate: client.resolve_rate(@sample_rate), no_prefix: @no_prefix
+            type, @name, tags, sample_rate: client.resolve_rate(@sample_rate), no_prefix: @no_prefix
           )
           @direct = [client, template].freeze
           template
         end
       end
 
+      # The fast path of counters.
+      # @api private
+      module CounterCalls
+        def increment(value = 1)
+          if value == 1 && @owner.equal?(Thread.current)
+            @ones += 1
+            VOID
+          else
+            deliver(value)
+          end
+        end
+      end
+
+      # The fast path of gauges.
+      # @api private
+      module GaugeCalls
+        def set(value)
+          if @owner.equal?(Thread.current)
+            put(value) ? VOID : client.refuse(@name, value)
+          else
+            deliver(value)
+          end
+        end
+      end
+
+      # The fast path of samples.
+      # @api private
+      module SampleCalls
+        def record(value)
+          if @owner.equal?(Thread.current)
+            put(value) ? VOID : client.refuse(@name, value)
+          else
+            deliver(value)
+          end
+        end
+      end
+
+      COUNTER_CALLS = NATIVE ? Native::CounterCalls : CounterCalls
+      GAUGE_CALLS = NATIVE ? Native::GaugeCalls : GaugeCalls
+      SAMPLE_CALLS = NATIVE ? Native::SampleCalls : SampleCalls
+      private_constant :COUNTER_CALLS, :GAUGE_CALLS, :SAMPLE_CALLS
+
       # Counts.
-      class Counter < CounterCell
+      class Counter < COUNTER_CELL
         include Binding
+        include COUNTER_CALLS
 
         # @param name (see Client#increment)
         # @param tags (see Client#increment)
@@ -173,16 +223,9 @@ module StatsD
           bind_to(name, tags, sample_rate, no_prefix, client)
         end
 
-        # @param value [Integer, Float] how much to add
-        # @return [Object] {VOID}
-        def increment(value = 1)
-          if value == 1 && @owner.equal?(Thread.current)
-            @ones += 1
-            VOID
-          else
-            deliver(value)
-          end
-        end
+        # @!method increment(value = 1)
+        #   @param value [Integer, Float] how much to add
+        #   @return [Object] {VOID}
 
         # @param value [Integer, Float] how much to subtract
         # @return [Object] {VOID}
@@ -198,13 +241,14 @@ module StatsD
         private
 
         def reset_cell
-          @ones = @sum = @hits = @taken_sum = @taken_hits = 0
+          NATIVE ? reset : @ones = @sum = @hits = @taken_sum = @taken_hits = 0
         end
       end
 
       # Records the current value of something.
-      class Gauge < GaugeCell
+      class Gauge < GAUGE_CELL
         include Binding
+        include GAUGE_CALLS
 
         # @param (see Counter#initialize)
         def initialize(name, tags: nil, no_prefix: false, client: nil)
@@ -212,15 +256,9 @@ module StatsD
           bind_to(name, tags, nil, no_prefix, client)
         end
 
-        # @param value [Numeric] a finite number
-        # @return [Object] {VOID}
-        def set(value)
-          if @owner.equal?(Thread.current)
-            put(value) ? VOID : client.refuse(@name, value)
-          else
-            deliver(value)
-          end
-        end
+        # @!method set(value)
+        #   @param value [Numeric] a finite number
+        #   @return [Object] {VOID}
 
         # @return [Symbol]
         def type
@@ -230,14 +268,17 @@ module StatsD
         private
 
         def reset_cell
+          return reset if NATIVE
+
           @value = nil
           @stamp = @hits = @taken_hits = 0
         end
       end
 
       # Records samples of a timing, histogram or distribution.
-      class Samples < SampleCell
+      class Samples < SAMPLE_CELL
         include Binding
+        include SAMPLE_CALLS
 
         # @return [Symbol] `:ms`, `:h` or `:d`
         attr_reader :type
@@ -250,15 +291,9 @@ module StatsD
           bind_to(name, tags, sample_rate, no_prefix, client)
         end
 
-        # @param value [Numeric] a finite number; milliseconds for a timing
-        # @return [Object] {VOID}
-        def record(value)
-          if @owner.equal?(Thread.current)
-            put(value) ? VOID : client.refuse(@name, value)
-          else
-            deliver(value)
-          end
-        end
+        # @!method record(value)
+        #   @param value [Numeric] a finite number; milliseconds for a timing
+        #   @return [Object] {VOID}
 
         # Records how long the block takes, in milliseconds.
         # @return what the block returns
@@ -275,7 +310,7 @@ module StatsD
         private
 
         def reset_cell
-          reset_queue
+          NATIVE ? reset : reset_queue
         end
       end
 

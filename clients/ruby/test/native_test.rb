@@ -1,0 +1,144 @@
+# frozen_string_literal: true
+
+require_relative "test_helper"
+
+return unless StatsD::Instrument::NATIVE
+
+# What the native code does differently inside; that it does the same outside, all other tests say.
+class NativeTest < TestCase
+  Native = StatsD::Instrument::Native
+  Wire = StatsD::Instrument::Wire
+
+  # Text may differ, the numbers may not.
+  def check_packed(values)
+    native = Native.pack(values)
+    pure = Wire.pack(values)
+    return assert_nil(native, values.inspect) if pure.nil?
+
+    numbers = ->(text) { text.split(":").map { |one| Float(one) } }
+    assert_equal numbers.call(pure), numbers.call(native), values.inspect
+    refute_match(/[^0-9.:eE+-]/, native)
+  end
+
+  def test_numbers_read_back_as_they_were
+    seed = Random.new_seed
+    random = Random.new(seed)
+    check_packed([])
+    check_packed([0, -1, 1, 2**61, -2**61, 2**62, -2**62, 2**70, 10**400, -10**308])
+    check_packed([0.0, -0.0, 0.1, -0.5, 1e-6, 5e-7, 4e-7, 1e-7, 999_999_999.999999, 1e9, 1e15, 1e16, 1e300, 5e-324])
+    check_packed([Float::NAN, Float::INFINITY, -Float::INFINITY])
+    check_packed([Float::NAN, 1, Float::INFINITY, 2.5, "3", "x", nil])
+    floats = Array.new(3_000) { random.rand * (10**random.rand(-10..20)) * [1, -1].sample(random: random) }
+    rounded = floats.map { |float| float.round(random.rand(0..8)) }
+    check_packed(floats)
+    check_packed(rounded)
+    rounded.first(300).each { |float| check_packed([float]) }
+  rescue Minitest::Assertion
+    warn "seed #{seed}"
+    raise
+  end
+
+  def test_text_is_what_ruby_prints_for_common_numbers
+    [0, 7, -7, 12.5, -12.5, 0.0, 100.0, 0.25, 123.456, 1_000_000.0].each do |number|
+      assert_equal number.to_s, Native.pack([number])
+    end
+  end
+
+  def shelf
+    @shelf ||= Native::Shelf.new("c".ord)
+  end
+
+  def cell
+    Native::CounterCell.new(nil, nil)
+  end
+
+  def test_contexts_are_told_apart_by_content
+    contexts = [
+      ["a", nil], ["a", []], ["a", {}], %w[a t], ["a", :t], ["a", ["t"]], ["a", [:t]], ["a", %w[t u]], ["a", %w[u t]],
+      ["a", { t: 1 }], ["a", { t: "1" }], ["a", { "t" => 1 }], ["a", { t: nil }], ["a", { t: 1, u: 2 }],
+      ["a", { u: 2, t: 1 }], ["a", %w[tu]], ["b", ["t"]], [:a, ["t"]], ["a", ["\u00fc"]], ["a", ["\u00fc".b]]
+    ]
+    cells = contexts.map { |name, tags| [name, tags, cell] }
+    stored = cells.map { |name, tags, one| shelf.store(name, tags, one) }
+    again = cells.map { |name, tags, _| shelf.store(name.dup, tags.dup, cell) }
+    assert_equal cells.map(&:last), stored
+    assert_equal cells.map(&:last), again
+    cells.each_with_index { |(name, tags, _), index| assert shelf.put(name, tags, index) }
+    assert_equal((0...contexts.size).to_a, cells.map { |_, _, one| one.take.last })
+    assert_equal contexts.size, shelf.length
+  end
+
+  def test_what_is_kept_cannot_be_changed_from_outside
+    name = +"name"
+    tags = [+"a"]
+    kept = shelf.store(name, tags, cell)
+    name << "!"
+    tags[0] << "!"
+    assert_nil shelf.put(name, tags, 1)
+    assert shelf.put("name", ["a"], 1)
+    assert_equal [1, 1], kept.take
+  end
+
+  def test_tags_that_are_not_plain_are_not_remembered
+    [[Object.new], { a: [] }, Object.new, 5, [1e-300]].each do |tags|
+      assert_nil shelf.store("a", tags, cell)
+      assert_nil shelf.put("a", tags, 1)
+    end
+  end
+
+  def test_many_contexts_and_the_collector
+    all = Array.new(3_000) do |index|
+      tags = { "k#{index}" => "v#{index}" }
+      [tags, shelf.store("name#{index % 7}", tags, cell)]
+    end
+    GC.start
+    GC.compact if GC.respond_to?(:compact)
+    all.each_with_index { |(tags, _), index| assert shelf.put("name#{index % 7}", tags.to_a.to_h, index) }
+    GC.start
+    all.each_with_index { |(_, one), index| assert_equal [1, index], one.take }
+  end
+
+  def test_under_constant_collection
+    GC.stress = true
+    6.times { |index| shelf.store("n#{index}", { "a" => "x#{index}", b: index }, cell) }
+    6.times { |index| assert shelf.put("n#{index}", { "a" => "x#{index}", b: index }, 2**62) }
+    samples = Native::SampleCell.new(nil, nil)
+    20.times { |index| samples.put(index + 0.5) }
+    taken = samples.take
+    GC.stress = false
+    assert_equal Array.new(20) { |index| index + 0.5 }, taken
+    assert_equal "0.5:1.5", Native.pack(taken.first(2))
+  ensure
+    GC.stress = false
+  end
+
+  def test_sums_leave_the_machine_word_exactly
+    one = cell
+    3.times { one.put((2**62) - 1) }
+    one.put(2**80)
+    one.put(0.5)
+    assert_equal [5, (3 * ((2**62) - 1)) + (2**80) + 0.5r], one.take
+    assert_equal [0, 0], one.take
+  end
+
+  def test_a_full_cell_asks_for_a_flush
+    core = Struct.new(:max_values, :asked) do
+      def flush_cell(cell)
+        self.asked += 1
+        cell.take if asked > 1
+      end
+    end.new(4, 0)
+    samples = Native::SampleCell.new(nil, nil, core)
+    7.times { |index| samples.put(index) }
+    # Nothing was taken at four, so it asks again at eight.
+    assert_equal 1, core.asked
+    samples.put(7)
+    assert_equal [2, []], [core.asked, samples.take]
+  end
+
+  def test_arguments_of_the_wrong_kind
+    assert_raises(TypeError) { Native.pack("x") }
+    assert_raises(ArgumentError) { Native::CounterCell.new }
+    assert_raises(TypeError) { shelf.store("a", nil, Object.new) }
+  end
+end
