@@ -21,6 +21,9 @@ const DRAIN_CONTEXTS: usize = 2048;
 /// How often counts are published and what passes without aggregation is handed over.
 const TICK: Duration = Duration::from_secs(1);
 
+/// Ticks between two comparisons of the drops counted with the kernel's tables, which means reading them whole.
+const CROSS_CHECK_TICKS: u64 = 60;
+
 /// Examples of bad input are kept at most this often.
 const EXAMPLE_INTERVAL_NS: u64 = 10_000_000_000;
 
@@ -53,6 +56,8 @@ pub struct WorkerSnapshot {
     pub partial_bytes: usize,
     /// Batches that waited because the control plane had not taken the ones before.
     pub hand_over_waits: u64,
+    /// Times the kernel's tables told of other drops than were counted.
+    pub drop_disagreements: u64,
     /// Milliseconds by which the agent's time is ahead of a wall clock that was set back.
     pub clock_ahead_ms: i64,
     /// Longest time between two receive turns while packets were waiting or a flush was running, nanoseconds.
@@ -139,6 +144,8 @@ pub fn spawn(
             next_tick_ns: monotonic + TICK.as_nanos() as u64,
             next_example_ns: 0,
             hand_over_waits: 0,
+            ticks: 0,
+            drop_disagreements: 0,
             busy_since_ns: None,
             longest_gap_ns: 0,
             now_ms: wall_ms,
@@ -168,6 +175,8 @@ struct Worker {
     next_tick_ns: u64,
     next_example_ns: u64,
     hand_over_waits: u64,
+    ticks: u64,
+    drop_disagreements: u64,
     busy_since_ns: Option<u64>,
     longest_gap_ns: u64,
     now_ms: i64,
@@ -307,7 +316,20 @@ impl Worker {
             self.ingest.want_example();
         }
         let _ = self.event_loop.refresh_drops();
+        self.ticks += 1;
+        if self.ticks.is_multiple_of(CROSS_CHECK_TICKS) {
+            self.cross_check_drops();
+        }
         self.publish();
+    }
+
+    fn cross_check_drops(&mut self) {
+        let listeners: Vec<ListenerId> = self.event_loop.listeners().map(|(id, _)| id).collect();
+        for id in listeners {
+            if let Ok(Some(check)) = self.event_loop.cross_check_drops(id) {
+                self.drop_disagreements += u64::from(!check.agrees());
+            }
+        }
     }
 
     fn publish(&mut self) {
@@ -341,6 +363,7 @@ impl Worker {
             state_bytes: self.ingest.aggregator().heap_bytes(),
             partial_bytes: self.event_loop.partial_bytes_held(),
             hand_over_waits: self.hand_over_waits,
+            drop_disagreements: self.drop_disagreements,
             clock_ahead_ms: self.clock.ahead_ms(wall_ms()),
             longest_gap_ns: self.longest_gap_ns,
         }

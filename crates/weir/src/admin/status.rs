@@ -29,6 +29,8 @@ pub struct Status {
     pub contexts: ContextStatus,
     pub memory: MemoryStatus,
     pub flush: FlushStatus,
+    /// Times the kernel's tables told of other drops than its sockets did.
+    pub drop_disagreements: u64,
     pub rows: RowBooks,
     pub outputs: Vec<OutputStatus>,
 }
@@ -219,6 +221,12 @@ impl Status {
                 &mut found,
             );
         }
+        compare(
+            "comparisons of kernel drops that disagree",
+            self.drop_disagreements,
+            0,
+            &mut found,
+        );
         compare(
             "rows lost between workers and merge",
             self.rows.lost,

@@ -43,6 +43,7 @@ pub fn fill(status: &mut Status, listeners: &[BoundListener], state: &State) {
             add(&mut entry.books, &listener.socket, &listener.ingest);
             add(&mut status.total, &listener.socket, &listener.ingest);
         }
+        status.drop_disagreements += worker.drop_disagreements;
         status.contexts.live += worker.contexts as u64;
         status.contexts.created += worker.contexts as u64 + worker.aggregate.contexts_expired;
         status.contexts.expired += worker.aggregate.contexts_expired;
