@@ -19,12 +19,16 @@ pub enum Command {
     Aa(Box<AaArgs>),
     /// Go on with a run that was interrupted.
     Run(ResumeArgs),
+    /// Compare where two programs spend CPU time and memory, in extra runs that no statistic uses.
+    Profile(Box<ProfileArgs>),
     /// Recompute everything from the stored captures of a run and rewrite its reports.
     Analyze(AnalyzeArgs),
     /// Print the report of a run.
     Report(ReportArgs),
     /// Print experiments, suites and targets, or one experiment as it resolves for a target.
     Show(ShowArgs),
+    /// Turn an experiment folder of Datadog's SMP suite into one of ours.
+    ImportSmp(ImportArgs),
     /// Can this machine measure? Says what is missing and what it costs.
     Doctor(DoctorArgs),
     /// A load, a target and a sink whose truth is known, to measure the detector itself.
@@ -142,6 +146,29 @@ pub struct ResumeArgs {
 }
 
 #[derive(Args)]
+pub struct ProfileArgs {
+    /// `bin:PATH`, `git:REVISION` or `target:NAME`.
+    #[arg(long)]
+    baseline: String,
+    /// `bin:PATH`, `git:REVISION` or `target:NAME`.
+    #[arg(long)]
+    comparison: String,
+    /// Extra runs per program.
+    #[arg(long, default_value_t = 2)]
+    replicates: usize,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Args)]
+pub struct ImportArgs {
+    /// A case folder with experiment.yaml and lading/lading.yaml.
+    from: PathBuf,
+    #[arg(long, default_value = "experiments", value_name = "FOLDER")]
+    library: PathBuf,
+}
+
+#[derive(Args)]
 pub struct AnalyzeArgs {
     /// Folder of a run.
     folder: PathBuf,
@@ -230,6 +257,29 @@ pub fn dispatch(command: Command, argv: Vec<String>) -> ExitCode {
         )
         .and_then(|o| measure(&o, &a.common)),
         Command::Run(a) => resume(&a.resume),
+        Command::Profile(a) => options(
+            &a.common,
+            a.baseline.clone(),
+            a.comparison.clone(),
+            false,
+            None,
+            argv,
+        )
+        .and_then(|o| super::profile::run(&o, a.replicates.max(1)))
+        .map(|(folder, text)| {
+            out(&text);
+            eprintln!("written to {}", folder.display());
+            0
+        }),
+        Command::ImportSmp(a) => {
+            super::smp::write(&a.from, &a.library)
+                .map_err(Refusal::from)
+                .map(|(name, notes)| {
+                    notes.iter().for_each(|n| eprintln!("note: {n}"));
+                    out(&format!("{name}\n"));
+                    0
+                })
+        }
         Command::Analyze(a) => analyze(&a),
         Command::Report(a) => print_report(&a),
         Command::Show(a) => show(&a),

@@ -115,12 +115,36 @@ pub fn run(r: &Replicate) -> Result<Measured, Abort> {
         }
         writer.finish()?;
     }
+    slim_manifests(r.folder)?;
     let result = values::measure(r.folder, r.rules);
     fs::write(
         r.folder.join("verdict.json"),
         serde_json::to_string_pretty(&result).map_err(io::Error::other)?,
     )?;
     Ok(result)
+}
+
+/// The per-context table of a manifest has done its work once the sink was compared with it; a run of a hundred
+/// thousand contexts would otherwise store it dozens of times. It follows from profile and seed whenever it is needed.
+fn slim_manifests(folder: &Path) -> io::Result<()> {
+    for i in 0.. {
+        let path = rig::numbered(folder, "manifest", i, "json");
+        if !path.is_file() {
+            break;
+        }
+        let mut manifest: serde_json::Value = serde_json::from_str(&fs::read_to_string(&path)?)?;
+        if let Some(map) = manifest.as_object_mut()
+            && map.remove("contexts").is_some()
+        {
+            fs::write(&path, manifest.to_string())?;
+        }
+    }
+    // The points a target printed are in the sink's report by now.
+    let stdout = folder.join("target.stdout");
+    if fs::metadata(&stdout).is_ok_and(|m| m.len() > 1 << 20) {
+        fs::write(&stdout, "more than 1 MiB, counted in sink.json and not kept\n")?;
+    }
+    Ok(())
 }
 
 enum Problem {
@@ -156,13 +180,24 @@ fn measured(r: &Replicate, start_ns: u64, events: &mut Events, work: &Path) -> R
         sink.listen = names.fill(&sink.listen)?;
         sink.args = names.fill_all(&sink.args)?;
         sink.command = names.fill_all(&sink.command)?;
-        let argv = rig::sink_argv(&sink, r.program, &report);
-        let cpus = sink.cpus.as_deref().or(r.rig_cpus);
-        let process = start_helper(r, work, &format!("sink{i}"), &argv, cpus)?;
-        sinks.push((process, sink.listen));
+        let points = rig::numbered(work, "points", i, "jsonl");
+        let manifest = rig::numbered(r.folder, "manifest", 0, "json");
+        let process = match rig::sink_argv(&sink, r.program, &points, &manifest) {
+            Some(argv) => {
+                let cpus = sink.cpus.as_deref().or(r.rig_cpus);
+                Some(start_helper(r, work, &format!("sink{i}"), &argv, cpus)?)
+            }
+            None => None,
+        };
+        sinks.push((process, sink));
     }
-    for (process, listen) in &mut sinks {
-        wait_for_sink(process, listen)?;
+    for (process, sink) in &mut sinks {
+        // A scraper waits for the target by itself.
+        if let Some(process) = process
+            && sink.kind != "scrape"
+        {
+            wait_for_sink(process, &sink.listen)?;
+        }
     }
 
     let cgroup = match e.target.memory_limit.map(Cgroup::with_memory_limit) {
@@ -209,7 +244,7 @@ fn measured(r: &Replicate, start_ns: u64, events: &mut Events, work: &Path) -> R
         },
         target.pid,
     );
-    for (process, _) in &sinks {
+    for process in sinks.iter().filter_map(|(p, _)| p.as_ref()) {
         observer.watch("sink", process.pid);
     }
 
@@ -247,12 +282,28 @@ fn measured(r: &Replicate, start_ns: u64, events: &mut Events, work: &Path) -> R
     if outcome.over_memory {
         events.add("invalid", "the target exceeded its memory limit and was ended")?;
     }
-    for (process, _) in &mut sinks {
-        if let Stopped::Killed = process.stop(libc::SIGTERM, Duration::from_secs(20)) {
-            events.add(
-                "invalid",
-                &format!("{} did not report within 20 s", process.name()),
-            )?;
+    for (i, (process, sink)) in sinks.iter_mut().enumerate() {
+        let stdout = match process {
+            Some(process) => {
+                if let Stopped::Killed = process.stop(libc::SIGTERM, Duration::from_secs(20)) {
+                    events.add(
+                        "invalid",
+                        &format!("{} did not report within 20 s", process.name()),
+                    )?;
+                }
+                r.folder.join(format!("{}.stdout", process.name()))
+            }
+            None => r.folder.join("target.stdout"),
+        };
+        if sink.kind != "command" {
+            let points = rig::numbered(work, "points", i, "jsonl");
+            let (manifest, report) = (
+                r.folder.join("manifest.json"),
+                rig::numbered(r.folder, "sink", i, "json"),
+            );
+            if let Err(e) = rig::sink_report(sink, &stdout, &points, &manifest, &report) {
+                events.add("invalid", &e.to_string())?;
+            }
         }
     }
     drop(target);
@@ -313,7 +364,9 @@ fn load_phase(
                 duration: whole,
                 manifest: &manifest,
                 capture: &readings,
-                contexts: e.sinks.iter().any(|s| s.verify),
+                contexts: e.sinks.iter().any(|s| s.verify)
+                    || e.valid.min_target_share.is_some()
+                    || e.valid.overload,
             },
         );
         events.add("load", &argv.join(" "))?;
@@ -664,6 +717,9 @@ impl Names {
         names.set("work", work.display().to_string());
         names.set("seed", r.seed.to_string());
         names.set("bench", r.program.display().to_string());
+        let flush = r.experiment.target.flush;
+        names.set("flush", format!("{}ms", flush.as_millis()));
+        names.set("flush_s", flush.as_secs().max(1).to_string());
         // Addresses of sinks are known to the target's configuration.
         for (i, sink) in r.experiment.sinks.iter().enumerate() {
             let address = names.fill(&sink.listen)?;

@@ -1,10 +1,13 @@
 //! How the detector calls the other halves of the rig: `weir-bench load` and `weir-bench sink` as child processes, with
 //! files as the only interface. Their CPU is then visible on its own, and any other program can take their place.
 
-use super::capture::{Line, Phase};
+use super::capture::Phase;
+use super::delivered::Points;
 use super::experiment::{Load, Sink};
 use super::observe::Seen;
+use serde_json::{Value, json};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -61,21 +64,102 @@ pub fn load_argv(load: &Load, call: &LoadCall) -> Vec<String> {
     }
 }
 
-pub fn sink_argv(sink: &Sink, program: &Path, report: &Path) -> Vec<String> {
-    if sink.kind == "command" {
-        return sink.command.clone();
+/// Points are read from what the target itself prints: no process, no socket.
+pub const TARGET_STDOUT: &str = "target-stdout";
+
+/// The command of a sink; `None` when there is nothing to start.
+pub fn sink_argv(sink: &Sink, program: &Path, points: &Path, manifest: &Path) -> Option<Vec<String>> {
+    if sink.kind == TARGET_STDOUT {
+        return None;
     }
-    let mut argv = vec![
-        program.display().to_string(),
-        "sink".to_owned(),
-        sink.kind.clone(),
-        "--listen".to_owned(),
-        sink.listen.clone(),
-        "--report".to_owned(),
-        report.display().to_string(),
-    ];
+    if sink.kind == "command" {
+        return Some(sink.command.clone());
+    }
+    let mut argv = vec![program.display().to_string(), "sink".to_owned()];
+    if sink.kind == "scrape" {
+        argv.extend(["--scrape".to_owned(), sink.listen.clone()]);
+    } else {
+        argv.extend(["--listen".to_owned(), format!("{}={}", sink.kind, sink.listen)]);
+    }
+    argv.extend(["--keep".to_owned(), "0".to_owned()]);
+    if sink.kind != "null" && sink.kind != "http" && sink.kind != "lines" {
+        argv.extend(["--capture".to_owned(), points.display().to_string()]);
+        if sink.verify {
+            argv.extend(["--oracle".to_owned(), manifest.display().to_string()]);
+        }
+    }
     argv.extend(sink.args.iter().cloned());
-    argv
+    Some(argv)
+}
+
+/// Writes `sink.json` of a built-in sink from what it printed and captured.
+pub fn sink_report(
+    sink: &Sink,
+    stdout: &Path,
+    points: &Path,
+    manifest: &Path,
+    report: &Path,
+) -> io::Result<()> {
+    let json = |path: &Path| -> Option<Value> { serde_json::from_str(&fs::read_to_string(path).ok()?).ok() };
+    let manifest = json(manifest);
+    let ignored: Vec<String> = sink
+        .args
+        .windows(2)
+        .filter(|w| w[0] == "--ignore-tag")
+        .map(|w| w[1].clone())
+        .collect();
+    let source = if sink.kind == TARGET_STDOUT {
+        stdout
+    } else {
+        points
+    };
+    let mut out = if source.is_file() {
+        Points::read(
+            source,
+            sink.kind == "scrape" || sink.kind == "remote-write",
+            &ignored,
+        )?
+        .report(manifest.as_ref())
+    } else {
+        json!({})
+    };
+    if sink.kind == TARGET_STDOUT {
+        out["received_bytes"] = fs::metadata(stdout).map_or(0, |m| m.len()).into();
+    } else if let Some(result) = fs::read_to_string(stdout)
+        .unwrap_or_default()
+        .lines()
+        .filter_map(|l| serde_json::from_str::<Value>(l).ok())
+        .find_map(|v| v.get("result").cloned())
+    {
+        let stats: Vec<&Value> = result["sinks"]
+            .as_object()
+            .map(|m| m.values().collect())
+            .unwrap_or_default();
+        let sum = |key: &str| stats.iter().filter_map(|s| s[key].as_u64()).sum::<u64>();
+        out["received_bytes"] = sum("bytes").into();
+        out["errors_answered"] = result["refused"].clone();
+        if let Some(oracle) = result["oracle"].as_object() {
+            out["mismatches"] = oracle
+                .values()
+                .filter_map(|c| c["differences_total"].as_u64())
+                .sum::<u64>()
+                .into();
+            out["oracle"] = result["oracle"].clone();
+        }
+        // Log lines, traces and raw bytes have no contexts: what arrived is counted as it is.
+        if out.get("delivered_messages").is_none() {
+            let records = sum("logs");
+            if records > 0 {
+                out["delivered_messages"] = records.into();
+            }
+        }
+    } else {
+        return Err(io::Error::other(format!(
+            "{}: the sink printed no result",
+            stdout.display()
+        )));
+    }
+    fs::write(report, out.to_string())
 }
 
 /// Readings of the generator itself, moved from its clock to ours. Its lines carry nanoseconds since its first packet.
@@ -84,13 +168,21 @@ pub fn generator_readings(capture: &Path, first_packet_t: u64) -> Vec<Seen> {
         return Vec::new();
     };
     text.lines()
-        .filter_map(|l| serde_json::from_str::<Line>(l).ok())
-        .map(|l| Seen {
-            t: first_packet_t + l.t,
-            src: "generator",
-            name: l.m,
-            counter: l.k == "counter",
-            v: l.v,
+        .filter_map(|l| serde_json::from_str::<Value>(l).ok())
+        .filter_map(|l| {
+            let name = match l["m"].as_str()? {
+                "messages" => "sent_messages",
+                "packets" => "sent_packets",
+                "bytes" => "sent_bytes",
+                other => other,
+            };
+            Some(Seen {
+                t: first_packet_t + l["t"].as_u64()?,
+                src: "generator",
+                name: name.to_owned(),
+                counter: l["k"] == "counter",
+                v: l["v"].as_f64()?,
+            })
         })
         .collect()
 }

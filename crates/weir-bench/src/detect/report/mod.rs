@@ -14,7 +14,7 @@ use std::io;
 use std::path::Path;
 
 pub use html::html;
-pub use junit::junit;
+pub use junit::{escape, junit};
 pub use markdown::markdown;
 pub use terminal::terminal;
 
@@ -125,6 +125,15 @@ fn mde(row: &Row, c: &Change) -> String {
         show_change(row.goal.unit(), &c.scale, c.mde)
             .trim_start_matches('+')
             .to_owned()
+    }
+}
+
+/// A number with its sign and two digits.
+pub fn signed(v: f64) -> String {
+    if v.abs() >= 100.0 {
+        format!("{v:+.0}")
+    } else {
+        format!("{v:+.2}")
     }
 }
 
