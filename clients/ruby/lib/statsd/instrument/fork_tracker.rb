@@ -20,6 +20,14 @@ module StatsD
           @tracked.keys.each(&:after_fork)
         end
 
+        # Where finalizers do not run at exit, or run while threads are still at work: a last flush, sent
+        # before the handlers that were registered earlier run. What those emit is sent at once.
+        def at_exit
+          tracked = @tracked.keys
+          tracked.grep(Aggregator::Core).each(&:shutdown)
+          tracked.grep(BatchedSink::Dispatcher).each(&:shutdown)
+        end
+
         # In a process that became a daemon: the parent is gone without sending anything, so what is
         # buffered is still ours, but the threads are gone.
         def after_daemon
@@ -43,6 +51,8 @@ module StatsD
       end
 
       Process.singleton_class.prepend(Hook) if Process.respond_to?(:_fork)
+      # CRuby runs finalizers last of all, which catches metrics of every handler.
+      Kernel.at_exit { ForkTracker.at_exit } unless RUBY_ENGINE == "ruby"
     end
   end
 end
