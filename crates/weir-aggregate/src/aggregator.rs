@@ -458,7 +458,7 @@ impl Aggregator {
         self.closed.pop_front();
         self.cursor = Cursor::default();
         if !closed.zeros_only {
-            contexts.expire_filtered(self.now.saturating_sub(self.settings.context_expiry));
+            contexts.expire_loose(self.now.saturating_sub(self.settings.context_expiry));
         }
         if self.closed.is_empty() {
             self.give_back(contexts.compact());

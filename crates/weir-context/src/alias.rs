@@ -1,13 +1,16 @@
 //! The raw-alias cache: from the bytes of a message to its raw context, without looking at its tags.
 //!
-//! An alias is the kind, the name and everything behind value, type and rate, byte for byte. A message that was seen before
+//! An alias is kind, sender, name and everything behind value, type and rate, byte for byte. A message that was seen before
 //! costs one hash over these bytes and one comparison with them, however many tags they hold. Equality is decided by the
 //! comparison alone.
 //!
 //! Aliases are a cache. Any of them may vanish at any time; whoever misses takes the canonical path. They refer to raw
 //! contexts by slot and generation, so one that outlives its context finds nothing.
 
+use weir_protocol::Kind;
+
 use crate::contexts::RawId;
+use crate::origins::OriginId;
 
 /// Longer keys are not cached: they cost more to keep than the canonical path costs to take.
 pub const ALIAS_KEY_BYTES_MAX: usize = 4096;
@@ -26,13 +29,25 @@ const OCCUPIED: u64 = 0b100;
 const AGE_MASK: u64 = 0b011;
 const STATE_MASK: u64 = 0b111;
 
-/// The parts of a message that identify its raw context, as they stand in the packet.
+/// The parts of a message that identify its raw context, as they stand in the packet, and who sent it.
 #[derive(Clone, Copy, Debug)]
 pub struct AliasKey<'a> {
-    pub kind: u8,
+    /// See [`AliasKey::head`].
+    pub head: u32,
     pub name: &'a [u8],
     /// From the `|` behind type and rate to the end of the line. A name cannot contain `|`, so the border is unambiguous.
     pub tail: &'a [u8],
+}
+
+const KIND_BITS: u32 = 3;
+const HEAD_BYTES: usize = 4;
+
+impl AliasKey<'_> {
+    /// Kind and sender as one word: the same bytes from two senders are two aliases.
+    #[inline]
+    pub fn head(kind: Kind, sender: OriginId) -> u32 {
+        (kind as u32) | sender.0 << KIND_BITS
+    }
 }
 
 /// 32 bytes: two slots to a cache line.
@@ -159,7 +174,7 @@ impl AliasTable {
     /// Offers an alias after a miss. The first alias of a raw context is taken at once; further ones, such as other orders
     /// of the same tags, on their second sight. `is_live` tells whether the raw context of an old entry still exists.
     pub fn offer(&mut self, hash: u64, key: &AliasKey<'_>, raw: RawId, is_first: bool) {
-        let key_len = 1 + key.name.len() + key.tail.len();
+        let key_len = HEAD_BYTES + key.name.len() + key.tail.len();
         if key_len > ALIAS_KEY_BYTES_MAX {
             return;
         }
@@ -178,7 +193,7 @@ impl AliasTable {
             return;
         }
         let mut bytes = Vec::with_capacity(key_len);
-        bytes.push(key.kind);
+        bytes.extend_from_slice(&key.head.to_le_bytes());
         bytes.extend_from_slice(key.name);
         bytes.extend_from_slice(key.tail);
         let shard = &mut self.shards[Self::shard_of(hash)];
@@ -348,10 +363,10 @@ impl Shard {
 
 #[inline]
 fn equals(stored: &[u8], key: &AliasKey<'_>) -> bool {
-    let border = 1 + key.name.len();
+    let border = HEAD_BYTES + key.name.len();
     stored.len() == border + key.tail.len()
-        && stored[0] == key.kind
-        && stored[1..border] == *key.name
+        && stored[..HEAD_BYTES] == key.head.to_le_bytes()
+        && stored[HEAD_BYTES..border] == *key.name
         && stored[border..] == *key.tail
 }
 
@@ -393,16 +408,16 @@ mod tests {
                     Step::Offer(key, slot) => {
                         let raw = RawId { slot, generation: *generations.get(&slot).unwrap_or(&0) };
                         let text = [key];
-                        table.offer(hash(key), &AliasKey { kind: 0, name: &text, tail: b"|#t" }, raw, true);
+                        table.offer(hash(key), &AliasKey { head: 0, name: &text, tail: b"|#t" }, raw, true);
                         stored.insert(key, raw);
                     }
                     Step::Get(key) => {
                         let text = [key];
-                        let got = table.get(hash(key), &AliasKey { kind: 0, name: &text, tail: b"|#t" });
+                        let got = table.get(hash(key), &AliasKey { head: 0, name: &text, tail: b"|#t" });
                         if let Some(got) = got {
                             prop_assert_eq!(Some(&got), stored.get(&key));
                         }
-                        let other_kind = AliasKey { kind: 1, name: &text, tail: b"|#t" };
+                        let other_kind = AliasKey { head: 1, name: &text, tail: b"|#t" };
                         prop_assert!(table.get(hash(key), &other_kind).is_none());
                     }
                     Step::Sweep => {
@@ -425,7 +440,7 @@ mod tests {
         table.offer(
             64,
             &AliasKey {
-                kind: 0,
+                head: 0,
                 name: b"ab",
                 tail: b"|#c",
             },
@@ -437,7 +452,7 @@ mod tests {
                 .get(
                     64,
                     &AliasKey {
-                        kind: 0,
+                        head: 0,
                         name: b"ab|#",
                         tail: b"c"
                     }
@@ -449,7 +464,7 @@ mod tests {
                 .get(
                     64,
                     &AliasKey {
-                        kind: 0,
+                        head: 0,
                         name: b"a",
                         tail: b"|#c"
                     }
@@ -461,7 +476,7 @@ mod tests {
                 .get(
                     64,
                     &AliasKey {
-                        kind: 3,
+                        head: 3,
                         name: b"ab",
                         tail: b"|#c"
                     }
@@ -472,7 +487,7 @@ mod tests {
             table.get(
                 64,
                 &AliasKey {
-                    kind: 0,
+                    head: 0,
                     name: b"ab",
                     tail: b"|#c"
                 }
@@ -493,7 +508,7 @@ mod tests {
             table.offer(
                 hash,
                 &AliasKey {
-                    kind: 0,
+                    head: 0,
                     name: name.as_bytes(),
                     tail: b"",
                 },
@@ -510,7 +525,7 @@ mod tests {
                 let name = text(hot);
                 let hash = secret.bytes(name.as_bytes());
                 let key = AliasKey {
-                    kind: 0,
+                    head: 0,
                     name: name.as_bytes(),
                     tail: b"",
                 };

@@ -1,11 +1,14 @@
 use std::sync::Arc;
 
 use hashbrown::HashTable;
-use weir_protocol::{Kind, Metric, OriginFields};
+use weir_protocol::{Kind, Metric};
 
 use crate::alias::{AliasCounts, AliasKey, AliasTable};
 use crate::chunked::Chunked;
 use crate::hash::HashSecret;
+use crate::origins::{
+    KnownTags, OriginCounts, OriginId, OriginKey, OriginQuestion, OriginTags, OriginTicket, Origins,
+};
 use crate::prefetch::prefetch;
 use crate::rules::{Resolved, Rules, keep_last_special, sort_and_dedup};
 use crate::sharded::Sharded;
@@ -57,6 +60,15 @@ pub struct RawId {
     pub(crate) generation: u32,
 }
 
+/// One part in this many of the memory limit is for origins, most of which a sender can make up.
+const ORIGINS_SHARE: usize = 16;
+
+/// A raw context that is none: no alias leads to a slot of this number.
+const NO_RAW: RawId = RawId {
+    slot: NOBODY,
+    generation: 0,
+};
+
 /// Where the samples of a message belong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
@@ -68,6 +80,8 @@ pub enum Lookup {
     Overflow(ContextId),
     /// There is no memory for a new context, and its kind cannot be summed into another series.
     Refused,
+    /// The context is known, but there is no memory to remember the way there.
+    Unremembered(ContextId),
 }
 
 /// What limits the number of contexts.
@@ -162,7 +176,7 @@ struct Context {
     /// Some histogram copies its samples here.
     is_copy: bool,
     /// Head of the list of raw contexts that resolve to this one.
-    first_raw: Option<u32>,
+    first_raw: u32,
     in_use: bool,
 }
 
@@ -170,12 +184,13 @@ struct Context {
 struct RawContext {
     name: StringId,
     tags: TagListId,
-    origin: Option<StringId>,
+    origin: OriginId,
     hash: u64,
     kind: u8,
-    /// Next raw context of the same target.
-    next: Option<u32>,
-    /// Second of the last look-up, for filtered ones only: others live as long as their context.
+    /// Neighbours in the list of raw contexts with the same target; [`NOBODY`] at its ends.
+    next: u32,
+    previous: u32,
+    /// Second of the last look-up, for those without a context only: others live as long as their context.
     last_seen: u32,
 }
 
@@ -183,13 +198,18 @@ struct RawContext {
 #[derive(Clone, Copy, Default)]
 struct Target {
     generation: u32,
-    /// [`FREE`], [`FILTERED`], or a context id plus two.
+    /// [`FREE`], [`FILTERED`], [`STALE`], or a context id plus three.
     to: u32,
 }
 
 const FREE: u32 = 0;
 const FILTERED: u32 = 1;
-const FIRST_ID: u32 = 2;
+/// The tags of its origin have changed: it is resolved again when it is next seen.
+const STALE: u32 = 2;
+const FIRST_ID: u32 = 3;
+
+/// No raw context.
+const NOBODY: u32 = u32::MAX;
 
 /// All contexts of one worker.
 ///
@@ -212,7 +232,13 @@ pub struct Contexts {
     live: Box<[Vec<LiveContext>; PARTITIONS]>,
     live_count: usize,
     overflow_names: usize,
-    filtered: Vec<u32>,
+    /// Raw contexts that lead to no context: filtered ones, and stale ones that were not seen since. An entry may have been
+    /// overtaken by events; expiry looks.
+    loose: Vec<RawId>,
+    origins: Origins,
+    /// Where the sweep for raw contexts of changed origins goes on, and how many it still has to look at.
+    sweep_at: usize,
+    sweep_left: usize,
     scratch: Scratch,
     /// Whether the last call of `resolve` made a new raw context.
     raw_created: bool,
@@ -226,7 +252,6 @@ pub struct Contexts {
 struct Scratch {
     ids: Vec<StringId>,
     resolved: Resolved,
-    origin: String,
 }
 
 impl Contexts {
@@ -249,7 +274,10 @@ impl Contexts {
             live: Box::new(std::array::from_fn(|_| Vec::new())),
             live_count: 0,
             overflow_names: 0,
-            filtered: Vec::new(),
+            loose: Vec::new(),
+            origins: Origins::new(),
+            sweep_at: 0,
+            sweep_left: 0,
             scratch: Scratch::default(),
             counted_bytes: 0,
             created_since_count: 0,
@@ -276,10 +304,10 @@ impl Contexts {
         }
         for of_kind in &mut self.contexts {
             for at in 0..of_kind.len() {
-                of_kind[at].first_raw = None;
+                of_kind[at].first_raw = NOBODY;
             }
         }
-        self.filtered.clear();
+        self.loose.clear();
     }
 
     pub fn secret(&self) -> &HashSecret {
@@ -315,7 +343,7 @@ impl Contexts {
     /// Hash of the bytes that identify a message, for the alias calls below.
     #[inline]
     pub fn alias_hash(&self, key: &AliasKey<'_>) -> u64 {
-        self.secret.pair(key.name, key.tail, u64::from(key.kind))
+        self.secret.pair(key.name, key.tail, u64::from(key.head))
     }
 
     /// First step of a look-up by alias: asks for the memory the second needs.
@@ -351,8 +379,16 @@ impl Contexts {
     }
 
     /// Finds a raw context whose name and tags are all known, from their bytes: the short form of [`Contexts::resolve`] for
-    /// known tags in a new order. `tags` is a tag section without its `#`. `None`: the long form must look.
-    pub fn find(&mut self, kind: Kind, name: &[u8], tags: &[u8], now: u32) -> Option<Lookup> {
+    /// known tags in a new order. `tags` is a tag section without its `#`, and nothing else is said about the origin than
+    /// `sender`. `None`: the long form must look.
+    pub fn find(
+        &mut self,
+        kind: Kind,
+        name: &[u8],
+        tags: &[u8],
+        sender: OriginId,
+        now: u32,
+    ) -> Option<Lookup> {
         let name = self.strings.find(name, &self.secret)?;
         let ids = &mut self.scratch.ids;
         ids.clear();
@@ -369,8 +405,8 @@ impl Contexts {
         ids.sort_unstable();
         ids.dedup();
         let tag_list = self.tag_lists.find(ids, &self.strings, &self.secret)?;
-        let hash = self.raw_hash(kind, name, tag_list, None);
-        let slot = self.find_raw(hash, kind, name, tag_list, None)?;
+        let hash = self.raw_hash(kind, name, tag_list, sender);
+        let slot = self.find_raw(hash, kind, name, tag_list, sender)?;
         self.raw_created = false;
         self.resolve_raw(
             RawId {
@@ -381,8 +417,8 @@ impl Contexts {
         )
     }
 
-    fn raw_hash(&self, kind: Kind, name: StringId, tags: TagListId, origin: Option<StringId>) -> u64 {
-        let origin = origin.map_or(0, |id| self.strings.hash(id));
+    fn raw_hash(&self, kind: Kind, name: StringId, tags: TagListId, origin: OriginId) -> u64 {
+        let origin = self.origins.hash(origin);
         self.secret.words(
             [
                 kind as u64,
@@ -400,7 +436,7 @@ impl Contexts {
         kind: Kind,
         name: StringId,
         tags: TagListId,
-        origin: Option<StringId>,
+        origin: OriginId,
     ) -> Option<u32> {
         let raw = &self.raw;
         let found = self.raw_index.shard(hash).find(hash, |&slot| {
@@ -413,6 +449,9 @@ impl Contexts {
     /// Remembers the bytes of the message that [`Contexts::resolve`] was just called for, so that they lead to `raw` at once
     /// the next time. Only for messages whose tail says nothing else, such as a rate or a timestamp.
     pub fn remember_alias(&mut self, hash: u64, key: &AliasKey<'_>, raw: RawId) {
+        if raw == NO_RAW {
+            return;
+        }
         let is_first = self.raw_created;
         self.aliases.offer(hash, key, raw, is_first);
     }
@@ -440,7 +479,7 @@ impl Contexts {
             return None;
         }
         match target.to {
-            FREE => None,
+            FREE | STALE => None,
             FILTERED => {
                 self.raw[raw.slot as usize].last_seen = now;
                 Some(Lookup::Filtered(raw))
@@ -449,57 +488,208 @@ impl Contexts {
         }
     }
 
-    /// The miss path: finds or makes the context of a metric from its parsed parts. `sender` names who sent it, as far as
-    /// the transport knows; `now` is the second of the agent's clock.
-    pub fn resolve(&mut self, metric: &Metric<'_>, sender: &str, now: u32) -> Lookup {
+    /// The miss path: finds or makes the context of a metric from its parsed parts. `sender` is the origin of the process
+    /// that sent it; `now` is the second of the agent's clock. Tags of an origin that are not known yet count as none until
+    /// they come.
+    pub fn resolve(&mut self, metric: &Metric<'_>, sender: OriginId, now: u32) -> Lookup {
         let mut tags: Vec<&str> = metric.tags.iter().collect();
         keep_last_special(&mut tags);
+        let key = OriginKey::of_message(metric.origin, tags.iter().copied());
+        let origin = self.origins.acquire(&key, sender, &self.secret, now);
+        let known = self.origins.known(origin);
         sort_and_dedup(&mut tags);
-        let has_origin = write_origin(&metric.origin, sender, &mut self.scratch.origin);
 
         let name = self.strings.acquire(metric.name, &self.secret);
         let tag_list = self
             .tag_lists
             .acquire(&tags, &mut self.strings, &self.secret, &mut self.scratch.ids);
-        let origin = has_origin.then(|| self.strings.acquire(&self.scratch.origin, &self.secret));
         let kind = metric.kind;
         let hash = self.raw_hash(kind, name, tag_list, origin);
-        if let Some(slot) = self.find_raw(hash, kind, name, tag_list, origin) {
+        self.raw_created = false;
+        let known_raw = self.find_raw(hash, kind, name, tag_list, origin);
+        if let Some(slot) = known_raw {
             self.release_raw_parts(name, tag_list, origin);
             let raw = RawId {
                 slot,
                 generation: self.targets[slot as usize].generation,
             };
-            self.raw_created = false;
-            return self
-                .resolve_raw(raw, now)
-                .expect("an indexed raw context has a target");
+            if let Some(lookup) = self.resolve_raw(raw, now) {
+                return lookup;
+            }
         }
 
+        tags.extend(known.tags.iter().flat_map(|tags| tags.iter().map(AsRef::as_ref)));
         let mut resolved = std::mem::take(&mut self.scratch.resolved);
         let rules = self.rules.clone();
         let passes = rules.apply(metric.name, kind, &mut tags, &mut resolved);
-        let lookup = if !passes {
-            let slot = self.add_raw(name, tag_list, origin, kind, hash, FILTERED);
-            self.raw[slot.slot as usize].last_seen = now;
-            self.filtered.push(slot.slot);
-            Lookup::Filtered(slot)
+        let room = self.has_room();
+        let created_before = self.created_since_count;
+        let target = if !passes {
+            Ok(None)
         } else {
-            match self.context_for(resolved.name(metric.name), kind, &tags, &resolved, &rules) {
-                Some(id) => {
-                    let slot = self.add_raw(name, tag_list, origin, kind, hash, id.0 + FIRST_ID);
-                    let context = &mut self.contexts[kind as usize][id.0 as usize];
-                    self.raw[slot.slot as usize].next = context.first_raw.replace(slot.slot);
-                    Lookup::Context(id, slot)
+            match self.context_for(resolved.name(metric.name), kind, &tags, &resolved, &rules, room) {
+                Some(id) => Ok(Some(id)),
+                None => Err(self.overflow(resolved.name(metric.name), kind, &resolved, &rules)),
+            }
+        };
+        let lookup = match (target, known_raw) {
+            (Ok(to), Some(slot)) => self.lead(slot, kind, to, now),
+            (Ok(to), None) if room => {
+                let slot = self.add_raw(name, tag_list, origin, kind, hash);
+                // A raw context that leads to a known one takes memory too.
+                self.created_since_count = self.created_since_count.max(created_before + 1);
+                self.lead(slot, kind, to, now)
+            }
+            (Ok(to), None) => {
+                self.release_raw_parts(name, tag_list, origin);
+                match to {
+                    Some(id) => Lookup::Unremembered(id),
+                    None => Lookup::Filtered(NO_RAW),
                 }
-                None => {
+            }
+            (Err(lookup), known_raw) => {
+                if known_raw.is_none() {
                     self.release_raw_parts(name, tag_list, origin);
-                    self.overflow(resolved.name(metric.name), kind, &resolved, &rules)
                 }
+                lookup
             }
         };
         self.scratch.resolved = resolved;
         lookup
+    }
+
+    /// Lets a raw context that leads nowhere lead to a context, or to none because a rule filters it.
+    fn lead(&mut self, slot: u32, kind: Kind, to: Option<ContextId>, now: u32) -> Lookup {
+        let target = &mut self.targets[slot as usize];
+        let raw = RawId {
+            slot,
+            generation: target.generation,
+        };
+        let Some(id) = to else {
+            target.to = FILTERED;
+            self.raw[slot as usize].last_seen = now;
+            self.loose.push(raw);
+            return Lookup::Filtered(raw);
+        };
+        target.to = id.0 + FIRST_ID;
+        let context = &mut self.contexts[kind as usize][id.0 as usize];
+        let next = std::mem::replace(&mut context.first_raw, slot);
+        let entry = &mut self.raw[slot as usize];
+        (entry.next, entry.previous) = (next, NOBODY);
+        if next != NOBODY {
+            self.raw[next as usize].previous = slot;
+        }
+        Lookup::Context(id, raw)
+    }
+
+    /// Takes a raw context that leads to a context out of that context's list.
+    fn unlink(&mut self, slot: u32) {
+        let RawContext {
+            next, previous, kind, ..
+        } = self.raw[slot as usize];
+        if next != NOBODY {
+            self.raw[next as usize].previous = previous;
+        }
+        if previous != NOBODY {
+            self.raw[previous as usize].next = next;
+        } else {
+            let id = (self.targets[slot as usize].to - FIRST_ID) as usize;
+            self.contexts[usize::from(kind)][id].first_raw = next;
+        }
+    }
+
+    /// From now on messages are told apart by their origins, and questions about them have to be answered.
+    pub fn enable_origins(&mut self) {
+        self.origins.enabled = true;
+    }
+
+    /// The origin of a container's processes; the caller holds it until [`Contexts::release_origin`].
+    pub fn hold_sender(&mut self, container: &str, now: u32) -> OriginId {
+        self.origins.acquire_sender(container, &self.secret, now)
+    }
+
+    /// The origin of a message that has no context: an event, a check, a timestamped sample. Held as above.
+    pub fn hold_origin(&mut self, key: &OriginKey<'_>, sender: OriginId, now: u32) -> OriginId {
+        self.origins.acquire(key, sender, &self.secret, now)
+    }
+
+    pub fn release_origin(&mut self, origin: OriginId) {
+        self.origins.release(origin);
+    }
+
+    pub fn origin_tags(&self, origin: OriginId) -> KnownTags {
+        self.origins.known(origin)
+    }
+
+    /// Takes what is known of an origin as all there is, until an answer says otherwise.
+    pub fn settle_origin(&mut self, origin: OriginId) {
+        self.origins.settle(origin);
+    }
+
+    /// What must be found out about origins.
+    pub fn take_origin_questions(&mut self) -> Vec<OriginQuestion> {
+        self.origins.take_questions()
+    }
+
+    pub fn has_origin_questions(&self) -> bool {
+        self.origins.has_questions()
+    }
+
+    pub fn origin_counts(&self) -> OriginCounts {
+        self.origins.counts
+    }
+
+    pub fn origins(&self) -> usize {
+        self.origins.len()
+    }
+
+    /// Takes the answer to a question. Contexts that were resolved with other tags are resolved again as
+    /// [`Contexts::sweep_origins`] finds them and their next message comes; what their state holds by then stays theirs.
+    pub fn answer_origin(&mut self, ticket: OriginTicket, tags: OriginTags, settled: bool) {
+        if self.origins.answer(ticket, tags, settled) {
+            self.sweep_left = self.raw.len();
+        }
+    }
+
+    /// Looks at up to `max` raw contexts for those whose origin has changed. False when none is left to look at.
+    pub fn sweep_origins(&mut self, max: usize, now: u32) -> bool {
+        if self.sweep_left == 0 {
+            return false;
+        }
+        for _ in 0..max.min(self.sweep_left) {
+            if self.sweep_at >= self.raw.len() {
+                self.sweep_at = 0;
+            }
+            let slot = self.sweep_at as u32;
+            self.sweep_at += 1;
+            self.sweep_left -= 1;
+            let to = self.targets[slot as usize].to;
+            if to == FREE || to == STALE || !self.origins.is_dirty(self.raw[slot as usize].origin) {
+                continue;
+            }
+            if to == FILTERED {
+                self.remove_raw(slot);
+                continue;
+            }
+            self.unlink(slot);
+            let target = &mut self.targets[slot as usize];
+            target.to = STALE;
+            let raw = RawId {
+                slot,
+                generation: target.generation,
+            };
+            self.raw[slot as usize].last_seen = now;
+            self.loose.push(raw);
+        }
+        if self.sweep_left == 0 {
+            self.origins.clear_dirty();
+        }
+        self.sweep_left > 0
+    }
+
+    /// Forgets origins that nothing has used for a minute.
+    pub fn expire_origins(&mut self, now: u32) {
+        self.origins.expire(now);
     }
 
     /// Finds or makes a resolved context; `None` when a new one would not fit the limits.
@@ -510,9 +700,9 @@ impl Contexts {
         tags: &[&str],
         resolved: &Resolved,
         rules: &Rules,
+        room: bool,
     ) -> Option<ContextId> {
         let copied_name = rules.copied_name(name, kind);
-        let room = self.has_room();
         let host = resolved.host.as_deref();
         let id = self.find_or_add(name, kind, host, tags, resolved, room)?;
         if let Some(copied) = copied_name
@@ -595,7 +785,7 @@ impl Contexts {
             suffix_mask: resolved.suffix_mask,
             copy_to: None,
             is_copy: false,
-            first_raw: None,
+            first_raw: NOBODY,
             in_use: true,
         };
         let of_kind = &mut self.contexts[kind as usize];
@@ -620,15 +810,7 @@ impl Contexts {
         Some(id)
     }
 
-    fn add_raw(
-        &mut self,
-        name: StringId,
-        tags: TagListId,
-        origin: Option<StringId>,
-        kind: Kind,
-        hash: u64,
-        to: u32,
-    ) -> RawId {
+    fn add_raw(&mut self, name: StringId, tags: TagListId, origin: OriginId, kind: Kind, hash: u64) -> u32 {
         let slot = match self.raw_free.pop() {
             Some(slot) => slot,
             None => {
@@ -643,17 +825,17 @@ impl Contexts {
             origin,
             hash,
             kind: kind as u8,
-            next: None,
+            next: NOBODY,
+            previous: NOBODY,
             last_seen: 0,
         };
-        self.targets[slot as usize].to = to;
-        let generation = self.targets[slot as usize].generation;
+        self.targets[slot as usize].to = STALE;
         let raw = &self.raw;
         self.raw_index
             .shard_mut(hash)
             .insert_unique(hash, slot, |&slot| raw[slot as usize].hash);
         self.raw_created = true;
-        RawId { slot, generation }
+        slot
     }
 
     fn remove_raw(&mut self, slot: u32) {
@@ -681,12 +863,10 @@ impl Contexts {
         self.release_raw_parts(name, tags, origin);
     }
 
-    fn release_raw_parts(&mut self, name: StringId, tags: TagListId, origin: Option<StringId>) {
+    fn release_raw_parts(&mut self, name: StringId, tags: TagListId, origin: OriginId) {
         self.strings.release(name);
         self.tag_lists.release(tags, &mut self.strings);
-        if let Some(origin) = origin {
-            self.strings.release(origin);
-        }
+        self.origins.release(origin);
     }
 
     fn release_context_parts(
@@ -721,7 +901,8 @@ impl Contexts {
         let context = std::mem::take(&mut self.contexts[kind][id.0 as usize]);
         debug_assert!(context.in_use);
         let mut next = context.first_raw;
-        while let Some(slot) = next {
+        while next != NOBODY {
+            let slot = next;
             next = self.raw[slot as usize].next;
             self.remove_raw(slot);
         }
@@ -748,16 +929,20 @@ impl Contexts {
         self.release_context_parts(context.name, context.host, context.jmx_check, context.tags);
     }
 
-    /// Forgets raw contexts of filtered metrics that were last seen before `oldest`.
-    pub fn expire_filtered(&mut self, oldest: u32) {
+    /// Forgets raw contexts that lead to no context and were last seen before `oldest`.
+    pub fn expire_loose(&mut self, oldest: u32) {
         let mut at = 0;
-        while at < self.filtered.len() {
-            let slot = self.filtered[at];
-            if self.raw[slot as usize].last_seen < oldest {
-                self.filtered.swap_remove(at);
-                self.remove_raw(slot);
-            } else {
+        while at < self.loose.len() {
+            let RawId { slot, generation } = self.loose[at];
+            let target = self.targets[slot as usize];
+            let is_loose = target.generation == generation && matches!(target.to, FILTERED | STALE);
+            if is_loose && self.raw[slot as usize].last_seen >= oldest {
                 at += 1;
+                continue;
+            }
+            self.loose.swap_remove(at);
+            if is_loose {
+                self.remove_raw(slot);
             }
         }
     }
@@ -811,6 +996,7 @@ impl Contexts {
         let needed = self.counted_bytes + self.live_count * self.limits.bytes_per_context;
         let left = self.limits.bytes_max.saturating_sub(needed);
         self.aliases.set_bytes_max(left.min(self.limits.alias_bytes_max));
+        self.origins.bytes_max = self.limits.bytes_max / ORIGINS_SHARE;
     }
 
     /// Bytes of everything but the alias cache.
@@ -829,7 +1015,8 @@ impl Contexts {
             + self.free.iter().map(|free| free.capacity() * 4).sum::<usize>()
             + self.index.iter().map(HashTable::allocation_size).sum::<usize>()
             + self.live.iter().map(|live| live.capacity() * 4).sum::<usize>()
-            + self.filtered.capacity() * 4
+            + self.loose.capacity() * size_of::<RawId>()
+            + self.origins.heap_bytes()
     }
 
     /// Live overflow series.
@@ -846,19 +1033,4 @@ impl Contexts {
 #[inline]
 fn partition(hash: u64) -> usize {
     hash as usize % PARTITIONS
-}
-
-/// Writes what identifies the sender as one string; false when nothing does.
-fn write_origin(fields: &OriginFields<'_>, sender: &str, out: &mut String) -> bool {
-    out.clear();
-    if fields.is_empty() && sender.is_empty() {
-        return false;
-    }
-    // `|` cannot occur inside a section, so the joined string is unambiguous.
-    for part in [fields.local, fields.external, fields.cardinality] {
-        out.push_str(part.unwrap_or("-"));
-        out.push('|');
-    }
-    out.push_str(sender);
-    true
 }

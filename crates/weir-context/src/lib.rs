@@ -6,11 +6,13 @@ mod alias;
 mod chunked;
 mod contexts;
 mod hash;
+mod origins;
 mod prefetch;
 mod rules;
 mod sharded;
 mod strings;
 mod tag_lists;
+mod trace;
 
 pub use alias::{ALIAS_KEY_BYTES_MAX, AliasCounts, AliasKey};
 pub use chunked::Chunked;
@@ -18,5 +20,7 @@ pub use contexts::{
     ContextId, ContextRef, Contexts, Limits, LiveContext, Lookup, OVERFLOW_TAG, PARTITIONS, RawId,
 };
 pub use hash::HashSecret;
+pub use origins::{KnownTags, OriginCounts, OriginId, OriginKey, OriginQuestion, OriginTags, OriginTicket};
 pub use prefetch::prefetch;
 pub use rules::{NAMESPACE_EXCEPTIONS, NameFilter, Resolved, RuleSettings, Rules};
+pub use trace::{Recorder, Step, Trace, Untraced};

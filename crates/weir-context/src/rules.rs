@@ -3,6 +3,8 @@
 
 use weir_protocol::{Kind, SpecialTag, special_tag};
 
+use crate::trace::{Trace, Untraced};
+
 /// Name prefixes that the namespace is not put in front of, unless the operator gives a list of their own.
 pub const NAMESPACE_EXCEPTIONS: [&str; 21] = [
     "datadog.agent",
@@ -179,8 +181,27 @@ impl Rules {
         tags: &mut Vec<&'a str>,
         resolved: &mut Resolved,
     ) -> bool {
+        self.apply_traced(raw_name, kind, tags, resolved, &mut Untraced)
+    }
+
+    /// [`Rules::apply`], telling what each stage did. Every stage goes through here, so that what is explained is what is
+    /// done.
+    pub fn apply_traced<'a>(
+        &'a self,
+        raw_name: &str,
+        kind: Kind,
+        tags: &mut Vec<&'a str>,
+        resolved: &mut Resolved,
+        trace: &mut impl Trace,
+    ) -> bool {
         resolved.host = self.take_special_tags(tags, &mut resolved.jmx_check);
-        self.finish_tags(tags);
+        trace.stage(
+            "special_tags",
+            || "tags that are instructions are taken out".into(),
+            raw_name,
+            tags,
+        );
+        self.finish_tags(tags, raw_name, trace);
         resolved.name_changed = !self.namespace.is_empty()
             && !self
                 .namespace_exceptions
@@ -196,14 +217,37 @@ impl Rules {
         } else {
             raw_name
         };
+        let why = || format!("namespace: {:?} is put in front", self.namespace);
+        trace.stage("namespace", why, name, tags);
         resolved.suffix_mask = self.suffix_mask(name, kind);
-        !self.filter.matches(name)
+        let passes = !self.filter.matches(name);
+        if !passes {
+            trace.dropped("metric_filterlist", || {
+                format!("metric_filterlist: it has {name:?}")
+            });
+        }
+        passes
     }
 
     /// Special tags and extra tags for events and checks. Returns the host: `None` for the agent's own.
     pub fn apply_to_tags<'a>(&'a self, tags: &mut Vec<&'a str>) -> Option<String> {
+        self.apply_to_tags_traced(tags, &mut Untraced)
+    }
+
+    /// [`Rules::apply_to_tags`], telling what each stage did.
+    pub fn apply_to_tags_traced<'a>(
+        &'a self,
+        tags: &mut Vec<&'a str>,
+        trace: &mut impl Trace,
+    ) -> Option<String> {
         let host = self.take_special_tags(tags, &mut None);
-        self.finish_tags(tags);
+        trace.stage(
+            "special_tags",
+            || "tags that are instructions are taken out".into(),
+            "",
+            tags,
+        );
+        self.finish_tags(tags, "", trace);
         host
     }
 
@@ -226,14 +270,18 @@ impl Rules {
         host.filter(|host| *host != self.hostname)
     }
 
-    fn finish_tags<'a>(&'a self, tags: &mut Vec<&'a str>) {
+    fn finish_tags<'a>(&'a self, tags: &mut Vec<&'a str>, name: &str, trace: &mut impl Trace) {
         tags.extend(self.extra_tags.iter().map(String::as_str));
+        trace.stage("extra_tags", || "tags, extra_tags".into(), name, tags);
         if let Some(limit) = self.max_tag_bytes {
             for tag in tags.iter_mut() {
                 *tag = &tag[..tag.floor_char_boundary(limit)];
             }
+            let why = || format!("max_tag_length: cut to {limit} bytes");
+            trace.stage("max_tag_length", why, name, tags);
         }
         sort_and_dedup(tags);
+        trace.stage("duplicates", || "each tag counts once".into(), name, tags);
     }
 
     fn suffix_mask(&self, name: &str, kind: Kind) -> u32 {
@@ -318,6 +366,42 @@ mod tests {
         assert_eq!(resolved.host, None);
         rules.apply("n", Kind::Counter, &mut vec!["host:"], &mut resolved);
         assert_eq!(resolved.host.as_deref(), Some(""));
+    }
+
+    #[test]
+    fn a_trace_tells_what_each_stage_did() {
+        let rules = Rules::new(RuleSettings {
+            namespace: "shop".into(),
+            extra_tags: vec!["e:1".into()],
+            filter: NameFilter::new(vec!["shop.n".into()], false),
+            ..Default::default()
+        });
+        let mut tags = vec!["a:1", "host:h", "a:1"];
+        let mut recorder = crate::Recorder::new("n", &tags);
+        let mut resolved = Resolved::default();
+        assert!(!rules.apply_traced("n", Kind::Counter, &mut tags, &mut resolved, &mut recorder));
+        let told: Vec<String> = recorder
+            .steps()
+            .iter()
+            .map(|step| {
+                let dropped = if step.dropped { " dropped" } else { "" };
+                let name = step.renamed_to.as_deref().unwrap_or("-");
+                format!(
+                    "{} {name} +{:?} -{:?}{dropped}",
+                    step.stage, step.added, step.removed
+                )
+            })
+            .collect();
+        assert_eq!(
+            told,
+            [
+                r#"special_tags - +[] -["host:h"]"#,
+                r#"extra_tags - +["e:1"] -[]"#,
+                r#"duplicates - +[] -["a:1"]"#,
+                "namespace shop.n +[] -[]",
+                "metric_filterlist - +[] -[] dropped",
+            ]
+        );
     }
 
     #[test]

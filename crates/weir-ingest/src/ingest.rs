@@ -1,13 +1,17 @@
 use weir_aggregate::{Aggregator, AggregatorSettings, Batch, CheckRecord, EventRecord, TimestampedSample};
 use weir_context::{
-    AliasKey, ContextId, Contexts, HashSecret, Limits, Lookup, RawId, Resolved, Rules, prefetch,
+    AliasKey, ContextId, Contexts, HashSecret, Limits, Lookup, OriginId, OriginKey, OriginTags, RawId,
+    Resolved, Rules, prefetch,
 };
 use weir_protocol::{
-    ErrorClass, Event, FastMetric, Kind, Message, Metric, ParseOptions, Scan, ServiceCheck, Values,
+    ErrorClass, Event, FastMetric, Kind, Message, Metric, ParseOptions, Scan, ServiceCheck, Tags, Values,
     parse_fast, parse_line, unescape_newlines,
 };
 
 use crate::counts::{IngestCounts, SampleDrop};
+use crate::origin::{OriginAnswer, OriginStats, ProcessQuestions};
+use crate::parking::{Awaited, Parked, Parking, WAIT_NS};
+use crate::senders::{Sender, Senders};
 
 /// What one worker needs to know besides its sockets.
 #[derive(Clone, Debug)]
@@ -78,9 +82,9 @@ struct Tally {
 }
 
 #[inline]
-fn alias_key<'a>(line: &'a [u8], fast: &FastMetric) -> AliasKey<'a> {
+fn alias_key<'a>(line: &'a [u8], fast: &FastMetric, sender: OriginId) -> AliasKey<'a> {
     AliasKey {
-        kind: fast.kind as u8,
+        head: AliasKey::head(fast.kind, sender),
         name: &line[..fast.name_end as usize],
         tail: &line[fast.tail as usize..],
     }
@@ -114,6 +118,12 @@ pub struct Ingest {
     /// Whether an example is wanted; the owner rations them.
     want_example: bool,
     now: i64,
+    /// The origin of the process that sent the packet at hand.
+    sender: OriginId,
+    senders: Senders,
+    parking: Parking,
+    /// Whether a message may wait for its origin's tags: somebody is there to give them, and it has not waited yet.
+    may_wait: bool,
 }
 
 impl Ingest {
@@ -134,12 +144,26 @@ impl Ingest {
             bad_input: None,
             want_example: true,
             now,
+            sender: OriginId::NONE,
+            senders: Senders::new(),
+            parking: Parking::default(),
+            may_wait: false,
             settings,
         }
     }
 
+    /// From now on senders and origins are told apart; whoever calls this answers the questions that come of it.
+    pub fn enable_origins(&mut self) {
+        self.contexts.enable_origins();
+        self.may_wait = true;
+    }
+
     pub fn contexts(&self) -> &Contexts {
         &self.contexts
+    }
+
+    pub fn contexts_mut(&mut self) -> &mut Contexts {
+        &mut self.contexts
     }
 
     pub fn aggregator(&self) -> &Aggregator {
@@ -170,6 +194,10 @@ impl Ingest {
     /// Takes the time in Unix seconds. Returns false when a bucket ought to close and the one before is not handed over.
     #[must_use]
     pub fn advance(&mut self, now: i64) -> bool {
+        if !self.parking.is_empty() && now >= self.aggregator.open_bucket_end() {
+            // They came in time for this bucket.
+            self.feed_parked(0, true);
+        }
         self.now = self.now.max(now);
         self.aggregator.advance(now)
     }
@@ -177,6 +205,7 @@ impl Ingest {
     /// Closes the open bucket before its time, for shutdown.
     #[must_use]
     pub fn close_now(&mut self) -> bool {
+        self.feed_parked(0, true);
         self.aggregator.close_now()
     }
 
@@ -194,16 +223,190 @@ impl Ingest {
         self.outbox.pop_front().or_else(|| self.passing.take())
     }
 
+    /// Takes one packet of the process `pid`, as the kernel says; 0 is a process it cannot name.
+    pub fn packet_from(&mut self, packet: Received<'_>, pid: i32) {
+        self.sender = OriginId::NONE;
+        if pid > 0 && self.may_wait {
+            match self.senders.find(pid) {
+                Sender::Known(origin) => self.sender = origin,
+                Sender::Pending if self.parking.has_room(packet.bytes.len()) => {
+                    let counts = &mut self.counts[packet.listener];
+                    counts.packets += 1;
+                    counts.bytes += packet.bytes.len() as u64;
+                    self.park(&packet, packet.bytes, Awaited::Process(pid));
+                    return;
+                }
+                Sender::Pending => {}
+            }
+        }
+        self.packet(packet);
+        self.sender = OriginId::NONE;
+    }
+
+    #[cold]
+    fn park(&mut self, packet: &Received<'_>, bytes: &[u8], awaited: Awaited) {
+        self.parking.push(Parked {
+            awaited,
+            bytes: bytes.into(),
+            listener: packet.listener,
+            truncated: packet.truncated && matches!(awaited, Awaited::Process(_)),
+            received: packet.received,
+        });
+    }
+
+    /// When [`Ingest::feed_parked`] has something to do at the latest, in monotonic nanoseconds.
+    pub fn parked_deadline(&self) -> Option<u64> {
+        self.parking.deadline()
+    }
+
+    /// Goes on with packets and messages whose origin is known by now, and with those that have waited long enough; with
+    /// `all` nothing waits any longer.
+    pub fn feed_parked(&mut self, monotonic: u64, all: bool) {
+        if self.parking.is_empty() {
+            return;
+        }
+        for parked in self.parking.take() {
+            let is_late = all || monotonic >= parked.received + WAIT_NS;
+            let packet = Received {
+                bytes: &parked.bytes,
+                listener: parked.listener,
+                truncated: parked.truncated,
+                received: parked.received,
+            };
+            match parked.awaited {
+                Awaited::Process(pid) => {
+                    let mut sender = self.senders.find(pid);
+                    if sender == Sender::Pending && is_late {
+                        self.senders.give_up(pid);
+                        self.parking.counts.gave_up += 1;
+                        sender = Sender::Known(OriginId::NONE);
+                    }
+                    let Sender::Known(origin) = sender else {
+                        self.parking.put_back(parked);
+                        continue;
+                    };
+                    self.sender = origin;
+                    self.may_wait = !is_late;
+                    self.lines(packet);
+                }
+                Awaited::Tags { origin, sender } => {
+                    if !self.contexts.origin_tags(origin).settled {
+                        if !is_late {
+                            self.parking.put_back(parked);
+                            continue;
+                        }
+                        self.contexts.settle_origin(origin);
+                        self.parking.counts.gave_up += 1;
+                    }
+                    self.sender = sender;
+                    self.line(&packet, packet.bytes, true);
+                    self.contexts.release_origin(origin);
+                }
+            }
+        }
+        self.may_wait = true;
+        self.sender = OriginId::NONE;
+    }
+
+    /// Takes what was found out about a process or an origin.
+    pub fn answer(&mut self, answer: OriginAnswer) {
+        match answer {
+            OriginAnswer::Process { pid, container } => {
+                let now = self.aggregator.now();
+                let container = container.as_deref().unwrap_or_default();
+                let origin = self.contexts.hold_sender(container, now);
+                let before = self.senders.set(pid, origin);
+                self.contexts.release_origin(before);
+            }
+            OriginAnswer::Tags {
+                ticket,
+                tags,
+                settled,
+            } => self.contexts.answer_origin(ticket, tags, settled),
+        }
+    }
+
+    pub fn take_process_questions(&mut self) -> ProcessQuestions {
+        let (new, again) = self.senders.take_questions();
+        ProcessQuestions { new, again }
+    }
+
+    pub fn has_origin_questions(&self) -> bool {
+        self.senders.has_questions() || self.contexts.has_origin_questions()
+    }
+
+    /// Once a second: processes and origins that nothing has come from for a while are forgotten.
+    pub fn tick_origins(&mut self) {
+        let contexts = &mut self.contexts;
+        self.senders.tick(|origin| contexts.release_origin(origin));
+        let now = self.aggregator.now();
+        if now.is_multiple_of(10) {
+            self.contexts.expire_origins(now);
+        }
+    }
+
+    pub fn origin_stats(&self) -> OriginStats {
+        OriginStats {
+            origins: self.contexts.origin_counts(),
+            origins_live: self.contexts.origins() as u64,
+            processes: self.senders.counts,
+            processes_live: self.senders.len() as u64,
+            parking: self.parking.counts,
+            parked_now: self.parking.len() as u64,
+            parked_bytes: self.parking.heap_bytes() as u64,
+        }
+    }
+
+    /// The tags of the origin of a message that has no context of its own.
+    fn origin_tags(&mut self, key: &OriginKey<'_>) -> Option<OriginTags> {
+        let now = self.aggregator.now();
+        let origin = self.contexts.hold_origin(key, self.sender, now);
+        let known = self.contexts.origin_tags(origin);
+        self.contexts.release_origin(origin);
+        known.tags
+    }
+
+    /// Lets a message wait if its origin's tags are on their way. True when it waits.
+    fn waits_for_tags(&mut self, packet: &Received<'_>, line: &[u8], message: &Message<'_>) -> bool {
+        let key = match message {
+            Message::Metric(metric) => OriginKey::of_message(metric.origin, metric.tags.iter()),
+            Message::Event(event) => OriginKey::of_message(event.origin, event.tags.iter()),
+            Message::Check(check) => OriginKey::of_message(check.origin, check.tags.iter()),
+        };
+        if key.is_sender_only() && self.contexts.origin_tags(self.sender).settled {
+            return false;
+        }
+        let now = self.aggregator.now();
+        let origin = self.contexts.hold_origin(&key, self.sender, now);
+        let settled = self.contexts.origin_tags(origin).settled;
+        if !settled && self.parking.has_room(line.len()) {
+            let sender = self.sender;
+            self.park(packet, line, Awaited::Tags { origin, sender });
+            return true;
+        }
+        if !settled {
+            // Whoever sends more than fits while its tags are looked up gets them with a later message.
+            self.contexts.settle_origin(origin);
+        }
+        self.contexts.release_origin(origin);
+        false
+    }
+
     /// Takes one packet.
     ///
     /// The simple version is: parse each line, look its context up, add its values. This one does so for groups of lines
     /// at a time, in steps that each ask for the memory the next one needs, and takes a short cut for metrics whose bytes
     /// were seen before; whatever does not fit the short cut takes the simple way, in its turn.
     pub fn packet(&mut self, packet: Received<'_>) {
-        let options = self.settings.listeners[packet.listener];
         let counts = &mut self.counts[packet.listener];
         counts.packets += 1;
         counts.bytes += packet.bytes.len() as u64;
+        self.lines(packet);
+    }
+
+    /// The lines of a packet that has been counted.
+    fn lines(&mut self, packet: Received<'_>) {
+        let options = self.settings.listeners[packet.listener];
         let mut group = std::mem::take(&mut self.group);
         let mut values = std::mem::take(&mut self.values);
         self.scan.scan(packet.bytes);
@@ -230,7 +433,7 @@ impl Ingest {
             let mut hash = 0;
             match &fast {
                 Some(fast) => {
-                    hash = self.contexts.alias_hash(&alias_key(line, fast));
+                    hash = self.contexts.alias_hash(&alias_key(line, fast, self.sender));
                     if ahead {
                         self.contexts.prefetch_alias(hash);
                     }
@@ -285,7 +488,7 @@ impl Ingest {
                 self.line(packet, line, pending.terminated);
                 continue;
             };
-            let key = alias_key(line, fast);
+            let key = alias_key(line, fast, self.sender);
             let numbers = &values[pending.first_value as usize..][..fast.count as usize];
             match self.contexts.resolve_alias(pending.hash, &key, now) {
                 Some(Lookup::Context(id, _)) if self.add_fast(fast, line, id, numbers, packet.received) => {
@@ -370,7 +573,7 @@ impl Ingest {
             && let Some(tags) = only_tags(key.tail)
             && let Some(Lookup::Context(id, raw)) =
                 self.contexts
-                    .find(fast.kind, key.name, tags, self.aggregator.now())
+                    .find(fast.kind, key.name, tags, self.sender, self.aggregator.now())
             && self.add_fast(fast, line, id, numbers, packet.received)
         {
             let counts = &mut self.counts[packet.listener];
@@ -410,6 +613,14 @@ impl Ingest {
         } else {
             parse_line(line, &options)
         };
+        if self.may_wait
+            && let Ok(message) = &parsed
+            && self.waits_for_tags(packet, line, message)
+        {
+            // It is counted when it goes on.
+            self.counts[packet.listener].messages -= 1;
+            return None;
+        }
         match parsed {
             Ok(Message::Metric(metric)) => return self.metric(&metric, packet),
             Ok(Message::Event(event)) => self.event(&event, packet.listener),
@@ -453,12 +664,17 @@ impl Ingest {
             self.timestamped(metric, packet.listener);
             return None;
         }
-        match self.contexts.resolve(metric, "", self.aggregator.now()) {
+        match self.contexts.resolve(metric, self.sender, self.aggregator.now()) {
             Lookup::Context(id, raw) => {
                 let samples = self.aggregate(metric, id, packet.received);
                 self.counts[packet.listener].samples += samples;
                 self.counts[packet.listener].samples_aggregated += samples;
                 return Some(raw);
+            }
+            Lookup::Unremembered(id) => {
+                let samples = self.aggregate(metric, id, packet.received);
+                self.counts[packet.listener].samples += samples;
+                self.counts[packet.listener].samples_aggregated += samples;
             }
             Lookup::Overflow(id) => {
                 let samples = self.aggregate(metric, id, packet.received);
@@ -546,7 +762,8 @@ impl Ingest {
             return;
         };
         let timestamp = metric.timestamp.expect("the caller looked");
-        let mut tags: Vec<&str> = metric.tags.iter().collect();
+        let origin_tags = self.origin_tags(&OriginKey::of_message(metric.origin, metric.tags.iter()));
+        let mut tags = with_origin(metric.tags, &origin_tags);
         let rules = self.contexts.rules();
         if !rules.apply(metric.name, metric.kind, &mut tags, &mut self.resolved) {
             self.drop_samples(metric, listener, SampleDrop::Filtered);
@@ -585,7 +802,8 @@ impl Ingest {
             self.counts[listener].events_dropped += 1;
             return;
         }
-        let mut tags: Vec<&str> = event.tags.iter().collect();
+        let origin_tags = self.origin_tags(&OriginKey::of_message(event.origin, event.tags.iter()));
+        let mut tags = with_origin(event.tags, &origin_tags);
         let tag_host = self.contexts.rules().apply_to_tags(&mut tags);
         let record = EventRecord {
             title: unescape_newlines(event.title).into_owned(),
@@ -617,7 +835,8 @@ impl Ingest {
             self.counts[listener].checks_dropped += 1;
             return;
         }
-        let mut tags: Vec<&str> = check.tags.iter().collect();
+        let origin_tags = self.origin_tags(&OriginKey::of_message(check.origin, check.tags.iter()));
+        let mut tags = with_origin(check.tags, &origin_tags);
         let tag_host = self.contexts.rules().apply_to_tags(&mut tags);
         let record = CheckRecord {
             name: check.name.to_string(),
@@ -639,6 +858,12 @@ impl Ingest {
             .push(record);
         self.cut_passing();
     }
+}
+
+/// The tags of a message and those of its origin.
+fn with_origin<'a>(tags: Tags<'a>, origin: &'a Option<OriginTags>) -> Vec<&'a str> {
+    let origin = origin.iter().flat_map(|tags| tags.iter().map(AsRef::as_ref));
+    tags.iter().chain(origin).collect()
 }
 
 /// The batch that collects what passes without aggregation.

@@ -4,8 +4,14 @@
 
 mod counts;
 mod ingest;
+mod origin;
+mod parking;
+mod senders;
 mod worker;
 
 pub use counts::{IngestCounts, SampleDrop};
 pub use ingest::{BadInput, Ingest, IngestSettings, Received};
+pub use origin::{Asked, OriginAnswer, OriginLink, OriginStats, Question};
+pub use parking::ParkingCounts;
+pub use senders::SenderCounts;
 pub use worker::{Command, EndSettings, ListenerSnapshot, Report, WorkerHandle, WorkerSnapshot, spawn};

@@ -10,6 +10,7 @@ use weir_listener::{BoundSocket, EventLoop, ListenerCounters, ListenerId, LoopCo
 
 use crate::counts::IngestCounts;
 use crate::ingest::{BadInput, Ingest, IngestSettings, Received};
+use crate::origin::{OriginAnswer, OriginLink, OriginStats};
 
 /// Slots of the receive ring; each is touched only as far as a packet used it.
 const RING_SLOTS: usize = 64;
@@ -26,6 +27,9 @@ const CROSS_CHECK_TICKS: u64 = 60;
 
 /// Examples of bad input are kept at most this often.
 const EXAMPLE_INTERVAL_NS: u64 = 10_000_000_000;
+
+/// How long the end waits for what is to be found out about the last senders.
+const END_WAIT_NS: u64 = 250_000_000;
 
 /// What a worker tells the control plane.
 #[derive(Debug)]
@@ -62,6 +66,7 @@ pub struct WorkerSnapshot {
     pub clock_ahead_ms: i64,
     /// Longest time between two receive turns while packets were waiting or a flush was running, nanoseconds.
     pub longest_gap_ns: u64,
+    pub origin: OriginStats,
 }
 
 #[derive(Clone, Debug)]
@@ -75,6 +80,8 @@ pub struct ListenerSnapshot {
 pub enum Command {
     /// New rules; contexts and open buckets stay.
     Rules(Box<Rules>),
+    /// What was found out about senders.
+    Origins(Vec<OriginAnswer>),
 }
 
 /// The control plane's end of a running worker.
@@ -111,13 +118,15 @@ pub struct EndSettings {
     pub flush_open_bucket: bool,
 }
 
-/// Starts one worker thread with its sockets. The number of a socket is its index in `settings.listeners`.
+/// Starts one worker thread with its sockets. The number of a socket is its index in `settings.listeners`. With `origins`
+/// senders are told apart.
 pub fn spawn(
     settings: IngestSettings,
     sockets: Vec<(BoundSocket, ListenerId)>,
     partial_budget: usize,
     end: EndSettings,
     reports: SyncSender<Report>,
+    origins: Option<OriginLink>,
 ) -> io::Result<WorkerHandle> {
     let mut event_loop = EventLoop::new(RING_SLOTS)?;
     event_loop.set_partial_budget(partial_budget);
@@ -131,8 +140,14 @@ pub fn spawn(
     let (worker_stop, worker_id) = (stop.clone(), settings.worker);
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         let (wall_ms, monotonic) = (wall_ms(), Monotonic::now().0);
+        let mut ingest = Ingest::new(settings, wall_ms.div_euclid(1000));
+        if origins.is_some() {
+            ingest.enable_origins();
+        }
         let worker = Worker {
-            ingest: Ingest::new(settings, wall_ms.div_euclid(1000)),
+            ingest,
+            origins,
+            origins_busy: false,
             event_loop,
             clock: AgentClock::new(wall_ms, monotonic),
             worker: worker_id,
@@ -163,6 +178,9 @@ pub fn spawn(
 /// One OS thread. It waits for nothing but its sockets until it ends.
 struct Worker {
     ingest: Ingest,
+    origins: Option<OriginLink>,
+    /// Contexts of changed origins are being looked for.
+    origins_busy: bool,
     event_loop: EventLoop,
     clock: AgentClock,
     worker: u16,
@@ -201,17 +219,23 @@ impl Worker {
             self.longest_gap_ns = self.longest_gap_ns.max(before - since);
         }
         let ingest = &mut self.ingest;
+        let by_sender = self.origins.is_some();
         let turn = self
             .event_loop
             .turn(Some(timeout), &mut |batch: weir_listener::Batch<'_>| {
                 let (listener, received) = (usize::from(batch.listener().0), batch.received().0);
                 for packet in batch.iter() {
-                    ingest.packet(Received {
+                    let taken = Received {
                         bytes: packet.bytes,
                         listener,
                         truncated: packet.truncated,
                         received,
-                    });
+                    };
+                    if by_sender {
+                        ingest.packet_from(taken, packet.origin.map_or(0, |sender| sender.pid));
+                    } else {
+                        ingest.packet(taken);
+                    }
                 }
             });
         let after = Monotonic::now().0;
@@ -229,14 +253,18 @@ impl Worker {
 
     /// Until the open bucket ends or the next tick, whichever is first; not at all while a flush has work left.
     fn timeout(&self) -> Duration {
-        if self.ingest.is_draining() && self.waiting.is_none() {
+        if self.origins_busy || (self.ingest.is_draining() && self.waiting.is_none()) {
             return Duration::ZERO;
         }
         if self.waiting.is_some() {
             return Duration::from_millis(1);
         }
         let bucket_ms = self.ingest.aggregator().open_bucket_end() * 1000 - self.now_ms;
-        let tick_ns = self.next_tick_ns.saturating_sub(Monotonic::now().0);
+        let mut next_ns = self.next_tick_ns;
+        if let Some(deadline) = self.ingest.parked_deadline() {
+            next_ns = next_ns.min(deadline);
+        }
+        let tick_ns = next_ns.saturating_sub(Monotonic::now().0);
         Duration::from_millis(bucket_ms.max(0) as u64)
             .min(Duration::from_nanos(tick_ns))
             .min(TICK)
@@ -255,11 +283,34 @@ impl Worker {
             self.next_tick_ns = monotonic + TICK.as_nanos() as u64;
             self.tick(monotonic);
         }
+        self.commands(monotonic);
+    }
+
+    fn commands(&mut self, monotonic: u64) {
         while let Ok(command) = self.inbox.try_recv() {
-            match command {
-                Command::Rules(rules) => self.ingest.set_rules(*rules),
-            }
+            self.command(command);
         }
+        if let Some(origins) = &mut self.origins {
+            let deadline = self.ingest.parked_deadline();
+            if deadline.is_some_and(|deadline| monotonic >= deadline) {
+                self.ingest.feed_parked(monotonic, false);
+            }
+            self.origins_busy = origins.turn(&mut self.ingest);
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        match command {
+            Command::Rules(rules) => self.ingest.set_rules(*rules),
+            Command::Origins(answers) => self.answers(answers),
+        }
+    }
+
+    fn answers(&mut self, answers: Vec<OriginAnswer>) {
+        for answer in answers {
+            self.ingest.answer(answer);
+        }
+        self.ingest.feed_parked(Monotonic::now().0, false);
     }
 
     /// The next slice of a flush, without waiting.
@@ -316,6 +367,7 @@ impl Worker {
             self.ingest.want_example();
         }
         let _ = self.event_loop.refresh_drops();
+        self.ingest.tick_origins();
         self.ticks += 1;
         if self.ticks.is_multiple_of(CROSS_CHECK_TICKS) {
             self.cross_check_drops();
@@ -366,6 +418,7 @@ impl Worker {
             drop_disagreements: self.drop_disagreements,
             clock_ahead_ms: self.clock.ahead_ms(wall_ms()),
             longest_gap_ns: self.longest_gap_ns,
+            origin: self.ingest.origin_stats(),
         }
     }
 
@@ -380,6 +433,18 @@ impl Worker {
                 self.hand_over_all();
             }
             self.hand_over();
+            self.commands(Monotonic::now().0);
+        }
+        // Whoever sent at last is still being looked up.
+        let patience = Monotonic::now().0 + END_WAIT_NS;
+        while let Some(deadline) = self.ingest.parked_deadline() {
+            let now = Monotonic::now().0;
+            let left = deadline.min(patience).saturating_sub(now);
+            match self.inbox.recv_timeout(Duration::from_nanos(left)) {
+                Ok(command) if left > 0 => self.command(command),
+                _ => self.ingest.feed_parked(0, true),
+            }
+            self.commands(Monotonic::now().0);
         }
         self.hand_over_all();
         if self.end.flush_open_bucket && self.ingest.close_now() {

@@ -394,7 +394,7 @@ impl Agent {
             let end = EndSettings {
                 flush_open_bucket: config.aggregation.flush_open_buckets,
             };
-            let handle = weir_ingest::spawn(settings, sockets, share / 16, end, reports.clone())
+            let handle = weir_ingest::spawn(settings, sockets, share / 16, end, reports.clone(), None)
                 .map_err(|error| Failure::runtime(format!("ingest worker {worker}: {error}")))?;
             workers.push(handle);
         }

@@ -1,0 +1,507 @@
+//! Who sent a message, as far as contexts are concerned: a small number beside the bytes of the message, and the tags that
+//! this origin brings. Finding those tags out is somebody else's work; this table asks questions and takes answers.
+
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+use weir_protocol::{OriginFields, SpecialTag, special_tag};
+
+use crate::hash::HashSecret;
+
+/// Distinct origins that a table holds. Beyond them a message counts as its sender's alone, and is counted.
+const ORIGINS_MAX: usize = 65_536;
+
+/// Seconds for which an origin that nothing uses is kept, with its answer.
+const IDLE_SECONDS: u32 = 60;
+
+/// Longer origins are not looked up: no real one comes near, and each would be kept.
+const TEXT_BYTES_MAX: usize = 1024;
+
+/// An origin, as long as something uses it. Zero is no origin at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OriginId(pub(crate) u32);
+
+impl OriginId {
+    pub const NONE: OriginId = OriginId(0);
+
+    pub fn is_none(self) -> bool {
+        self == OriginId::NONE
+    }
+}
+
+/// An origin across threads: an answer that comes when its origin has gone and another has its number finds nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct OriginTicket {
+    id: OriginId,
+    generation: u32,
+}
+
+/// The tags of one origin, shared by everybody who asked.
+pub type OriginTags = Arc<[Box<str>]>;
+
+/// Everything that a message and its socket say about who sent it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OriginKey<'a> {
+    /// Container of the sending process, as the kernel led to it. Empty: not known.
+    pub sender: &'a str,
+    pub fields: OriginFields<'a>,
+    /// Of the tag `dd.internal.entity_id`.
+    pub entity_id: Option<&'a str>,
+    /// Of the tag `dd.internal.card`.
+    pub tag_cardinality: Option<&'a str>,
+}
+
+impl<'a> OriginKey<'a> {
+    /// What a message says by itself. Of special tags the last of a sort counts.
+    pub fn of_message(fields: OriginFields<'a>, tags: impl Iterator<Item = &'a str>) -> Self {
+        let mut key = OriginKey {
+            fields,
+            ..OriginKey::default()
+        };
+        for tag in tags {
+            match special_tag(tag) {
+                Some(SpecialTag::EntityId(id)) => key.entity_id = Some(id),
+                Some(SpecialTag::Cardinality(cardinality)) => key.tag_cardinality = Some(cardinality),
+                _ => {}
+            }
+        }
+        key
+    }
+
+    /// Whether the message itself says nothing.
+    pub fn is_sender_only(&self) -> bool {
+        self.fields.is_empty() && self.entity_id.is_none() && self.tag_cardinality.is_none()
+    }
+
+    /// As one text, from which [`OriginKey::from_text`] makes it again. `|` occurs in none of the parts.
+    pub fn write(&self, out: &mut String) {
+        out.clear();
+        let fields = &self.fields;
+        for part in [
+            fields.local,
+            fields.external,
+            fields.cardinality,
+            self.entity_id,
+            self.tag_cardinality,
+        ] {
+            if let Some(text) = part {
+                out.push('=');
+                out.push_str(text);
+            }
+            out.push('|');
+        }
+        out.push_str(self.sender);
+    }
+
+    pub fn from_text(text: &'a str) -> Self {
+        let mut parts = text.split('|');
+        let mut part = || parts.next().and_then(|part| part.strip_prefix('='));
+        let (local, external, cardinality) = (part(), part(), part());
+        let (entity_id, tag_cardinality) = (part(), part());
+        OriginKey {
+            sender: parts.next().unwrap_or_default(),
+            fields: OriginFields {
+                local,
+                external,
+                cardinality,
+            },
+            entity_id,
+            tag_cardinality,
+        }
+    }
+}
+
+/// What a table wants to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OriginQuestion {
+    /// Which tags does this origin bring, now and whenever that changes?
+    Tags { ticket: OriginTicket, key: Box<str> },
+    /// No answer is wanted any more.
+    Forget { ticket: OriginTicket },
+}
+
+#[derive(Default)]
+struct Origin {
+    text: Box<str>,
+    hash: u64,
+    tags: Option<OriginTags>,
+    /// The answer is final for now: nobody is being asked.
+    settled: bool,
+    /// The sender's own origin, which this one uses: aliases name senders by number, so the number must not go to another
+    /// sender while some raw context can still be reached with it.
+    sender: OriginId,
+    /// Raw contexts of this origin, and whoever holds it besides.
+    uses: u32,
+    /// The last second in which it was taken up.
+    last_used: u32,
+    generation: u32,
+    /// Its tags have changed and raw contexts still lead to what was made with the old ones.
+    dirty: bool,
+}
+
+/// What became of origins; numbers only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OriginCounts {
+    pub asked: u64,
+    pub answered: u64,
+    /// Answers that differed from what was known, so that contexts were resolved again.
+    pub changed: u64,
+    /// Origins that found the table full, or were too long: their messages count as their sender's.
+    pub refused: u64,
+}
+
+/// What is known of an origin's tags.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownTags {
+    pub tags: Option<OriginTags>,
+    /// False while an answer is on its way that may say more.
+    pub settled: bool,
+}
+
+pub(crate) struct Origins {
+    index: HashTable<u32>,
+    entries: Vec<Origin>,
+    free: Vec<u32>,
+    questions: Vec<OriginQuestion>,
+    text_bytes: usize,
+    any_dirty: bool,
+    /// Off, nobody answers questions and there is no origin but none.
+    pub enabled: bool,
+    /// What the table may take; beyond, a new origin is refused.
+    pub bytes_max: usize,
+    pub counts: OriginCounts,
+    scratch: String,
+}
+
+impl Origins {
+    pub fn new() -> Self {
+        Origins {
+            index: HashTable::new(),
+            // Number zero is no origin.
+            entries: vec![Origin::default()],
+            free: Vec::new(),
+            questions: Vec::new(),
+            text_bytes: 0,
+            any_dirty: false,
+            enabled: false,
+            bytes_max: usize::MAX,
+            counts: OriginCounts::default(),
+            scratch: String::new(),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Finds or adds the origin of a message and takes one use of it. `sender` is the origin of its socket's peer.
+    pub fn acquire(
+        &mut self,
+        key: &OriginKey<'_>,
+        sender: OriginId,
+        secret: &HashSecret,
+        now: u32,
+    ) -> OriginId {
+        if key.is_sender_only() || !self.enabled {
+            self.hold(sender, now);
+            return sender;
+        }
+        let mut text = std::mem::take(&mut self.scratch);
+        let sender_text = OriginKey::from_text(&self.entries[sender.0 as usize].text).sender;
+        OriginKey {
+            sender: sender_text,
+            ..*key
+        }
+        .write(&mut text);
+        let id = self.acquire_text(&text, sender, secret, now).unwrap_or_else(|| {
+            self.hold(sender, now);
+            sender
+        });
+        self.scratch = text;
+        id
+    }
+
+    /// The origin of a container, of which messages may say more. Takes one use.
+    pub fn acquire_sender(&mut self, container: &str, secret: &HashSecret, now: u32) -> OriginId {
+        if container.is_empty() || !self.enabled {
+            return OriginId::NONE;
+        }
+        let mut text = std::mem::take(&mut self.scratch);
+        let key = OriginKey {
+            sender: container,
+            ..OriginKey::default()
+        };
+        key.write(&mut text);
+        let id = self.acquire_text(&text, OriginId::NONE, secret, now);
+        self.scratch = text;
+        id.unwrap_or_default()
+    }
+
+    fn acquire_text(
+        &mut self,
+        text: &str,
+        sender: OriginId,
+        secret: &HashSecret,
+        now: u32,
+    ) -> Option<OriginId> {
+        let hash = secret.bytes(text.as_bytes());
+        let entries = &self.entries;
+        let found = self.index.find(hash, |&id| *entries[id as usize].text == *text);
+        if let Some(&id) = found {
+            self.hold(OriginId(id), now);
+            return Some(OriginId(id));
+        }
+        if self.index.len() >= ORIGINS_MAX
+            || text.len() > TEXT_BYTES_MAX
+            || self.heap_bytes() >= self.bytes_max
+        {
+            self.counts.refused += 1;
+            return None;
+        }
+        self.hold(sender, now);
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(Origin::default());
+            self.entries.len() as u32 - 1
+        });
+        let entry = &mut self.entries[id as usize];
+        *entry = Origin {
+            text: text.into(),
+            hash,
+            sender,
+            uses: 1,
+            last_used: now,
+            generation: entry.generation,
+            ..Origin::default()
+        };
+        self.text_bytes += text.len();
+        let ticket = OriginTicket {
+            id: OriginId(id),
+            generation: entry.generation,
+        };
+        let entries = &self.entries;
+        self.index
+            .insert_unique(hash, id, |&id| entries[id as usize].hash);
+        self.counts.asked += 1;
+        self.questions.push(OriginQuestion::Tags {
+            ticket,
+            key: text.into(),
+        });
+        Some(OriginId(id))
+    }
+
+    /// Takes one more use.
+    #[inline]
+    pub fn hold(&mut self, id: OriginId, now: u32) {
+        if !id.is_none() {
+            let entry = &mut self.entries[id.0 as usize];
+            entry.uses += 1;
+            entry.last_used = now;
+        }
+    }
+
+    /// Gives one use back. The origin stays for a while in case it comes again.
+    #[inline]
+    pub fn release(&mut self, id: OriginId) {
+        if !id.is_none() {
+            self.entries[id.0 as usize].uses -= 1;
+        }
+    }
+
+    pub fn hash(&self, id: OriginId) -> u64 {
+        self.entries[id.0 as usize].hash
+    }
+
+    pub fn known(&self, id: OriginId) -> KnownTags {
+        if id.is_none() {
+            return KnownTags {
+                tags: None,
+                settled: true,
+            };
+        }
+        let entry = &self.entries[id.0 as usize];
+        KnownTags {
+            tags: entry.tags.clone(),
+            settled: entry.settled,
+        }
+    }
+
+    /// Takes an answer. True when it changed tags that contexts may have been made with.
+    pub fn answer(&mut self, ticket: OriginTicket, tags: OriginTags, settled: bool) -> bool {
+        let Some(entry) = self.entries.get_mut(ticket.id.0 as usize) else {
+            return false;
+        };
+        if entry.generation != ticket.generation || entry.text.is_empty() {
+            return false;
+        }
+        self.counts.answered += 1;
+        entry.settled = settled;
+        let changed = entry.tags.as_deref().unwrap_or_default() != &*tags;
+        entry.tags = Some(tags);
+        if changed {
+            self.counts.changed += 1;
+            entry.dirty = entry.uses > 0;
+            self.any_dirty |= entry.dirty;
+        }
+        changed && entry.dirty
+    }
+
+    pub fn settle(&mut self, id: OriginId) {
+        self.entries[id.0 as usize].settled = true;
+    }
+
+    pub fn is_dirty(&self, id: OriginId) -> bool {
+        self.entries[id.0 as usize].dirty
+    }
+
+    /// Every raw context has been looked at since the last change.
+    pub fn clear_dirty(&mut self) {
+        if std::mem::take(&mut self.any_dirty) {
+            for entry in &mut self.entries {
+                entry.dirty = false;
+            }
+        }
+    }
+
+    /// Forgets origins that nothing has used for a while.
+    pub fn expire(&mut self, now: u32) {
+        for id in 1..self.entries.len() {
+            let entry = &mut self.entries[id];
+            if entry.uses > 0 || entry.text.is_empty() || now.saturating_sub(entry.last_used) < IDLE_SECONDS {
+                continue;
+            }
+            let ticket = OriginTicket {
+                id: OriginId(id as u32),
+                generation: entry.generation,
+            };
+            self.text_bytes -= entry.text.len();
+            let (hash, sender) = (entry.hash, entry.sender);
+            *entry = Origin {
+                generation: entry.generation.wrapping_add(1),
+                ..Origin::default()
+            };
+            self.release(sender);
+            if let Ok(found) = self.index.find_entry(hash, |&other| other == id as u32) {
+                found.remove();
+            }
+            self.free.push(id as u32);
+            self.questions.push(OriginQuestion::Forget { ticket });
+        }
+        if self.index.capacity() > 64 && self.index.len() < self.index.capacity() / 4 {
+            let entries = &self.entries;
+            self.index
+                .shrink_to(self.index.len() * 2, |&id| entries[id as usize].hash);
+        }
+    }
+
+    /// What there is to ask since the last call.
+    pub fn take_questions(&mut self) -> Vec<OriginQuestion> {
+        std::mem::take(&mut self.questions)
+    }
+
+    pub fn has_questions(&self) -> bool {
+        !self.questions.is_empty()
+    }
+
+    /// Bytes held; tags are shared with whoever answers and counted there.
+    pub fn heap_bytes(&self) -> usize {
+        self.text_bytes
+            + self.len() * 8
+            + self.entries.capacity() * size_of::<Origin>()
+            + self.free.capacity() * 4
+            + self.index.allocation_size()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn enabled() -> Origins {
+        let mut origins = Origins::new();
+        origins.enabled = true;
+        origins
+    }
+
+    fn secret() -> HashSecret {
+        HashSecret::from_random(1, 2)
+    }
+
+    #[test]
+    fn a_key_survives_its_text() {
+        let keys = [
+            OriginKey::default(),
+            OriginKey {
+                sender: "abc",
+                ..OriginKey::default()
+            },
+            OriginKey {
+                sender: "abc",
+                fields: OriginFields {
+                    local: Some(""),
+                    external: Some("cn-a,pu-b"),
+                    cardinality: None,
+                },
+                entity_id: Some("=x"),
+                tag_cardinality: Some("none"),
+            },
+        ];
+        let mut text = String::new();
+        for key in keys {
+            key.write(&mut text);
+            assert_eq!(OriginKey::from_text(&text), key, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_answer_to_a_forgotten_origin_finds_nothing() {
+        let (mut origins, secret) = (enabled(), secret());
+        let first = origins.acquire_sender("a", &secret, 0);
+        let [OriginQuestion::Tags { ticket, .. }] = origins.take_questions()[..] else {
+            panic!("one question");
+        };
+        origins.release(first);
+        origins.expire(IDLE_SECONDS);
+        assert_eq!(origins.take_questions(), [OriginQuestion::Forget { ticket }]);
+        let second = origins.acquire_sender("b", &secret, IDLE_SECONDS);
+        assert_eq!(first, second, "the number is used again");
+        assert!(!origins.answer(ticket, Arc::from([Box::from("of:a")]), true));
+        assert_eq!(origins.known(second).tags, None);
+    }
+
+    #[test]
+    fn a_senders_number_stays_while_its_messages_origins_do() {
+        let (mut origins, secret) = (enabled(), secret());
+        let sender = origins.acquire_sender("a", &secret, 0);
+        let key = OriginKey {
+            entity_id: Some("pod"),
+            ..OriginKey::default()
+        };
+        let of_message = origins.acquire(&key, sender, &secret, 0);
+        origins.release(sender);
+        origins.expire(10 * IDLE_SECONDS);
+        assert_eq!(origins.acquire_sender("a", &secret, 10 * IDLE_SECONDS), sender);
+        origins.release(sender);
+        origins.release(of_message);
+        origins.expire(20 * IDLE_SECONDS);
+        origins.expire(21 * IDLE_SECONDS);
+        assert_eq!(origins.len(), 0);
+    }
+
+    #[test]
+    fn a_full_table_falls_back_to_the_sender() {
+        let (mut origins, secret) = (enabled(), secret());
+        let sender = origins.acquire_sender("a", &secret, 0);
+        let long = "x".repeat(TEXT_BYTES_MAX);
+        let fields = OriginFields {
+            local: Some(&long),
+            ..OriginFields::default()
+        };
+        let key = OriginKey {
+            fields,
+            ..OriginKey::default()
+        };
+        assert_eq!(origins.acquire(&key, sender, &secret, 0), sender);
+        assert_eq!(origins.counts.refused, 1);
+        assert_eq!(origins.len(), 1);
+    }
+}

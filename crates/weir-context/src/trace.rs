@@ -1,0 +1,104 @@
+//! What each stage of the rules did to one message, for `weir explain`. Ordinary resolution passes [`Untraced`], which the
+//! compiler removes.
+
+/// Told after each stage what stands now. A stage that did nothing may be told of all the same.
+pub trait Trace {
+    /// `why` says which setting or rule it was; it is only called by those who keep it.
+    fn stage(&mut self, stage: &'static str, why: impl FnOnce() -> String, name: &str, tags: &[&str]);
+
+    /// The message is dropped by this stage.
+    fn dropped(&mut self, stage: &'static str, why: impl FnOnce() -> String);
+}
+
+/// Nobody looks.
+pub struct Untraced;
+
+impl Trace for Untraced {
+    #[inline(always)]
+    fn stage(&mut self, _: &'static str, _: impl FnOnce() -> String, _: &str, _: &[&str]) {}
+
+    #[inline(always)]
+    fn dropped(&mut self, _: &'static str, _: impl FnOnce() -> String) {}
+}
+
+/// One stage that changed something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// As in `special_tags` or `namespace`.
+    pub stage: &'static str,
+    pub why: String,
+    /// The name from here on, where it changed.
+    pub renamed_to: Option<String>,
+    pub added: Vec<String>,
+    pub removed: Vec<String>,
+    pub dropped: bool,
+}
+
+/// Keeps the stages that changed something, by comparing what stood before and after each.
+#[derive(Debug, Default)]
+pub struct Recorder {
+    name: String,
+    tags: Vec<String>,
+    steps: Vec<Step>,
+}
+
+impl Recorder {
+    /// Starts from what a message says.
+    pub fn new(name: &str, tags: &[&str]) -> Self {
+        Recorder {
+            name: name.to_owned(),
+            tags: tags.iter().map(ToString::to_string).collect(),
+            steps: Vec::new(),
+        }
+    }
+
+    pub fn steps(self) -> Vec<Step> {
+        self.steps
+    }
+}
+
+/// What `all` has that `of` has not, each occurrence for itself.
+fn missing<'a>(all: impl Iterator<Item = &'a str>, of: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut left: Vec<&str> = of.collect();
+    let mut found = Vec::new();
+    for text in all {
+        match left.iter().position(|other| *other == text) {
+            Some(at) => drop(left.swap_remove(at)),
+            None => found.push(text.to_owned()),
+        }
+    }
+    found
+}
+
+impl Trace for Recorder {
+    fn stage(&mut self, stage: &'static str, why: impl FnOnce() -> String, name: &str, tags: &[&str]) {
+        let before = || self.tags.iter().map(String::as_str);
+        let added = missing(tags.iter().copied(), before());
+        let removed = missing(before(), tags.iter().copied());
+        let renamed_to = (name != self.name).then(|| name.to_owned());
+        if added.is_empty() && removed.is_empty() && renamed_to.is_none() {
+            return;
+        }
+        self.name = name.to_owned();
+        self.tags = tags.iter().map(ToString::to_string).collect();
+        self.steps.push(Step {
+            stage,
+            why: why(),
+            renamed_to,
+            added,
+            removed,
+            dropped: false,
+        });
+    }
+
+    fn dropped(&mut self, stage: &'static str, why: impl FnOnce() -> String) {
+        self.steps.push(Step {
+            stage,
+            why: why(),
+            renamed_to: None,
+            added: Vec::new(),
+            removed: Vec::new(),
+            dropped: true,
+        });
+    }
+}

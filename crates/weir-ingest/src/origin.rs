@@ -1,0 +1,120 @@
+//! What a worker asks about senders and origins, and what it is told. It never waits for an answer.
+
+use std::sync::mpsc::{SyncSender, TrySendError};
+
+use weir_context::{OriginCounts, OriginQuestion, OriginTags, OriginTicket};
+
+use crate::ingest::Ingest;
+use crate::parking::ParkingCounts;
+use crate::senders::SenderCounts;
+
+/// Raw contexts looked at between two receive turns for those whose origin has changed.
+const SWEEP_CONTEXTS: usize = 4096;
+
+/// A worker's question, to be answered with an [`OriginAnswer`] by way of [`crate::Command::Origins`].
+#[derive(Debug)]
+pub struct Asked {
+    pub worker: u16,
+    pub question: Question,
+}
+
+#[derive(Debug)]
+pub enum Question {
+    /// Which containers do these processes belong to? Every one is answered.
+    Processes(Vec<i32>),
+    /// Are these still the processes they were? Only a change is answered.
+    Recheck(Vec<i32>),
+    Origins(Vec<OriginQuestion>),
+}
+
+#[derive(Clone, Debug)]
+pub enum OriginAnswer {
+    Process {
+        pid: i32,
+        /// `None`: no container that anybody knows of.
+        container: Option<Box<str>>,
+    },
+    Tags {
+        ticket: OriginTicket,
+        tags: OriginTags,
+        /// False while somebody is being asked who may know more.
+        settled: bool,
+    },
+}
+
+/// New processes, and those to look at again.
+#[derive(Debug, Default)]
+pub struct ProcessQuestions {
+    pub new: Vec<i32>,
+    pub again: Vec<i32>,
+}
+
+/// What a worker knows about its senders.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OriginStats {
+    pub origins: OriginCounts,
+    pub origins_live: u64,
+    pub processes: SenderCounts,
+    pub processes_live: u64,
+    pub parking: ParkingCounts,
+    pub parked_now: u64,
+    pub parked_bytes: u64,
+}
+
+/// A worker's end of the conversation.
+pub struct OriginLink {
+    worker: u16,
+    questions: SyncSender<Asked>,
+    /// What found the channel full, in order.
+    unsent: std::collections::VecDeque<Question>,
+    full: u64,
+}
+
+impl OriginLink {
+    pub fn new(worker: u16, questions: SyncSender<Asked>) -> Self {
+        OriginLink {
+            worker,
+            questions,
+            unsent: Default::default(),
+            full: 0,
+        }
+    }
+
+    /// After each receive turn. True when there is more to do soon.
+    pub(crate) fn turn(&mut self, ingest: &mut Ingest) -> bool {
+        if ingest.has_origin_questions() || !self.unsent.is_empty() {
+            self.ask(ingest);
+        }
+        let now = ingest.aggregator().now();
+        ingest.contexts_mut().sweep_origins(SWEEP_CONTEXTS, now)
+    }
+
+    #[cold]
+    fn ask(&mut self, ingest: &mut Ingest) {
+        let ProcessQuestions { new, again } = ingest.take_process_questions();
+        let origins = ingest.contexts_mut().take_origin_questions();
+        if !new.is_empty() {
+            self.unsent.push_back(Question::Processes(new));
+        }
+        // Nothing is lost with one of these: the next comes in two seconds.
+        if !again.is_empty() && self.unsent.is_empty() {
+            self.unsent.push_back(Question::Recheck(again));
+        }
+        if !origins.is_empty() {
+            self.unsent.push_back(Question::Origins(origins));
+        }
+        while let Some(question) = self.unsent.pop_front() {
+            let worker = self.worker;
+            match self.questions.try_send(Asked { worker, question }) {
+                Ok(()) => {}
+                Err(TrySendError::Full(asked)) => {
+                    self.full += 1;
+                    self.unsent.push_front(asked.question);
+                    return;
+                }
+                // The process is ending.
+                Err(TrySendError::Disconnected(_)) => return,
+            }
+        }
+    }
+}

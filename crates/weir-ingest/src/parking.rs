@@ -1,0 +1,95 @@
+//! Packets and messages that wait for a moment until their origin is known, so that the first message of a container, or the
+//! only one of a short-lived process, is tagged as well. Waiting is bounded in time and memory; what cannot wait goes on with
+//! what is known.
+
+use std::collections::VecDeque;
+
+use weir_context::OriginId;
+
+/// What may wait at a time, with an estimate for the bookkeeping of each.
+const BYTES_MAX: usize = 1024 * 1024;
+const OVERHEAD: usize = 96;
+
+/// How long something waits at most.
+pub const WAIT_NS: u64 = 1_000_000_000;
+
+/// What something waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaited {
+    /// A whole packet, for the process that sent it.
+    Process(i32),
+    /// One line, for the tags of its origin, which is held and itself holds that of its sender.
+    Tags { origin: OriginId, sender: OriginId },
+}
+
+#[derive(Debug)]
+pub struct Parked {
+    pub awaited: Awaited,
+    pub bytes: Box<[u8]>,
+    pub listener: usize,
+    pub truncated: bool,
+    pub received: u64,
+}
+
+/// What became of it; numbers only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ParkingCounts {
+    pub parked: u64,
+    /// Waited until the time was up, or the bucket.
+    pub gave_up: u64,
+    /// Found no room and went on at once.
+    pub no_room: u64,
+}
+
+#[derive(Default)]
+pub struct Parking {
+    waiting: VecDeque<Parked>,
+    bytes: usize,
+    pub counts: ParkingCounts,
+}
+
+impl Parking {
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub fn heap_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether so many bytes more may wait; counts those that may not.
+    pub fn has_room(&mut self, bytes: usize) -> bool {
+        let room = self.bytes + bytes + OVERHEAD <= BYTES_MAX;
+        self.counts.no_room += u64::from(!room);
+        room
+    }
+
+    pub fn push(&mut self, parked: Parked) {
+        self.bytes += parked.bytes.len() + OVERHEAD;
+        self.counts.parked += 1;
+        self.waiting.push_back(parked);
+    }
+
+    /// When the one that has waited longest has waited enough, in monotonic nanoseconds.
+    pub fn deadline(&self) -> Option<u64> {
+        // What is parked again goes to the end with the time of its arrival, so the first is not always the oldest; it is
+        // never more than one wait younger.
+        self.waiting.front().map(|parked| parked.received + WAIT_NS)
+    }
+
+    /// Takes out everything, to be tried or parked again in the same order.
+    pub fn take(&mut self) -> VecDeque<Parked> {
+        self.bytes = 0;
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// Puts back what still waits; it was counted before.
+    pub fn put_back(&mut self, parked: Parked) {
+        self.bytes += parked.bytes.len() + OVERHEAD;
+        self.waiting.push_back(parked);
+    }
+}

@@ -1,0 +1,211 @@
+//! Which origin a process on a Unix socket has, by its process id. A packet of a known process costs a comparison with the
+//! one before, or a look-up; everything that needs the system is asked of another thread.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use weir_context::OriginId;
+
+/// Processes that one worker tells apart. Packets of further ones have no sender, and are counted.
+const PROCESSES_MAX: usize = 16_384;
+
+/// Ticks without a packet after which a process is forgotten.
+const IDLE_TICKS: u8 = 60;
+
+/// Ticks after which a process that is sending is looked at again: its number may belong to another one by now.
+const RECHECK_TICKS: u64 = 2;
+
+/// Process ids are the kernel's to choose, so one multiplication is enough to spread them.
+#[derive(Default)]
+struct PidHasher(u64);
+
+impl Hasher for PidHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        }
+    }
+
+    fn write_i32(&mut self, pid: i32) {
+        let product = u128::from(pid as u64) * 0x9e37_79b9_7f4a_7c15;
+        self.0 = product as u64 ^ (product >> 64) as u64;
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Process {
+    /// `None` until somebody has looked.
+    origin: Option<OriginId>,
+    seen: bool,
+    idle_ticks: u8,
+}
+
+/// What is known of a packet's sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    Known(OriginId),
+    /// It is being looked up.
+    Pending,
+}
+
+/// What became of processes; numbers only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SenderCounts {
+    pub asked: u64,
+    /// Packets of processes for which the table had no place.
+    pub packets_untracked: u64,
+}
+
+pub struct Senders {
+    processes: HashMap<i32, Process, BuildHasherDefault<PidHasher>>,
+    /// The sender of the last packet; pid 0 is nobody.
+    last: (i32, OriginId),
+    new: Vec<i32>,
+    recheck: Vec<i32>,
+    ticks: u64,
+    pub counts: SenderCounts,
+}
+
+impl Senders {
+    pub fn new() -> Self {
+        Senders {
+            processes: HashMap::default(),
+            last: (0, OriginId::NONE),
+            new: Vec::new(),
+            recheck: Vec::new(),
+            ticks: 0,
+            counts: SenderCounts::default(),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.processes.len()
+    }
+
+    #[inline]
+    pub fn find(&mut self, pid: i32) -> Sender {
+        if pid == self.last.0 {
+            return Sender::Known(self.last.1);
+        }
+        self.look_up(pid)
+    }
+
+    fn look_up(&mut self, pid: i32) -> Sender {
+        let Some(process) = self.processes.get_mut(&pid) else {
+            if self.processes.len() >= PROCESSES_MAX {
+                self.counts.packets_untracked += 1;
+                return Sender::Known(OriginId::NONE);
+            }
+            let process = Process {
+                origin: None,
+                seen: true,
+                idle_ticks: 0,
+            };
+            self.processes.insert(pid, process);
+            self.new.push(pid);
+            self.counts.asked += 1;
+            return Sender::Pending;
+        };
+        process.seen = true;
+        match process.origin {
+            Some(origin) => {
+                self.last = (pid, origin);
+                Sender::Known(origin)
+            }
+            None => Sender::Pending,
+        }
+    }
+
+    /// Takes what was found out about a process. Returns the origin it had before, which the caller held.
+    pub fn set(&mut self, pid: i32, origin: OriginId) -> OriginId {
+        self.last = (0, OriginId::NONE);
+        match self.processes.get_mut(&pid) {
+            Some(process) => process.origin.replace(origin).unwrap_or_default(),
+            // Forgotten in the meantime.
+            None => origin,
+        }
+    }
+
+    /// Whoever waits for this process waits no longer: until somebody has looked, it has no origin.
+    pub fn give_up(&mut self, pid: i32) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.origin.get_or_insert_default();
+        }
+    }
+
+    /// The processes to look up, and those to look at again.
+    pub fn take_questions(&mut self) -> (Vec<i32>, Vec<i32>) {
+        (std::mem::take(&mut self.new), std::mem::take(&mut self.recheck))
+    }
+
+    pub fn has_questions(&self) -> bool {
+        !self.new.is_empty() || !self.recheck.is_empty()
+    }
+
+    /// Once a second. Calls `forget` with the origin of each process that has been quiet.
+    pub fn tick(&mut self, mut forget: impl FnMut(OriginId)) {
+        self.ticks += 1;
+        if !self.ticks.is_multiple_of(RECHECK_TICKS) {
+            return;
+        }
+        self.last = (0, OriginId::NONE);
+        let recheck = &mut self.recheck;
+        recheck.clear();
+        self.processes.retain(|&pid, process| {
+            if std::mem::take(&mut process.seen) {
+                process.idle_ticks = 0;
+                if process.origin.is_some() {
+                    recheck.push(pid);
+                }
+                return true;
+            }
+            process.idle_ticks += RECHECK_TICKS as u8;
+            let stays = process.idle_ticks < IDLE_TICKS;
+            if !stays {
+                forget(process.origin.unwrap_or_default());
+            }
+            stays
+        });
+        if self.processes.capacity() > 256 && self.processes.len() < self.processes.capacity() / 4 {
+            self.processes.shrink_to(self.processes.len() * 2);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_asked_for_once_and_looked_at_again_while_it_sends() {
+        let mut senders = Senders::new();
+        assert_eq!(senders.find(7), Sender::Pending);
+        assert_eq!(senders.find(7), Sender::Pending);
+        assert_eq!(senders.take_questions(), (vec![7], vec![]));
+        assert_eq!(senders.set(7, OriginId::NONE), OriginId::NONE);
+        assert_eq!(senders.find(7), Sender::Known(OriginId::NONE));
+        for _ in 0..RECHECK_TICKS {
+            senders.tick(|_| {});
+        }
+        assert_eq!(senders.take_questions(), (vec![], vec![7]));
+        for _ in 0..=u64::from(IDLE_TICKS) {
+            senders.tick(|_| {});
+        }
+        assert_eq!(senders.len(), 0);
+        assert_eq!(senders.find(7), Sender::Pending, "asked for anew");
+    }
+
+    #[test]
+    fn a_full_table_counts_what_it_cannot_tell_apart() {
+        let mut senders = Senders::new();
+        for pid in 1..=PROCESSES_MAX as i32 {
+            senders.find(pid);
+        }
+        assert_eq!(senders.find(1 << 20), Sender::Known(OriginId::NONE));
+        assert_eq!(senders.counts.packets_untracked, 1);
+    }
+}
