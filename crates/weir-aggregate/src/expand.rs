@@ -102,6 +102,13 @@ impl Expansion {
         self.aggregates.iter().map(|(_, suffix)| suffix.as_str())
     }
 
+    /// The bits of all suffixes.
+    pub fn suffixes_mask(&self) -> u32 {
+        u32::MAX
+            .checked_shr(32 - self.aggregates.len() as u32)
+            .unwrap_or(0)
+    }
+
     pub fn weights(&self) -> Weights {
         self.weights
     }

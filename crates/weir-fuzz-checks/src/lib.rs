@@ -3,10 +3,13 @@
 //!
 //! Every function panics when its promise is broken, and takes any input.
 
-use weir_aggregate::{AggregatorSettings, Expansion};
+use std::sync::Arc;
+
+use weir_aggregate::{AggregatorSettings, Batch, Expansion};
 use weir_context::{HashSecret, Limits, Rules};
 use weir_ingest::{Ingest, IngestCounts, IngestSettings, Received};
-use weir_output::json_lines;
+use weir_output::delivery::{Encode, Encoded, Items};
+use weir_output::json_lines::LinesEncoder;
 use weir_protocol::{
     Message, ParseOptions, encode_check, encode_event, encode_metric, parse_line, parse_packet,
 };
@@ -96,16 +99,29 @@ fn run(bytes: &[u8], alias_bytes_max: usize) -> (IngestCounts, Vec<String>) {
     }
     assert!(ingest.counts()[0].balance(), "{:?}", ingest.counts()[0]);
     assert!(ingest.advance(now + 10));
-    let mut text = Vec::new();
-    let expansion = Expansion::default();
+    let mut encoder = LinesEncoder::new(Arc::new(Expansion::default()), 1 << 20);
+    let counter = encoder.counter();
+    let mut out = Encoded::default();
+    let mut announced = Items::default();
+    let mut encode = |batch: &Batch| {
+        announced += counter(batch);
+        encoder.encode(batch, &mut out);
+    };
     while ingest.is_draining() {
         if let Some(batch) = ingest.drain(usize::MAX) {
-            json_lines::write_batch(&batch, &expansion, &mut text);
+            encode(&batch);
         }
     }
     while let Some(batch) = ingest.take_passed_on() {
-        json_lines::write_batch(&batch, &expansion, &mut text);
+        encode(&batch);
     }
+    let encoded: Items = out
+        .payloads
+        .iter()
+        .map(|draft| Items::of(draft.class, u64::from(draft.count)))
+        .sum();
+    assert_eq!(announced, encoded);
+    let text: Vec<u8> = out.payloads.into_iter().flat_map(|draft| draft.body).collect();
     let mut lines: Vec<String> = String::from_utf8(text)
         .expect("JSON is text")
         .lines()

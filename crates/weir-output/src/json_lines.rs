@@ -8,26 +8,117 @@
 //! ```
 
 use std::io::Write;
+use std::sync::Arc;
 
 use serde_json::{Map, Value as Json, json};
 use weir_aggregate::{Batch, CheckRecord, EventRecord, Expansion, PointType, Series, Value};
 use weir_sketch::Sketch;
 
-/// Appends all points, events and checks of a batch; returns their number.
-pub fn write_batch(batch: &Batch, expansion: &Expansion, out: &mut Vec<u8>) -> u64 {
-    let mut written = 0;
-    for series in batch.series() {
-        written += write_series(&series, expansion, out);
-    }
-    for event in &batch.events {
-        write_object("event", event_object(event, &batch.hostname), out);
-    }
-    for check in &batch.checks {
-        write_object("check", check_object(check, &batch.hostname), out);
-    }
-    written + (batch.events.len() + batch.checks.len()) as u64
+use crate::delivery::{Class, Counter, Draft, Encode, Encoded, Items};
+
+/// Batches into lines, cut into payloads of whole lines.
+pub struct LinesEncoder {
+    expansion: Arc<Expansion>,
+    payload_bytes: usize,
 }
 
+impl LinesEncoder {
+    /// A payload has at most `payload_bytes`, unless one line alone has more.
+    pub fn new(expansion: Arc<Expansion>, payload_bytes: usize) -> Self {
+        Self {
+            expansion,
+            payload_bytes,
+        }
+    }
+}
+
+impl Encode for LinesEncoder {
+    fn counter(&self) -> Counter {
+        let suffixes = self.expansion.suffixes_mask();
+        let lines = move |series: Series<'_>| match series.value() {
+            Value::Histogram(_) => u64::from((series.suffix_mask() & suffixes).count_ones()),
+            _ => 1,
+        };
+        Box::new(move |batch| Items {
+            points: batch.series().map(lines).sum(),
+            events: batch.events.len() as u64,
+            checks: batch.checks.len() as u64,
+        })
+    }
+
+    fn encode(&mut self, batch: &Batch, out: &mut Encoded) {
+        let mut lines = Lines::new(Class::Points, self.payload_bytes);
+        for series in batch.series() {
+            lines.add(out, |text| write_series(&series, &self.expansion, text));
+        }
+        lines.finish(out);
+        let mut lines = Lines::new(Class::Events, self.payload_bytes);
+        for event in &batch.events {
+            lines.add(out, |text| {
+                write_object("event", event_object(event, &batch.hostname), text)
+            });
+        }
+        lines.finish(out);
+        let mut lines = Lines::new(Class::Checks, self.payload_bytes);
+        for check in &batch.checks {
+            lines.add(out, |text| {
+                write_object("check", check_object(check, &batch.hostname), text)
+            });
+        }
+        lines.finish(out);
+    }
+
+    /// Nothing stays open: whoever reads along sees an event when it comes, not at the end of a bucket.
+    fn finish(&mut self, _: &mut Encoded) {}
+
+    fn open(&self) -> Items {
+        Items::default()
+    }
+}
+
+/// Collects lines of one class into payloads.
+struct Lines {
+    class: Class,
+    payload_bytes: usize,
+    text: Vec<u8>,
+    count: u32,
+}
+
+impl Lines {
+    fn new(class: Class, payload_bytes: usize) -> Self {
+        Self {
+            class,
+            payload_bytes,
+            text: Vec::new(),
+            count: 0,
+        }
+    }
+
+    /// Adds the lines that `write` appends and counts.
+    fn add(&mut self, out: &mut Encoded, write: impl FnOnce(&mut Vec<u8>) -> u64) {
+        let before = self.text.len();
+        let lines = write(&mut self.text) as u32;
+        if self.text.len() > self.payload_bytes && before > 0 {
+            let rest = self.text.split_off(before);
+            self.finish(out);
+            self.text = rest;
+        }
+        self.count += lines;
+    }
+
+    fn finish(&mut self, out: &mut Encoded) {
+        if self.count > 0 {
+            out.payloads.push(Draft {
+                route: 0,
+                class: self.class,
+                count: std::mem::take(&mut self.count),
+                body: std::mem::take(&mut self.text),
+            });
+        }
+    }
+}
+
+/// Appends the lines of one series and returns their number.
 fn write_series(series: &Series<'_>, expansion: &Expansion, out: &mut Vec<u8>) -> u64 {
     let interval = series.interval();
     match series.value() {
@@ -135,9 +226,10 @@ fn write_text(text: &str, out: &mut Vec<u8>) {
     let _ = serde_json::to_writer(out, text);
 }
 
-fn write_object(name: &str, object: Json, out: &mut Vec<u8>) {
+fn write_object(name: &str, object: Json, out: &mut Vec<u8>) -> u64 {
     let _ = serde_json::to_writer(&mut *out, &json!({ name: object }));
     out.push(b'\n');
+    1
 }
 
 fn event_object(event: &EventRecord, hostname: &str) -> Json {

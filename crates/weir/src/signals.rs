@@ -42,16 +42,18 @@ impl Signals {
     }
 
     /// The next request to stop; requests to reload are served meanwhile. `apply` gets a configuration that is
-    /// valid and differs from the one before.
+    /// valid and differs from the one before; `reopen` is called at every request, whatever the configuration says.
     pub async fn until_stop(
         &mut self,
         reloader: &mut Reloader,
         mut apply: impl FnMut(&Loaded, &[Change]),
+        mut reopen: impl FnMut(),
     ) -> &'static str {
         loop {
             match self.next().await {
                 Request::Stop(name) => return name,
                 Request::Reload => {
+                    reopen();
                     if let Some(changes) = reloader.reload_and_log() {
                         apply(reloader.current(), &changes);
                     }

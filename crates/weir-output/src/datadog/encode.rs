@@ -124,9 +124,8 @@ impl DatadogEncoder {
             }
             SeriesFormat::V1 => assembler(Kind::SeriesV1, Class::Points, b"{\"series\":[", b",", b"]}"),
         };
-        let suffixes = expansion.suffixes().count() as u32;
         Self {
-            suffixes: u32::MAX.checked_shr(32 - suffixes).unwrap_or(0),
+            suffixes: expansion.suffixes_mask(),
             expansion,
             format: settings.series_format,
             device_resource: settings.device_resource,

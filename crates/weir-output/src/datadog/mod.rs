@@ -18,7 +18,7 @@ use crate::delivery::{
     BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport,
 };
 use crate::http::{self, Answer};
-use crate::settings::{DatadogSettings, Secret};
+use crate::settings::{DatadogSettings, Secret, Start};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const KEY: HeaderName = HeaderName::from_static("dd-api-key");
@@ -77,6 +77,17 @@ pub fn start(
         surroundings,
     );
     started.map_err(|error| error.to_string())
+}
+
+impl Start for DatadogSettings {
+    fn start(
+        &self,
+        name: &str,
+        expansion: &Arc<Expansion>,
+        surroundings: &Surroundings,
+    ) -> Result<Delivery, String> {
+        start(name, self, expansion.clone(), surroundings)
+    }
 }
 
 /// The name of an endpoint's queue on disk: its host for people, and a digest of URL and key, so that what was queued for one

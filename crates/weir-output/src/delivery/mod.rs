@@ -41,6 +41,8 @@ pub use queue::{Lying, Order, Queue};
 const INBOX_BATCHES: usize = 16;
 /// How long a flush waits for an output that is behind before its batch is dropped.
 const SUBMIT_WAIT: Duration = Duration::from_secs(1);
+/// How long, per flush, encoding waits for queues that fill up although their endpoints take payloads.
+const PACE_MAX: Duration = Duration::from_secs(1);
 /// How long a payload may stay open for more, when no flush ends it.
 const LINGER: Duration = Duration::from_secs(2);
 /// A refused payload is logged at most this often per endpoint.
@@ -114,6 +116,9 @@ pub trait Transport: Send + Sync + 'static {
         Box::pin(std::future::ready(()))
     }
 
+    /// Opens files anew, as after a request of `logrotate`. Does not wait.
+    fn reopen(&self) {}
+
     /// More for the status, by name.
     fn details(&self) -> BTreeMap<&'static str, String> {
         BTreeMap::new()
@@ -137,7 +142,7 @@ pub struct Surroundings {
     pub memory_bytes_max: u64,
 }
 
-/// A running output that delivers over the network.
+/// A running output that delivers batches.
 pub struct Delivery {
     name: String,
     shared: Arc<Shared>,
@@ -150,6 +155,8 @@ struct Shared {
     name: String,
     clock: Clock,
     settings: DeliverySettings,
+    /// Bytes in memory, per endpoint.
+    memory_max: u64,
     labels: Vec<String>,
     inbox: Mutex<Inbox>,
     arrived: Notify,
@@ -338,6 +345,7 @@ impl Delivery {
             name: name.to_owned(),
             clock: clock.clone(),
             settings: settings.clone(),
+            memory_max,
             labels: endpoints.iter().map(|endpoint| endpoint.label.clone()).collect(),
             inbox: Mutex::default(),
             arrived: Notify::new(),
@@ -400,6 +408,11 @@ impl Delivery {
             books.inbox += items;
             shared.arrived.notify_one();
         }
+    }
+
+    /// Lets every endpoint open its files anew.
+    pub fn reopen(&self) {
+        self.transports.iter().for_each(|transport| transport.reopen());
     }
 
     /// A consistent snapshot.
@@ -559,6 +572,28 @@ impl Shared {
         self.progress.notify_waiters();
     }
 
+    /// Encoding is quicker than delivering, and a flush may be larger than memory: waits while every queue is half full and its
+    /// endpoint takes payloads, for at most `patience`. Returns how long it was.
+    async fn pace(&self, patience: Duration) -> Duration {
+        let on_disk = !self.settings.disk_path.is_empty();
+        let begun = std::time::Instant::now();
+        let wait = async {
+            loop {
+                let progress = self.progress.notified();
+                tokio::pin!(progress);
+                progress.as_mut().enable();
+                let fills_up =
+                    |of: &EndpointBooks| !of.failing && of.lying.memory_bytes > self.memory_max / 2;
+                if on_disk || !lock(&self.books).endpoints.iter().all(fills_up) {
+                    return;
+                }
+                progress.await;
+            }
+        };
+        drop(tokio::time::timeout(patience, wait).await);
+        begun.elapsed()
+    }
+
     /// Says once when the disk stops or resumes taking payloads.
     fn note_disk_error(&self, books: &mut EndpointBooks, queue: &Queue, index: usize) {
         let endpoint = &self.labels[index];
@@ -626,6 +661,7 @@ async fn run_encoder(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
     let mut stage = shared.stage.subscribe();
     let mut encoder = Some(encoder);
     let mut finish_at: Option<Duration> = None;
+    let mut patience = PACE_MAX;
     while let Some(mut own) = encoder.take() {
         let arrived = shared.arrived.notified();
         let batch = lock(&shared.inbox).waiting.pop_front();
@@ -641,6 +677,14 @@ async fn run_encoder(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
             continue;
         }
         shared.room.notify_all();
+        if let Some((batch, _)) = &batch {
+            let waited = shared.pace(patience).await;
+            patience = if batch.last {
+                PACE_MAX
+            } else {
+                patience.saturating_sub(waited)
+            };
+        }
         let ended = batch.is_none() && draining;
         let work = {
             let shared = shared.clone();

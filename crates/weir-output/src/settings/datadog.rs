@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::{
-    DELIVERY, DeliverySettings, Kind, OutputSettings, OutputType, Secret, Setting, SettingProblem,
-    from_values, setting,
+    DELIVERY, Delivered, DeliverySettings, Kind, OutputType, Secret, Setting, SettingProblem, setting,
 };
 
 /// The intake to deliver to, and how.
@@ -131,11 +130,10 @@ pub(super) const TYPE: OutputType = OutputType {
             &["DD_FORWARDER_STORAGE_MAX_SIZE_IN_BYTES"],
         ),
     ],
-    load,
+    load: |values| Delivered::load(values, check),
 };
 
-fn load(values: serde_json::Value) -> Result<OutputSettings, SettingProblem> {
-    let settings: DatadogSettings = from_values(values)?;
+fn check(settings: &DatadogSettings) -> Result<(), SettingProblem> {
     if settings.compression != Compression::Zstd && settings.compression_level > 9 {
         return Err(SettingProblem::new(
             "compression_level",
@@ -148,11 +146,7 @@ fn load(values: serde_json::Value) -> Result<OutputSettings, SettingProblem> {
             return Err(SettingProblem::new("additional_endpoints", message));
         }
     }
-    if settings.delivery.backoff_base > settings.delivery.backoff_max {
-        let message = "must not be below delivery.backoff_base";
-        return Err(SettingProblem::new("delivery.backoff_max", message));
-    }
-    Ok(OutputSettings::Datadog(Box::new(settings)))
+    settings.delivery.check()
 }
 
 fn is_url_or_empty(text: &str) -> bool {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::{DURATION_MAX, Kind, Setting, setting};
+use super::{DURATION_MAX, Kind, Setting, SettingProblem, setting};
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -21,6 +21,35 @@ pub struct DeliverySettings {
     pub disk_age_max: Duration,
     pub ca_file: String,
     pub proxy: String,
+}
+
+impl DeliverySettings {
+    /// For outputs of this machine: nothing to time out, no second copy on disk, and soon tried again.
+    pub fn local() -> Self {
+        Self {
+            timeout: DURATION_MAX,
+            concurrency: 1,
+            backoff_base: Duration::from_millis(500),
+            backoff_factor: 2.0,
+            backoff_max: Duration::from_secs(5),
+            recovery_interval: 1,
+            recovery_reset: true,
+            disk_path: String::new(),
+            disk_bytes_max: 0,
+            disk_age_max: Duration::ZERO,
+            ca_file: String::new(),
+            proxy: String::new(),
+        }
+    }
+
+    /// What the table cannot say of single settings.
+    pub fn check(&self) -> Result<(), SettingProblem> {
+        if self.backoff_base > self.backoff_max {
+            let message = "must not be below delivery.backoff_base";
+            return Err(SettingProblem::new("delivery.backoff_max", message));
+        }
+        Ok(())
+    }
 }
 
 const MILLISECOND: Duration = Duration::from_millis(1);

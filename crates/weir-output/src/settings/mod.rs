@@ -2,23 +2,25 @@
 //! `weir check` and the generated configuration page, and each table has a plain serde struct beside it
 //! that holds the resolved values.
 //!
-//! An output adds one module with a struct and a table, one variant to [`OutputSettings`] and one entry to
-//! [`OUTPUT_TYPES`].
+//! An output is one module: its struct, which knows how to start it ([`Start`]), its table and its [`OutputType`], which is
+//! entered in [`OUTPUT_TYPES`].
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use weir_aggregate::Expansion;
+
+use crate::delivery::{Delivery, Surroundings};
 
 mod datadog;
 mod delivery;
 mod prometheus;
-mod stdout;
 
 pub use datadog::{Compression, DatadogSettings, SeriesFormat};
 pub use delivery::{DELIVERY, DeliverySettings};
 pub use prometheus::{HistogramStyle, PrometheusSettings};
-pub use stdout::StdoutSettings;
 
 /// One setting: what it is called, what it takes, what it does.
 #[derive(Clone, Copy, Debug)]
@@ -167,9 +169,62 @@ impl Serialize for Secret {
 /// The settings of one output, resolved.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OutputSettings {
-    Stdout(StdoutSettings),
+    /// Answers scrapes at the admin address.
     Prometheus(PrometheusSettings),
-    Datadog(Box<DatadogSettings>),
+    /// Delivers batches.
+    Delivered(Delivered),
+}
+
+/// Settings that start the output they are for.
+pub trait Start: fmt::Debug + Send + Sync + 'static {
+    /// Starts it on the current tokio runtime. Fails with a sentence that names the setting or the path.
+    fn start(
+        &self,
+        name: &str,
+        expansion: &Arc<Expansion>,
+        surroundings: &Surroundings,
+    ) -> Result<Delivery, String>;
+}
+
+/// What an output that delivers batches was configured with.
+#[derive(Clone)]
+pub struct Delivered {
+    /// For comparison alone; never shown, as there may be secrets in it.
+    values: serde_json::Value,
+    start: Arc<dyn Start>,
+}
+
+impl Delivered {
+    /// Reads the struct from checked values; `check` looks at settings that depend on each other.
+    pub fn load<T: Start + serde::de::DeserializeOwned>(
+        values: serde_json::Value,
+        check: impl FnOnce(&T) -> Result<(), SettingProblem>,
+    ) -> Result<OutputSettings, SettingProblem> {
+        let settings: T = from_values(values.clone())?;
+        check(&settings)?;
+        let start = Arc::new(settings);
+        Ok(OutputSettings::Delivered(Self { values, start }))
+    }
+}
+
+impl PartialEq for Delivered {
+    fn eq(&self, other: &Self) -> bool {
+        self.values == other.values
+    }
+}
+
+impl fmt::Debug for Delivered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.start.fmt(f)
+    }
+}
+
+impl std::ops::Deref for Delivered {
+    type Target = dyn Start;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.start
+    }
 }
 
 /// One output that is switched on.
@@ -216,7 +271,12 @@ pub struct OutputType {
 }
 
 /// Every kind of output there is.
-pub const OUTPUT_TYPES: &[OutputType] = &[stdout::TYPE, prometheus::TYPE, datadog::TYPE];
+pub const OUTPUT_TYPES: &[OutputType] = &[
+    crate::stdout::TYPE,
+    prometheus::TYPE,
+    datadog::TYPE,
+    crate::file::TYPE,
+];
 
 /// Turns checked values into the struct. A failure is a table that disagrees with its struct, which the test
 /// below rules out; it is still a value, never a panic.

@@ -1,4 +1,4 @@
-//! Outputs that deliver over the network, as the pipeline and the status see them.
+//! Outputs that deliver batches, as the pipeline and the status see them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -23,18 +23,16 @@ mod books;
 mod delivery;
 mod pipeline;
 mod scrape;
-mod stdout;
 
 use books::BoundListener;
 use delivery::DeliverySink;
 use pipeline::{BatchSink, Flushed, Pipeline, Shared};
 use scrape::ScrapeOutput;
-use stdout::{StdoutBooks, StdoutSink};
 
 /// Reports that may wait for the pipeline. A batch is at most a few megabytes; workers hold back when this is full.
 const REPORTS_MAX: usize = 16;
 
-/// One part in this many of the memory budget is for payloads that wait, per output over the network.
+/// One part in this many of the memory budget is for payloads that wait, per output that delivers batches.
 const QUEUE_SHARE: u64 = 8;
 
 /// One part in this many of the memory budget is for what a scrape shows.
@@ -99,10 +97,14 @@ async fn serve(
         tokio::spawn(server.serve(view.clone()));
     }
     let signal = signals
-        .until_stop(&mut reloader, |loaded, _| {
-            logging.set_level(loaded.config.log_level);
-            agent.apply(&loaded.config);
-        })
+        .until_stop(
+            &mut reloader,
+            |loaded, _| {
+                logging.set_level(loaded.config.log_level);
+                agent.apply(&loaded.config);
+            },
+            || view.reopen(),
+        )
         .await;
     tracing::info!("{signal}: no new packets; what has arrived is read, flushed and delivered");
     view.stopping.store(true, Ordering::Release);
@@ -130,7 +132,7 @@ async fn second_stop(signals: &mut Signals) -> &'static str {
 struct Agent {
     workers: Vec<WorkerHandle>,
     pipeline: std::thread::JoinHandle<()>,
-    /// What outputs over the network run on.
+    /// What outputs run on.
     control: tokio::runtime::Runtime,
     view: Arc<View>,
 }
@@ -142,8 +144,7 @@ struct View {
     last_flush: Arc<Mutex<LastFlush>>,
     workers: usize,
     listeners: Vec<BoundListener>,
-    stdout_books: Vec<(String, Arc<StdoutBooks>)>,
-    /// Outputs over the network with the name of their type.
+    /// Outputs that deliver batches, with the name of their type.
     deliveries: Vec<(&'static str, Arc<Delivery>)>,
     scrape: Option<ScrapeOutput>,
     hostname: String,
@@ -176,14 +177,9 @@ impl View {
             not_ready: self.readiness().err(),
             rates: flush.rates,
             outputs: self
-                .stdout_books
+                .deliveries
                 .iter()
-                .map(|(name, books)| books.status(name))
-                .chain(
-                    self.deliveries
-                        .iter()
-                        .flat_map(|(output_type, delivery)| delivery::status(output_type, delivery)),
-                )
+                .flat_map(|(output_type, delivery)| delivery::status(output_type, delivery))
                 .collect(),
             ..Status::default()
         };
@@ -200,6 +196,15 @@ impl View {
             scrape.report(&mut status);
         }
         status
+    }
+}
+
+impl View {
+    /// Lets outputs that write files open them anew.
+    fn reopen(&self) {
+        for (_, delivery) in &self.deliveries {
+            delivery.reopen();
+        }
     }
 }
 
@@ -272,7 +277,6 @@ impl Agent {
         let expansion = expansion(config);
         let rules = rules(config, &expansion);
         let mut sinks: Vec<Box<dyn BatchSink>> = Vec::new();
-        let mut stdout_books = Vec::new();
         let mut scrape: Option<ScrapeOutput> = None;
         let mut deliveries = Vec::new();
         let control = tokio::runtime::Builder::new_multi_thread()
@@ -287,13 +291,6 @@ impl Agent {
         };
         for output in &config.outputs {
             match &output.settings {
-                OutputSettings::Stdout(_) => {
-                    let books = Arc::new(StdoutBooks::default());
-                    let sink = StdoutSink::start(expansion.clone(), books.clone())
-                        .map_err(|error| Failure::runtime(format!("output {}: {error}", output.name)))?;
-                    sinks.push(Box::new(sink));
-                    stdout_books.push((output.name.clone(), books));
-                }
                 OutputSettings::Prometheus(settings) => {
                     let bytes_max = (config.memory / SCRAPE_SHARE) as usize;
                     let output =
@@ -301,14 +298,10 @@ impl Agent {
                     sinks.push(Box::new(output.clone()));
                     scrape = Some(output);
                 }
-                _ => {
+                OutputSettings::Delivered(settings) => {
                     let _entered = control.enter();
-                    let Some(started) =
-                        weir_output::start(output, &Arc::new(expansion.clone()), &surroundings)
-                    else {
-                        continue;
-                    };
-                    let delivery = started
+                    let delivery = settings
+                        .start(&output.name, &Arc::new(expansion.clone()), &surroundings)
                         .map_err(|error| Failure::runtime(format!("output {}: {error}", output.name)))?;
                     let delivery = Arc::new(delivery);
                     sinks.push(Box::new(DeliverySink {
@@ -403,7 +396,6 @@ impl Agent {
             last_flush,
             workers: workers.len(),
             listeners: bound_listeners,
-            stdout_books,
             deliveries,
             scrape,
             hostname: config.names.hostname.clone(),

@@ -1,0 +1,260 @@
+//! A file of JSON lines that rotates itself, or that somebody else rotates and announces by SIGHUP.
+
+mod log_file;
+mod rotated;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::sync::Notify;
+use weir_aggregate::Expansion;
+
+use crate::delivery::{
+    BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport,
+};
+use crate::json_lines::LinesEncoder;
+use crate::settings::{
+    DURATION_MAX, Delivered, DeliverySettings, Kind, OutputType, Setting, SettingProblem, Start, setting,
+};
+
+use log_file::LogFile;
+
+/// Where to write, when to start a new file, and what to keep of the old ones.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileSettings {
+    pub path: String,
+    pub rotate_bytes: u64,
+    pub rotate_age: Duration,
+    pub compression: Compression,
+    pub kept_files_max: usize,
+    pub kept_bytes_max: u64,
+    pub fsync: Fsync,
+}
+
+/// How rotated files are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Compression {
+    Gzip,
+    Zstd,
+    None,
+}
+
+/// When the system is asked to put what was written on the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fsync {
+    /// Never: the system does so by itself, usually within half a minute.
+    None,
+    /// When a file is complete.
+    Rotation,
+    /// With every write, before it counts as delivered.
+    Always,
+}
+
+const SETTINGS: &[Setting] = &[
+    setting("path", Kind::Text, "''")
+        .effect("The file that is appended to. Its directory must exist; rotated files go beside it.")
+        .who("Everyone who wants a file.")
+        .required(),
+    setting("rotate_bytes", Kind::Bytes { min: 0, max: u64::MAX >> 1 }, "100MiB")
+        .effect("A new file is begun before this one would become larger.")
+        .zero("0: whatever the size.")
+        .who("Whoever reads the files with tools that want small or large ones."),
+    setting("rotate_age", Kind::Duration { min: Duration::ZERO, max: DURATION_MAX }, "0")
+        .effect("A new file is begun when this one is as old as this and not empty.")
+        .zero("0: whatever the age.")
+        .who("Those who want a file per hour or day."),
+    setting("compression", Kind::Choice(&["gzip", "zstd", "none"]), "gzip")
+        .effect("How rotated files are compressed.")
+        .who("Those with much data, for whom zstd is several times quicker."),
+    setting("kept_files_max", Kind::Integer { min: 0, max: 1_000_000 }, "10")
+        .effect("The most rotated files to keep; the oldest go first.")
+        .zero("0: any number.")
+        .who("Whoever needs a longer history."),
+    setting("kept_bytes_max", Kind::Bytes { min: 0, max: u64::MAX >> 1 }, "1GiB")
+        .effect("The most bytes of rotated files to keep; the oldest go first.")
+        .zero("0: any number.")
+        .who("Whoever has less disk, or needs a longer history."),
+    setting("fsync", Kind::Choice(&["none", "rotation", "always"]), "rotation")
+        .effect("When written lines are put on the medium: by the system in its own time, when a file is complete, or with every write.")
+        .who("Those whose lines must outlive a loss of power (`always`)."),
+];
+
+pub(crate) const TYPE: OutputType = OutputType {
+    name: "file",
+    summary: "Appends one JSON object per point and line to a file, and rotates, compresses and deletes old ones.",
+    on_by_default: false,
+    settings: SETTINGS,
+    environment: &[],
+    load: |values| Delivered::load(values, check),
+};
+
+fn check(settings: &FileSettings) -> Result<(), SettingProblem> {
+    if settings.path.ends_with('/') {
+        return Err(SettingProblem::new("path", "names a directory; a file is wanted"));
+    }
+    if settings.rotate_bytes > 0 && settings.rotate_bytes < ROTATE_BYTES_MIN {
+        return Err(SettingProblem::new("rotate_bytes", "must be 0 or at least 4KiB"));
+    }
+    if settings.kept_bytes_max > 0 && settings.kept_bytes_max < settings.rotate_bytes {
+        let message = "must be 0 or at least rotate_bytes, or no file would be kept";
+        return Err(SettingProblem::new("kept_bytes_max", message));
+    }
+    Ok(())
+}
+
+/// Below this a file would be a few lines.
+const ROTATE_BYTES_MIN: u64 = 4 << 10;
+/// Bytes in one write, so that a file can end near its bound.
+const PAYLOAD_BYTES: usize = 256 << 10;
+/// How often a file's age is looked at, at least.
+const AGE_INTERVAL: Duration = Duration::from_secs(60);
+
+impl Start for FileSettings {
+    fn start(
+        &self,
+        name: &str,
+        expansion: &Arc<Expansion>,
+        surroundings: &Surroundings,
+    ) -> Result<Delivery, String> {
+        let unix = surroundings.clock.unix();
+        let file = LogFile::open(self, unix).map_err(|error| format!("path: {error}"))?;
+        let payload_bytes = match self.rotate_bytes {
+            0 => PAYLOAD_BYTES,
+            bytes => PAYLOAD_BYTES.min(bytes as usize),
+        };
+        let transport = Appender {
+            settings: self.clone(),
+            clock: surroundings.clock.clone(),
+            file: Arc::new(Mutex::new(file)),
+            reopen: AtomicBool::new(false),
+            work: Notify::new(),
+            compression_error: Mutex::default(),
+        };
+        let endpoint = Endpoint {
+            label: self.path.clone(),
+            directory: "file".into(),
+            transport: Arc::new(transport),
+        };
+        let encoder = Box::new(LinesEncoder::new(expansion.clone(), payload_bytes));
+        let settings = DeliverySettings::local();
+        let order = Order::TimeOrder;
+        Delivery::start(name, &settings, order, encoder, vec![endpoint], surroundings)
+            .map_err(|error| error.to_string())
+    }
+}
+
+/// Appends payloads, one at a time.
+struct Appender {
+    settings: FileSettings,
+    clock: Clock,
+    file: Arc<Mutex<LogFile>>,
+    reopen: AtomicBool,
+    /// There is something to reopen or to compress.
+    work: Notify,
+    compression_error: Mutex<Option<String>>,
+}
+
+impl Appender {
+    /// Works on the file, off the runtime's threads.
+    async fn with_file<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut LogFile) -> T + Send + 'static,
+    ) -> Result<T, String> {
+        let file = self.file.clone();
+        let work = move || work(&mut file.lock().unwrap_or_else(PoisonError::into_inner));
+        tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|error| error.to_string())
+    }
+
+    /// What is to be done beside writing: rotation by age, reopening, and whatever rotated files need.
+    async fn maintain(&self) {
+        let now = self.clock.unix();
+        let reopen = self.reopen.swap(false, Ordering::AcqRel);
+        let done = self.with_file(move |file| {
+            if reopen {
+                file.reopen(now)?;
+            }
+            file.rotate_if_old(now)
+        });
+        if let Ok(Err(error)) = done.await {
+            tracing::warn!(path = self.settings.path, "{error}");
+        }
+        let settings = self.settings.clone();
+        let compressed = tokio::task::spawn_blocking(move || rotated::compress_and_prune(&settings));
+        let error = match compressed.await {
+            Ok(result) => result.err().map(|error| error.to_string()),
+            Err(error) => Some(error.to_string()),
+        };
+        let mut known = self
+            .compression_error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = &error
+            && known.is_none()
+        {
+            tracing::warn!(
+                path = self.settings.path,
+                "rotated files stay as they are: {error}"
+            );
+        }
+        *known = error;
+    }
+}
+
+impl Transport for Appender {
+    fn send(&self, payload: Payload) -> BoxFuture<'_, Outcome> {
+        Box::pin(async move {
+            let now = self.clock.unix();
+            let written = self.with_file(move |file| file.append(payload.id, &payload.body, now));
+            match written.await {
+                Ok(Ok(rotated)) => {
+                    if rotated {
+                        self.work.notify_one();
+                    }
+                    Outcome::Delivered
+                }
+                Ok(Err(error)) => Outcome::Retry {
+                    error: error.to_string(),
+                    after: None,
+                },
+                Err(error) => Outcome::Retry { error, after: None },
+            }
+        })
+    }
+
+    fn background(&self, clock: Clock) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let age = self.settings.rotate_age;
+            loop {
+                // At first for what an earlier process left behind.
+                self.maintain().await;
+                let next = clock.now() + age.min(AGE_INTERVAL);
+                tokio::select! {
+                    () = self.work.notified() => {}
+                    () = clock.sleep_until(next), if !age.is_zero() => {}
+                }
+            }
+        })
+    }
+
+    fn reopen(&self) {
+        self.reopen.store(true, Ordering::Release);
+        self.work.notify_one();
+    }
+
+    fn details(&self) -> BTreeMap<&'static str, String> {
+        let error = self
+            .compression_error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        error.map(|error| ("rotated files", error)).into_iter().collect()
+    }
+}

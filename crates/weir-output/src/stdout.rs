@@ -1,0 +1,72 @@
+//! The standard output: one JSON object per point, event or check and line.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use weir_aggregate::Expansion;
+
+use crate::delivery::{BoxFuture, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport};
+use crate::json_lines::LinesEncoder;
+use crate::settings::{Delivered, DeliverySettings, OutputType, Start};
+
+/// There is nothing to set.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StdoutSettings {}
+
+pub(crate) const TYPE: OutputType = OutputType {
+    name: "stdout",
+    summary: "Prints one JSON object per point and line on standard output, for people and for pipes.",
+    on_by_default: false,
+    settings: &[],
+    environment: &[],
+    load: |values| Delivered::load::<StdoutSettings>(values, |_| Ok(())),
+};
+
+/// Bytes in one write.
+const PAYLOAD_BYTES: usize = 256 << 10;
+
+impl Start for StdoutSettings {
+    fn start(
+        &self,
+        name: &str,
+        expansion: &Arc<Expansion>,
+        surroundings: &Surroundings,
+    ) -> Result<Delivery, String> {
+        let endpoint = Endpoint {
+            label: "standard output".into(),
+            directory: "stdout".into(),
+            transport: Arc::new(Stdout),
+        };
+        let encoder = Box::new(LinesEncoder::new(expansion.clone(), PAYLOAD_BYTES));
+        let settings = DeliverySettings::local();
+        let order = Order::TimeOrder;
+        Delivery::start(name, &settings, order, encoder, vec![endpoint], surroundings)
+            .map_err(|error| error.to_string())
+    }
+}
+
+struct Stdout;
+
+impl Transport for Stdout {
+    /// A reader that stands still holds up this thread and nothing else.
+    fn send(&self, payload: Payload) -> BoxFuture<'_, Outcome> {
+        Box::pin(async move {
+            let written = tokio::task::spawn_blocking(move || {
+                let mut stdout = std::io::stdout().lock();
+                stdout.write_all(&payload.body).and_then(|()| stdout.flush())
+            });
+            match written.await {
+                Ok(Ok(())) => Outcome::Delivered,
+                // Half of it may have been read already, so trying again could only garble.
+                Ok(Err(error)) => Outcome::Rejected {
+                    error: format!("standard output cannot be written: {error}"),
+                },
+                Err(error) => Outcome::Rejected {
+                    error: error.to_string(),
+                },
+            }
+        })
+    }
+}

@@ -1,0 +1,119 @@
+//! A running `weir run` with a configuration file, for tests that look at what its outputs give.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::UdpSocket;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// However slow the machine: what takes longer is broken.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The YAML examples of a page, in order.
+pub fn configurations(page: &str) -> Vec<&str> {
+    let blocks = page.split("```yaml\n").skip(1);
+    blocks.map(|block| block.split("```").next().unwrap()).collect()
+}
+
+/// Polls, for what nobody tells.
+pub fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+pub struct Agent {
+    child: Child,
+    stdout: Option<JoinHandle<String>>,
+    stderr: Receiver<String>,
+    address: String,
+    log: String,
+    _directory: tempfile::TempDir,
+}
+
+impl Agent {
+    /// Starts with this configuration, UDP on a port of the kernel's choice, and waits until it listens.
+    pub fn start(config: &str, environment: &[(&str, &str)]) -> Agent {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("weir.yaml");
+        std::fs::write(&path, config).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .args(["run", "--udp", "127.0.0.1:0", "--hostname", "here", "--config"])
+            .arg(&path)
+            .env_clear()
+            .env("WEIR_ADMIN", "127.0.0.1:0")
+            .envs(environment.iter().copied())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdout = child.stdout.take().unwrap();
+        let stdout = std::thread::spawn(move || {
+            let mut text = String::new();
+            stdout.read_to_string(&mut text).unwrap();
+            text
+        });
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let (lines, receiver) = channel();
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                let _ = lines.send(line);
+            }
+        });
+        let mut agent = Agent {
+            child,
+            stdout: Some(stdout),
+            stderr: receiver,
+            address: String::new(),
+            log: String::new(),
+            _directory: directory,
+        };
+        agent.address = agent.wait_for("listening on udp://");
+        agent
+    }
+
+    /// Waits for a log line with this text and returns what follows it.
+    pub fn wait_for(&mut self, text: &str) -> String {
+        loop {
+            let Ok(line) = self.stderr.recv_timeout(PATIENCE) else {
+                panic!("no {text:?} in the log:\n{}", self.log);
+            };
+            self.log += &format!("{line}\n");
+            if let Some((_, rest)) = line.split_once(text) {
+                return rest.to_owned();
+            }
+        }
+    }
+
+    /// One datagram.
+    pub fn send(&self, messages: &str) {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.send_to(messages.as_bytes(), &self.address).unwrap();
+    }
+
+    pub fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
+    }
+
+    /// Ends it by SIGTERM, which delivers what was sent, and returns what it wrote on standard output and in its log.
+    pub fn stop(mut self) -> (String, String) {
+        self.signal("-TERM");
+        let status = self.child.wait().unwrap();
+        let mut log = std::mem::take(&mut self.log);
+        log.extend(self.stderr.iter().map(|line| format!("{line}\n")));
+        assert!(status.success(), "{status}:\n{log}");
+        assert!(!log.contains("do not balance"), "{log}");
+        (self.stdout.take().unwrap().join().unwrap(), log)
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
