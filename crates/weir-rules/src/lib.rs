@@ -1,0 +1,45 @@
+//! Rules on the names and tags of metrics: mapper profiles, drops, tag filters, actions on tag values, hosts, histogram
+//! aggregates.
+//!
+//! What this crate never does: see a sample; backtrack over a name; give two answers to the same name, kind and tags; compile
+//! more than [`Limits`] allow.
+//!
+//! Rules apply to a context when it is first seen. All patterns of a stage are compiled into one automaton per way of writing
+//! them (see [`names`]), so that what a new context costs depends on the rules that match it, not on how many there are.
+
+mod glob;
+pub mod lint;
+pub mod names;
+mod pattern;
+mod set;
+mod template;
+mod values;
+
+pub use pattern::{Pattern, PatternError};
+pub use set::{
+    Applied, Compiled, Definitions, Effect, Fault, HostRule, Kinds, Mapping, Profile, Rule, RuleId, RuleInfo,
+    RuleSet, Scratch, Stage, Step, Subject, TagFilter,
+};
+pub use template::Template;
+pub use values::{ValueAction, ValueRule};
+
+/// Bounds on what a set of rules may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of all patterns together.
+    pub pattern_bytes: usize,
+    /// Bytes of the automaton of all regular expressions of a stage, and of the table it fills in as names come.
+    pub regex_bytes: usize,
+    /// Bytes of one regular expression.
+    pub one_regex_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            pattern_bytes: 4 << 20,
+            regex_bytes: 16 << 20,
+            one_regex_bytes: 1 << 20,
+        }
+    }
+}

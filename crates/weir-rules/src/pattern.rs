@@ -1,0 +1,126 @@
+//! How a set of names is written down.
+
+use std::fmt;
+
+use regex_automata::meta;
+use regex_automata::util::syntax;
+
+use crate::Limits;
+
+/// Which names a rule is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Pattern {
+    /// Every name.
+    #[default]
+    Any,
+    Exact(String),
+    Prefix(String),
+    /// `*` stands for any number of characters other than a dot, and is a group that templates can refer to.
+    Wildcard(String),
+    /// Put between `^` and `$` as it is: of `a|b`, `a` is bound to the start and `b` to the end, as in the Datadog Agent.
+    Regex(String),
+}
+
+/// Why a pattern cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PatternError(pub String);
+
+impl fmt::Display for PatternError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for PatternError {}
+
+impl Pattern {
+    pub fn text(&self) -> &str {
+        match self {
+            Pattern::Any => "",
+            Pattern::Exact(text) | Pattern::Prefix(text) | Pattern::Wildcard(text) | Pattern::Regex(text) => {
+                text
+            }
+        }
+    }
+
+    /// Whether the text is allowed for its kind.
+    pub fn validate(&self, limits: &Limits) -> Result<(), PatternError> {
+        match self {
+            Pattern::Any => Ok(()),
+            Pattern::Exact(text) | Pattern::Prefix(text) if text.is_empty() => {
+                Err(PatternError("is empty; must be a name".to_owned()))
+            }
+            Pattern::Exact(_) | Pattern::Prefix(_) => Ok(()),
+            Pattern::Wildcard(text) => check_wildcard(text),
+            Pattern::Regex(text) => regex(text, limits).map(drop),
+        }
+    }
+}
+
+fn check_wildcard(text: &str) -> Result<(), PatternError> {
+    if text.is_empty() {
+        return Err(PatternError(
+            "is empty; must be a name with * for its parts".to_owned(),
+        ));
+    }
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '*');
+    if let Some(c) = text.chars().find(|&c| !allowed(c)) {
+        return Err(PatternError(format!(
+            "{text:?} holds {c:?}; a wildcard is made of letters, digits, '_', '.', '-' and '*', anything else needs match_type: regex"
+        )));
+    }
+    if text.contains("**") {
+        return Err(PatternError(format!(
+            "{text:?} holds \"**\"; each * stands for one part between dots, match_type: regex can span several"
+        )));
+    }
+    Ok(())
+}
+
+/// The expression that a pattern's text stands for.
+pub(crate) fn anchored(text: &str) -> String {
+    format!("^{text}$")
+}
+
+/// One regular expression with its groups. No engine behind it takes more than time proportional to pattern times name.
+pub(crate) fn regex(text: &str, limits: &Limits) -> Result<meta::Regex, PatternError> {
+    build(&anchored(text), limits).map_err(|error| PatternError(format!("{text:?} {error}")))
+}
+
+/// An expression as it is, without anchors.
+pub(crate) fn build(expression: &str, limits: &Limits) -> Result<meta::Regex, String> {
+    let config = meta::Config::new()
+        .nfa_size_limit(Some(limits.one_regex_bytes))
+        .hybrid_cache_capacity(32 << 10);
+    meta::Builder::new()
+        .configure(config)
+        .syntax(syntax_of())
+        .build(expression)
+        .map_err(|error| explain(&error, limits.one_regex_bytes))
+}
+
+pub(crate) fn syntax_of() -> syntax::Config {
+    syntax::Config::new().nest_limit(100)
+}
+
+pub(crate) fn explain(error: &meta::BuildError, limit: usize) -> String {
+    if error.size_limit().is_some() {
+        return format!(
+            "takes more than {limit} bytes once compiled; repeat less, or use fewer character classes"
+        );
+    }
+    match error.syntax_error() {
+        Some(error) => {
+            // The last line of the multi-line report says what; the others draw an arrow.
+            let text = error.to_string();
+            let last = text
+                .lines()
+                .last()
+                .unwrap_or_default()
+                .trim_start_matches("error: ")
+                .to_owned();
+            format!("is not a regular expression: {last}")
+        }
+        None => format!("cannot be compiled: {error}"),
+    }
+}
