@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use hashbrown::HashTable;
 use weir_protocol::{Kind, Metric};
+use weir_rules::{Applied, RuleId, Subject};
 
 use crate::alias::{AliasCounts, AliasKey, AliasTable};
 use crate::chunked::Chunked;
@@ -10,10 +11,11 @@ use crate::origins::{
     KnownTags, OriginCounts, OriginId, OriginKey, OriginQuestion, OriginTags, OriginTicket, Origins,
 };
 use crate::prefetch::prefetch;
-use crate::rules::{Resolved, Rules, keep_last_special, sort_and_dedup};
+use crate::rules::{Resolved, Rules, Trial, keep_last_special, sort_and_dedup};
 use crate::sharded::Sharded;
 use crate::strings::{StringId, Strings};
 use crate::tag_lists::{TagListId, TagLists};
+use crate::trials::{TrialReport, Trials};
 
 /// Number of parts that live contexts are kept in, by their canonical hash. A flush is handed over part by part, so that
 /// merging several workers and encoding never need all contexts at once.
@@ -74,6 +76,8 @@ const NO_RAW: RawId = RawId {
 pub enum Lookup {
     /// The context, and the raw context through which it can be found again without this work.
     Context(ContextId, RawId),
+    /// The same, and a rule on trial would do something to it: its samples are to be given to [`Contexts::count_trial`].
+    OnTrial(ContextId, RawId),
     /// A rule drops this metric.
     Filtered(RawId),
     /// There is no memory for a new context; its samples go into the overflow series of its name.
@@ -187,7 +191,8 @@ struct RawContext {
     origin: OriginId,
     hash: u64,
     kind: u8,
-    /// Neighbours in the list of raw contexts with the same target; [`NOBODY`] at its ends.
+    /// Neighbours in the list of raw contexts with the same target; [`NOBODY`] at its ends. A filtered one, which has no
+    /// neighbours, has the number of the rule that drops it in `next`.
     next: u32,
     previous: u32,
     /// Second of the last look-up, for those without a context only: others live as long as their context.
@@ -198,15 +203,28 @@ struct RawContext {
 #[derive(Clone, Copy, Default)]
 struct Target {
     generation: u32,
-    /// [`FREE`], [`FILTERED`], [`STALE`], or a context id plus three.
+    /// [`FREE`], [`FILTERED`], [`STALE`], or a context id plus three, with [`ON_TRIAL`] where samples are to be counted.
     to: u32,
 }
 
 const FREE: u32 = 0;
 const FILTERED: u32 = 1;
-/// The tags of its origin have changed: it is resolved again when it is next seen.
+/// The rules or the tags of its origin have changed: it is resolved again when it is next seen.
 const STALE: u32 = 2;
 const FIRST_ID: u32 = 3;
+/// The sign bit: one comparison tells an ordinary context from everything else.
+const ON_TRIAL: u32 = 1 << 31;
+
+/// What one rule did. Numbers only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RuleCounts {
+    /// Contexts it was applied to, and different samples that carried a timestamp of their own.
+    pub hits: u64,
+    /// Time that took, beside finding the rules that match.
+    pub nanoseconds: u64,
+    /// Samples it dropped.
+    pub samples_dropped: u64,
+}
 
 /// No raw context.
 const NOBODY: u32 = u32::MAX;
@@ -218,6 +236,11 @@ const NOBODY: u32 = u32::MAX;
 pub struct Contexts {
     secret: HashSecret,
     rules: Arc<Rules>,
+    /// By rule number, the list of filtered names last.
+    rule_counts: Vec<RuleCounts>,
+    /// Time spent on finding the rules that match.
+    matching_ns: u64,
+    trials: Trials,
     limits: Limits,
     strings: Strings,
     tag_lists: TagLists,
@@ -239,6 +262,8 @@ pub struct Contexts {
     /// Where the sweep for raw contexts of changed origins goes on, and how many it still has to look at.
     sweep_at: usize,
     sweep_left: usize,
+    /// The sweep is for all, because the rules have changed.
+    sweep_all: bool,
     scratch: Scratch,
     /// Whether the last call of `resolve` made a new raw context.
     raw_created: bool,
@@ -258,7 +283,10 @@ impl Contexts {
     pub fn new(secret: HashSecret, rules: Rules, limits: Limits) -> Self {
         let mut contexts = Contexts {
             secret,
+            rule_counts: vec![RuleCounts::default(); rules.set().infos().len()],
             rules: Arc::new(rules),
+            matching_ns: 0,
+            trials: Trials::default(),
             limits,
             strings: Strings::new(),
             tag_lists: TagLists::new(),
@@ -278,6 +306,7 @@ impl Contexts {
             origins: Origins::new(),
             sweep_at: 0,
             sweep_left: 0,
+            sweep_all: false,
             scratch: Scratch::default(),
             counted_bytes: 0,
             created_since_count: 0,
@@ -286,28 +315,83 @@ impl Contexts {
         contexts
     }
 
-    pub fn rules(&self) -> &Rules {
+    pub fn rules(&self) -> &Arc<Rules> {
         &self.rules
     }
 
-    /// Replaces the rules. Every raw context forgets where it led and is resolved again when it is next seen; contexts that
-    /// nothing leads to any more are flushed as usual and expire.
+    /// Replaces the rules. Raw contexts are resolved again as [`Contexts::sweep_stale`] finds them and their next message
+    /// comes; until then they lead where they led. Contexts and their state stay; those that nothing leads to any more are
+    /// flushed as usual and expire.
     pub fn set_rules(&mut self, rules: Rules) {
         if rules == *self.rules {
             return;
         }
+        self.carry_counts(&rules);
         self.rules = Arc::new(rules);
-        for slot in 0..self.raw.len() {
-            if self.targets[slot].to != FREE {
-                self.remove_raw(slot as u32);
+        self.sweep_left = self.raw.len();
+        self.sweep_all = true;
+    }
+
+    /// What each rule did, by rule number, and the nanoseconds spent on finding those that match.
+    pub fn rule_counts(&self) -> (&[RuleCounts], u64) {
+        (&self.rule_counts, self.matching_ns)
+    }
+
+    /// What rules on trial would have done.
+    pub fn trial_reports(&self) -> Vec<TrialReport> {
+        self.trials.reports()
+    }
+
+    pub fn count_applied(&mut self, applied: &Applied) {
+        self.matching_ns += applied.matching_ns;
+        for &(rule, nanoseconds) in &applied.hits {
+            if let Some(counts) = self.rule_counts.get_mut(rule.0 as usize) {
+                counts.hits += 1;
+                counts.nanoseconds += nanoseconds;
             }
         }
-        for of_kind in &mut self.contexts {
-            for at in 0..of_kind.len() {
-                of_kind[at].first_raw = NOBODY;
-            }
+    }
+
+    /// Samples of a metric that [`Lookup::Filtered`] was the answer for.
+    pub fn count_dropped(&mut self, raw: RawId, samples: u64) {
+        let rule = if raw == NO_RAW {
+            self.scratch.resolved.applied.dropped_by
+        } else {
+            Some(RuleId(self.raw[raw.slot as usize].next))
+        };
+        self.count_dropped_by(rule, samples);
+    }
+
+    /// Samples that a rule drops.
+    pub fn count_dropped_by(&mut self, rule: Option<RuleId>, samples: u64) {
+        if let Some(counts) = rule.and_then(|rule| self.rule_counts.get_mut(rule.0 as usize)) {
+            counts.samples_dropped += samples;
         }
-        self.loose.clear();
+    }
+
+    /// Samples of a context that a rule on trial would do something to.
+    pub fn count_trial(&mut self, raw: RawId, samples: u64) {
+        self.trials.count(raw.slot, samples);
+    }
+
+    /// Makes room for the counts of new rules; those of rules that stay, by stage and name, go on.
+    fn carry_counts(&mut self, rules: &Rules) {
+        let (before, after) = (self.rules.set(), rules.set());
+        self.trials = Trials::default();
+        if Arc::ptr_eq(before, after) {
+            return;
+        }
+        let known: std::collections::HashMap<_, _> = before
+            .infos()
+            .iter()
+            .zip(&self.rule_counts)
+            .map(|(info, counts)| ((info.stage.as_str(), info.name.as_str()), *counts))
+            .collect();
+        let counts = after.infos().iter().map(|info| {
+            let key = (info.stage.as_str(), info.name.as_str());
+            known.get(&key).copied().unwrap_or_default()
+        });
+        self.rule_counts = counts.collect();
     }
 
     pub fn secret(&self) -> &HashSecret {
@@ -368,7 +452,7 @@ impl Contexts {
     #[inline]
     pub fn probable_context(&self, raw: RawId) -> Option<ContextId> {
         let target = self.targets[raw.slot as usize];
-        target.to.checked_sub(FIRST_ID).map(ContextId)
+        (target.to >= FIRST_ID).then(|| context_of(target.to))
     }
 
     /// The context of a message seen before: one comparison of its bytes.
@@ -478,13 +562,21 @@ impl Contexts {
         if target.generation != raw.generation {
             return None;
         }
-        match target.to {
+        if target.to as i32 >= FIRST_ID as i32 {
+            return Some(Lookup::Context(ContextId(target.to - FIRST_ID), raw));
+        }
+        self.resolve_other(raw, target.to, now)
+    }
+
+    #[cold]
+    fn resolve_other(&mut self, raw: RawId, to: u32, now: u32) -> Option<Lookup> {
+        match to {
             FREE | STALE => None,
             FILTERED => {
                 self.raw[raw.slot as usize].last_seen = now;
                 Some(Lookup::Filtered(raw))
             }
-            to => Some(Lookup::Context(ContextId(to - FIRST_ID), raw)),
+            to => Some(Lookup::OnTrial(context_of(to), raw)),
         }
     }
 
@@ -521,24 +613,28 @@ impl Contexts {
         tags.extend(known.tags.iter().flat_map(|tags| tags.iter().map(AsRef::as_ref)));
         let mut resolved = std::mem::take(&mut self.scratch.resolved);
         let rules = self.rules.clone();
-        let passes = rules.apply(metric.name, kind, &mut tags, &mut resolved);
+        let mut subject = rules.subject(kind, metric.name, tags.iter().copied());
+        let verdict = rules.apply(&mut subject, &mut resolved);
+        let passes = verdict.passes;
+        self.count_applied(&resolved.applied);
         let room = self.has_room();
         let created_before = self.created_since_count;
         let target = if !passes {
             Ok(None)
         } else {
-            match self.context_for(resolved.name(metric.name), kind, &tags, &resolved, &rules, room) {
+            match self.context_for(&subject, &resolved, &rules, room) {
                 Some(id) => Ok(Some(id)),
-                None => Err(self.overflow(resolved.name(metric.name), kind, &resolved, &rules)),
+                None => Err(self.overflow(&subject, &resolved, &rules)),
             }
         };
+        let rule = resolved.applied.dropped_by;
         let lookup = match (target, known_raw) {
-            (Ok(to), Some(slot)) => self.lead(slot, kind, to, now),
+            (Ok(to), Some(slot)) => self.lead(slot, &subject, to, rule, &verdict.trials, now),
             (Ok(to), None) if room => {
                 let slot = self.add_raw(name, tag_list, origin, kind, hash);
                 // A raw context that leads to a known one takes memory too.
                 self.created_since_count = self.created_since_count.max(created_before + 1);
-                self.lead(slot, kind, to, now)
+                self.lead(slot, &subject, to, rule, &verdict.trials, now)
             }
             (Ok(to), None) => {
                 self.release_raw_parts(name, tag_list, origin);
@@ -559,7 +655,15 @@ impl Contexts {
     }
 
     /// Lets a raw context that leads nowhere lead to a context, or to none because a rule filters it.
-    fn lead(&mut self, slot: u32, kind: Kind, to: Option<ContextId>, now: u32) -> Lookup {
+    fn lead(
+        &mut self,
+        slot: u32,
+        subject: &Subject<'_>,
+        to: Option<ContextId>,
+        rule: Option<RuleId>,
+        trials: &[Trial<'_>],
+        now: u32,
+    ) -> Lookup {
         let target = &mut self.targets[slot as usize];
         let raw = RawId {
             slot,
@@ -567,19 +671,38 @@ impl Contexts {
         };
         let Some(id) = to else {
             target.to = FILTERED;
-            self.raw[slot as usize].last_seen = now;
+            let entry = &mut self.raw[slot as usize];
+            (entry.last_seen, entry.next) = (now, rule.map_or(NOBODY, |rule| rule.0));
             self.loose.push(raw);
             return Lookup::Filtered(raw);
         };
         target.to = id.0 + FIRST_ID;
-        let context = &mut self.contexts[kind as usize][id.0 as usize];
+        let context = &mut self.contexts[subject.kind as usize][id.0 as usize];
+        // The rules may have changed since it was made.
+        context.suffix_mask = subject.suffix_mask;
         let next = std::mem::replace(&mut context.first_raw, slot);
         let entry = &mut self.raw[slot as usize];
         (entry.next, entry.previous) = (next, NOBODY);
         if next != NOBODY {
             self.raw[next as usize].previous = slot;
         }
+        if !trials.is_empty() && self.follow(slot, id, subject, trials) {
+            return Lookup::OnTrial(id, raw);
+        }
         Lookup::Context(id, raw)
+    }
+
+    #[cold]
+    fn follow(&mut self, slot: u32, id: ContextId, subject: &Subject<'_>, trials: &[Trial<'_>]) -> bool {
+        let secret = self.secret;
+        let digest = |subject: &Subject<'_>| secret.bytes(format!("{subject:?}").as_bytes());
+        let is_followed = self
+            .trials
+            .follow(slot, (subject.kind, id), subject, trials, digest);
+        if is_followed {
+            self.targets[slot as usize].to |= ON_TRIAL;
+        }
+        is_followed
     }
 
     /// Takes a raw context that leads to a context out of that context's list.
@@ -593,8 +716,11 @@ impl Contexts {
         if previous != NOBODY {
             self.raw[previous as usize].next = next;
         } else {
-            let id = (self.targets[slot as usize].to - FIRST_ID) as usize;
+            let id = context_of(self.targets[slot as usize].to).0 as usize;
             self.contexts[usize::from(kind)][id].first_raw = next;
+        }
+        if !self.trials.is_empty() {
+            self.trials.forget(slot);
         }
     }
 
@@ -644,15 +770,15 @@ impl Contexts {
     }
 
     /// Takes the answer to a question. Contexts that were resolved with other tags are resolved again as
-    /// [`Contexts::sweep_origins`] finds them and their next message comes; what their state holds by then stays theirs.
+    /// [`Contexts::sweep_stale`] finds them and their next message comes; what their state holds by then stays theirs.
     pub fn answer_origin(&mut self, ticket: OriginTicket, tags: OriginTags, settled: bool) {
         if self.origins.answer(ticket, tags, settled) {
             self.sweep_left = self.raw.len();
         }
     }
 
-    /// Looks at up to `max` raw contexts for those whose origin has changed. False when none is left to look at.
-    pub fn sweep_origins(&mut self, max: usize, now: u32) -> bool {
+    /// Looks at up to `max` raw contexts for those whose rules or origin have changed. False when none is left to look at.
+    pub fn sweep_stale(&mut self, max: usize, now: u32) -> bool {
         if self.sweep_left == 0 {
             return false;
         }
@@ -664,7 +790,8 @@ impl Contexts {
             self.sweep_at += 1;
             self.sweep_left -= 1;
             let to = self.targets[slot as usize].to;
-            if to == FREE || to == STALE || !self.origins.is_dirty(self.raw[slot as usize].origin) {
+            let is_due = self.sweep_all || self.origins.is_dirty(self.raw[slot as usize].origin);
+            if to == FREE || to == STALE || !is_due {
                 continue;
             }
             if to == FILTERED {
@@ -682,6 +809,7 @@ impl Contexts {
             self.loose.push(raw);
         }
         if self.sweep_left == 0 {
+            self.sweep_all = false;
             self.origins.clear_dirty();
         }
         self.sweep_left > 0
@@ -695,20 +823,26 @@ impl Contexts {
     /// Finds or makes a resolved context; `None` when a new one would not fit the limits.
     fn context_for(
         &mut self,
-        name: &str,
-        kind: Kind,
-        tags: &[&str],
+        subject: &Subject<'_>,
         resolved: &Resolved,
         rules: &Rules,
         room: bool,
     ) -> Option<ContextId> {
+        let Subject {
+            kind,
+            name,
+            tags,
+            suffix_mask,
+            ..
+        } = subject;
+        let kind = *kind;
         let copied_name = rules.copied_name(name, kind);
-        let host = resolved.host.as_deref();
-        let id = self.find_or_add(name, kind, host, tags, resolved, room)?;
+        let host = subject.host.as_deref();
+        let id = self.find_or_add(name, kind, host, tags, resolved, *suffix_mask, room)?;
         if let Some(copied) = copied_name
             && self.contexts[kind as usize][id.0 as usize].copy_to.is_none()
         {
-            let copy = self.find_or_add(&copied, Kind::Distribution, host, tags, resolved, room);
+            let copy = self.find_or_add(&copied, Kind::Distribution, host, tags, resolved, u32::MAX, room);
             self.contexts[kind as usize][id.0 as usize].copy_to = copy;
             if let Some(copy) = copy {
                 self.contexts[Kind::Distribution as usize][copy.0 as usize].is_copy = true;
@@ -717,7 +851,8 @@ impl Contexts {
         Some(id)
     }
 
-    fn overflow(&mut self, name: &str, kind: Kind, resolved: &Resolved, rules: &Rules) -> Lookup {
+    fn overflow(&mut self, subject: &Subject<'_>, resolved: &Resolved, rules: &Rules) -> Lookup {
+        let kind = subject.kind;
         if matches!(kind, Kind::Gauge | Kind::Set) {
             return Lookup::Refused;
         }
@@ -726,7 +861,8 @@ impl Contexts {
         sort_and_dedup(&mut tags);
         let before = self.live_count;
         let room = self.overflow_names < OVERFLOW_NAMES_MAX;
-        match self.find_or_add(name, kind, None, &tags, resolved, room) {
+        let mask = subject.suffix_mask;
+        match self.find_or_add(&subject.name, kind, None, &tags, resolved, mask, room) {
             Some(id) => {
                 self.overflow_names += self.live_count - before;
                 Lookup::Overflow(id)
@@ -735,13 +871,14 @@ impl Contexts {
         }
     }
 
-    fn find_or_add(
+    fn find_or_add<T: AsRef<str>>(
         &mut self,
         name: &str,
         kind: Kind,
         host: Option<&str>,
-        tags: &[&str],
+        tags: &[T],
         resolved: &Resolved,
+        suffix_mask: u32,
         may_add: bool,
     ) -> Option<ContextId> {
         let name = self.strings.acquire(name, &self.secret);
@@ -782,7 +919,7 @@ impl Contexts {
             jmx_check,
             tags: tag_list,
             hash,
-            suffix_mask: resolved.suffix_mask,
+            suffix_mask,
             copy_to: None,
             is_copy: false,
             first_raw: NOBODY,
@@ -839,6 +976,9 @@ impl Contexts {
     }
 
     fn remove_raw(&mut self, slot: u32) {
+        if !self.trials.is_empty() {
+            self.trials.forget(slot);
+        }
         let RawContext {
             name,
             tags,
@@ -1017,6 +1157,8 @@ impl Contexts {
             + self.live.iter().map(|live| live.capacity() * 4).sum::<usize>()
             + self.loose.capacity() * size_of::<RawId>()
             + self.origins.heap_bytes()
+            + self.rule_counts.capacity() * size_of::<RuleCounts>()
+            + self.trials.heap_bytes()
     }
 
     /// Live overflow series.
@@ -1028,6 +1170,12 @@ impl Contexts {
     pub fn table_sizes(&self) -> (usize, usize) {
         (self.strings.len(), self.tag_lists.len())
     }
+}
+
+/// The context that a target leads to.
+#[inline]
+fn context_of(to: u32) -> ContextId {
+    ContextId((to & !ON_TRIAL) - FIRST_ID)
 }
 
 #[inline]

@@ -12,15 +12,16 @@ mod rules;
 mod sharded;
 mod strings;
 mod tag_lists;
-mod trace;
+mod trials;
 
 pub use alias::{ALIAS_KEY_BYTES_MAX, AliasCounts, AliasKey};
 pub use chunked::Chunked;
 pub use contexts::{
-    ContextId, ContextRef, Contexts, Limits, LiveContext, Lookup, OVERFLOW_TAG, PARTITIONS, RawId,
+    ContextId, ContextRef, Contexts, Limits, LiveContext, Lookup, OVERFLOW_TAG, PARTITIONS, RawId, RuleCounts,
 };
 pub use hash::HashSecret;
 pub use origins::{KnownTags, OriginCounts, OriginId, OriginKey, OriginQuestion, OriginTags, OriginTicket};
 pub use prefetch::prefetch;
-pub use rules::{NAMESPACE_EXCEPTIONS, NameFilter, Resolved, RuleSettings, Rules};
-pub use trace::{Recorder, Step, Trace, Untraced};
+pub use rules::{NAMESPACE_EXCEPTIONS, NameFilter, Resolved, RuleSettings, Rules, Trial, Verdict};
+pub use trials::TrialReport;
+pub use weir_rules::{Recorder, RuleId, RuleSet, Step, Subject, Trace, Untraced};

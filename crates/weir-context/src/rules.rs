@@ -1,9 +1,11 @@
-//! What happens to a name and its tags between the wire and the aggregate: special tags, namespace, name filter, extra
-//! tags. Applied once per raw context, never per sample.
+//! What happens to a name and its tags between the wire and the aggregate: mapper, special tags, namespace, name filter,
+//! rules, extra tags. Applied once per raw context, never per sample.
+
+use std::borrow::Cow;
+use std::sync::Arc;
 
 use weir_protocol::{Kind, SpecialTag, special_tag};
-
-use crate::trace::{Trace, Untraced};
+use weir_rules::{Applied, RuleId, RuleSet, Scratch, Subject, Trace, Untraced};
 
 /// Name prefixes that the namespace is not put in front of, unless the operator gives a list of their own.
 pub const NAMESPACE_EXCEPTIONS: [&str; 21] = [
@@ -67,8 +69,10 @@ impl NameFilter {
 }
 
 /// The rules of one configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Rules {
+    /// Mapper and rules, shared by every worker.
+    set: Arc<RuleSet>,
     /// Put in front of names, with its final dot; empty for none.
     namespace: String,
     namespace_exceptions: Vec<String>,
@@ -79,6 +83,8 @@ pub struct Rules {
     hostname: String,
     /// Suffixes that a histogram expands to, tested against the filter with their name. At most 32.
     suffixes: Vec<String>,
+    /// Bits of the suffixes that a histogram has without any rule about it.
+    suffix_mask: u32,
     /// With a prefix: every histogram and timing sample also goes into a distribution of that name.
     copy_to_distribution: Option<String>,
     /// Tags longer than this many bytes are cut at a character border.
@@ -94,6 +100,8 @@ impl Default for Rules {
 /// What [`Rules::new`] takes.
 #[derive(Clone, Debug, Default)]
 pub struct RuleSettings {
+    /// Mapper and rules.
+    pub set: Arc<RuleSet>,
     pub namespace: String,
     /// `None` means [`NAMESPACE_EXCEPTIONS`].
     pub namespace_exceptions: Option<Vec<String>>,
@@ -102,27 +110,36 @@ pub struct RuleSettings {
     pub hostname: String,
     /// Each begins with its dot: `.max`, `.95percentile`.
     pub histogram_suffixes: Vec<String>,
+    /// Bits of the suffixes that a histogram has without any rule about it; `None` means all.
+    pub suffix_mask: Option<u32>,
     pub copy_to_distribution: Option<String>,
     pub max_tag_bytes: Option<usize>,
 }
 
-/// What the rules made of a raw context. Borrows from the caller's buffers.
+/// What the rules found out about a context beside the context itself, and the buffers for that. Used again and again.
 #[derive(Debug, Default)]
 pub struct Resolved {
-    /// The final name, when the namespace changed it.
-    name: String,
-    name_changed: bool,
-    /// `None`: the agent's own host.
-    pub host: Option<String>,
-    /// Bit i: the name with the i-th histogram suffix passes the filter.
-    pub suffix_mask: u32,
     pub jmx_check: Option<String>,
+    /// Which rules applied.
+    pub applied: Applied,
+    scratch: Scratch,
 }
 
-impl Resolved {
-    pub fn name<'a>(&'a self, raw: &'a str) -> &'a str {
-        if self.name_changed { &self.name } else { raw }
-    }
+/// What rules decided about a context.
+#[derive(Debug)]
+pub struct Verdict<'a> {
+    /// The metric is not dropped.
+    pub passes: bool,
+    /// What rules on trial would have made of it, where that is something else.
+    pub trials: Vec<Trial<'a>>,
+}
+
+/// What one rule on trial would have done to a context.
+#[derive(Debug)]
+pub struct Trial<'a> {
+    pub rule: RuleId,
+    /// `None`: dropped it.
+    pub becomes: Option<Subject<'a>>,
 }
 
 impl Rules {
@@ -139,6 +156,7 @@ impl Rules {
             "a suffix mask has 32 bits"
         );
         Rules {
+            set: settings.set,
             namespace,
             namespace_exceptions: exceptions,
             filter: settings.filter,
@@ -149,6 +167,7 @@ impl Rules {
                 .collect(),
             hostname: settings.hostname,
             suffixes: settings.histogram_suffixes,
+            suffix_mask: settings.suffix_mask.unwrap_or(u32::MAX),
             copy_to_distribution: settings.copy_to_distribution,
             max_tag_bytes: settings.max_tag_bytes,
         }
@@ -162,6 +181,11 @@ impl Rules {
         &self.extra_tags
     }
 
+    /// Mapper and rules.
+    pub fn set(&self) -> &Arc<RuleSet> {
+        &self.set
+    }
+
     pub fn copies_histograms(&self) -> bool {
         self.copy_to_distribution.is_some()
     }
@@ -172,91 +196,135 @@ impl Rules {
         matches!(kind, Kind::Histogram | Kind::Timing).then(|| format!("{prefix}{name}"))
     }
 
-    /// Takes special tags out of `tags` and adds the extra ones; `tags` is left sorted and free of duplicates.
-    /// Returns false when the metric is filtered out.
-    pub fn apply<'a>(
-        &'a self,
-        raw_name: &str,
-        kind: Kind,
-        tags: &mut Vec<&'a str>,
-        resolved: &mut Resolved,
-    ) -> bool {
-        self.apply_traced(raw_name, kind, tags, resolved, &mut Untraced)
+    /// What a metric says about itself, as the rules take it.
+    pub fn subject<'a>(&self, kind: Kind, name: &'a str, tags: impl Iterator<Item = &'a str>) -> Subject<'a> {
+        Subject {
+            kind,
+            name: Cow::Borrowed(name),
+            host: None,
+            tags: tags.map(Cow::Borrowed).collect(),
+            suffix_mask: self.suffix_mask,
+        }
     }
 
-    /// [`Rules::apply`], telling what each stage did. Every stage goes through here, so that what is explained is what is
-    /// done.
+    /// Applies every rule to `subject`; its tags are left sorted and free of duplicates. Rules on trial are tried on copies.
+    pub fn apply<'a>(&'a self, subject: &mut Subject<'a>, resolved: &mut Resolved) -> Verdict<'a> {
+        let before = self.set.has_dry_run().then(|| subject.clone());
+        resolved.applied.clear();
+        let passes = self.run(subject, None, resolved, &mut Untraced);
+        let mut trials = Vec::new();
+        if let Some(before) = before.filter(|_| passes && !resolved.applied.dry.is_empty()) {
+            let mut other = Resolved {
+                scratch: std::mem::take(&mut resolved.scratch),
+                ..Resolved::default()
+            };
+            for &rule in &resolved.applied.dry {
+                let mut trial = before.clone();
+                other.applied.clear();
+                let stays = self.run(&mut trial, Some(rule), &mut other, &mut Untraced);
+                let becomes = stays.then_some(trial);
+                if becomes.as_ref() != Some(&*subject) {
+                    trials.push(Trial { rule, becomes });
+                }
+            }
+            resolved.scratch = other.scratch;
+        }
+        Verdict { passes, trials }
+    }
+
+    /// [`Rules::apply`] without trials, telling what each stage did. Returns false when the metric is dropped.
     pub fn apply_traced<'a>(
         &'a self,
-        raw_name: &str,
-        kind: Kind,
-        tags: &mut Vec<&'a str>,
+        subject: &mut Subject<'a>,
         resolved: &mut Resolved,
         trace: &mut impl Trace,
     ) -> bool {
-        resolved.host = self.take_special_tags(tags, &mut resolved.jmx_check);
-        trace.stage(
-            "special_tags",
-            || "tags that are instructions are taken out".into(),
-            raw_name,
-            tags,
-        );
-        self.finish_tags(tags, raw_name, trace);
-        resolved.name_changed = !self.namespace.is_empty()
-            && !self
-                .namespace_exceptions
-                .iter()
-                .any(|exception| raw_name.starts_with(exception.as_str()));
-        if resolved.name_changed {
-            resolved.name.clear();
-            resolved.name.push_str(&self.namespace);
-            resolved.name.push_str(raw_name);
+        resolved.applied.clear();
+        self.run(subject, None, resolved, trace)
+    }
+
+    /// The stages in their order; every one is here, so that what is explained is what is done. `assume`: a rule on trial
+    /// that is to be applied all the same.
+    fn run<'a>(
+        &'a self,
+        subject: &mut Subject<'a>,
+        assume: Option<RuleId>,
+        resolved: &mut Resolved,
+        trace: &mut impl Trace,
+    ) -> bool {
+        let Resolved {
+            jmx_check,
+            applied,
+            scratch,
+        } = resolved;
+        if !self.set.map(subject, assume, scratch, applied, trace) {
+            return false;
         }
-        let name = if resolved.name_changed {
-            &resolved.name
+        subject.host = self.take_special_tags(&mut subject.tags, jmx_check);
+        let why = || "tags that are instructions are taken out".into();
+        trace.stage("special_tags", why, &subject.name, &subject.tags);
+        if !self.namespace.is_empty() && !self.is_exception(&subject.name) {
+            subject.name.to_mut().insert_str(0, &self.namespace);
+            let why = || format!("namespace: {:?} is put in front", self.namespace);
+            trace.stage("namespace", why, &subject.name, &subject.tags);
+        }
+        if self.filter.matches(&subject.name) {
+            let filterlist = self.set.filterlist();
+            applied.dropped_by = Some(filterlist);
+            applied.hits.push((filterlist, 0));
+            let why = || format!("metric_filterlist: it has {:?}", subject.name);
+            trace.dropped("metric_filterlist", why);
+            return false;
+        }
+        if !self.set.apply(subject, assume, scratch, applied, trace) {
+            return false;
+        }
+        // A message that names the agent's own host means the same context as one that names none.
+        if subject.host.as_deref() == Some(self.hostname.as_str()) {
+            subject.host = None;
+        }
+        if matches!(subject.kind, Kind::Histogram | Kind::Timing) {
+            subject.suffix_mask &= self.passing_suffixes(&subject.name);
         } else {
-            raw_name
-        };
-        let why = || format!("namespace: {:?} is put in front", self.namespace);
-        trace.stage("namespace", why, name, tags);
-        resolved.suffix_mask = self.suffix_mask(name, kind);
-        let passes = !self.filter.matches(name);
-        if !passes {
-            trace.dropped("metric_filterlist", || {
-                format!("metric_filterlist: it has {name:?}")
-            });
+            subject.suffix_mask = u32::MAX;
         }
-        passes
+        self.finish_tags(&mut subject.tags, &subject.name, trace);
+        true
+    }
+
+    fn is_exception(&self, name: &str) -> bool {
+        let mut exceptions = self.namespace_exceptions.iter();
+        exceptions.any(|exception| name.starts_with(exception.as_str()))
     }
 
     /// Special tags and extra tags for events and checks. Returns the host: `None` for the agent's own.
-    pub fn apply_to_tags<'a>(&'a self, tags: &mut Vec<&'a str>) -> Option<String> {
+    pub fn apply_to_tags<'a>(&'a self, tags: &mut Vec<Cow<'a, str>>) -> Option<String> {
         self.apply_to_tags_traced(tags, &mut Untraced)
     }
 
     /// [`Rules::apply_to_tags`], telling what each stage did.
     pub fn apply_to_tags_traced<'a>(
         &'a self,
-        tags: &mut Vec<&'a str>,
+        tags: &mut Vec<Cow<'a, str>>,
         trace: &mut impl Trace,
     ) -> Option<String> {
         let host = self.take_special_tags(tags, &mut None);
-        trace.stage(
-            "special_tags",
-            || "tags that are instructions are taken out".into(),
-            "",
-            tags,
-        );
+        let why = || "tags that are instructions are taken out".into();
+        trace.stage("special_tags", why, "", tags);
         self.finish_tags(tags, "", trace);
-        host
+        host.filter(|host| *host != self.hostname).map(Cow::into_owned)
     }
 
-    fn take_special_tags(&self, tags: &mut Vec<&str>, jmx_check: &mut Option<String>) -> Option<String> {
+    fn take_special_tags<'a>(
+        &self,
+        tags: &mut Vec<Cow<'a, str>>,
+        jmx_check: &mut Option<String>,
+    ) -> Option<Cow<'a, str>> {
         let mut host = None;
         *jmx_check = None;
         tags.retain(|tag| match special_tag(tag) {
             Some(SpecialTag::Host(name)) => {
-                host = Some(name.to_string());
+                host = Some(Cow::Owned(name.to_string()));
                 false
             }
             Some(SpecialTag::JmxCheck(name)) => {
@@ -266,16 +334,19 @@ impl Rules {
             Some(SpecialTag::EntityId(_) | SpecialTag::Cardinality(_)) => false,
             None => true,
         });
-        // A message that names the agent's own host means the same context as one that names none.
-        host.filter(|host| *host != self.hostname)
+        host
     }
 
-    fn finish_tags<'a>(&'a self, tags: &mut Vec<&'a str>, name: &str, trace: &mut impl Trace) {
-        tags.extend(self.extra_tags.iter().map(String::as_str));
+    fn finish_tags<'a>(&'a self, tags: &mut Vec<Cow<'a, str>>, name: &str, trace: &mut impl Trace) {
+        tags.extend(self.extra_tags.iter().map(|tag| Cow::Borrowed(tag.as_str())));
         trace.stage("extra_tags", || "tags, extra_tags".into(), name, tags);
         if let Some(limit) = self.max_tag_bytes {
             for tag in tags.iter_mut() {
-                *tag = &tag[..tag.floor_char_boundary(limit)];
+                let end = tag.floor_char_boundary(limit);
+                match tag {
+                    Cow::Borrowed(tag) => *tag = &tag[..end],
+                    Cow::Owned(tag) => tag.truncate(end),
+                }
             }
             let why = || format!("max_tag_length: cut to {limit} bytes");
             trace.stage("max_tag_length", why, name, tags);
@@ -284,8 +355,9 @@ impl Rules {
         trace.stage("duplicates", || "each tag counts once".into(), name, tags);
     }
 
-    fn suffix_mask(&self, name: &str, kind: Kind) -> u32 {
-        if self.filter.is_empty() || !matches!(kind, Kind::Histogram | Kind::Timing) {
+    /// Bits of the suffixes whose names the filter lets pass.
+    fn passing_suffixes(&self, name: &str) -> u32 {
+        if self.filter.is_empty() {
             return u32::MAX;
         }
         let mut expanded = String::from(name);
@@ -320,8 +392,12 @@ pub(crate) fn keep_last_special(tags: &mut Vec<&str>) {
 }
 
 /// Sorts by bytes and leaves each tag once. Most tags differ within eight bytes, which compare as one integer.
-pub(crate) fn sort_and_dedup(tags: &mut Vec<&str>) {
-    tags.sort_unstable_by(|a, b| prefix(a).cmp(&prefix(b)).then_with(|| a.cmp(b)));
+pub(crate) fn sort_and_dedup<T: AsRef<str> + PartialEq>(tags: &mut Vec<T>) {
+    let order = |a: &T, b: &T| {
+        let (a, b) = (a.as_ref(), b.as_ref());
+        prefix(a).cmp(&prefix(b)).then_with(|| a.cmp(b))
+    };
+    tags.sort_unstable_by(order);
     tags.dedup();
 }
 
@@ -337,17 +413,37 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// What becomes of a metric: name, host and tags; `None` when it is dropped.
+    fn apply(
+        rules: &Rules,
+        kind: Kind,
+        name: &str,
+        tags: &[&str],
+    ) -> Option<(String, Option<String>, Vec<String>, u32)> {
+        let mut subject = rules.subject(kind, name, tags.iter().copied());
+        let verdict = rules.apply(&mut subject, &mut Resolved::default());
+        verdict.passes.then(|| {
+            let tags = subject.tags.iter().map(ToString::to_string).collect();
+            (
+                subject.name.into(),
+                subject.host.map(Cow::into_owned),
+                tags,
+                subject.suffix_mask,
+            )
+        })
+    }
+
     #[test]
     fn namespace_spares_its_exceptions() {
         let rules = Rules::new(RuleSettings {
             namespace: "shop".into(),
             ..Default::default()
         });
-        let mut resolved = Resolved::default();
-        assert!(rules.apply("orders", Kind::Counter, &mut vec![], &mut resolved));
-        assert_eq!(resolved.name("orders"), "shop.orders");
-        assert!(rules.apply("jvm.heap", Kind::Gauge, &mut vec![], &mut resolved));
-        assert_eq!(resolved.name("jvm.heap"), "jvm.heap");
+        assert_eq!(
+            apply(&rules, Kind::Counter, "orders", &[]).unwrap().0,
+            "shop.orders"
+        );
+        assert_eq!(apply(&rules, Kind::Gauge, "jvm.heap", &[]).unwrap().0, "jvm.heap");
     }
 
     #[test]
@@ -357,51 +453,12 @@ mod tests {
             extra_tags: vec!["e:1".into()],
             ..Default::default()
         });
-        let mut resolved = Resolved::default();
-        let mut tags = vec!["z:1", "host:a", "host:b", "a:1", "z:1"];
-        rules.apply("n", Kind::Counter, &mut tags, &mut resolved);
+        let of = |tags: &[&str]| apply(&rules, Kind::Counter, "n", tags).unwrap();
+        let (_, host, tags, _) = of(&["z:1", "host:a", "host:b", "a:1", "z:1"]);
         assert_eq!(tags, ["a:1", "e:1", "z:1"]);
-        assert_eq!(resolved.host.as_deref(), Some("b"));
-        rules.apply("n", Kind::Counter, &mut vec!["host:me"], &mut resolved);
-        assert_eq!(resolved.host, None);
-        rules.apply("n", Kind::Counter, &mut vec!["host:"], &mut resolved);
-        assert_eq!(resolved.host.as_deref(), Some(""));
-    }
-
-    #[test]
-    fn a_trace_tells_what_each_stage_did() {
-        let rules = Rules::new(RuleSettings {
-            namespace: "shop".into(),
-            extra_tags: vec!["e:1".into()],
-            filter: NameFilter::new(vec!["shop.n".into()], false),
-            ..Default::default()
-        });
-        let mut tags = vec!["a:1", "host:h", "a:1"];
-        let mut recorder = crate::Recorder::new("n", &tags);
-        let mut resolved = Resolved::default();
-        assert!(!rules.apply_traced("n", Kind::Counter, &mut tags, &mut resolved, &mut recorder));
-        let told: Vec<String> = recorder
-            .steps()
-            .iter()
-            .map(|step| {
-                let dropped = if step.dropped { " dropped" } else { "" };
-                let name = step.renamed_to.as_deref().unwrap_or("-");
-                format!(
-                    "{} {name} +{:?} -{:?}{dropped}",
-                    step.stage, step.added, step.removed
-                )
-            })
-            .collect();
-        assert_eq!(
-            told,
-            [
-                r#"special_tags - +[] -["host:h"]"#,
-                r#"extra_tags - +["e:1"] -[]"#,
-                r#"duplicates - +[] -["a:1"]"#,
-                "namespace shop.n +[] -[]",
-                "metric_filterlist - +[] -[] dropped",
-            ]
-        );
+        assert_eq!(host.as_deref(), Some("b"));
+        assert_eq!(of(&["host:me"]).1, None);
+        assert_eq!(of(&["host:"]).1.as_deref(), Some(""));
     }
 
     #[test]
@@ -411,12 +468,11 @@ mod tests {
         let rules = Rules::new(RuleSettings {
             filter,
             histogram_suffixes: suffixes,
+            suffix_mask: Some(0b11),
             ..Default::default()
         });
-        let mut resolved = Resolved::default();
-        assert!(rules.apply("h", Kind::Histogram, &mut vec![], &mut resolved));
-        assert_eq!(resolved.suffix_mask, 0b10);
-        assert!(!rules.apply("gone", Kind::Counter, &mut vec![], &mut resolved));
+        assert_eq!(apply(&rules, Kind::Histogram, "h", &[]).unwrap().3, 0b10);
+        assert_eq!(apply(&rules, Kind::Counter, "gone", &[]), None);
     }
 
     proptest! {

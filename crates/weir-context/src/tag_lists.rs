@@ -34,15 +34,15 @@ impl TagLists {
     }
 
     /// Finds or adds the list and takes one reference to it. `tags` is sorted and free of duplicates.
-    pub fn acquire(
+    pub fn acquire<T: AsRef<str>>(
         &mut self,
-        tags: &[&str],
+        tags: &[T],
         strings: &mut Strings,
         secret: &HashSecret,
         ids: &mut Vec<StringId>,
     ) -> TagListId {
         ids.clear();
-        ids.extend(tags.iter().map(|tag| strings.acquire(tag, secret)));
+        ids.extend(tags.iter().map(|tag| strings.acquire(tag.as_ref(), secret)));
         let count = ids.len();
         ids.extend_from_within(..);
         ids[count..].sort_unstable();

@@ -1,3 +1,5 @@
+use std::borrow::Cow;
+
 use weir_aggregate::{Aggregator, AggregatorSettings, Batch, CheckRecord, EventRecord, TimestampedSample};
 use weir_context::{
     AliasKey, ContextId, Contexts, HashSecret, Limits, Lookup, OriginId, OriginKey, OriginTags, RawId,
@@ -12,6 +14,7 @@ use crate::counts::{IngestCounts, SampleDrop};
 use crate::origin::{OriginAnswer, OriginStats, ProcessQuestions};
 use crate::parking::{Awaited, Parked, Parking, WAIT_NS};
 use crate::senders::{Sender, Senders};
+use crate::timestamped::Timestamped;
 
 /// What one worker needs to know besides its sockets.
 #[derive(Clone, Debug)]
@@ -78,6 +81,8 @@ struct Pending {
 struct Tally {
     messages: u64,
     samples: u64,
+    /// Samples that a rule drops.
+    filtered: u64,
     rate_faults: u64,
 }
 
@@ -110,6 +115,7 @@ pub struct Ingest {
     passing_sequence: u64,
     outbox: std::collections::VecDeque<Batch>,
     resolved: Resolved,
+    timestamped: Timestamped,
     scan: Scan,
     group: Vec<Pending>,
     values: Vec<f64>,
@@ -137,6 +143,7 @@ impl Ingest {
             passing_sequence: 0,
             outbox: Default::default(),
             resolved: Resolved::default(),
+            timestamped: Timestamped::default(),
             scan: Scan::new(),
             group: Vec::with_capacity(GROUP_LINES),
             values: Vec::new(),
@@ -170,9 +177,11 @@ impl Ingest {
         &self.aggregator
     }
 
-    /// Replaces the rules. Contexts, their state and open buckets stay; raw contexts are resolved again.
+    /// Replaces the rules. Contexts, their state and open buckets stay; raw contexts are resolved again as
+    /// [`Contexts::sweep_stale`] finds them.
     pub fn set_rules(&mut self, rules: Rules) {
         self.copies_histograms = rules.copies_histograms();
+        self.timestamped = Timestamped::default();
         self.contexts.set_rules(rules);
     }
 
@@ -496,6 +505,14 @@ impl Ingest {
                     tally.samples += u64::from(fast.count.max(1));
                     tally.rate_faults += u64::from(fast.rate_fault);
                 }
+                // What a rule drops has no business being parsed again; a member's text is checked the simple way.
+                Some(Lookup::Filtered(raw)) if fast.kind != Kind::Set => {
+                    let samples = u64::from(fast.count.max(1));
+                    tally.messages += 1;
+                    tally.filtered += samples;
+                    tally.rate_faults += u64::from(fast.rate_fault);
+                    self.contexts.count_dropped(raw, samples);
+                }
                 Some(_) => {
                     self.line(packet, line, pending.terminated);
                 }
@@ -505,8 +522,9 @@ impl Ingest {
         let counts = &mut self.counts[packet.listener];
         counts.messages += tally.messages;
         counts.metrics += tally.messages;
-        counts.samples += tally.samples;
+        counts.samples += tally.samples + tally.filtered;
         counts.samples_aggregated += tally.samples;
+        counts.samples_dropped[SampleDrop::Filtered as usize] += tally.filtered;
         counts.rate_faults += tally.rate_faults;
     }
 
@@ -681,22 +699,33 @@ impl Ingest {
                 self.counts[packet.listener].samples += samples;
                 self.counts[packet.listener].samples_overflowed += samples;
             }
-            Lookup::Filtered(raw) => {
-                self.drop_samples(metric, packet.listener, SampleDrop::Filtered);
+            Lookup::OnTrial(id, raw) => {
+                let samples = self.aggregate(metric, id, packet.received);
+                self.counts[packet.listener].samples += samples;
+                self.counts[packet.listener].samples_aggregated += samples;
+                self.contexts.count_trial(raw, samples);
                 return Some(raw);
             }
-            Lookup::Refused => self.drop_samples(metric, packet.listener, SampleDrop::NoMemory),
+            Lookup::Filtered(raw) => {
+                let samples = self.drop_samples(metric, packet.listener, SampleDrop::Filtered);
+                self.contexts.count_dropped(raw, samples);
+                return Some(raw);
+            }
+            Lookup::Refused => {
+                self.drop_samples(metric, packet.listener, SampleDrop::NoMemory);
+            }
         }
         None
     }
 
-    fn drop_samples(&mut self, metric: &Metric<'_>, listener: usize, reason: SampleDrop) {
+    fn drop_samples(&mut self, metric: &Metric<'_>, listener: usize, reason: SampleDrop) -> u64 {
         let samples = match metric.values {
             Values::Numbers(numbers) => numbers.iter().count() as u64,
             Values::Member(_) => 1,
         };
         self.counts[listener].samples += samples;
         self.counts[listener].samples_dropped[reason as usize] += samples;
+        samples
     }
 
     /// Adds the values of one metric to the state of its context. Returns how many there were.
@@ -763,19 +792,22 @@ impl Ingest {
         };
         let timestamp = metric.timestamp.expect("the caller looked");
         let origin_tags = self.origin_tags(&OriginKey::of_message(metric.origin, metric.tags.iter()));
-        let mut tags = with_origin(metric.tags, &origin_tags);
-        let rules = self.contexts.rules();
-        if !rules.apply(metric.name, metric.kind, &mut tags, &mut self.resolved) {
-            self.drop_samples(metric, listener, SampleDrop::Filtered);
+        let tags = with_origin(metric.tags, &origin_tags);
+        let (contexts, resolved) = (&mut self.contexts, &mut self.resolved);
+        let Some(known) = self.timestamped.resolve(metric, tags, contexts, resolved) else {
+            let rule = self.resolved.applied.dropped_by;
+            let samples = self.drop_samples(metric, listener, SampleDrop::Filtered);
+            self.contexts.count_dropped_by(rule, samples);
             return;
-        }
+        };
+        let tags: Vec<&str> = known.tags.iter().map(|tag| &**tag).collect();
         let passing = passing(&mut self.passing, &mut self.passing_sequence, &self.aggregator);
         let mut samples = 0;
         for value in numbers.iter() {
             passing.push_timestamped(&TimestampedSample {
                 kind: metric.kind,
-                name: self.resolved.name(metric.name),
-                host: self.resolved.host.as_deref(),
+                name: &known.name,
+                host: known.host.as_deref(),
                 tags: &tags,
                 timestamp,
                 value,
@@ -861,9 +893,9 @@ impl Ingest {
 }
 
 /// The tags of a message and those of its origin.
-fn with_origin<'a>(tags: Tags<'a>, origin: &'a Option<OriginTags>) -> Vec<&'a str> {
+fn with_origin<'a>(tags: Tags<'a>, origin: &'a Option<OriginTags>) -> Vec<Cow<'a, str>> {
     let origin = origin.iter().flat_map(|tags| tags.iter().map(AsRef::as_ref));
-    tags.iter().chain(origin).collect()
+    tags.iter().chain(origin).map(Cow::Borrowed).collect()
 }
 
 /// The batch that collects what passes without aggregation.

@@ -7,6 +7,7 @@ mod ingest;
 mod origin;
 mod parking;
 mod senders;
+mod timestamped;
 mod worker;
 
 pub use counts::{IngestCounts, SampleDrop};
@@ -14,4 +15,6 @@ pub use ingest::{BadInput, Ingest, IngestSettings, Received};
 pub use origin::{Asked, OriginAnswer, OriginLink, OriginStats, Question};
 pub use parking::ParkingCounts;
 pub use senders::SenderCounts;
-pub use worker::{Command, EndSettings, ListenerSnapshot, Report, WorkerHandle, WorkerSnapshot, spawn};
+pub use worker::{
+    Command, EndSettings, ListenerSnapshot, Report, RuleSnapshot, WorkerHandle, WorkerSnapshot, spawn,
+};

@@ -86,7 +86,7 @@ impl OriginLink {
             self.ask(ingest);
         }
         let now = ingest.aggregator().now();
-        ingest.contexts_mut().sweep_origins(SWEEP_CONTEXTS, now)
+        ingest.contexts_mut().sweep_stale(SWEEP_CONTEXTS, now)
     }
 
     #[cold]

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use weir_aggregate::{AgentClock, AggregateCounts, Batch};
-use weir_context::Rules;
+use weir_context::{RuleCounts, RuleSet, Rules, TrialReport};
 use weir_listener::{BoundSocket, EventLoop, ListenerCounters, ListenerId, LoopCounters, Monotonic, Waker};
 
 use crate::counts::IngestCounts;
@@ -18,6 +18,9 @@ const RING_SLOTS: usize = 64;
 /// Contexts looked at between two receive turns while a closed bucket is handed over. At some hundred nanoseconds each
 /// this stays well below a millisecond.
 const DRAIN_CONTEXTS: usize = 2048;
+
+/// Raw contexts looked at between two receive turns after new rules came: well below a millisecond's worth.
+const SWEEP_CONTEXTS: usize = 4096;
 
 /// How often counts are published and what passes without aggregation is handed over.
 const TICK: Duration = Duration::from_secs(1);
@@ -67,6 +70,20 @@ pub struct WorkerSnapshot {
     /// Longest time between two receive turns while packets were waiting or a flush was running, nanoseconds.
     pub longest_gap_ns: u64,
     pub origin: OriginStats,
+    pub rules: RuleSnapshot,
+}
+
+/// What the rules of a worker did.
+#[derive(Clone, Debug)]
+pub struct RuleSnapshot {
+    /// The set that the numbers below are about.
+    pub set: Arc<RuleSet>,
+    /// By rule number.
+    pub counts: Vec<RuleCounts>,
+    /// Nanoseconds spent on finding the rules that match.
+    pub matching_ns: u64,
+    /// Of the rules on trial.
+    pub trials: Vec<TrialReport>,
 }
 
 #[derive(Clone, Debug)]
@@ -148,6 +165,7 @@ pub fn spawn(
             ingest,
             origins,
             origins_busy: false,
+            sweeping: false,
             event_loop,
             clock: AgentClock::new(wall_ms, monotonic),
             worker: worker_id,
@@ -181,6 +199,8 @@ struct Worker {
     origins: Option<OriginLink>,
     /// Contexts of changed origins are being looked for.
     origins_busy: bool,
+    /// Contexts are being told of new rules.
+    sweeping: bool,
     event_loop: EventLoop,
     clock: AgentClock,
     worker: u16,
@@ -242,7 +262,7 @@ impl Worker {
         self.now_ms = self.clock.advance(wall_ms(), after);
         match turn {
             Ok(turn) => {
-                if turn.packets > 0 || self.ingest.is_draining() {
+                if turn.packets > 0 || self.ingest.is_draining() || self.sweeping {
                     self.busy_since_ns = Some(after);
                 }
                 true
@@ -253,7 +273,7 @@ impl Worker {
 
     /// Until the open bucket ends or the next tick, whichever is first; not at all while a flush has work left.
     fn timeout(&self) -> Duration {
-        if self.origins_busy || (self.ingest.is_draining() && self.waiting.is_none()) {
+        if self.sweeping || self.origins_busy || (self.ingest.is_draining() && self.waiting.is_none()) {
             return Duration::ZERO;
         }
         if self.waiting.is_some() {
@@ -297,11 +317,18 @@ impl Worker {
             }
             self.origins_busy = origins.turn(&mut self.ingest);
         }
+        if self.sweeping {
+            let now = self.ingest.aggregator().now();
+            self.sweeping = self.ingest.contexts_mut().sweep_stale(SWEEP_CONTEXTS, now);
+        }
     }
 
     fn command(&mut self, command: Command) {
         match command {
-            Command::Rules(rules) => self.ingest.set_rules(*rules),
+            Command::Rules(rules) => {
+                self.ingest.set_rules(*rules);
+                self.sweeping = true;
+            }
             Command::Origins(answers) => self.answers(answers),
         }
     }
@@ -390,6 +417,17 @@ impl Worker {
         let _ = self.reports.try_send(snapshot);
     }
 
+    fn rule_snapshot(&self) -> RuleSnapshot {
+        let contexts = self.ingest.contexts();
+        let (counts, matching_ns) = contexts.rule_counts();
+        RuleSnapshot {
+            set: contexts.rules().set().clone(),
+            counts: counts.to_vec(),
+            matching_ns,
+            trials: contexts.trial_reports(),
+        }
+    }
+
     fn snapshot(&self) -> WorkerSnapshot {
         let (strings, tag_lists) = self.ingest.contexts().table_sizes();
         let listeners = self
@@ -419,6 +457,7 @@ impl Worker {
             clock_ahead_ms: self.clock.ahead_ms(wall_ms()),
             longest_gap_ns: self.longest_gap_ns,
             origin: self.ingest.origin_stats(),
+            rules: self.rule_snapshot(),
         }
     }
 

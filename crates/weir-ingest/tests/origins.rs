@@ -93,7 +93,7 @@ impl Rig {
         });
         self.ingest.feed_parked(1, false);
         let now = self.ingest.aggregator().now();
-        while self.ingest.contexts_mut().sweep_origins(1, now) {}
+        while self.ingest.contexts_mut().sweep_stale(1, now) {}
     }
 
     /// Closes the bucket: name and tags to the sum of its counters, zeros left out.

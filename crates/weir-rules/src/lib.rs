@@ -13,14 +13,16 @@ pub mod names;
 mod pattern;
 mod set;
 mod template;
+mod trace;
 mod values;
 
 pub use pattern::{Pattern, PatternError};
 pub use set::{
     Applied, Compiled, Definitions, Effect, Fault, HostRule, Kinds, Mapping, Profile, Rule, RuleId, RuleInfo,
-    RuleSet, Scratch, Stage, Step, Subject, TagFilter,
+    RuleSet, Scratch, Stage, Subject, TagFilter,
 };
 pub use template::Template;
+pub use trace::{Recorder, Step, Trace, Untraced};
 pub use values::{ValueAction, ValueRule};
 
 /// Bounds on what a set of rules may take.

@@ -11,7 +11,7 @@ use crate::names::{MatchScratch, NameMatcher};
 use crate::pattern::regex;
 use crate::template::Groups;
 use crate::values::{CompiledValue, Outcome};
-use crate::{Limits, Pattern, PatternError, Template, ValueRule, glob};
+use crate::{Limits, Pattern, PatternError, Template, Trace, ValueRule, glob};
 
 /// Everything an operator wrote.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -169,15 +169,6 @@ pub struct Subject<'t> {
     pub suffix_mask: u32,
 }
 
-/// One sentence about what a stage did to one context.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
-    pub stage: &'static str,
-    /// The rule's name; empty for a stage without named rules.
-    pub rule: String,
-    pub effect: String,
-}
-
 /// What applying a set to one context involved.
 #[derive(Debug, Default)]
 pub struct Applied {
@@ -188,8 +179,6 @@ pub struct Applied {
     pub dropped_by: Option<RuleId>,
     /// Nanoseconds of finding the rules that match.
     pub matching_ns: u64,
-    /// Filled in when it is wanted.
-    pub steps: Option<Vec<Step>>,
 }
 
 impl Applied {
@@ -198,18 +187,6 @@ impl Applied {
         self.dry.clear();
         self.dropped_by = None;
         self.matching_ns = 0;
-        self.steps = None;
-    }
-
-    /// Notes a step, which is only put into words when somebody wants to read it.
-    pub fn step(&mut self, stage: &'static str, rule: &str, effect: impl FnOnce() -> String) {
-        if let Some(steps) = &mut self.steps {
-            steps.push(Step {
-                stage,
-                rule: rule.to_owned(),
-                effect: effect(),
-            });
-        }
     }
 }
 
@@ -429,6 +406,7 @@ impl RuleSet {
         assume: Option<RuleId>,
         scratch: &mut Scratch,
         applied: &mut Applied,
+        trace: &mut impl Trace,
     ) -> bool {
         if self.mappings.is_empty() {
             return true;
@@ -446,16 +424,21 @@ impl RuleSet {
                 continue;
             }
             let id = RuleId(number);
+            let name = &self.infos[number as usize].name;
             if mapping.dry_run && assume != Some(id) {
                 applied.dry.push(id);
+                trace.note("mapper", || {
+                    format!("{name}: would apply, but is on trial (dry_run)")
+                });
                 continue;
             }
-            let info = self.info(id);
             if mapping.drop {
                 applied.dropped_by = Some(id);
-                applied.step("mapper", &info.name, || "drops it".into());
-            } else if !self.expand(number as usize, subject, applied) {
+                trace.dropped("mapper", || name.clone());
+            } else if !self.expand(number as usize, subject) {
                 continue;
+            } else {
+                trace.stage("mapper", || name.clone(), &subject.name, &subject.tags);
             }
             applied.hits.push((id, matched.elapsed().as_nanos() as u64));
             return !mapping.drop;
@@ -464,7 +447,7 @@ impl RuleSet {
     }
 
     /// New name and tags by one mapping. False: it yields no name, and does not apply.
-    fn expand(&self, number: usize, subject: &mut Subject<'_>, applied: &mut Applied) -> bool {
+    fn expand(&self, number: usize, subject: &mut Subject<'_>) -> bool {
         let (mapping, compiled) = (self.mapping(number), &self.mappings[number]);
         let original = std::mem::take(&mut subject.name);
         let mut stars = Vec::new();
@@ -491,21 +474,11 @@ impl RuleSet {
             subject.name = original;
             return false;
         }
-        let first = subject.tags.len();
         for (key, value) in &compiled.tags {
             let mut tag = format!("{key}:");
             value.expand(groups, &mut tag);
             subject.tags.push(Cow::Owned(tag));
         }
-        applied.step("mapper", &self.infos[number].name, || {
-            let tags = &subject.tags[first..];
-            let tags = if tags.is_empty() {
-                String::new()
-            } else {
-                format!(", adds tags {}", tags.join(", "))
-            };
-            format!("renames {original} to {name}{tags}")
-        });
         subject.name = Cow::Owned(name);
         true
     }
@@ -517,6 +490,7 @@ impl RuleSet {
         assume: Option<RuleId>,
         scratch: &mut Scratch,
         applied: &mut Applied,
+        trace: &mut impl Trace,
     ) -> bool {
         if self.definitions.rules.is_empty() {
             return true;
@@ -534,19 +508,27 @@ impl RuleSet {
             let id = RuleId((self.mappings.len() + number as usize) as u32);
             if rule.dry_run && assume != Some(id) {
                 applied.dry.push(id);
+                trace.note("rules", || {
+                    format!("{}: would apply, but is on trial (dry_run)", rule.name)
+                });
                 continue;
             }
-            let passes = self.effect(number as usize, subject, applied);
+            let passes = !rule.effect.drop;
+            if passes {
+                self.effect(number as usize, subject, trace);
+            } else {
+                applied.dropped_by = Some(id);
+                trace.dropped("rules", || rule.name.clone());
+            }
             let now = Instant::now();
             applied.hits.push((id, (now - before).as_nanos() as u64));
             before = now;
             if !passes {
-                applied.dropped_by = Some(id);
                 return false;
             }
             if rule.last {
-                applied.step("rule", &rule.name, || {
-                    "ends here: later rules do not apply".into()
+                trace.note("rules", || {
+                    format!("{}: later rules do not apply (last)", rule.name)
                 });
                 break;
             }
@@ -554,103 +536,69 @@ impl RuleSet {
         true
     }
 
-    fn effect(&self, number: usize, subject: &mut Subject<'_>, applied: &mut Applied) -> bool {
+    fn effect(&self, number: usize, subject: &mut Subject<'_>, trace: &mut impl Trace) {
         let Rule {
             name: rule, effect, ..
         } = &self.definitions.rules[number];
-        if effect.drop {
-            applied.step("rule", rule, || "drops it".into());
-            return false;
-        }
-        let mut removed = Vec::new();
-        let wants_steps = applied.steps.is_some();
         if effect.tags != TagFilter::All {
-            subject.tags.retain(|tag| {
-                let stays = effect.tags.keeps(tag);
-                if !stays && wants_steps {
-                    removed.push(tag.to_string());
-                }
-                stays
-            });
-            if !removed.is_empty() {
-                applied.step("rule", rule, || format!("removes tags {}", removed.join(", ")));
-            }
+            subject.tags.retain(|tag| effect.tags.keeps(tag));
         }
         if !self.values[number].is_empty() {
-            self.change_values(number, subject, applied);
+            change_values(&self.values[number], &mut subject.tags);
         }
-        self.change_host(&effect.host, rule, subject, applied);
+        if change_host(&effect.host, subject) {
+            trace.note("rules", || match subject.host.as_deref() {
+                None => format!("{rule}: the host is the agent's own"),
+                Some("") => format!("{rule}: there is no host"),
+                Some(host) => format!("{rule}: the host is {host:?}"),
+            });
+        }
         for tag in &effect.add_tags {
             subject.tags.push(Cow::Owned(tag.clone()));
         }
-        if !effect.add_tags.is_empty() {
-            applied.step("rule", rule, || {
-                format!("adds tags {}", effect.add_tags.join(", "))
-            });
-        }
+        trace.stage("rules", || rule.clone(), &subject.name, &subject.tags);
         if let Some((cleared, set)) = effect.histogram
             && matches!(subject.kind, Kind::Histogram | Kind::Timing)
         {
             subject.suffix_mask = subject.suffix_mask & !cleared | set;
-            applied.step("rule", rule, || "chooses the series of histograms".into());
+            trace.note("rules", || {
+                format!("{rule}: chooses the series of this histogram")
+            });
+        }
+    }
+}
+
+fn change_values(actions: &[CompiledValue], tags: &mut Vec<Cow<'_, str>>) {
+    tags.retain_mut(|tag| {
+        for action in actions {
+            match action.apply(tag) {
+                Outcome::Unchanged => {}
+                Outcome::Kept => return true,
+                Outcome::Dropped => return false,
+                Outcome::Changed(changed) => *tag = changed,
+            }
         }
         true
-    }
+    });
+}
 
-    fn change_values(&self, number: usize, subject: &mut Subject<'_>, applied: &mut Applied) {
-        let rule = &self.definitions.rules[number].name;
-        let actions = &self.values[number];
-        let mut at = 0;
-        while at < subject.tags.len() {
-            let mut dropped = false;
-            for action in actions {
-                match action.apply(&subject.tags[at]) {
-                    Outcome::Unchanged => {}
-                    Outcome::Kept => break,
-                    Outcome::Dropped => {
-                        dropped = true;
-                        break;
-                    }
-                    Outcome::Changed(tag) => {
-                        applied.step("rule", rule, || {
-                            format!("changes tag {} to {tag}", subject.tags[at])
-                        });
-                        subject.tags[at] = tag;
-                    }
-                }
-            }
-            if dropped {
-                let tag = subject.tags.remove(at);
-                applied.step("rule", rule, || format!("removes tag {tag}"));
-            } else {
-                at += 1;
-            }
+/// Returns whether the rule was about this host.
+fn change_host(host: &HostRule, subject: &mut Subject<'_>) -> bool {
+    subject.host = match host {
+        HostRule::Keep => return false,
+        HostRule::Agent => None,
+        HostRule::Nothing => Some(Cow::Borrowed("")),
+        HostRule::Name(name) => Some(Cow::Owned(name.clone())),
+        HostRule::Tag(key) => {
+            let is_it = |tag: &Cow<'_, str>| tag.split_once(':').is_some_and(|(known, _)| known == key);
+            let Some(at) = subject.tags.iter().position(is_it) else {
+                return false;
+            };
+            let tag = subject.tags.remove(at);
+            Some(Cow::Owned(tag[key.len() + 1..].to_owned()))
         }
-    }
-
-    fn change_host(&self, host: &HostRule, rule: &str, subject: &mut Subject<'_>, applied: &mut Applied) {
-        let new = match host {
-            HostRule::Keep => return,
-            HostRule::Agent => None,
-            HostRule::Nothing => Some(Cow::Borrowed("")),
-            HostRule::Name(name) => Some(Cow::Owned(name.clone())),
-            HostRule::Tag(key) => {
-                let at = subject
-                    .tags
-                    .iter()
-                    .position(|tag| tag.split_once(':').is_some_and(|(known, _)| known == key));
-                let Some(at) = at else { return };
-                let tag = subject.tags.remove(at);
-                Some(Cow::Owned(tag[key.len() + 1..].to_owned()))
-            }
-        };
-        applied.step("rule", rule, || match &new {
-            None => "sets the host to the agent's own".into(),
-            Some(name) if name.is_empty() => "takes the host away".into(),
-            Some(name) => format!("sets the host to {name}"),
-        });
-        subject.host = new;
-    }
+    };
+    true
 }
 
 impl TagFilter {

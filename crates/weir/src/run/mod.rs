@@ -620,6 +620,7 @@ fn rules(config: &Config, expansion: &Expansion) -> Rules {
         histogram_suffixes: expansion.suffixes().map(str::to_string).collect(),
         copy_to_distribution: config.aggregation.histogram_copy_prefix.clone(),
         max_tag_bytes: names.max_tag_length,
+        ..RuleSettings::default()
     })
 }
 

@@ -4,7 +4,16 @@
 /// Told after each stage what stands now. A stage that did nothing may be told of all the same.
 pub trait Trace {
     /// `why` says which setting or rule it was; it is only called by those who keep it.
-    fn stage(&mut self, stage: &'static str, why: impl FnOnce() -> String, name: &str, tags: &[&str]);
+    fn stage<T: AsRef<str>>(
+        &mut self,
+        stage: &'static str,
+        why: impl FnOnce() -> String,
+        name: &str,
+        tags: &[T],
+    );
+
+    /// The stage did something else than change name or tags.
+    fn note(&mut self, stage: &'static str, why: impl FnOnce() -> String);
 
     /// The message is dropped by this stage.
     fn dropped(&mut self, stage: &'static str, why: impl FnOnce() -> String);
@@ -15,7 +24,10 @@ pub struct Untraced;
 
 impl Trace for Untraced {
     #[inline(always)]
-    fn stage(&mut self, _: &'static str, _: impl FnOnce() -> String, _: &str, _: &[&str]) {}
+    fn stage<T: AsRef<str>>(&mut self, _: &'static str, _: impl FnOnce() -> String, _: &str, _: &[T]) {}
+
+    #[inline(always)]
+    fn note(&mut self, _: &'static str, _: impl FnOnce() -> String) {}
 
     #[inline(always)]
     fn dropped(&mut self, _: &'static str, _: impl FnOnce() -> String) {}
@@ -32,6 +44,19 @@ pub struct Step {
     pub added: Vec<String>,
     pub removed: Vec<String>,
     pub dropped: bool,
+}
+
+impl Step {
+    fn bare(stage: &'static str, why: String) -> Self {
+        Step {
+            stage,
+            why,
+            renamed_to: None,
+            added: Vec::new(),
+            removed: Vec::new(),
+            dropped: false,
+        }
+    }
 }
 
 /// Keeps the stages that changed something, by comparing what stood before and after each.
@@ -71,16 +96,22 @@ fn missing<'a>(all: impl Iterator<Item = &'a str>, of: impl Iterator<Item = &'a 
 }
 
 impl Trace for Recorder {
-    fn stage(&mut self, stage: &'static str, why: impl FnOnce() -> String, name: &str, tags: &[&str]) {
+    fn stage<T: AsRef<str>>(
+        &mut self,
+        stage: &'static str,
+        why: impl FnOnce() -> String,
+        name: &str,
+        tags: &[T],
+    ) {
         let before = || self.tags.iter().map(String::as_str);
-        let added = missing(tags.iter().copied(), before());
-        let removed = missing(before(), tags.iter().copied());
+        let added = missing(tags.iter().map(AsRef::as_ref), before());
+        let removed = missing(before(), tags.iter().map(AsRef::as_ref));
         let renamed_to = (name != self.name).then(|| name.to_owned());
         if added.is_empty() && removed.is_empty() && renamed_to.is_none() {
             return;
         }
         self.name = name.to_owned();
-        self.tags = tags.iter().map(ToString::to_string).collect();
+        self.tags = tags.iter().map(|tag| tag.as_ref().to_owned()).collect();
         self.steps.push(Step {
             stage,
             why: why(),
@@ -91,14 +122,14 @@ impl Trace for Recorder {
         });
     }
 
+    fn note(&mut self, stage: &'static str, why: impl FnOnce() -> String) {
+        self.steps.push(Step::bare(stage, why()));
+    }
+
     fn dropped(&mut self, stage: &'static str, why: impl FnOnce() -> String) {
         self.steps.push(Step {
-            stage,
-            why: why(),
-            renamed_to: None,
-            added: Vec::new(),
-            removed: Vec::new(),
             dropped: true,
+            ..Step::bare(stage, why())
         });
     }
 }

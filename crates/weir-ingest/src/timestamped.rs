@@ -1,0 +1,74 @@
+//! What the rules make of samples that carry a timestamp. They have no place among the contexts, so a small table remembers
+//! the answers; otherwise every such sample would cost a walk through the rules.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use weir_context::{Contexts, Resolved};
+use weir_protocol::Metric;
+
+/// Answers remembered. When there are more, all are forgotten: it never holds more than a few megabytes.
+const REMEMBERED_MAX: usize = 4096;
+
+/// Longer keys are not worth remembering.
+const KEY_BYTES_MAX: usize = 1024;
+
+/// A metric after the rules.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub name: Box<str>,
+    pub host: Option<Box<str>>,
+    pub tags: Box<[Box<str>]>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Timestamped {
+    known: HashMap<String, Known>,
+    key: String,
+    /// An answer that is not remembered.
+    last: Option<Known>,
+}
+
+impl Timestamped {
+    /// `tags`: those of the metric and of its origin. `None`: a rule drops it, which `resolved` names.
+    pub fn resolve(
+        &mut self,
+        metric: &Metric<'_>,
+        tags: Vec<Cow<'_, str>>,
+        contexts: &mut Contexts,
+        resolved: &mut Resolved,
+    ) -> Option<&Known> {
+        self.key.clear();
+        self.key.push_str(metric.kind.as_str());
+        self.key.push('\n');
+        self.key.push_str(metric.name);
+        for tag in &tags {
+            // A line end is in no name and no tag.
+            self.key.push('\n');
+            self.key.push_str(tag);
+        }
+        if self.known.contains_key(&self.key) {
+            return self.known.get(&self.key);
+        }
+        let rules = contexts.rules().clone();
+        let mut subject = rules.subject(metric.kind, metric.name, std::iter::empty());
+        subject.tags = tags;
+        let verdict = rules.apply(&mut subject, resolved);
+        contexts.count_applied(&resolved.applied);
+        if !verdict.passes {
+            return None;
+        }
+        let known = Known {
+            name: subject.name.into(),
+            host: subject.host.map(Into::into),
+            tags: subject.tags.into_iter().map(Into::into).collect(),
+        };
+        if self.key.len() > KEY_BYTES_MAX {
+            return Some(self.last.insert(known));
+        }
+        if self.known.len() >= REMEMBERED_MAX {
+            self.known.clear();
+        }
+        Some(self.known.entry(self.key.clone()).or_insert(known))
+    }
+}
