@@ -8,7 +8,7 @@ fn main() {
         let profile = profiles::named(&name).expect("a named profile");
         let load = Load::prepare(&name, &profile, profile.transport, profile.seed).expect("valid");
         let folder = std::env::temp_dir();
-        match calibrate(&load, &folder, Duration::from_secs(2), Some((0, 1))) {
+        match calibrate(&load, &folder, Duration::from_secs(2), Some((0, 1)), false) {
             Ok((result, report)) => println!(
                 "{name}: {:.3} GB/s, {:.0} packets/s, {:.2} M messages/s; compose {:.1} ns/message; \
                  own CPU {:.0} ns/packet ({:.3} s user, {:.3} s system, {:.3} s waiting for the core), blocked {:.0} %, received {:.4}",

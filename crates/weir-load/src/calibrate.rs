@@ -33,6 +33,9 @@ pub struct Calibration {
     /// Share of sent packets the null receiver got (UDP may lose some).
     pub received_share: f64,
     pub system_calls_per_packet: f64,
+    /// Datagrams went to the kernel glued together.
+    #[serde(default)]
+    pub gso: bool,
 }
 
 impl Calibration {
@@ -110,6 +113,7 @@ pub fn calibrate(
     folder: &Path,
     time: Duration,
     cpus: Option<(usize, usize)>,
+    gso: bool,
 ) -> Result<(Calibration, Report), RunError> {
     let mut load = load.clone();
     load.profile.throttle = Throttle::AllOut;
@@ -118,6 +122,7 @@ pub fn calibrate(
     let mut options = Options::new(null.target());
     options.duration = Some(time);
     options.oversize_ok = true;
+    options.gso = gso;
     options.cpus = cpus.map(|c| vec![c.0]).unwrap_or_default();
     let (report, error) = run::run(&load, &options)?;
     if let Some(error) = error {
@@ -154,6 +159,7 @@ pub fn calibrate(
         compose_bytes_per_s: compose_bytes,
         received_share: (got() as f64 / wanted.max(1) as f64).min(1.0),
         system_calls_per_packet: report.system_calls as f64 / report.packets.max(1) as f64,
+        gso: report.gso,
     };
     Ok((calibration, report))
 }

@@ -4,7 +4,7 @@
 //! oracle learns what was sent without watching the run.
 
 use crate::model::{Context, GAUGE, Model, PAD, Piece, SET};
-use crate::profile::{Churn, Fit, PacketSize, Popularity, Sharing, TagOrder};
+use crate::profile::{Churn, FILLER, Fit, PacketSize, Popularity, Sharing, TagOrder, ValueKind};
 use crate::rng::{Alias, Rng, mix};
 use crate::units::RateUnit;
 use std::sync::Arc;
@@ -28,10 +28,14 @@ pub enum Drawn {
         fresh: u64,
         /// With a timestamp of its own.
         stamped: bool,
+        /// The value itself when values are numbered; 0 otherwise.
+        sequence: u64,
     },
     Event(u32),
     Check(u32),
     Malformed(u32),
+    /// What makes a packet up to its exact size: [`FILLER`] with so many bytes more in its name.
+    Filler(u32),
 }
 
 /// Told of every message in the order of the stream.
@@ -82,6 +86,19 @@ fn put(out: &mut [u8], at: usize, model: &Model, piece: Piece) -> usize {
 fn put_text(out: &mut [u8], at: usize, text: &[u8]) -> usize {
     out[at..at + text.len()].copy_from_slice(text);
     at + text.len()
+}
+
+/// The name of a filler that is `extra` bytes longer than the shortest.
+pub fn filler_name(extra: u32) -> String {
+    let (name, _) = FILLER.split_once(':').expect("a message");
+    format!("{name}{}", "x".repeat(extra as usize))
+}
+
+fn put_filler(out: &mut [u8], at: usize, extra: usize) -> usize {
+    let (name, rest) = FILLER.split_at(FILLER.len() - ":1|c".len());
+    let at = put_text(out, at, name.as_bytes());
+    out[at..at + extra].fill(b'x');
+    put_text(out, at + extra, rest.as_bytes())
 }
 
 fn put_hex(out: &mut [u8], at: usize, value: u64, digits: usize) -> usize {
@@ -163,7 +180,11 @@ pub struct Composer {
     carry: Vec<u8>,
     carried: Option<(usize, Drawn)>,
     size: PacketSize,
+    /// Sizes with weights, drawn by index.
+    sizes_drawn: Option<(Alias, Vec<u64>)>,
     size_floor: u64,
+    /// Messages of each context so far, when values are numbered.
+    sequence: Vec<u64>,
     /// Units sent so far and per second, for the schedule's time.
     units: f64,
     units_per_second: f64,
@@ -217,7 +238,16 @@ impl Composer {
             && p.flood_p == 0.0
             && p.malformed_p == 0.0
             && p.timestamp.is_none()
+            && p.value.kind != ValueKind::Sequence
             && model.suffixes.len() == 1;
+        let size = p.packet_size_on(model.transport);
+        let sizes_drawn = match &size {
+            PacketSize::Histogram(weights) => {
+                let shares: Vec<f64> = weights.values().copied().collect();
+                Some((Alias::new(&shares), weights.keys().copied().collect()))
+            }
+            _ => None,
+        };
         Composer {
             connection: index,
             connections: u64::from(connections),
@@ -239,8 +269,13 @@ impl Composer {
             order: Vec::with_capacity(64),
             carry: vec![0; model.message_max + PAD],
             carried: None,
-            size: p.packet_size_on(model.transport),
+            size,
+            sizes_drawn,
             size_floor: 0,
+            sequence: match p.value.kind {
+                ValueKind::Sequence => vec![0; model.contexts.len()],
+                _ => Vec::new(),
+            },
             units: 0.0,
             units_per_second: p.rate.map_or(0.0, |r| r.per_second / f64::from(connections)),
             unit: p.rate_unit().unwrap_or(RateUnit::Messages),
@@ -266,6 +301,7 @@ impl Composer {
             self.advance_churn(&model);
         }
         let mut limit = self.draw_limit();
+        let exact = self.size.exact().is_some();
         let most = match model.profile.messages_per_packet {
             Some(range) => self.sizes.between(range.min, range.max) as u32,
             None => u32::MAX,
@@ -291,7 +327,9 @@ impl Composer {
             } else {
                 self.full_message(&model, out, start)
             };
-            if end > limit {
+            // A packet of an exact size keeps room for what makes it up, unless a message ends at its very end.
+            let fits = end == limit || end + if exact { 1 + FILLER.len() } else { 0 } <= limit;
+            if !fits {
                 let discard = model.profile.fit == Fit::Discard;
                 if messages > 0 {
                     if !discard {
@@ -311,9 +349,16 @@ impl Composer {
             at = end;
             messages += 1;
             observer.saw(drawn);
-            if at > limit {
+            if at > limit || exact && at == limit {
                 break;
             }
+        }
+        if exact && at < limit {
+            let extra = limit - at - 1 - FILLER.len();
+            out[at] = b'\n';
+            at = put_filler(out, at + 1, extra);
+            messages += 1;
+            observer.saw(Drawn::Filler(extra as u32));
         }
         self.size_floor = 0;
         self.units += match self.unit {
@@ -326,7 +371,18 @@ impl Composer {
 
     fn draw_limit(&mut self) -> usize {
         match &self.size {
-            PacketSize::Fill(size) => size.0 as usize,
+            PacketSize::Fill(size) | PacketSize::Exactly { exactly: size } => size.0 as usize,
+            PacketSize::Histogram(_) => {
+                let (alias, sizes) = self.sizes_drawn.as_ref().expect("made with the histogram");
+                let mut drawn = 0;
+                for _ in 0..64 {
+                    drawn = sizes[alias.draw(&mut self.sizes) as usize];
+                    if drawn >= self.size_floor {
+                        break;
+                    }
+                }
+                drawn as usize
+            }
             PacketSize::OneOf(sizes) => {
                 let mut drawn = 0;
                 for _ in 0..64 {
@@ -463,6 +519,7 @@ impl Composer {
             generation: 0,
             fresh: 0,
             stamped: false,
+            sequence: 0,
         };
         (at, drawn)
     }
@@ -496,7 +553,13 @@ impl Composer {
             return (at, drawn);
         }
         let entry = self.draw_entry(model, &context);
-        let at = put(out, start, model, context.name);
+        let mut at = put(out, start, model, context.name);
+        let mut sequence = 0;
+        if let Some(sent) = self.sequence.get_mut(index as usize) {
+            sequence = *sent * self.connections + self.connection + 1;
+            *sent += 1;
+            at = put_decimal(out, at, sequence as i64);
+        }
         let text = model.entries[context.kind as usize][entry as usize].text;
         let at = put(out, at, model, text);
         let mut at = self.put_tags(model, out, at, &context);
@@ -534,6 +597,7 @@ impl Composer {
             generation,
             fresh,
             stamped,
+            sequence,
         };
         (at, drawn)
     }

@@ -155,6 +155,9 @@ pub struct Totals {
     /// Messages broken on purpose, by the name of the fault.
     #[serde(default)]
     pub malformed: BTreeMap<String, u64>,
+    /// Packets equal to an earlier one; counted on request (`--no-repeat`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeated_packets: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -202,8 +205,8 @@ pub struct Sending {
     pub cpu_system_s: f64,
     /// Time the sending threads were ready to run but another process or the host had their core.
     pub run_delay_s: f64,
-    /// `on-schedule`, `target-limited`, `generator-limited`, `host-limited`, or `unlimited` for an all-out run into
-    /// something that never pushed back.
+    /// `on-schedule`, `target-limited`, `generator-limited`, `host-limited`, `unlimited` for an all-out run into
+    /// something that never pushed back, or `aborted` when the target went away.
     pub verdict: String,
     /// Latency markers sent, with the wall clock of each.
     #[serde(default)]

@@ -6,8 +6,8 @@
 
 use crate::manifest::Decimal;
 use crate::profile::{
-    Extension, Names, Payload, Popularity, Profile, ProfileError, TagCount, TagKeys, TagValues, Transport,
-    Value, ValueKind,
+    Extension, FILLER, Names, Payload, Popularity, Profile, ProfileError, TagCount, TagKeys, TagValues,
+    Transport, Value, ValueKind,
 };
 use crate::rng::{self, Rng};
 use crate::units::Range;
@@ -412,6 +412,7 @@ fn number(rng: &mut Rng, value: &Value) -> Number {
         }
         ValueKind::Constant(value) => value,
         ValueKind::SmallInts => rng.below(1001) as i64,
+        ValueKind::Sequence => unreachable!("written by the composer"),
     };
     if !with_fraction {
         return Number {
@@ -447,8 +448,10 @@ fn build_entries(b: &mut Builder<'_>, seed: u64, kind: usize) -> Vec<Entry> {
     let letter = KINDS[kind];
     let is_set = kind == SET as usize;
     let sampled = !is_set && kind != GAUGE as usize;
+    // Numbered values are written when a message is composed; what is left to draw is the rate.
+    let numbered = p.value.kind == ValueKind::Sequence;
     let count = if is_set {
-        p.set_members as usize
+        if numbered { 1 } else { p.set_members as usize }
     } else {
         p.value.pool as usize
     };
@@ -459,7 +462,7 @@ fn build_entries(b: &mut Builder<'_>, seed: u64, kind: usize) -> Vec<Entry> {
         let mut text = String::new();
         let mut sum = Decimal::ZERO;
         let (mut min, mut max, mut last) = (None, None, Decimal::ZERO);
-        for position in 0..samples {
+        for position in 0..if numbered { 0 } else { samples } {
             if position > 0 {
                 text.push(':');
             }
@@ -652,6 +655,16 @@ impl Model {
         b.arena.resize(b.arena.len() + PAD, 0);
         model.arena = std::mem::take(&mut b.arena);
         model.message_max = message_max(&model);
+        if let Some(size) = profile.packet_size_on(transport).exact()
+            && (model.message_max + 1 + FILLER.len()) as u64 > size
+        {
+            return Err(ProfileError(format!(
+                "packet_size: exactly {size} bytes is too small for messages of up to {} bytes and what makes a packet up to \
+                 its size; {} would do",
+                model.message_max,
+                model.message_max + 1 + FILLER.len()
+            )));
+        }
         Ok(model)
     }
 

@@ -1,7 +1,7 @@
 //! A profile: everything that shapes a payload and its schedule. Unknown keys are errors; so is what cannot work.
 
 use crate::units::{Bytes, Range, Rate, RateUnit, Span};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
@@ -86,7 +86,7 @@ impl Transport {
 
 /// How often each context is drawn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Popularity {
     Uniform,
     /// Weight of the k-th context is `k^-s`.
@@ -101,7 +101,7 @@ pub enum Popularity {
 
 /// Replacing contexts while the load runs, in schedule time (so a rate is required).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Churn {
     #[default]
     None,
@@ -140,7 +140,7 @@ pub enum Names {
 }
 
 /// How many tags a message has.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum TagCount {
     Range(Range),
@@ -186,7 +186,7 @@ pub enum TagOrder {
 
 /// How the size of a number is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum ValueKind {
     Lognormal {
         median: f64,
@@ -199,6 +199,8 @@ pub enum ValueKind {
     Constant(i64),
     /// 0 to 1000: every sum an agent can build of them is exact in `f64`.
     SmallInts,
+    /// The n-th message of a context on the k-th of c connections carries (n - 1) c + k: no message ever comes twice.
+    Sequence,
 }
 
 /// The numbers in messages.
@@ -277,17 +279,20 @@ impl Types {
 }
 
 /// The size of a packet.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum PacketSize {
     /// Filled with whole messages up to this size.
     Fill(Bytes),
     /// For each packet one of these is drawn, then filled.
     OneOf(Vec<Bytes>),
-    Between {
-        min: Bytes,
-        max: Bytes,
-    },
+    /// For each packet a size between these is drawn, then filled.
+    Between { min: Bytes, max: Bytes },
+    /// Filled, then made up to this very size with a counter whose name is as long as it takes: what segmentation
+    /// offload needs.
+    Exactly { exactly: Bytes },
+    /// Bytes and their weight: for each packet one is drawn, then filled.
+    Histogram(BTreeMap<u64, f64>),
 }
 
 impl PacketSize {
@@ -296,8 +301,150 @@ impl PacketSize {
             PacketSize::Fill(size) => size.0,
             PacketSize::OneOf(sizes) => sizes.iter().map(|s| s.0).max().unwrap_or(0),
             PacketSize::Between { max, .. } => max.0,
+            PacketSize::Exactly { exactly } => exactly.0,
+            PacketSize::Histogram(weights) => weights.keys().next_back().copied().unwrap_or(0),
         }
     }
+
+    /// The size that every packet has.
+    pub fn exact(&self) -> Option<u64> {
+        match self {
+            PacketSize::Exactly { exactly } => Some(exactly.0),
+            _ => None,
+        }
+    }
+}
+
+/// The shortest message that makes a packet up to its size; its name grows with what is missing.
+pub const FILLER: &str = "weir.load.pad:1|c";
+
+/// A key of a map that may be a word or a number.
+struct Key(String);
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Key, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = Key;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a word or a number")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Key, E> {
+                Ok(Key(text.to_owned()))
+            }
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Key, E> {
+                Ok(Key(number.to_string()))
+            }
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Key, E> {
+                Ok(Key(number.to_string()))
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+// Read by hand, because serde's untagged enums forget why a text was refused: `8 Kb` must be called ambiguous.
+impl<'de> Deserialize<'de> for PacketSize {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<PacketSize, D::Error> {
+        struct Visitor;
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = PacketSize;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(
+                    "a size (8 KiB), a list of sizes, {min: 128, max: 8 KiB}, {exactly: 1432}, or sizes and their \
+                     weights ({512: 3, 8192: 1})",
+                )
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<PacketSize, E> {
+                text.parse().map(PacketSize::Fill).map_err(E::custom)
+            }
+            fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<PacketSize, E> {
+                Ok(PacketSize::Fill(Bytes(bytes)))
+            }
+            fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<PacketSize, E> {
+                self.visit_str(&bytes.to_string())
+            }
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<PacketSize, A::Error> {
+                let mut sizes = Vec::new();
+                while let Some(size) = seq.next_element()? {
+                    sizes.push(size);
+                }
+                Ok(PacketSize::OneOf(sizes))
+            }
+            fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<PacketSize, A::Error> {
+                let (mut min, mut max, mut exactly) = (None, None, None);
+                let mut weights = BTreeMap::new();
+                while let Some(Key(key)) = map.next_key()? {
+                    match key.as_str() {
+                        "min" => min = Some(map.next_value()?),
+                        "max" => max = Some(map.next_value()?),
+                        "exactly" => exactly = Some(map.next_value()?),
+                        other => {
+                            let size: Bytes = other.parse().map_err(|error| {
+                                de::Error::custom(format!(
+                                    "packet_size: {other:?} is neither min, max, exactly nor a size: {error}"
+                                ))
+                            })?;
+                            weights.insert(size.0, map.next_value()?);
+                        }
+                    }
+                }
+                match (min, max, exactly, weights.is_empty()) {
+                    (Some(min), Some(max), None, true) => Ok(PacketSize::Between { min, max }),
+                    (None, None, Some(exactly), true) => Ok(PacketSize::Exactly { exactly }),
+                    (None, None, None, false) => Ok(PacketSize::Histogram(weights)),
+                    _ => Err(de::Error::custom(
+                        "packet_size: give min and max, or exactly, or sizes with weights",
+                    )),
+                }
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+impl<'de> Deserialize<'de> for TagCount {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<TagCount, D::Error> {
+        struct Visitor;
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = TagCount;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(
+                    "a number of tags (7), a range (\"2..50\"), or numbers and their weights ({0: 1, 8: 3})",
+                )
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<TagCount, E> {
+                text.parse().map(TagCount::Range).map_err(E::custom)
+            }
+            fn visit_u64<E: de::Error>(self, count: u64) -> Result<TagCount, E> {
+                Ok(TagCount::Range(Range::just(count)))
+            }
+            fn visit_i64<E: de::Error>(self, count: i64) -> Result<TagCount, E> {
+                self.visit_str(&count.to_string())
+            }
+            fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<TagCount, A::Error> {
+                let mut weights = BTreeMap::new();
+                while let Some(Key(key)) = map.next_key()? {
+                    let count = key.parse().map_err(|_| {
+                        de::Error::custom(format!("tags_per_msg: {key:?} is not a number of tags"))
+                    })?;
+                    weights.insert(count, map.next_value()?);
+                }
+                Ok(TagCount::Histogram(weights))
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+/// How a stream is cut into packets; the default goes by transport and payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StreamFraming {
+    /// A 32-bit little-endian length before each packet.
+    Length,
+    /// A newline after each packet.
+    Newline,
 }
 
 /// What happens to a message that does not fit the rest of a packet.
@@ -334,7 +481,7 @@ pub struct Timestamp {
 
 /// When packets leave.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Throttle {
     /// Evenly.
     Smooth,
@@ -387,6 +534,7 @@ pub struct Profile {
     pub about: String,
     pub payload: Payload,
     pub transport: Transport,
+    #[serde(deserialize_with = "crate::units::seed")]
     pub seed: u64,
 
     /// Live contexts. A range is resolved by the seed.
@@ -440,6 +588,8 @@ pub struct Profile {
     pub packet_size: Option<PacketSize>,
     pub messages_per_packet: Option<Range>,
     pub fit: Fit,
+    /// On streams. Absent: length on unix:// and for DogStatsD on tcp://, newline otherwise.
+    pub framing: Option<StreamFraming>,
 
     pub connections: u32,
     pub connection_contexts: Sharing,
@@ -505,6 +655,7 @@ impl Default for Profile {
             packet_size: None,
             messages_per_packet: None,
             fit: Fit::Carry,
+            framing: None,
             connections: 1,
             connection_contexts: Sharing::Shared,
             rate: None,
@@ -731,6 +882,9 @@ impl Profile {
                 || "value.kind: lognormal needs a median of 0 to 1e12 and a sigma of 0 to 5".into(),
             )?,
             ValueKind::Constant(_) | ValueKind::SmallInts => {}
+            ValueKind::Sequence => check(self.multivalue_p == 0.0 && self.value.float_p == 0.0, || {
+                "value.kind: sequence is one whole number per message: set multivalue_p and value.float_p to 0".into()
+            })?,
         }
         check((1..=1_000_000).contains(&self.set_members), || {
             format!("set_members: {} is outside 1..1000000", self.set_members)
@@ -758,6 +912,22 @@ impl Profile {
             Some(PacketSize::Fill(size)) => {
                 check(size.0 >= 16, || format!("packet_size: {size} is below 16 bytes"))?
             }
+            Some(PacketSize::Exactly { exactly }) => check(
+                exactly.0 >= 64 && self.payload.is_statsd() && self.messages_per_packet.is_none(),
+                || {
+                    format!(
+                        "packet_size: exactly {exactly} needs 64 bytes or more, payload dogstatsd or statsd, and no \
+                         messages_per_packet"
+                    )
+                },
+            )?,
+            Some(PacketSize::Histogram(sizes)) => check(
+                !sizes.is_empty()
+                    && sizes.keys().all(|s| *s >= 16)
+                    && sizes.values().all(|w| *w >= 0.0 && w.is_finite())
+                    && sizes.values().sum::<f64>() > 0.0,
+                || "packet_size: needs sizes of 16 bytes or more with weights, one above zero".into(),
+            )?,
             None => {}
         }
         if let Some(range) = self.messages_per_packet {

@@ -57,6 +57,7 @@ pub fn all() -> Vec<Named> {
             "dsd-uds-nodist-nomulti-100KiB",
             "dsd-uds-nodist-nomulti-100MiB",
             "dsd-uds-nodist-nomulti-200MiB",
+            "smp-adp",
             "smp-adp-512KiB",
             "smp-adp-1MiB",
             "smp-adp-10MiB",
@@ -170,16 +171,20 @@ fn distance(a: &str, b: &str) -> usize {
 
 fn thousands(text: &str) -> Option<u64> {
     match text.strip_suffix('k') {
-        Some(number) => number.parse::<u64>().ok().map(|n| n * 1000),
+        Some(number) => number.parse::<u64>().ok()?.checked_mul(1000),
         None => text.parse().ok(),
     }
 }
 
 fn binary(text: &str) -> Option<u64> {
-    if let Some(number) = text.strip_suffix("KiB") {
-        return number.parse::<u64>().ok().map(|n| n * KIB);
-    }
-    text.strip_suffix("MiB")?.parse::<u64>().ok().map(|n| n * MIB)
+    // A terabyte per second is more than any machine moves, and keeps the arithmetic within bounds.
+    const MOST: u64 = 1 << 40;
+    let (number, unit) = match text.strip_suffix("KiB") {
+        Some(number) => (number, KIB),
+        None => (text.strip_suffix("MiB")?, MIB),
+    };
+    let rate = number.parse::<u64>().ok()?.checked_mul(unit)?;
+    (1..=MOST).contains(&rate).then_some(rate)
 }
 
 /// The shape of Datadog's regression cases of October 2023.
@@ -231,6 +236,15 @@ fn smp_2023() -> Profile {
         fit: Fit::Discard,
         throttle: Throttle::AllOut,
         ..Profile::default()
+    }
+}
+
+/// A message alone in its packet would make a packet that comes again whenever its value does; these never do.
+fn numbered() -> Value {
+    Value {
+        kind: ValueKind::Sequence,
+        float_p: 0.0,
+        ..Profile::default().value
     }
 }
 
@@ -366,11 +380,18 @@ fn base(name: &str) -> Option<Profile> {
         "budget-paced" => Profile {
             about: "as budget-1k, one message per datagram at 100k/s".into(),
             messages_per_packet: Some(Range::just(1)),
+            value: numbered(),
             rate: messages_per_second(100_000.0),
             throttle: Throttle::Smooth,
             ..budget(1000)
         },
         "smp-2023" => smp_2023(),
+        "smp-adp" => Profile {
+            about: "the shape of the Rust data plane's published cases, as much as is taken".into(),
+            throttle: Throttle::AllOut,
+            rate: None,
+            ..smp_adp(Range::new(3000, 3001), MIB)
+        },
         "dsd-uds" => Profile {
             about: "the 2023 shape with 1k to 10k contexts, as much as is taken".into(),
             contexts: Range::new(1000, 10_000),
@@ -384,6 +405,7 @@ fn base(name: &str) -> Option<Profile> {
             tag_len: Some(Range::just(12)),
             multivalue_p: 0.0,
             messages_per_packet: Some(Range::just(1)),
+            value: numbered(),
             throttle: Throttle::AllOut,
             ..Profile::default()
         },
@@ -565,6 +587,8 @@ fn base(name: &str) -> Option<Profile> {
             unique_tag_ratio: 0.2,
             packet_size: Some(PacketSize::Fill(Bytes(65_535))),
             messages_per_packet: Some(Range::just(1)),
+            multivalue_p: 0.0,
+            value: numbered(),
             rate: bytes_per_second(20 * MIB),
             ..Profile::default()
         },
@@ -727,7 +751,15 @@ mod tests {
         assert_eq!(unique.unique_tag_ratio, 1.0);
         assert_eq!(unique.throttle, Throttle::LadingBurst);
         assert_eq!(unique.contexts, Range::just(10_000));
-        for wrong in ["interner-8MiB", "real-web@tags-unique", "interner-8MiB-10k@x", ""] {
+        for wrong in [
+            "interner-8MiB",
+            "interner-8MiB-10000000000000000000k",
+            "interner-18446744073709551615MiB-1k",
+            "interner-0MiB-1k",
+            "real-web@tags-unique",
+            "interner-8MiB-10k@x",
+            "",
+        ] {
             assert!(named(wrong).is_none(), "{wrong}");
         }
         assert_eq!(suggest("real-wep").as_deref(), Some("real-web"));
@@ -742,6 +774,21 @@ mod tests {
             ("sample_p: 1.5", "allowed is 0 to 1"),
             ("rate: 8 Kb/s", "ambiguous"),
             ("packet_size: 3", "16 bytes"),
+            ("packet_size: 8 Kb", "ambiguous"),
+            (
+                "packet_size: {min: 1 KiB, max: 2 KiB, mid: 3}",
+                "neither min, max, exactly nor a size",
+            ),
+            ("packet_size: {exactly: 20}", "64 bytes"),
+            ("packet_size: {exactly: 1432, min: 1}", "min and max, or exactly"),
+            ("packet_size: {512: -1}", "weights"),
+            ("tags_per_msg: \"9..3\"", "9 is above 3"),
+            ("tags_per_msg: {many: 1}", "not a number of tags"),
+            ("{value: {kind: sequence}, multivalue_p: 0.5}", "sequence"),
+            ("seed: -1", "not a seed"),
+            ("seed: [1, 2, 3]", "32 bytes"),
+            ("churn: {trickle: {per_second: 0.1, grupp: 3}}", "grupp"),
+            ("framing: varint", "newline"),
             ("churn: {trickle: {per_second: 0.1}}", "rate"),
             ("payload: statsd", "distribution"),
             ("value: {kind: {uniform: {min: 5, max: 1}}}", "impossible"),

@@ -203,7 +203,19 @@ impl Records {
 
     fn limit(&mut self) -> usize {
         match &self.size {
-            PacketSize::Fill(size) => size.0 as usize,
+            PacketSize::Fill(size) | PacketSize::Exactly { exactly: size } => size.0 as usize,
+            PacketSize::Histogram(weights) => {
+                let mut left = self.sizes.unit() * weights.values().sum::<f64>();
+                let mut drawn = 0;
+                for (size, weight) in weights {
+                    drawn = *size;
+                    left -= weight;
+                    if left < 0.0 {
+                        break;
+                    }
+                }
+                drawn as usize
+            }
             PacketSize::OneOf(sizes) => sizes[self.sizes.below(sizes.len() as u64) as usize].0 as usize,
             PacketSize::Between { min, max } => self.sizes.between(min.0, max.0) as usize,
         }

@@ -3,7 +3,7 @@
 
 use crate::http::Requests;
 use crate::profile::Transport;
-use crate::profile::{ProfileError, Sharing};
+use crate::profile::{ProfileError, Sharing, StreamFraming};
 use crate::schedule::Schedule;
 use crate::source::{Load, SPARE, Source};
 use crate::sys::{self, BATCH, SendBatch, Span};
@@ -59,6 +59,8 @@ pub struct Options {
     pub oversize_ok: bool,
     /// Fail rather than send a packet twice.
     pub no_repeat: bool,
+    /// Hand datagrams of one exact size to the kernel glued together (`UDP_SEGMENT`), where it can cut them apart.
+    pub gso: bool,
 }
 
 impl Options {
@@ -78,6 +80,7 @@ impl Options {
             target_buffer: 65_535,
             oversize_ok: false,
             no_repeat: false,
+            gso: false,
         }
     }
 }
@@ -208,6 +211,8 @@ pub struct Report {
     pub threads: u32,
     /// Packets the kernel dropped at the target's UDP socket while we sent, where it can be seen.
     pub kernel_drops: Option<u64>,
+    /// Datagrams went to the kernel glued together, to the end.
+    pub gso: bool,
 }
 
 /// Whose fault a shortfall is.
@@ -279,6 +284,7 @@ struct Worker<'a> {
     quantum: Duration,
     skip: bool,
     framing: Framing,
+    gso: bool,
     progress: Arc<Progress>,
     stop: Arc<AtomicBool>,
     batch: SendBatch,
@@ -434,8 +440,9 @@ impl Worker<'_> {
                 "{target}: a packet of up to {} bytes is larger than the transport carries",
                 self.load.packet_max()
             )),
+            // A UDP target that was never there is noticed only now.
             Some(libc::ECONNREFUSED | libc::ENOENT) => {
-                RunError::Target(format!("{target}: nothing listens there any more"))
+                RunError::Target(format!("{target}: nothing listens there, or not any more"))
             }
             None if error.kind() == io::ErrorKind::ConnectionReset => {
                 RunError::Target(format!("{target}: the target closed the connection"))
@@ -459,8 +466,12 @@ impl Worker<'_> {
             let spans = &self.spans[done..];
             self.tally.system_calls += 1;
             let result = if self.framing == Framing::None && self.load.transport.is_datagram() {
-                self.batch
-                    .send(self.connections[which].socket.as_fd(), &self.buffer, spans)
+                let socket = self.connections[which].socket.as_fd();
+                if self.gso {
+                    self.batch.send_glued(socket, &self.buffer, spans)
+                } else {
+                    self.batch.send(socket, &self.buffer, spans)
+                }
             } else {
                 let last = spans[spans.len() - 1];
                 let bytes = &self.buffer[spans[0].off + partial..last.off + last.len];
@@ -482,6 +493,16 @@ impl Worker<'_> {
                     waited = Duration::ZERO;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // A kernel or device that cannot cut datagrams apart says so with the first of them.
+                Err(error)
+                    if self.gso
+                        && matches!(
+                            error.raw_os_error(),
+                            Some(libc::EINVAL | libc::EIO | libc::EOPNOTSUPP | libc::ENOPROTOOPT)
+                        ) =>
+                {
+                    self.gso = false;
+                }
                 Err(error)
                     if error.kind() == io::ErrorKind::WouldBlock
                         || error.raw_os_error() == Some(libc::ENOBUFS) =>
@@ -731,7 +752,11 @@ pub fn start(load: &Load, options: &Options) -> Result<Running, RunError> {
     let http = load.transport == Transport::Http;
     // A request waits for its answer, so every HTTP connection has a thread of its own.
     let threads = if http { all } else { options.threads.clamp(1, all) };
-    let framing = options.framing.unwrap_or(match load.transport {
+    let asked = load.profile.framing.map(|framing| match framing {
+        StreamFraming::Length => Framing::Length,
+        StreamFraming::Newline => Framing::Newline,
+    });
+    let framing = options.framing.or(asked).unwrap_or(match load.transport {
         Transport::Unix => Framing::Length,
         Transport::Tcp if load.profile.payload == crate::profile::Payload::Dogstatsd => Framing::Length,
         Transport::Tcp => Framing::Newline,
@@ -751,6 +776,14 @@ pub fn start(load: &Load, options: &Options) -> Result<Running, RunError> {
             "framing: {} is a stream; choose length or newline",
             load.transport.name()
         )));
+    }
+    if options.gso
+        && (load.transport != Transport::Udp || profile.packet_size_on(load.transport).exact().is_none())
+    {
+        return Err(RunError::Usage(
+            "gso: gluing datagrams together needs udp:// and a profile with `packet_size: {exactly: ...}`"
+                .into(),
+        ));
     }
     let unit = profile.rate_unit();
     let quantum = options.quantum.unwrap_or_else(|| {
@@ -901,6 +934,7 @@ fn run_threads(
     let mut sent: Vec<Sent> = Vec::new();
     let mut markers = Vec::new();
     let mut scheduled = 0.0;
+    let mut gso = options.gso;
     std::thread::scope(|scope| {
         let handles: Vec<_> = plans
             .into_iter()
@@ -920,6 +954,7 @@ fn run_threads(
                         quantum,
                         skip,
                         framing,
+                        gso: options.gso,
                         progress,
                         stop: stop.clone(),
                         batch: SendBatch::new(),
@@ -958,6 +993,7 @@ fn run_threads(
                 error.get_or_insert(failure);
             }
             let tally = worker.tally;
+            gso &= worker.gso;
             let asked = tally.elapsed.min(end);
             // A count may end before the time it is scheduled for is over.
             scheduled += if options.count.is_some() {
@@ -1014,6 +1050,7 @@ fn run_threads(
         started_unix_ns,
         threads,
         kernel_drops,
+        gso,
     };
     (report, error)
 }

@@ -52,9 +52,10 @@ impl Schedule {
         all: u32,
     ) -> Result<Schedule, ProfileError> {
         let needed = || {
-            profile.rate.map(|r| r.per_second).ok_or_else(|| {
-                ProfileError("rate: this throttle needs one; give --rate, or --throttle all-out".into())
-            })
+            profile
+                .rate
+                .map(|r| r.per_second)
+                .ok_or_else(|| ProfileError("rate: this throttle needs one; give --rate or --all-out".into()))
         };
         let shape = match &profile.throttle {
             Throttle::AllOut => Shape::AllOut,

@@ -2,7 +2,7 @@
 
 use crate::compose::{Composer, Packet};
 use crate::model::{Model, PAD};
-use crate::profile::{Mode, Profile, ProfileError, Transport, UDP_PACKET_MAX};
+use crate::profile::{Mode, Payload, Profile, ProfileError, Transport, UDP_PACKET_MAX};
 use crate::records::Records;
 use crate::sys::Span;
 use std::sync::Arc;
@@ -100,6 +100,27 @@ impl Load {
         seed: u64,
     ) -> Result<Load, ProfileError> {
         profile.validate()?;
+        // Requests with a body of a protocol's own go to an intake over HTTP; packets of metrics never do.
+        let payload = profile.payload;
+        let (fits, allowed) = match payload {
+            Payload::DdLogs
+            | Payload::DdTracesJson
+            | Payload::DdTracesMsgpack
+            | Payload::OtlpLogs
+            | Payload::OtlpMetrics
+            | Payload::OtlpTraces => (transport == Transport::Http, "http"),
+            Payload::Dogstatsd | Payload::Statsd => {
+                (transport != Transport::Http, "udp, unixgram, unix, tcp")
+            }
+            Payload::Syslog3164 | Payload::Syslog5424 | Payload::Json | Payload::ApacheCommon => (true, ""),
+        };
+        if !fits {
+            return Err(ProfileError(format!(
+                "payload {}: is not carried over {}; allowed: {allowed}",
+                payload.name(),
+                transport.name()
+            )));
+        }
         let model = if profile.payload.is_statsd() {
             Some(Arc::new(Model::build(profile, transport, seed)?))
         } else {

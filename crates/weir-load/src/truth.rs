@@ -1,13 +1,13 @@
 //! The oracle: replays the stream for the packets that were sent and adds up what an agent must have seen.
 
-use crate::compose::{Composer, Drawn, FAULTS, Observer, fresh_tag, instance, instance_tag};
+use crate::compose::{Composer, Drawn, FAULTS, Observer, filler_name, fresh_tag, instance, instance_tag};
 use crate::manifest::{ContextTruth, Decimal, Distinct, Manifest, Sending, Totals, TypeTotals, VERSION};
 use crate::model::{GAUGE, KINDS, Model, SET};
-use crate::profile::Churn;
+use crate::profile::{Churn, ValueKind};
 use crate::run::{Report, Sent};
 use crate::source::Load;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// What is known of one context in one generation.
 #[derive(Clone, Debug, Default)]
@@ -20,17 +20,23 @@ struct Row {
     min: Option<Decimal>,
     max: Option<Decimal>,
     last: Vec<(u32, Decimal)>,
-    members: BTreeSet<u32>,
+    /// Entries of the model, or the numbers themselves when values are numbered.
+    members: BTreeSet<u64>,
 }
 
 impl Row {
-    fn add(&mut self, model: &Model, kind: u8, entry: u32, connection: u32) {
-        let e = &model.entries[kind as usize][entry as usize];
+    fn add(&mut self, model: &Model, kind: u8, entry: u32, sequence: u64, connection: u32) {
+        let mut e = model.entries[kind as usize][entry as usize];
+        if sequence > 0 {
+            let value = Decimal::from_int(sequence as i64);
+            (e.sum, e.min, e.max, e.last) = (value, value, value, value);
+        }
         self.messages += 1;
         self.samples += u64::from(e.samples);
         self.weight += u64::from(e.samples) * u64::from(e.weight);
         if kind == SET {
-            self.members.insert(entry);
+            self.members
+                .insert(if sequence > 0 { sequence } else { u64::from(entry) });
             return;
         }
         self.sum.micros += e.sum.micros;
@@ -46,6 +52,15 @@ impl Row {
     }
 }
 
+/// A context that exists once.
+struct Fresh {
+    number: u64,
+    context: u32,
+    entry: u32,
+    generation: u32,
+    sequence: u64,
+}
+
 /// Adds up one replay.
 struct Books<'m> {
     model: &'m Model,
@@ -54,7 +69,7 @@ struct Books<'m> {
     /// The others, by context and generation.
     later: HashMap<(u32, u32), Row>,
     /// Contexts that exist once, kept only when the table is wanted.
-    fresh: Vec<(u64, u32, u32, u32)>,
+    fresh: Vec<Fresh>,
     fresh_count: u64,
     table: bool,
     types: [TypeTotals; 6],
@@ -62,6 +77,8 @@ struct Books<'m> {
     events: Vec<u64>,
     checks: Vec<u64>,
     faults: Vec<u64>,
+    /// Fillers by their extra bytes.
+    fillers: BTreeMap<u32, u64>,
     connection: u32,
     /// Which contexts had a message at all, fresh ones by their template: for names and tags.
     seen: Vec<bool>,
@@ -73,12 +90,21 @@ impl Observer for Books<'_> {
             Drawn::Event(number) => self.events[number as usize] += 1,
             Drawn::Check(number) => self.checks[number as usize] += 1,
             Drawn::Malformed(fault) => self.faults[fault as usize] += 1,
+            Drawn::Filler(extra) => {
+                self.metrics += 1;
+                let counters = &mut self.types[0];
+                counters.messages += 1;
+                counters.samples += 1;
+                counters.weight += 1;
+                *self.fillers.entry(extra).or_default() += 1;
+            }
             Drawn::Metric {
                 context,
                 entry,
                 generation,
                 fresh,
                 stamped: _,
+                sequence,
             } => {
                 let kind = self.model.contexts[context as usize].kind;
                 let e = &self.model.entries[kind as usize][entry as usize];
@@ -91,7 +117,13 @@ impl Observer for Books<'_> {
                 if fresh > 0 {
                     self.fresh_count += 1;
                     if self.table {
-                        self.fresh.push((fresh, context, entry, generation));
+                        self.fresh.push(Fresh {
+                            number: fresh,
+                            context,
+                            entry,
+                            generation,
+                            sequence,
+                        });
                     }
                     return;
                 }
@@ -100,7 +132,7 @@ impl Observer for Books<'_> {
                 } else {
                     self.later.entry((context, generation)).or_default()
                 };
-                row.add(self.model, kind, entry, self.connection);
+                row.add(self.model, kind, entry, sequence, self.connection);
             }
         }
     }
@@ -129,13 +161,23 @@ pub fn digest(load: &Load, packets: u64) -> String {
 pub struct Detail {
     /// One row per context, events and checks by name.
     pub contexts: bool,
+    /// How many packets equal an earlier one, by the hash of each: eight bytes of memory per packet.
+    pub repeats: bool,
+}
+
+/// How many of the hashes were seen before.
+fn repeated(mut hashes: Vec<u64>) -> u64 {
+    let all = hashes.len();
+    hashes.sort_unstable();
+    hashes.dedup();
+    (all - hashes.len()) as u64
 }
 
 /// Replays what was sent.
 pub fn replay(load: &Load, sent: &[Sent], detail: &Detail) -> Manifest {
     match &load.model {
         Some(model) => replay_model(load, model, sent, detail),
-        None => replay_records(load, sent),
+        None => replay_records(load, sent, detail),
     }
 }
 
@@ -183,11 +225,13 @@ fn replay_model(load: &Load, model: &std::sync::Arc<Model>, sent: &[Sent], detai
         events: vec![0; model.events.len()],
         checks: vec![0; model.checks.len()],
         faults: vec![0; FAULTS.len()],
+        fillers: BTreeMap::new(),
         connection: 0,
         seen: vec![false; count],
     };
     let mut totals = Totals::default();
     let mut digest = 0;
+    let mut hashes = Vec::new();
     for stream in sent {
         books.connection = stream.connection;
         let fresh = || Composer::new(model, stream.connection, load.profile.connections);
@@ -212,12 +256,16 @@ fn replay_model(load: &Load, model: &std::sync::Arc<Model>, sent: &[Sent], detai
             |len, messages| {
                 let cell = cell.borrow();
                 digest = digest_packet(digest, &cell.0[..len]);
+                if detail.repeats {
+                    hashes.push(xxh3_64(&cell.0[..len]));
+                }
                 totals.packets += 1;
                 totals.bytes += len as u64;
                 totals.messages += u64::from(messages);
             },
         );
     }
+    totals.repeated_packets = detail.repeats.then(|| repeated(hashes));
     totals.metrics = books.metrics;
     totals.events = books.events.iter().sum();
     totals.service_checks = books.checks.iter().sum();
@@ -287,10 +335,16 @@ fn distinct(books: &Books<'_>) -> Distinct {
     }
     // The container is not a tag: lists that differ only there are one.
     let lists: HashSet<(u32, Option<u64>)> = lists.into_iter().map(|(l, t, _)| (l, t)).collect();
+    let fillers = books.fillers.len() as u64;
+    contexts += fillers;
+    // Fillers have no tags; other messages may share that list.
+    let bare = lists
+        .iter()
+        .any(|(list, tag)| tag.is_none() && model.list(*list).is_empty());
     Distinct {
-        names: names.len() as u64,
+        names: names.len() as u64 + fillers,
         tags: tags.len() as u64 + instances.len() as u64 + books.fresh_count,
-        tag_lists: lists.len() as u64 + books.fresh_count,
+        tag_lists: lists.len() as u64 + books.fresh_count + u64::from(fillers > 0 && !bare),
         contexts,
     }
 }
@@ -316,9 +370,12 @@ fn table(books: &Books<'_>) -> Vec<ContextTruth> {
         let mut members: Vec<String> = row
             .members
             .iter()
-            .map(|entry| {
-                let text = model.text(model.entries[SET as usize][*entry as usize].text);
-                text.split('|').next().unwrap_or("").to_string()
+            .map(|member| match model.profile.value.kind {
+                ValueKind::Sequence => member.to_string(),
+                _ => {
+                    let text = model.text(model.entries[SET as usize][*member as usize].text);
+                    text.split('|').next().unwrap_or("").to_string()
+                }
             })
             .collect();
         members.sort_unstable();
@@ -351,11 +408,26 @@ fn table(books: &Books<'_>) -> Vec<ContextTruth> {
             .iter()
             .map(|((index, generation), row)| truth(*index, *generation, 0, row)),
     );
-    rows.extend(books.fresh.iter().map(|(fresh, index, entry, generation)| {
+    rows.extend(books.fresh.iter().map(|fresh| {
         let mut row = Row::default();
-        let kind = model.contexts[*index as usize].kind;
-        row.add(model, kind, *entry, 0);
-        truth(*index, *generation, *fresh, &row)
+        let kind = model.contexts[fresh.context as usize].kind;
+        row.add(model, kind, fresh.entry, fresh.sequence, 0);
+        truth(fresh.context, fresh.generation, fresh.number, &row)
+    }));
+    rows.extend(books.fillers.iter().map(|(extra, count)| {
+        let sum = Decimal::from_int(*count as i64);
+        ContextTruth {
+            name: filler_name(*extra),
+            kind: KINDS[0].to_string(),
+            messages: *count,
+            samples: *count,
+            weight: *count,
+            sum,
+            weighted_sum: sum,
+            min: Some(Decimal::from_int(1)),
+            max: Some(Decimal::from_int(1)),
+            ..ContextTruth::default()
+        }
     }));
     rows.sort_unstable_by(|a, b| {
         (&a.kind, &a.name, &a.tags, &a.container_id).cmp(&(&b.kind, &b.name, &b.tags, &b.container_id))
@@ -363,9 +435,10 @@ fn table(books: &Books<'_>) -> Vec<ContextTruth> {
     rows
 }
 
-fn replay_records(load: &Load, sent: &[Sent]) -> Manifest {
+fn replay_records(load: &Load, sent: &[Sent], detail: &Detail) -> Manifest {
     let mut totals = Totals::default();
     let mut digest = 0;
+    let mut hashes = Vec::new();
     for stream in sent {
         let mut source = load.composed(stream.connection);
         let mut buffer = vec![0u8; source.room()];
@@ -380,7 +453,11 @@ fn replay_records(load: &Load, sent: &[Sent]) -> Manifest {
                 (packet.len, packet.messages)
             },
             |len, messages| {
-                digest = digest_packet(digest, &cell.borrow()[..len]);
+                let cell = cell.borrow();
+                digest = digest_packet(digest, &cell[..len]);
+                if detail.repeats {
+                    hashes.push(xxh3_64(&cell[..len]));
+                }
                 totals.packets += 1;
                 totals.bytes += len as u64;
                 totals.messages += u64::from(messages);
@@ -388,6 +465,7 @@ fn replay_records(load: &Load, sent: &[Sent]) -> Manifest {
             },
         );
     }
+    totals.repeated_packets = detail.repeats.then(|| repeated(hashes));
     empty(load, totals, Distinct::default(), digest)
 }
 

@@ -165,6 +165,57 @@ impl fmt::Display for Rate {
     }
 }
 
+/// A seed: a number below 2^64, or 32 bytes (64 hexadecimal digits, or 32 numbers with commas), which are hashed to 64
+/// bits, so that a seed of lading can be used as it stands.
+pub fn parse_seed(text: &str) -> Result<u64, BadUnit> {
+    let text = text.trim();
+    if let Ok(number) = text.parse::<u64>() {
+        return Ok(number);
+    }
+    let bytes: Option<Vec<u8>> = if text.len() == 64 && text.is_ascii() {
+        (0..32)
+            .map(|index| u8::from_str_radix(&text[2 * index..2 * index + 2], 16).ok())
+            .collect()
+    } else {
+        text.split(',').map(|part| part.trim().parse().ok()).collect()
+    };
+    match bytes {
+        Some(bytes) if bytes.len() == 32 => Ok(xxhash_rust::xxh3::xxh3_64(&bytes)),
+        _ => Err(BadUnit(format!(
+            "{text:?} is not a seed: write a number from 0 to {}, or 32 bytes as 64 hexadecimal digits or 32 numbers",
+            u64::MAX
+        ))),
+    }
+}
+
+/// A seed in a profile: as [`parse_seed`], or a list of 32 numbers.
+pub fn seed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    struct Visitor;
+    impl<'de> de::Visitor<'de> for Visitor {
+        type Value = u64;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a seed: a number below 2^64, 64 hexadecimal digits, or a list of 32 bytes")
+        }
+        fn visit_u64<E: de::Error>(self, number: u64) -> Result<u64, E> {
+            Ok(number)
+        }
+        fn visit_i64<E: de::Error>(self, number: i64) -> Result<u64, E> {
+            self.visit_str(&number.to_string())
+        }
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<u64, E> {
+            parse_seed(text).map_err(E::custom)
+        }
+        fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<u64, A::Error> {
+            let mut parts = Vec::new();
+            while let Some(byte) = seq.next_element::<u8>()? {
+                parts.push(byte.to_string());
+            }
+            parse_seed(&parts.join(",")).map_err(de::Error::custom)
+        }
+    }
+    deserializer.deserialize_any(Visitor)
+}
+
 /// A duration: `250us`, `200ms`, `10s`, `5m`, `1h`.
 pub fn parse_duration(text: &str) -> Result<Duration, BadUnit> {
     let (number, unit) = split_number(text)?;
@@ -180,7 +231,14 @@ pub fn parse_duration(text: &str) -> Result<Duration, BadUnit> {
             )));
         }
     };
-    Ok(Duration::from_secs_f64(number * factor))
+    let seconds = number * factor;
+    // A century: more is a slip, and far more cannot be counted.
+    if seconds > 3.2e9 {
+        return Err(BadUnit(format!(
+            "{text:?}: a duration of more than a hundred years"
+        )));
+    }
+    Ok(Duration::from_secs_f64(seconds))
 }
 
 /// A duration in a profile.
@@ -326,6 +384,16 @@ mod tests {
         assert!(error.0.contains("50 is above 2"), "{error}");
         for text in ["", "fast", "8", "8/s", "8 x/s", "0 msg/s"] {
             assert!(text.parse::<Rate>().is_err(), "{text}");
+        }
+        for text in ["", "x", "1", "1 d", "-1s", "99999999999999999999h"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+        let prime = "2,3,5,7,11,13,17,19,23,29,31,37,41,43,47,53,59,61,67,71,73,79,83,89,97,101,103,107,109,113,127,131";
+        let hex = "020305070b0d1113171d1f25292b2f353b3d4347494f53596165676b6d717f83";
+        assert_eq!(parse_seed(prime), parse_seed(hex));
+        assert_eq!(parse_seed("18446744073709551615"), Ok(u64::MAX));
+        for text in ["", "-1", "18446744073709551616", "1,2,3", "zz", &hex[..62]] {
+            assert!(parse_seed(text).is_err(), "{text}");
         }
         for text in ["", "x", "1..", "-1..3"] {
             assert!(text.parse::<Range>().is_err(), "{text}");

@@ -41,7 +41,14 @@ fn manifest(load: &Load, composed: u64, skipped: Vec<(u64, u64)>) -> Manifest {
             cycle: None,
         })
         .collect();
-    truth::replay(load, &sent, &Detail { contexts: true })
+    truth::replay(
+        load,
+        &sent,
+        &Detail {
+            contexts: true,
+            repeats: false,
+        },
+    )
 }
 
 /// A parser of DogStatsD that shares nothing with the generator's tables: text in, truth out.
@@ -181,6 +188,8 @@ fn the_oracle_equals_an_independent_reading_of_the_bytes() {
         "dist-heavy",
         "shared-tagset",
         "many-tags-64",
+        "small-packets",
+        "big-messages",
         "statsd-plain",
     ] {
         let load = load(name);
@@ -208,6 +217,9 @@ fn the_oracle_follows_churn_and_origin_and_leaves_out_what_was_refused() {
         "{contexts: 200, rate: 10k msg/s, churn: {trickle: {per_second: 0.5}}}",
         "{contexts: 200, rate: 1k msg/s, churn: {deploy: {share: 0.5, within: 1s, every: 2s, group: 10}}}",
         "{contexts: 300, container_id: {pool: 7}, external_data: {pool: 3, p: 0.5}, cardinality_p: 0.2, timestamp: {p: 0.3, base: 1700000000}}",
+        "{contexts: 300, packet_size: {exactly: 1432}}",
+        "{contexts: 300, packet_size: {exactly: 1432}, payload: statsd, types: {count: 1, gauge: 0, distribution: 0, set: 1, histogram: 0}, multivalue_p: 0}",
+        "{contexts: 300, packet_size: {100: 3, 4000: 1}, value: {kind: sequence}, multivalue_p: 0, flood_p: 0.1}",
     ] {
         let load = from_yaml(yaml);
         let skipped = vec![(3, 5), (100, 101), (399, 400)];
@@ -415,26 +427,76 @@ fn a_first_pass_reaches_every_context_once_before_any_twice() {
     }
 }
 
+/// All packets of a profile's first, compared by their bytes. A message alone in its packet may come again by chance, as a
+/// counter's `1` does in life; several together never do, and neither does anything of the profiles that send single
+/// messages on purpose, because their values are numbered.
 #[test]
 fn no_packet_repeats() {
-    for name in ["budget-1k", "budget-paced", "interner-8MiB-100"] {
+    for name in [
+        "real-web",
+        "budget-1k",
+        "budget-permute",
+        "budget-paced",
+        "small-packets",
+        "big-messages",
+        "unique-flood",
+        "interner-8MiB-100",
+        "interner-8MiB-1k",
+        "smp-adp",
+        "statsd-plain",
+    ] {
         let load = load(name);
         let all = packets(&load, 0, 20_000);
-        // A packet of one message may come again by chance, as a counter's `1` does in life; one of several never does.
-        let several: Vec<&[u8]> = all
-            .iter()
-            .map(Vec::as_slice)
-            .filter(|packet| packet.contains(&b'\n'))
-            .collect();
+        let alone = |packet: &&[u8]| !packet.contains(&b'\n');
+        let (single, several): (Vec<&[u8]>, Vec<&[u8]>) = all.iter().map(Vec::as_slice).partition(alone);
         let distinct: HashSet<&[u8]> = several.iter().copied().collect();
         assert_eq!(several.len(), distinct.len(), "{name}");
-        let distinct: HashSet<&[u8]> = all.iter().map(Vec::as_slice).collect();
-        assert!(
-            distinct.len() * 50 >= all.len() * 49,
-            "{name}: {}",
-            distinct.len()
-        );
+        let again = single.len() - single.iter().copied().collect::<HashSet<&[u8]>>().len();
+        if name.starts_with("interner-") || name.starts_with("smp-") {
+            assert!(again * 50 <= all.len(), "{name}: {again}");
+        } else {
+            assert_eq!(again, 0, "{name}");
+        }
+        let detail = Detail {
+            contexts: false,
+            repeats: true,
+        };
+        let sent = [Sent {
+            composed: 20_000,
+            ..Sent::default()
+        }];
+        let counted = truth::replay(&load, &sent, &detail).totals.repeated_packets;
+        assert_eq!(counted, Some(again as u64), "{name}");
     }
+}
+
+#[test]
+fn packets_of_an_exact_size_have_it_and_sizes_with_weights_keep_them() {
+    for yaml in [
+        "{contexts: 500, packet_size: {exactly: 1432}}",
+        "{contexts: 500, packet_size: {exactly: 1432}, fit: discard, malformed_p: 0.1, flood_p: 0.2}",
+    ] {
+        let load = from_yaml(yaml);
+        for packet in packets(&load, 0, 2000) {
+            assert_eq!(packet.len(), 1432, "{yaml}");
+            assert_ne!(packet.last(), Some(&b'\n'));
+        }
+    }
+    let profile = Profile::from_yaml("{contexts: 500, packet_size: {exactly: 64}}").unwrap();
+    let error = Load::prepare("x", &profile, Transport::Udp, 1).err().unwrap();
+    assert!(error.0.contains("too small for messages"), "{error}");
+    // Messages of 20 bytes at most, so that a packet comes close to its size.
+    let load = from_yaml(
+        "{contexts: 50, names: random, name_len: 6, tags_per_msg: 0, multivalue_p: 0, sample_p: 0, types: {count: 1, \
+         gauge: 0, distribution: 0, set: 0, histogram: 0}, packet_size: {1000: 3, 200: 1}}",
+    );
+    let all = packets(&load, 0, 4000);
+    let large = all.iter().filter(|packet| packet.len() > 900).count();
+    assert!(
+        all.iter()
+            .all(|p| p.len() > 900 || (150..=200).contains(&p.len()))
+    );
+    assert!((2850..3150).contains(&large), "{large}");
 }
 
 #[test]

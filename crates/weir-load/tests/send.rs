@@ -222,7 +222,7 @@ fn calibration_knows_both_sides_and_its_rule_overrides() {
     let folder = tempfile::tempdir().unwrap();
     let load = named("budget-1k", Transport::Unixgram);
     let (calibration, report) =
-        calibrate::calibrate(&load, folder.path(), Duration::from_millis(500), None).unwrap();
+        calibrate::calibrate(&load, folder.path(), Duration::from_millis(500), None, false).unwrap();
     assert_eq!(calibration.received_share, 1.0);
     assert!(calibration.packets_per_s > 0.0 && calibration.compose_ns_per_message > 0.0);
     let file = calibrate::store(folder.path(), "budget-1k@x/y", Transport::Unixgram);
@@ -496,6 +496,81 @@ fn recorded_packets_are_replayed_byte_for_byte_at_their_pace() {
     for packet in &packets {
         let read = socket.recv(&mut buffer).unwrap();
         assert_eq!(&buffer[..read], packet.bytes);
+    }
+}
+
+#[test]
+fn equal_datagrams_are_handed_over_glued_and_arrive_apart() {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let target = Target::Udp(socket.local_addr().unwrap());
+    let load = yaml(
+        "{contexts: 100, throttle: all_out, packet_size: {exactly: 1432}}",
+        Transport::Udp,
+    );
+    let mut options = Options::new(target);
+    options.count = Some(300);
+    options.gso = true;
+    let report = send(&load, &options);
+    // 45 datagrams of this size make 64 kB; a kernel that cannot cut them apart gets them one by one.
+    assert!(!report.gso || report.system_calls < report.packets, "{report:?}");
+    let mut digest = 0;
+    let mut buffer = vec![0u8; 65_536];
+    for _ in 0..report.packets {
+        let read = socket.recv(&mut buffer).unwrap();
+        assert_eq!(read, 1432);
+        digest = truth::digest_packet(digest, &buffer[..read]);
+    }
+    let sent = truth::replay(&load, &report.sent, &Detail::default());
+    assert_eq!(sent.digest, format!("xxh3:{digest:016x}"));
+    for (load, text) in [
+        (
+            yaml("{contexts: 10, throttle: all_out}", Transport::Udp),
+            "exactly",
+        ),
+        (
+            yaml(
+                "{contexts: 10, throttle: all_out, packet_size: {exactly: 1432}}",
+                Transport::Tcp,
+            ),
+            "udp",
+        ),
+    ] {
+        let error = run::run(&load, &options).unwrap_err();
+        assert!(error.to_string().contains(text), "{error}");
+    }
+}
+
+#[test]
+fn a_profile_may_say_how_a_stream_is_framed() {
+    let folder = tempfile::tempdir().unwrap();
+    for (framing, extra) in [("length", 4), ("newline", 1)] {
+        let load = yaml(
+            &format!("{{contexts: 100, throttle: all_out, framing: {framing}}}"),
+            Transport::Tcp,
+        );
+        let null = Null::open(Transport::Tcp, folder.path(), None, None).unwrap();
+        let mut options = Options::new(null.target());
+        options.count = Some(500);
+        let report = send(&load, &options);
+        let bytes = report.bytes + extra * report.packets;
+        until("all bytes arrive", || null.bytes() >= bytes);
+        assert_eq!(null.bytes(), bytes, "{framing}");
+    }
+}
+
+#[test]
+fn what_a_transport_cannot_carry_is_refused_before_anything_is_sent() {
+    for (name, transport) in [
+        ("dd-logs", Transport::Udp),
+        ("otlp-metrics", Transport::Tcp),
+        ("dd-traces-msgpack", Transport::Unixgram),
+        ("real-web", Transport::Http),
+        ("statsd-plain", Transport::Http),
+    ] {
+        let profile = profiles::named(name).unwrap();
+        let error = Load::prepare(name, &profile, transport, 1).err().unwrap();
+        assert!(error.0.contains("is not carried over"), "{name}: {error}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! `weir-bench load calibrate`: proof that the generator is not the bottleneck.
 
-use super::common::{ProfileArgs, TransportArg, failure, scratch, write};
+use super::common::{ProfileArgs, TransportArg, check_cpus, failure, scratch, write};
 use crate::failure::Failure;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,6 +22,9 @@ pub struct Args {
     /// Folder that keeps results for `load run`; none: this user's cache folder.
     #[arg(long)]
     store: Option<PathBuf>,
+    /// Hand UDP datagrams of one exact size to the kernel glued together (UDP_SEGMENT).
+    #[arg(long)]
+    gso: bool,
     /// Print only, keep nothing.
     #[arg(long)]
     no_store: bool,
@@ -46,10 +49,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
             ));
         }
     };
+    check_cpus(&args.cpu)?;
+    if args.duration.is_zero() {
+        return Err(Failure::Usage("--duration: must be above zero".into()));
+    }
     let folder = scratch()?;
-    let result = calibrate::calibrate(&load, &folder, args.duration, cpus);
-    let _ = std::fs::remove_dir_all(&folder);
-    let (calibration, _) = result.map_err(failure)?;
+    let (calibration, _) =
+        calibrate::calibrate(&load, folder.path(), args.duration, cpus, args.gso).map_err(failure)?;
+    drop(folder);
     let text = serde_json::to_string(&calibration).map_err(|error| Failure::Runtime(error.to_string()))?;
     println!("{text}");
     if !args.no_store {

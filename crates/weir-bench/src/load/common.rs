@@ -1,21 +1,26 @@
 //! Flags that several verbs share, and the way from them to a prepared load.
 
 use crate::failure::Failure;
+use crate::floor::sys;
 use std::path::Path;
+use std::time::Duration;
 use weir_load::profile::{Profile, Throttle, Transport};
 use weir_load::profiles;
 use weir_load::run::{Framing, RunError};
 use weir_load::source::Load;
-use weir_load::units::Rate;
+use weir_load::units::{Rate, parse_seed};
 
 /// Which profile, and what of it to change.
 #[derive(clap::Args, Clone)]
 pub struct ProfileArgs {
     /// Name of a profile (see `load profiles`) or path of a YAML file.
-    #[arg(long, short)]
-    pub profile: String,
-    /// Same profile and seed: same bytes on every machine.
-    #[arg(long)]
+    #[arg(value_name = "PROFILE", required_unless_present = "profile")]
+    pub name: Option<String>,
+    /// The same as a flag.
+    #[arg(long, short, conflicts_with = "name")]
+    pub profile: Option<String>,
+    /// Same profile and seed: same bytes on every machine. A number, or 32 bytes in hexadecimal.
+    #[arg(long, value_parser = parse_seed)]
     pub seed: Option<u64>,
     /// Rate instead of the profile's: `8 MiB/s`, `100k msg/s`, `20k packets/s`.
     #[arg(long, value_parser = |text: &str| text.parse::<Rate>())]
@@ -31,7 +36,11 @@ pub struct ProfileArgs {
 impl ProfileArgs {
     /// The profile with the flags applied, and its name.
     pub fn profile(&self) -> Result<(String, Profile), Failure> {
-        let name = &self.profile;
+        let name = self
+            .profile
+            .as_ref()
+            .or(self.name.as_ref())
+            .expect("clap asks for one");
         let path = Path::new(name);
         let mut profile = if let Some(profile) = profiles::named(name) {
             profile
@@ -43,7 +52,7 @@ impl ProfileArgs {
                 None => "`weir-bench load profiles` lists them".into(),
             };
             return Err(Failure::Usage(format!(
-                "--profile {name}: neither a named profile nor a file; {hint}"
+                "profile {name:?}: neither a named profile nor a file; {hint}"
             )));
         };
         if let Some(rate) = self.rate {
@@ -61,11 +70,6 @@ impl ProfileArgs {
         }
         if let Some(connections) = self.connections {
             profile.connections = connections;
-        }
-        if profile.rate.is_none() && matches!(profile.throttle, Throttle::Smooth | Throttle::Poisson) {
-            return Err(Failure::Usage(format!(
-                "--profile {name}: has no rate; give --rate or --all-out"
-            )));
         }
         profile
             .validate()
@@ -113,16 +117,37 @@ impl From<TransportArg> for Transport {
     }
 }
 
+/// Refuses processors this process may not run on.
+pub fn check_cpus(cpus: &[usize]) -> Result<(), Failure> {
+    let allowed = sys::allowed_cpus();
+    match cpus.iter().find(|cpu| !allowed.contains(cpu)) {
+        Some(cpu) => Err(Failure::Usage(format!(
+            "--cpu {cpu}: this process may use {allowed:?}"
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// Writes a file, naming it in the error.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     std::fs::write(path, bytes).map_err(|error| Failure::Runtime(format!("{}: {error}", path.display())))
 }
 
-/// A fresh folder for socket files; the caller removes it.
-pub fn scratch() -> Result<std::path::PathBuf, Failure> {
-    let folder = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
-    std::fs::create_dir_all(&folder)
-        .map_err(|error| Failure::Runtime(format!("{}: {error}", folder.display())))?;
+/// A fresh folder for socket files. It goes with the value; after SIGTERM or SIGINT it goes too, and the process with it.
+pub fn scratch() -> Result<tempfile::TempDir, Failure> {
+    let cannot = |error: std::io::Error| Failure::Runtime(format!("a folder for socket files: {error}"));
+    sys::block_termination().map_err(cannot)?;
+    let folder = tempfile::Builder::new()
+        .prefix("weir-bench-")
+        .tempdir()
+        .map_err(cannot)?;
+    let path = folder.path().to_owned();
+    std::thread::spawn(move || {
+        while !sys::wait_termination(Duration::from_secs(3600)) {}
+        let _ = std::fs::remove_dir_all(path);
+        eprintln!("weir-bench: interrupted");
+        std::process::exit(1);
+    });
     Ok(folder)
 }
 

@@ -71,7 +71,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
         writeln!(out, "{}", truth::replay(&load, &sent, &Detail::default()).digest)?;
     }
     if let Some(path) = &args.manifest {
-        let manifest = truth::replay(&load, &sent, &Detail { contexts: true });
+        let detail = Detail {
+            contexts: true,
+            ..Detail::default()
+        };
+        let manifest = truth::replay(&load, &sent, &detail);
         let text =
             serde_json::to_vec_pretty(&manifest).map_err(|error| Failure::Runtime(error.to_string()))?;
         super::common::write(path, &text)?;

@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use std::path::PathBuf;
 use std::time::Duration;
 use weir_load::files::{LogFiles, Tree, grow_tree, write_logs};
+use weir_load::profile::Throttle;
 use weir_load::units::{Bytes, RateUnit, parse_duration};
 
 #[derive(clap::Args)]
@@ -30,6 +31,12 @@ pub struct Args {
 pub fn run(args: Args) -> Result<(), Failure> {
     let load = args.profile.load(None)?;
     let rate = match load.profile.rate.filter(|_| load.profile.rate_unit().is_some()) {
+        None if load.profile.rate.is_none() && load.profile.throttle != Throttle::AllOut => {
+            return Err(Failure::Usage(format!(
+                "profile {:?} has no rate; give --rate or --all-out",
+                load.name
+            )));
+        }
         None => None,
         Some(rate) if rate.unit == RateUnit::Bytes => Some(rate.per_second),
         Some(_) => {

@@ -77,7 +77,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
         skipped: Vec::new(),
         cycle,
     }];
-    let truth = truth::replay(&load, &sent, &Detail::default());
+    let detail = Detail {
+        repeats: true,
+        ..Detail::default()
+    };
+    let truth = truth::replay(&load, &sent, &detail);
     let mean_packet = truth.totals.bytes as f64 / truth.totals.packets.max(1) as f64;
     let per_packet_mean = truth.totals.messages as f64 / truth.totals.packets.max(1) as f64;
     let rate = load
@@ -152,6 +156,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
         println!();
     }
     println!();
+    let repeated = truth.totals.repeated_packets.unwrap_or(0);
+    println!("equal to an earlier one {repeated} of {} packets", args.packets);
     if let Some(model) = &load.model {
         println!(
             "whole profile         {} contexts, {} names, {} tags, {} tag lists",

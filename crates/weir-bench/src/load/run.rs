@@ -1,7 +1,8 @@
 //! `weir-bench load run`.
 
-use super::common::{FramingArg, ProfileArgs, failure, write};
+use super::common::{FramingArg, ProfileArgs, check_cpus, failure, write};
 use crate::failure::Failure;
+use crate::floor::sys;
 use serde_json::json;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -53,9 +54,14 @@ pub struct Args {
     /// Send packets larger than transport or target take.
     #[arg(long)]
     oversize_ok: bool,
-    /// Refuse a prebuilt load that would send a packet twice.
+    /// Refuse a prebuilt load that would send a packet twice; compare all packets at the end, by eight bytes of memory
+    /// each, and fail if one came again.
     #[arg(long)]
     no_repeat: bool,
+    /// Hand UDP datagrams of one exact size (`packet_size: {exactly: 1432}`) to the kernel glued together, where it
+    /// can cut them apart (UDP_SEGMENT).
+    #[arg(long)]
+    gso: bool,
     /// Send a numbered gauge `weir.load.marker` this often, for end-to-end delay: 100ms.
     #[arg(long, value_parser = parse_duration)]
     markers: Option<Duration>,
@@ -110,6 +116,7 @@ pub fn summary(name: &str, seed: u64, target: &str, report: &Report) -> serde_js
         "late_fraction": if report.packets > 0 { report.late_packets as f64 / report.packets as f64 } else { 0.0 },
         "lateness_p99_s": report.lateness_p99_s,
         "send_buffer": report.send_buffer,
+        "gso": report.gso,
         "verdict": report.verdict().name(),
     })
 }
@@ -133,6 +140,7 @@ impl Args {
             target_buffer: self.target_buffer.0,
             oversize_ok: self.oversize_ok,
             no_repeat: self.no_repeat,
+            gso: self.gso,
             ..Options::new(target)
         }
     }
@@ -189,33 +197,77 @@ fn capture(path: &Path, load: &Load, running: &Running) -> Result<(), Failure> {
 
 pub fn run(args: Args) -> Result<(), Failure> {
     let target = Target::parse(&args.to).map_err(|error| Failure::Usage(error.to_string()))?;
+    check_cpus(&args.cpu)?;
     let load = args.profile.load(Some(target.transport()))?;
     let options = args.options(target);
+    // Before the first thread starts, so that all inherit it.
+    sys::block_termination()?;
     let running = weir_load::run::start(&load, &options).map_err(failure)?;
+    stop_on_termination(&running);
     let captured = match &args.capture {
         Some(path) => capture(path, &load, &running),
         None => Ok(()),
     };
+    let stopped = running.stop.clone();
     let (report, error) = running.finish();
     let headroom = headroom(&args, &load);
-    let verdict = calibrate::judge(&report, headroom);
+    let verdict = match error {
+        // How fast a load was whose target went away says nothing of anybody.
+        Some(_) => "aborted",
+        None => calibrate::judge(&report, headroom).name(),
+    };
     let address = options.target.to_string();
     let mut line = summary(&load.name, load.seed, &address, &report);
-    line["verdict"] = verdict.name().into();
+    line["verdict"] = verdict.into();
     line["headroom"] = json!(headroom);
-    println!("{line}");
-    if let Some(path) = &args.manifest {
-        let detail = Detail {
-            contexts: args.contexts,
-        };
+    let detail = Detail {
+        contexts: args.contexts,
+        repeats: args.no_repeat,
+    };
+    let manifest = (args.manifest.is_some() || args.no_repeat).then(|| {
         let mut manifest = truth::manifest(&load, &address, &report, &detail);
-        manifest.sending.verdict = verdict.name().into();
-        let text = serde_json::to_vec(&manifest).map_err(|error| Failure::Runtime(error.to_string()))?;
+        manifest.sending.verdict = verdict.into();
+        manifest
+    });
+    let repeated = manifest.as_ref().and_then(|m| m.totals.repeated_packets);
+    line["repeated_packets"] = json!(repeated);
+    println!("{line}");
+    let early = if error.is_none() && stopped.load(Ordering::Relaxed) {
+        ", stopped by a signal"
+    } else {
+        ""
+    };
+    eprintln!(
+        "{} messages in {} packets, {:.1} MB in {:.2} s: {:.0} messages/s, {verdict}{early}",
+        report.messages,
+        report.packets,
+        report.bytes as f64 / 1e6,
+        report.elapsed.as_secs_f64(),
+        report.messages as f64 / report.elapsed.as_secs_f64().max(1e-9),
+    );
+    if let (Some(path), Some(manifest)) = (&args.manifest, &manifest) {
+        let text = serde_json::to_vec(manifest).map_err(|error| Failure::Runtime(error.to_string()))?;
         write(path, &text)?;
     }
     captured?;
-    match error {
-        Some(error) => Err(failure(error)),
-        None => Ok(()),
+    if let Some(error) = error {
+        return Err(failure(error));
     }
+    match repeated {
+        Some(repeated @ 1..) => Err(Failure::Runtime(format!(
+            "--no-repeat: {repeated} of {} packets equal an earlier one; larger packets, or `value: {{kind: sequence}}`, \
+             never repeat",
+            report.packets
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// SIGTERM or SIGINT end the run early; what was sent until then is reported as ever.
+fn stop_on_termination(running: &Running) {
+    let stop = running.stop.clone();
+    std::thread::spawn(move || {
+        while !sys::wait_termination(Duration::from_secs(3600)) {}
+        stop.store(true, Ordering::Relaxed);
+    });
 }

@@ -1,6 +1,6 @@
 //! `weir-bench load search`: the highest rate a target takes without loss.
 
-use super::common::{ProfileArgs, failure};
+use super::common::{ProfileArgs, check_cpus, failure};
 use crate::failure::Failure;
 use std::time::Duration;
 use weir_load::run::Options;
@@ -46,6 +46,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if args.up_to.is_some_and(|to| to.unit != args.from.unit) {
         return Err(Failure::Usage("--up-to: needs the same unit as --from".into()));
     }
+    check_cpus(&args.cpu)?;
     let load = args.profile.load(Some(target.transport()))?;
     let mut options = Options::new(target);
     options.threads = args.threads;
