@@ -17,7 +17,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    pub fn new(load: &Load, target: &Target, socket: &Socket) -> io::Result<Requests> {
+    pub fn new(load: &Load, target: &Target, socket: &Socket, headers: &[String]) -> io::Result<Requests> {
         let (Target::Http { host, path, .. }, Socket::Tcp(stream)) = (target, socket) else {
             return Err(io::Error::other("requests need an http target"));
         };
@@ -26,11 +26,16 @@ impl Requests {
         let path = if path == "/" { usual_path } else { path };
         let stream = stream.try_clone()?;
         stream.set_nonblocking(false)?;
+        let mut head = format!(
+            "POST {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: weir-load\r\nContent-Type: {content}\r\n"
+        );
+        for header in headers {
+            head.push_str(header);
+            head.push_str("\r\n");
+        }
         Ok(Requests {
             stream,
-            head: format!(
-                "POST {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: weir-load\r\nContent-Type: {content}\r\n"
-            ),
+            head,
             payload,
             buffer: vec![0; 64 << 10],
         })

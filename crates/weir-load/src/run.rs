@@ -61,6 +61,8 @@ pub struct Options {
     pub no_repeat: bool,
     /// Hand datagrams of one exact size to the kernel glued together (`UDP_SEGMENT`), where it can cut them apart.
     pub gso: bool,
+    /// Headers of every HTTP request, as `Name: value`.
+    pub headers: Vec<String>,
 }
 
 impl Options {
@@ -81,6 +83,7 @@ impl Options {
             oversize_ok: false,
             no_repeat: false,
             gso: false,
+            headers: Vec::new(),
         }
     }
 }
@@ -785,6 +788,20 @@ pub fn start(load: &Load, options: &Options) -> Result<Running, RunError> {
                 .into(),
         ));
     }
+    if !options.headers.is_empty() && !http {
+        return Err(RunError::Usage(
+            "headers: only requests have them, to http://".into(),
+        ));
+    }
+    for header in &options.headers {
+        let (name, _) = header.split_once(':').unwrap_or_default();
+        let token = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+        if name.is_empty() || !name.bytes().all(token) || header.contains(['\r', '\n']) {
+            return Err(RunError::Usage(format!(
+                "headers: {header:?} is not `Name: value` on one line"
+            )));
+        }
+    }
     let unit = profile.rate_unit();
     let quantum = options.quantum.unwrap_or_else(|| {
         // 1 ms, unless a quantum would hold more packets than one system call takes.
@@ -818,7 +835,7 @@ pub fn start(load: &Load, options: &Options) -> Result<Running, RunError> {
                 .map_err(|error| RunError::Target(format!("{}: cannot connect: {error}", options.target)))?;
             send_buffer = sys::set_buffer(socket.as_fd(), true, options.send_buffer).map_err(RunError::Io)?;
             let requests = if http {
-                Some(Requests::new(load, &options.target, &socket).map_err(RunError::Io)?)
+                Some(Requests::new(load, &options.target, &socket, &options.headers).map_err(RunError::Io)?)
             } else {
                 None
             };

@@ -62,6 +62,9 @@ pub struct Args {
     /// can cut them apart (UDP_SEGMENT).
     #[arg(long)]
     gso: bool,
+    /// Send this header with every HTTP request: "DD-API-KEY: ..." (repeatable).
+    #[arg(long, value_name = "NAME: VALUE")]
+    header: Vec<String>,
     /// Send a numbered gauge `weir.load.marker` this often, for end-to-end delay: 100ms.
     #[arg(long, value_parser = parse_duration)]
     markers: Option<Duration>,
@@ -141,6 +144,7 @@ impl Args {
             oversize_ok: self.oversize_ok,
             no_repeat: self.no_repeat,
             gso: self.gso,
+            headers: self.header.clone(),
             ..Options::new(target)
         }
     }

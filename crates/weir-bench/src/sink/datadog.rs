@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 pub struct Limits {
     pub compressed: usize,
     pub uncompressed: usize,
-    /// Points of one payload; items of check and event payloads are not limited by the intake.
+    /// Points or logs of one payload; items of check and event payloads are not limited by the intake.
     pub points: usize,
 }
 
@@ -32,6 +32,10 @@ pub fn limits(path: &str) -> Option<Limits> {
         },
         "/api/v1/series" => limits(MIB * 5 / 2, 4 * MIB),
         "/api/beta/sketches" => limits(3_200_000, 62_914_560),
+        "/api/v2/logs" => Limits {
+            points: 1000,
+            ..limits(5_000_000, 5_000_000)
+        },
         "/api/v1/check_run" | "/intake" | "/intake/" | "/api/v1/events_batch" | "/api/v1/events" => {
             limits(3_200_000, 62_914_560)
         }
@@ -52,6 +56,7 @@ pub fn decode(path: &str, content_type: &str, body: &[u8]) -> Result<Vec<Record>
         "/intake" | "/intake/" if json => intake(body)?,
         "/api/v1/events" if json => vec![Record::Event(object(json_of(body)?)?)],
         "/api/v1/events_batch" if protobuf => events_batch(body)?,
+        "/api/v2/logs" if json => logs(body)?,
         _ => {
             return Err(Reject::new(
                 415,
@@ -62,12 +67,12 @@ pub fn decode(path: &str, content_type: &str, body: &[u8]) -> Result<Vec<Record>
     let allowed = limits(path).map_or(usize::MAX, |limits| limits.points);
     let points = records
         .iter()
-        .filter(|record| matches!(record, Record::Point(_)))
+        .filter(|record| matches!(record, Record::Point(_) | Record::Log(_)))
         .count();
     if points > allowed {
         return Err(Reject::new(
             413,
-            format!("{points} points in one payload, {allowed} allowed"),
+            format!("{points} points or logs in one payload, {allowed} allowed"),
         ));
     }
     Ok(records)
@@ -363,6 +368,23 @@ fn checks(body: &[u8]) -> Result<Vec<Record>, Reject> {
     Ok(checks.into_iter().map(Record::Check).collect())
 }
 
+/// One log or an array of them. A log without a message means nothing.
+fn logs(body: &[u8]) -> Result<Vec<Record>, Reject> {
+    let logs = match json_of(body)? {
+        Value::Array(logs) => logs,
+        one => vec![one],
+    };
+    logs.into_iter()
+        .map(|log| {
+            let log = object(log)?;
+            match log.get("message").and_then(Value::as_str) {
+                Some(text) if !text.is_empty() => Ok(Record::Log(log)),
+                _ => Err(Reject::new(400, "a log without a message")),
+            }
+        })
+        .collect()
+}
+
 /// `/intake/` takes events grouped by source type, and host metadata, which is accepted and means no record.
 fn intake(body: &[u8]) -> Result<Vec<Record>, Reject> {
     #[derive(Deserialize)]
@@ -527,6 +549,14 @@ mod tests {
             10_000
         );
         assert_eq!(status("/api/v2/series", PROTOBUF, &series(10_001)), 413);
+        let logs = |count: usize| format!("[{}]", vec![r#"{"message":"m"}"#; count].join(",")).into_bytes();
+        assert_eq!(decode("/api/v2/logs", JSON, &logs(1000)).unwrap().len(), 1000);
+        assert_eq!(status("/api/v2/logs", JSON, &logs(1001)), 413);
+        assert_eq!(
+            decode("/api/v2/logs", JSON, br#"{"message":"m"}"#).unwrap().len(),
+            1
+        );
+        assert_eq!(status("/api/v2/logs", JSON, br#"[{"ddsource":"x"}]"#), 400);
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub struct Observed {
     folded: bool,
     /// The format has no events and checks.
     plain: bool,
+    /// Messages passed on as they were: each says its type.
+    relayed: bool,
 }
 
 /// All points of one context.
@@ -114,11 +116,18 @@ fn fold(name: &str) -> String {
     folded
 }
 
+/// A relayed message says its type, so contexts that differ in nothing else stay apart.
+fn add_type(key: &mut Key, statsd_type: &str) {
+    key.0.push('|');
+    key.0.push_str(statsd_type);
+}
+
 impl Observed {
     pub fn new(sink: &str) -> Observed {
         Observed {
             folded: matches!(sink, "scrape" | "remote-write"),
             plain: !matches!(sink, "datadog" | "statsd"),
+            relayed: sink == "statsd",
             ..Observed::default()
         }
     }
@@ -177,7 +186,10 @@ impl Observed {
         {
             return;
         }
-        let key = self.key(rules, &point.metric, &point.tags);
+        let mut key = self.key(rules, &point.metric, &point.tags);
+        if let Data::Sample { statsd_type, .. } = &point.data {
+            add_type(&mut key, statsd_type);
+        }
         let series = self.series.entry(key).or_default();
         let ts = point.ts.unwrap_or(point.received_ns as f64 / 1e9);
         match (&point.data, point.kind) {
@@ -277,7 +289,11 @@ impl Observed {
         // Contexts an agent cannot or need not tell apart: same name, tags and type, another container.
         let mut truths: BTreeMap<(Key, &str), ContextTruth> = BTreeMap::new();
         for truth in contexts {
-            let key = (self.key(rules, &truth.name, &truth.tags), truth.kind.as_str());
+            let mut key = self.key(rules, &truth.name, &truth.tags);
+            if self.relayed {
+                add_type(&mut key, &truth.kind);
+            }
+            let key = (key, truth.kind.as_str());
             match truths.get_mut(&key) {
                 None => drop(truths.insert(key, truth.clone())),
                 Some(merged) => merge_truths(merged, truth),
