@@ -355,6 +355,19 @@ impl Aggregator {
         self.counts.samples[Kind::Distribution as usize] += 1;
     }
 
+    /// [`Aggregator::distribution`] for all values of one message.
+    #[inline]
+    pub fn distribution_values(&mut self, id: ContextId, values: &[f64], weight: f64) {
+        if weight != 1.0 {
+            for &value in values {
+                self.distribution(id, value, weight);
+            }
+            return;
+        }
+        boxed(&mut self.distributions, self.open, id, self.now).insert_each(values);
+        self.counts.samples[Kind::Distribution as usize] += values.len() as u64;
+    }
+
     /// The copy of a histogram's sample in its distribution. Counted apart: it is no sample that anyone sent.
     pub fn copied_distribution(&mut self, id: ContextId, value: f64, weight: f64) {
         self.distribution(id, value, weight);

@@ -10,7 +10,9 @@
 use weir_protocol::Kind;
 
 use crate::contexts::RawId;
+use crate::level::Level;
 use crate::origins::OriginId;
+use crate::same::same;
 
 /// Longer keys are not cached: they cost more to keep than the canonical path costs to take.
 pub const ALIAS_KEY_BYTES_MAX: usize = 4096;
@@ -87,13 +89,15 @@ pub(crate) struct AliasTable {
     key_bytes: usize,
     slot_count: usize,
     bytes_max: usize,
+    level: Level,
     next_sweep: usize,
     pub counts: AliasCounts,
 }
 
 impl AliasTable {
-    pub fn new() -> Self {
+    pub fn new(level: Level) -> Self {
         AliasTable {
+            level,
             shards: Box::new(std::array::from_fn(|_| Shard::default())),
             doorkeeper: Box::default(),
             len: 0,
@@ -156,10 +160,10 @@ impl AliasTable {
         (slot.hash & !STATE_MASK == hash & !STATE_MASK).then_some((slot.key.as_ptr(), slot.raw))
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn get(&mut self, hash: u64, key: &AliasKey<'_>) -> Option<RawId> {
         let shard = &mut self.shards[Self::shard_of(hash)];
-        if let Some(at) = shard.find(hash, key) {
+        if let Some(at) = shard.find(hash, key, self.level) {
             let slot = &mut shard.slots[at];
             // Written at most once between two sweeps: a hot table stays clean in the cache.
             if slot.hash & AGE_MASK != 0 {
@@ -178,14 +182,14 @@ impl AliasTable {
         if key_len > ALIAS_KEY_BYTES_MAX {
             return;
         }
-        let shard = &mut self.shards[Self::shard_of(hash)];
-        if let Some(at) = shard.find(hash, key) {
-            // Its raw context is gone and this is the one that took its place.
-            shard.slots[at].raw = raw;
-            return;
-        }
         if !is_first && !self.second_sight(hash) {
             self.counts.held_back += 1;
+            return;
+        }
+        let shard = &mut self.shards[Self::shard_of(hash)];
+        if let Some(at) = shard.find(hash, key, self.level) {
+            // Its raw context is gone and this is the one that took its place.
+            shard.slots[at].raw = raw;
             return;
         }
         if self.heap_bytes() + size_of::<Slot>() + key_len > self.bytes_max && !self.evict_near(hash) {
@@ -287,8 +291,8 @@ impl Shard {
         (hash >> 16) as usize & (self.slots.len() - 1)
     }
 
-    #[inline]
-    fn find(&self, hash: u64, key: &AliasKey<'_>) -> Option<usize> {
+    #[inline(always)]
+    fn find(&self, hash: u64, key: &AliasKey<'_>, level: Level) -> Option<usize> {
         if self.slots.is_empty() {
             return None;
         }
@@ -299,7 +303,7 @@ impl Shard {
             if slot.hash == 0 {
                 return None;
             }
-            if slot.hash & !STATE_MASK == hash & !STATE_MASK && equals(&slot.key, key) {
+            if slot.hash & !STATE_MASK == hash & !STATE_MASK && equals(&slot.key, key, level) {
                 return Some(at & mask);
             }
             at += 1;
@@ -361,13 +365,13 @@ impl Shard {
     }
 }
 
-#[inline]
-fn equals(stored: &[u8], key: &AliasKey<'_>) -> bool {
+#[inline(always)]
+fn equals(stored: &[u8], key: &AliasKey<'_>, level: Level) -> bool {
     let border = HEAD_BYTES + key.name.len();
     stored.len() == border + key.tail.len()
         && stored[..HEAD_BYTES] == key.head.to_le_bytes()
-        && stored[HEAD_BYTES..border] == *key.name
-        && stored[border..] == *key.tail
+        && same::<1>(&stored[HEAD_BYTES..border], key.name, level)
+        && same::<3>(&stored[border..], key.tail, level)
 }
 
 #[cfg(test)]
@@ -399,7 +403,7 @@ mod tests {
         /// a long one and every comparison matter.
         #[test]
         fn never_gives_another_keys_answer(steps in steps(), hash_bits in 0u32..12) {
-            let mut table = AliasTable::new();
+            let mut table = AliasTable::new(Level::detect());
             let mut stored: HashMap<u8, RawId> = HashMap::new();
             let mut generations: HashMap<u32, u32> = HashMap::new();
             let hash = |key: u8| (u64::from(key).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20 & ((1 << hash_bits) - 1)) << 16;
@@ -435,7 +439,7 @@ mod tests {
 
     #[test]
     fn borders_and_kinds_matter() {
-        let mut table = AliasTable::new();
+        let mut table = AliasTable::new(Level::detect());
         let raw = |slot| RawId { slot, generation: 0 };
         table.offer(
             64,
@@ -498,7 +502,7 @@ mod tests {
 
     #[test]
     fn a_budget_bounds_it_and_hot_entries_stay() {
-        let mut table = AliasTable::new();
+        let mut table = AliasTable::new(Level::detect());
         table.set_bytes_max(64 * 1024);
         let secret = crate::HashSecret::from_random(1, 2);
         let text = |i: u32| format!("metric.{i}");

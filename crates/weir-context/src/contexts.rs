@@ -1,12 +1,13 @@
 use std::sync::Arc;
 
 use hashbrown::HashTable;
-use weir_protocol::{Kind, Metric};
+use weir_protocol::{Kind, Metric, separators};
 use weir_rules::{Applied, RuleId, Subject};
 
 use crate::alias::{AliasCounts, AliasKey, AliasTable};
 use crate::chunked::Chunked;
 use crate::hash::HashSecret;
+use crate::level::Level;
 use crate::origins::{
     KnownTags, OriginCounts, OriginId, OriginKey, OriginQuestion, OriginTags, OriginTicket, Origins,
 };
@@ -14,7 +15,7 @@ use crate::prefetch::prefetch;
 use crate::rules::{Resolved, Rules, Trial, keep_last_special, sort_and_dedup};
 use crate::sharded::Sharded;
 use crate::strings::{StringId, Strings};
-use crate::tag_lists::{TagListId, TagLists};
+use crate::tag_lists::{self, RAW_TAGS_MAX, RawTag, TagListId, TagLists};
 use crate::trials::{TrialReport, Trials};
 
 /// Number of parts that live contexts are kept in, by their canonical hash. A flush is handed over part by part, so that
@@ -290,7 +291,7 @@ impl Contexts {
             limits,
             strings: Strings::new(),
             tag_lists: TagLists::new(),
-            aliases: AliasTable::new(),
+            aliases: AliasTable::new(secret.level()),
             raw: Chunked::new(),
             targets: Chunked::new(),
             raw_created: false,
@@ -425,7 +426,7 @@ impl Contexts {
     }
 
     /// Hash of the bytes that identify a message, for the alias calls below.
-    #[inline]
+    #[inline(always)]
     pub fn alias_hash(&self, key: &AliasKey<'_>) -> u64 {
         self.secret.pair(key.name, key.tail, u64::from(key.head))
     }
@@ -456,16 +457,107 @@ impl Contexts {
     }
 
     /// The context of a message seen before: one comparison of its bytes.
-    #[inline]
+    #[inline(always)]
     pub fn resolve_alias(&mut self, hash: u64, key: &AliasKey<'_>, now: u32) -> Option<Lookup> {
         let raw = self.aliases.get(hash, key)?;
         self.resolve_raw(raw, now)
     }
 
-    /// Finds a raw context whose name and tags are all known, from their bytes: the short form of [`Contexts::resolve`] for
-    /// known tags in a new order. `tags` is a tag section without its `#`, and nothing else is said about the origin than
-    /// `sender`. `None`: the long form must look.
+    /// Finds the raw context of a metric from the bytes of its name and tags, where both are known: the short form of
+    /// [`Contexts::resolve`] for known tags in a new order. `tags` is a tag section without its `#`, and nothing else is said
+    /// about the origin than `sender`. `None`: the long form must look.
     pub fn find(
+        &mut self,
+        kind: Kind,
+        name: &[u8],
+        tags: &[u8],
+        sender: OriginId,
+        now: u32,
+    ) -> Option<Lookup> {
+        #[cfg(target_arch = "x86_64")]
+        if self.secret.level() == Level::Wide {
+            // SAFETY: the level says that the processor has the instructions.
+            #[allow(unsafe_code)]
+            return unsafe { self.find_wide(kind, name, tags, sender, now) };
+        }
+        self.find_inlined(kind, name, tags, sender, now)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,avx2,bmi1,bmi2,lzcnt,popcnt,aes")]
+    fn find_wide(
+        &mut self,
+        kind: Kind,
+        name: &[u8],
+        tags: &[u8],
+        sender: OriginId,
+        now: u32,
+    ) -> Option<Lookup> {
+        self.find_inlined(kind, name, tags, sender, now)
+    }
+
+    #[inline(always)]
+    fn find_inlined(
+        &mut self,
+        kind: Kind,
+        name: &[u8],
+        tags: &[u8],
+        sender: OriginId,
+        now: u32,
+    ) -> Option<Lookup> {
+        let mut parts = [RawTag::default(); RAW_TAGS_MAX];
+        // Eight more than are used, as the search wants.
+        let mut commas = [0; RAW_TAGS_MAX + 7];
+        let Some(comma_count) = separators(tags, b',', &mut commas) else {
+            return self.find_by_ids(kind, name, tags, sender, now);
+        };
+        let ends = commas.get_mut(..=comma_count)?;
+        ends[comma_count] = tags.len() as u32;
+        let mut start = 0;
+        let mut count = 0;
+        for &end in ends.iter() {
+            let tag = &tags[start..end as usize];
+            start = end as usize + 1;
+            if tag.is_empty() {
+                continue;
+            }
+            // Of special tags the last counts, which order decides; they are rare enough for the long form.
+            if is_special(tag) {
+                return None;
+            }
+            let Some(part) = parts.get_mut(count) else {
+                return self.find_by_ids(kind, name, tags, sender, now);
+            };
+            *part = RawTag {
+                text: tag,
+                hash: self.secret.bytes(tag),
+            };
+            count += 1;
+        }
+        let parts = &parts[..count];
+        let level = self.secret.level();
+        let list_hash = tag_lists::hash(parts.iter().map(|tag| tag.hash), &self.secret);
+        let hash = self.hash_raw(
+            kind,
+            self.secret.bytes(name),
+            list_hash,
+            self.origins.hash(sender),
+        );
+        let found = self.raw_index.shard(hash).find(hash, |&slot| {
+            let raw = &self.raw[slot as usize];
+            (raw.kind, raw.origin) == (kind as u8, sender)
+                && self.strings.is(raw.name, name, level)
+                && self.tag_lists.holds(raw.tags, parts, &self.strings, level)
+        });
+        match found {
+            Some(&slot) => self.resolve_found(slot, now),
+            None if has_duplicates(parts) => self.find_by_ids(kind, name, tags, sender, now),
+            None => None,
+        }
+    }
+
+    /// The form of [`Contexts::find`] for many tags and for duplicates: a look-up for each string, then one for the list.
+    fn find_by_ids(
         &mut self,
         kind: Kind,
         name: &[u8],
@@ -476,12 +568,8 @@ impl Contexts {
         let name = self.strings.find(name, &self.secret)?;
         let ids = &mut self.scratch.ids;
         ids.clear();
-        for tag in tags.split(|&byte| byte == b',') {
-            if tag.is_empty() {
-                continue;
-            }
-            // Of special tags the last counts, which order decides; they are rare enough for the long form.
-            if tag.starts_with(b"host:") || tag.starts_with(b"dd.internal.") {
+        for tag in tags.split(|&byte| byte == b',').filter(|tag| !tag.is_empty()) {
+            if is_special(tag) {
                 return None;
             }
             ids.push(self.strings.find(tag, &self.secret)?);
@@ -491,6 +579,10 @@ impl Contexts {
         let tag_list = self.tag_lists.find(ids, &self.strings, &self.secret)?;
         let hash = self.raw_hash(kind, name, tag_list, sender);
         let slot = self.find_raw(hash, kind, name, tag_list, sender)?;
+        self.resolve_found(slot, now)
+    }
+
+    fn resolve_found(&mut self, slot: u32, now: u32) -> Option<Lookup> {
         self.raw_created = false;
         self.resolve_raw(
             RawId {
@@ -501,17 +593,14 @@ impl Contexts {
         )
     }
 
+    #[inline]
+    fn hash_raw(&self, kind: Kind, name: u64, tags: u64, origin: u64) -> u64 {
+        self.secret.words([kind as u64, name, tags, origin].into_iter())
+    }
+
     fn raw_hash(&self, kind: Kind, name: StringId, tags: TagListId, origin: OriginId) -> u64 {
         let origin = self.origins.hash(origin);
-        self.secret.words(
-            [
-                kind as u64,
-                self.strings.hash(name),
-                self.tag_lists.hash(tags),
-                origin,
-            ]
-            .into_iter(),
-        )
+        self.hash_raw(kind, self.strings.hash(name), self.tag_lists.hash(tags), origin)
     }
 
     fn find_raw(
@@ -556,7 +645,7 @@ impl Contexts {
     }
 
     /// The target of a raw context that was found before, if its slot still holds it.
-    #[inline]
+    #[inline(always)]
     fn resolve_raw(&mut self, raw: RawId, now: u32) -> Option<Lookup> {
         let target = self.targets[raw.slot as usize];
         if target.generation != raw.generation {
@@ -1176,6 +1265,18 @@ impl Contexts {
 #[inline]
 fn context_of(to: u32) -> ContextId {
     ContextId((to & !ON_TRIAL) - FIRST_ID)
+}
+
+#[inline]
+fn is_special(tag: &[u8]) -> bool {
+    matches!(tag.first(), Some(b'h' | b'd'))
+        && (tag.starts_with(b"host:") || tag.starts_with(b"dd.internal."))
+}
+
+fn has_duplicates(tags: &[RawTag<'_>]) -> bool {
+    tags.iter()
+        .enumerate()
+        .any(|(at, tag)| tags[..at].iter().any(|earlier| earlier.hash == tag.hash))
 }
 
 #[inline]

@@ -6,17 +6,20 @@
 
 #![allow(unsafe_code)]
 
+use crate::level::Level;
+
 /// Secret of one process. Two workers share it so that their canonical hashes agree.
 #[derive(Clone, Copy, Debug)]
 pub struct HashSecret {
-    words: [u64; 4],
-    aes: bool,
+    words: [u64; 8],
+    /// Which of the hashes it is: they differ in their results.
+    level: Level,
 }
 
 impl HashSecret {
     /// Derives the secret from two random words.
     pub fn from_random(first: u64, second: u64) -> Self {
-        // SplitMix64 (Steele, Lea, Flood 2014) spreads the two words over four; odd words keep multiplication a bijection.
+        // SplitMix64 (Steele, Lea, Flood 2014) spreads the two words over eight; odd words keep multiplication a bijection.
         let mut state = first;
         let mut next = || {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15 ^ second.rotate_left(17));
@@ -26,26 +29,50 @@ impl HashSecret {
             (z ^ (z >> 31)) | 1
         };
         HashSecret {
-            words: [next(), next(), next(), next()],
-            aes: has_aes(),
+            words: std::array::from_fn(|_| next()),
+            level: Level::detect(),
         }
+    }
+
+    /// The same secret for a lower level than the processor's, so that tests try all of them.
+    #[must_use]
+    pub fn at_level(self, level: Level) -> Self {
+        assert!(level <= Level::detect(), "the processor has no {level:?}");
+        HashSecret { level, ..self }
+    }
+
+    /// What the processor can do.
+    #[inline]
+    pub fn level(&self) -> Level {
+        self.level
     }
 
     /// Hash of one byte string.
-    #[inline]
+    #[inline(always)]
     pub fn bytes(&self, bytes: &[u8]) -> u64 {
-        self.pair(bytes, &[], 0)
+        match self.level {
+            // SAFETY: the level says that the processor has the instructions.
+            #[cfg(target_arch = "x86_64")]
+            Level::Wide => unsafe { crate::wide::one(&self.words, bytes) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Level::Aes => unsafe { aes::one(&self.words, bytes) },
+            _ => self.keyed(0, bytes),
+        }
     }
 
     /// Hash of two byte strings and a word. Their lengths are mixed in, so moving a byte from one to the other changes it.
-    #[inline]
+    #[inline(always)]
     pub fn pair(&self, first: &[u8], second: &[u8], word: u64) -> u64 {
-        #[cfg(target_arch = "x86_64")]
-        if self.aes {
-            // SAFETY: the processor has AES instructions.
-            return unsafe { aes::pair(&self.words, first, second, word) };
+        match self.level {
+            // SAFETY: the level says that the processor has the instructions.
+            #[cfg(target_arch = "x86_64")]
+            Level::Wide => unsafe { crate::wide::pair(&self.words, first, second, word) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Level::Aes => unsafe { aes::pair(&self.words, first, second, word) },
+            _ => self.keyed(self.keyed(word, first), second),
         }
-        self.keyed(self.keyed(word, first), second)
     }
 
     /// Hash of a list of words, in order.
@@ -66,7 +93,7 @@ impl HashSecret {
 
     #[inline]
     fn keyed(&self, start: u64, bytes: &[u8]) -> u64 {
-        let [k0, k1, k2, k3] = self.words;
+        let [k0, k1, k2, k3, ..] = self.words;
         let length = bytes.len() as u64;
         let mut a = start ^ k0;
         let Some(last) = bytes.last_chunk::<16>() else {
@@ -91,55 +118,95 @@ impl HashSecret {
     }
 }
 
-fn has_aes() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return std::arch::is_x86_feature_detected!("aes");
-    #[cfg(not(target_arch = "x86_64"))]
-    false
-}
-
-/// A round of AES per 16 bytes, in two chains so that the rounds of one hide the latency of the other. One load and one
-/// round replace two loads, two additions and a multiplication per 16 bytes: measured, a third of the instructions of the
-/// portable form on keys of 140 bytes.
+/// A round of AES per 16 bytes, in four chains so that the rounds of one hide the latency of the others. One load and one
+/// round replace two loads, two additions and a multiplication per 16 bytes.
+///
+/// Blocks overlap instead of being padded, and up to 64 bytes there is no loop: how often a loop runs depends on the length of
+/// the text, differs from message to message, and cannot be predicted.
 #[cfg(target_arch = "x86_64")]
-mod aes {
+pub(crate) mod aes {
     use std::arch::x86_64::{
-        __m128i, _mm_add_epi64, _mm_aesenc_si128, _mm_cvtsi128_si64, _mm_loadu_si128, _mm_set_epi64x,
-        _mm_xor_si128,
+        __m128i, _mm_aesenc_si128, _mm_cvtsi128_si64, _mm_loadu_si128, _mm_set_epi64x, _mm_xor_si128,
     };
 
+    pub type Chains = [__m128i; 4];
+
+    #[inline]
     #[target_feature(enable = "aes,sse2")]
-    pub fn pair(secret: &[u64; 4], first: &[u8], second: &[u8], word: u64) -> u64 {
-        let [k0, k1, k2, k3] = secret.map(|word| word as i64);
-        let key = _mm_set_epi64x(k1, k0);
+    pub fn pair(secret: &[u64; 8], first: &[u8], second: &[u8], word: u64) -> u64 {
         let lengths = _mm_set_epi64x(word as i64, (first.len() as i64) << 32 | second.len() as i64);
-        let mut a = _mm_xor_si128(key, lengths);
-        let mut b = _mm_set_epi64x(k3, k2);
-        absorb(&mut a, &mut b, first);
-        absorb(&mut a, &mut b, second);
-        let mixed = _mm_aesenc_si128(_mm_add_epi64(a, _mm_aesenc_si128(b, key)), key);
-        let mixed = _mm_aesenc_si128(_mm_aesenc_si128(mixed, b), key);
-        _mm_cvtsi128_si64(mixed) as u64
+        let mut chains = start(secret, lengths);
+        // A name is short, so it takes the two chains that a text takes last.
+        chains.swap(0, 2);
+        chains.swap(1, 3);
+        absorb(&mut chains, first);
+        chains.swap(0, 2);
+        chains.swap(1, 3);
+        absorb(&mut chains, second);
+        finish(chains)
     }
 
     #[inline]
     #[target_feature(enable = "aes,sse2")]
-    fn absorb(a: &mut __m128i, b: &mut __m128i, bytes: &[u8]) {
-        let Some(last) = bytes.last_chunk::<16>() else {
+    pub fn one(secret: &[u64; 8], bytes: &[u8]) -> u64 {
+        let mut chains = start(secret, _mm_set_epi64x(0, bytes.len() as i64));
+        absorb(&mut chains, bytes);
+        finish(chains)
+    }
+
+    #[inline]
+    #[target_feature(enable = "aes,sse2")]
+    fn start(secret: &[u64; 8], lengths: __m128i) -> Chains {
+        let [a, b, c, d] =
+            std::array::from_fn(|lane| _mm_set_epi64x(secret[2 * lane + 1] as i64, secret[2 * lane] as i64));
+        [_mm_xor_si128(a, lengths), b, c, d]
+    }
+
+    #[inline]
+    #[target_feature(enable = "aes,sse2")]
+    pub fn finish([a, b, c, d]: Chains) -> u64 {
+        let (front, back) = (_mm_aesenc_si128(a, b), _mm_aesenc_si128(c, d));
+        let mixed = _mm_aesenc_si128(_mm_aesenc_si128(front, back), b);
+        _mm_cvtsi128_si64(_mm_aesenc_si128(mixed, d)) as u64
+    }
+
+    #[inline]
+    #[target_feature(enable = "aes,sse2")]
+    fn absorb(chains: &mut Chains, bytes: &[u8]) {
+        if let Some(last) = bytes.last_chunk::<64>() {
+            // What is left of the whole blocks overlaps the last of them.
+            for block in bytes.as_chunks::<64>().0 {
+                absorb_block(chains, block);
+            }
+            absorb_block(chains, last);
+        } else if let (Some(first), Some(last)) = (bytes.first_chunk::<32>(), bytes.last_chunk::<32>()) {
+            let ([a, b], [c, d]) = (halves(first), halves(last));
+            chains[0] = _mm_aesenc_si128(chains[0], load(a));
+            chains[1] = _mm_aesenc_si128(chains[1], load(b));
+            chains[2] = _mm_aesenc_si128(chains[2], load(c));
+            chains[3] = _mm_aesenc_si128(chains[3], load(d));
+        } else if let (Some(first), Some(last)) = (bytes.first_chunk::<16>(), bytes.last_chunk::<16>()) {
+            chains[0] = _mm_aesenc_si128(chains[0], load(first));
+            chains[1] = _mm_aesenc_si128(chains[1], load(last));
+        } else {
             let (low, high) = super::short(bytes);
-            *a = _mm_aesenc_si128(*a, _mm_set_epi64x(high as i64, low as i64));
-            return;
-        };
-        let (blocks, rest) = bytes.as_chunks::<32>();
-        for block in blocks {
-            let (halves, _) = block.as_chunks::<16>();
-            *a = _mm_aesenc_si128(*a, load(&halves[0]));
-            *b = _mm_aesenc_si128(*b, load(&halves[1]));
+            chains[0] = _mm_aesenc_si128(chains[0], _mm_set_epi64x(high as i64, low as i64));
         }
-        if let Some(first) = rest.first_chunk::<16>() {
-            *a = _mm_aesenc_si128(*a, load(first));
+    }
+
+    #[inline]
+    #[target_feature(enable = "aes,sse2")]
+    fn absorb_block(chains: &mut Chains, block: &[u8; 64]) {
+        let (quarters, _) = block.as_chunks::<16>();
+        for (chain, quarter) in chains.iter_mut().zip(quarters) {
+            *chain = _mm_aesenc_si128(*chain, load(quarter));
         }
-        *b = _mm_aesenc_si128(*b, load(last));
+    }
+
+    #[inline]
+    fn halves(bytes: &[u8; 32]) -> [&[u8; 16]; 2] {
+        let (halves, _) = bytes.as_chunks::<16>();
+        [&halves[0], &halves[1]]
     }
 
     #[inline]
@@ -166,7 +233,7 @@ fn words<const BYTES: usize, const N: usize>(bytes: &[u8; BYTES]) -> [u64; N] {
 
 /// Fewer than 16 bytes as two words that together hold all of them.
 #[inline]
-fn short(bytes: &[u8]) -> (u64, u64) {
+pub(crate) fn short(bytes: &[u8]) -> (u64, u64) {
     let n = bytes.len();
     let half = |at: usize| {
         u64::from(u32::from_le_bytes(
@@ -199,10 +266,10 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    /// Both forms, where the processor has both.
+    /// All forms that the processor has.
     fn secrets() -> impl Iterator<Item = HashSecret> {
         let secret = HashSecret::from_random(1, 2);
-        [secret, HashSecret { aes: false, ..secret }].into_iter()
+        Level::available().map(move |level| HashSecret { level, ..secret })
     }
 
     #[test]
@@ -211,7 +278,9 @@ mod tests {
     }
 
     fn check_borders(secret: &HashSecret) {
-        let text = b"abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz";
+        let text =
+            b"abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz".repeat(4);
+        let text = &text[..230];
         let mut seen = HashSet::new();
         for end in 0..text.len() {
             for border in 0..=end {
@@ -229,17 +298,24 @@ mod tests {
     }
 
     fn check_bits(secret: &HashSecret) {
-        for length in [1, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 64, 100, 150] {
+        for length in [
+            1, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 128, 150, 200, 300,
+        ] {
             let base = vec![0x5au8; length];
             let hash = secret.bytes(&base);
+            let pair = secret.pair(&base, &[], 0);
             for bit in 0..length * 8 {
                 let mut changed = base.clone();
                 changed[bit / 8] ^= 1 << (bit % 8);
-                let difference = hash ^ secret.bytes(&changed);
-                assert!(
-                    difference >> 32 != 0 && difference as u32 != 0,
-                    "length {length} bit {bit}"
-                );
+                for difference in [
+                    hash ^ secret.bytes(&changed),
+                    pair ^ secret.pair(&changed, &[], 0),
+                ] {
+                    assert!(
+                        difference >> 32 != 0 && difference as u32 != 0,
+                        "length {length} bit {bit}"
+                    );
+                }
             }
         }
     }

@@ -6,13 +6,17 @@ mod alias;
 mod chunked;
 mod contexts;
 mod hash;
+mod level;
 mod origins;
 mod prefetch;
 mod rules;
+mod same;
 mod sharded;
 mod strings;
 mod tag_lists;
 mod trials;
+#[cfg(target_arch = "x86_64")]
+mod wide;
 
 pub use alias::{ALIAS_KEY_BYTES_MAX, AliasCounts, AliasKey};
 pub use chunked::Chunked;
@@ -20,6 +24,7 @@ pub use contexts::{
     ContextId, ContextRef, Contexts, Limits, LiveContext, Lookup, OVERFLOW_TAG, PARTITIONS, RawId, RuleCounts,
 };
 pub use hash::HashSecret;
+pub use level::Level;
 pub use origins::{KnownTags, OriginCounts, OriginId, OriginKey, OriginQuestion, OriginTags, OriginTicket};
 pub use prefetch::prefetch;
 pub use rules::{NAMESPACE_EXCEPTIONS, NameFilter, Resolved, RuleSettings, Rules, Trial, Verdict};

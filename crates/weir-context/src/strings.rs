@@ -1,6 +1,8 @@
 use hashbrown::HashTable;
 
 use crate::hash::HashSecret;
+use crate::level::Level;
+use crate::same::same;
 use crate::sharded::Sharded;
 
 /// A string owned by the table while something refers to it.
@@ -70,6 +72,12 @@ impl Strings {
             entry.hash == hash && entry.text.as_bytes() == text
         });
         found.map(|&id| StringId(id))
+    }
+
+    /// Whether a string is this one.
+    #[inline(always)]
+    pub fn is(&self, id: StringId, text: &[u8], level: Level) -> bool {
+        same::<1>(self.entries[id.0 as usize].text.as_bytes(), text, level)
     }
 
     /// Gives one reference back; the last one frees the string.

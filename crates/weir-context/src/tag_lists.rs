@@ -1,6 +1,7 @@
 use hashbrown::HashTable;
 
 use crate::hash::HashSecret;
+use crate::level::Level;
 use crate::sharded::Sharded;
 use crate::strings::{StringId, Strings, shrink};
 
@@ -8,9 +9,30 @@ use crate::strings::{StringId, Strings, shrink};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct TagListId(pub u32);
 
+/// Of each tag in a list, 32 bits of its hash are kept: enough to find it without a look at its text. Zero stands for none.
+#[inline]
+fn fingerprint(hash: u64) -> u32 {
+    (hash >> 32) as u32 | 1
+}
+
+/// A tag as a message brings it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct RawTag<'a> {
+    pub text: &'a [u8],
+    pub hash: u64,
+}
+
+/// Most tags that [`TagLists::holds`] compares; it looks at each pair.
+pub(crate) const RAW_TAGS_MAX: usize = 16;
+
+/// Fingerprints compared at once.
+const BLOCK: usize = 8;
+
 struct Entry {
-    /// The tags twice: by text, which is how they are written down, and by id, which is how they are recognised.
+    /// Sorted by text.
     tags: Box<[StringId]>,
+    /// In the same order, in blocks of [`BLOCK`]; zeros fill the last.
+    fingerprints: Box<[[u32; BLOCK]]>,
     hash: u64,
     references: u32,
 }
@@ -43,22 +65,25 @@ impl TagLists {
     ) -> TagListId {
         ids.clear();
         ids.extend(tags.iter().map(|tag| strings.acquire(tag.as_ref(), secret)));
-        let count = ids.len();
-        ids.extend_from_within(..);
-        ids[count..].sort_unstable();
-        let hash = hash(&ids[count..], strings, secret);
-        if let Some(id) = self.find_hashed(&ids[count..], hash) {
-            self.entries[id.0 as usize].references += 1;
-            for &string in &ids[..count] {
+        let hash = hash(ids.iter().map(|&id| strings.hash(id)), secret);
+        let entries = &self.entries;
+        let found = self.index.shard(hash).find(hash, |&id| {
+            let entry = &entries[id as usize];
+            entry.hash == hash && *entry.tags == **ids
+        });
+        if let Some(&id) = found {
+            self.entries[id as usize].references += 1;
+            for &string in ids.iter() {
                 strings.release(string);
             }
-            return id;
+            return TagListId(id);
         }
         let entries = &mut self.entries;
         let shard = self.index.shard_mut(hash);
         self.tag_count += ids.len();
         let entry = Entry {
             tags: ids.as_slice().into(),
+            fingerprints: fingerprints(ids, strings),
             hash,
             references: 1,
         };
@@ -76,18 +101,51 @@ impl TagLists {
         TagListId(id)
     }
 
-    /// Finds a list that is held already by the ids of its tags, sorted and free of duplicates.
+    /// Finds a list that is held already by the ids of its tags, sorted by id and free of duplicates.
     pub fn find(&self, ids: &[StringId], strings: &Strings, secret: &HashSecret) -> Option<TagListId> {
-        self.find_hashed(ids, hash(ids, strings, secret))
-    }
-
-    fn find_hashed(&self, ids: &[StringId], hash: u64) -> Option<TagListId> {
+        let hash = hash(ids.iter().map(|&id| strings.hash(id)), secret);
         let entries = &self.entries;
         let found = self.index.shard(hash).find(hash, |&id| {
             let entry = &entries[id as usize];
-            entry.hash == hash && entry.tags[entry.tags.len() / 2..] == *ids
+            // As many different tags, each of them among the list's: the same set.
+            entry.hash == hash
+                && entry.tags.len() == ids.len()
+                && entry.tags.iter().all(|id| ids.binary_search(id).is_ok())
         });
         found.map(|&id| TagListId(id))
+    }
+
+    /// Whether a list consists of exactly these tags, in whatever order. At most [`RAW_TAGS_MAX`]; a tag that is there twice
+    /// makes it false.
+    #[inline(always)]
+    pub fn holds(&self, id: TagListId, tags: &[RawTag<'_>], strings: &Strings, level: Level) -> bool {
+        let Entry {
+            tags: held,
+            fingerprints,
+            ..
+        } = &self.entries[id.0 as usize];
+        if held.len() != tags.len() || tags.len() > RAW_TAGS_MAX {
+            return false;
+        }
+        // A tag's place is found without a branch on its fingerprint: in a random order none of those could be predicted.
+        let mut taken = 0u32;
+        for tag in tags {
+            let wanted = fingerprint(tag.hash);
+            let mut places = 0u32;
+            for block in fingerprints.iter().rev() {
+                places = places << BLOCK | equal_lanes(block, wanted);
+            }
+            // Two tags of one list with the same fingerprint are one in millions of lists; the long way knows what to do.
+            let place = places & !taken;
+            let Some(&held) = held.get(place.trailing_zeros() as usize) else {
+                return false;
+            };
+            if !strings.is(held, tag.text, level) {
+                return false;
+            }
+            taken |= place;
+        }
+        true
     }
 
     pub fn release(&mut self, id: TagListId, strings: &mut Strings) {
@@ -99,7 +157,8 @@ impl TagLists {
         let hash = entry.hash;
         let tags = std::mem::take(&mut entry.tags);
         self.tag_count -= tags.len();
-        for &tag in &tags[..tags.len() / 2] {
+        entry.fingerprints = Box::default();
+        for &tag in &tags {
             strings.release(tag);
         }
         let shard = self.index.shard_mut(hash);
@@ -112,8 +171,7 @@ impl TagLists {
 
     /// The tags, sorted by text.
     pub fn get(&self, id: TagListId) -> &[StringId] {
-        let tags = &self.entries[id.0 as usize].tags;
-        &tags[..tags.len() / 2]
+        &self.entries[id.0 as usize].tags
     }
 
     pub fn hash(&self, id: TagListId) -> u64 {
@@ -126,19 +184,54 @@ impl TagLists {
 
     /// Bytes held, slack included.
     pub fn heap_bytes(&self) -> usize {
-        self.tag_count * size_of::<StringId>()
-            + self.len() * 8
+        // The last block of fingerprints is half full on average; two allocations a list.
+        self.tag_count * (size_of::<StringId>() + size_of::<u32>())
+            + self.len() * (BLOCK / 2 * size_of::<u32>() + 16)
             + self.entries.capacity() * size_of::<Entry>()
             + self.free.capacity() * 4
             + self.index.iter().map(HashTable::allocation_size).sum::<usize>()
     }
 }
 
-/// Over the texts' own hashes and independent of order: equal in every worker of the process, whatever ids it gave. For finding
-/// a place only; equality is decided by the ids.
-fn hash(ids: &[StringId], strings: &Strings, secret: &HashSecret) -> u64 {
-    let sum = ids
-        .iter()
-        .fold(0u64, |sum, &id| sum.wrapping_add(secret.spread(strings.hash(id))));
-    secret.words([sum, ids.len() as u64].into_iter())
+fn fingerprints(ids: &[StringId], strings: &Strings) -> Box<[[u32; BLOCK]]> {
+    let block = |ids: &[StringId]| {
+        std::array::from_fn(|at| ids.get(at).map_or(0, |&id| fingerprint(strings.hash(id))))
+    };
+    ids.chunks(BLOCK).map(block).collect()
+}
+
+/// The lanes that hold `wanted`, one bit each.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[allow(unsafe_code)]
+fn equal_lanes(block: &[u32; BLOCK], wanted: u32) -> u32 {
+    use std::arch::x86_64::{
+        _mm_castsi128_ps, _mm_cmpeq_epi32, _mm_loadu_si128, _mm_movemask_ps, _mm_set1_epi32,
+    };
+    let (halves, _) = block.as_chunks::<4>();
+    let lanes = |half: &[u32; 4]| {
+        // SAFETY: every x86-64 has SSE2; the reference is to 16 readable bytes, and the load needs no alignment.
+        unsafe {
+            let half = _mm_loadu_si128(half.as_ptr().cast());
+            _mm_movemask_ps(_mm_castsi128_ps(_mm_cmpeq_epi32(
+                half,
+                _mm_set1_epi32(wanted as i32),
+            ))) as u32
+        }
+    };
+    lanes(&halves[0]) | lanes(&halves[1]) << 4
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn equal_lanes(block: &[u32; BLOCK], wanted: u32) -> u32 {
+    (0..BLOCK).fold(0, |lanes, at| lanes | u32::from(block[at] == wanted) << at)
+}
+
+/// Over the hashes of the tags' texts and independent of order: equal in every worker of the process, whatever ids it gave. For
+/// finding a place only; equality is decided by comparing texts or their ids.
+#[inline]
+pub(crate) fn hash(tags: impl ExactSizeIterator<Item = u64>, secret: &HashSecret) -> u64 {
+    let count = tags.len() as u64;
+    let sum = tags.fold(0u64, |sum, hash| sum.wrapping_add(secret.spread(hash)));
+    secret.words([sum, count].into_iter())
 }

@@ -2,7 +2,7 @@ use std::borrow::Cow;
 
 use weir_aggregate::{Aggregator, AggregatorSettings, Batch, CheckRecord, EventRecord, TimestampedSample};
 use weir_context::{
-    AliasKey, ContextId, Contexts, HashSecret, Limits, Lookup, OriginId, OriginKey, OriginTags, RawId,
+    AliasKey, ContextId, Contexts, HashSecret, Level, Limits, Lookup, OriginId, OriginKey, OriginTags, RawId,
     Resolved, Rules, prefetch,
 };
 use weir_protocol::{
@@ -76,6 +76,13 @@ struct Pending {
     hash: u64,
 }
 
+/// Where in a packet the next line begins, and how many are before it.
+#[derive(Default)]
+struct Place {
+    start: usize,
+    number: usize,
+}
+
 /// What a group adds to the counts of its listener.
 #[derive(Default)]
 struct Tally {
@@ -101,7 +108,7 @@ fn only_tags(tail: &[u8]) -> Option<&[u8]> {
         return Some(tail);
     }
     let tags = tail.strip_prefix(b"|#")?;
-    (!tags.contains(&b'|')).then_some(tags)
+    memchr::memchr(b'|', tags).is_none().then_some(tags)
 }
 
 /// Packets to buckets: everything a worker does between its sockets and the hand-over, without either.
@@ -403,9 +410,8 @@ impl Ingest {
 
     /// Takes one packet.
     ///
-    /// The simple version is: parse each line, look its context up, add its values. This one does so for groups of lines
-    /// at a time, in steps that each ask for the memory the next one needs, and takes a short cut for metrics whose bytes
-    /// were seen before; whatever does not fit the short cut takes the simple way, in its turn.
+    /// The simple version is: parse each line, look its context up, add its values. This one takes a short cut for metrics
+    /// whose bytes were seen before; whatever does not fit it takes the simple way, in its turn.
     pub fn packet(&mut self, packet: Received<'_>) {
         let counts = &mut self.counts[packet.listener];
         counts.packets += 1;
@@ -415,41 +421,122 @@ impl Ingest {
 
     /// The lines of a packet that has been counted.
     fn lines(&mut self, packet: Received<'_>) {
-        let options = self.settings.listeners[packet.listener];
-        let mut group = std::mem::take(&mut self.group);
+        // SAFETY: the level says that the processor has what the function is compiled for.
+        #[allow(unsafe_code)]
+        match self.settings.secret.level() {
+            #[cfg(target_arch = "x86_64")]
+            Level::Wide => unsafe { self.lines_wide(&packet) },
+            #[cfg(target_arch = "x86_64")]
+            Level::Aes => unsafe { self.lines_aes(&packet) },
+            _ => self.lines_inlined(&packet),
+        }
+    }
+
+    /// [`Ingest::lines`], compiled for [`Level::Wide`].
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,avx2,bmi1,bmi2,lzcnt,popcnt,aes")]
+    fn lines_wide(&mut self, packet: &Received<'_>) {
+        self.lines_inlined(packet);
+    }
+
+    /// [`Ingest::lines`], compiled for [`Level::Aes`].
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt,aes")]
+    fn lines_aes(&mut self, packet: &Received<'_>) {
+        self.lines_inlined(packet);
+    }
+
+    #[inline(always)]
+    fn lines_inlined(&mut self, packet: &Received<'_>) {
         let mut values = std::mem::take(&mut self.values);
         self.scan.scan(packet.bytes);
+        let mut tally = Tally::default();
         // In small tables everything is in the cache anyway.
-        let ahead = self.contexts.aliases() > PREFETCH_ALIASES_MIN;
-        let mut start = 0;
-        while start < packet.bytes.len() {
-            let newline = self.scan.newline(start);
+        if self.contexts.aliases() > PREFETCH_ALIASES_MIN {
+            self.lines_ahead(packet, &mut values, &mut tally);
+        } else {
+            self.lines_in_turn(packet, &mut values, &mut tally);
+        }
+        self.values = values;
+        let counts = &mut self.counts[packet.listener];
+        counts.messages += tally.messages;
+        counts.metrics += tally.messages;
+        counts.samples += tally.samples + tally.filtered;
+        counts.samples_aggregated += tally.samples;
+        counts.samples_dropped[SampleDrop::Filtered as usize] += tally.filtered;
+        counts.rate_faults += tally.rate_faults;
+    }
+
+    /// One line after the other.
+    #[inline(always)]
+    fn lines_in_turn(&mut self, packet: &Received<'_>, values: &mut Vec<f64>, tally: &mut Tally) {
+        let mut place = Place::default();
+        while let Some(pending) = self.next_line(packet, &mut place, values) {
+            self.take(packet, &pending, values, tally);
+            values.clear();
+        }
+    }
+
+    /// Lines in groups, in steps that each ask for the memory the next one needs.
+    #[inline(always)]
+    fn lines_ahead(&mut self, packet: &Received<'_>, values: &mut Vec<f64>, tally: &mut Tally) {
+        let mut group = std::mem::take(&mut self.group);
+        let mut place = Place::default();
+        loop {
+            while group.len() < GROUP_LINES
+                && let Some(pending) = self.next_line(packet, &mut place, values)
+            {
+                self.contexts.prefetch_alias(pending.hash);
+                group.push(pending);
+            }
+            if group.is_empty() {
+                break;
+            }
+            self.look_ahead(&group);
+            for pending in &group {
+                self.take(packet, pending, values, tally);
+            }
+            group.clear();
+            values.clear();
+        }
+        self.group = group;
+    }
+
+    /// Reads the line at `place`, or behind it where that is empty, up to what identifies it; appends its numbers to `values`.
+    #[inline(always)]
+    fn next_line(&self, packet: &Received<'_>, place: &mut Place, values: &mut Vec<f64>) -> Option<Pending> {
+        let options = &self.settings.listeners[packet.listener];
+        loop {
+            let from = place.start;
+            if from >= packet.bytes.len() {
+                return None;
+            }
+            let newline = self.scan.newline(place.number);
+            *place = Place {
+                start: newline + 1,
+                number: place.number + 1,
+            };
             let terminated = newline < packet.bytes.len();
-            let line = &packet.bytes[start..newline];
+            let line = &packet.bytes[from..newline];
             let line = line.strip_suffix(b"\r").unwrap_or(line);
-            let from = start;
-            start = newline + 1;
             if line.is_empty() {
                 continue;
             }
             let first_value = values.len() as u32;
             let whole = terminated || !(packet.truncated || options.eol_required);
             let fast = if whole {
-                parse_fast(line, self.scan.colon(from) - from, &mut values)
+                parse_fast(line, self.scan.colon(from) - from, values)
             } else {
                 None
             };
-            let mut hash = 0;
-            match &fast {
-                Some(fast) => {
-                    hash = self.contexts.alias_hash(&alias_key(line, fast, self.sender));
-                    if ahead {
-                        self.contexts.prefetch_alias(hash);
-                    }
+            let hash = match &fast {
+                Some(fast) => self.contexts.alias_hash(&alias_key(line, fast, self.sender)),
+                None => {
+                    values.truncate(first_value as usize);
+                    0
                 }
-                None => values.truncate(first_value as usize),
-            }
-            group.push(Pending {
+            };
+            return Some(Pending {
                 start: from as u32,
                 len: line.len() as u32,
                 terminated,
@@ -457,20 +544,11 @@ impl Ingest {
                 first_value,
                 hash,
             });
-            if group.len() == GROUP_LINES {
-                self.group(&packet, &group, &values, ahead);
-                group.clear();
-                values.clear();
-            }
         }
-        self.group(&packet, &group, &values, ahead);
-        group.clear();
-        values.clear();
-        self.group = group;
-        self.values = values;
     }
 
     /// Asks for the memory that looking up a group will touch, one step of the look-up after the other.
+    #[inline(always)]
     fn look_ahead(&self, group: &[Pending]) {
         let mut raws = [None; GROUP_LINES];
         for (pending, raw) in group.iter().zip(&mut raws) {
@@ -485,51 +563,40 @@ impl Ingest {
         }
     }
 
-    fn group(&mut self, packet: &Received<'_>, group: &[Pending], values: &[f64], ahead: bool) {
-        if ahead {
-            self.look_ahead(group);
-        }
-        let mut tally = Tally::default();
+    /// Looks a line up and adds its values.
+    #[inline(always)]
+    fn take(&mut self, packet: &Received<'_>, pending: &Pending, values: &[f64], tally: &mut Tally) {
+        let line = &packet.bytes[pending.start as usize..][..pending.len as usize];
+        let Some(fast) = &pending.fast else {
+            self.line(packet, line, pending.terminated);
+            return;
+        };
+        let key = alias_key(line, fast, self.sender);
+        let numbers = &values[pending.first_value as usize..][..fast.count as usize];
         let now = self.aggregator.now();
-        for pending in group {
-            let line = &packet.bytes[pending.start as usize..][..pending.len as usize];
-            let Some(fast) = &pending.fast else {
-                self.line(packet, line, pending.terminated);
-                continue;
-            };
-            let key = alias_key(line, fast, self.sender);
-            let numbers = &values[pending.first_value as usize..][..fast.count as usize];
-            match self.contexts.resolve_alias(pending.hash, &key, now) {
-                Some(Lookup::Context(id, _)) if self.add_fast(fast, line, id, numbers, packet.received) => {
-                    tally.messages += 1;
-                    tally.samples += u64::from(fast.count.max(1));
-                    tally.rate_faults += u64::from(fast.rate_fault);
-                }
-                // What a rule drops has no business being parsed again; a member's text is checked the simple way.
-                Some(Lookup::Filtered(raw)) if fast.kind != Kind::Set => {
-                    let samples = u64::from(fast.count.max(1));
-                    tally.messages += 1;
-                    tally.filtered += samples;
-                    tally.rate_faults += u64::from(fast.rate_fault);
-                    self.contexts.count_dropped(raw, samples);
-                }
-                Some(_) => {
-                    self.line(packet, line, pending.terminated);
-                }
-                None => self.unknown(packet, line, pending, &key, numbers),
+        match self.contexts.resolve_alias(pending.hash, &key, now) {
+            Some(Lookup::Context(id, _)) if self.add_fast(fast, line, id, numbers, packet.received) => {
+                tally.messages += 1;
+                tally.samples += u64::from(fast.count.max(1));
+                tally.rate_faults += u64::from(fast.rate_fault);
             }
+            // What a rule drops has no business being parsed again; a member's text is checked the simple way.
+            Some(Lookup::Filtered(raw)) if fast.kind != Kind::Set => {
+                let samples = u64::from(fast.count.max(1));
+                tally.messages += 1;
+                tally.filtered += samples;
+                tally.rate_faults += u64::from(fast.rate_fault);
+                self.contexts.count_dropped(raw, samples);
+            }
+            Some(_) => {
+                self.line(packet, line, pending.terminated);
+            }
+            None => self.unknown(packet, line, pending, &key, numbers),
         }
-        let counts = &mut self.counts[packet.listener];
-        counts.messages += tally.messages;
-        counts.metrics += tally.messages;
-        counts.samples += tally.samples + tally.filtered;
-        counts.samples_aggregated += tally.samples;
-        counts.samples_dropped[SampleDrop::Filtered as usize] += tally.filtered;
-        counts.rate_faults += tally.rate_faults;
     }
 
     /// Adds the values of a metric whose context is known. False: it has to take the simple way.
-    #[inline]
+    #[inline(always)]
     fn add_fast(
         &mut self,
         fast: &FastMetric,
@@ -544,11 +611,7 @@ impl Ingest {
                     self.aggregator.counter(id, value * fast.weight);
                 }
             }
-            Kind::Distribution => {
-                for &value in numbers {
-                    self.aggregator.distribution(id, value, fast.weight);
-                }
-            }
+            Kind::Distribution => self.aggregator.distribution_values(id, numbers, fast.weight),
             Kind::Gauge => {
                 if self.settings.gauge_deltas {
                     return false;
@@ -579,6 +642,7 @@ impl Ingest {
 
     /// A metric that no alias knows: by its known parts if it has only such, else the simple way; and an alias for the next
     /// time.
+    #[inline(never)]
     fn unknown(
         &mut self,
         packet: &Received<'_>,
@@ -618,6 +682,7 @@ impl Ingest {
     }
 
     /// The simple way for one line. Returns the raw context, where there is one.
+    #[inline(never)]
     fn line(&mut self, packet: &Received<'_>, line: &[u8], terminated: bool) -> Option<RawId> {
         let options = self.settings.listeners[packet.listener];
         self.counts[packet.listener].messages += 1;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use weir_aggregate::{AggregatorSettings, Batch, Histogram, IDLE_BUCKETS_MAX, Value};
-use weir_context::{HashSecret, Limits, RuleSettings, Rules};
+use weir_context::{HashSecret, Level, Limits, RuleSettings, Rules};
 use weir_ingest::{Ingest, IngestSettings, Received};
 use weir_protocol::{Kind, Message, ParseOptions, SpecialTag, Values, parse_packet, special_tag};
 use weir_sketch::Sketch;
@@ -193,6 +193,8 @@ struct Setup {
     alias_bytes: usize,
     context_expiry: u32,
     extra_tag: Option<String>,
+    /// Which form of the hot path runs.
+    level: Level,
 }
 
 fn ingest(setup: &Setup) -> Ingest {
@@ -214,7 +216,7 @@ fn ingest(setup: &Setup) -> Ingest {
             alias_bytes_max: setup.alias_bytes,
             ..Limits::default()
         },
-        secret: HashSecret::from_random(5, 6),
+        secret: HashSecret::from_random(5, 6).at_level(setup.level),
         gauge_deltas: false,
         listeners: vec![ParseOptions::default()],
     };
@@ -338,23 +340,27 @@ fn compare(steps: &[Step], setup: &Setup) {
     assert_eq!(rows.len(), naive.rows.len(), "{rows:#?}");
 }
 
+fn level() -> impl Strategy<Value = Level> {
+    prop::sample::select(Level::available().collect::<Vec<_>>())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn equals_the_naive_twin(steps in steps(&["", "", "|@0.5", "|@0.25", "|@1", "|@2", "|@"]), extra in any::<bool>()) {
+    fn equals_the_naive_twin(steps in steps(&["", "", "|@0.5", "|@0.25", "|@1", "|@2", "|@"]), extra in any::<bool>(), level in level()) {
         let extra_tag = extra.then(|| "e:1".to_string());
-        compare(&steps, &Setup { alias_bytes: usize::MAX, context_expiry: 20, extra_tag });
+        compare(&steps, &Setup { alias_bytes: usize::MAX, context_expiry: 20, extra_tag, level });
     }
 
     /// No cache, or one so small that entries come and go all the time, changes nothing.
     #[test]
-    fn equals_it_with_tiny_caches(steps in steps(&["", "|@0.5"]), alias_bytes in 0usize..6000) {
-        compare(&steps, &Setup { alias_bytes, context_expiry: 20, extra_tag: None });
+    fn equals_it_with_tiny_caches(steps in steps(&["", "|@0.5"]), alias_bytes in 0usize..6000, level in level()) {
+        compare(&steps, &Setup { alias_bytes, context_expiry: 20, extra_tag: None, level });
     }
 
     #[test]
-    fn equals_it_with_fractional_weights(steps in steps(&["", "|@0.3", "|@0.7"])) {
-        compare(&steps, &Setup { alias_bytes: usize::MAX, context_expiry: 1_000_000, extra_tag: None });
+    fn equals_it_with_fractional_weights(steps in steps(&["", "|@0.3", "|@0.7"]), level in level()) {
+        compare(&steps, &Setup { alias_bytes: usize::MAX, context_expiry: 1_000_000, extra_tag: None, level });
     }
 }

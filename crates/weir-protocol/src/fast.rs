@@ -31,7 +31,7 @@ pub struct FastMetric {
 ///
 /// What it says of a line that the simple version refuses for its name or tail (a `|` before the colon, say) means nothing;
 /// such a line is never among those seen before.
-#[inline]
+#[inline(always)]
 pub fn parse_fast(line: &[u8], name_end: usize, values: &mut Vec<f64>) -> Option<FastMetric> {
     // Events and service checks begin with `_`; so do few metrics.
     if line.first() == Some(&b'_') {
@@ -84,7 +84,7 @@ pub fn parse_fast(line: &[u8], name_end: usize, values: &mut Vec<f64>) -> Option
 }
 
 /// Reads plain numbers from behind the colon at `colon` up to the `|`. Returns its place and how many there were.
-#[inline]
+#[inline(always)]
 fn parse_values(line: &[u8], colon: usize, values: &mut Vec<f64>) -> Option<(usize, u32)> {
     let mut at = colon + 1;
     let mut count = 0;
@@ -116,7 +116,7 @@ const TYPES: [u8; 256] = {
 const NO_TYPE: u8 = Kind::COUNT as u8;
 
 /// Reads the type at `at`. Returns it and the place behind it, which is the end of the line or a `|`.
-#[inline]
+#[inline(always)]
 fn parse_type(line: &[u8], at: usize) -> Option<(Kind, usize)> {
     let kind = *Kind::ALL.get(usize::from(TYPES[usize::from(*line.get(at)?)]))?;
     let mut end = at + 1;

@@ -39,7 +39,7 @@ pub use lines::{Line, Lines};
 pub use metric::{Kind, Metric, Numbers, RateFault, SAMPLE_RATE_MIN, Values};
 pub use number::{parse_integer, parse_number};
 pub use origin::{ExternalData, LocalData, OriginFields};
-pub use scan::Scan;
+pub use scan::{Scan, separators};
 pub use sections::Tags;
 pub use special_tags::{SpecialTag, special_tag};
 

@@ -56,10 +56,77 @@ pub fn parse_number(text: &[u8]) -> Option<f64> {
 
 /// Reads a number without exponent from `text[at..]`, as far as it goes. Returns it and the place behind it. `None` where the
 /// short cut of [`parse_number`] does not hold, or there is no digit; the caller then takes the long way with the whole field.
-#[inline]
+#[inline(always)]
 pub(crate) fn parse_plain(text: &[u8], at: usize) -> Option<(f64, usize)> {
     let negative = text.get(at) == Some(&b'-');
     let first = at + usize::from(negative);
+    let short = text
+        .get(first..)
+        .and_then(|rest| rest.first_chunk::<8>())
+        .and_then(parse_short);
+    let (magnitude, end) = match short {
+        Some((magnitude, length)) => (magnitude, first + length),
+        None => parse_long(text, first)?,
+    };
+    let sign = u64::from(negative) << 63;
+    Some((f64::from_bits(magnitude.to_bits() | sign), end))
+}
+
+/// Powers of ten for the digits of one word.
+const TENS: [u64; 8] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000];
+
+/// A number without sign that ends inside these eight bytes, and its length.
+///
+/// Where a number ends and whether it has a point differs from message to message, so a loop over digits or a branch on the
+/// point cannot be predicted, and costs more than the whole of this, which has neither.
+#[inline(always)]
+fn parse_short(text: &[u8; 8]) -> Option<(f64, usize)> {
+    let raw = u64::from_le_bytes(*text);
+    let bytes = raw ^ 0x3030_3030_3030_3030;
+    let others = non_digits(bytes);
+    let whole = others.trailing_zeros() / 8;
+    if whole == 8 {
+        return None;
+    }
+    let point = (raw >> (8 * whole)) as u8 == b'.';
+    // With a point, the digits behind it move up to those in front; what comes in at the end is no digit.
+    let front = (1u64 << (8 * whole)) - 1;
+    let joined = bytes & front | bytes >> 8 & !front;
+    let others_behind = (others & others.wrapping_sub(1)) >> 8 | 1 << 63;
+    let digits = std::hint::select_unpredictable(point, joined, bytes);
+    let ends = std::hint::select_unpredictable(point, others_behind, others);
+    let count = ends.trailing_zeros() / 8;
+    // Eight characters with a point may go on behind the last.
+    if count == 0 || (point && count == 7) {
+        return None;
+    }
+    let decimals = std::hint::select_unpredictable(point, count.wrapping_sub(whole), 0);
+    // At most 10^7 - 1 and 10^7: both exact, so the division rounds once.
+    let magnitude = join_digits(digits, count) as f64 / EXACT_POWERS[decimals as usize];
+    Some((magnitude, (count + u32::from(point)) as usize))
+}
+
+/// The high bit of each byte, up to the first that is no digit and a point behind digits, that is no digit. Bytes are relative
+/// to `0`.
+#[inline]
+fn non_digits(bytes: u64) -> u64 {
+    (bytes | bytes.wrapping_add(0x7676_7676_7676_7676)) & 0x8080_8080_8080_8080
+}
+
+/// The number that the first `count` bytes, at most seven, are the digits of.
+#[inline]
+fn join_digits(bytes: u64, count: u32) -> u64 {
+    // Right-aligned, zeros in front; two shifts, because one by 64 is not allowed.
+    let aligned = bytes << 8 << (56 - 8 * count);
+    // Neighbours pair up: ones and tens, then hundreds, then all eight (a multiplication for each level).
+    let pairs = aligned.wrapping_mul(10).wrapping_add(aligned >> 8) & 0x00ff_00ff_00ff_00ff;
+    let fours = pairs.wrapping_mul(100).wrapping_add(pairs >> 16) & 0x0000_ffff_0000_ffff;
+    fours.wrapping_mul(10_000).wrapping_add(fours >> 32) & 0xffff_ffff
+}
+
+/// The form of [`parse_plain`] for longer numbers and for the end of the text.
+#[inline(never)]
+fn parse_long(text: &[u8], first: usize) -> Option<(f64, usize)> {
     let (mut significand, mut at) = digit_run(text, first, 0);
     let mut digits = at - first;
     let mut decimals = 0;
@@ -77,30 +144,24 @@ pub(crate) fn parse_plain(text: &[u8], at: usize) -> Option<(f64, usize)> {
     } else {
         significand as f64 / EXACT_POWERS[decimals]
     };
-    Some((if negative { -magnitude } else { magnitude }, at))
+    Some((magnitude, at))
 }
 
 /// Appends the digits from `text[at..]` on to `number`; returns the result and the place behind them. More than 19 digits in all
 /// wrap, which the caller rules out.
 ///
-/// Eight bytes at a time: how long a number is differs from message to message, so a loop over digits ends in a branch that
-/// cannot be predicted, and costs more than the whole of this.
+/// Eight bytes at a time.
 #[inline]
 fn digit_run(text: &[u8], at: usize, number: u64) -> (u64, usize) {
-    const TENS: [u64; 8] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000];
     if let Some(eight) = text.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
         let bytes = u64::from_le_bytes(*eight) ^ 0x3030_3030_3030_3030;
-        // The high bit of each byte that is no digit.
-        let others = (bytes | bytes.wrapping_add(0x7676_7676_7676_7676)) & 0x8080_8080_8080_8080;
-        let count = others.trailing_zeros() as usize / 8;
+        let count = non_digits(bytes).trailing_zeros() / 8;
         if count < 8 {
-            // Right-aligned, zeros in front; two shifts, because one by 64 is not allowed.
-            let aligned = bytes << 8 << (56 - 8 * count);
-            // Neighbours pair up: ones and tens, then hundreds, then all eight (a multiplication for each level).
-            let pairs = aligned.wrapping_mul(10).wrapping_add(aligned >> 8) & 0x00ff_00ff_00ff_00ff;
-            let fours = pairs.wrapping_mul(100).wrapping_add(pairs >> 16) & 0x0000_ffff_0000_ffff;
-            let eights = fours.wrapping_mul(10_000).wrapping_add(fours >> 32) & 0xffff_ffff;
-            return (number.wrapping_mul(TENS[count]).wrapping_add(eights), at + count);
+            let joined = join_digits(bytes, count);
+            return (
+                number.wrapping_mul(TENS[count as usize]).wrapping_add(joined),
+                at + count as usize,
+            );
         }
     }
     digit_run_plain(text, at, number)
@@ -249,6 +310,15 @@ mod tests {
         fn eight_digits_at_once_equal_one_by_one(text in "[0-9]{0,12}[ -~\\x80-\u{ff}]{0,12}", at in 0usize..4, number in 0u64..1000) {
             let text = text.as_bytes();
             prop_assert_eq!(digit_run(text, at, number), digit_run_plain(text, at, number));
+        }
+
+        #[test]
+        fn short_numbers_equal_long_ones(text in "-?[0-9]{0,5}(\\.[0-9]{0,4})?[|:.e\\x7f-\u{ff}\\x00-\\x1f][ -~\\x80-\u{ff}]{0,12}", at in 0usize..3) {
+            let text = text.as_bytes();
+            let first = at + usize::from(text.get(at) == Some(&b'-'));
+            let sign = if first > at { -1.0 } else { 1.0 };
+            let expected = parse_long(text, first).map(|(magnitude, end)| ((sign * magnitude).to_bits(), end));
+            prop_assert_eq!(parse_plain(text, at).map(|(number, end)| (number.to_bits(), end)), expected);
         }
 
         #[test]

@@ -1,14 +1,18 @@
 //! One pass over a packet that finds every newline and every colon, 64 bytes at a time.
 //!
 //! The simple version searches for each newline and each colon in turn; every search has a start and an end that cost more than
-//! the few bytes between them. Here the whole packet becomes two bit masks first, and a search is a shift and a count.
-//! With AVX2 where the processor has it, byte by byte elsewhere; the tests compare both with a plain search.
+//! the few bytes between them, and how long each takes cannot be predicted. Here the whole packet becomes a list of the places
+//! of newlines and a bit mask of colons first. With AVX2 where the processor has it, byte by byte elsewhere; the tests compare
+//! both with a plain search.
 #![allow(unsafe_code)]
 
-/// Where the newlines and colons of a packet are, one bit a byte.
+/// Where the newlines and colons of a packet are.
 #[derive(Clone, Debug, Default)]
 pub struct Scan {
-    newlines: Vec<u64>,
+    /// The place of each newline; what lies behind `newline_count` means nothing.
+    newlines: Vec<u32>,
+    newline_count: usize,
+    /// One bit a byte, and a word of zeros behind the last.
     colons: Vec<u64>,
     len: usize,
 }
@@ -16,25 +20,28 @@ pub struct Scan {
 /// The bits of one block of 64 bytes: newlines, colons.
 type Masks = (u64, u64);
 
+/// Newlines of a block that are written without asking whether there are as many: messages are rarely shorter than 32 bytes.
+const NEWLINES_AT_ONCE: usize = 2;
+
 impl Scan {
     pub fn new() -> Self {
         Scan::default()
     }
 
-    /// Takes a packet; what was known of the one before is forgotten.
+    /// Takes a packet of less than 4 GiB; what was known of the one before is forgotten.
     #[inline]
     pub fn scan(&mut self, packet: &[u8]) {
         self.len = packet.len();
         #[cfg(target_arch = "x86_64")]
-        if std::arch::is_x86_feature_detected!("avx2") {
-            // SAFETY: the processor has AVX2.
+        if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("bmi1") {
+            // SAFETY: the processor has AVX2 and BMI1.
             return unsafe { self.scan_avx2(packet) };
         }
         self.scan_portable(packet);
     }
 
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2")]
+    #[target_feature(enable = "avx2,bmi1,popcnt")]
     fn scan_avx2(&mut self, packet: &[u8]) {
         use std::arch::x86_64::{
             __m256i, _mm256_cmpeq_epi8, _mm256_loadu_si256, _mm256_movemask_epi8, _mm256_set1_epi8,
@@ -57,65 +64,159 @@ impl Scan {
     }
 
     fn scan_portable(&mut self, packet: &[u8]) {
-        self.blocks(packet, block_words);
+        self.blocks(packet, |block| (mask_of(block, b'\n'), mask_of(block, b':')));
     }
 
     #[inline(always)]
     fn blocks(&mut self, packet: &[u8], masks: impl Fn(&[u8; 64]) -> Masks) {
         let (blocks, rest) = packet.as_chunks::<64>();
         let words = packet.len().div_ceil(64);
-        // Only ever grows; words behind the packet's end are never read.
-        if self.newlines.len() < words {
-            self.newlines.resize(words, 0);
-            self.colons.resize(words, 0);
+        // Both only ever grow.
+        if self.colons.len() <= words {
+            self.colons.resize(words + 1, 0);
         }
-        let places = self.newlines.iter_mut().zip(self.colons.iter_mut());
-        for (block, (newlines, colons)) in blocks.iter().zip(places) {
-            (*newlines, *colons) = masks(block);
+        if self.newlines.len() < packet.len() + NEWLINES_AT_ONCE {
+            self.newlines.resize(packet.len() + NEWLINES_AT_ONCE, 0);
+        }
+        let newline_places = self.newlines.as_mut_slice();
+        let mut count = 0;
+        for (at, (block, colons)) in blocks.iter().zip(self.colons.iter_mut()).enumerate() {
+            let newlines;
+            (newlines, *colons) = masks(block);
+            count = write_places::<NEWLINES_AT_ONCE>(newline_places, count, newlines, at * 64);
         }
         if !rest.is_empty() {
             let mut last = [0; 64];
             last[..rest.len()].copy_from_slice(rest);
-            (self.newlines[words - 1], self.colons[words - 1]) = masks(&last);
+            let newlines;
+            (newlines, self.colons[words - 1]) = masks(&last);
+            count = write_places::<NEWLINES_AT_ONCE>(newline_places, count, newlines, blocks.len() * 64);
         }
+        self.newline_count = count;
+        self.colons[words] = 0;
     }
 
-    /// The first newline at or behind `from`; the packet's length when there is none.
+    /// The place of the newline that so many others precede; the packet's length when there is none.
     #[inline]
-    pub fn newline(&self, from: usize) -> usize {
-        first(&self.newlines[..self.len.div_ceil(64)], from, self.len)
+    pub fn newline(&self, number: usize) -> usize {
+        match self.newlines[..self.newline_count].get(number) {
+            Some(&place) => place as usize,
+            None => self.len,
+        }
     }
 
     /// The first colon at or behind `from`; the packet's length when there is none.
     #[inline]
     pub fn colon(&self, from: usize) -> usize {
-        first(&self.colons[..self.len.div_ceil(64)], from, self.len)
+        let words = &self.colons[..=self.len.div_ceil(64)];
+        let (word, bit) = (from / 64, from % 64);
+        // 64 bits from `from` on: longer names are rare.
+        if let (Some(&first), Some(&second)) = (words.get(word), words.get(word + 1)) {
+            let window = first >> bit | second << 1 << (63 - bit);
+            if window != 0 {
+                return from + window.trailing_zeros() as usize;
+            }
+        }
+        self.colon_far(from)
+    }
+
+    #[inline(never)]
+    fn colon_far(&self, from: usize) -> usize {
+        let words = &self.colons[..self.len.div_ceil(64)];
+        let mut at = from / 64;
+        let Some(&word) = words.get(at) else {
+            return self.len;
+        };
+        let mut word = word & (!0 << (from % 64));
+        while word == 0 {
+            at += 1;
+            match words.get(at) {
+                Some(&next) => word = next,
+                None => return self.len,
+            }
+        }
+        at * 64 + word.trailing_zeros() as usize
     }
 }
 
-#[inline]
-fn first(masks: &[u64], from: usize, none: usize) -> usize {
-    let mut at = from / 64;
-    let Some(&mask) = masks.get(at) else { return none };
-    let mut mask = mask & (!0 << (from % 64));
-    while mask == 0 {
-        at += 1;
-        match masks.get(at) {
-            Some(&next) => mask = next,
-            None => return none,
+/// Writes the places of the bits in `mask`, which stand for bytes from `base` on, behind the first `count`. Returns how many there
+/// are then. `AT_ONCE` of them are written in any case, so there is room for as many.
+#[inline(always)]
+fn write_places<const AT_ONCE: usize>(places: &mut [u32], count: usize, mask: u64, base: usize) -> usize {
+    let mut rest = mask;
+    for place in &mut places[count..count + AT_ONCE] {
+        *place = base as u32 + rest.trailing_zeros();
+        rest &= rest.wrapping_sub(1);
+    }
+    let all = count + mask.count_ones() as usize;
+    if rest != 0 {
+        for place in &mut places[count + AT_ONCE..all] {
+            *place = base as u32 + rest.trailing_zeros();
+            rest &= rest - 1;
         }
     }
-    at * 64 + mask.trailing_zeros() as usize
+    all
 }
 
-fn block_words(block: &[u8; 64]) -> Masks {
-    let mask = |needle: u8| {
-        block
-            .iter()
-            .enumerate()
-            .fold(0u64, |bits, (at, &byte)| bits | u64::from(byte == needle) << at)
-    };
-    (mask(b'\n'), mask(b':'))
+/// Separators of a block that [`separators`] writes without asking whether there are as many.
+const SEPARATORS_AT_ONCE: usize = 8;
+
+/// The places of `separator` in `bytes`, written to the front of `places`; returns how many there are. `None` when they might not
+/// fit: `places` has to have eight more entries than there are separators.
+///
+/// Like the newlines of a packet: how many there are in a block cannot be predicted, so no branch asks.
+#[inline]
+pub fn separators(bytes: &[u8], separator: u8, places: &mut [u32]) -> Option<usize> {
+    let mut count = 0;
+    let mut base = 0;
+    while base < bytes.len() {
+        let mask = block_mask(bytes, base, separator);
+        if count + (mask.count_ones() as usize).max(SEPARATORS_AT_ONCE) > places.len() {
+            return None;
+        }
+        count = write_places::<SEPARATORS_AT_ONCE>(places, count, mask, base);
+        base += 64;
+    }
+    Some(count)
+}
+
+/// The places of `needle` in the 64 bytes from `base` on, or as many as there are.
+#[inline]
+fn block_mask(bytes: &[u8], base: usize, needle: u8) -> u64 {
+    if let Some(block) = bytes[base..].first_chunk::<64>() {
+        return mask_of(block, needle);
+    }
+    let left = bytes.len() - base;
+    // The last block overlaps the one before where there is one: copying would take a loop that nothing can predict.
+    if let Some(last) = bytes.last_chunk::<64>() {
+        return mask_of(last, needle) >> (64 - left);
+    }
+    let mut copy = [0; 64];
+    copy[..left].copy_from_slice(&bytes[base..]);
+    mask_of(&copy, needle) & ((1u64 << left) - 1)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn mask_of(block: &[u8; 64], needle: u8) -> u64 {
+    use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8};
+    let (quarters, _) = block.as_chunks::<16>();
+    quarters.iter().rev().fold(0, |mask, quarter| {
+        // SAFETY: every x86-64 has SSE2; the reference is to 16 readable bytes, and the load needs no alignment.
+        let found = unsafe {
+            let bytes = _mm_loadu_si128(quarter.as_ptr().cast());
+            _mm_movemask_epi8(_mm_cmpeq_epi8(bytes, _mm_set1_epi8(needle as i8)))
+        };
+        mask << 16 | u64::from(found as u16)
+    })
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn mask_of(block: &[u8; 64], needle: u8) -> u64 {
+    block
+        .iter()
+        .enumerate()
+        .fold(0u64, |bits, (at, &byte)| bits | u64::from(byte == needle) << at)
 }
 
 #[cfg(test)]
@@ -125,18 +226,31 @@ mod tests {
 
     proptest! {
         #[test]
+        fn separators_are_where_a_search_finds_them(
+            bytes in prop::collection::vec(prop::sample::select(b",,ab\x00\xac".to_vec()), 0..200), room in 0usize..300,
+        ) {
+            let expected: Vec<u32> = (0..bytes.len()).filter(|&at| bytes[at] == b',').map(|at| at as u32).collect();
+            let mut places = vec![0; room];
+            match separators(&bytes, b',', &mut places) {
+                Some(count) => prop_assert_eq!(&places[..count], expected),
+                None => prop_assert!(expected.len() + SEPARATORS_AT_ONCE > room),
+            }
+        }
+
+        #[test]
         fn equals_a_search_byte_by_byte(packet in prop::collection::vec(prop::sample::select(b":\nab\x8a\xba\x00".to_vec()), 0..300)) {
             let mut scan = Scan::new();
             scan.scan(&packet);
             let mut portable = Scan { len: packet.len(), ..Scan::default() };
             portable.scan_portable(&packet);
-            for from in 0..=packet.len() + 1 {
-                let find = |needle| {
-                    packet.iter().skip(from).position(|&byte| byte == needle).map_or(packet.len(), |at| at + from)
-                };
-                for scan in [&scan, &portable] {
-                    prop_assert_eq!(scan.newline(from), find(b'\n'));
-                    prop_assert_eq!(scan.colon(from), find(b':'));
+            let newlines: Vec<usize> = packet.iter().enumerate().filter(|(_, b)| **b == b'\n').map(|(at, _)| at).collect();
+            for scan in [&scan, &portable] {
+                for number in 0..newlines.len() + 3 {
+                    prop_assert_eq!(scan.newline(number), newlines.get(number).copied().unwrap_or(packet.len()));
+                }
+                for from in 0..=packet.len() + 1 {
+                    let colon = packet.iter().skip(from).position(|&byte| byte == b':');
+                    prop_assert_eq!(scan.colon(from), colon.map_or(packet.len(), |at| at + from));
                 }
             }
         }

@@ -131,6 +131,14 @@ impl Sketch {
         self.pending.push(k);
     }
 
+    /// Adds each of `values` once.
+    #[inline]
+    pub fn insert_each(&mut self, values: &[f64]) {
+        for &value in values {
+            self.insert_one(value);
+        }
+    }
+
     fn insert_many(&mut self, v: f64, n: u64) {
         if n == 0 || !v.is_finite() {
             return;

@@ -38,10 +38,10 @@ pub fn get(url: &str, timeout: Duration) -> io::Result<Response> {
         .ok_or_else(|| bad("no address"))?;
     let mut stream = TcpStream::connect_timeout(&address, timeout)?;
     stream.set_write_timeout(Some(timeout))?;
-    write!(
-        stream,
-        "GET {path} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\nAccept: */*\r\n\r\n"
-    )?;
+    // In one piece: a server may answer and close after the first one it reads.
+    let request =
+        format!("GET {path} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\nAccept: */*\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
     let mut data = Vec::new();
     let mut chunk = [0; 65536];
     loop {

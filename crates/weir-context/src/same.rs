@@ -1,0 +1,67 @@
+//! Whether two byte strings are equal, for the short ones that keys and tags are.
+
+use crate::level::Level;
+
+/// `a == b`, without the call that the standard library makes: that costs more than comparing what is usually two to ten
+/// blocks of 16 bytes. Blocks overlap where the length asks for it, and up to 64 bytes there is no loop, because how often one
+/// runs differs from key to key and cannot be predicted. `BLOCKS` of 64 bytes is how long the texts usually are.
+#[inline(always)]
+pub(crate) fn same<const BLOCKS: usize>(a: &[u8], b: &[u8], level: Level) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if level == Level::Wide {
+        // SAFETY: the level says that the processor has the instructions.
+        #[allow(unsafe_code)]
+        return unsafe { crate::wide::same::<BLOCKS>(a, b) };
+    }
+    same_plain(a, b)
+}
+
+#[inline(always)]
+fn same_plain(a: &[u8], b: &[u8]) -> bool {
+    if a.len() != b.len() {
+        return false;
+    }
+    if let (Some(last_a), Some(last_b)) = (a.last_chunk::<64>(), b.last_chunk::<64>()) {
+        let blocks = a.as_chunks::<64>().0.iter().zip(b.as_chunks::<64>().0);
+        return blocks.fold(equal(last_a, last_b), |all, (a, b)| all & equal(a, b));
+    }
+    ends_equal::<32>(a, b)
+        .or_else(|| ends_equal::<16>(a, b))
+        .or_else(|| ends_equal::<8>(a, b))
+        .unwrap_or_else(|| a == b)
+}
+
+/// Whether the first and the last `N` bytes are equal, where there are as many.
+#[inline(always)]
+fn ends_equal<const N: usize>(a: &[u8], b: &[u8]) -> Option<bool> {
+    let first = equal(a.first_chunk::<N>()?, b.first_chunk::<N>()?);
+    Some(first & equal(a.last_chunk::<N>()?, b.last_chunk::<N>()?))
+}
+
+#[inline(always)]
+fn equal<const N: usize>(a: &[u8; N], b: &[u8; N]) -> bool {
+    a == b
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_counts_at_every_length() {
+        for level in Level::available() {
+            for length in 0..270 {
+                let a = vec![7u8; length];
+                assert!(same::<1>(&a, &a.clone(), level));
+                assert!(same::<3>(&a, &a.clone(), level));
+                assert!(!same::<1>(&a, &vec![7u8; length + 1], level));
+                for at in 0..length {
+                    let mut b = a.clone();
+                    b[at] ^= 0x80;
+                    assert!(!same::<1>(&a, &b, level), "{length} {at}");
+                    assert!(!same::<3>(&a, &b, level), "{length} {at}");
+                }
+            }
+        }
+    }
+}
