@@ -1,7 +1,5 @@
 //! What a worker asks about senders and origins, and what it is told. It never waits for an answer.
 
-use std::sync::mpsc::{SyncSender, TrySendError};
-
 use weir_context::{OriginCounts, OriginQuestion, OriginTags, OriginTicket};
 
 use crate::ingest::Ingest;
@@ -61,22 +59,24 @@ pub struct OriginStats {
     pub parked_bytes: u64,
 }
 
+/// Takes a question without waiting. `Err(Some)` gives it back because there is no room, `Err(None)` says that nobody is
+/// there any more.
+pub type Ask = Box<dyn FnMut(Asked) -> Result<(), Option<Asked>> + Send>;
+
 /// A worker's end of the conversation.
 pub struct OriginLink {
     worker: u16,
-    questions: SyncSender<Asked>,
+    ask: Ask,
     /// What found the channel full, in order.
     unsent: std::collections::VecDeque<Question>,
-    full: u64,
 }
 
 impl OriginLink {
-    pub fn new(worker: u16, questions: SyncSender<Asked>) -> Self {
+    pub fn new(worker: u16, ask: Ask) -> Self {
         OriginLink {
             worker,
-            questions,
+            ask,
             unsent: Default::default(),
-            full: 0,
         }
     }
 
@@ -105,15 +105,14 @@ impl OriginLink {
         }
         while let Some(question) = self.unsent.pop_front() {
             let worker = self.worker;
-            match self.questions.try_send(Asked { worker, question }) {
+            match (self.ask)(Asked { worker, question }) {
                 Ok(()) => {}
-                Err(TrySendError::Full(asked)) => {
-                    self.full += 1;
+                Err(Some(asked)) => {
                     self.unsent.push_front(asked.question);
                     return;
                 }
                 // The process is ending.
-                Err(TrySendError::Disconnected(_)) => return,
+                Err(None) => return,
             }
         }
     }

@@ -1,0 +1,137 @@
+//! What tags can belong to, and how much of them is wanted.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use weir_protocol::special_tag;
+
+/// Somebody that tags are known of.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Entity {
+    /// By its full id.
+    Container(Arc<str>),
+    /// By its uid.
+    Pod(Arc<str>),
+    /// Every sender of which nothing better is known: what weir's own surroundings say.
+    Local,
+}
+
+impl fmt::Display for Entity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Entity::Container(id) => write!(f, "container {id}"),
+            Entity::Pod(uid) => write!(f, "pod {uid}"),
+            Entity::Local => f.write_str("weir's own surroundings"),
+        }
+    }
+}
+
+/// How many series tags may make of one metric; each level brings those before it too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cardinality {
+    None,
+    /// Few values: image, deployment, namespace.
+    Low,
+    /// One value per pod or task.
+    Orchestrator,
+    /// One value per container.
+    High,
+}
+
+impl Cardinality {
+    /// As in `card:`, in any case. `None`: no such level.
+    pub fn parse(text: &str) -> Option<Self> {
+        [
+            ("none", Cardinality::None),
+            ("low", Cardinality::Low),
+            ("orchestrator", Cardinality::Orchestrator),
+            ("orch", Cardinality::Orchestrator),
+            ("high", Cardinality::High),
+        ]
+        .into_iter()
+        .find(|(name, _)| name.eq_ignore_ascii_case(text))
+        .map(|(_, level)| level)
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Cardinality::None => "none",
+            Cardinality::Low => "low",
+            Cardinality::Orchestrator => "orchestrator",
+            Cardinality::High => "high",
+        }
+    }
+}
+
+/// The tags of an entity, by the level that brings them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TagSet {
+    low: BTreeSet<Box<str>>,
+    orchestrator: BTreeSet<Box<str>>,
+    high: BTreeSet<Box<str>>,
+}
+
+/// Longer tags of a source are left out: they are labels that were meant for something else.
+const TAG_BYTES_MAX: usize = 1024;
+
+/// Tags of one entity and level beyond this many are left out.
+const TAGS_MAX: usize = 128;
+
+impl TagSet {
+    /// Adds `key:value` unless the value is empty. What no message could carry, and what would be an instruction to the
+    /// agent, is left out.
+    pub fn add(&mut self, level: Cardinality, key: &str, value: &str) {
+        if !value.is_empty() {
+            self.add_tag(level, &format!("{key}:{value}"));
+        }
+    }
+
+    pub fn add_tag(&mut self, level: Cardinality, tag: &str) {
+        let tags = match level {
+            Cardinality::None => return,
+            Cardinality::Low => &mut self.low,
+            Cardinality::Orchestrator => &mut self.orchestrator,
+            Cardinality::High => &mut self.high,
+        };
+        let fits = !tag.is_empty() && tag.len() <= TAG_BYTES_MAX && tags.len() < TAGS_MAX;
+        if fits && !tag.contains([',', '|', '\n', '\r']) && special_tag(tag).is_none() {
+            tags.insert(tag.into());
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.low.is_empty() && self.orchestrator.is_empty() && self.high.is_empty()
+    }
+
+    /// The tags up to a level.
+    pub fn up_to(&self, level: Cardinality) -> impl Iterator<Item = &str> {
+        [
+            (Cardinality::Low, &self.low),
+            (Cardinality::Orchestrator, &self.orchestrator),
+            (Cardinality::High, &self.high),
+        ]
+        .into_iter()
+        .filter(move |(of, _)| *of <= level)
+        .flat_map(|(_, tags)| tags.iter().map(AsRef::as_ref))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_include_those_below_and_nothing_that_is_no_tag() {
+        let mut tags = TagSet::default();
+        tags.add(Cardinality::Low, "image", "shop");
+        tags.add(Cardinality::Low, "empty", "");
+        tags.add(Cardinality::Low, "host", "elsewhere");
+        tags.add(Cardinality::Low, "two", "a,b");
+        tags.add(Cardinality::High, "container_id", "ab");
+        let up_to = |level| tags.up_to(level).collect::<Vec<_>>();
+        assert_eq!(up_to(Cardinality::None), [""; 0]);
+        assert_eq!(up_to(Cardinality::Orchestrator), ["image:shop"]);
+        assert_eq!(up_to(Cardinality::High), ["image:shop", "container_id:ab"]);
+    }
+}

@@ -1,0 +1,198 @@
+//! Processes that were looked at, remembered for a minute.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::cgroup::{Proc, ProcessFacts, ProcessFault};
+
+/// How long an answer is good for without another look at the control group.
+const TTL: Duration = Duration::from_secs(60);
+
+/// Processes remembered. Beyond, the oldest look-ups go.
+const PROCESSES_MAX: usize = 65_536;
+
+/// What a look-up found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Looked {
+    Container(Arc<str>),
+    NoContainer,
+    Fault(ProcessFault),
+}
+
+impl Looked {
+    pub fn container(&self) -> Option<Arc<str>> {
+        match self {
+            Looked::Container(id) => Some(id.clone()),
+            _ => None,
+        }
+    }
+
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Looked::Container(_) => "container",
+            Looked::NoContainer => "no_container",
+            Looked::Fault(fault) => fault.as_str(),
+        }
+    }
+}
+
+impl fmt::Display for Looked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Looked::Container(id) => write!(f, "its control group is that of container {id}"),
+            Looked::NoContainer => f.write_str("its control group is no container's"),
+            Looked::Fault(ProcessFault::Gone) => f.write_str("there is no such process (any more)"),
+            Looked::Fault(ProcessFault::Denied) => {
+                f.write_str("the kernel does not let weir look at this process")
+            }
+            Looked::Fault(ProcessFault::Unreadable) => {
+                f.write_str("what the kernel says about this process makes no sense")
+            }
+        }
+    }
+}
+
+/// A process is not what it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Its number belongs to another process.
+    pub reused: bool,
+    pub container: Option<Arc<str>>,
+}
+
+struct Remembered {
+    facts: ProcessFacts,
+    at: Instant,
+}
+
+pub struct Processes {
+    proc: Proc,
+    known: HashMap<i32, Remembered>,
+}
+
+impl Processes {
+    pub fn new(proc: Proc) -> Self {
+        Processes {
+            proc,
+            known: HashMap::new(),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// The container of a process. Of one that has just ended, what was known.
+    pub fn look(&mut self, pid: i32, now: Instant) -> Looked {
+        match self.proc.look(pid) {
+            Ok(facts) => {
+                let container = facts.container.clone();
+                if self.known.len() < PROCESSES_MAX || self.known.contains_key(&pid) {
+                    self.known.insert(pid, Remembered { facts, at: now });
+                }
+                container.map_or(Looked::NoContainer, Looked::Container)
+            }
+            Err(ProcessFault::Gone) => match self.known.get(&pid) {
+                Some(known) if now - known.at < TTL => {
+                    let container = known.facts.container.clone();
+                    container.map_or(Looked::NoContainer, Looked::Container)
+                }
+                _ => Looked::Fault(ProcessFault::Gone),
+            },
+            Err(fault) => Looked::Fault(fault),
+        }
+    }
+
+    /// Looks again at a process that goes on sending. Its start time says whether it is the same one, which costs one read;
+    /// its control group is read again once a minute.
+    pub fn recheck(&mut self, pid: i32, now: Instant) -> Option<Change> {
+        let before = match self.known.get_mut(&pid) {
+            Some(known) => {
+                match self.proc.started(pid) {
+                    Ok(started) if started != known.facts.started => {}
+                    Ok(_) if now - known.at >= TTL => {}
+                    // Still the same; or it has ended and what it sent is still coming in.
+                    _ => return None,
+                }
+                Some(known.facts.clone())
+            }
+            None => None,
+        };
+        let facts = self.proc.look(pid).ok()?;
+        let container = facts.container.clone();
+        let reused = before
+            .as_ref()
+            .is_some_and(|before| before.started != facts.started);
+        let changed = before.is_none_or(|before| reused || before.container != container);
+        self.known.insert(pid, Remembered { facts, at: now });
+        changed.then_some(Change { reused, container })
+    }
+
+    /// Forgets processes that nobody has asked about for long.
+    pub fn expire(&mut self, now: Instant) {
+        if self.known.len() > PROCESSES_MAX / 2 {
+            self.known.retain(|_, known| now - known.at < TTL);
+        } else {
+            self.known.retain(|_, known| now - known.at < 4 * TTL);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    const ID: &str = "8fca07c69572406d285eeefa634159daf60d9bda1badc81ffa38a0c449fc7985";
+    const OTHER: &str = "00000000000000000000000000000000000000000000000000000000000000aa";
+
+    fn process(root: &Path, pid: i32, started: u64, container: &str) {
+        let directory = root.join(pid.to_string());
+        std::fs::create_dir_all(&directory).unwrap();
+        let stat = format!("{pid} (sh) S{} {started} 0 0", " 0".repeat(18));
+        std::fs::write(directory.join("stat"), stat).unwrap();
+        std::fs::write(directory.join("cgroup"), format!("0::/docker/{container}\n")).unwrap();
+    }
+
+    #[test]
+    fn a_number_that_is_used_again_is_another_process() {
+        let root = tempfile::tempdir().unwrap();
+        let mut processes = Processes::new(Proc::new(root.path()));
+        let now = Instant::now();
+        process(root.path(), 7, 100, ID);
+        assert_eq!(processes.look(7, now).container().as_deref(), Some(ID));
+        assert_eq!(processes.recheck(7, now), None);
+        process(root.path(), 7, 200, OTHER);
+        let change = processes.recheck(7, now).expect("it changed");
+        assert!(change.reused);
+        assert_eq!(change.container.as_deref(), Some(OTHER));
+        assert_eq!(processes.recheck(7, now), None, "told once");
+    }
+
+    #[test]
+    fn a_process_that_moves_is_found_within_a_minute_and_one_that_ends_keeps_its_container() {
+        let root = tempfile::tempdir().unwrap();
+        let mut processes = Processes::new(Proc::new(root.path()));
+        let now = Instant::now();
+        process(root.path(), 7, 100, ID);
+        processes.look(7, now);
+        process(root.path(), 7, 100, OTHER);
+        assert_eq!(
+            processes.recheck(7, now),
+            None,
+            "the control group is not read yet"
+        );
+        let change = processes.recheck(7, now + TTL).expect("it changed");
+        assert!(!change.reused);
+        assert_eq!(change.container.as_deref(), Some(OTHER));
+        std::fs::remove_dir_all(root.path().join("7")).unwrap();
+        assert_eq!(processes.recheck(7, now + TTL), None);
+        assert_eq!(processes.look(7, now + TTL).container().as_deref(), Some(OTHER));
+        assert_eq!(
+            processes.look(7, now + 3 * TTL),
+            Looked::Fault(ProcessFault::Gone)
+        );
+    }
+}

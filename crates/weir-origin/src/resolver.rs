@@ -1,0 +1,549 @@
+//! The thread that answers the workers' questions. It owns everything that is known, so nothing is locked; sources and
+//! workers send it messages, and nobody waits for it.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use weir_context::{OriginKey, OriginQuestion, OriginTags, OriginTicket};
+use weir_ingest::{Asked, OriginAnswer, OriginLink, Question};
+
+use crate::cgroup::{Inodes, Proc};
+use crate::decide::{Decision, Facts, Policy, decide};
+use crate::entity::{Cardinality, Entity};
+use crate::processes::{Looked, Processes};
+use crate::sources::{Feed, Source, SourceEvent};
+use crate::status::{OriginExplanation, OriginStatus, OriginStep, SourceStatus};
+use crate::store::Store;
+
+/// Messages that may wait for this thread.
+const INBOX_MAX: usize = 4096;
+
+/// Messages handled before answers go out.
+const ROUND_MAX: usize = 256;
+
+/// An origin that nobody knows is unsettled at most this long, while sources are asked.
+const UNSETTLED_MAX: Duration = Duration::from_millis(900);
+
+/// How often a source is asked to look again because something is unknown. Sources slow that down further.
+const REFRESH_INTERVAL: Duration = Duration::from_millis(200);
+
+const TICK: Duration = Duration::from_secs(1);
+
+/// What origin detection is made from.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub policy: Policy,
+    pub proc_root: PathBuf,
+    pub cgroup_root: PathBuf,
+}
+
+pub(crate) enum Message {
+    Asked(Asked),
+    Source(usize, SourceEvent),
+    Explain {
+        key: Box<str>,
+        pid: Option<i32>,
+        reply: SyncSender<OriginExplanation>,
+    },
+}
+
+/// Where a worker's answers go. Must not wait.
+pub type AnswerTo = Box<dyn Fn(Vec<OriginAnswer>) + Send>;
+
+/// Everybody's end of a running resolver. It ends when the last of these and all workers' links are gone.
+#[derive(Clone)]
+pub struct Origins {
+    inbox: SyncSender<Message>,
+    status: Arc<Mutex<OriginStatus>>,
+}
+
+/// A resolver that is set up and not started: workers need their links before answers can go to them.
+pub struct Resolver {
+    handle: Origins,
+    inbox: Receiver<Message>,
+    settings: Settings,
+    sources: Vec<Box<dyn Source>>,
+}
+
+impl Resolver {
+    pub fn new(settings: Settings, sources: Vec<Box<dyn Source>>) -> Self {
+        let (sender, inbox) = std::sync::mpsc::sync_channel(INBOX_MAX);
+        let status = OriginStatus {
+            sources: sources
+                .iter()
+                .map(|source| SourceStatus {
+                    name: source.name().to_owned(),
+                    place: source.place(),
+                    ..SourceStatus::default()
+                })
+                .collect(),
+            ..OriginStatus::default()
+        };
+        Resolver {
+            handle: Origins {
+                inbox: sender,
+                status: Arc::new(Mutex::new(status)),
+            },
+            inbox,
+            settings,
+            sources,
+        }
+    }
+
+    /// A worker's way to ask.
+    pub fn link(&self, worker: u16) -> OriginLink {
+        let inbox = self.handle.inbox.clone();
+        OriginLink::new(
+            worker,
+            Box::new(move |asked| {
+                inbox
+                    .try_send(Message::Asked(asked))
+                    .map_err(|error| match error {
+                        TrySendError::Full(Message::Asked(asked)) => Some(asked),
+                        _ => None,
+                    })
+            }),
+        )
+    }
+
+    /// Starts the thread, and the sources on `runtime`. `workers`: where answers go, by worker number.
+    pub fn start(self, workers: Vec<AnswerTo>, runtime: &tokio::runtime::Handle) -> std::io::Result<Origins> {
+        let now = Instant::now();
+        let wanted: Vec<Arc<Notify>> = self.sources.iter().map(|_| Arc::new(Notify::new())).collect();
+        let mut running = Running {
+            store: Store::new(self.sources.len()),
+            processes: Processes::new(Proc::new(&self.settings.proc_root)),
+            inodes: Inodes::new(&self.settings.cgroup_root),
+            policy: self.settings.policy,
+            answers: workers.iter().map(|_| Vec::new()).collect(),
+            workers,
+            origins: HashMap::new(),
+            unsettled: HashSet::new(),
+            by_ticket: HashMap::new(),
+            health: self.sources.iter().map(|_| Health::Starting).collect(),
+            wanted: wanted.clone(),
+            asked_at: now - REFRESH_INTERVAL,
+            retry_at: None,
+            next_tick: now + TICK,
+            status: self
+                .handle
+                .status
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
+            shared: self.handle.status.clone(),
+        };
+        let inbox = self.inbox;
+        std::thread::Builder::new()
+            .name("origins".into())
+            .spawn(move || running.run(&inbox))?;
+        for (number, (source, wanted)) in self.sources.into_iter().zip(wanted).enumerate() {
+            let feed = Feed::new(number, self.handle.inbox.clone(), wanted);
+            runtime.spawn(source.run(feed));
+        }
+        Ok(self.handle)
+    }
+}
+
+impl Origins {
+    pub fn status(&self) -> OriginStatus {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How the tags of an origin come about. Waits up to a second; `None` when there was no answer by then.
+    pub fn explain(&self, key: &OriginKey<'_>, pid: Option<i32>) -> Option<OriginExplanation> {
+        let mut text = String::new();
+        key.write(&mut text);
+        let (reply, answer) = std::sync::mpsc::sync_channel(1);
+        let message = Message::Explain {
+            key: text.into(),
+            pid,
+            reply,
+        };
+        self.inbox.try_send(message).ok()?;
+        answer.recv_timeout(Duration::from_secs(1)).ok()
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Health {
+    /// It has neither told anything nor failed.
+    Starting,
+    Healthy,
+    Failing,
+}
+
+struct Subscription {
+    askers: Vec<(u16, OriginTicket)>,
+    tags: OriginTags,
+    entities: Vec<Entity>,
+    depends_on_names: bool,
+    /// Sources that may still say something about what is missing, until when.
+    unsettled: Option<(HashSet<usize>, Instant)>,
+    unknown: bool,
+}
+
+struct Running {
+    store: Store,
+    processes: Processes,
+    inodes: Inodes,
+    policy: Policy,
+    workers: Vec<AnswerTo>,
+    answers: Vec<Vec<OriginAnswer>>,
+    /// By the text of their key.
+    origins: HashMap<Arc<str>, Subscription>,
+    /// Those of them that are not settled.
+    unsettled: HashSet<Arc<str>>,
+    by_ticket: HashMap<(u16, OriginTicket), Arc<str>>,
+    health: Vec<Health>,
+    wanted: Vec<Arc<Notify>>,
+    asked_at: Instant,
+    /// When a walk through the control groups may tell more.
+    retry_at: Option<Instant>,
+    next_tick: Instant,
+    status: OriginStatus,
+    shared: Arc<Mutex<OriginStatus>>,
+}
+
+/// What is known, for one decision.
+struct World<'a> {
+    store: &'a Store,
+    inodes: &'a mut Inodes,
+    retry_at: &'a mut Option<Instant>,
+}
+
+impl Facts for World<'_> {
+    fn tags(&self, entity: &Entity, level: Cardinality) -> Option<Vec<Arc<str>>> {
+        self.store.tags(entity, level)
+    }
+
+    fn container_of_inode(&mut self, inode: u64) -> Option<Arc<str>> {
+        self.inodes.find(inode, Instant::now()).unwrap_or_else(|later| {
+            *self.retry_at = Some(self.retry_at.map_or(later, |at| at.min(later)));
+            None
+        })
+    }
+
+    fn container_in_pod(&self, pod: &str, name: &str, init: bool) -> Option<Arc<str>> {
+        self.store.container_in_pod(pod, name, init)
+    }
+}
+
+impl Running {
+    fn run(&mut self, inbox: &Receiver<Message>) {
+        loop {
+            let now = Instant::now();
+            let wait = self.deadline().saturating_duration_since(now);
+            match inbox.recv_timeout(wait) {
+                Ok(message) => {
+                    self.handle(message);
+                    for message in inbox.try_iter().take(ROUND_MAX) {
+                        self.handle(message);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            self.due();
+            self.send();
+        }
+    }
+
+    fn deadline(&self) -> Instant {
+        let unsettled = self.unsettled_origins().map(|(_, until)| *until).min();
+        [unsettled, self.retry_at]
+            .into_iter()
+            .flatten()
+            .fold(self.next_tick, Instant::min)
+    }
+
+    fn unsettled_origins(&self) -> impl Iterator<Item = &(HashSet<usize>, Instant)> {
+        self.unsettled
+            .iter()
+            .filter_map(|key| self.origins.get(key)?.unsettled.as_ref())
+    }
+
+    fn handle(&mut self, message: Message) {
+        match message {
+            Message::Asked(Asked { worker, question }) => match question {
+                Question::Processes(pids) => {
+                    for pid in pids {
+                        self.process(worker, pid);
+                    }
+                }
+                Question::Recheck(pids) => self.recheck(worker, &pids),
+                Question::Origins(questions) => {
+                    for question in questions {
+                        match question {
+                            OriginQuestion::Tags { ticket, key } => self.subscribe(worker, ticket, &key),
+                            OriginQuestion::Forget { ticket } => self.forget(worker, ticket),
+                        }
+                    }
+                }
+            },
+            Message::Source(source, event) => self.source(source, event),
+            Message::Explain { key, pid, reply } => {
+                let _ = reply.try_send(self.explain(&key, pid));
+            }
+        }
+    }
+
+    fn process(&mut self, worker: u16, pid: i32) {
+        let looked = self.processes.look(pid, Instant::now());
+        count(&mut self.status.processes, looked.as_str());
+        self.answers[usize::from(worker)].push(OriginAnswer::Process {
+            pid,
+            container: looked.container().map(|id| Box::from(&*id)),
+        });
+    }
+
+    fn recheck(&mut self, worker: u16, pids: &[i32]) {
+        for &pid in pids {
+            let Some(change) = self.processes.recheck(pid, Instant::now()) else {
+                continue;
+            };
+            if change.reused {
+                self.status.processes_reused += 1;
+            } else {
+                self.status.processes_moved += 1;
+            }
+            // Other workers that know the process ask for themselves, and find the new answer.
+            self.answers[usize::from(worker)].push(OriginAnswer::Process {
+                pid,
+                container: change.container.map(|id| Box::from(&*id)),
+            });
+        }
+    }
+
+    fn decide(&mut self, key: &str) -> Decision {
+        let mut world = World {
+            store: &self.store,
+            inodes: &mut self.inodes,
+            retry_at: &mut self.retry_at,
+        };
+        decide(&OriginKey::from_text(key), &self.policy, &mut world)
+    }
+
+    fn subscribe(&mut self, worker: u16, ticket: OriginTicket, key: &str) {
+        let known = self.origins.get_key_value(key).map(|(key, _)| key.clone());
+        let key = known.unwrap_or_else(|| self.add(key));
+        self.by_ticket.insert((worker, ticket), key.clone());
+        let origin = self.origins.get_mut(&key).expect("just found or added");
+        origin.askers.push((worker, ticket));
+        self.answers[usize::from(worker)].push(OriginAnswer::Tags {
+            ticket,
+            tags: origin.tags.clone(),
+            settled: origin.unsettled.is_none(),
+        });
+    }
+
+    fn add(&mut self, key: &str) -> Arc<str> {
+        let decision = self.decide(key);
+        let result = if decision.malformed {
+            "malformed"
+        } else if decision.missing {
+            "unknown"
+        } else {
+            "known"
+        };
+        count(&mut self.status.origins, result);
+        let unsettled = if decision.missing { self.ask_around() } else { None };
+        let key: Arc<str> = key.into();
+        if unsettled.is_some() {
+            self.unsettled.insert(key.clone());
+        }
+        let origin = Subscription {
+            askers: Vec::new(),
+            tags: decision.tags.into(),
+            entities: decision.entities,
+            depends_on_names: decision.depends_on_names,
+            unsettled,
+            unknown: decision.missing,
+        };
+        self.origins.insert(key.clone(), origin);
+        key
+    }
+
+    /// Lets sources look again, and says whom to wait for.
+    fn ask_around(&mut self) -> Option<(HashSet<usize>, Instant)> {
+        let now = Instant::now();
+        let may_know: HashSet<usize> = (0..self.health.len())
+            .filter(|&source| self.health[source] != Health::Failing)
+            .collect();
+        if now - self.asked_at >= REFRESH_INTERVAL {
+            self.asked_at = now;
+            for &source in &may_know {
+                self.wanted[source].notify_one();
+            }
+        }
+        (!may_know.is_empty()).then_some((may_know, now + UNSETTLED_MAX))
+    }
+
+    fn forget(&mut self, worker: u16, ticket: OriginTicket) {
+        let Some(key) = self.by_ticket.remove(&(worker, ticket)) else {
+            return;
+        };
+        if let Some(origin) = self.origins.get_mut(&key) {
+            origin.askers.retain(|asker| *asker != (worker, ticket));
+            if origin.askers.is_empty() {
+                self.unsettled.remove(&key);
+                self.origins.remove(&key);
+            }
+        }
+    }
+
+    fn source(&mut self, source: usize, event: SourceEvent) {
+        let status = &mut self.status.sources[source];
+        let changed = match event {
+            SourceEvent::Knows(descriptions) => {
+                self.health[source] = Health::Healthy;
+                status.healthy = true;
+                status.updates += 1;
+                self.store.replace(source, descriptions, Instant::now())
+            }
+            SourceEvent::Failed(error) => {
+                if self.health[source] != Health::Failing {
+                    tracing::warn!("origins: {} at {}: {error}", status.name, status.place);
+                }
+                self.health[source] = Health::Failing;
+                status.healthy = false;
+                status.failures += 1;
+                status.last_error = Some(error);
+                HashSet::new()
+            }
+        };
+        for key in &self.unsettled {
+            if let Some(origin) = self.origins.get_mut(key)
+                && let Some((waiting_for, _)) = &mut origin.unsettled
+            {
+                waiting_for.remove(&source);
+            }
+        }
+        self.reconsider(&changed, !changed.is_empty());
+    }
+
+    /// Decides again for origins that depend on what has changed, and settles those that wait for nobody any more.
+    fn reconsider(&mut self, changed: &HashSet<Entity>, names: bool) {
+        let now = Instant::now();
+        let affected: Vec<Arc<str>> = self
+            .origins
+            .iter()
+            .filter(|(_, origin)| {
+                (names && origin.depends_on_names)
+                    || origin.entities.iter().any(|entity| changed.contains(entity))
+                    || origin
+                        .unsettled
+                        .as_ref()
+                        .is_some_and(|(waiting_for, until)| waiting_for.is_empty() || now >= *until)
+            })
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in affected {
+            let decision = self.decide(&key);
+            let origin = self.origins.get_mut(&key).expect("it was just there");
+            let was_unsettled = origin.unsettled.is_some();
+            let waits_on = origin
+                .unsettled
+                .as_ref()
+                .is_some_and(|(waiting_for, until)| !waiting_for.is_empty() && now < *until);
+            if !(decision.missing && waits_on) {
+                origin.unsettled = None;
+                self.unsettled.remove(&key);
+            }
+            origin.unknown = decision.missing;
+            origin.entities = decision.entities;
+            origin.depends_on_names = decision.depends_on_names;
+            let changed = *origin.tags != *decision.tags;
+            if changed {
+                origin.tags = decision.tags.into();
+                self.status.origins_changed += 1;
+            }
+            if changed || was_unsettled != origin.unsettled.is_some() {
+                for &(worker, ticket) in &origin.askers {
+                    self.answers[usize::from(worker)].push(OriginAnswer::Tags {
+                        ticket,
+                        tags: origin.tags.clone(),
+                        settled: origin.unsettled.is_none(),
+                    });
+                }
+            }
+        }
+    }
+
+    fn due(&mut self) {
+        let now = Instant::now();
+        let names = self.retry_at.is_some_and(|at| now >= at);
+        if names {
+            self.retry_at = None;
+        }
+        let tick = now >= self.next_tick;
+        let changed = if tick {
+            self.next_tick = now + TICK;
+            self.processes.expire(now);
+            self.store.expire(now)
+        } else {
+            HashSet::new()
+        };
+        let is_late = self.unsettled_origins().any(|(_, until)| now >= *until);
+        if names || !changed.is_empty() || is_late {
+            self.reconsider(&changed, names || !changed.is_empty());
+        }
+        if tick {
+            self.publish();
+        }
+    }
+
+    fn publish(&mut self) {
+        self.status.processes_known = self.processes.len() as u64;
+        self.status.origins_live = self.origins.len() as u64;
+        self.status.origins_unknown = self.origins.values().filter(|origin| origin.unknown).count() as u64;
+        self.status.cgroup_walks = self.inodes.walks;
+        for (number, source) in self.status.sources.iter_mut().enumerate() {
+            source.entities = self.store.len(number) as u64;
+        }
+        *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = self.status.clone();
+    }
+
+    fn send(&mut self) {
+        for (worker, answers) in self.answers.iter_mut().enumerate() {
+            if !answers.is_empty() {
+                self.workers[worker](std::mem::take(answers));
+            }
+        }
+    }
+
+    fn explain(&mut self, key: &str, pid: Option<i32>) -> OriginExplanation {
+        let mut key = OriginKey::from_text(key);
+        let looked = pid.map(|pid| self.processes.look(pid, Instant::now()));
+        let container = looked.as_ref().and_then(Looked::container);
+        if let Some(container) = &container {
+            key.sender = container;
+        }
+        let mut text = String::new();
+        key.write(&mut text);
+        let decision = self.decide(&text);
+        OriginExplanation {
+            pid,
+            process: looked.as_ref().map(Looked::to_string),
+            container: container.as_deref().map(str::to_owned),
+            tags: decision.tags.iter().map(ToString::to_string).collect(),
+            steps: decision
+                .steps
+                .into_iter()
+                .map(|step| OriginStep {
+                    means: step.means.to_owned(),
+                    what: step.what,
+                    added: step.added.iter().map(ToString::to_string).collect(),
+                })
+                .collect(),
+        }
+    }
+}
+
+fn count(reasons: &mut BTreeMap<String, u64>, reason: &str) {
+    *reasons.entry(reason.to_owned()).or_default() += 1;
+}

@@ -1,0 +1,54 @@
+//! Tags from variables of weir's own environment, as the downward API or a task definition sets them. They describe weir's
+//! surroundings, and so every sender of which nothing better is known.
+
+use super::{Feed, LabelTags, Source, SourceEvent, Work};
+use crate::entity::{Entity, TagSet};
+use crate::store::Description;
+
+pub struct Environment {
+    /// `VARIABLE=tag`.
+    variables: LabelTags,
+}
+
+impl Environment {
+    pub fn new(variables: LabelTags) -> Self {
+        Environment { variables }
+    }
+}
+
+impl Source for Environment {
+    fn name(&self) -> &'static str {
+        "environment"
+    }
+
+    fn place(&self) -> String {
+        let names: Vec<&str> = self.variables.iter().map(|(name, _)| name.as_str()).collect();
+        names.join(",")
+    }
+
+    fn run(self: Box<Self>, feed: Feed) -> Work {
+        Box::pin(async move {
+            let mut tags = TagSet::default();
+            let values: Vec<(String, String)> = self
+                .variables
+                .iter()
+                .filter_map(|(name, _)| Some((name.clone(), std::env::var(name).ok()?)))
+                .collect();
+            super::add_labels(&mut tags, &self.variables, |name| {
+                let found = values.iter().find(|(key, _)| key == name);
+                found.map(|(_, value)| value.as_str())
+            });
+            let known = Description {
+                entity: Entity::Local,
+                tags,
+                place: None,
+            };
+            // An environment never changes; only the first word counts.
+            let mut told = feed.tell(SourceEvent::Knows(vec![known.clone()])).await;
+            while told {
+                feed.wanted().await;
+                told = feed.tell(SourceEvent::Knows(vec![known.clone()])).await;
+            }
+        })
+    }
+}

@@ -1,0 +1,141 @@
+//! A file that names entities and their tags, read again when it changes.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use serde::Deserialize;
+
+use super::{Feed, Look, Rhythm, Source, Work, look_again_and_again};
+use crate::entity::{Cardinality, Entity, TagSet};
+use crate::store::{Description, Place};
+
+const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+pub struct File {
+    path: PathBuf,
+    /// As it was when it was last read.
+    read: Option<(Option<SystemTime>, u64, Vec<Description>)>,
+}
+
+impl File {
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        File {
+            path: path.into(),
+            read: None,
+        }
+    }
+}
+
+impl Source for File {
+    fn name(&self) -> &'static str {
+        "file"
+    }
+
+    fn place(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn run(self: Box<Self>, feed: Feed) -> Work {
+        let rhythm = Rhythm {
+            every: Duration::from_secs(2),
+            not_before: Duration::from_millis(200),
+        };
+        Box::pin(look_again_and_again(*self, rhythm, feed))
+    }
+}
+
+impl Look for File {
+    async fn look(&mut self) -> Result<Vec<Description>, String> {
+        let data = std::fs::metadata(&self.path).map_err(|error| error.to_string())?;
+        let stamp = (data.modified().ok(), data.len());
+        if let Some((modified, length, known)) = &self.read
+            && (*modified, *length) == stamp
+        {
+            return Ok(known.clone());
+        }
+        if data.len() > FILE_BYTES_MAX {
+            return Err(format!("it is longer than {FILE_BYTES_MAX} bytes"));
+        }
+        let text = std::fs::read_to_string(&self.path).map_err(|error| error.to_string())?;
+        let known = parse(&text)?;
+        self.read = Some((stamp.0, stamp.1, known.clone()));
+        Ok(known)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[derive(Default)]
+struct Content {
+    containers: BTreeMap<String, Tags>,
+    pods: BTreeMap<String, Tags>,
+    /// For senders of which nothing better is known.
+    unknown: Option<Tags>,
+}
+
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[derive(Default)]
+struct Tags {
+    low: Vec<String>,
+    orchestrator: Vec<String>,
+    high: Vec<String>,
+    /// Of a container: its pod's uid and its name there.
+    pod: Option<String>,
+    name: Option<String>,
+    init: bool,
+}
+
+/// Reads the JSON of such a file; the error says line and column.
+pub fn parse(text: &str) -> Result<Vec<Description>, String> {
+    let content: Content = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let containers = content
+        .containers
+        .into_iter()
+        .map(|(id, tags)| (Entity::Container(id.into()), tags));
+    let pods = content
+        .pods
+        .into_iter()
+        .map(|(uid, tags)| (Entity::Pod(uid.into()), tags));
+    let unknown = content.unknown.map(|tags| (Entity::Local, tags));
+    Ok(containers.chain(pods).chain(unknown).map(describe).collect())
+}
+
+fn describe((entity, told): (Entity, Tags)) -> Description {
+    let mut tags = TagSet::default();
+    for (level, list) in [
+        (Cardinality::Low, &told.low),
+        (Cardinality::Orchestrator, &told.orchestrator),
+        (Cardinality::High, &told.high),
+    ] {
+        for tag in list {
+            tags.add_tag(level, tag);
+        }
+    }
+    let place = told.pod.zip(told.name).map(|(pod, name)| Place {
+        pod: pod.into(),
+        name: name.into(),
+        init: told.init,
+    });
+    Description { entity, tags, place }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_says_where_it_is_wrong() {
+        let known = parse(
+            r#"{"containers": {"ab": {"low": ["a:1"], "high": ["b:1"], "pod": "u", "name": "n"}},
+                "pods": {"u": {"orchestrator": ["pod_name:x"]}}, "unknown": {"low": ["where:here"]}}"#,
+        )
+        .unwrap();
+        assert_eq!(known.len(), 3);
+        assert_eq!(known[0].tags.up_to(Cardinality::High).count(), 2);
+        assert!(known[0].place.is_some());
+        let error = parse("{\n\"containers\": {\"ab\": {\"lwo\": []}}}").unwrap_err();
+        assert!(error.contains("lwo") && error.contains("line 2"), "{error}");
+    }
+}

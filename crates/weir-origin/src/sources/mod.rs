@@ -1,0 +1,154 @@
+//! Where tags come from. Each source tells everything it knows whenever that changes; what to do with it is the
+//! resolver's business, and whoever waits for a source is only the source itself.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, TrySendError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::resolver::Message;
+use crate::store::Description;
+
+mod containerd;
+mod docker;
+mod environment;
+mod file;
+mod http;
+mod image;
+mod kubelet;
+mod podinfo;
+
+pub use containerd::Containerd;
+pub use docker::Docker;
+pub use environment::Environment;
+pub use file::{File, parse as parse_file};
+pub use kubelet::{Kubelet, KubeletSettings};
+pub use podinfo::PodInfo;
+
+/// A source at work. It ends only when the agent does.
+pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Somebody who knows the tags of containers or pods.
+pub trait Source: Send {
+    /// As in `docker`.
+    fn name(&self) -> &'static str;
+
+    /// A path or address, without secrets.
+    fn place(&self) -> String;
+
+    /// Tells `feed` what there is to know, until the agent ends.
+    fn run(self: Box<Self>, feed: Feed) -> Work;
+}
+
+/// What a source says.
+#[derive(Debug)]
+pub enum SourceEvent {
+    /// Everything it knows now.
+    Knows(Vec<Description>),
+    /// It could not look. What it said before still stands.
+    Failed(String),
+}
+
+/// A source's way to tell.
+pub struct Feed {
+    source: usize,
+    inbox: SyncSender<Message>,
+    wanted: Arc<Notify>,
+}
+
+impl Feed {
+    pub(crate) fn new(source: usize, inbox: SyncSender<Message>, wanted: Arc<Notify>) -> Self {
+        Feed {
+            source,
+            inbox,
+            wanted,
+        }
+    }
+
+    /// Tells. False: nobody listens any more.
+    pub async fn tell(&self, event: SourceEvent) -> bool {
+        let mut message = Message::Source(self.source, event);
+        loop {
+            match self.inbox.try_send(message) {
+                Ok(()) => return true,
+                Err(TrySendError::Disconnected(_)) => return false,
+                Err(TrySendError::Full(back)) => message = back,
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Returns when somebody asks for what nobody knows.
+    pub async fn wanted(&self) {
+        self.wanted.notified().await;
+    }
+}
+
+/// A source that looks from time to time.
+trait Look: Send + 'static {
+    fn look(&mut self) -> impl Future<Output = Result<Vec<Description>, String>> + Send;
+}
+
+/// How often a [`Look`] looks.
+#[derive(Clone, Copy, Debug)]
+struct Rhythm {
+    every: Duration,
+    /// Not sooner than this, however much is wanted.
+    not_before: Duration,
+}
+
+/// After a failure: longer each time, up to this.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+async fn look_again_and_again(mut source: impl Look, rhythm: Rhythm, feed: Feed) {
+    let mut failures = 0u32;
+    loop {
+        let event = match source.look().await {
+            Ok(known) => {
+                failures = 0;
+                SourceEvent::Knows(known)
+            }
+            Err(error) => {
+                failures += 1;
+                SourceEvent::Failed(error)
+            }
+        };
+        if !feed.tell(event).await {
+            return;
+        }
+        let pause = if failures == 0 {
+            rhythm.every
+        } else {
+            backoff(failures).min(rhythm.every.max(Duration::from_secs(1)))
+        };
+        tokio::time::sleep(rhythm.not_before.min(pause)).await;
+        tokio::select! {
+            () = tokio::time::sleep(pause.saturating_sub(rhythm.not_before)) => {}
+            () = feed.wanted() => {}
+        }
+    }
+}
+
+fn backoff(failures: u32) -> Duration {
+    (Duration::from_millis(500) * 2u32.saturating_pow(failures.min(10))).min(PAUSE_MAX)
+}
+
+/// Labels or annotations that become tags: `label=tag`, or `label=+tag` for one with many values.
+pub type LabelTags = Arc<[(String, String)]>;
+
+/// Adds the tags that an operator wants made of labels.
+fn add_labels<'a>(tags: &mut crate::TagSet, wanted: &LabelTags, label: impl Fn(&str) -> Option<&'a str>) {
+    use crate::Cardinality;
+    for (name, tag) in wanted.iter() {
+        let Some(value) = label(name) else {
+            continue;
+        };
+        match tag.strip_prefix('+') {
+            Some(tag) => tags.add(Cardinality::High, tag, value),
+            None => tags.add(Cardinality::Low, tag, value),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The files of the downward API: what Kubernetes writes into a volume of weir's own pod. It describes the pod that
+//! weir runs in, and so every sender beside it of which nothing better is known.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::{Feed, LabelTags, Look, Rhythm, Source, Work, add_labels, look_again_and_again};
+use crate::entity::{Cardinality, Entity, TagSet};
+use crate::store::Description;
+
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+pub struct PodInfo {
+    directory: PathBuf,
+    labels: LabelTags,
+}
+
+impl PodInfo {
+    pub fn new(directory: impl Into<PathBuf>, labels: LabelTags) -> Self {
+        PodInfo {
+            directory: directory.into(),
+            labels,
+        }
+    }
+}
+
+impl Source for PodInfo {
+    fn name(&self) -> &'static str {
+        "podinfo"
+    }
+
+    fn place(&self) -> String {
+        self.directory.display().to_string()
+    }
+
+    fn run(self: Box<Self>, feed: Feed) -> Work {
+        let rhythm = Rhythm {
+            every: Duration::from_secs(10),
+            not_before: Duration::from_secs(1),
+        };
+        Box::pin(look_again_and_again(*self, rhythm, feed))
+    }
+}
+
+impl Look for PodInfo {
+    async fn look(&mut self) -> Result<Vec<Description>, String> {
+        if !self.directory.is_dir() {
+            return Err("there is no such directory".to_owned());
+        }
+        let file = |name: &str| read(&self.directory.join(name));
+        let labels = pairs(&file("labels")?)?;
+        let mut tags = TagSet::default();
+        for (tag, level, name) in [
+            ("pod_name", Cardinality::Orchestrator, "name"),
+            ("kube_namespace", Cardinality::Low, "namespace"),
+        ] {
+            tags.add(level, tag, file(name)?.trim());
+        }
+        for tag in ["env", "service", "version"] {
+            let label = format!("tags.datadoghq.com/{tag}");
+            tags.add(
+                Cardinality::Low,
+                tag,
+                labels.get(&label).map_or("", String::as_str),
+            );
+        }
+        add_labels(&mut tags, &self.labels, |name| {
+            labels.get(name).map(String::as_str)
+        });
+        let uid = file("uid")?.trim().to_owned();
+        let entities = [
+            (!uid.is_empty()).then(|| Entity::Pod(uid.into())),
+            Some(Entity::Local),
+        ];
+        Ok(entities
+            .into_iter()
+            .flatten()
+            .map(|entity| Description {
+                entity,
+                tags: tags.clone(),
+                place: None,
+            })
+            .collect())
+    }
+}
+
+/// Empty when there is no such file: a volume holds what its author asked for.
+fn read(path: &Path) -> Result<String, String> {
+    match std::fs::metadata(path) {
+        Ok(data) if data.len() > FILE_BYTES_MAX => return Err(format!("{}: too long", path.display())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(String::new()),
+        _ => {}
+    }
+    std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Lines of `key="value"`, the value quoted as a string of Go, which for what labels may hold is one of JSON.
+fn pairs(text: &str) -> Result<BTreeMap<String, String>, String> {
+    text.lines()
+        .enumerate()
+        .filter(|(_, line)| !line.trim().is_empty())
+        .map(|(number, line)| {
+            let (key, value) = line
+                .split_once('=')
+                .ok_or_else(|| format!("labels: line {}: no '='", number + 1))?;
+            let value: String = serde_json::from_str(value)
+                .map_err(|error| format!("labels: line {}: {error}", number + 1))?;
+            Ok((key.to_owned(), value))
+        })
+        .collect()
+}
