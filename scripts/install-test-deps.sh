@@ -7,6 +7,9 @@ declare -A package_of=(
   [ruby]=ruby
   [prometheus]=prometheus
   [valgrind]=valgrind
+  [podman]=podman
+  [runc]=runc
+  [containerd]=containerd
 )
 missing=()
 for program in "${!package_of[@]}"; do

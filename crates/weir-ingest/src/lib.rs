@@ -12,7 +12,7 @@ mod worker;
 
 pub use counts::{IngestCounts, SampleDrop};
 pub use ingest::{BadInput, Ingest, IngestSettings, Received};
-pub use origin::{Asked, OriginAnswer, OriginLink, OriginStats, Question};
+pub use origin::{Ask, Asked, OriginAnswer, OriginLink, OriginStats, Question};
 pub use parking::ParkingCounts;
 pub use senders::SenderCounts;
 pub use worker::{

@@ -6,9 +6,6 @@ use crate::ingest::Ingest;
 use crate::parking::ParkingCounts;
 use crate::senders::SenderCounts;
 
-/// Raw contexts looked at between two receive turns for those whose origin has changed.
-const SWEEP_CONTEXTS: usize = 4096;
-
 /// A worker's question, to be answered with an [`OriginAnswer`] by way of [`crate::Command::Origins`].
 #[derive(Debug)]
 pub struct Asked {
@@ -80,13 +77,11 @@ impl OriginLink {
         }
     }
 
-    /// After each receive turn. True when there is more to do soon.
-    pub(crate) fn turn(&mut self, ingest: &mut Ingest) -> bool {
+    /// After each receive turn.
+    pub(crate) fn turn(&mut self, ingest: &mut Ingest) {
         if ingest.has_origin_questions() || !self.unsent.is_empty() {
             self.ask(ingest);
         }
-        let now = ingest.aggregator().now();
-        ingest.contexts_mut().sweep_stale(SWEEP_CONTEXTS, now)
     }
 
     #[cold]

@@ -105,7 +105,7 @@ pub enum Command {
 pub struct WorkerHandle {
     stop: Arc<AtomicBool>,
     waker: Waker,
-    commands: std::sync::mpsc::Sender<Command>,
+    commands: CommandSender,
     thread: std::thread::JoinHandle<()>,
 }
 
@@ -117,14 +117,31 @@ impl WorkerHandle {
     }
 
     pub fn send(&self, command: Command) {
-        // A worker that has ended needs no command any more.
-        let _ = self.commands.send(command);
-        self.waker.wake();
+        self.commands.send(command);
+    }
+
+    pub fn commands(&self) -> CommandSender {
+        self.commands.clone()
     }
 
     /// Waits for the thread to end; an error is a panic of ours.
     pub fn join(self) -> std::thread::Result<()> {
         self.thread.join()
+    }
+}
+
+/// A way to tell a worker something, for whoever does not own it.
+#[derive(Clone)]
+pub struct CommandSender {
+    commands: std::sync::mpsc::Sender<Command>,
+    waker: Waker,
+}
+
+impl CommandSender {
+    pub fn send(&self, command: Command) {
+        // A worker that has ended needs no command any more.
+        let _ = self.commands.send(command);
+        self.waker.wake();
     }
 }
 
@@ -164,7 +181,6 @@ pub fn spawn(
         let worker = Worker {
             ingest,
             origins,
-            origins_busy: false,
             sweeping: false,
             event_loop,
             clock: AgentClock::new(wall_ms, monotonic),
@@ -187,8 +203,11 @@ pub fn spawn(
     })?;
     Ok(WorkerHandle {
         stop,
+        commands: CommandSender {
+            commands,
+            waker: waker.clone(),
+        },
         waker,
-        commands,
         thread,
     })
 }
@@ -197,8 +216,6 @@ pub fn spawn(
 struct Worker {
     ingest: Ingest,
     origins: Option<OriginLink>,
-    /// Contexts of changed origins are being looked for.
-    origins_busy: bool,
     /// Contexts are being told of new rules.
     sweeping: bool,
     event_loop: EventLoop,
@@ -273,7 +290,7 @@ impl Worker {
 
     /// Until the open bucket ends or the next tick, whichever is first; not at all while a flush has work left.
     fn timeout(&self) -> Duration {
-        if self.sweeping || self.origins_busy || (self.ingest.is_draining() && self.waiting.is_none()) {
+        if self.sweeping || (self.ingest.is_draining() && self.waiting.is_none()) {
             return Duration::ZERO;
         }
         if self.waiting.is_some() {
@@ -315,7 +332,7 @@ impl Worker {
             if deadline.is_some_and(|deadline| monotonic >= deadline) {
                 self.ingest.feed_parked(monotonic, false);
             }
-            self.origins_busy = origins.turn(&mut self.ingest);
+            origins.turn(&mut self.ingest);
         }
         if self.sweeping {
             let now = self.ingest.aggregator().now();
@@ -337,6 +354,7 @@ impl Worker {
         for answer in answers {
             self.ingest.answer(answer);
         }
+        self.sweeping = true;
         self.ingest.feed_parked(Monotonic::now().0, false);
     }
 

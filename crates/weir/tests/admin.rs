@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use weir::admin::explain::{ExplainRequest, Explanation};
 use weir::admin::status::{Books, ContextReport, ContextRow, ListenerStatus, Status};
 use weir::admin::{AdminServer, AdminSource, Answer, Exposition, ExpositionBody, ScrapeRequest};
 
@@ -47,6 +48,15 @@ impl AdminSource for Double {
                 as_of: 1,
                 contexts: vec![row; top.min(100)],
             })
+        })
+    }
+
+    fn explain(&self, request: ExplainRequest) -> Answer<'_, Explanation> {
+        Box::pin(async move {
+            Explanation {
+                line: format!("{} of {:?}", request.line, request.pid),
+                ..Explanation::default()
+            }
         })
     }
 

@@ -141,9 +141,11 @@ fn example(setting: &Setting) -> String {
             .find(|name| **name != setting.default)
             .unwrap()
             .to_string(),
+        Kind::Map(Kind::Text) => r#"{"team": "squad"}"#.to_owned(),
         Kind::Map(_) => format!(r#"{{"https://intake.example": ["{KEY}"]}}"#),
         Kind::List(Kind::Choice(names)) => names[0].to_owned(),
         Kind::List(Kind::Checked { .. }) if setting.key.starts_with("uds") => "/run/weir/x.sock".to_owned(),
+        Kind::List(Kind::Checked { .. }) if setting.key.starts_with("origin") => "/run/x.sock".to_owned(),
         Kind::List(Kind::Checked { .. }) if setting.key == "histogram_percentiles" => "0.5 0.75".to_owned(),
         Kind::List(Kind::Checked { .. }) => "9125".to_owned(),
         Kind::List(_) => "one,two three".to_owned(),

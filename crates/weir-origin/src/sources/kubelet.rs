@@ -26,7 +26,6 @@ pub struct KubeletSettings {
     pub ca_file: PathBuf,
     pub verify: bool,
     pub pod_labels: LabelTags,
-    pub container_labels: LabelTags,
 }
 
 /// The pods of one node.

@@ -8,6 +8,7 @@ use std::pin::Pin;
 
 use bytes::Bytes;
 
+pub mod explain;
 mod server;
 pub mod status;
 
@@ -26,6 +27,9 @@ pub trait AdminSource: Send + Sync + 'static {
 
     /// The `top` contexts by samples in the last bucket. `None` while there is no such count.
     fn contexts(&self, top: usize) -> Answer<'_, Option<status::ContextReport>>;
+
+    /// What becomes of one message, and why.
+    fn explain(&self, request: explain::ExplainRequest) -> Answer<'_, explain::Explanation>;
 
     /// The exposition for a scraper. `None` when the Prometheus output is off.
     fn scrape(&self, request: ScrapeRequest) -> Answer<'_, Option<Exposition>>;

@@ -18,6 +18,7 @@ use serde_json::{Map, Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
 
+use super::explain::ExplainRequest;
 use super::{AdminSource, ExpositionBody, ScrapeRequest};
 use crate::profile;
 
@@ -41,6 +42,7 @@ const INDEX: &str = "weir\n\n\
 /metrics                          application metrics and weir's own, for Prometheus\n\
 /api/v1/status                    books, rates, contexts, outputs as JSON\n\
 /api/v1/contexts?top=20           the contexts with most samples\n\
+/api/v1/explain?line=a:1%7Cc      what becomes of one message, and why; pid=N names its sender\n\
 /debug/vars                       status, memory and process as JSON\n\
 /debug/pprof/profile?seconds=30   CPU profile for go tool pprof\n\
 /debug/pprof/heap                 heap profile for go tool pprof\n\
@@ -136,6 +138,10 @@ async fn answer(source: &dyn AdminSource, request: Request<Incoming>) -> Answer 
             },
             Err(refused) => Err(refused),
         },
+        "/api/v1/explain" => match explain_request(&query) {
+            Ok(request) => json_of(&source.explain(request).await),
+            Err(refused) => Err(refused),
+        },
         "/debug/vars" => json_of(&variables(source).await),
         "/debug/pprof/profile" => {
             match query.number("seconds", PROFILE_SECONDS_DEFAULT, 1, profile::SECONDS_MAX) {
@@ -162,9 +168,52 @@ fn failed(error: impl std::fmt::Display) -> Refused {
     Refused(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
 }
 
+fn explain_request(query: &Query<'_>) -> Result<ExplainRequest, Refused> {
+    let Some(line) = query.text("line")? else {
+        return Err(Refused(
+            StatusCode::BAD_REQUEST,
+            "line is missing: the message to explain, such as line=a:1%7Cc%7C%23k:v".to_owned(),
+        ));
+    };
+    let pid = match query.number("pid", 0, 1, i32::MAX as u64)? {
+        0 => None,
+        pid => Some(pid as i32),
+    };
+    Ok(ExplainRequest { line, pid })
+}
+
 struct Query<'a>(&'a str);
 
 impl Query<'_> {
+    /// A value with its `%XX` and `+` undone.
+    fn text(&self, name: &str) -> Result<Option<String>, Refused> {
+        let mut pairs = self.0.split('&').filter_map(|pair| pair.split_once('='));
+        let Some((_, text)) = pairs.rfind(|(key, _)| *key == name) else {
+            return Ok(None);
+        };
+        let refuse = || {
+            Refused(
+                StatusCode::BAD_REQUEST,
+                format!("{name} is not percent-encoded UTF-8"),
+            )
+        };
+        let mut bytes = Vec::with_capacity(text.len());
+        let mut rest = text.bytes();
+        while let Some(byte) = rest.next() {
+            bytes.push(match byte {
+                b'+' => b' ',
+                b'%' => {
+                    let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
+                    let (high, low) = (digit(rest.next()), digit(rest.next()));
+                    let (high, low) = high.zip(low).ok_or_else(refuse)?;
+                    (high * 16 + low) as u8
+                }
+                byte => byte,
+            });
+        }
+        String::from_utf8(bytes).map(Some).map_err(|_| refuse())
+    }
+
     fn number(&self, name: &str, default: u64, min: u64, max: u64) -> Result<u64, Refused> {
         let mut pairs = self.0.split('&').filter_map(|pair| pair.split_once('='));
         let Some((_, text)) = pairs.rfind(|(key, _)| *key == name) else {

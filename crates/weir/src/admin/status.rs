@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use weir_origin::{OriginStatus, SourceStatus};
 use weir_output::prometheus::OwnSeries;
 
 /// Reason to count; a reason that never happened may be absent.
@@ -33,6 +34,29 @@ pub struct Status {
     pub drop_disagreements: u64,
     pub rows: RowBooks,
     pub outputs: Vec<OutputStatus>,
+    /// Absent when senders are not told apart.
+    #[serde(default)]
+    pub origin: Option<OriginReport>,
+}
+
+/// Who sends, as far as workers and the resolver have found out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OriginReport {
+    /// Packets with credentials that name no process: its sender is in another process namespace.
+    pub packets_without_process: u64,
+    /// Packets of processes beyond those that a worker tells apart.
+    pub packets_untracked: u64,
+    /// Processes that sent in the last minute.
+    pub processes: u64,
+    /// Packets and messages that waited for their origin to be known; those that still do; those that waited in vain, for a
+    /// second or until the end of their bucket; those for which there was no room to wait.
+    pub waited: u64,
+    pub waiting: u64,
+    pub waited_in_vain: u64,
+    pub no_room_to_wait: u64,
+    /// Origins that found a worker's table full.
+    pub origins_refused: u64,
+    pub resolver: OriginStatus,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -457,6 +481,9 @@ pub fn own_series(status: &Status) -> Vec<OwnSeries> {
         flush.longest_gap_seconds,
     );
     series.outputs(&status.outputs);
+    if let Some(origin) = &status.origin {
+        series.origin(origin);
+    }
     series.0
 }
 
@@ -493,6 +520,91 @@ impl Series {
             labels,
             value,
         });
+    }
+
+    fn origin(&mut self, origin: &OriginReport) {
+        let resolver = &origin.resolver;
+        for (name, help, count) in [
+            (
+                "weir_origin_packets_without_process_total",
+                "Packets whose sender the kernel cannot name here.",
+                origin.packets_without_process,
+            ),
+            (
+                "weir_origin_packets_untracked_total",
+                "Packets of processes beyond those that are told apart.",
+                origin.packets_untracked,
+            ),
+            (
+                "weir_origin_waited_total",
+                "Packets and messages that waited for their origin.",
+                origin.waited,
+            ),
+            (
+                "weir_origin_waited_in_vain_total",
+                "Of those, what went on without it.",
+                origin.waited_in_vain,
+            ),
+            (
+                "weir_origin_no_room_to_wait_total",
+                "Packets and messages that went on at once because too many waited.",
+                origin.no_room_to_wait,
+            ),
+            (
+                "weir_origins_refused_total",
+                "Origins that found the table full.",
+                origin.origins_refused,
+            ),
+            (
+                "weir_origin_processes_reused_total",
+                "Process numbers that went to another process.",
+                resolver.processes_reused,
+            ),
+            (
+                "weir_origin_changes_total",
+                "Origins whose tags changed.",
+                resolver.origins_changed,
+            ),
+        ] {
+            self.counter(name, help, vec![], count);
+        }
+        for (result, count) in &resolver.processes {
+            let help = "Look-ups of processes, by result.";
+            let labels = vec![("result", result.clone())];
+            self.counter("weir_origin_processes_total", help, labels, *count);
+        }
+        for (result, count) in &resolver.origins {
+            let help = "Origins asked for, by result.";
+            let labels = vec![("result", result.clone())];
+            self.counter("weir_origins_total", help, labels, *count);
+        }
+        self.gauge(
+            "weir_origins",
+            "Origins in use.",
+            vec![],
+            resolver.origins_live as f64,
+        );
+        let labels =
+            |source: &SourceStatus| vec![("place", source.place.clone()), ("source", source.name.clone())];
+        for source in &resolver.sources {
+            let healthy = f64::from(u8::from(source.healthy));
+            let help = "1 when a source of tags answered last time.";
+            self.gauge("weir_origin_source_healthy", help, labels(source), healthy);
+        }
+        for source in &resolver.sources {
+            let help = "Containers and pods a source knows.";
+            let entities = source.entities as f64;
+            self.gauge("weir_origin_source_entities", help, labels(source), entities);
+        }
+        for source in &resolver.sources {
+            let help = "Failed attempts of a source.";
+            self.counter(
+                "weir_origin_source_failures_total",
+                help,
+                labels(source),
+                source.failures,
+            );
+        }
     }
 
     fn outputs(&mut self, outputs: &[OutputStatus]) {

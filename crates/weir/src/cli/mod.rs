@@ -12,6 +12,7 @@ use crate::config::{self, Flag, GROUPS, Inputs, OUTPUT_FLAG_KEY};
 use crate::failure::{Failure, FailureKind};
 
 mod check;
+mod explain;
 mod parse;
 mod send;
 mod status;
@@ -32,6 +33,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure
         Some(("parse", arguments)) => parse::parse(arguments),
         Some(("send", arguments)) => send::send(arguments),
         Some(("status", arguments)) => status::status(arguments),
+        Some(("explain", arguments)) => explain::explain(arguments),
         _ => Err(Failure::usage("no command given; try --help")),
     }
 }
@@ -90,6 +92,7 @@ pub fn command() -> Command {
         .subcommand(parse::command())
         .subcommand(send::command())
         .subcommand(status::command())
+        .subcommand(explain::command())
 }
 
 /// Adds one flag per setting of the agent, from the table.

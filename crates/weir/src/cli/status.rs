@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
-use crate::admin::status::{OutputStatus, PointBooks, Reasons, Status, sum_of};
+use crate::admin::status::{OriginReport, OutputStatus, PointBooks, Reasons, Status, sum_of};
 use crate::config::{self, Flag, Inputs};
 use crate::failure::Failure;
 
@@ -92,7 +92,7 @@ pub fn status(arguments: &ArgMatches) -> Result<(), Failure> {
 }
 
 /// The agent's, as its own configuration says.
-fn admin_address(arguments: &ArgMatches) -> Result<SocketAddr, Failure> {
+pub fn admin_address(arguments: &ArgMatches) -> Result<SocketAddr, Failure> {
     let flags = arguments.get_one::<String>("admin").map(|address| Flag {
         shown: "--admin".to_owned(),
         key: "admin".to_owned(),
@@ -112,7 +112,7 @@ fn admin_address(arguments: &ArgMatches) -> Result<SocketAddr, Failure> {
 }
 
 /// One GET, without the machinery of an HTTP client.
-fn fetch(address: SocketAddr, path: &str) -> Result<String, Failure> {
+pub fn fetch(address: SocketAddr, path: &str) -> Result<String, Failure> {
     let failed = |error: io::Error| {
         let hint = match error.kind() {
             io::ErrorKind::ConnectionRefused => {
@@ -184,6 +184,9 @@ fn render(status: &Status, now: u64) -> String {
     listeners(&mut page, status);
     state_of_contexts(&mut page, status);
     outputs(&mut page, &status.outputs, now);
+    if let Some(origin) = &status.origin {
+        origins(&mut page, origin);
+    }
     let imbalances = status.imbalances();
     if imbalances.is_empty() {
         page.push_str("\nThe books balance.\n");
@@ -380,6 +383,80 @@ fn outputs(page: &mut String, outputs: &[OutputStatus], now: u64) {
             line(format!("last error: {error}"));
         }
         output.notes.iter().for_each(|note| line(note.clone()));
+    }
+}
+
+fn origins(page: &mut String, origin: &OriginReport) {
+    let resolver = &origin.resolver;
+    let _ = write!(
+        page,
+        "\norigins   {} in use, {} of them known to no source; {} processes sent in the last minute",
+        grouped(resolver.origins_live),
+        grouped(resolver.origins_unknown),
+        grouped(origin.processes)
+    );
+    for (what, counts) in [
+        ("processes looked up", &resolver.processes),
+        ("origins asked for", &resolver.origins),
+    ] {
+        if !counts.is_empty() {
+            let _ = write!(page, "\n  {what}: {}", reasons(counts));
+        }
+    }
+    for (count, what) in [
+        (
+            origin.packets_without_process,
+            "packets came from processes that cannot be named here: weir needs the host's process namespace (hostPID)",
+        ),
+        (
+            origin.packets_untracked,
+            "packets came from processes beyond those that are told apart",
+        ),
+        (
+            origin.waited_in_vain,
+            "packets and messages waited a second, or to the end of their bucket, in vain for their origin",
+        ),
+        (
+            origin.no_room_to_wait,
+            "packets and messages went on without their origin because too many waited",
+        ),
+        (
+            origin.origins_refused,
+            "origins found the table full: their messages count as their sender's",
+        ),
+        (
+            resolver.processes_reused,
+            "process numbers went to another process, which was noticed",
+        ),
+    ] {
+        if count > 0 {
+            let _ = write!(page, "\n  {} {what}", grouped(count));
+        }
+    }
+    page.push('\n');
+    let mut table = Table::new(&["tags from", "state", "known", "updates", "failures", "at"]);
+    for source in &resolver.sources {
+        let state = match (source.healthy, source.failures) {
+            (true, _) => "healthy",
+            (false, 0) => "starting",
+            (false, _) => "failing",
+        };
+        table.row([
+            source.name.clone(),
+            state.to_owned(),
+            grouped(source.entities),
+            grouped(source.updates),
+            grouped(source.failures),
+            source.place.clone(),
+        ]);
+    }
+    table.write(page);
+    for source in &resolver.sources {
+        if let Some(error) = &source.last_error
+            && !source.healthy
+        {
+            let _ = writeln!(page, "  {} at {}: {error}", source.name, source.place);
+        }
     }
 }
 

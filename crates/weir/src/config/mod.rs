@@ -20,7 +20,7 @@ mod value;
 
 pub use docs::{help, page as documentation};
 pub use node::FILE_BYTES_MAX;
-pub use resolve::{Aggregation, Config, EolRequired, Listeners, Names, Origin};
+pub use resolve::{Aggregation, Config, EolRequired, Listeners, Names, Origin, OriginSources};
 pub use table::{Entry, GROUPS, Group, entries};
 pub use types::{
     ADDRESS_FORMS, Address, Cardinality, Framing, HistogramAggregate, HistogramWeights, LogLevel, Ownership,

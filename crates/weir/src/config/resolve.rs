@@ -70,6 +70,45 @@ pub struct Origin {
     pub optout: bool,
     pub entity_id_precedence: bool,
     pub cardinality: Cardinality,
+    pub sources: OriginSources,
+    pub proc_root: PathBuf,
+    pub cgroup_root: PathBuf,
+}
+
+impl Origin {
+    /// Whether senders are told apart at all. Off, nothing of it costs anything.
+    pub fn is_on(&self) -> bool {
+        let OriginSources {
+            kubelet,
+            podinfo,
+            file,
+            environment,
+            ..
+        } = &self.sources;
+        let has_source = kubelet.is_some() || podinfo.is_some() || file.is_some();
+        self.detection || self.client || has_source || !environment.is_empty()
+    }
+}
+
+/// Who is asked for tags. Pairs are what becomes a tag, and the tag.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OriginSources {
+    pub docker: Vec<PathBuf>,
+    pub containerd: Vec<PathBuf>,
+    pub kubelet: Option<Kubelet>,
+    pub podinfo: Option<PathBuf>,
+    pub file: Option<PathBuf>,
+    pub environment: Vec<(String, String)>,
+    pub container_labels: Vec<(String, String)>,
+    pub pod_labels: Vec<(String, String)>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kubelet {
+    pub url: String,
+    pub token_file: PathBuf,
+    pub ca_file: PathBuf,
+    pub verify: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -187,6 +226,9 @@ impl Resolver {
                 optout: raw.origin_optout,
                 entity_id_precedence: raw.entity_id_precedence,
                 cardinality: raw.tag_cardinality,
+                sources: self.origin_sources(&raw),
+                proc_root: raw.proc_root.clone().into(),
+                cgroup_root: raw.cgroup_root.clone().into(),
             },
             aggregation: self.aggregation(&raw),
             names: self.names(&raw),
@@ -216,6 +258,64 @@ impl Resolver {
             }
         }
         config
+    }
+
+    fn origin_sources(&mut self, raw: &Raw) -> OriginSources {
+        let sockets = |resolver: &Self, key: &str, texts: &[String]| -> Vec<PathBuf> {
+            let shown = resolver.shown.iter().find(|shown| shown.key == key);
+            let is_default = shown.is_some_and(|shown| shown.source == Source::Default);
+            texts
+                .iter()
+                .map(|text| PathBuf::from(socket_path(text)))
+                .filter(|path| !is_default || path.exists())
+                .collect()
+        };
+        let docker = sockets(self, "origin_docker", &raw.origin_docker);
+        let containerd = sockets(self, "origin_containerd", &raw.origin_containerd);
+        let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
+        let pairs = |map: &std::collections::BTreeMap<String, String>| -> Vec<(String, String)> {
+            map.iter().map(|(from, to)| (from.clone(), to.clone())).collect()
+        };
+        let kubelet = self.kubelet(raw);
+        OriginSources {
+            docker,
+            containerd,
+            kubelet,
+            podinfo: path(&raw.origin_podinfo),
+            file: path(&raw.origin_file),
+            environment: pairs(&raw.origin_environment),
+            container_labels: pairs(&raw.container_labels_as_tags),
+            pod_labels: pairs(&raw.pod_labels_as_tags),
+        }
+    }
+
+    fn kubelet(&mut self, raw: &Raw) -> Option<Kubelet> {
+        let text = raw.origin_kubelet.trim();
+        if text.is_empty() {
+            return None;
+        }
+        let url = if text.starts_with("https://") || text.starts_with("http://") {
+            text.trim_end_matches('/').to_owned()
+        } else if text.contains("://") || text.contains(['/', '@', ' ']) {
+            self.problem(
+                "origin_kubelet",
+                format!("{text:?} is neither a host nor a URL; write 10.0.0.1 or https://10.0.0.1:10250"),
+            );
+            return None;
+        } else if text.parse::<std::net::Ipv6Addr>().is_ok() {
+            format!("https://[{text}]:10250")
+        } else if text.contains(':') {
+            format!("https://{text}")
+        } else {
+            format!("https://{text}:10250")
+        };
+        self.show("origin_kubelet", show_text(&url));
+        Some(Kubelet {
+            url,
+            token_file: raw.origin_kubelet_token.clone().into(),
+            ca_file: raw.origin_kubelet_ca.clone().into(),
+            verify: raw.origin_kubelet_tls_verify,
+        })
     }
 
     fn listeners(&mut self, raw: &Raw) -> Listeners {

@@ -1,5 +1,6 @@
 //! Every setting of the agent itself. Outputs bring their own tables (`weir_output::settings`).
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -84,6 +85,19 @@ pub struct Raw {
     pub origin_optout: bool,
     pub entity_id_precedence: bool,
     pub tag_cardinality: Cardinality,
+    pub origin_docker: Vec<String>,
+    pub origin_containerd: Vec<String>,
+    pub origin_kubelet: String,
+    pub origin_kubelet_token: String,
+    pub origin_kubelet_ca: String,
+    pub origin_kubelet_tls_verify: bool,
+    pub origin_podinfo: String,
+    pub origin_file: String,
+    pub origin_environment: BTreeMap<String, String>,
+    pub container_labels_as_tags: BTreeMap<String, String>,
+    pub pod_labels_as_tags: BTreeMap<String, String>,
+    pub proc_root: String,
+    pub cgroup_root: String,
     pub bucket_width: Duration,
     pub counter_expiry: Duration,
     pub context_expiry: Duration,
@@ -243,7 +257,7 @@ pub const GROUPS: &[Group] = &[
                     .effect("A message with cardinality `none` gets no origin tags.")
                     .who("Operators who want origin tags whatever clients say."),
             )
-            .also(&["DD_DOGSTATSD_ORIGIN_OPTOUT_ENABLED"]),
+            .also(&["DD_DOGSTATSD_ORIGIN_OPTOUT_ENABLED", "DD_DOGSTATSD_ORIGIN_OPT_OUT_ENABLED"]),
             entry(
                 setting("entity_id_precedence", Kind::Bool, "false")
                     .effect("An entity id in the message replaces the sender's origin instead of adding to it.")
@@ -256,6 +270,90 @@ pub const GROUPS: &[Group] = &[
                     .who("Operators who want pod or container names on every metric."),
             )
             .also(&["DD_DOGSTATSD_TAG_CARDINALITY"]),
+            entry(
+                setting("origin_docker", Kind::List(&SOCKET_PATH), "[/var/run/docker.sock, /run/podman/podman.sock]")
+                    .effect("Sockets of Docker or Podman to ask for containers and their tags, once origins are told apart. Those of the default are left out if they are not there at the start.")
+                    .zero("An empty list: none.")
+                    .who("Operators whose runtime listens elsewhere."),
+            ),
+            entry(
+                setting("origin_containerd", Kind::List(&SOCKET_PATH), "[/run/containerd/containerd.sock]")
+                    .effect("Sockets of containerd to ask for containers and their tags, as above.")
+                    .zero("An empty list: none.")
+                    .who("Operators whose runtime listens elsewhere."),
+            )
+            .also(&["DD_CRI_SOCKET_PATH"]),
+            entry(
+                setting("origin_kubelet", Kind::Text, "''")
+                    .effect("Kubelet to ask for pods and their tags: a host, for https and port 10250, or a URL.")
+                    .zero("Empty: none.")
+                    .who("Operators of Kubernetes; `status.hostIP` of the downward API is the host."),
+            )
+            .also(&["DD_KUBERNETES_KUBELET_HOST"]),
+            entry(
+                setting("origin_kubelet_token", Kind::Text, "/var/run/secrets/kubernetes.io/serviceaccount/token")
+                    .effect("File with the token to show the kubelet, read before each request.")
+                    .zero("Empty, or no such file: no token.")
+                    .who("Operators who mount it elsewhere."),
+            )
+            .also(&["DD_KUBELET_AUTH_TOKEN_PATH"]),
+            entry(
+                setting("origin_kubelet_ca", Kind::Text, "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt")
+                    .effect("PEM file with the certificates of the authority that signed the kubelet's.")
+                    .zero("Empty, or no such file: those of the system.")
+                    .who("Operators who mount it elsewhere."),
+            )
+            .also(&["DD_KUBELET_CLIENT_CA"]),
+            entry(
+                setting("origin_kubelet_tls_verify", Kind::Bool, "true")
+                    .effect("The kubelet has to show a certificate that its authority signed for its address.")
+                    .who("Operators whose kubelets sign their own certificates."),
+            )
+            .also(&["DD_KUBELET_TLS_VERIFY"]),
+            entry(
+                setting("origin_podinfo", Kind::Text, "''")
+                    .effect("Directory of a downward API volume with any of the files `labels`, `name`, `namespace`, `uid`. Its tags go to every sender of which nothing better is known.")
+                    .zero("Empty: none.")
+                    .who("Those who run weir inside the pod whose metrics it receives."),
+            ),
+            entry(
+                setting("origin_file", Kind::Text, "''")
+                    .effect("JSON file with the tags of containers and pods (docs/origin.md), read again when it changes.")
+                    .zero("Empty: none.")
+                    .who("Those whose containers no other source knows."),
+            ),
+            entry(
+                setting("origin_environment", Kind::Map(&Kind::Text), "{}")
+                    .effect("Variables of weir's environment, each with the tag it becomes, as in `POD_NAME: pod_name`; a `+` before the tag: only at cardinality `high`. The tags go to every sender of which nothing better is known.")
+                    .zero("Empty: none.")
+                    .who("Those who run weir inside the pod or task whose metrics it receives."),
+            ),
+            entry(
+                setting("container_labels_as_tags", Kind::Map(&Kind::Text), "{}")
+                    .effect("Labels of containers, each with the tag it becomes; a `+` before the tag: only at cardinality `high`.")
+                    .zero("Empty: none but the usual ones.")
+                    .who("Operators with labels of their own."),
+            )
+            .also(&["DD_CONTAINER_LABELS_AS_TAGS", "DD_DOCKER_LABELS_AS_TAGS"]),
+            entry(
+                setting("pod_labels_as_tags", Kind::Map(&Kind::Text), "{}")
+                    .effect("Labels of pods, each with the tag it becomes; a `+` before the tag: only at cardinality `high`.")
+                    .zero("Empty: none but the usual ones.")
+                    .who("Operators with labels of their own."),
+            )
+            .also(&["DD_KUBERNETES_POD_LABELS_AS_TAGS"]),
+            entry(
+                setting("proc_root", Kind::Text, "/proc")
+                    .effect("Where the processes of the host are to be found.")
+                    .who("Those who run weir in a container and mount the host's elsewhere."),
+            )
+            .also(&["DD_CONTAINER_PROC_ROOT"]),
+            entry(
+                setting("cgroup_root", Kind::Text, "/sys/fs/cgroup")
+                    .effect("Where the control groups of the host are to be found.")
+                    .who("Those who run weir in a container and mount the host's elsewhere."),
+            )
+            .also(&["DD_CONTAINER_CGROUP_ROOT"]),
         ],
     },
     Group {

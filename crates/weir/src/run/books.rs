@@ -5,7 +5,7 @@ use weir_listener::ListenerCounters;
 use weir_protocol::{ErrorClass, Kind};
 
 use super::pipeline::State;
-use crate::admin::status::{Books, ContextStatus, ListenerStatus, Reasons, RowBooks, Status};
+use crate::admin::status::{Books, ContextStatus, ListenerStatus, OriginReport, Reasons, RowBooks, Status};
 
 /// A listener as it was bound.
 #[derive(Clone, Debug)]
@@ -65,6 +65,28 @@ pub fn fill(status: &mut Status, listeners: &[BoundListener], state: &State) {
     }
     status.flush.seconds = state.flush_seconds;
     status.memory.used = status.memory.parts.values().sum();
+}
+
+/// What workers and the resolver know about senders.
+pub fn origin(resolver: weir_origin::OriginStatus, state: &State) -> OriginReport {
+    let mut report = OriginReport {
+        resolver,
+        ..OriginReport::default()
+    };
+    for worker in state.workers.iter().flatten() {
+        let origin = &worker.origin;
+        report.packets_untracked += origin.processes.packets_untracked;
+        report.processes += origin.processes_live;
+        report.waited += origin.parking.parked;
+        report.waiting += origin.parked_now;
+        report.waited_in_vain += origin.parking.gave_up;
+        report.no_room_to_wait += origin.parking.no_room;
+        report.origins_refused += origin.origins.refused;
+        for listener in &worker.listeners {
+            report.packets_without_process += listener.socket.origin_errors;
+        }
+    }
+    report
 }
 
 fn add(books: &mut Books, socket: &ListenerCounters, ingest: &IngestCounts) {

@@ -8,10 +8,12 @@ use weir_aggregate::{Aggregate, AggregatorSettings, Expansion, Weights};
 use weir_context::{HashSecret, Limits, NameFilter, RuleSettings, Rules};
 use weir_ingest::{Command, EndSettings, IngestSettings, WorkerHandle};
 use weir_listener::{Address, BoundSocket, Framing, ListenerConfig, ListenerId};
+use weir_origin::Origins;
 use weir_output::delivery::{Clock, Delivery, Surroundings};
 use weir_output::settings::OutputSettings;
 use weir_protocol::{ErrorClass, ParseOptions};
 
+use crate::admin::explain::{ExplainRequest, Explanation};
 use crate::admin::status::{ContextReport, Rates, Status};
 use crate::admin::{AdminServer, AdminSource, Answer, Exposition, ScrapeRequest};
 use crate::config::{self, Config, HistogramAggregate, HistogramWeights, Inputs, Loaded};
@@ -21,6 +23,8 @@ use crate::signals::{Reloader, Request, Signals};
 
 mod books;
 mod delivery;
+mod explain;
+mod origins;
 mod pipeline;
 mod scrape;
 
@@ -147,6 +151,10 @@ struct View {
     /// Outputs that deliver batches, with the name of their type.
     deliveries: Vec<(&'static str, Arc<Delivery>)>,
     scrape: Option<ScrapeOutput>,
+    origins: Option<Origins>,
+    /// What messages may contain, and what applies to them, for explanations.
+    options: ParseOptions,
+    rules: Mutex<Rules>,
     hostname: String,
     memory: u64,
     bucket_seconds: u64,
@@ -192,6 +200,10 @@ impl View {
             .map(|(_, delivery)| delivery::queued_bytes(delivery));
         status.memory.parts.insert("queues".into(), queued.sum());
         books::fill(&mut status, &self.listeners, &state);
+        status.origin = self
+            .origins
+            .as_ref()
+            .map(|origins| books::origin(origins.status(), &state));
         if let Some(scrape) = &self.scrape {
             scrape.report(&mut status);
         }
@@ -226,6 +238,18 @@ impl AdminSource for View {
 
     fn contexts(&self, _top: usize) -> Answer<'_, Option<ContextReport>> {
         Box::pin(async { None })
+    }
+
+    fn explain(&self, request: ExplainRequest) -> Answer<'_, Explanation> {
+        let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (options, origins) = (self.options, self.origins.clone());
+        Box::pin(async move {
+            // Whoever finds out about origins reads files; nobody else is to wait for that.
+            let explained = tokio::task::spawn_blocking(move || {
+                explain::explain(&request, &options, &rules, origins.as_ref())
+            });
+            explained.await.unwrap_or_default()
+        })
     }
 
     fn scrape(&self, request: ScrapeRequest) -> Answer<'_, Option<Exposition>> {
@@ -361,6 +385,7 @@ impl Agent {
         let secret = hash_secret();
         let share = config.memory as usize / config.workers;
         let hostname: Arc<str> = config.names.hostname.as_str().into();
+        let resolver = origins::resolver(config);
         let mut workers = Vec::new();
         for (worker, sockets) in sockets.into_iter().enumerate() {
             let settings = IngestSettings {
@@ -387,11 +412,23 @@ impl Agent {
             let end = EndSettings {
                 flush_open_bucket: config.aggregation.flush_open_buckets,
             };
-            let handle = weir_ingest::spawn(settings, sockets, share / 16, end, reports.clone(), None)
+            let link = resolver.as_ref().map(|resolver| resolver.link(worker as u16));
+            let handle = weir_ingest::spawn(settings, sockets, share / 16, end, reports.clone(), link)
                 .map_err(|error| Failure::runtime(format!("ingest worker {worker}: {error}")))?;
             workers.push(handle);
         }
+        let origins = match resolver {
+            Some(resolver) => Some(origins::start(resolver, &workers, control.handle())?),
+            None => None,
+        };
         let view = View {
+            origins,
+            options: ParseOptions {
+                origin_client: config.origin.client,
+                timestamps: config.aggregation.timestamps,
+                eol_required: false,
+            },
+            rules: Mutex::new(rules),
             shared,
             last_flush,
             workers: workers.len(),
@@ -418,6 +455,7 @@ impl Agent {
         for worker in &self.workers {
             worker.send(Command::Rules(Box::new(rules.clone())));
         }
+        *self.view.rules.lock().unwrap_or_else(PoisonError::into_inner) = rules;
     }
 
     /// Reads what the kernel holds, flushes, delivers.

@@ -1,0 +1,113 @@
+//! What `/api/v1/explain` and `weir explain` say about one message.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+use weir_origin::OriginExplanation;
+
+/// What somebody wants explained.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExplainRequest {
+    pub line: String,
+    /// The process that is to be taken for its sender.
+    pub pid: Option<i32>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Explanation {
+    pub line: String,
+    /// Why the line is no message; nothing else is known then.
+    pub rejected: Option<String>,
+    /// Something about the whole that is probably not meant.
+    pub note: Option<String>,
+    pub origin: OriginExplanation,
+    /// The stages of the rules that changed something, in their order.
+    pub steps: Vec<ExplainedStep>,
+    /// Absent when a rule drops the message.
+    pub context: Option<ExplainedContext>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ExplainedStep {
+    pub stage: String,
+    pub why: String,
+    pub renamed_to: Option<String>,
+    pub added: Vec<String>,
+    pub removed: Vec<String>,
+    pub dropped: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ExplainedContext {
+    pub name: String,
+    /// A metric's type, `event` or `check`.
+    #[serde(rename = "type")]
+    pub message_type: String,
+    pub host: String,
+    pub tags: Vec<String>,
+}
+
+impl Explanation {
+    /// For people.
+    pub fn render(&self) -> String {
+        let mut page = format!("{}\n", self.line);
+        if let Some(class) = &self.rejected {
+            let _ = writeln!(page, "\nrejected: {class}");
+            return page;
+        }
+        if let Some(note) = &self.note {
+            let _ = writeln!(page, "\nnote: {note}");
+        }
+        let changes = |page: &mut String, added: &[String], removed: &[String]| {
+            for tag in added {
+                let _ = writeln!(page, "    + {tag}");
+            }
+            for tag in removed {
+                let _ = writeln!(page, "    - {tag}");
+            }
+        };
+        page.push_str("\norigin\n");
+        if let (Some(pid), Some(process)) = (self.origin.pid, &self.origin.process) {
+            let _ = writeln!(page, "  process {pid}: {process}");
+        }
+        for step in &self.origin.steps {
+            let _ = writeln!(page, "  {}: {}", step.means, step.what);
+            changes(&mut page, &step.added, &[]);
+        }
+        if self.origin.steps.is_empty() && self.origin.pid.is_none() {
+            page.push_str("  neither the message nor its sender says anything\n");
+        }
+        page.push_str("\nrules\n");
+        for step in &self.steps {
+            let dropped = if step.dropped { ": dropped" } else { "" };
+            let _ = writeln!(page, "  {}{dropped}: {}", step.stage, step.why);
+            if let Some(name) = &step.renamed_to {
+                let _ = writeln!(page, "    name is now {name}");
+            }
+            changes(&mut page, &step.added, &step.removed);
+        }
+        if self.steps.is_empty() {
+            page.push_str("  none changes anything\n");
+        }
+        match &self.context {
+            None => page.push_str("\nno context: it is dropped\n"),
+            Some(context) => {
+                let _ = writeln!(
+                    page,
+                    "\ncontext\n  {} ({}) on {}",
+                    context.name,
+                    context.message_type,
+                    if context.host.is_empty() {
+                        "no host"
+                    } else {
+                        &context.host
+                    }
+                );
+                for tag in &context.tags {
+                    let _ = writeln!(page, "    {tag}");
+                }
+            }
+        }
+        page
+    }
+}

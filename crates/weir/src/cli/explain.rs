@@ -1,0 +1,80 @@
+//! `weir explain`: what the running agent would make of one message, and why.
+
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+
+use super::status::{admin_address, fetch};
+use crate::admin::explain::Explanation;
+use crate::failure::Failure;
+
+pub fn command() -> Command {
+    Command::new("explain")
+        .about("Show whose message this would be, which rules apply to it, and the context it ends in")
+        .arg(
+            Arg::new("line")
+                .value_name("MESSAGE")
+                .required(true)
+                .allow_hyphen_values(true)
+                .help("The message, such as 'page.views:1|c|#env:prod'"),
+        )
+        .arg(
+            Arg::new("pid")
+                .long("pid")
+                .value_name("PID")
+                .value_parser(value_parser!(i32).range(1..))
+                .help("The process that is to be taken for its sender, as on a Unix socket"),
+        )
+        .arg(
+            Arg::new("config")
+                .long("config")
+                .short('c')
+                .value_name("FILE")
+                .value_parser(value_parser!(PathBuf))
+                .help("The agent's configuration file, for its admin address [variable: WEIR_CONFIG]"),
+        )
+        .arg(
+            Arg::new("admin")
+                .long("admin")
+                .value_name("ADDRESS")
+                .help("The agent's admin address [variable: WEIR_ADMIN] [default: 127.0.0.1:8127]"),
+        )
+        .arg(
+            Arg::new("json")
+                .long("json")
+                .action(ArgAction::SetTrue)
+                .help("Print the agent's JSON instead"),
+        )
+}
+
+pub fn explain(arguments: &ArgMatches) -> Result<(), Failure> {
+    let address = admin_address(arguments)?;
+    let line = arguments.get_one::<String>("line").map_or("", String::as_str);
+    let mut path = format!("/api/v1/explain?line={}", encoded(line));
+    if let Some(pid) = arguments.get_one::<i32>("pid") {
+        path.push_str(&format!("&pid={pid}"));
+    }
+    let body = fetch(address, &path)?;
+    if arguments.get_flag("json") {
+        return super::print(&body);
+    }
+    let explanation: Explanation = serde_json::from_str(&body).map_err(|error| {
+        Failure::runtime(format!(
+            "what answers at {address} is not this version of weir: {error}"
+        ))
+    })?;
+    super::print(&explanation.render())
+}
+
+/// For a URL: everything but letters and digits as `%XX`.
+fn encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len() * 3);
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}

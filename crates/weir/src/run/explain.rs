@@ -1,0 +1,131 @@
+//! What becomes of one message, and why: the same parser, the same decisions about its origin, and the same rules as on the
+//! way of real messages, with somebody who takes notes.
+
+use std::borrow::Cow;
+
+use weir_context::{OriginKey, Recorder, Resolved, Rules, Step};
+use weir_origin::{OriginExplanation, Origins};
+use weir_protocol::{Message, ParseOptions, Tags, parse_line};
+
+use crate::admin::explain::{ExplainRequest, ExplainedContext, ExplainedStep, Explanation};
+
+/// Explains one line.
+pub fn explain(
+    request: &ExplainRequest,
+    options: &ParseOptions,
+    rules: &Rules,
+    origins: Option<&Origins>,
+) -> Explanation {
+    let line = request.line.trim_end_matches(['\n', '\r']);
+    let mut explanation = Explanation {
+        line: line.to_owned(),
+        ..Explanation::default()
+    };
+    let message = match parse_line(line.as_bytes(), options) {
+        Ok(message) => message,
+        Err(class) => {
+            explanation.rejected = Some(class.as_str().to_owned());
+            return explanation;
+        }
+    };
+    let (fields, tags) = match &message {
+        Message::Metric(metric) => (metric.origin, metric.tags),
+        Message::Event(event) => (event.origin, event.tags),
+        Message::Check(check) => (check.origin, check.tags),
+    };
+    let found = match origins {
+        None => OriginExplanation::default(),
+        Some(origins) => {
+            let key = OriginKey::of_message(fields, tags.iter());
+            match origins.explain(&key, request.pid) {
+                Some(found) => found,
+                None => {
+                    explanation.note = Some("who sent it could not be found out in time".to_owned());
+                    OriginExplanation::default()
+                }
+            }
+        }
+    };
+    if origins.is_none() {
+        explanation.note = Some(
+            "senders are not told apart: origin_detection, origin_client and every source of tags are off"
+                .to_owned(),
+        );
+    } else if !options.origin_client && has_origin_sections(line) {
+        explanation.note = Some("origin_client is off, so c:, e: and card: are not read".to_owned());
+    }
+    follow(&message, tags, &found, rules, &mut explanation);
+    explanation.origin = found;
+    explanation
+}
+
+fn has_origin_sections(line: &str) -> bool {
+    line.split('|').skip(2).any(|section| {
+        ["c:", "e:", "card:"]
+            .iter()
+            .any(|prefix| section.starts_with(prefix))
+    })
+}
+
+/// The rules, with the tags of the message and those of its origin.
+fn follow(
+    message: &Message<'_>,
+    tags: Tags<'_>,
+    found: &OriginExplanation,
+    rules: &Rules,
+    explanation: &mut Explanation,
+) {
+    let all: Vec<&str> = tags.iter().chain(found.tags.iter().map(String::as_str)).collect();
+    let mut resolved = Resolved::default();
+    let (steps, context) = match message {
+        Message::Metric(metric) => {
+            let mut subject = rules.subject(metric.kind, metric.name, all.iter().copied());
+            let mut recorder = Recorder::new(metric.name, &all);
+            let passes = rules.apply_traced(&mut subject, &mut resolved, &mut recorder);
+            let context = ExplainedContext {
+                name: subject.name.to_string(),
+                message_type: metric.kind.as_str().to_owned(),
+                host: host(subject.host.as_deref(), rules),
+                tags: subject.tags.iter().map(ToString::to_string).collect(),
+            };
+            (recorder.steps(), passes.then_some(context))
+        }
+        Message::Event(_) | Message::Check(_) => {
+            let (name, message_type, own_host) = match message {
+                Message::Event(event) => (event.title, "event", event.host),
+                Message::Check(check) => (check.name, "check", check.host),
+                Message::Metric(_) => unreachable!("matched above"),
+            };
+            let mut recorder = Recorder::new("", &all);
+            let mut tags: Vec<Cow<'_, str>> = all.iter().copied().map(Cow::Borrowed).collect();
+            let tag_host = rules.apply_to_tags_traced(&mut tags, &mut recorder);
+            let tag_host = Some(own_host.to_owned())
+                .filter(|host| !host.is_empty())
+                .or(tag_host);
+            let context = ExplainedContext {
+                name: name.to_owned(),
+                message_type: message_type.to_owned(),
+                host: host(tag_host.as_deref(), rules),
+                tags: tags.iter().map(ToString::to_string).collect(),
+            };
+            (recorder.steps(), Some(context))
+        }
+    };
+    explanation.steps = steps.into_iter().map(step).collect();
+    explanation.context = context;
+}
+
+fn host(own: Option<&str>, rules: &Rules) -> String {
+    own.unwrap_or(rules.hostname()).to_owned()
+}
+
+fn step(step: Step) -> ExplainedStep {
+    ExplainedStep {
+        stage: step.stage.to_owned(),
+        why: step.why,
+        renamed_to: step.renamed_to,
+        added: step.added,
+        removed: step.removed,
+        dropped: step.dropped,
+    }
+}

@@ -1,0 +1,212 @@
+//! A running agent with a Unix socket, and what comes out of it.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// However slow the machine: what takes longer is broken.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Polls, for what nobody tells.
+pub fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+pub struct Agent {
+    child: Child,
+    stdout: Option<JoinHandle<String>>,
+    stderr: Receiver<String>,
+    admin: String,
+    directory: tempfile::TempDir,
+}
+
+impl Agent {
+    /// Starts with these settings, a bucket that outlasts the test, and waits until it serves.
+    pub fn start(arguments: &[&str]) -> Agent {
+        let directory = tempfile::tempdir().unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .args([
+                "run",
+                "--udp=0",
+                "--output=stdout",
+                "--hostname=here",
+                "--bucket-width=1h",
+            ])
+            .arg("--admin=127.0.0.1:0")
+            .arg("--uds")
+            .arg(directory.path().join("weir.sock"))
+            .args(arguments)
+            .env_clear()
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdout = child.stdout.take().unwrap();
+        let stdout = std::thread::spawn(move || {
+            let mut text = String::new();
+            stdout.read_to_string(&mut text).unwrap();
+            text
+        });
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let (lines, receiver) = channel();
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                let _ = lines.send(line);
+            }
+        });
+        let mut agent = Agent {
+            child,
+            stdout: Some(stdout),
+            stderr: receiver,
+            admin: String::new(),
+            directory,
+        };
+        agent.admin = agent.wait_for("admin on http://");
+        agent
+    }
+
+    pub fn wait_for(&mut self, text: &str) -> String {
+        let mut log = String::new();
+        loop {
+            let Ok(line) = self.stderr.recv_timeout(PATIENCE) else {
+                panic!("no {text:?} in the log:\n{log}");
+            };
+            log += &format!("{line}\n");
+            if let Some((_, rest)) = line.split_once(text) {
+                return rest.to_owned();
+            }
+        }
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.directory.path().join("weir.sock")
+    }
+
+    /// One datagram of this process.
+    pub fn send(&self, messages: &str) {
+        let socket = UnixDatagram::unbound().unwrap();
+        socket.send_to(messages.as_bytes(), self.socket()).unwrap();
+    }
+
+    /// What a command of weir that asks this agent prints.
+    pub fn ask(&self, arguments: &[&str]) -> String {
+        let output = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .args(arguments)
+            .args(["--admin", &self.admin])
+            .env_clear()
+            .output()
+            .unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {stderr}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    pub fn explain(&self, line: &str, pid: Option<u32>) -> Value {
+        let mut arguments = vec!["explain", "--json", line];
+        let pid = pid.map(|pid| pid.to_string());
+        if let Some(pid) = &pid {
+            arguments.extend(["--pid", pid]);
+        }
+        serde_json::from_str(&self.ask(&arguments)).unwrap()
+    }
+
+    /// What the status says about origins.
+    pub fn origin(&self) -> Value {
+        let status: Value = serde_json::from_str(&self.ask(&["status", "--json"])).unwrap();
+        status["origin"].clone()
+    }
+
+    /// Waits until the source of this name (the first of it) has been heard of often enough.
+    pub fn wait_for_source(&self, name: &str, what: &str, at_least: u64) {
+        until(&format!("{name}: {what}"), || {
+            let origin = self.origin();
+            let sources = origin["resolver"]["sources"].as_array().unwrap().clone();
+            sources
+                .iter()
+                .any(|source| source["name"] == name && source[what].as_u64() >= Some(at_least))
+        });
+    }
+
+    /// Ends it by SIGTERM and returns what it printed: name and tags of each point, in order.
+    pub fn points(mut self) -> Vec<(String, Vec<String>, f64)> {
+        let id = self.child.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args(["-TERM", &id])
+                .status()
+                .unwrap()
+                .success()
+        );
+        let status = self.child.wait().unwrap();
+        let log: Vec<String> = self.stderr.iter().collect();
+        assert!(status.success(), "{status}: {log:?}");
+        assert!(!log.iter().any(|line| line.contains("do not balance")), "{log:?}");
+        let text = self.stdout.take().unwrap().join().unwrap();
+        let mut points: Vec<_> = text
+            .lines()
+            .map(|line| {
+                let point: Value = serde_json::from_str(line).unwrap();
+                let tags = point["tags"].as_array().unwrap();
+                let tags = tags.iter().map(|tag| tag.as_str().unwrap().to_owned()).collect();
+                let value = point["value"].as_f64().unwrap();
+                (point["metric"].as_str().unwrap().to_owned(), tags, value)
+            })
+            .collect();
+        points.sort_by(|a, b| (&a.0, &a.1).cmp(&(&b.0, &b.1)));
+        points
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The names and tags of points, as one text each.
+pub fn texts(points: &[(String, Vec<String>, f64)]) -> Vec<String> {
+    points
+        .iter()
+        .map(|(name, tags, _)| format!("{name} {}", tags.join(",")))
+        .collect()
+}
+
+/// A server of somebody else's; ended when dropped, by its own id.
+pub struct Server(pub Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Whether this machine has a program. A test that needs one says so and goes by where it is missing.
+pub fn has(program: &str) -> bool {
+    let found = std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|directory| directory.join(program).exists()));
+    if !found {
+        println!("skipped: {program} is not installed; scripts/install-test-deps.sh installs it");
+    }
+    found
+}
+
+/// A file that tells of one container.
+pub fn tags_file(directory: &Path, json: &str) -> PathBuf {
+    let path = directory.join("tags.json");
+    let fresh = directory.join("tags.fresh");
+    std::fs::write(&fresh, json).unwrap();
+    std::fs::rename(&fresh, &path).unwrap();
+    path
+}

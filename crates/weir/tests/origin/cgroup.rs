@@ -1,0 +1,192 @@
+//! Processes in real control groups.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::agent::{Agent, tags_file, texts};
+
+/// A control group whose name is a container's; removed when dropped.
+pub struct Group(Vec<PathBuf>);
+
+/// Where groups can be made: the unified hierarchy, and version 1's memory beside it.
+fn hierarchies() -> Vec<PathBuf> {
+    let root = Path::new("/sys/fs/cgroup");
+    let sides: Vec<PathBuf> = ["unified", "memory"]
+        .iter()
+        .map(|name| root.join(name))
+        .filter(|path| path.join("cgroup.procs").exists())
+        .collect();
+    if sides.is_empty() {
+        vec![root.to_owned()]
+    } else {
+        sides
+    }
+}
+
+impl Group {
+    /// `None`, with the reason printed, where the kernel refuses.
+    pub fn new(name: &str) -> Option<Group> {
+        let mut group = Group(Vec::new());
+        for hierarchy in hierarchies() {
+            let path = hierarchy.join(name);
+            let _ = std::fs::remove_dir(&path);
+            if let Err(error) = std::fs::create_dir(&path) {
+                println!(
+                    "skipped: a control group cannot be made: {}: {error}",
+                    path.display()
+                );
+                return None;
+            }
+            group.0.push(path);
+        }
+        Some(group)
+    }
+
+    /// Puts a process of it where groups begin.
+    fn release(&self, process: &Child) {
+        for path in &self.0 {
+            let above = path.parent().unwrap().join("cgroup.procs");
+            std::fs::write(above, process.id().to_string()).unwrap();
+        }
+    }
+
+    /// The inode that a process in it sends as Local Data.
+    pub fn inode(&self) -> u64 {
+        use std::os::unix::fs::MetadataExt as _;
+        std::fs::metadata(&self.0[0]).unwrap().ino()
+    }
+
+    /// Starts a process inside that sends `message`, and again for each line on its standard input, until that ends: so it
+    /// lives for as long as the test wants.
+    pub fn sender(&self, agent: &Agent, message: &str) -> Child {
+        let groups = self
+            .0
+            .iter()
+            .map(|path| format!("echo $$ > {}/cgroup.procs\n", path.display()));
+        let perl = r#"socket(S, PF_UNIX, SOCK_DGRAM, 0) or die; my $to = sockaddr_un($ARGV[0]);
+            do { send(S, $ARGV[1], 0, $to) or die } while (<STDIN>);"#;
+        let script = format!(
+            "set -e\n{}exec perl -MSocket -e '{perl}' \"$@\"",
+            groups.collect::<String>()
+        );
+        Command::new("sh")
+            .args(["-c", &script, "sh"])
+            .arg(agent.socket())
+            .arg(message)
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+}
+
+/// Lets a sender send once more.
+fn once_more(sender: &mut Child) {
+    sender.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+}
+
+/// Lets a sender end.
+fn end(mut sender: Child) {
+    drop(sender.stdin.take());
+    assert!(sender.wait().unwrap().success());
+}
+
+/// Waits until so many processes were found to belong to a container.
+fn wait_for_look_ups(agent: &Agent, count: u64) {
+    crate::agent::until("a process is looked up", || {
+        agent.origin()["resolver"]["processes"]["container"].as_u64() >= Some(count)
+    });
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            // A process that has just ended may still be in it.
+            for _ in 0..500 {
+                match std::fs::remove_dir(path) {
+                    Err(error) if error.raw_os_error() == Some(16) => {
+                        std::thread::sleep(std::time::Duration::from_millis(10));
+                    }
+                    _ => break,
+                }
+            }
+        }
+    }
+}
+
+/// An id that no other test and no earlier run has.
+pub fn id(test: u8) -> String {
+    format!("{test:02x}{:062x}", std::process::id())
+}
+
+#[test]
+fn two_containers_that_send_the_same_bytes_are_told_apart() {
+    let (one, two) = (id(1), id(2));
+    let (Some(first), Some(second)) = (Group::new(&format!("docker-{one}.scope")), Group::new(&two)) else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let file = tags_file(
+        directory.path(),
+        &format!(
+            r#"{{"containers": {{"{one}": {{"low": ["c:one"], "high": ["h:one"]}}, "{two}": {{"low": ["c:two"]}}}}}}"#
+        ),
+    );
+    let agent = Agent::start(&["--origin-detection", "--origin-file", file.to_str().unwrap()]);
+    agent.wait_for_source("file", "entities", 2);
+    for (number, group) in [&first, &second, &first].into_iter().enumerate() {
+        let mut sender = group.sender(&agent, "a:1|c|#k:v");
+        wait_for_look_ups(&agent, number as u64 + 1);
+        once_more(&mut sender);
+        end(sender);
+    }
+    agent.send("a:1|c|#k:v");
+    let points = agent.points();
+    let values: Vec<String> = points
+        .iter()
+        .map(|(name, tags, value)| format!("{name} {} {:.0}", tags.join(","), value * 3600.0))
+        .collect();
+    assert_eq!(values, ["a c:one,k:v 4", "a c:two,k:v 2", "a k:v 1"]);
+}
+
+#[test]
+fn a_container_is_found_by_the_inode_of_its_control_group() {
+    let container = id(3);
+    let Some(group) = Group::new(&container) else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let file = tags_file(
+        directory.path(),
+        &format!(r#"{{"containers": {{"{container}": {{"low": ["c:three"]}}}}}}"#),
+    );
+    let agent = Agent::start(&["--origin-client", "--origin-file", file.to_str().unwrap()]);
+    agent.wait_for_source("file", "entities", 1);
+    agent.send(&format!("a:1|c|c:in-{}", group.inode()));
+    agent.send("b:1|c|c:in-18446744073709551615\nb:1|c|c:in-x");
+    assert_eq!(texts(&agent.points()), ["a c:three", "b "]);
+}
+
+#[test]
+fn a_process_that_lives_on_when_its_group_has_gone_is_still_its_containers() {
+    let container = id(4);
+    let Some(group) = Group::new(&container) else {
+        return;
+    };
+    let agent = Agent::start(&["--origin-detection", "--tag-cardinality=high"]);
+    // It leaves the group, which is then removed, and sends again. That is noticed within a minute or two, until when it
+    // counts as what it was. Nothing is lost by it.
+    let mut sender = group.sender(&agent, "a:1|c");
+    wait_for_look_ups(&agent, 1);
+    group.release(&sender);
+    drop(group);
+    once_more(&mut sender);
+    end(sender);
+    let points = agent.points();
+    let sum: f64 = points.iter().map(|(_, _, value)| value * 3600.0).sum();
+    assert!((sum - 2.0).abs() < 1e-6, "{points:?}");
+    assert!(
+        texts(&points).contains(&format!("a container_id:{container}")),
+        "{points:?}"
+    );
+}

@@ -1,0 +1,187 @@
+//! A server that speaks as a kubelet does: TLS of a private authority, a token that changes, a list of pods.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use crate::agent::{Agent, texts, until};
+
+struct Kubelet {
+    port: u16,
+    /// Status, body, and the authorisation of the last request.
+    state: Arc<Mutex<(u16, String, String)>>,
+}
+
+impl Kubelet {
+    /// Serves until the test ends, with a certificate for 127.0.0.1 whose authority goes into `ca`.
+    fn start(ca: &Path, body: &str) -> Kubelet {
+        let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+        std::fs::write(ca, made.cert.pem()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key)
+            .unwrap();
+        let config = Arc::new(config);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let state = Arc::new(Mutex::new((200, body.to_owned(), String::new())));
+        let shared = state.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let connection = rustls::ServerConnection::new(config.clone()).unwrap();
+                let mut stream = rustls::StreamOwned::new(connection, stream);
+                let mut request = Vec::new();
+                let mut buffer = [0; 4096];
+                while !request.windows(4).any(|window| window == b"\r\n\r\n") {
+                    match stream.read(&mut buffer) {
+                        Ok(0) | Err(_) => break,
+                        Ok(read) => request.extend_from_slice(&buffer[..read]),
+                    }
+                }
+                let request = String::from_utf8_lossy(&request).into_owned();
+                let (status, body) = {
+                    let mut state = shared.lock().unwrap();
+                    let authorisation = request.lines().find_map(|line| {
+                        let (name, value) = line.split_once(':')?;
+                        name.eq_ignore_ascii_case("authorization")
+                            .then(|| value.trim().to_owned())
+                    });
+                    state.2 = authorisation.unwrap_or_default();
+                    (state.0, state.1.clone())
+                };
+                let is_pods = request.starts_with("GET /pods ");
+                let status = if is_pods { status } else { 404 };
+                let _ = write!(
+                    stream,
+                    "HTTP/1.1 {status} X\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+                    body.len()
+                );
+                let _ = stream.flush();
+                stream.conn.send_close_notify();
+                let _ = stream.flush();
+            }
+        });
+        Kubelet { port, state }
+    }
+
+    fn set(&self, status: u16, body: &str) {
+        let mut state = self.state.lock().unwrap();
+        (state.0, state.1) = (status, body.to_owned());
+    }
+}
+
+const PODS: &str = r#"{"kind": "PodList", "items": [{
+    "metadata": {
+        "name": "cart-6d5f7c9f8b-abcde", "namespace": "shop", "uid": "uid-1",
+        "labels": {"tags.datadoghq.com/env": "prod", "app.kubernetes.io/name": "cart", "team": "red"},
+        "annotations": {"ad.datadoghq.com/tags": "{\"tier\": [\"front\", \"paid\"]}"},
+        "ownerReferences": [{"kind": "ReplicaSet", "name": "cart-6d5f7c9f8b", "apiVersion": "apps/v1"}]
+    },
+    "spec": {
+        "containers": [{"name": "main", "image": "shop/cart:1.2", "env": [{"name": "DD_SERVICE", "value": "cart"}]}],
+        "initContainers": [{"name": "main", "image": "shop/init:3"}]
+    },
+    "status": {
+        "phase": "Running", "qosClass": "Burstable",
+        "containerStatuses": [{"name": "main", "containerID": "containerd://c-main", "image": "sha256:ab"}],
+        "initContainerStatuses": [{"name": "main", "containerID": "containerd://c-init"}]
+    }
+}]}"#;
+
+fn start(kubelet: &Kubelet, directory: &Path, extra: &[&str]) -> Agent {
+    let url = format!("https://127.0.0.1:{}", kubelet.port);
+    let path = |name: &str| directory.join(name).to_str().unwrap().to_owned();
+    let (token, ca) = (path("token"), path("ca.pem"));
+    let mut arguments = vec![
+        "--origin-client",
+        "--origin-unified",
+        "--origin-kubelet",
+        &url,
+        "--origin-kubelet-token",
+        &token,
+        "--origin-kubelet-ca",
+        &ca,
+    ];
+    arguments.extend(extra);
+    Agent::start(&arguments)
+}
+
+#[test]
+fn pods_and_their_containers_have_the_usual_tags() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("token"), "secret-1\n").unwrap();
+    let kubelet = Kubelet::start(&directory.path().join("ca.pem"), PODS);
+    let agent = start(
+        &kubelet,
+        directory.path(),
+        &["--pod-labels-as-tags={team: squad}"],
+    );
+    agent.wait_for_source("kubelet", "entities", 3);
+    assert_eq!(kubelet.state.lock().unwrap().2, "Bearer secret-1");
+    agent.send("a:1|c|#dd.internal.entity_id:uid-1");
+    agent.send("b:1|c|e:it-false,cn-main,pu-uid-1");
+    agent.send("c:1|c|e:it-true,cn-main,pu-uid-1|card:high");
+    let points = agent.points();
+    let pod = "env:prod,kube_app_name:cart,kube_deployment:cart,kube_namespace:shop,kube_ownerref_kind:replicaset,\
+               kube_qos:Burstable,kube_replica_set:cart-6d5f7c9f8b,pod_phase:running,squad:red,tier:front,tier:paid";
+    let expected: Vec<Vec<String>> = [
+        pod.to_owned(),
+        format!("{pod},image_name:shop/cart,image_tag:1.2,kube_container_name:main,service:cart,short_image:cart"),
+        format!(
+            "{pod},container_id:c-init,display_container_name:main_cart-6d5f7c9f8b-abcde,image_name:shop/init,image_tag:3,\
+             kube_container_name:main,kube_ownerref_name:cart-6d5f7c9f8b,pod_name:cart-6d5f7c9f8b-abcde,short_image:init"
+        ),
+    ]
+    .iter()
+    .map(|tags| {
+        let mut tags: Vec<String> = tags.split(',').map(str::to_owned).collect();
+        tags.sort();
+        tags
+    })
+    .collect();
+    let found: Vec<Vec<String>> = points.into_iter().map(|(_, tags, _)| tags).collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_kubelet_that_refuses_or_cannot_be_trusted_is_named_and_what_it_said_stands() {
+    let directory = tempfile::tempdir().unwrap();
+    let token = directory.path().join("token");
+    std::fs::write(&token, "secret-1").unwrap();
+    let kubelet = Kubelet::start(&directory.path().join("ca.pem"), PODS);
+    let agent = start(&kubelet, directory.path(), &[]);
+    agent.wait_for_source("kubelet", "entities", 3);
+    kubelet.set(403, "no");
+    std::fs::write(&token, "secret-2").unwrap();
+    // Something unknown makes it look again.
+    agent.send("x:1|c|c:ci-unknown");
+    agent.wait_for_source("kubelet", "failures", 1);
+    assert_eq!(kubelet.state.lock().unwrap().2, "Bearer secret-2", "read anew");
+    let page = agent.ask(&["status"]);
+    assert!(page.contains("403"), "{page}");
+    assert!(!page.contains("secret"), "{page}");
+    agent.send("a:1|c|#dd.internal.entity_id:uid-1|card:orch");
+    assert!(texts(&agent.points())[0].contains("pod_name:cart-6d5f7c9f8b-abcde"));
+
+    // The authority of another kubelet.
+    Kubelet::start(&directory.path().join("other.pem"), PODS);
+    std::fs::copy(
+        directory.path().join("other.pem"),
+        directory.path().join("ca.pem"),
+    )
+    .unwrap();
+    kubelet.set(200, PODS);
+    let agent = start(&kubelet, directory.path(), &[]);
+    agent.wait_for_source("kubelet", "failures", 1);
+    until("the certificate is named", || {
+        agent.ask(&["status"]).to_lowercase().contains("certificate")
+    });
+    drop(agent);
+    let agent = start(&kubelet, directory.path(), &["--origin-kubelet-tls-verify=false"]);
+    agent.wait_for_source("kubelet", "entities", 3);
+}

@@ -1,0 +1,136 @@
+//! What messages say about themselves, and `weir explain`.
+
+use crate::agent::{Agent, tags_file, texts, until};
+
+const TAGS: &str = r#"{
+    "containers": {
+        "c-one": {"low": ["c:one"], "orchestrator": ["o:one"], "high": ["h:one"]},
+        "c-main": {"low": ["c:main"], "pod": "p-1", "name": "main"}
+    },
+    "pods": {"p-1": {"low": ["p:1"]}},
+    "unknown": {"low": ["where:here"]}
+}"#;
+
+fn agent(arguments: &[&str]) -> (Agent, tempfile::TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = tags_file(directory.path(), TAGS);
+    let mut all = vec!["--origin-client", "--origin-file", file.to_str().unwrap()];
+    all.extend(arguments);
+    let agent = Agent::start(&all);
+    agent.wait_for_source("file", "entities", 4);
+    (agent, directory)
+}
+
+#[test]
+fn every_field_counts_in_its_order() {
+    let (legacy, _file) = agent(&[]);
+    legacy.send("a:1|c|c:ci-c-one");
+    legacy.send("b:1|c|c:ci-c-one|card:HIGH");
+    legacy.send("c:1|c|c:ci-c-one|card:none");
+    legacy.send("d:1|c|#dd.internal.entity_id:p-1|c:ci-c-one");
+    legacy.send("e:1|c|#dd.internal.card:orch|c:c-one");
+    legacy.send("f:1|c|e:cn-main,pu-p-1");
+    legacy.send("g:1|c|c:ci-unheard-of");
+    assert_eq!(
+        texts(&legacy.points()),
+        [
+            "a c:one",
+            "b c:one,h:one,o:one",
+            "c ",
+            "d p:1",
+            "e c:one,o:one",
+            "f where:here",
+            "g where:here",
+        ]
+    );
+    let (unified, _file) = agent(&["--origin-unified", "--origin-optout=false"]);
+    unified.send("a:1|c|e:it-false,cn-main,pu-p-1");
+    unified.send("b:1|c|e:it-true,cn-main,pu-p-1");
+    unified.send("c:1|c|c:ci-c-one|#dd.internal.entity_id:p-1");
+    unified.send("d:1|c|c:ci-forged|#dd.internal.entity_id:p-1|card:none");
+    assert_eq!(
+        texts(&unified.points()),
+        ["a c:main", "b p:1", "c c:one", "d p:1"]
+    );
+}
+
+#[test]
+fn off_means_off() {
+    let agent = Agent::start(&[]);
+    agent.send("a:1|c|c:ci-c-one|#dd.internal.entity_id:p-1");
+    until("it is counted", || agent.ask(&["status"]).contains("messages"));
+    assert!(agent.origin().is_null());
+    let explained = agent.explain("a:1|c|c:ci-x", None);
+    assert!(explained["note"].as_str().unwrap().contains("off"), "{explained}");
+    assert_eq!(texts(&agent.points()), ["a "]);
+}
+
+#[test]
+fn tags_that_change_apply_from_then_on() {
+    let (agent, directory) = agent(&[]);
+    agent.send("a:1|c|c:ci-c-one");
+    until("the first is resolved", || {
+        agent.origin()["resolver"]["origins"]["known"].as_u64() == Some(1)
+    });
+    tags_file(directory.path(), &TAGS.replace("c:one", "c:changed"));
+    until("the change is noticed", || {
+        agent.origin()["resolver"]["origins_changed"].as_u64() >= Some(1)
+    });
+    // The worker is told after the figures; its answer to a second origin comes after that.
+    agent.send("b:1|c|c:ci-c-main");
+    until("the second is resolved", || {
+        agent.origin()["resolver"]["origins"]["known"].as_u64() == Some(2)
+    });
+    agent.send("a:1|c|c:ci-c-one");
+    let texts = texts(&agent.points());
+    assert_eq!(texts, ["a c:changed", "a c:one", "b c:main"]);
+}
+
+#[test]
+fn explain_says_whose_message_it_is_and_what_becomes_of_it() {
+    let (agent, _file) = agent(&["--namespace=shop", "--extra-tags=x:1", "--origin-detection"]);
+    let explained = agent.explain("a:1|c|#host:h,k:v|c:ci-c-one", Some(std::process::id()));
+    assert_eq!(explained["context"]["name"], "shop.a");
+    assert_eq!(explained["context"]["host"], "h");
+    assert_eq!(
+        explained["context"]["tags"],
+        serde_json::json!(["c:one", "k:v", "x:1"])
+    );
+    let origin = &explained["origin"];
+    assert_eq!(origin["pid"], std::process::id());
+    let steps = origin["steps"].as_array().unwrap();
+    let local = steps.iter().find(|step| step["means"] == "local_data").unwrap();
+    assert_eq!(local["added"], serde_json::json!(["c:one"]));
+    let stages: Vec<&str> = explained["steps"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|step| step["stage"].as_str().unwrap())
+        .collect();
+    assert_eq!(stages, ["special_tags", "namespace", "extra_tags"]);
+    let page = agent.ask(&["explain", "a:1|c|#host:h,k:v|c:ci-c-one"]);
+    for text in [
+        "- host:h",
+        "+ c:one",
+        "name is now shop.a",
+        "shop.a (counter) on h",
+    ] {
+        assert!(page.contains(text), "{text} is not in:\n{page}");
+    }
+    assert_eq!(agent.explain("nonsense", None)["rejected"], "no_separator");
+    assert_eq!(
+        agent.explain("_e{1,1}:t|x|c:ci-c-one", None)["context"]["type"],
+        "event"
+    );
+    assert_eq!(agent.explain("é:1|c|#ü, +%&=", None)["context"]["name"], "shop.é");
+    let gone = agent.explain("a:1|c", Some(i32::MAX as u32));
+    assert!(
+        gone["origin"]["process"]
+            .as_str()
+            .unwrap()
+            .contains("no such process"),
+        "{gone}"
+    );
+    // Explaining is no message.
+    assert!(agent.points().is_empty());
+}
