@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use weir_context::{Chunked, ContextId, Contexts, PARTITIONS};
+use weir_context::{Chunked, ContextId, Contexts, PARTITIONS, prefetch};
 use weir_protocol::Kind;
 use weir_sketch::Sketch;
 
@@ -252,17 +252,46 @@ impl Aggregator {
         self.counts.buckets += 1;
     }
 
-    /// Where the state of a context lies, as something to prefetch; null when it has none yet.
+    /// Asks for the memory of a context's state. First of three steps, each of which reads what the one before asked for.
     #[inline]
-    pub fn state_address(&self, kind: Kind, id: ContextId) -> *const u8 {
+    pub fn prefetch_state(&self, kind: Kind, id: ContextId) {
         let (at, open) = (id.0 as usize, self.open);
-        match kind {
+        prefetch(match kind {
             Kind::Counter => self.counters.halves[open].address(at),
             Kind::Gauge => self.gauges.halves[open].address(at),
             Kind::Set => self.sets.halves[open].address(at),
             Kind::Histogram => self.histograms.halves[open].address(at),
             Kind::Timing => self.timings.halves[open].address(at),
             Kind::Distribution => self.distributions.halves[open].address(at),
+        });
+    }
+
+    /// Second step: the body, for kinds that have one.
+    #[inline]
+    pub fn prefetch_body(&self, kind: Kind, id: ContextId) {
+        let (at, open) = (id.0 as usize, self.open);
+        match kind {
+            Kind::Counter | Kind::Gauge => {}
+            Kind::Set => {
+                if let Some(body) = body(&self.sets.halves[open], at) {
+                    let address = std::ptr::from_ref(body).cast::<u8>();
+                    prefetch(address);
+                    prefetch(address.wrapping_add(64));
+                }
+            }
+            Kind::Histogram => prefetch_body(body(&self.histograms.halves[open], at)),
+            Kind::Timing => prefetch_body(body(&self.timings.halves[open], at)),
+            Kind::Distribution => prefetch_body(body(&self.distributions.halves[open], at)),
+        }
+    }
+
+    /// Third step: where the next sample will be written.
+    #[inline]
+    pub fn prefetch_sample(&self, kind: Kind, id: ContextId) {
+        if kind == Kind::Distribution
+            && let Some(body) = body(&self.distributions.halves[self.open], id.0 as usize)
+        {
+            prefetch(body.next_key());
         }
     }
 
@@ -650,6 +679,21 @@ impl Aggregator {
             + bodies(&self.distributions, Sketch::heap_bytes)
             + self.rests.heap_bytes()
     }
+}
+
+#[inline]
+fn prefetch_body<T>(body: Option<&T>) {
+    if let Some(body) = body {
+        prefetch(std::ptr::from_ref(body).cast());
+    }
+}
+
+#[inline]
+fn body<T>(states: &Chunked<Boxed<T>>, at: usize) -> Option<&T>
+where
+    Boxed<T>: Default,
+{
+    (at < states.len()).then(|| states[at].body.as_deref()).flatten()
 }
 
 fn reset<T: Default>(states: &mut Chunked<T>, at: usize) {

@@ -14,8 +14,9 @@ pub struct MemberSet {
     text: Vec<u8>,
     /// Where each member ends in `text`.
     ends: Vec<u32>,
-    /// Hash and place of each member, so that growth hashes nothing again.
-    index: HashTable<(u64, u32)>,
+    /// Hash of each member, so that growth hashes nothing again; and its start and length in `text`, so that finding one does not
+    /// ask `ends` as well.
+    index: HashTable<(u64, u32, u32)>,
     estimate: Option<Box<HyperLogLog>>,
 }
 
@@ -27,11 +28,11 @@ impl MemberSet {
             estimate.insert_hash(hash);
             return false;
         }
-        let (text, ends) = (&self.text, &self.ends);
+        let text = &self.text;
         if self
             .index
-            .find(hash, |&(other, at)| {
-                other == hash && slice(text, ends, at) == member
+            .find(hash, |&(other, start, len)| {
+                other == hash && text[start as usize..][..len as usize] == *member
             })
             .is_some()
         {
@@ -41,10 +42,11 @@ impl MemberSet {
             self.start_estimating().insert_hash(hash);
             return true;
         }
+        let start = self.text.len() as u32;
         self.text.extend_from_slice(member);
         self.ends.push(self.text.len() as u32);
-        let at = self.ends.len() as u32 - 1;
-        self.index.insert_unique(hash, (hash, at), |&(hash, _)| hash);
+        self.index
+            .insert_unique(hash, (hash, start, member.len() as u32), |&(hash, ..)| hash);
         false
     }
 

@@ -3,7 +3,7 @@ use std::borrow::Cow;
 use weir_aggregate::{Aggregator, AggregatorSettings, Batch, CheckRecord, EventRecord, TimestampedSample};
 use weir_context::{
     AliasKey, ContextId, Contexts, HashSecret, Level, Limits, Lookup, OriginId, OriginKey, OriginTags, RawId,
-    Resolved, Rules, prefetch,
+    Resolved, Rules,
 };
 use weir_protocol::{
     ErrorClass, Event, FastMetric, Kind, Message, Metric, ParseOptions, Scan, ServiceCheck, Tags, Values,
@@ -554,12 +554,23 @@ impl Ingest {
         for (pending, raw) in group.iter().zip(&mut raws) {
             *raw = self.contexts.prefetch_target(pending.hash);
         }
+        // Counters and gauges are done with the first step; of the others there are few.
+        let mut deep = [(Kind::Counter, ContextId(0)); GROUP_LINES];
+        let mut deep_count = 0;
         for (pending, raw) in group.iter().zip(&raws) {
             if let (Some(fast), Some(raw)) = (&pending.fast, raw)
                 && let Some(id) = self.contexts.probable_context(*raw)
             {
-                prefetch(self.aggregator.state_address(fast.kind, id));
+                self.aggregator.prefetch_state(fast.kind, id);
+                deep[deep_count] = (fast.kind, id);
+                deep_count += usize::from(!matches!(fast.kind, Kind::Counter | Kind::Gauge));
             }
+        }
+        for &(kind, id) in &deep[..deep_count] {
+            self.aggregator.prefetch_body(kind, id);
+        }
+        for &(kind, id) in &deep[..deep_count] {
+            self.aggregator.prefetch_sample(kind, id);
         }
     }
 
