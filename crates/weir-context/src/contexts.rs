@@ -522,7 +522,7 @@ impl Contexts {
                 continue;
             }
             // Of special tags the last counts, which order decides; they are rare enough for the long form.
-            if is_special(tag) {
+            if is_special(tag, &tags[end as usize - tag.len()..]) {
                 return None;
             }
             let Some(part) = parts.get_mut(count) else {
@@ -569,7 +569,7 @@ impl Contexts {
         let ids = &mut self.scratch.ids;
         ids.clear();
         for tag in tags.split(|&byte| byte == b',').filter(|tag| !tag.is_empty()) {
-            if is_special(tag) {
+            if is_special(tag, tag) {
                 return None;
             }
             ids.push(self.strings.find(tag, &self.secret)?);
@@ -1267,10 +1267,18 @@ fn context_of(to: u32) -> ContextId {
     ContextId((to & !ON_TRIAL) - FIRST_ID)
 }
 
+/// Whether a tag has a meaning of its own. `from` is the text that it begins, and may go on behind it.
+///
+/// One branch, which is hardly ever taken: whether a tag begins with a `d` could not be predicted.
 #[inline]
-fn is_special(tag: &[u8]) -> bool {
-    matches!(tag.first(), Some(b'h' | b'd'))
-        && (tag.starts_with(b"host:") || tag.starts_with(b"dd.internal."))
+fn is_special(tag: &[u8], from: &[u8]) -> bool {
+    let Some(first) = from.first_chunk::<8>() else {
+        return tag.starts_with(b"host:") || tag.starts_with(b"dd.internal.");
+    };
+    let word = u64::from_le_bytes(*first);
+    let host = word & 0xff_ffff_ffff == u64::from_le_bytes(*b"host:\0\0\0");
+    let internal = word == u64::from_le_bytes(*b"dd.inter");
+    (host | internal) && (tag.starts_with(b"host:") || tag.starts_with(b"dd.internal."))
 }
 
 fn has_duplicates(tags: &[RawTag<'_>]) -> bool {

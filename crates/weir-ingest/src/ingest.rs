@@ -525,7 +525,8 @@ impl Ingest {
             let first_value = values.len() as u32;
             let whole = terminated || !(packet.truncated || options.eol_required);
             let fast = if whole {
-                parse_fast(line, self.scan.colon(from) - from, values)
+                let colon = self.scan.colon(from);
+                parse_fast(line, colon - from, self.scan.colon_window(colon + 1), values)
             } else {
                 None
             };

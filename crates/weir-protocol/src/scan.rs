@@ -108,16 +108,22 @@ impl Scan {
     /// The first colon at or behind `from`; the packet's length when there is none.
     #[inline]
     pub fn colon(&self, from: usize) -> usize {
+        // Longer names are rare.
+        match self.colon_window(from) {
+            0 => self.colon_far(from),
+            window => from + window.trailing_zeros() as usize,
+        }
+    }
+
+    /// The colons among the 64 bytes from `from` on, one bit each.
+    #[inline]
+    pub fn colon_window(&self, from: usize) -> u64 {
         let words = &self.colons[..=self.len.div_ceil(64)];
         let (word, bit) = (from / 64, from % 64);
-        // 64 bits from `from` on: longer names are rare.
-        if let (Some(&first), Some(&second)) = (words.get(word), words.get(word + 1)) {
-            let window = first >> bit | second << 1 << (63 - bit);
-            if window != 0 {
-                return from + window.trailing_zeros() as usize;
-            }
+        match (words.get(word), words.get(word + 1)) {
+            (Some(&first), Some(&second)) => first >> bit | second << 1 << (63 - bit),
+            _ => 0,
         }
-        self.colon_far(from)
     }
 
     #[inline(never)]
@@ -251,6 +257,9 @@ mod tests {
                 for from in 0..=packet.len() + 1 {
                     let colon = packet.iter().skip(from).position(|&byte| byte == b':');
                     prop_assert_eq!(scan.colon(from), colon.map_or(packet.len(), |at| at + from));
+                    let window = packet.iter().skip(from).take(64).enumerate()
+                        .fold(0u64, |bits, (at, &byte)| bits | u64::from(byte == b':') << at);
+                    prop_assert_eq!(scan.colon_window(from), window);
                 }
             }
         }
