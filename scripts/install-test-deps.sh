@@ -10,6 +10,7 @@ declare -A package_of=(
   [podman]=podman
   [runc]=runc
   [containerd]=containerd
+  [victoria-metrics]=victoria-metrics
 )
 missing=()
 for program in "${!package_of[@]}"; do

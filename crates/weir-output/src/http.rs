@@ -1,17 +1,18 @@
 //! The HTTP client of the outputs: certificate authorities, proxies, timeouts, and errors that tell without revealing.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::header::{HeaderMap, HeaderValue, RETRY_AFTER};
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Client, Method, Proxy};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
 use crate::delivery::retry_after;
-use crate::settings::DeliverySettings;
+use crate::settings::{DeliverySettings, Secret};
 
 /// A connection that is not used for this long is closed, before most backends and proxies would do it.
 const IDLE: Duration = Duration::from_secs(50);
@@ -24,9 +25,12 @@ const BODY_WAIT: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub status: u16,
+    pub headers: HeaderMap,
     pub retry_after: Option<Duration>,
     /// The beginning of the body of an answer that is not a success.
     pub message: String,
+    /// The beginning of the body.
+    pub body: Vec<u8>,
 }
 
 /// Builds a client. Redirects are not followed: a key must not travel to another host. Fails with a sentence that
@@ -97,29 +101,32 @@ pub async fn send(
         .get(RETRY_AFTER)
         .and_then(|value| value.to_str().ok());
     let retry_after = value.and_then(|value| retry_after(value, now));
-    let mut message = Vec::new();
+    let headers = std::mem::take(response.headers_mut());
+    let mut start = Vec::new();
     // The status decides. The body is read for its message and so that the connection can be used again, but an answer
     // that trickles, never ends or breaks off changes nothing.
     let body = async {
         while let Ok(Some(chunk)) = response.chunk().await {
-            if message.len() < BODY_MAX {
-                message.extend_from_slice(&chunk);
+            if start.len() < BODY_MAX {
+                start.extend_from_slice(&chunk);
             } else {
                 break;
             }
         }
     };
     drop(tokio::time::timeout(BODY_WAIT, body).await);
-    message.truncate(BODY_MAX);
+    start.truncate(BODY_MAX);
     let message = if status.is_success() {
         String::new()
     } else {
-        one_line(&String::from_utf8_lossy(&message))
+        one_line(&String::from_utf8_lossy(&start))
     };
     Ok(Answer {
         status: status.as_u16(),
+        headers,
         retry_after,
         message,
+        body: start,
     })
 }
 
@@ -129,6 +136,19 @@ pub fn secret_header(value: &str) -> Result<HeaderValue, String> {
         .map_err(|_| "has a character that no HTTP header can carry".to_owned())?;
     header.set_sensitive(true);
     Ok(header)
+}
+
+/// Headers that an operator configured; their values are never shown. Fails with a sentence that names the header.
+pub fn configured_headers(headers: &BTreeMap<String, Secret>) -> Result<HeaderMap, String> {
+    let mut all = HeaderMap::new();
+    for (name, value) in headers {
+        let key = HeaderName::try_from(name.as_str())
+            .map_err(|_| format!("headers: {name:?} is not the name of a header"))?;
+        let value = secret_header(value.expose().trim())
+            .map_err(|why| format!("headers: the value of {name} {why}"))?;
+        all.insert(key, value);
+    }
+    Ok(all)
 }
 
 /// An error with its causes, without the URL: it may carry a secret, and the endpoint's label stands beside it anyway.
@@ -153,6 +173,34 @@ fn one_line(text: &str) -> String {
         .split(|c: char| c.is_control() || c.is_whitespace())
         .filter(|word| !word.is_empty());
     words.collect::<Vec<_>>().join(" ").chars().take(300).collect()
+}
+
+/// The name of an endpoint's queue on disk: its host for people, and a digest of URL and key, so that what was queued for one
+/// key is never sent with another.
+pub fn directory(base: &str, key: &str) -> String {
+    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+    context.update(base.as_bytes());
+    context.update(&[0]);
+    context.update(key.as_bytes());
+    let digest = context.finish();
+    let digest: String = digest.as_ref()[..8]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let shown = shown_url(base);
+    let host = shown.split_once("://").map_or(shown.as_str(), |(_, rest)| rest);
+    let host: String = host
+        .chars()
+        .take(100)
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || c == '.' {
+                c
+            } else {
+                '_'
+            }
+        })
+        .collect();
+    format!("{host}-{digest}")
 }
 
 /// A URL as it may be shown: without user, password, query and fragment.

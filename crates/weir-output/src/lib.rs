@@ -11,5 +11,6 @@ pub mod http;
 pub mod json_lines;
 pub mod prometheus;
 pub mod protobuf;
+pub mod remote_write;
 pub mod settings;
 pub mod stdout;

@@ -47,6 +47,13 @@ pub fn integer(buffer: &mut Vec<u8>, field: u32, value: i64) {
     }
 }
 
+/// An unsigned integer field that is written even when zero, for a member of a oneof.
+#[inline]
+pub fn present(buffer: &mut Vec<u8>, field: u32, value: u64) {
+    tag(buffer, field, 0);
+    varint(buffer, value);
+}
+
 /// A double field; left out when it is positive zero.
 #[inline]
 pub fn double(buffer: &mut Vec<u8>, field: u32, value: f64) {

@@ -1,244 +1,38 @@
 //! A real Prometheus, from the distribution's packages, scrapes the real agent.
 
-use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::os::unix::net::UnixDatagram;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+#[path = "support/receivers.rs"]
+mod support;
+
+use std::io::Write;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
-
-/// However slow the machine: what takes longer is broken.
-const PATIENCE: Duration = Duration::from_secs(90);
+use support::*;
 
 const PAGE: &str = include_str!("../../../docs/outputs/prometheus.md");
 
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+/// What it says about its scrapes: every one of them was fine.
+fn check_health(prometheus: &mut Prometheus) {
+    for (labels, value) in prometheus.query("min_over_time(up[10m])").unwrap() {
+        assert_eq!(value, 1.0, "a scrape failed: {labels}");
     }
-}
-
-struct Agent {
-    child: Killed,
-    log: std::sync::mpsc::Receiver<String>,
-    admin: String,
-    socket: UnixDatagram,
-    directory: tempfile::TempDir,
-}
-
-impl Agent {
-    fn start(arguments: &[&str], environment: &[(&str, &str)]) -> Agent {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("dsd.socket");
-        let mut child = Killed(
-            Command::new(env!("CARGO_BIN_EXE_weir"))
-                .args(["run", "--udp", "127.0.0.1:0", "--uds"])
-                .arg(&path)
-                .args(["--admin", "127.0.0.1:0", "--hostname", "agent"])
-                .args(arguments)
-                .env_clear()
-                .envs(environment.iter().copied())
-                .stderr(Stdio::piped())
-                .spawn()
-                .unwrap(),
-        );
-        let stderr = BufReader::new(child.0.stderr.take().unwrap());
-        let (sender, log) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            for line in stderr.lines().map_while(Result::ok) {
-                let _ = sender.send(line);
-            }
-        });
-        let mut seen = Vec::new();
-        let admin = loop {
-            let line = log
-                .recv_timeout(PATIENCE)
-                .unwrap_or_else(|error| panic!("{error}: {seen:?}"));
-            if let Some((_, address)) = line.split_once("admin on http://") {
-                break address.to_owned();
-            }
-            seen.push(line);
-        };
-        let socket = UnixDatagram::unbound().unwrap();
-        socket.connect(&path).unwrap();
-        Agent {
-            child,
-            log,
-            admin,
-            socket,
-            directory,
-        }
+    let (_, metrics) = get(&prometheus.address, "/metrics", "text/plain").unwrap();
+    let metrics = String::from_utf8(metrics).unwrap();
+    for name in [
+        "sample_duplicate_timestamp_total",
+        "sample_out_of_order_total",
+        "sample_out_of_bounds_total",
+        "exceeded_sample_limit_total",
+        "exceeded_body_size_limit_total",
+        "exemplar_out_of_order_total",
+    ] {
+        let line = format!("\nprometheus_target_scrapes_{name} 0\n");
+        assert!(metrics.contains(&line), "{name} is not 0");
     }
-
-    /// A Unix datagram socket holds the sender back when it is full, so nothing gets lost.
-    fn send(&self, message: impl AsRef<[u8]>) {
-        self.socket.send(message.as_ref()).unwrap();
-    }
-
-    fn finish(mut self) {
-        let id = self.child.0.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args(["-TERM", &id])
-                .status()
-                .unwrap()
-                .success()
-        );
-        let status = self.child.0.wait().unwrap();
-        let log: Vec<String> = self.log.iter().collect();
-        assert!(status.success(), "{status}: {log:?}");
-        assert!(!log.iter().any(|line| line.contains("do not balance")), "{log:?}");
-        drop(self.directory);
-    }
-}
-
-/// Head and body of an answer. HTTP/1.0, so that the body is what follows.
-fn get(address: &str, path: &str, accept: &str) -> Option<(String, Vec<u8>)> {
-    let mut stream = TcpStream::connect(address).ok()?;
-    stream.set_read_timeout(Some(PATIENCE)).ok()?;
-    write!(
-        stream,
-        "GET {path} HTTP/1.0\r\nHost: {address}\r\nAccept: {accept}\r\n\r\n"
-    )
-    .ok()?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).ok()?;
-    let end = answer.windows(4).position(|window| window == b"\r\n\r\n")?;
-    let body = answer.split_off(end + 4);
-    Some((String::from_utf8(answer).ok()?, body))
-}
-
-fn until<T>(what: &str, mut attempt: impl FnMut() -> Result<T, String>) -> T {
-    let start = Instant::now();
-    loop {
-        match attempt() {
-            Ok(found) => return found,
-            Err(last) if start.elapsed() > PATIENCE => panic!("{what}: {last}"),
-            Err(_) => std::thread::sleep(Duration::from_millis(100)),
-        }
-    }
-}
-
-struct Prometheus {
-    child: Killed,
-    address: String,
-    _directory: tempfile::TempDir,
-}
-
-impl Prometheus {
-    fn start(targets: &[(&str, &str)], arguments: &[&str]) -> Prometheus {
-        let directory = tempfile::tempdir().unwrap();
-        let mut config =
-            String::from("global:\n  scrape_interval: 1s\n  scrape_timeout: 1s\nscrape_configs:\n");
-        for (job, target) in targets {
-            config += &format!("  - job_name: {job}\n    static_configs:\n      - targets: ['{target}']\n");
-        }
-        let file = directory.path().join("prometheus.yml");
-        std::fs::write(&file, config).unwrap();
-        // The kernel's choice; somebody could take it before Prometheus does, which would then not come up.
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = free.local_addr().unwrap().to_string();
-        drop(free);
-        let child = Command::new("prometheus")
-            .arg(format!("--config.file={}", file.display()))
-            .arg(format!(
-                "--storage.tsdb.path={}",
-                directory.path().join("data").display()
-            ))
-            .arg(format!("--web.listen-address={address}"))
-            .args(arguments)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("prometheus is installed (scripts/install-test-deps.sh)");
-        Prometheus {
-            child: Killed(child),
-            address,
-            _directory: directory,
-        }
-    }
-
-    /// Values of an instant query, by their labels without job and instance.
-    fn query(&mut self, query: &str) -> Result<BTreeMap<String, f64>, String> {
-        if let Some(status) = self.child.0.try_wait().unwrap() {
-            panic!("prometheus has ended: {status}");
-        }
-        let encoded: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();
-        let (_, body) =
-            get(&self.address, &format!("/api/v1/query?query={encoded}"), "*/*").ok_or("no answer")?;
-        let answer: Value = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
-        if answer["status"] != "success" {
-            return Err(answer.to_string());
-        }
-        let results = answer["data"]["result"].as_array().ok_or("no vector")?;
-        Ok(results
-            .iter()
-            .map(|result| {
-                let labels = result["metric"].as_object().unwrap();
-                let labels: Vec<String> = labels
-                    .iter()
-                    .filter(|(name, _)| !["job", "instance"].contains(&name.as_str()))
-                    .map(|(name, value)| format!("{name}={}", value.as_str().unwrap()))
-                    .collect();
-                let value = result["value"][1].as_str().unwrap().parse().unwrap();
-                (labels.join(","), value)
-            })
-            .collect())
-    }
-
-    #[track_caller]
-    fn expect(&mut self, query: &str, expected: &[(&str, f64)]) {
-        let expected: BTreeMap<String, f64> = expected
-            .iter()
-            .map(|(labels, value)| ((*labels).to_owned(), *value))
-            .collect();
-        until(query, || match self.query(query)? {
-            found if found == expected => Ok(()),
-            found => Err(format!("{found:?} instead of {expected:?}")),
-        });
-    }
-
-    #[track_caller]
-    fn expect_near(&mut self, query: &str, expected: f64, relative: f64) {
-        until(query, || {
-            let found = self.query(query)?;
-            let value = found.values().next().ok_or("nothing")?;
-            if found.len() == 1 && (value / expected - 1.0).abs() <= relative {
-                Ok(())
-            } else {
-                Err(format!("{found:?} instead of {expected}"))
-            }
-        });
-    }
-
-    /// What it says about its scrapes: every one of them was fine.
-    fn check_health(&mut self) {
-        for (labels, value) in self.query("min_over_time(up[10m])").unwrap() {
-            assert_eq!(value, 1.0, "a scrape failed: {labels}");
-        }
-        let (_, metrics) = get(&self.address, "/metrics", "text/plain").unwrap();
-        let metrics = String::from_utf8(metrics).unwrap();
-        for name in [
-            "sample_duplicate_timestamp_total",
-            "sample_out_of_order_total",
-            "sample_out_of_bounds_total",
-            "exceeded_sample_limit_total",
-            "exceeded_body_size_limit_total",
-            "exemplar_out_of_order_total",
-        ] {
-            let line = format!("\nprometheus_target_scrapes_{name} 0\n");
-            assert!(metrics.contains(&line), "{name} is not 0");
-        }
-        let (_, targets) = get(&self.address, "/api/v1/targets", "*/*").unwrap();
-        let targets: Value = serde_json::from_slice(&targets).unwrap();
-        for target in targets["data"]["activeTargets"].as_array().unwrap() {
-            assert_eq!(target["lastError"], "", "{target}");
-        }
+    let (_, targets) = get(&prometheus.address, "/api/v1/targets", "*/*").unwrap();
+    let targets: Value = serde_json::from_slice(&targets).unwrap();
+    for target in targets["data"]["activeTargets"].as_array().unwrap() {
+        assert_eq!(target["lastError"], "", "{target}");
     }
 }
 
@@ -400,8 +194,8 @@ fn a_real_prometheus_reads_what_was_sent() {
     short.send("fleeting:3|c");
     native.expect("fleeting_total", &[("__name__=fleeting_total", 3.0)]);
 
-    native.check_health();
-    openmetrics.check_health();
+    check_health(&mut native);
+    check_health(&mut openmetrics);
 
     // The text format, read by the tool of the same package. Its advice on names is exit status 3.
     let (head, text) = get(&agent.admin, "/metrics", "text/plain").unwrap();

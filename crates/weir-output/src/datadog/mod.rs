@@ -18,7 +18,7 @@ use crate::delivery::{
     BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport,
 };
 use crate::http::{self, Answer};
-use crate::settings::{DatadogSettings, Secret, Start};
+use crate::settings::{DatadogSettings, Start};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const KEY: HeaderName = HeaderName::from_static("dd-api-key");
@@ -44,7 +44,7 @@ pub fn start(
     });
     for (url, key, setting) in first.chain(more) {
         let base = url.trim_end_matches('/');
-        let directory = directory(base, key);
+        let directory = http::directory(base, key.expose().trim());
         if endpoints.iter().any(|known| known.directory == directory) {
             continue;
         }
@@ -88,34 +88,6 @@ impl Start for DatadogSettings {
     ) -> Result<Delivery, String> {
         start(name, self, expansion.clone(), surroundings)
     }
-}
-
-/// The name of an endpoint's queue on disk: its host for people, and a digest of URL and key, so that what was queued for one
-/// key is never sent with another.
-fn directory(base: &str, key: &Secret) -> String {
-    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
-    context.update(base.as_bytes());
-    context.update(&[0]);
-    context.update(key.expose().trim().as_bytes());
-    let digest = context.finish();
-    let digest: String = digest.as_ref()[..8]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    let shown = http::shown_url(base);
-    let host = shown.split_once("://").map_or(shown.as_str(), |(_, rest)| rest);
-    let host: String = host
-        .chars()
-        .take(100)
-        .map(|c| {
-            if c.is_ascii_alphanumeric() || c == '.' {
-                c
-            } else {
-                '_'
-            }
-        })
-        .collect();
-    format!("{host}-{digest}")
 }
 
 /// One base URL with one key.
@@ -257,6 +229,7 @@ fn outcome(kind: Kind, answer: Answer) -> Outcome {
         status,
         retry_after,
         message,
+        ..
     } = answer;
     let path = kind.path();
     let text = |what: &str| {

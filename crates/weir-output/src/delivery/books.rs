@@ -92,6 +92,10 @@ pub enum Reason {
     Corrupt,
     /// It was still in memory when the process ended.
     Shutdown,
+    /// It begins a series, and the output's state is as large as it may be.
+    Memory,
+    /// Its timestamp is before that of a newer value of its series.
+    OutOfOrder,
 }
 
 impl Reason {
@@ -106,6 +110,8 @@ impl Reason {
             Reason::TooOld => "too_old",
             Reason::Corrupt => "corrupt",
             Reason::Shutdown => "shutdown",
+            Reason::Memory => "memory",
+            Reason::OutOfOrder => "out_of_order",
         }
     }
 }

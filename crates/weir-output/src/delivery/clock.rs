@@ -57,6 +57,17 @@ impl Clock {
         }
     }
 
+    /// Unix milliseconds; may jump as the machine's clock does.
+    pub fn unix_ms(&self) -> i64 {
+        match &self.0 {
+            Inner::System { .. } => {
+                let since = SystemTime::now().duration_since(UNIX_EPOCH);
+                since.map_or(0, |since| since.as_millis() as i64)
+            }
+            Inner::Driven { unix, now } => unix * 1000 + now.borrow().as_millis() as i64,
+        }
+    }
+
     /// Waits until [`Clock::now`] reaches `at`.
     pub async fn sleep_until(&self, at: Duration) {
         match &self.0 {

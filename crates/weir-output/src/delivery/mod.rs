@@ -64,6 +64,9 @@ pub trait Encode: Send + 'static {
 
     /// What lies in open payloads.
     fn open(&self) -> Items;
+
+    /// The last batch has been encoded; [`Encode::finish`] follows. For outputs that say goodbye.
+    fn end(&mut self, _out: &mut Encoded) {}
 }
 
 /// See [`Encode::counter`].
@@ -74,6 +77,8 @@ pub type Counter = Box<dyn Fn(&Batch) -> Items + Send + Sync>;
 pub struct Encoded {
     pub payloads: Vec<Draft>,
     pub dropped: Dropped,
+    /// Points that no batch brought and that are in payloads all the same: repetitions, marks. They count as received.
+    pub made: Items,
 }
 
 /// A payload before it is numbered and dated.
@@ -95,6 +100,11 @@ impl Encoded {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Delivered,
+    /// Delivered, except for so many points, events or checks, which the backend refused for good.
+    Partly {
+        rejected: u32,
+        error: String,
+    },
     /// Try again, not before `after` if the backend said so.
     Retry {
         error: String,
@@ -140,6 +150,8 @@ pub struct Surroundings {
     pub clock: Clock,
     /// Bytes that bodies waiting in memory may take, over all endpoints of the output.
     pub memory_bytes_max: u64,
+    /// Bytes that an output which adds up may keep; beyond them it takes no new series.
+    pub state_bytes_max: u64,
 }
 
 /// A running output that delivers batches.
@@ -560,6 +572,7 @@ impl Shared {
             for (reason, items) in encoded.dropped {
                 books::add_dropped(&mut books.dropped, reason, items);
             }
+            books.received += encoded.made;
             books.inbox -= done;
             books.open = open;
             for (index, queue) in queues.iter().enumerate() {
@@ -695,6 +708,9 @@ async fn run_encoder(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
                 if let Some((batch, _)) = batch {
                     own.encode(&batch, &mut encoded);
                 }
+                if ended {
+                    own.end(&mut encoded);
+                }
                 if finish {
                     own.finish(&mut encoded);
                 }
@@ -770,6 +786,15 @@ async fn run_endpoint(shared: Arc<Shared>, index: usize, transport: Arc<dyn Tran
                         backoff.succeeded();
                         probing = false;
                     }
+                    Outcome::Partly { rejected, error } => {
+                        backoff.succeeded();
+                        probing = false;
+                        let now = shared.clock.now();
+                        if logged_at.is_none_or(|at| now >= at + LOG_INTERVAL) {
+                            logged_at = Some(now);
+                            tracing::warn!(output = shared.name, endpoint = shared.labels[index], error, dropped = rejected, of = ?payload.items(), "a part of a payload was refused for good");
+                        }
+                    }
                     // The backend answered; only this payload was wrong.
                     Outcome::Rejected { error } => {
                         probing = false;
@@ -833,6 +858,16 @@ async fn settle(
                         tracing::info!(output, endpoint, seconds = now - books.since, "delivers again");
                     }
                     books.turn(false, now);
+                }
+                Outcome::Partly { rejected, error } => {
+                    books.delivered += queue.delivered_partly(payload.id, rejected);
+                    books.delivered_bytes += payload.body.len() as u64;
+                    books.payloads += 1;
+                    books.turn(false, now);
+                    books.last_error = Some(LastError {
+                        at: now,
+                        message: error,
+                    });
                 }
                 Outcome::Rejected { error } => {
                     queue.rejected(payload.id);

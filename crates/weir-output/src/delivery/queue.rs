@@ -185,6 +185,18 @@ impl Queue {
         self.finish(id)
     }
 
+    /// The payload arrived, and the backend refused so much of it. Returns what it took.
+    pub fn delivered_partly(&mut self, id: u64, rejected: u32) -> Items {
+        let Some(payload) = self.in_flight.get(&id).map(|entry| entry.payload.clone()) else {
+            return Items::default();
+        };
+        self.finish(id);
+        let rejected = rejected.min(payload.count);
+        let refused = Items::of(payload.class, u64::from(rejected));
+        add_dropped(&mut self.dropped, Reason::Rejected, refused);
+        Items::of(payload.class, u64::from(payload.count - rejected))
+    }
+
     /// The backend refused the payload for good.
     pub fn rejected(&mut self, id: u64) {
         let items = self.finish(id);

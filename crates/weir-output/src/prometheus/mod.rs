@@ -18,12 +18,13 @@ use weir_protocol::Kind;
 use crate::settings::PrometheusSettings;
 
 mod accept;
-mod names;
+pub(crate) mod names;
 mod native;
 mod render;
-mod state;
+pub(crate) mod state;
 
 pub use accept::Format;
+pub(crate) use native::Native;
 pub use state::{Counts, Seconds};
 
 use render::Cursor;
@@ -140,6 +141,24 @@ impl Scrape {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Says where a metric comes from; its name in Prometheus may not.
+pub(crate) fn help(name: &str, kind: Kind) -> String {
+    let kind = match kind {
+        Kind::Counter => "Counter",
+        Kind::Gauge => "Gauge",
+        Kind::Set => "Set",
+        Kind::Histogram => "Histogram",
+        Kind::Timing => "Timing",
+        Kind::Distribution => "Distribution",
+    };
+    // Readers differ in which control characters end a line.
+    let name: String = name
+        .chars()
+        .map(|character| if character.is_control() { '?' } else { character })
+        .collect();
+    format!("{kind} {name}")
 }
 
 /// An exposition under way.

@@ -2,10 +2,10 @@
 
 use weir_protocol::Kind;
 
-use super::OwnSeries;
 use super::accept::Format;
 use super::names::{escape, for_each_label, unescape};
 use super::state::{Family, Series, State, Summary, Value, style};
+use super::{OwnSeries, help};
 use crate::protobuf;
 use crate::settings::HistogramStyle;
 
@@ -151,7 +151,13 @@ impl<'a> Writer<'a> {
             } else {
                 ""
             };
-            head(&format!("{base}{total}"), &help(family), kind, format, &mut text);
+            head(
+                &format!("{base}{total}"),
+                &help(&family.name, family.kind),
+                kind,
+                format,
+                &mut text,
+            );
         }
         let mut written = 0;
         for series in series {
@@ -191,7 +197,12 @@ impl<'a> Writer<'a> {
     ) -> usize {
         let mut message = Vec::new();
         let total = if kind == Type::Counter { "_total" } else { "" };
-        head_protobuf(&format!("{base}{total}"), &help(family), kind, &mut message);
+        head_protobuf(
+            &format!("{base}{total}"),
+            &help(&family.name, family.kind),
+            kind,
+            &mut message,
+        );
         let empty = message.len();
         let mut written = 0;
         for series in series {
@@ -237,25 +248,6 @@ impl<'a> Writer<'a> {
             });
         }
     }
-}
-
-/// Says where a family comes from; its name may not.
-fn help(family: &Family) -> String {
-    let kind = match family.kind {
-        Kind::Counter => "Counter",
-        Kind::Gauge => "Gauge",
-        Kind::Set => "Set",
-        Kind::Histogram => "Histogram",
-        Kind::Timing => "Timing",
-        Kind::Distribution => "Distribution",
-    };
-    // Readers differ in which control characters end a line.
-    let name: String = family
-        .name
-        .chars()
-        .map(|character| if character.is_control() { '?' } else { character })
-        .collect();
-    format!("{kind} {name}")
 }
 
 fn head(name: &str, help: &str, kind: Type, format: Format, out: &mut String) {

@@ -1,4 +1,5 @@
-//! What the next scrape shows: one entry per series, summed up over flushes.
+//! Cumulative state: one entry per series, summed up over flushes. A scrape shows it; remote write and cumulative OTLP send
+//! it, and keep a little of their own beside each metric (`M`) and each series (`S`).
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -15,17 +16,18 @@ pub type Seconds = u32;
 
 /// One metric: what Prometheus calls a family.
 #[derive(Debug)]
-pub struct Family {
+pub struct Family<M = (), S = ()> {
     pub name: Box<str>,
     pub kind: Kind,
     /// Its base name, where that is not the one its own name gives.
     pub renamed: Option<Box<str>>,
-    pub series: Vec<Series>,
+    pub series: Vec<Series<S>>,
+    pub kept: M,
     hash: u64,
 }
 
 #[derive(Debug)]
-pub struct Series {
+pub struct Series<S = ()> {
     hash: u64,
     /// As in the text formats, without the braces.
     pub labels: Box<str>,
@@ -33,7 +35,19 @@ pub struct Series {
     seen: Seconds,
     /// Unix seconds that the last value carried.
     stamp: u32,
+    pub kept: S,
     pub value: Value,
+}
+
+/// What became of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// Family and number of its series.
+    At(usize, usize),
+    /// There is no room for a new series.
+    NoMemory,
+    /// A gauge with a timestamp before that of the value that is there.
+    Older,
 }
 
 #[derive(Debug)]
@@ -66,7 +80,7 @@ pub struct Counts {
     pub expired: u64,
 }
 
-pub struct State {
+pub struct State<M = (), S = ()> {
     pub settings: PrometheusSettings,
     weights: Weights,
     bytes_max: usize,
@@ -74,7 +88,7 @@ pub struct State {
     /// Nothing is kept before.
     pub scraped: bool,
     pub wants_native: bool,
-    pub families: Vec<Family>,
+    pub families: Vec<Family<M, S>>,
     family_index: HashTable<u32>,
     series_index: HashTable<(u32, u32)>,
     /// Families before this one have their final names; those behind it wait for the next scrape.
@@ -102,7 +116,7 @@ pub struct Row<'a> {
     pub is_timestamped: bool,
 }
 
-impl State {
+impl<M: Default, S: Default> State<M, S> {
     pub fn new(settings: PrometheusSettings, weights: Weights, bytes_max: usize) -> Self {
         State {
             settings,
@@ -148,16 +162,20 @@ impl State {
         tags: impl Iterator<Item = &'t str> + Clone,
         value: Aggregated<'_>,
         now: Seconds,
-    ) {
-        self.counts.taken += 1;
-        let is_compound = is_compound(row.kind);
+    ) -> Taken {
         let host = row.host.filter(|_| self.settings.host_label);
         let mut writer = std::mem::take(&mut self.labels);
-        let place = self.place(row, writer.write(tags, host, is_compound), now);
+        let taken = self.add_to(row, writer.write(tags, host, is_compound(row.kind)), value, now);
         self.labels = writer;
-        let Some((family, at, is_new)) = place else {
+        taken
+    }
+
+    /// Adds a row to the series that these labels name.
+    pub fn add_to(&mut self, row: &Row<'_>, labels: &str, value: Aggregated<'_>, now: Seconds) -> Taken {
+        self.counts.taken += 1;
+        let Some((family, at, is_new)) = self.place(row, labels, now) else {
             self.counts.dropped_memory += 1;
-            return;
+            return Taken::NoMemory;
         };
         let stamp = u32::try_from(row.timestamp.max(0)).unwrap_or(u32::MAX);
         let series = &mut self.families[family].series[at];
@@ -174,7 +192,7 @@ impl State {
                 };
                 if is_older {
                     self.counts.dropped_older += 1;
-                    return;
+                    return Taken::Older;
                 }
                 *current = if is_second { current.max(new) } else { new };
             }
@@ -204,6 +222,7 @@ impl State {
         self.bytes = self.bytes + series.value.heap_bytes() - before;
         self.counts.merged += u64::from(is_second);
         self.counts.delivered += 1;
+        Taken::At(family, at)
     }
 
     /// Family and number of the series, and whether it is new. `None`: there is no memory for it.
@@ -231,7 +250,7 @@ impl State {
         } else {
             Value::Number(0.0)
         };
-        let needed = labels.len() + size_of::<Series>() + value.heap_bytes();
+        let needed = labels.len() + size_of::<Series<S>>() + value.heap_bytes();
         if self.heap_bytes() + needed > self.bytes_max {
             return None;
         }
@@ -243,12 +262,13 @@ impl State {
             series.reserve_exact(capacity / 4 + 1);
         }
         self.bytes +=
-            (series.capacity() - capacity) * size_of::<Series>() + labels.len() + value.heap_bytes();
+            (series.capacity() - capacity) * size_of::<Series<S>>() + labels.len() + value.heap_bytes();
         series.push(Series {
             hash,
             labels: labels.into(),
             seen: now,
             stamp: 0,
+            kept: S::default(),
             value,
         });
         let at = series.len() - 1;
@@ -268,6 +288,7 @@ impl State {
             kind: row.kind,
             renamed: None,
             series: Vec::new(),
+            kept: M::default(),
             hash,
         });
         self.names_are_stale = true;
@@ -280,6 +301,11 @@ impl State {
 
     /// Removes what has got no sample for too long.
     pub fn expire(&mut self, now: Seconds) {
+        self.expire_with(now, |_, _| {});
+    }
+
+    /// The same, showing each series that goes, with its metric, whose other series cannot be seen meanwhile.
+    pub fn expire_with(&mut self, now: Seconds, mut goes: impl FnMut(&Family<M, S>, &Series<S>)) {
         let expiry = u32::try_from(self.settings.expiry.as_secs()).unwrap_or(u32::MAX);
         if self.renderings > 0 || self.series == 0 || now.saturating_sub(self.oldest) < expiry {
             return;
@@ -287,20 +313,23 @@ impl State {
         self.oldest = Seconds::MAX;
         let before = self.series;
         for family in &mut self.families {
-            let capacity = family.series.capacity();
-            family.series.retain(|series| {
+            let mut all = std::mem::take(&mut family.series);
+            let capacity = all.capacity();
+            all.retain(|series| {
                 let stays = now.saturating_sub(series.seen) < expiry;
                 if stays {
                     self.oldest = self.oldest.min(series.seen);
                 } else {
+                    goes(family, series);
                     self.bytes -= series.labels.len() + series.value.heap_bytes();
                     self.series -= 1;
                 }
                 stays
             });
+            family.series = all;
             if family.series.len() < capacity / 2 {
                 family.series.shrink_to_fit();
-                self.bytes -= (capacity - family.series.capacity()) * size_of::<Series>();
+                self.bytes -= (capacity - family.series.capacity()) * size_of::<Series<S>>();
             }
         }
         if self.series == before {
@@ -311,7 +340,7 @@ impl State {
         self.families.retain(|family| {
             if family.series.is_empty() {
                 let renamed = family.renamed.as_ref().map_or(0, |name| name.len());
-                self.bytes -= family.name.len() + renamed + family.series.capacity() * size_of::<Series>();
+                self.bytes -= family.name.len() + renamed + family.series.capacity() * size_of::<Series<S>>();
             }
             !family.series.is_empty()
         });
@@ -335,6 +364,11 @@ impl State {
                     });
             }
         }
+    }
+
+    /// Whether the next naming may change names.
+    pub fn names_are_stale(&self) -> bool {
+        self.names_are_stale
     }
 
     /// Gives every family its name. While something is being rendered, the names it uses stay, and families without one
@@ -392,7 +426,7 @@ impl State {
     /// Bytes held, slack included.
     pub fn heap_bytes(&self) -> usize {
         self.bytes
-            + self.families.capacity() * size_of::<Family>()
+            + self.families.capacity() * size_of::<Family<M, S>>()
             + self.family_index.allocation_size()
             + self.series_index.allocation_size()
     }
@@ -405,7 +439,7 @@ impl State {
             .map(|family| {
                 family.name.len()
                     + family.renamed.as_ref().map_or(0, |name| name.len())
-                    + family.series.capacity() * size_of::<Series>()
+                    + family.series.capacity() * size_of::<Series<S>>()
                     + family
                         .series
                         .iter()
@@ -439,7 +473,7 @@ impl Claimed {
     }
 }
 
-impl Family {
+impl<M, S> Family<M, S> {
     /// The name without what its kind appends.
     pub fn base(&self) -> std::borrow::Cow<'_, str> {
         match &self.renamed {

@@ -66,22 +66,22 @@ impl Scrape {
                 members.iter().for_each(|member| {
                     set.insert(member.as_bytes());
                 });
-                state.add(&row, tags, Value::Set(&set), now);
+                state.add(&row, tags, Value::Set(&set), now)
             }
             (Kind::Histogram | Kind::Timing, Owned::Values(values)) => {
                 let mut histogram = Histogram::default();
                 values.iter().for_each(|value| {
                     histogram.insert(*value, 1.0);
                 });
-                state.add(&row, tags, Value::Histogram(&histogram), now);
+                state.add(&row, tags, Value::Histogram(&histogram), now)
             }
             (Kind::Distribution, Owned::Values(values)) => {
                 let mut sketch = Sketch::new();
                 values.iter().for_each(|value| sketch.insert_one(*value));
-                state.add(&row, tags, Value::Distribution(&sketch), now);
+                state.add(&row, tags, Value::Distribution(&sketch), now)
             }
             other => panic!("{other:?}"),
-        }
+        };
     }
 
     fn counter(&self, name: &str, tags: &[&str], value: f64, at: i64) {

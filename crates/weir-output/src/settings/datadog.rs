@@ -58,7 +58,7 @@ pub enum SeriesFormat {
     V1,
 }
 
-const URL: Kind = Kind::Checked {
+pub(crate) const URL: Kind = Kind::Checked {
     allowed: "a URL such as https://host:port, or nothing",
     check: is_url_or_empty,
 };
@@ -149,7 +149,7 @@ fn check(settings: &DatadogSettings) -> Result<(), SettingProblem> {
     settings.delivery.check()
 }
 
-fn is_url_or_empty(text: &str) -> bool {
+pub(super) fn is_url_or_empty(text: &str) -> bool {
     let host = text
         .strip_prefix("https://")
         .or_else(|| text.strip_prefix("http://"));

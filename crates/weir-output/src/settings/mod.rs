@@ -18,8 +18,10 @@ mod datadog;
 mod delivery;
 mod prometheus;
 
+pub(crate) use datadog::URL;
 pub use datadog::{Compression, DatadogSettings, SeriesFormat};
 pub use delivery::{DELIVERY, DeliverySettings};
+pub(crate) use prometheus::STYLES;
 pub use prometheus::{HistogramStyle, PrometheusSettings};
 
 /// One setting: what it is called, what it takes, what it does.
@@ -275,6 +277,7 @@ pub const OUTPUT_TYPES: &[OutputType] = &[
     crate::stdout::TYPE,
     prometheus::TYPE,
     datadog::TYPE,
+    crate::remote_write::TYPE,
     crate::file::TYPE,
 ];
 

@@ -28,7 +28,7 @@ pub enum HistogramStyle {
     Native,
 }
 
-const STYLES: &[&str] = &["summary", "native"];
+pub(crate) const STYLES: &[&str] = &["summary", "native"];
 
 const SETTINGS: &[Setting] = &[
     setting("expiry", Kind::Duration { min: Duration::from_secs(1), max: DURATION_MAX }, "300s")

@@ -294,12 +294,15 @@ pub fn surroundings(clock: Clock) -> Surroundings {
     Surroundings {
         clock,
         memory_bytes_max: 16 << 20,
+        state_bytes_max: 256 << 20,
     }
 }
 
 /// What the agent makes of these messages in the bucket that starts at `bucket`, on the host `agent-host`.
 pub fn batches_at(bucket: i64, messages: &str) -> Vec<Arc<Batch>> {
     let rules = Rules::new(RuleSettings {
+        set: Default::default(),
+        suffix_mask: None,
         namespace: String::new(),
         namespace_exceptions: None,
         filter: Default::default(),

@@ -312,6 +312,7 @@ impl Agent {
         let surroundings = Surroundings {
             clock: Clock::system(),
             memory_bytes_max: config.memory / QUEUE_SHARE,
+            state_bytes_max: config.memory / SCRAPE_SHARE,
         };
         for output in &config.outputs {
             match &output.settings {

@@ -1,0 +1,566 @@
+//! Batches into cumulative samples.
+//!
+//! Rows add up in a state like that of the scrape endpoint. When a bucket is complete, every series is written once with what it
+//! then stands at: as if somebody scraped at the end of each bucket. Each request has at most one sample of a series, so that a
+//! request which is repeated after an unclear answer changes nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use weir_aggregate::{Batch, Bucket, Weights};
+use weir_protocol::Kind;
+
+use super::request::{Metadata, Request, STALE, Sample, Times};
+use super::settings::RemoteWriteSettings;
+use crate::delivery::{Class, Clock, Counter, Encode, Encoded, Items, Reason};
+use crate::prometheus::names::{for_each_label, unescape};
+use crate::prometheus::state::{Family, Row, Seconds, Series, State, Taken, Value, is_compound, style};
+use crate::prometheus::{Native, help};
+use crate::settings::HistogramStyle;
+
+/// How often version 1.0 repeats the description of a metric.
+const METADATA_SECONDS: Seconds = 60;
+
+/// What Prometheus calls the kinds, with their numbers in both versions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Type {
+    Counter = 1,
+    Gauge = 2,
+    Histogram = 3,
+    Summary = 5,
+}
+
+/// Beside each metric.
+#[derive(Debug, Default)]
+pub struct OfMetric {
+    is_written: bool,
+    described: Option<Seconds>,
+}
+
+/// Beside each series.
+#[derive(Debug, Default)]
+pub struct OfSeries {
+    /// When its current values began, Unix milliseconds; zero until it is written.
+    start: i64,
+    /// Rows since it was last written.
+    rows: u32,
+}
+
+type Metric = Family<OfMetric, OfSeries>;
+type OneSeries = Series<OfSeries>;
+
+/// Facts for the status.
+#[derive(Debug, Default)]
+pub struct Facts {
+    pub series: AtomicU64,
+    pub renamed: AtomicU64,
+    pub merged: AtomicU64,
+    pub bytes: AtomicU64,
+}
+
+pub struct RemoteWriteEncoder {
+    state: State<OfMetric, OfSeries>,
+    request: Request,
+    clock: Clock,
+    facts: Arc<Facts>,
+    repeat_idle: bool,
+    zero_samples: bool,
+    instance_label: bool,
+    labels: Labels,
+    quantiles: Vec<String>,
+    /// Unix milliseconds of the start of the output.
+    started: i64,
+    /// Unix milliseconds of the newest sample of any series.
+    newest: i64,
+    /// Rows that no sample has been written for.
+    pending: u64,
+}
+
+impl RemoteWriteEncoder {
+    pub fn new(
+        settings: &RemoteWriteSettings,
+        weights: Weights,
+        bytes_max: u64,
+        clock: Clock,
+        facts: Arc<Facts>,
+    ) -> Self {
+        let as_scrape = settings.as_scrape();
+        let quantiles = as_scrape.quantiles.iter().map(|q| format!("{q:?}")).collect();
+        let mut state = State::new(
+            as_scrape,
+            weights,
+            usize::try_from(bytes_max).unwrap_or(usize::MAX),
+        );
+        state.scraped = true;
+        state.wants_native = true;
+        RemoteWriteEncoder {
+            state,
+            request: Request::new(settings.version, settings.samples_per_payload_max),
+            started: clock.unix_ms(),
+            clock,
+            facts,
+            repeat_idle: settings.repeat_idle,
+            zero_samples: settings.zero_samples,
+            instance_label: settings.instance_label,
+            labels: Labels::new(settings.labels.clone().into_iter().collect()),
+            quantiles,
+            newest: 0,
+            pending: 0,
+        }
+    }
+
+    fn now(&self) -> Seconds {
+        Seconds::try_from(self.clock.now().as_secs()).unwrap_or(Seconds::MAX)
+    }
+
+    fn take(&mut self, batch: &Batch, out: &mut Encoded) {
+        if self.instance_label {
+            self.instance_label = false;
+            self.labels.add_if_free("instance", &batch.hostname);
+        }
+        let now = self.now();
+        for series in batch.series().filter(|series| !series.is_idle()) {
+            let row = Row {
+                name: series.name(),
+                kind: series.kind(),
+                host: series.explicit_host(),
+                timestamp: series.timestamp(),
+                is_timestamped: series.is_timestamped(),
+            };
+            match self.state.add(&row, series.tags(), series.value(), now) {
+                Taken::At(family, at) => {
+                    self.state.families[family].series[at].kept.rows += 1;
+                    self.pending += 1;
+                }
+                Taken::NoMemory => out.dropped(Reason::Memory, Class::Points, 1),
+                Taken::Older => out.dropped(Reason::OutOfOrder, Class::Points, 1),
+            }
+        }
+    }
+
+    /// Writes what every series stands at. Times only move forward, whatever the clocks do: within a flush those of
+    /// renamed series end first, then new series begin, then come the values, then expired series end.
+    fn flush(&mut self, start: i64, end: i64, begin: i64, out: &mut Encoded) {
+        let now = self.clock.unix_ms();
+        // A bucket that is closed early ends now: what the next process writes must be later.
+        let end = if start <= now && now < end { now } else { end };
+        let mut begin = begin.max(self.newest + 2);
+        if self.started < end {
+            begin = begin.max(self.started);
+        }
+        let at = end.max(begin + 1);
+        self.rename(self.newest + 1, out);
+        self.begin(begin, out);
+        self.values(at, out);
+        self.newest = at;
+        self.expire(out);
+        self.request.rest();
+        let facts = &self.facts;
+        for (fact, value) in [
+            (&facts.series, self.state.series_count() as u64),
+            (&facts.renamed, self.state.renamed as u64),
+            (&facts.merged, self.state.counts.merged),
+            (&facts.bytes, self.state.heap_bytes() as u64),
+        ] {
+            fact.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives metrics their names. Series whose name has changed end under the old one, and begin again.
+    fn rename(&mut self, at: i64, out: &mut Encoded) {
+        if !self.state.names_are_stale() {
+            return;
+        }
+        let before: Vec<Option<Box<str>>> = self
+            .state
+            .families
+            .iter()
+            .map(|family| family.renamed.clone())
+            .collect();
+        self.state.name_families();
+        let mut writer = self.writer();
+        for (family, before) in writer.families.iter_mut().zip(before) {
+            if !family.kept.is_written || before == family.renamed {
+                continue;
+            }
+            let after = std::mem::replace(&mut family.renamed, before);
+            let texts = Texts::of(family, writer.out.styles);
+            for series in &family.series {
+                writer.out.stale(&texts, series, at, out);
+            }
+            family.renamed = after;
+            family.kept = OfMetric::default();
+            family.series.iter_mut().for_each(|series| series.kept.start = 0);
+        }
+        self.request.finish(out);
+    }
+
+    /// Begins the series that are new.
+    fn begin(&mut self, at: i64, out: &mut Encoded) {
+        let zero_samples = self.zero_samples;
+        let zero = Native::default();
+        let mut writer = self.writer();
+        for family in writer.families.iter_mut() {
+            let mut texts = None;
+            let mut all = std::mem::take(&mut family.series);
+            for series in all.iter_mut().filter(|series| series.kept.start == 0) {
+                series.kept.start = at;
+                if zero_samples && is_cumulative(family.kind) {
+                    let texts = texts.get_or_insert_with(|| Texts::of(family, writer.out.styles));
+                    writer.out.write(texts, series, at, Shown::Zero(&zero));
+                    writer.out.made(out);
+                }
+            }
+            family.series = all;
+        }
+        self.request.finish(out);
+    }
+
+    fn values(&mut self, at: i64, out: &mut Encoded) {
+        let now = self.now();
+        let repeat_idle = self.repeat_idle;
+        let mut written = 0;
+        let mut writer = self.writer();
+        // Native histograms have requests of their own: a receiver that does not take them takes the rest.
+        for are_native in [false, true] {
+            for family in writer.families.iter_mut() {
+                if writer.out.styles.is_native(family.kind) != are_native {
+                    continue;
+                }
+                let is_due = |series: &OneSeries| repeat_idle || series.kept.rows > 0;
+                if !family.series.iter().any(is_due) {
+                    continue;
+                }
+                let texts = Texts::of(family, writer.out.styles);
+                family.kept.is_written = true;
+                let described = family.kept.described;
+                if described.is_none_or(|at| now.saturating_sub(at) >= METADATA_SECONDS) {
+                    family.kept.described = Some(now);
+                    writer.out.request.metadata(&texts.metadata());
+                }
+                for series in &mut family.series {
+                    let rows = std::mem::take(&mut series.kept.rows);
+                    if rows == 0 && !repeat_idle {
+                        continue;
+                    }
+                    writer.out.write(&texts, series, at, Shown::Value);
+                    if rows == 0 {
+                        writer.out.made(out);
+                    } else {
+                        written += u64::from(rows);
+                        writer.out.request.counts_as(rows, out);
+                    }
+                }
+            }
+            writer.out.request.finish(out);
+        }
+        self.pending -= written;
+    }
+
+    /// Ends the series that got no sample for too long.
+    fn expire(&mut self, out: &mut Encoded) {
+        let (now, at) = (self.now(), self.newest + 1);
+        let mut writer = Output {
+            request: &mut self.request,
+            labels: &self.labels,
+            quantiles: &self.quantiles,
+            styles: Styles::of(&self.state.settings),
+            scratch: String::new(),
+        };
+        let mut any = false;
+        self.state.expire_with(now, |family, series| {
+            any = true;
+            let texts = Texts::of(family, writer.styles);
+            writer.stale(&texts, series, at, out);
+        });
+        if any {
+            self.newest = at;
+            self.request.finish(out);
+        }
+    }
+
+    fn writer(&mut self) -> Writer<'_> {
+        let styles = Styles::of(&self.state.settings);
+        Writer {
+            families: &mut self.state.families,
+            out: Output {
+                request: &mut self.request,
+                labels: &self.labels,
+                quantiles: &self.quantiles,
+                styles,
+                scratch: String::new(),
+            },
+        }
+    }
+}
+
+impl Encode for RemoteWriteEncoder {
+    fn counter(&self) -> Counter {
+        Box::new(|batch| {
+            let rows = batch.series().filter(|series| !series.is_idle()).count();
+            Items::of(Class::Points, rows as u64)
+        })
+    }
+
+    fn encode(&mut self, batch: &Batch, out: &mut Encoded) {
+        self.take(batch, out);
+        if batch.last {
+            let Bucket {
+                start,
+                timestamp,
+                width,
+            } = batch.bucket;
+            let end = start + i64::from(width);
+            // A series is written in the bucket after its last sample at the earliest.
+            let least = std::time::Duration::from_secs(2 * u64::from(width));
+            self.state.settings.expiry = self.state.settings.expiry.max(least);
+            self.flush(start * 1000, end * 1000, timestamp * 1000, out);
+        }
+    }
+
+    fn finish(&mut self, out: &mut Encoded) {
+        self.request.finish(out);
+    }
+
+    fn open(&self) -> Items {
+        self.request.open() + Items::of(Class::Points, self.pending)
+    }
+
+    /// Writes what came after the last bucket, and ends every series.
+    fn end(&mut self, out: &mut Encoded) {
+        if self.pending > 0 {
+            let now = self.clock.unix_ms();
+            self.flush(now, now, now, out);
+        }
+        let at = self.newest + 1;
+        let writer = self.writer();
+        let mut output = writer.out;
+        for family in writer.families.iter() {
+            let texts = Texts::of(family, output.styles);
+            for series in &family.series {
+                output.stale(&texts, series, at, out);
+            }
+        }
+        self.newest = at;
+        self.request.finish(out);
+    }
+}
+
+/// What of a series is written.
+#[derive(Clone, Copy)]
+enum Shown<'a> {
+    Value,
+    /// What it began with.
+    Zero(&'a Native),
+    Stale,
+}
+
+struct Writer<'a> {
+    families: &'a mut Vec<Metric>,
+    out: Output<'a>,
+}
+
+/// How histograms and distributions are written.
+#[derive(Clone, Copy)]
+struct Styles {
+    histograms: HistogramStyle,
+    distributions: HistogramStyle,
+}
+
+impl Styles {
+    fn of(settings: &crate::settings::PrometheusSettings) -> Self {
+        Styles {
+            histograms: style(settings, Kind::Histogram),
+            distributions: style(settings, Kind::Distribution),
+        }
+    }
+
+    fn is_native(self, kind: Kind) -> bool {
+        let style = match kind {
+            Kind::Distribution => self.distributions,
+            Kind::Histogram | Kind::Timing => self.histograms,
+            Kind::Counter | Kind::Gauge | Kind::Set => return false,
+        };
+        style == HistogramStyle::Native
+    }
+}
+
+struct Output<'a> {
+    request: &'a mut Request,
+    labels: &'a Labels,
+    quantiles: &'a [String],
+    styles: Styles,
+    scratch: String,
+}
+
+impl Output<'_> {
+    /// A point that no batch brought.
+    fn made(&mut self, out: &mut Encoded) {
+        out.made += Items::of(Class::Points, 1);
+        self.request.counts_as(1, out);
+    }
+
+    fn stale(&mut self, texts: &Texts, series: &OneSeries, at: i64, out: &mut Encoded) {
+        if series.kept.start != 0 {
+            self.write(texts, series, at, Shown::Stale);
+            self.made(out);
+        }
+    }
+
+    /// All samples of one series of ours, each of which is a series to Prometheus.
+    fn write(&mut self, texts: &Texts, series: &OneSeries, at: i64, shown: Shown<'_>) {
+        let start = match shown {
+            Shown::Stale => 0,
+            _ if texts.kind == Type::Gauge => 0,
+            _ => series.kept.start,
+        };
+        let (times, instant) = (Times { at, start }, Times { at, start: 0 });
+        let number = |value: f64| match shown {
+            Shown::Value => Sample::Number(value),
+            Shown::Zero(_) => Sample::Number(0.0),
+            Shown::Stale => Sample::Number(STALE),
+        };
+        let (request, labels, scratch) = (&mut *self.request, self.labels, &mut self.scratch);
+        let mut add = |name: &str, quantile: Option<&str>, sample, times| {
+            request.add(
+                |each| labels.merge(name, quantile, &series.labels, scratch, each),
+                sample,
+                times,
+                &texts.metadata(),
+            );
+        };
+        match &series.value {
+            Value::Number(value) => add(&texts.name, None, number(*value), times),
+            Value::Summary(summary) if texts.kind == Type::Histogram => {
+                let sample = match (shown, &summary.native) {
+                    (Shown::Stale, _) => Sample::StaleHistogram,
+                    (Shown::Zero(zero), _) => Sample::Histogram(zero),
+                    (Shown::Value, Some(native)) => Sample::Histogram(native),
+                    (Shown::Value, None) => return,
+                };
+                add(&texts.name, None, sample, times);
+            }
+            Value::Summary(summary) => {
+                if !matches!(shown, Shown::Zero(_)) {
+                    for (quantile, value) in self.quantiles.iter().zip(&summary.quantiles) {
+                        add(&texts.name, Some(quantile), number(*value), instant);
+                    }
+                }
+                add(&texts.sum, None, number(summary.sum), times);
+                add(&texts.count, None, number(summary.weight.round()), times);
+            }
+        }
+    }
+}
+
+/// What the samples of a metric are called.
+struct Texts {
+    kind: Type,
+    name: String,
+    sum: String,
+    count: String,
+    help: String,
+}
+
+impl Texts {
+    fn of(family: &Metric, styles: Styles) -> Self {
+        let base = family.base();
+        let kind = match family.kind {
+            Kind::Counter => Type::Counter,
+            Kind::Gauge | Kind::Set => Type::Gauge,
+            kind if styles.is_native(kind) => Type::Histogram,
+            _ => Type::Summary,
+        };
+        let with = |suffix: &str| format!("{base}{suffix}");
+        let of_summary = |suffix: &str| {
+            if kind == Type::Summary {
+                with(suffix)
+            } else {
+                String::new()
+            }
+        };
+        Texts {
+            kind,
+            name: with(if kind == Type::Counter { "_total" } else { "" }),
+            sum: of_summary("_sum"),
+            count: of_summary("_count"),
+            help: help(&family.name, family.kind),
+        }
+    }
+
+    fn metadata(&self) -> Metadata<'_> {
+        Metadata {
+            kind: self.kind,
+            name: &self.name,
+            help: &self.help,
+        }
+    }
+}
+
+fn is_cumulative(kind: Kind) -> bool {
+    kind == Kind::Counter || is_compound(kind)
+}
+
+/// The labels that every series gets, sorted by name.
+struct Labels(Vec<(String, String)>);
+
+impl Labels {
+    fn new(mut labels: Vec<(String, String)>) -> Self {
+        labels.sort();
+        Labels(labels)
+    }
+
+    fn add_if_free(&mut self, name: &str, value: &str) {
+        let at = self.0.partition_point(|(other, _)| other.as_str() < name);
+        if !value.is_empty() && self.0.get(at).is_none_or(|(other, _)| other != name) {
+            self.0.insert(at, (name.to_owned(), value.to_owned()));
+        }
+    }
+
+    /// Shows all labels of a sample in the order of their names. A series' own label goes before one that every series gets.
+    fn merge(
+        &self,
+        metric: &str,
+        quantile: Option<&str>,
+        own: &str,
+        scratch: &mut String,
+        each: &mut dyn FnMut(&str, &str),
+    ) {
+        let mut common = self
+            .0
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .peekable();
+        let mut metric = Some(("__name__", metric));
+        let mut quantile = quantile.map(|quantile| ("quantile", quantile));
+        // The least of the three that is before `name`.
+        let mut next_before = |name: Option<&str>| {
+            let heads = [metric, quantile, common.peek().copied()];
+            let (at, least) = heads
+                .iter()
+                .enumerate()
+                .filter_map(|(at, head)| head.map(|head| (at, head)))
+                .min_by_key(|(_, head)| head.0)?;
+            if name.is_some_and(|name| least.0 > name) {
+                return None;
+            }
+            match at {
+                0 => metric = None,
+                1 => quantile = None,
+                _ => drop(common.next()),
+            }
+            Some(least)
+        };
+        for_each_label(own, |name, value| {
+            while let Some((other, value)) = next_before(Some(name)) {
+                if other != name {
+                    each(other, value);
+                }
+            }
+            each(name, unescape(value, scratch));
+        });
+        while let Some((name, value)) = next_before(None) {
+            each(name, value);
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Prometheus remote write, 1.0 and 2.0: cumulative series, native histograms, staleness markers, in the order of time.
+
+mod encode;
+mod request;
+mod settings;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::{Client, Method};
+use weir_aggregate::{Expansion, Weights};
+
+pub use encode::{Facts, RemoteWriteEncoder};
+pub(crate) use settings::TYPE;
+pub use settings::{RemoteWriteSettings, RemoteWriteVersion};
+
+use crate::delivery::{
+    BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport,
+};
+use crate::http::{self, Answer};
+use crate::settings::Start;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Starts the output on the current tokio runtime. Fails with a sentence that names the setting or the path.
+pub fn start(
+    name: &str,
+    settings: &RemoteWriteSettings,
+    weights: Weights,
+    surroundings: &Surroundings,
+) -> Result<Delivery, String> {
+    let client = http::client(&settings.delivery, &format!("weir/{VERSION}"))?;
+    let facts = Arc::new(Facts::default());
+    let clock = &surroundings.clock;
+    let encoder = RemoteWriteEncoder::new(
+        settings,
+        weights,
+        surroundings.state_bytes_max,
+        clock.clone(),
+        facts.clone(),
+    );
+    let receiver = Receiver {
+        url: settings.url.clone(),
+        headers: http::configured_headers(&settings.headers)?,
+        client,
+        clock: clock.clone(),
+        facts,
+    };
+    let endpoint = Endpoint {
+        label: http::shown_url(&settings.url),
+        directory: http::directory(&settings.url, ""),
+        transport: Arc::new(receiver),
+    };
+    let started = Delivery::start(
+        name,
+        &settings.delivery,
+        Order::TimeOrder,
+        Box::new(encoder),
+        vec![endpoint],
+        surroundings,
+    );
+    started.map_err(|error| error.to_string())
+}
+
+impl Start for RemoteWriteSettings {
+    fn start(
+        &self,
+        name: &str,
+        expansion: &Arc<Expansion>,
+        surroundings: &Surroundings,
+    ) -> Result<Delivery, String> {
+        start(name, self, expansion.weights(), surroundings)
+    }
+}
+
+struct Receiver {
+    url: String,
+    headers: HeaderMap,
+    client: Client,
+    clock: Clock,
+    facts: Arc<Facts>,
+}
+
+impl Transport for Receiver {
+    fn send(&self, payload: Payload) -> BoxFuture<'_, Outcome> {
+        Box::pin(async move {
+            let (version, content_type, number) = match payload.route {
+                0 => (RemoteWriteVersion::V1, "application/x-protobuf", "0.1.0"),
+                1 => (
+                    RemoteWriteVersion::V2,
+                    "application/x-protobuf;proto=io.prometheus.write.v2.Request",
+                    "2.0.0",
+                ),
+                _ => {
+                    return Outcome::Rejected {
+                        error: "the disk queue holds a payload of a newer version".into(),
+                    };
+                }
+            };
+            let mut headers = self.headers.clone();
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+            headers.insert(CONTENT_ENCODING, HeaderValue::from_static("snappy"));
+            headers.insert(
+                "x-prometheus-remote-write-version",
+                HeaderValue::from_static(number),
+            );
+            let body = payload.body.clone();
+            let sent = http::send(
+                &self.client,
+                Method::POST,
+                &self.url,
+                headers,
+                body,
+                self.clock.unix(),
+            );
+            match sent.await {
+                Ok(answer) => outcome(version, &payload, &answer),
+                Err(error) => Outcome::Retry { error, after: None },
+            }
+        })
+    }
+
+    fn details(&self) -> BTreeMap<&'static str, String> {
+        let facts = &self.facts;
+        BTreeMap::from([
+            ("series", facts.series.load(Ordering::Relaxed).to_string()),
+            ("state_bytes", facts.bytes.load(Ordering::Relaxed).to_string()),
+            (
+                "renamed_metrics",
+                facts.renamed.load(Ordering::Relaxed).to_string(),
+            ),
+            ("merged_points", facts.merged.load(Ordering::Relaxed).to_string()),
+        ])
+    }
+}
+
+fn outcome(version: RemoteWriteVersion, payload: &Payload, answer: &Answer) -> Outcome {
+    let status = answer.status;
+    let text = |what: &str| {
+        if answer.message.is_empty() {
+            format!("{status} {what}")
+        } else {
+            format!("{status} {what}: {}", answer.message)
+        }
+    };
+    let after = answer.retry_after;
+    match status {
+        200..300 if version == RemoteWriteVersion::V1 => Outcome::Delivered,
+        200..300 => match missing(payload, answer) {
+            Some(Missing { points: 0, .. }) => Outcome::Delivered,
+            Some(Missing { points, samples }) => Outcome::Partly {
+                rejected: points,
+                error: format!("the receiver says that it did not write {samples} samples of a request"),
+            },
+            None => Outcome::Rejected {
+                error: text("without saying what was written: the receiver does not speak version 2.0"),
+            },
+        },
+        300..400 => Outcome::Retry {
+            error: text("redirects, which is not followed"),
+            after,
+        },
+        408 => Outcome::Retry {
+            error: text("timed out"),
+            after,
+        },
+        415 => Outcome::Rejected {
+            error: text("refused: the receiver does not speak this version of remote write"),
+        },
+        429 => Outcome::Retry {
+            error: text("asks to slow down"),
+            after,
+        },
+        400..500 => match missing(payload, answer) {
+            // Version 2.0 tells of requests of which a part was written.
+            Some(Missing { points, .. }) if version == RemoteWriteVersion::V2 && points < payload.count => {
+                Outcome::Partly {
+                    rejected: points,
+                    error: text("refused in part"),
+                }
+            }
+            _ => Outcome::Rejected {
+                error: text("refused"),
+            },
+        },
+        // Prometheus before 3.0 answers so for good; waiting for it would stop everything else.
+        500 if answer.message.contains("native histograms") => Outcome::Rejected {
+            error: text("refused; the setting `distributions: summary` sends none"),
+        },
+        _ => Outcome::Retry {
+            error: text("failed"),
+            after,
+        },
+    }
+}
+
+/// What a receiver did not write of a 2.0 request.
+struct Missing {
+    samples: u64,
+    /// The same share of the points, at least one.
+    points: u32,
+}
+
+/// `None` if the receiver does not say.
+fn missing(payload: &Payload, answer: &Answer) -> Option<Missing> {
+    let count = |name: &str| {
+        answer
+            .headers
+            .get(name)?
+            .to_str()
+            .ok()?
+            .trim()
+            .parse::<u64>()
+            .ok()
+    };
+    let samples = count("x-prometheus-remote-write-samples-written");
+    let histograms = count("x-prometheus-remote-write-histograms-written");
+    let written = match (samples, histograms) {
+        (None, None) => return None,
+        (samples, histograms) => samples.unwrap_or(0) + histograms.unwrap_or(0),
+    };
+    let (samples, histograms) = request::written(&payload.body)?;
+    let sent = samples + histograms;
+    let samples = sent.saturating_sub(written);
+    if samples == 0 {
+        return Some(Missing { samples, points: 0 });
+    }
+    let points = (u128::from(payload.count) * u128::from(samples)).div_ceil(u128::from(sent));
+    Some(Missing {
+        samples,
+        points: (points as u32).max(1),
+    })
+}

@@ -1,0 +1,389 @@
+//! The real agent writes to real receivers: the distribution's Prometheus and VictoriaMetrics, and a newer Prometheus
+//! for version 2.0.
+
+#[path = "support/receivers.rs"]
+mod support;
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use support::*;
+
+const NATIVE: &str = "--enable-feature=native-histograms";
+
+struct Config {
+    directory: tempfile::TempDir,
+    url: String,
+}
+
+impl Config {
+    fn new(address: &str) -> Self {
+        Config {
+            directory: tempfile::tempdir().unwrap(),
+            url: format!("http://{address}/api/v1/write"),
+        }
+    }
+
+    /// An agent that writes there every second.
+    fn agent(&self, settings: &str) -> Agent {
+        let path = self.directory.path().join("weir.yaml");
+        let text = format!(
+            "outputs:\n  prometheus: {{enabled: false}}\n  remote_write:\n    url: {}\n    labels: {{job: weir}}\n{settings}",
+            self.url
+        );
+        std::fs::write(&path, text).unwrap();
+        Agent::start(&["--bucket-width", "1s", "--config", path.to_str().unwrap()], &[])
+    }
+}
+
+fn receiver(program: &Path) -> Prometheus {
+    let mut prometheus =
+        Prometheus::start_program(program, &[], &["--web.enable-remote-write-receiver", NATIVE]);
+    prometheus.expect("vector(1)", &[("", 1.0)]);
+    prometheus
+}
+
+/// It refused nothing: no request, no sample.
+fn check_health(prometheus: &Prometheus) {
+    let metrics = prometheus.own_metrics();
+    let mut writes = 0;
+    for line in metrics.lines().filter(|line| !line.starts_with('#')) {
+        let (name, value) = line.rsplit_once(' ').unwrap();
+        let value: f64 = value.parse().unwrap_or(f64::NAN);
+        if name.starts_with("prometheus_http_requests_total") && name.contains("/api/v1/write") && value > 0.0
+        {
+            assert!(name.contains("code=\"20"), "{line}");
+            writes += 1;
+        }
+        let refusals = [
+            "out_of_order",
+            "out_of_bound",
+            "too_old",
+            "duplicate",
+            "remote_write_invalid",
+        ];
+        if name.starts_with("prometheus_")
+            && name.contains("_total")
+            && refusals.iter().any(|part| name.contains(part))
+        {
+            assert_eq!(value, 0.0, "{line}");
+        }
+    }
+    assert!(writes > 0, "{metrics}");
+}
+
+/// What all increases of a series sum up to, a fall being a restart from zero; each time once, and ascending.
+fn increase(samples: &[(i64, String)]) -> f64 {
+    assert!(samples.is_sorted_by(|a, b| a.0 < b.0), "{samples:?}");
+    let values: Vec<f64> = samples.iter().map(|(_, value)| value.parse().unwrap()).collect();
+    values
+        .windows(2)
+        .map(|pair| {
+            if pair[1] < pair[0] {
+                pair[1]
+            } else {
+                pair[1] - pair[0]
+            }
+        })
+        .sum()
+}
+
+fn series(prometheus: &Prometheus, query: &str) -> Vec<(i64, String)> {
+    let found = prometheus.samples(query).unwrap();
+    assert_eq!(found.len(), 1, "{query}: {found:?}");
+    found.into_values().next().unwrap()
+}
+
+/// Values as sent, order kept, nothing refused, across a restart and a kill.
+fn real_prometheus(program: &Path, version: &str) {
+    let mut prometheus = receiver(program);
+    let config = Config::new(&prometheus.address);
+    let settings = format!("    version: '{version}'\n    expiry: 20s\n");
+    let agent = config.agent(&settings);
+
+    agent.send("requests:3|c|#path:/a\nrequests:1|c|@0.1|#path:/a\nrequests:5|c|#path:/b,bare\ntemperature:20|g|#host:web1\ntemperature:21|g|#host:web1\nusers:x|s\nusers:y|s\nusers:x|s");
+    let timings: Vec<String> = (1..=100).map(|value| value.to_string()).collect();
+    agent.send(format!("render.time:{}|ms|#quantile:q", timings.join(":")));
+    let latencies: Vec<f64> = (0..1000).map(|step| 0.001 * 1.01f64.powi(step)).collect();
+    for part in latencies.chunks(50) {
+        let values: Vec<String> = part.iter().map(|value| format!("{value:e}")).collect();
+        agent.send(format!("latency:{}|d|#le:x", values.join(":")));
+    }
+    agent.send("a_b:1|g\na.b:2|c\na-b:3|c\nt:1|ms\nt.sum:9|g\nup:7|g\none:1|c\none:2|g\none:3|s\none:4|h\none:5|ms\none:6|d\nd.negative:-1:-2:0:3|d");
+    agent.send("Upper:1|c|#Zone:a,_x:b,job:mine,instance:here\nü.ü:1|g|#ü:ü\"\\");
+    agent.send("stamped:4|c|T1700000000\nstamped:5|c|T1600000000\nstamped.gauge:8|g|T1700000000");
+    agent.send("fleeting:7|g");
+
+    const EVERY: &str = "instance=agent,job=weir";
+    for (query, expected) in [
+        (
+            "requests_total",
+            &[
+                ("__name__=requests_total,@,path=/a", 13.0),
+                ("__name__=requests_total,bare=true,@,path=/b", 5.0),
+            ][..],
+        ),
+        ("temperature", &[("__name__=temperature,host=web1,@", 21.0)]),
+        ("users", &[("__name__=users,@", 2.0)]),
+        (
+            "render_time_sum",
+            &[("__name__=render_time_sum,_quantile=q,@", 5050.0)],
+        ),
+        (
+            "render_time_count",
+            &[("__name__=render_time_count,_quantile=q,@", 100.0)],
+        ),
+        (
+            "render_time{quantile=\"0.95\"}",
+            &[("__name__=render_time,_quantile=q,@,quantile=0.95", 95.0)],
+        ),
+        ("a_b", &[("__name__=a_b,@", 1.0)]),
+        ("count({__name__=~\"a_b_[0-9a-f]{8}_total\"})", &[("", 2.0)]),
+        ("sum({__name__=~\"a_b_[0-9a-f]{8}_total\"})", &[("", 5.0)]),
+        ("t_count", &[("__name__=t_count,@", 1.0)]),
+        ("one_total", &[("__name__=one_total,@", 1.0)]),
+        ("stamped_total", &[("__name__=stamped_total,@", 9.0)]),
+        ("stamped_gauge", &[("__name__=stamped_gauge,@", 8.0)]),
+        (
+            "Upper_total",
+            &[("Zone=a,__name__=Upper_total,_x=b,instance=here,job=mine", 1.0)],
+        ),
+        ("___", &[("_=ü\"\\,__name__=___,@", 1.0)]),
+        ("fleeting", &[("__name__=fleeting,@", 7.0)]),
+    ] {
+        let expected: Vec<(String, f64)> = expected
+            .iter()
+            .map(|(labels, value)| (labels.replace('@', EVERY), *value))
+            .collect();
+        let expected: Vec<(&str, f64)> = expected
+            .iter()
+            .map(|(labels, value)| (labels.as_str(), *value))
+            .collect();
+        prometheus.expect_all(query, &expected);
+    }
+    prometheus.expect("histogram_count(latency)", &[("_le=x", 1000.0)]);
+    prometheus.expect_near("histogram_sum(latency)", latencies.iter().sum(), 1e-9);
+    for quantile in [0.1, 0.5, 0.9, 0.99] {
+        let exact = latencies[(quantile * 999.0) as usize];
+        prometheus.expect_near(&format!("histogram_quantile({quantile}, latency)"), exact, 0.03);
+    }
+    prometheus.expect("histogram_count(d_negative)", &[("", 4.0)]);
+    prometheus.expect("histogram_sum(d_negative)", &[("", 0.0)]);
+    prometheus.expect_near("histogram_fraction(-10, -0.5, d_negative)", 0.5, 1e-9);
+
+    // More adds up, in the series and in the histogram. The idle are repeated, bucket after bucket, until they expire.
+    agent.send("requests:4|c|#path:/a\nlatency:1:1|d|#le:x");
+    prometheus.expect("sum(requests_total{path=\"/a\"})", &[("", 17.0)]);
+    prometheus.expect("histogram_count(latency)", &[("_le=x", 1002.0)]);
+    prometheus.expect("count_over_time(fleeting[5m]) >= bool 5", &[("", 1.0)]);
+    prometheus.expect("fleeting", &[]);
+    prometheus.expect("max_over_time(fleeting[5m])", &[("", 7.0)]);
+
+    // At the end every series ends.
+    agent.finish();
+    for query in ["requests_total", "temperature", "latency", "render_time_count"] {
+        prometheus.expect(query, &[]);
+    }
+    let mut total = 17.0;
+    // A restart with more than there was, so that the value alone does not show it; a kill; another restart.
+    for (round, more) in [100.0, 50.0, 25.0].into_iter().enumerate() {
+        let agent = config.agent(&settings);
+        agent.send(format!(
+            "requests:{more}|c|#path:/a\nlatency:{more}:{more}|d|#le:x"
+        ));
+        prometheus.expect("sum(requests_total{path=\"/a\"})", &[("", more)]);
+        prometheus.expect("histogram_count(latency)", &[("_le=x", 2.0)]);
+        total += more;
+        if round == 1 {
+            drop(agent);
+        } else {
+            agent.finish();
+        }
+    }
+    // A restart is seen by every sum of increases, also the first value of the first agent.
+    let raw = series(&prometheus, "requests_total{path=\"/a\"}[10m]");
+    assert_eq!(increase(&raw), total, "{raw:?}");
+    let counts = series(&prometheus, "render_time_count[10m]");
+    assert_eq!(increase(&counts), 100.0, "{counts:?}");
+    check_health(&prometheus);
+}
+
+#[test]
+fn version_1_to_a_real_prometheus() {
+    real_prometheus(Path::new("prometheus"), "1.0");
+}
+
+/// Prometheus 3, built from its sources through the module proxy: several minutes the first time, and gigabytes.
+#[test]
+#[ignore = "builds Prometheus 3"]
+fn version_2_to_a_real_prometheus() {
+    let program = prometheus_3();
+    real_prometheus(&program, "2.0");
+    real_prometheus(&program, "1.0");
+}
+
+fn prometheus_3() -> PathBuf {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/receivers");
+    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("prometheus-3");
+    let built = Command::new("go")
+        .args(["build", "-tags", "remove_all_sd", "-o"])
+        .arg(&program)
+        .arg("github.com/prometheus/prometheus/cmd/prometheus")
+        .current_dir(source)
+        .status()
+        .expect("the Go toolchain is needed");
+    assert!(built.success(), "Prometheus 3 does not build");
+    program
+}
+
+/// A receiver that has native histograms off refuses them alone, and what to do about it is in the status.
+#[test]
+fn without_native_histograms_the_rest_is_taken() {
+    let mut prometheus = Prometheus::start(&[], &["--web.enable-remote-write-receiver"]);
+    prometheus.expect("vector(1)", &[("", 1.0)]);
+    let config = Config::new(&prometheus.address);
+    let agent = config.agent("");
+    agent.send("views:2|c\nsize:1:2|d");
+    prometheus.expect("sum(views_total)", &[("", 2.0)]);
+    until("the refusal is in the status", || {
+        let (_, status) = get(&agent.admin, "/api/v1/status", "*/*").ok_or("no answer")?;
+        let status: Value = serde_json::from_slice(&status).map_err(|error| error.to_string())?;
+        let output = &status["outputs"][0];
+        let found = output["last_error"]
+            .as_str()
+            .unwrap_or_default()
+            .contains("distributions: summary")
+            && output["points"]["dropped"]["rejected"].as_u64() >= Some(1);
+        found.then_some(()).ok_or(status.to_string())
+    });
+    agent.send("views:3|c");
+    prometheus.expect("sum(views_total)", &[("", 5.0)]);
+    agent.finish();
+    // With the setting, they come as quantiles.
+    let agent = config.agent("    distributions: summary\n");
+    agent.send("size:1:2:9|d");
+    prometheus.expect("sum(size_count)", &[("", 3.0)]);
+    prometheus.expect("sum(size_sum)", &[("", 12.0)]);
+    prometheus.expect_near("size{quantile=\"0.99\"}", 9.0, 0.02);
+    agent.finish();
+}
+
+/// VictoriaMetrics 1.79 has no native histograms and would pass over them in silence.
+#[test]
+fn victoria_metrics() {
+    let directory = tempfile::tempdir().unwrap();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap().to_string();
+    drop(free);
+    let child = Command::new("victoria-metrics")
+        .arg(format!("-storageDataPath={}", directory.path().display()))
+        .arg(format!("-httpListenAddr={address}"))
+        .args(["-search.latencyOffset=0s", "-dedup.minScrapeInterval=0s"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("victoria-metrics is installed (scripts/install-test-deps.sh)");
+    let _killed = Killed(child);
+    until("it answers", || {
+        get(&address, "/health", "*/*").ok_or("no answer".into())
+    });
+    let config = Config::new(&address);
+    let agent = config.agent("    distributions: summary\n    expiry: 10s\n");
+    agent.send("requests:3|c|#path:/a\nrequests:2|c|#path:/b\ntemperature:21|g\nusers:x|s\nusers:y|s");
+    agent.send("latency:1:2:3:4|d\nrender:5:6|ms");
+    let expect = |query: &str, expected: &[(&str, &str)]| {
+        let expected: BTreeMap<String, String> = expected
+            .iter()
+            .map(|(labels, value)| (format!("__name__={query},{labels}"), (*value).to_owned()))
+            .collect();
+        until(query, || {
+            let found = samples(&address, &format!("{query}[1m]"))?;
+            let last: BTreeMap<String, String> = found
+                .into_iter()
+                .filter_map(|(labels, samples)| Some((labels, samples.last()?.1.clone())))
+                .collect();
+            if last == expected {
+                Ok(())
+            } else {
+                Err(format!("{last:?} instead of {expected:?}"))
+            }
+        });
+    };
+    expect(
+        "requests_total",
+        &[
+            ("instance=agent,job=weir,path=/a", "3"),
+            ("instance=agent,job=weir,path=/b", "2"),
+        ],
+    );
+    expect("temperature", &[("instance=agent,job=weir", "21")]);
+    expect("users", &[("instance=agent,job=weir", "2")]);
+    expect("latency_count", &[("instance=agent,job=weir", "4")]);
+    expect("latency_sum", &[("instance=agent,job=weir", "10")]);
+    expect("render_sum", &[("instance=agent,job=weir", "11")]);
+    agent.send("requests:4|c|#path:/a");
+    expect(
+        "requests_total",
+        &[
+            ("instance=agent,job=weir,path=/a", "7"),
+            ("instance=agent,job=weir,path=/b", "2"),
+        ],
+    );
+    agent.finish();
+    // Ended: an instant query finds nothing more.
+    until("the series end", || {
+        let (_, body) = get(&address, "/api/v1/query?query=temperature", "*/*").ok_or("no answer")?;
+        let answer: Value = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+        let is_empty = answer["data"]["result"].as_array().is_some_and(Vec::is_empty);
+        is_empty.then_some(()).ok_or(answer.to_string())
+    });
+    let (_, metrics) = get(&address, "/metrics", "*/*").unwrap();
+    let metrics = String::from_utf8(metrics).unwrap();
+    let errors = metrics
+        .lines()
+        .find(|line| line.starts_with("vm_http_request_errors_total{path=\"/api/v1/write\""));
+    assert!(errors.is_none_or(|line| line.ends_with(" 0")), "{errors:?}");
+}
+
+const PAGE: &str = include_str!("../../../docs/outputs/remote_write.md");
+
+#[test]
+fn the_configurations_of_the_page_run() {
+    let blocks = PAGE.split("```yaml\n").skip(1);
+    let blocks: Vec<&str> = blocks.map(|block| block.split("```").next().unwrap()).collect();
+    assert_eq!(blocks.len(), 2);
+    let mut prometheus = receiver(Path::new("prometheus"));
+    for (number, block) in blocks.iter().enumerate() {
+        let directory = tempfile::tempdir().unwrap();
+        let text = block
+            .replace(
+                "https://prometheus.example/api/v1/write",
+                &format!("http://{}/api/v1/write", prometheus.address),
+            )
+            .replace("/var/lib/weir", &directory.path().display().to_string())
+            // The newest Prometheus in the distribution takes this one.
+            .replace("version: '2.0'", "version: '1.0'");
+        assert_ne!(text, *block);
+        let path = directory.path().join("weir.yaml");
+        std::fs::write(&path, text).unwrap();
+        let agent = Agent::start(&["--config", path.to_str().unwrap(), "--bucket-width", "1s"], &[]);
+        agent.send(format!("page.views.{number}:2|c"));
+        prometheus.expect(&format!("sum(page_views_{number}_total)"), &[("", 2.0)]);
+        agent.finish();
+    }
+    let kind = weir_output::settings::OUTPUT_TYPES
+        .iter()
+        .find(|kind| kind.name == "remote_write")
+        .unwrap();
+    for setting in kind.settings.iter().chain(weir_output::settings::DELIVERY) {
+        assert!(
+            blocks[1].contains(&format!(" {}:", setting.key)),
+            "{} is missing on the page",
+            setting.key
+        );
+    }
+    check_health(&prometheus);
+}

@@ -1,0 +1,278 @@
+//! The real agent and a real Prometheus.
+
+// Each test file uses a part of it.
+#![allow(dead_code)]
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// However slow the machine: what takes longer is broken.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+
+pub struct Killed(pub Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub struct Agent {
+    pub child: Killed,
+    log: std::sync::mpsc::Receiver<String>,
+    pub admin: String,
+    socket: UnixDatagram,
+    directory: tempfile::TempDir,
+}
+
+impl Agent {
+    pub fn start(arguments: &[&str], environment: &[(&str, &str)]) -> Agent {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("dsd.socket");
+        let mut child = Killed(
+            Command::new(env!("CARGO_BIN_EXE_weir"))
+                .args(["run", "--udp", "127.0.0.1:0", "--uds"])
+                .arg(&path)
+                .args(["--admin", "127.0.0.1:0", "--hostname", "agent"])
+                .args(arguments)
+                .env_clear()
+                .envs(environment.iter().copied())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap(),
+        );
+        let stderr = BufReader::new(child.0.stderr.take().unwrap());
+        let (sender, log) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+        let mut seen = Vec::new();
+        let admin = loop {
+            let line = log
+                .recv_timeout(PATIENCE)
+                .unwrap_or_else(|error| panic!("{error}: {seen:?}"));
+            if let Some((_, address)) = line.split_once("admin on http://") {
+                break address.to_owned();
+            }
+            seen.push(line);
+        };
+        let socket = UnixDatagram::unbound().unwrap();
+        socket.connect(&path).unwrap();
+        Agent {
+            child,
+            log,
+            admin,
+            socket,
+            directory,
+        }
+    }
+
+    /// A Unix datagram socket holds the sender back when it is full, so nothing gets lost.
+    pub fn send(&self, message: impl AsRef<[u8]>) {
+        self.socket.send(message.as_ref()).unwrap();
+    }
+
+    pub fn finish(mut self) {
+        let id = self.child.0.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args(["-TERM", &id])
+                .status()
+                .unwrap()
+                .success()
+        );
+        let status = self.child.0.wait().unwrap();
+        let log: Vec<String> = self.log.iter().collect();
+        assert!(status.success(), "{status}: {log:?}");
+        assert!(!log.iter().any(|line| line.contains("do not balance")), "{log:?}");
+        drop(self.directory);
+    }
+}
+
+/// Head and body of an answer. HTTP/1.0, so that the body is what follows.
+pub fn get(address: &str, path: &str, accept: &str) -> Option<(String, Vec<u8>)> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.0\r\nHost: {address}\r\nAccept: {accept}\r\n\r\n"
+    )
+    .ok()?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).ok()?;
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n")?;
+    let body = answer.split_off(end + 4);
+    Some((String::from_utf8(answer).ok()?, body))
+}
+
+pub fn until<T>(what: &str, mut attempt: impl FnMut() -> Result<T, String>) -> T {
+    let start = Instant::now();
+    loop {
+        match attempt() {
+            Ok(found) => return found,
+            Err(last) if start.elapsed() > PATIENCE => panic!("{what}: {last}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+        }
+    }
+}
+
+pub struct Prometheus {
+    child: Killed,
+    pub address: String,
+    _directory: tempfile::TempDir,
+}
+
+impl Prometheus {
+    pub fn start(targets: &[(&str, &str)], arguments: &[&str]) -> Prometheus {
+        Self::start_program(Path::new("prometheus"), targets, arguments)
+    }
+
+    pub fn start_program(program: &Path, targets: &[(&str, &str)], arguments: &[&str]) -> Prometheus {
+        let directory = tempfile::tempdir().unwrap();
+        let mut config =
+            String::from("global:\n  scrape_interval: 1s\n  scrape_timeout: 1s\nscrape_configs:\n");
+        for (job, target) in targets {
+            config += &format!("  - job_name: {job}\n    static_configs:\n      - targets: ['{target}']\n");
+        }
+        let file = directory.path().join("prometheus.yml");
+        std::fs::write(&file, config).unwrap();
+        // The kernel's choice; somebody could take it before Prometheus does, which would then not come up.
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = free.local_addr().unwrap().to_string();
+        drop(free);
+        let child = Command::new(program)
+            .arg(format!("--config.file={}", file.display()))
+            .arg(format!(
+                "--storage.tsdb.path={}",
+                directory.path().join("data").display()
+            ))
+            .arg(format!("--web.listen-address={address}"))
+            .args(arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("prometheus is installed (scripts/install-test-deps.sh)");
+        Prometheus {
+            child: Killed(child),
+            address,
+            _directory: directory,
+        }
+    }
+
+    /// Values of an instant query, by their labels without job and instance.
+    pub fn query(&mut self, query: &str) -> Result<BTreeMap<String, f64>, String> {
+        self.query_all(query, &["job", "instance"])
+    }
+
+    fn query_all(&mut self, query: &str, without: &[&str]) -> Result<BTreeMap<String, f64>, String> {
+        if let Some(status) = self.child.0.try_wait().unwrap() {
+            panic!("prometheus has ended: {status}");
+        }
+        let encoded: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let (_, body) =
+            get(&self.address, &format!("/api/v1/query?query={encoded}"), "*/*").ok_or("no answer")?;
+        let answer: Value = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+        if answer["status"] != "success" {
+            return Err(answer.to_string());
+        }
+        let results = answer["data"]["result"].as_array().ok_or("no vector")?;
+        Ok(results
+            .iter()
+            .map(|result| {
+                let labels = result["metric"].as_object().unwrap();
+                let labels: Vec<String> = labels
+                    .iter()
+                    .filter(|(name, _)| !without.contains(&name.as_str()))
+                    .map(|(name, value)| format!("{name}={}", value.as_str().unwrap()))
+                    .collect();
+                let value = result["value"][1].as_str().unwrap().parse().unwrap();
+                (labels.join(","), value)
+            })
+            .collect())
+    }
+
+    /// As [`Prometheus::expect`], with the labels `job` and `instance` among the others.
+    #[track_caller]
+    pub fn expect_all(&mut self, query: &str, expected: &[(&str, f64)]) {
+        let expected: BTreeMap<String, f64> = expected
+            .iter()
+            .map(|(labels, value)| ((*labels).to_owned(), *value))
+            .collect();
+        until(query, || match self.query_all(query, &[])? {
+            found if found == expected => Ok(()),
+            found => Err(format!("{found:?} instead of {expected:?}")),
+        });
+    }
+
+    #[track_caller]
+    pub fn expect(&mut self, query: &str, expected: &[(&str, f64)]) {
+        let expected: BTreeMap<String, f64> = expected
+            .iter()
+            .map(|(labels, value)| ((*labels).to_owned(), *value))
+            .collect();
+        until(query, || match self.query(query)? {
+            found if found == expected => Ok(()),
+            found => Err(format!("{found:?} instead of {expected:?}")),
+        });
+    }
+
+    #[track_caller]
+    pub fn expect_near(&mut self, query: &str, expected: f64, relative: f64) {
+        until(query, || {
+            let found = self.query(query)?;
+            let value = found.values().next().ok_or("nothing")?;
+            if found.len() == 1 && (value / expected - 1.0).abs() <= relative {
+                Ok(())
+            } else {
+                Err(format!("{found:?} instead of {expected}"))
+            }
+        });
+    }
+
+    /// All samples of a range vector's series, by their labels: Unix milliseconds and the value as it is written.
+    pub fn samples(&self, query: &str) -> Result<BTreeMap<String, Vec<(i64, String)>>, String> {
+        samples(&self.address, query)
+    }
+
+    /// Its own metrics, as they stand on the page.
+    pub fn own_metrics(&self) -> String {
+        let (_, metrics) = get(&self.address, "/metrics", "text/plain").unwrap();
+        String::from_utf8(metrics).unwrap()
+    }
+}
+
+/// See [`Prometheus::samples`]; for anything with Prometheus's query interface.
+pub fn samples(address: &str, query: &str) -> Result<BTreeMap<String, Vec<(i64, String)>>, String> {
+    let encoded: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    let (_, body) = get(address, &format!("/api/v1/query?query={encoded}"), "*/*").ok_or("no answer")?;
+    let answer: Value = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+    if answer["status"] != "success" {
+        return Err(answer.to_string());
+    }
+    let results = answer["data"]["result"].as_array().ok_or("no matrix")?;
+    Ok(results
+        .iter()
+        .map(|result| {
+            let labels = result["metric"].as_object().unwrap();
+            let labels: Vec<String> = labels
+                .iter()
+                .map(|(name, value)| format!("{name}={}", value.as_str().unwrap()))
+                .collect();
+            let samples = result["values"].as_array().into_iter().flatten().map(|pair| {
+                let at = (pair[0].as_f64().unwrap() * 1000.0).round() as i64;
+                (at, pair[1].as_str().unwrap().to_owned())
+            });
+            (labels.join(","), samples.collect())
+        })
+        .collect())
+}
