@@ -18,8 +18,8 @@ mod values;
 
 pub use pattern::{Pattern, PatternError};
 pub use set::{
-    Applied, Compiled, Definitions, Effect, Fault, HostRule, Kinds, Mapping, Profile, Rule, RuleId, RuleInfo,
-    RuleSet, Scratch, Stage, Subject, TagFilter,
+    Applied, Compiled, Definitions, Effect, Fault, HistogramChoice, HostRule, Kinds, Mapping, Profile, Rule,
+    RuleId, RuleInfo, RuleSet, Scratch, Stage, Subject, TagFilter,
 };
 pub use template::Template;
 pub use trace::{Recorder, Step, Trace, Untraced};

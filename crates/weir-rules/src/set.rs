@@ -63,8 +63,14 @@ pub struct Effect {
     pub values: Vec<ValueRule>,
     pub host: HostRule,
     pub add_tags: Vec<String>,
-    /// Bits of the histogram suffixes that are cleared, then those that are set.
-    pub histogram: Option<(u32, u32)>,
+    pub histogram: HistogramChoice,
+}
+
+/// Which series histograms and timings become, by suffix: `.max`, `.95percentile`. `None`: those that all have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HistogramChoice {
+    pub aggregates: Option<Vec<String>>,
+    pub percentiles: Option<Vec<String>>,
 }
 
 /// Tags by key.
@@ -218,6 +224,9 @@ pub struct RuleSet {
     places: Vec<(usize, usize)>,
     names: NameMatcher,
     values: Vec<Vec<CompiledValue>>,
+    /// By rule: bits of the histogram suffixes that are cleared, then those that are set.
+    masks: Vec<(u32, u32)>,
+    suffixes: Vec<String>,
     infos: Vec<RuleInfo>,
     has_dry_run: bool,
 }
@@ -227,19 +236,22 @@ pub type Compiled = Result<RuleSet, Vec<Fault>>;
 
 impl PartialEq for RuleSet {
     fn eq(&self, other: &Self) -> bool {
-        self.definitions == other.definitions && self.limits == other.limits
+        self.definitions == other.definitions
+            && self.suffixes == other.suffixes
+            && self.limits == other.limits
     }
 }
 
 impl Default for RuleSet {
     fn default() -> Self {
-        RuleSet::new(Definitions::default(), Limits::default()).expect("nothing is nothing wrong")
+        RuleSet::new(Definitions::default(), &[], Limits::default()).expect("nothing is nothing wrong")
     }
 }
 
 impl RuleSet {
-    /// Compiles `definitions`, or says everything that is wrong with them.
-    pub fn new(definitions: Definitions, limits: Limits) -> Compiled {
+    /// Compiles `definitions`, or says everything that is wrong with them. `suffixes`: those of histograms, in the order of
+    /// their bits.
+    pub fn new(definitions: Definitions, suffixes: &[String], limits: Limits) -> Compiled {
         let mut faults = Vec::new();
         let mut fault = |path: String, message: String| faults.push(Fault { path, message });
         let (mut mappings, mut places) = (Vec::new(), Vec::new());
@@ -268,7 +280,8 @@ impl RuleSet {
                 }
             }
         }
-        let mut values = Vec::new();
+        let (mut values, mut masks) = (Vec::new(), Vec::new());
+        let mut names_seen = std::collections::HashSet::new();
         for (at, rule) in definitions.rules.iter().enumerate() {
             let path = format!("rules[{at}]");
             if let Err(PatternError(message)) = rule.pattern.validate(&limits) {
@@ -282,18 +295,20 @@ impl RuleSet {
                 }
             }
             values.push(compiled);
-            let earlier = definitions.rules[..at]
-                .iter()
-                .position(|earlier| earlier.name == rule.name);
+            match rule.effect.histogram.mask(suffixes) {
+                Ok(mask) => masks.push(mask),
+                Err((field, message)) => fault(format!("{path}.{field}"), message),
+            }
+            let is_new = names_seen.insert(rule.name.as_str());
             if rule.name.is_empty() {
                 fault(
                     format!("{path}.name"),
                     "is missing; each rule has a name, under which it is counted".into(),
                 );
-            } else if let Some(earlier) = earlier.filter(|_| definitions.rules.len() <= 2000) {
+            } else if !is_new {
                 fault(
                     format!("{path}.name"),
-                    format!("{:?} is the name of rules[{earlier}] too", rule.name),
+                    format!("{:?} is the name of an earlier rule too", rule.name),
                 );
             }
         }
@@ -353,9 +368,19 @@ impl RuleSet {
             places,
             names,
             values,
+            masks,
+            suffixes: suffixes.to_vec(),
             infos,
             has_dry_run,
         })
+    }
+
+    pub(crate) fn mapper(&self) -> &NameMatcher {
+        &self.mapper
+    }
+
+    pub(crate) fn matcher(&self) -> &NameMatcher {
+        &self.names
     }
 
     pub fn definitions(&self) -> &Definitions {
@@ -557,9 +582,8 @@ impl RuleSet {
             subject.tags.push(Cow::Owned(tag.clone()));
         }
         trace.stage("rules", || rule.clone(), &subject.name, &subject.tags);
-        if let Some((cleared, set)) = effect.histogram
-            && matches!(subject.kind, Kind::Histogram | Kind::Timing)
-        {
+        let (cleared, set) = self.masks[number];
+        if cleared != 0 && matches!(subject.kind, Kind::Histogram | Kind::Timing) {
             subject.suffix_mask = subject.suffix_mask & !cleared | set;
             trace.note("rules", || {
                 format!("{rule}: chooses the series of this histogram")
@@ -599,6 +623,35 @@ fn change_host(host: &HostRule, subject: &mut Subject<'_>) -> bool {
         }
     };
     true
+}
+
+impl HistogramChoice {
+    /// Bits to clear and to set; or the field at fault and why.
+    fn mask(&self, suffixes: &[String]) -> Result<(u32, u32), (&'static str, String)> {
+        let (mut cleared, mut set) = (0, 0);
+        for (field, chosen, is_percentile) in [
+            ("aggregates", &self.aggregates, false),
+            ("percentiles", &self.percentiles, true),
+        ] {
+            let Some(chosen) = chosen else { continue };
+            for (bit, suffix) in suffixes.iter().enumerate() {
+                if suffix.ends_with("percentile") == is_percentile {
+                    cleared |= 1 << bit;
+                }
+            }
+            for suffix in chosen {
+                let Some(bit) = suffixes.iter().position(|known| known == suffix) else {
+                    let name = suffix.trim_start_matches('.');
+                    let message = format!(
+                        "{name} is not among the series that histograms were given at the start; a restart adds it"
+                    );
+                    return Err((field, message));
+                };
+                set |= 1 << bit;
+            }
+        }
+        Ok((cleared, set))
+    }
 }
 
 impl TagFilter {

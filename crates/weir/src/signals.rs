@@ -4,7 +4,10 @@ use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::config::{self, Change, Inputs, Loaded, Problems};
+use serde::Serialize;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::config::{self, Change, Inputs, Loaded};
 
 /// The signals the agent listens to. While this lives, none of them ends the process by itself.
 #[derive(Debug)]
@@ -41,26 +44,54 @@ impl Signals {
         }
     }
 
-    /// The next request to stop; requests to reload are served meanwhile. `apply` gets a configuration that is
-    /// valid and differs from the one before; `reopen` is called at every request, whatever the configuration says.
+    /// The next request to stop; requests to reload, those of `asked` included, are served meanwhile. `apply` gets a
+    /// configuration that is valid and differs from the one before, and may refuse it; `reopen` is called at every request,
+    /// whatever the configuration says.
     pub async fn until_stop(
         &mut self,
         reloader: &mut Reloader,
-        mut apply: impl FnMut(&Loaded, &[Change]),
+        asked: &mut mpsc::Receiver<ReloadRequest>,
+        mut apply: impl FnMut(&Loaded) -> Result<(), Vec<String>>,
         mut reopen: impl FnMut(),
     ) -> &'static str {
         loop {
-            match self.next().await {
-                Request::Stop(name) => return name,
-                Request::Reload => {
-                    reopen();
-                    if let Some(changes) = reloader.reload_and_log() {
-                        apply(reloader.current(), &changes);
-                    }
-                }
+            let answer = tokio::select! {
+                request = self.next() => match request {
+                    Request::Stop(name) => return name,
+                    Request::Reload => None,
+                },
+                Some(answer) = asked.recv() => Some(answer),
+            };
+            reopen();
+            let reloaded = reloader.reload_and_log(&mut apply);
+            if let Some(answer) = answer {
+                // Whoever asked may have left.
+                let _ = answer.send(reloaded);
             }
         }
     }
+}
+
+/// Somebody who wants a reload, and to know what came of it.
+pub type ReloadRequest = oneshot::Sender<Reloaded>;
+
+/// What came of a reload.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Reloaded {
+    /// Why nothing has changed; empty when all went well.
+    pub errors: Vec<String>,
+    pub changes: Vec<ChangeReport>,
+    /// Things that are allowed and probably not meant.
+    pub notes: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ChangeReport {
+    pub key: String,
+    pub from: String,
+    pub to: String,
+    /// Otherwise it needs a restart.
+    pub applied: bool,
 }
 
 /// The configuration in force, and how to read it again.
@@ -79,29 +110,38 @@ impl Reloader {
         &self.current
     }
 
-    /// Reads every source again. A fault changes nothing.
-    pub fn reload(&mut self) -> Result<Vec<Change>, Problems> {
-        let loaded = config::load(&self.inputs)?;
+    /// Reads every source again. A fault, or a refusal of `apply`, changes nothing.
+    pub fn reload(
+        &mut self,
+        mut apply: impl FnMut(&Loaded) -> Result<(), Vec<String>>,
+    ) -> Result<Vec<Change>, Vec<String>> {
+        let loaded = config::load(&self.inputs)
+            .map_err(|problems| problems.0.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         let changes = loaded.changes(&self.current);
+        if !changes.is_empty() {
+            apply(&loaded)?;
+        }
         self.current = loaded;
         Ok(changes)
     }
 
-    /// Like [`Reloader::reload`], and says in the log what came of it. `None` when nothing changed.
-    pub fn reload_and_log(&mut self) -> Option<Vec<Change>> {
-        let changes = match self.reload() {
+    /// Like [`Reloader::reload`], and says in the log what came of it.
+    pub fn reload_and_log(&mut self, apply: impl FnMut(&Loaded) -> Result<(), Vec<String>>) -> Reloaded {
+        let changes = match self.reload(apply) {
             Ok(changes) => changes,
-            Err(problems) => {
-                for problem in &problems.0 {
-                    tracing::error!("reload: {problem}");
+            Err(errors) => {
+                for error in &errors {
+                    tracing::error!("reload: {error}");
                 }
                 tracing::error!("reload: the configuration in force stays as it is");
-                return None;
+                return Reloaded {
+                    errors,
+                    ..Reloaded::default()
+                };
             }
         };
         if changes.is_empty() {
             tracing::info!("reload: nothing has changed");
-            return None;
         }
         for Change { key, from, to, live } in &changes {
             if *live {
@@ -110,7 +150,23 @@ impl Reloader {
                 tracing::warn!("reload: {key} will be {to} after a restart; until then it stays {from}");
             }
         }
-        Some(changes)
+        let notes = &self.current.notes;
+        if !changes.is_empty() {
+            for note in notes {
+                tracing::info!("reload: {note}");
+            }
+        }
+        let report = |change: Change| ChangeReport {
+            key: change.key,
+            from: change.from,
+            to: change.to,
+            applied: change.live,
+        };
+        Reloaded {
+            errors: Vec::new(),
+            changes: changes.into_iter().map(report).collect(),
+            notes: notes.clone(),
+        }
     }
 }
 
@@ -131,16 +187,19 @@ mod tests {
         let mut reloader = Reloader::new(inputs, loaded.clone());
 
         std::fs::write(&file, "log_level: loud\n").unwrap();
-        assert!(reloader.reload().unwrap_err().to_string().contains("log_level"));
+        assert!(reloader.reload(|_| Ok(())).unwrap_err()[0].contains("log_level"));
         assert_eq!(*reloader.current(), loaded);
 
         std::fs::write(&file, "log_level: debug\nbucket_width: 1s\n").unwrap();
-        let changes = reloader.reload().unwrap();
+        let refused = reloader.reload(|_| Err(vec!["not now".into()]));
+        assert_eq!(refused.unwrap_err(), ["not now"]);
+        assert_eq!(*reloader.current(), loaded);
+        let changes = reloader.reload(|_| Ok(())).unwrap();
         let found: Vec<_> = changes
             .iter()
             .map(|change| (change.key.as_str(), change.live))
             .collect();
         assert_eq!(found, [("bucket_width", false), ("log_level", true)]);
-        assert_eq!(reloader.reload().unwrap(), []);
+        assert_eq!(reloader.reload(|_| unreachable!()).unwrap(), []);
     }
 }

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use weir::admin::explain::{ExplainRequest, Explanation};
 use weir::admin::status::{Books, ContextReport, ContextRow, ListenerStatus, Status};
 use weir::admin::{AdminServer, AdminSource, Answer, Exposition, ExpositionBody, ScrapeRequest};
+use weir::signals::Reloaded;
 
 struct Double {
     ready: Result<(), String>,
@@ -34,6 +35,15 @@ impl AdminSource for Double {
             ..Status::default()
         };
         Box::pin(async move { status })
+    }
+
+    fn reload(&self) -> Answer<'_, Option<Reloaded>> {
+        Box::pin(async {
+            Some(Reloaded {
+                errors: vec!["weir.yaml:1: udp: is wrong".to_owned()],
+                ..Reloaded::default()
+            })
+        })
     }
 
     fn contexts(&self, top: usize) -> Answer<'_, Option<ContextReport>> {

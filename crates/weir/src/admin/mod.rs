@@ -14,6 +14,8 @@ pub mod status;
 
 pub use server::AdminServer;
 
+use crate::signals::Reloaded;
+
 /// An answer that may take a while.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -24,6 +26,9 @@ pub trait AdminSource: Send + Sync + 'static {
 
     /// A consistent snapshot.
     fn status(&self) -> Answer<'_, status::Status>;
+
+    /// Reads the configuration again, as SIGHUP does. `None` while the agent starts or ends.
+    fn reload(&self) -> Answer<'_, Option<Reloaded>>;
 
     /// The `top` contexts by samples in the last bucket. `None` while there is no such count.
     fn contexts(&self, top: usize) -> Answer<'_, Option<status::ContextReport>>;

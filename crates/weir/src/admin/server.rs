@@ -43,6 +43,7 @@ const INDEX: &str = "weir\n\n\
 /api/v1/status                    books, rates, contexts, outputs as JSON\n\
 /api/v1/contexts?top=20           the contexts with most samples\n\
 /api/v1/explain?line=a:1%7Cc      what becomes of one message, and why; pid=N names its sender\n\
+/api/v1/reload                    POST: reads the configuration again, as SIGHUP does\n\
 /debug/vars                       status, memory and process as JSON\n\
 /debug/pprof/profile?seconds=30   CPU profile for go tool pprof\n\
 /debug/pprof/heap                 heap profile for go tool pprof\n\
@@ -108,6 +109,9 @@ type Answer = Response<Body>;
 
 async fn answer(source: &dyn AdminSource, request: Request<Incoming>) -> Answer {
     let is_head = request.method() == Method::HEAD;
+    if request.uri().path() == "/api/v1/reload" {
+        return reload(source, &request).await;
+    }
     if !is_head && request.method() != Method::GET {
         let mut answer = text(
             StatusCode::METHOD_NOT_ALLOWED,
@@ -159,6 +163,35 @@ async fn answer(source: &dyn AdminSource, request: Request<Incoming>) -> Answer 
         )),
     };
     result.unwrap_or_else(|Refused(status, message)| text(status, format!("{message}\n")))
+}
+
+/// What came of a reload, as JSON; 422 when a fault left everything as it was.
+async fn reload(source: &dyn AdminSource, request: &Request<Incoming>) -> Answer {
+    if request.method() != Method::POST {
+        let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "only POST is understood here\n");
+        answer
+            .headers_mut()
+            .insert(header::ALLOW, HeaderValue::from_static("POST"));
+        return answer;
+    }
+    let Some(reloaded) = source.reload().await else {
+        return text(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the agent is starting or ending\n",
+        );
+    };
+    let status = if reloaded.errors.is_empty() {
+        StatusCode::OK
+    } else {
+        StatusCode::UNPROCESSABLE_ENTITY
+    };
+    match json_of(&reloaded) {
+        Ok(mut answer) => {
+            *answer.status_mut() = status;
+            answer
+        }
+        Err(Refused(status, message)) => text(status, format!("{message}\n")),
+    }
 }
 
 /// Status and reason of an answer that is not what was asked for.

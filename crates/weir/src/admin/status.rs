@@ -33,6 +33,8 @@ pub struct Status {
     /// Times the kernel's tables told of other drops than its sockets did.
     pub drop_disagreements: u64,
     pub rows: RowBooks,
+    #[serde(default)]
+    pub rules: RulesStatus,
     pub outputs: Vec<OutputStatus>,
     /// Absent when senders are not told apart.
     #[serde(default)]
@@ -149,6 +151,47 @@ pub struct ContextStatus {
     pub expired: u64,
     /// Series named after a metric that took the samples of contexts the budget had no room for.
     pub overflow_series: u64,
+}
+
+/// What the rules did since the start. A rule that keeps its name keeps its numbers over a reload.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RulesStatus {
+    /// Mappings, tag filters and rules in force.
+    pub count: u64,
+    /// Spent on finding out which rules match, once per context.
+    pub matching_seconds: f64,
+    /// Those that applied or are on trial, in their order.
+    pub active: Vec<RuleStatus>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RuleStatus {
+    pub name: String,
+    /// `mapper`, `rule` or `filterlist`.
+    pub stage: String,
+    /// Contexts it was applied to.
+    pub hits: u64,
+    /// Spent on applying it.
+    pub seconds: f64,
+    pub samples_dropped: u64,
+    /// What it would have done, when it is on trial.
+    pub trial: Option<TrialStatus>,
+}
+
+/// With several workers a context that several see counts once for each, as it does everywhere here.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TrialStatus {
+    /// Live contexts that the rule would change or drop.
+    pub contexts_now: u64,
+    /// How many would be left of them.
+    pub contexts_then: u64,
+    /// Samples, since the rules are in force, that it would have dropped, or that would be in other contexts.
+    pub samples_dropped: u64,
+    pub samples_changed: u64,
+    /// A few contexts, with what would become of them.
+    pub examples: Vec<String>,
+    /// There were too many contexts to follow all.
+    pub incomplete: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -308,6 +351,9 @@ fn compare(what: &str, left: u64, right: u64, found: &mut Vec<String>) {
         found.push(format!("{what}: {left} came in, {right} are accounted for"));
     }
 }
+
+/// Rules that have series of their own.
+const RULE_SERIES_MAX: usize = 200;
 
 /// Name, help, and where the count lies.
 type Counted<T> = (&'static str, &'static str, fn(&T) -> u64);
@@ -480,6 +526,7 @@ pub fn own_series(status: &Status) -> Vec<OwnSeries> {
         vec![],
         flush.longest_gap_seconds,
     );
+    series.rules(&status.rules);
     series.outputs(&status.outputs);
     if let Some(origin) = &status.origin {
         series.origin(origin);
@@ -603,6 +650,78 @@ impl Series {
                 help,
                 labels(source),
                 source.failures,
+            );
+        }
+    }
+
+    fn rules(&mut self, rules: &RulesStatus) {
+        self.gauge("weir_rules", "Rules in force.", vec![], rules.count as f64);
+        self.0.push(OwnSeries {
+            name: "weir_rule_matching_seconds_total",
+            help: "Time spent on finding out which rules match.",
+            is_counter: true,
+            labels: vec![],
+            value: rules.matching_seconds,
+        });
+        // Whoever has ten thousand rules wants to know of the busy ones.
+        let mut busiest: Vec<&RuleStatus> = rules.active.iter().collect();
+        busiest.sort_by_key(|rule| std::cmp::Reverse((rule.trial.is_some(), rule.hits)));
+        busiest.truncate(RULE_SERIES_MAX);
+        let mut shown = std::collections::BTreeSet::new();
+        busiest.retain(|rule| shown.insert((rule.name.as_str(), rule.stage.as_str())));
+        let labels = |rule: &RuleStatus| vec![("rule", rule.name.clone()), ("stage", rule.stage.clone())];
+        for rule in &busiest {
+            let help = "Contexts a rule was applied to; the busiest rules only.";
+            self.counter("weir_rule_hits_total", help, labels(rule), rule.hits);
+        }
+        for rule in &busiest {
+            self.0.push(OwnSeries {
+                name: "weir_rule_seconds_total",
+                help: "Time spent on applying a rule.",
+                is_counter: true,
+                labels: labels(rule),
+                value: rule.seconds,
+            });
+        }
+        for rule in &busiest {
+            let help = "Samples a rule dropped.";
+            self.counter(
+                "weir_rule_samples_dropped_total",
+                help,
+                labels(rule),
+                rule.samples_dropped,
+            );
+        }
+        let trials = || {
+            busiest
+                .iter()
+                .filter_map(|rule| Some((*rule, rule.trial.as_ref()?)))
+        };
+        for (rule, trial) in trials() {
+            let help = "Live contexts that a rule on trial would change or drop.";
+            self.gauge(
+                "weir_rule_trial_contexts",
+                help,
+                labels(rule),
+                trial.contexts_now as f64,
+            );
+        }
+        for (rule, trial) in trials() {
+            let help = "How many contexts would be left of those.";
+            self.gauge(
+                "weir_rule_trial_contexts_left",
+                help,
+                labels(rule),
+                trial.contexts_then as f64,
+            );
+        }
+        for (rule, trial) in trials() {
+            let help = "Samples that a rule on trial would have dropped.";
+            self.counter(
+                "weir_rule_trial_samples_dropped_total",
+                help,
+                labels(rule),
+                trial.samples_dropped,
             );
         }
     }

@@ -8,7 +8,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
-use crate::admin::status::{OriginReport, OutputStatus, PointBooks, Reasons, Status, sum_of};
+use crate::admin::status::{
+    OriginReport, OutputStatus, PointBooks, Reasons, RuleStatus, RulesStatus, Status, sum_of,
+};
 use crate::config::{self, Flag, Inputs};
 use crate::failure::Failure;
 
@@ -183,6 +185,7 @@ fn render(status: &Status, now: u64) -> String {
     received(&mut page, status);
     listeners(&mut page, status);
     state_of_contexts(&mut page, status);
+    rules(&mut page, &status.rules);
     outputs(&mut page, &status.outputs, now);
     if let Some(origin) = &status.origin {
         origins(&mut page, origin);
@@ -314,6 +317,68 @@ fn state_of_contexts(page: &mut String, status: &Status) {
         let _ = write!(page, " ({})", parts.join(", "));
     }
     page.push('\n');
+}
+
+/// Rules shown; the JSON has all.
+const RULES_SHOWN: usize = 20;
+
+fn rules(page: &mut String, rules: &RulesStatus) {
+    if rules.count == 0 && rules.active.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        page,
+        "rules     {} in force, {} applied or on trial; finding those that match took {}",
+        grouped(rules.count),
+        grouped(rules.active.len() as u64),
+        milliseconds(rules.matching_seconds)
+    );
+    let mut busiest: Vec<&RuleStatus> = rules.active.iter().collect();
+    busiest.sort_by_key(|rule| std::cmp::Reverse((rule.trial.is_some(), rule.hits)));
+    busiest.truncate(RULES_SHOWN);
+    let mut table = Table::new(&["rule", "stage", "contexts", "time", "samples dropped"]);
+    for rule in &busiest {
+        table.row([
+            rule.name.clone(),
+            if rule.trial.is_some() {
+                format!("{}, on trial", rule.stage)
+            } else {
+                rule.stage.clone()
+            },
+            grouped(rule.hits),
+            milliseconds(rule.seconds),
+            grouped(rule.samples_dropped),
+        ]);
+    }
+    table.write(page);
+    for (rule, trial) in busiest
+        .iter()
+        .filter_map(|rule| Some((rule, rule.trial.as_ref()?)))
+    {
+        let saved = trial.contexts_now.saturating_sub(trial.contexts_then);
+        let _ = writeln!(
+            page,
+            "  {} would save {} contexts: {} would become {}; samples dropped {}, in other contexts {}{}",
+            rule.name,
+            grouped(saved),
+            grouped(trial.contexts_now),
+            grouped(trial.contexts_then),
+            grouped(trial.samples_dropped),
+            grouped(trial.samples_changed),
+            if trial.incomplete {
+                " (too many contexts to count all)"
+            } else {
+                ""
+            }
+        );
+        for example in &trial.examples {
+            let _ = writeln!(page, "    {}", crate::logging::printable(example.as_bytes()));
+        }
+    }
+}
+
+fn milliseconds(seconds: f64) -> String {
+    format!("{:.1} ms", seconds * 1e3)
 }
 
 fn outputs(page: &mut String, outputs: &[OutputStatus], now: u64) {

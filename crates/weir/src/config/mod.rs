@@ -14,6 +14,7 @@ use weir_output::settings::{Kind, OUTPUT_TYPES, OutputConfig, OutputType, Settin
 mod docs;
 mod node;
 mod resolve;
+mod rules;
 mod table;
 mod types;
 mod value;
@@ -21,6 +22,7 @@ mod value;
 pub use docs::{help, page as documentation};
 pub use node::FILE_BYTES_MAX;
 pub use resolve::{Aggregation, Config, EolRequired, Listeners, Names, Origin, OriginSources};
+pub use rules::{RuleConfig, SUFFIXES_MAX, all_percentiles};
 pub use table::{Entry, GROUPS, Group, entries};
 pub use types::{
     ADDRESS_FORMS, Address, Cardinality, Framing, HistogramAggregate, HistogramWeights, LogLevel, Ownership,
@@ -238,12 +240,20 @@ fn finish(mut reader: Reader<'_>) -> Result<Loaded, Problems> {
     let Reader {
         mut problems,
         shown,
-        notes,
+        mut notes,
+        file,
         ..
     } = reader;
     let resolved = match own {
         Some(values) if problems.is_empty() => resolve::resolve(values, outputs, shown, resolve_names),
         _ => Err(Vec::new()),
+    };
+    let resolved = match resolved {
+        Ok((config, shown, more)) => {
+            notes.extend(more.into_iter().map(|note| with_line(&file, note)));
+            Ok((config, shown))
+        }
+        Err(more) => Err(more),
     };
     // In the order of the file, what other sources brought after it.
     problems.sort_by_key(|problem| match &problem.source {
@@ -254,10 +264,28 @@ fn finish(mut reader: Reader<'_>) -> Result<Loaded, Problems> {
         Ok((config, shown)) if problems.is_empty() => Ok(Loaded { config, shown, notes }),
         Ok(_) => Err(Problems(problems)),
         Err(more) => {
-            problems.extend(more);
+            problems.extend(more.into_iter().map(|problem| at_line(&file, problem)));
             Err(Problems(problems))
         }
     }
+}
+
+/// The line of the part that a problem inside of a list is about.
+fn at_line(file: &[(node::Key, Node)], mut problem: Problem) -> Problem {
+    if let Source::File { line, .. } = &mut problem.source
+        && let Some(found) = node::line_of_part(file, &problem.key)
+    {
+        *line = found;
+    }
+    problem
+}
+
+/// A note that begins with the part of the file it is about, and the line of that.
+fn with_line(file: &[(node::Key, Node)], note: String) -> String {
+    let line = note
+        .split_once(": ")
+        .and_then(|(path, _)| node::line_of_part(file, path));
+    line.map_or(note.clone(), |line| format!("line {line}: {note}"))
 }
 
 /// One way a setting was written.

@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use granit_parser::{Event, Marker, Parser, ScalarStyle};
 
 /// The largest configuration file that is read.
-pub const FILE_BYTES_MAX: usize = 1 << 20;
+pub const FILE_BYTES_MAX: usize = 4 << 20;
 
 /// Aliases repeat nodes; this bounds what a small file can grow to.
-const NODES_MAX: usize = 100_000;
+const NODES_MAX: usize = 500_000;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
@@ -60,6 +60,43 @@ impl Node {
             Content::Map(_) => "a mapping",
         }
     }
+}
+
+/// The line of a part such as `rules[2].match`, or of the nearest thing around it that was written.
+pub fn line_of_part(file: &[(Key, Node)], path: &str) -> Option<usize> {
+    let end = path.find(['[', '.']).unwrap_or(path.len());
+    let (whole, mut rest) = path.split_at(end);
+    let (key, mut node) = file
+        .iter()
+        .find(|(key, _)| key.text == whole)
+        .map(|(key, node)| (key, node))?;
+    let mut line = key.line;
+    while !rest.is_empty() {
+        let next = match (&node.content, rest.strip_prefix('['), rest.strip_prefix('.')) {
+            (Content::List(items), Some(inner), _) => {
+                let (number, after) = inner.split_once(']')?;
+                rest = after;
+                number
+                    .parse::<usize>()
+                    .ok()
+                    .and_then(|number| items.get(number))
+                    .map(|item| (item.line, item))
+            }
+            (Content::Map(entries), _, Some(inner)) => {
+                let end = inner.find(['[', '.']).unwrap_or(inner.len());
+                let (name, after) = inner.split_at(end);
+                rest = after;
+                entries
+                    .iter()
+                    .find(|(key, _)| key.text == name)
+                    .map(|(key, node)| (key.line, node))
+            }
+            _ => None,
+        };
+        let Some((found, inside)) = next else { break };
+        (line, node) = (found, inside);
+    }
+    Some(line)
 }
 
 /// Reads one document. `None` when there is nothing in it.

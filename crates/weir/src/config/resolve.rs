@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::Value;
+use weir_context::NameFilter;
 use weir_output::settings::OutputConfig;
 
+use super::rules::{self, RuleConfig};
 use super::table::Raw;
 use super::types::{
     Cardinality, EolTransport, Framing, HistogramAggregate, HistogramWeights, LogLevel, Ownership, account,
@@ -22,6 +24,8 @@ pub struct Config {
     pub origin: Origin,
     pub aggregation: Aggregation,
     pub names: Names,
+    /// Mapper, tag filters and rules.
+    pub rules: RuleConfig,
     /// The one budget, in bytes.
     pub memory: u64,
     /// `None`: memory alone decides.
@@ -154,7 +158,7 @@ pub(super) fn resolve(
     outputs: Vec<OutputConfig>,
     shown: Vec<Shown>,
     resolve_names: bool,
-) -> Result<(Config, Vec<Shown>), Vec<Problem>> {
+) -> Result<(Config, Vec<Shown>, Vec<String>), Vec<Problem>> {
     let raw: Raw = serde_json::from_value(values).map_err(|error| {
         vec![Problem {
             source: Source::Default,
@@ -163,19 +167,21 @@ pub(super) fn resolve(
         }]
     })?;
     let mut resolver = Resolver {
+        notes: Vec::new(),
         shown,
         problems: Vec::new(),
         resolve_names,
     };
     let config = resolver.config(raw, outputs);
     if resolver.problems.is_empty() {
-        Ok((config, resolver.shown))
+        Ok((config, resolver.shown, resolver.notes))
     } else {
         Err(resolver.problems)
     }
 }
 
 struct Resolver {
+    notes: Vec<String>,
     resolve_names: bool,
     shown: Vec<Shown>,
     problems: Vec<Problem>,
@@ -184,10 +190,12 @@ struct Resolver {
 impl Resolver {
     /// Blames the source that the value came from.
     fn problem(&mut self, key: &str, message: impl Into<String>) {
+        // A fault inside of a list: `rules[2].match` came from where `rules` came from.
+        let whole = key.split_once('[').map_or(key, |(whole, _)| whole);
         let source = self
             .shown
             .iter()
-            .find(|shown| shown.key == key)
+            .find(|shown| shown.key == key || shown.key == whole)
             .map(|shown| shown.source.clone());
         self.problems.push(Problem {
             source: source.unwrap_or(Source::Default),
@@ -232,6 +240,7 @@ impl Resolver {
             },
             aggregation: self.aggregation(&raw),
             names: self.names(&raw),
+            rules: self.rules(&raw),
             memory,
             contexts_max: (raw.contexts_max > 0).then_some(raw.contexts_max),
             cpu,
@@ -463,6 +472,34 @@ impl Resolver {
             filterlist_match_prefix: raw.metric_filterlist_match_prefix,
             max_tag_length: (raw.max_tag_length > 0).then_some(raw.max_tag_length),
         }
+    }
+
+    fn rules(&mut self, raw: &Raw) -> RuleConfig {
+        let configured: Vec<u8> = raw
+            .histogram_percentiles
+            .iter()
+            .filter_map(|text| percentile(text))
+            .collect();
+        let namespace = match raw.namespace.trim_end_matches('.') {
+            "" => String::new(),
+            name => format!("{name}."),
+        };
+        let filter = NameFilter::new(raw.metric_filterlist.clone(), raw.metric_filterlist_match_prefix);
+        let (rules, notes) = rules::resolve(&rules::RawRules {
+            profiles: &raw.mapper_profiles,
+            tag_filters: &raw.metric_tag_filterlist,
+            rules: &raw.rules,
+            percentiles: &configured,
+            namespace: &namespace,
+            is_filtered: &|name| filter.matches(name),
+        });
+        self.notes.extend(notes);
+        rules.unwrap_or_else(|faults| {
+            for fault in faults {
+                self.problem(&fault.path, fault.message);
+            }
+            RuleConfig::default()
+        })
     }
 
     fn hostname(&mut self, configured: &str) -> String {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use weir_output::settings::{DURATION_MAX, Kind, Setting, setting};
 
+use super::rules::{self, RawProfile, RawRule, RawTagFilter};
 use super::types::{
     Cardinality, EolTransport, Framing, HistogramAggregate, HistogramWeights, LogLevel, is_address,
     is_address_or_off, is_mode, is_percentile, is_socket_path,
@@ -117,6 +118,9 @@ pub struct Raw {
     pub metric_filterlist: Vec<String>,
     pub metric_filterlist_match_prefix: bool,
     pub max_tag_length: usize,
+    pub mapper_profiles: Vec<RawProfile>,
+    pub metric_tag_filterlist: Vec<RawTagFilter>,
+    pub rules: Vec<RawRule>,
     pub memory: u64,
     pub contexts_max: usize,
     pub cpu: f64,
@@ -463,7 +467,8 @@ pub const GROUPS: &[Group] = &[
                     .zero("An empty list: none.")
                     .who("Operators who tell environments apart."),
             )
-            .also(&["DD_DOGSTATSD_TAGS", "DD_EXTRA_TAGS"]),
+            .also(&["DD_DOGSTATSD_TAGS", "DD_EXTRA_TAGS"])
+            .live(),
             entry(
                 setting("namespace", Kind::Text, "''")
                     .effect("Put before every metric name, with a dot in between.")
@@ -504,6 +509,34 @@ pub const GROUPS: &[Group] = &[
                     .effect("Tags are cut to this many bytes, at the end of a character.")
                     .zero("0: tags stay as they are.")
                     .who("Operators whose backend refuses long tags."),
+            )
+            .live(),
+        ],
+    },
+    Group {
+        title: "Rules",
+        entries: &[
+            entry(
+                setting("mapper_profiles", rules::PROFILES, "[]")
+                    .effect("New names and tags for metrics by the name they arrive with. `docs/rules.md` has every field.")
+                    .zero("An empty list: names stay as they are.")
+                    .who("Those whose names hold what should be tags."),
+            )
+            .also(&["DD_DOGSTATSD_MAPPER_PROFILES"])
+            .live(),
+            entry(
+                setting("metric_tag_filterlist", rules::TAG_FILTERS, "[]")
+                    .effect("Tag keys to take from (`exclude`), or to leave to (`include`), the metrics of one name each; what becomes equal is aggregated as one.")
+                    .zero("An empty list: tags stay as they are.")
+                    .who("Operators who pay for a tag nobody reads."),
+            )
+            .also(&["DD_METRIC_TAG_FILTERLIST"])
+            .live(),
+            entry(
+                setting("rules", rules::RULES, "[]")
+                    .effect("Drops, tag filters, actions on tag values, hosts, tags and histogram series for metrics by their final name, in this order. `docs/rules.md` has every field.")
+                    .zero("An empty list: no rules.")
+                    .who("Operators who pay per series, or must not pass on some value."),
             )
             .live(),
         ],

@@ -123,6 +123,19 @@ impl Address {
     }
 }
 
+impl HistogramAggregate {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Max => "max",
+            Self::Min => "min",
+            Self::Median => "median",
+            Self::Avg => "avg",
+            Self::Sum => "sum",
+            Self::Count => "count",
+        }
+    }
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,11 +1,18 @@
 //! The books: from what workers and pipeline have counted to the status that everybody is shown.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use weir_context::RuleCounts;
 use weir_ingest::{IngestCounts, SampleDrop, WorkerSnapshot};
 use weir_listener::ListenerCounters;
 use weir_protocol::{ErrorClass, Kind};
 
 use super::pipeline::State;
-use crate::admin::status::{Books, ContextStatus, ListenerStatus, OriginReport, Reasons, RowBooks, Status};
+use crate::admin::status::{
+    Books, ContextStatus, ListenerStatus, OriginReport, Reasons, RowBooks, RuleStatus, RulesStatus, Status,
+    TrialStatus,
+};
 
 /// A listener as it was bound.
 #[derive(Clone, Debug)]
@@ -63,6 +70,7 @@ pub fn fill(status: &mut Status, listeners: &[BoundListener], state: &State) {
         status.flush.longest_gap_seconds = status.flush.longest_gap_seconds.max(gap);
         status.flush.count = status.flush.count.max(worker.aggregate.buckets);
     }
+    rules(&mut status.rules, &workers);
     status.flush.seconds = state.flush_seconds;
     status.memory.used = status.memory.parts.values().sum();
 }
@@ -87,6 +95,60 @@ pub fn origin(resolver: weir_origin::OriginStatus, state: &State) -> OriginRepor
         }
     }
     report
+}
+
+/// Adds up what the workers' rules did. While a reload is on its way, workers that have other rules than the first are left
+/// out: theirs have other numbers.
+fn rules(status: &mut RulesStatus, workers: &[&WorkerSnapshot]) {
+    let Some(first) = workers.first() else { return };
+    let set = &first.rules.set;
+    *status = RulesStatus {
+        count: set.len() as u64,
+        ..RulesStatus::default()
+    };
+    let same = workers
+        .iter()
+        .filter(|worker| Arc::ptr_eq(&worker.rules.set, set));
+    let mut counts = vec![RuleCounts::default(); set.infos().len()];
+    let mut trials: BTreeMap<usize, TrialStatus> = set
+        .infos()
+        .iter()
+        .enumerate()
+        .filter(|(_, info)| info.dry_run)
+        .map(|(rule, _)| (rule, TrialStatus::default()))
+        .collect();
+    for worker in same {
+        status.matching_seconds += worker.rules.matching_ns as f64 / 1e9;
+        for (sum, count) in counts.iter_mut().zip(&worker.rules.counts) {
+            sum.hits += count.hits;
+            sum.nanoseconds += count.nanoseconds;
+            sum.samples_dropped += count.samples_dropped;
+        }
+        for report in &worker.rules.trials {
+            let trial = trials.entry(report.rule as usize).or_default();
+            trial.contexts_now += report.contexts_now;
+            trial.contexts_then += report.contexts_then;
+            trial.samples_dropped += report.samples_dropped;
+            trial.samples_changed += report.samples_changed;
+            trial.incomplete |= report.incomplete;
+            if trial.examples.is_empty() {
+                trial.examples.clone_from(&report.examples);
+            }
+        }
+    }
+    for (rule, (info, counts)) in set.infos().iter().zip(counts).enumerate() {
+        let trial = trials.remove(&rule);
+        if counts.hits > 0 || trial.is_some() {
+            status.active.push(RuleStatus {
+                name: info.name.clone(),
+                stage: info.stage.as_str().into(),
+                hits: counts.hits,
+                seconds: counts.nanoseconds as f64 / 1e9,
+                samples_dropped: counts.samples_dropped,
+                trial,
+            });
+        }
+    }
 }
 
 fn add(books: &mut Books, socket: &ListenerCounters, ingest: &IngestCounts) {

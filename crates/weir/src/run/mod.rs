@@ -1,11 +1,11 @@
 //! `weir run`: sockets, workers, pipeline, outputs and signals put together.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use weir_aggregate::{Aggregate, AggregatorSettings, Expansion, Weights};
-use weir_context::{HashSecret, Limits, NameFilter, RuleSettings, Rules};
+use weir_aggregate::AggregatorSettings;
+use weir_context::{HashSecret, Limits};
 use weir_ingest::{Command, EndSettings, IngestSettings, WorkerHandle};
 use weir_listener::{Address, BoundSocket, Framing, ListenerConfig, ListenerId};
 use weir_origin::Origins;
@@ -16,21 +16,23 @@ use weir_protocol::{ErrorClass, ParseOptions};
 use crate::admin::explain::{ExplainRequest, Explanation};
 use crate::admin::status::{ContextReport, Rates, Status};
 use crate::admin::{AdminServer, AdminSource, Answer, Exposition, ScrapeRequest};
-use crate::config::{self, Config, HistogramAggregate, HistogramWeights, Inputs, Loaded};
+use crate::config::{self, Config, Inputs, Loaded};
 use crate::failure::Failure;
 use crate::logging::{BadInput, Logging};
-use crate::signals::{Reloader, Request, Signals};
+use crate::signals::{ReloadRequest, Reloaded, Reloader, Request, Signals};
 
 mod books;
 mod delivery;
 mod explain;
 mod origins;
 mod pipeline;
+mod rules;
 mod scrape;
 
 use books::BoundListener;
 use delivery::DeliverySink;
 use pipeline::{BatchSink, Flushed, Pipeline, Shared};
+use rules::Fixed;
 use scrape::ScrapeOutput;
 
 /// Reports that may wait for the pipeline. A batch is at most a few megabytes; workers hold back when this is full.
@@ -44,6 +46,9 @@ const SCRAPE_SHARE: u64 = 4;
 
 /// Bytes of state and alias that a context needs beside its entry in the tables, for the budget's estimate.
 const STATE_BYTES_PER_CONTEXT: usize = 96;
+
+/// Requests for a reload that may wait.
+const RELOADS_MAX: usize = 4;
 
 /// How often one listener's bad input of one kind is mentioned in the log.
 const BAD_INPUT_INTERVAL: Duration = Duration::from_secs(10);
@@ -96,6 +101,8 @@ async fn serve(
     mut reloader: Reloader,
 ) -> Result<(), Failure> {
     let view = agent.view.clone();
+    let (sender, mut reloads) = tokio::sync::mpsc::channel(RELOADS_MAX);
+    let _ = view.reloads.set(sender);
     if let Some(server) = admin {
         tracing::info!("admin on http://{}", server.address());
         tokio::spawn(server.serve(view.clone()));
@@ -103,9 +110,11 @@ async fn serve(
     let signal = signals
         .until_stop(
             &mut reloader,
-            |loaded, _| {
+            &mut reloads,
+            |loaded| {
+                agent.apply(&loaded.config)?;
                 logging.set_level(loaded.config.log_level);
-                agent.apply(&loaded.config);
+                Ok(())
             },
             || view.reopen(),
         )
@@ -135,6 +144,7 @@ async fn second_stop(signals: &mut Signals) -> &'static str {
 /// The running agent.
 struct Agent {
     workers: Vec<WorkerHandle>,
+    fixed: Fixed,
     pipeline: std::thread::JoinHandle<()>,
     /// What outputs run on.
     control: tokio::runtime::Runtime,
@@ -160,6 +170,8 @@ struct View {
     bucket_seconds: u64,
     started_at: u64,
     stopping: AtomicBool,
+    /// Where the admin server asks for a reload.
+    reloads: OnceLock<tokio::sync::mpsc::Sender<ReloadRequest>>,
 }
 
 #[derive(Clone, Default)]
@@ -236,6 +248,14 @@ impl AdminSource for View {
         Box::pin(async { self.snapshot() })
     }
 
+    fn reload(&self) -> Answer<'_, Option<Reloaded>> {
+        Box::pin(async {
+            let (answer, answered) = tokio::sync::oneshot::channel();
+            self.reloads.get()?.send(answer).await.ok()?;
+            answered.await.ok()
+        })
+    }
+
     fn contexts(&self, _top: usize) -> Answer<'_, Option<ContextReport>> {
         Box::pin(async { None })
     }
@@ -298,8 +318,11 @@ impl Agent {
             ));
         }
 
-        let expansion = expansion(config);
-        let rules = rules(config, &expansion);
+        let fixed = Fixed::new(config);
+        let expansion = fixed.expansion.clone();
+        let rules = fixed
+            .rules(config)
+            .map_err(|faults| Failure::usage(faults.join("\n")))?;
         let mut sinks: Vec<Box<dyn BatchSink>> = Vec::new();
         let mut scrape: Option<ScrapeOutput> = None;
         let mut deliveries = Vec::new();
@@ -441,22 +464,26 @@ impl Agent {
             bucket_seconds,
             started_at: unix_now(),
             stopping: AtomicBool::new(false),
+            reloads: OnceLock::new(),
         };
         Ok(Agent {
             workers,
+            fixed,
             pipeline,
             control,
             view: Arc::new(view),
         })
     }
 
-    /// Takes what a reload may change: names, tags and filters. Contexts and open buckets stay.
-    fn apply(&self, config: &Config) {
-        let rules = rules(config, &expansion(config));
+    /// Takes what a reload may change: names, tags, filters and rules. Contexts and open buckets stay. An error is why a
+    /// restart is needed; then nothing has changed.
+    fn apply(&self, config: &Config) -> Result<(), Vec<String>> {
+        let rules = self.fixed.rules(config)?;
         for worker in &self.workers {
             worker.send(Command::Rules(Box::new(rules.clone())));
         }
         *self.view.rules.lock().unwrap_or_else(PoisonError::into_inner) = rules;
+        Ok(())
     }
 
     /// Reads what the kernel holds, flushes, delivers.
@@ -619,48 +646,6 @@ fn listeners(config: &Config) -> Vec<(ListenerConfig, ParseOptions)> {
         );
     }
     planned
-}
-
-fn expansion(config: &Config) -> Expansion {
-    let settings = &config.aggregation;
-    let mut aggregates: Vec<Aggregate> = settings
-        .histogram_aggregates
-        .iter()
-        .map(|aggregate| match aggregate {
-            HistogramAggregate::Max => Aggregate::Max,
-            HistogramAggregate::Min => Aggregate::Min,
-            HistogramAggregate::Median => Aggregate::Median,
-            HistogramAggregate::Avg => Aggregate::Average,
-            HistogramAggregate::Sum => Aggregate::Sum,
-            HistogramAggregate::Count => Aggregate::Count,
-        })
-        .collect();
-    aggregates.extend(
-        settings
-            .histogram_percentiles
-            .iter()
-            .map(|&percent| Aggregate::Percentile(percent)),
-    );
-    let weights = match settings.histogram_weights {
-        HistogramWeights::Exact => Weights::Exact,
-        HistogramWeights::Agent => Weights::Agent,
-    };
-    Expansion::new(&aggregates, weights)
-}
-
-fn rules(config: &Config, expansion: &Expansion) -> Rules {
-    let names = &config.names;
-    Rules::new(RuleSettings {
-        namespace: names.namespace.clone(),
-        namespace_exceptions: Some(names.namespace_blocklist.clone()),
-        filter: NameFilter::new(names.filterlist.clone(), names.filterlist_match_prefix),
-        extra_tags: names.tags.clone(),
-        hostname: names.hostname.clone(),
-        histogram_suffixes: expansion.suffixes().map(str::to_string).collect(),
-        copy_to_distribution: config.aggregation.histogram_copy_prefix.clone(),
-        max_tag_bytes: names.max_tag_length,
-        ..RuleSettings::default()
-    })
 }
 
 /// A secret from the operating system's randomness, by way of the standard library's hash keys.

@@ -1,0 +1,100 @@
+//! From the configuration to the rules of the workers, and to the series that histograms become.
+
+use std::sync::Arc;
+
+use weir_aggregate::{Aggregate, Expansion, Weights};
+use weir_context::{NameFilter, RuleSettings, Rules};
+use weir_rules::{Limits, RuleSet};
+
+use crate::config::{Config, HistogramAggregate, HistogramWeights, all_percentiles};
+
+/// What rules need that only a restart changes: outputs know histograms by the order of their series.
+#[derive(Clone)]
+pub struct Fixed {
+    pub expansion: Expansion,
+    hostname: String,
+    histogram_copy_prefix: Option<String>,
+}
+
+impl Fixed {
+    pub fn new(config: &Config) -> Self {
+        Fixed {
+            expansion: expansion(config),
+            hostname: config.names.hostname.clone(),
+            histogram_copy_prefix: config.aggregation.histogram_copy_prefix.clone(),
+        }
+    }
+
+    /// The rules of a configuration; or why they need a restart, one sentence each.
+    pub fn rules(&self, config: &Config) -> Result<Rules, Vec<String>> {
+        let suffixes: Vec<String> = self.expansion.suffixes().map(str::to_string).collect();
+        let definitions = config.rules.set.definitions().clone();
+        let set = RuleSet::new(definitions, &suffixes, Limits::default()).map_err(|faults| {
+            let shown = faults
+                .iter()
+                .map(|fault| format!("{}: {}", fault.path, fault.message));
+            shown.collect::<Vec<_>>()
+        })?;
+        let names = &config.names;
+        Ok(Rules::new(RuleSettings {
+            set: Arc::new(set),
+            namespace: names.namespace.clone(),
+            namespace_exceptions: Some(names.namespace_blocklist.clone()),
+            filter: NameFilter::new(names.filterlist.clone(), names.filterlist_match_prefix),
+            extra_tags: names.tags.clone(),
+            hostname: self.hostname.clone(),
+            suffix_mask: Some(mask(config, &suffixes)),
+            histogram_suffixes: suffixes,
+            copy_to_distribution: self.histogram_copy_prefix.clone(),
+            max_tag_bytes: names.max_tag_length,
+        }))
+    }
+}
+
+/// Every series that a histogram may become: those of all histograms, and those that some rule may choose.
+fn expansion(config: &Config) -> Expansion {
+    let settings = &config.aggregation;
+    let all = [
+        HistogramAggregate::Max,
+        HistogramAggregate::Min,
+        HistogramAggregate::Median,
+        HistogramAggregate::Avg,
+        HistogramAggregate::Sum,
+        HistogramAggregate::Count,
+    ];
+    let mut aggregates: Vec<Aggregate> = all.iter().copied().map(aggregate).collect();
+    let percentiles = all_percentiles(&settings.histogram_percentiles, &config.rules.percentiles);
+    aggregates.extend(percentiles.into_iter().map(Aggregate::Percentile));
+    let weights = match settings.histogram_weights {
+        HistogramWeights::Exact => Weights::Exact,
+        HistogramWeights::Agent => Weights::Agent,
+    };
+    Expansion::new(&aggregates, weights)
+}
+
+fn aggregate(aggregate: HistogramAggregate) -> Aggregate {
+    match aggregate {
+        HistogramAggregate::Max => Aggregate::Max,
+        HistogramAggregate::Min => Aggregate::Min,
+        HistogramAggregate::Median => Aggregate::Median,
+        HistogramAggregate::Avg => Aggregate::Average,
+        HistogramAggregate::Sum => Aggregate::Sum,
+        HistogramAggregate::Count => Aggregate::Count,
+    }
+}
+
+/// The series that a histogram becomes when no rule says otherwise.
+fn mask(config: &Config, suffixes: &[String]) -> u32 {
+    let settings = &config.aggregation;
+    let aggregates = settings.histogram_aggregates.iter().copied().map(aggregate);
+    let percentiles = settings
+        .histogram_percentiles
+        .iter()
+        .copied()
+        .map(Aggregate::Percentile);
+    aggregates.chain(percentiles).fold(0, |mask, aggregate| {
+        let suffix = aggregate.suffix();
+        let bit = suffixes.iter().position(|known| *known == suffix);
+        mask | bit.map_or(0, |bit| 1 << bit)
+    })
+}
