@@ -92,7 +92,7 @@ pub enum HostRule {
     /// None at all.
     Nothing,
     Name(String),
-    /// The value of a tag, which is taken out; without the tag the host stays.
+    /// The value of a tag, the first by bytes if there are several; they are taken out. Without the tag the host stays.
     Tag(String),
 }
 
@@ -614,12 +614,22 @@ fn change_host(host: &HostRule, subject: &mut Subject<'_>) -> bool {
         HostRule::Nothing => Some(Cow::Borrowed("")),
         HostRule::Name(name) => Some(Cow::Owned(name.clone())),
         HostRule::Tag(key) => {
-            let is_it = |tag: &Cow<'_, str>| tag.split_once(':').is_some_and(|(known, _)| known == key);
-            let Some(at) = subject.tags.iter().position(is_it) else {
+            // Of several the first by bytes, so that their order in the message does not matter; all go.
+            let value = |tag: &str| {
+                tag.split_once(':')
+                    .filter(|(known, _)| known == key)
+                    .map(|(_, value)| value.len())
+            };
+            let Some((tag, len)) = subject
+                .tags
+                .iter()
+                .filter_map(|tag| Some((tag.clone(), value(tag)?)))
+                .min()
+            else {
                 return false;
             };
-            let tag = subject.tags.remove(at);
-            Some(Cow::Owned(tag[key.len() + 1..].to_owned()))
+            subject.tags.retain(|tag| value(tag).is_none());
+            Some(Cow::Owned(tag[tag.len() - len..].to_owned()))
         }
     };
     true

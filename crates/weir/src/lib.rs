@@ -5,6 +5,7 @@
 pub mod admin;
 pub mod cli;
 pub mod config;
+pub mod convert;
 pub mod failure;
 pub mod logging;
 pub mod process;

@@ -148,6 +148,11 @@ fn example(setting: &Setting) -> String {
         Kind::List(Kind::Checked { .. }) if setting.key.starts_with("origin") => "/run/x.sock".to_owned(),
         Kind::List(Kind::Checked { .. }) if setting.key == "histogram_percentiles" => "0.5 0.75".to_owned(),
         Kind::List(Kind::Checked { .. }) => "9125".to_owned(),
+        Kind::List(Kind::Record(_)) if setting.key == "mapper_profiles" => {
+            r#"[{"name":"p","prefix":"a.","mappings":[{"match":"a.*","match_type":"wildcard","name":"a","tags":{"x":"$1"}}]}]"#
+                .to_owned()
+        }
+        Kind::List(Kind::Record(_)) => r#"[{"metric_name":"a","action":"exclude","tags":["x"]}]"#.to_owned(),
         Kind::List(_) => "one,two three".to_owned(),
         Kind::Checked { .. } if setting.key == "url" => "https://intake.example".to_owned(),
         Kind::Text if setting.key == "bind_host" => "127.0.0.2".to_owned(),

@@ -12,6 +12,7 @@ use crate::config::{self, Flag, GROUPS, Inputs, OUTPUT_FLAG_KEY};
 use crate::failure::{Failure, FailureKind};
 
 mod check;
+mod convert;
 mod explain;
 mod parse;
 mod send;
@@ -30,6 +31,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure
             crate::run::run(loaded, inputs)
         }
         Some(("check", arguments)) => check::check(arguments),
+        Some(("convert", arguments)) => convert::convert(arguments),
         Some(("parse", arguments)) => parse::parse(arguments),
         Some(("send", arguments)) => send::send(arguments),
         Some(("status", arguments)) => status::status(arguments),
@@ -89,6 +91,7 @@ pub fn command() -> Command {
         .disable_help_subcommand(true)
         .subcommand(run)
         .subcommand(check)
+        .subcommand(convert::command())
         .subcommand(parse::command())
         .subcommand(send::command())
         .subcommand(status::command())

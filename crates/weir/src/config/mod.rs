@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use weir_output::settings::{Kind, OUTPUT_TYPES, OutputConfig, OutputType, Setting};
 
 mod docs;
-mod node;
+pub(crate) mod node;
 mod resolve;
 mod rules;
 mod table;
@@ -27,7 +27,7 @@ pub use table::{Entry, GROUPS, Group, entries};
 pub use types::{
     ADDRESS_FORMS, Address, Cardinality, Framing, HistogramAggregate, HistogramWeights, LogLevel, Ownership,
 };
-pub use value::{hide_password, is_invisible, nearest};
+pub use value::{hide_password, is_invisible, nearest, show_text};
 
 use node::{Content, Node};
 use value::{Checked, Refusal, Separator};
@@ -268,6 +268,13 @@ fn finish(mut reader: Reader<'_>) -> Result<Loaded, Problems> {
             Err(Problems(problems))
         }
     }
+}
+
+/// Whether a kind of setting takes a node; if not: the line, the part of it, and why.
+pub(crate) fn check_node(kind: &Kind, node: &Node) -> Result<(), (usize, String, String)> {
+    value::from_node(kind, node)
+        .map(drop)
+        .map_err(|refusal| (refusal.line, refusal.path, refusal.message))
 }
 
 /// The line of the part that a problem inside of a list is about.

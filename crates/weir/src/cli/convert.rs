@@ -1,0 +1,55 @@
+//! `weir convert`: another program's configuration as weir's.
+
+use std::path::PathBuf;
+
+use clap::{Arg, ArgMatches, Command, value_parser};
+
+use crate::config::FILE_BYTES_MAX;
+use crate::convert::{self, Converted, Refused};
+use crate::failure::Failure;
+
+pub fn command() -> Command {
+    let file = || {
+        Arg::new("file")
+            .value_name("FILE")
+            .required(true)
+            .value_parser(value_parser!(PathBuf))
+            .help("The file to read")
+    };
+    Command::new("convert")
+        .about("Print another program's configuration as weir's, and list what is not in it")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(
+            Command::new("statsd-exporter")
+                .about("The mapping file of Prometheus' statsd_exporter")
+                .arg(file()),
+        )
+        .subcommand(
+            Command::new("datadog")
+                .about("The DogStatsD settings of a datadog.yaml")
+                .arg(file()),
+        )
+}
+
+pub fn convert(arguments: &ArgMatches) -> Result<(), Failure> {
+    let (convert, arguments): (fn(&str) -> Result<Converted, Refused>, _) = match arguments.subcommand() {
+        Some(("statsd-exporter", arguments)) => (convert::statsd_exporter, arguments),
+        Some(("datadog", arguments)) => (convert::datadog, arguments),
+        _ => return Err(Failure::usage("nothing to convert given; try --help")),
+    };
+    let path = arguments.get_one::<PathBuf>("file").expect("clap requires it");
+    let shown = path.display();
+    let failed = |error: &dyn std::fmt::Display| Failure::usage(format!("{shown}: cannot be read: {error}"));
+    let size = std::fs::metadata(path).map_err(|error| failed(&error))?.len();
+    if size > FILE_BYTES_MAX as u64 {
+        return Err(failed(&format!("it is larger than {FILE_BYTES_MAX} bytes")));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
+    let converted = convert(&text)
+        .map_err(|Refused { line, message }| Failure::usage(format!("{shown}:{line}: {message}")))?;
+    for left in &converted.left {
+        eprintln!("{shown}:{}: not converted: {}", left.line, left.message);
+    }
+    super::print(&converted.yaml)
+}

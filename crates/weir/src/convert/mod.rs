@@ -1,0 +1,146 @@
+//! Other programs' configuration as ours: `weir convert`.
+//!
+//! What cannot be said in weir's configuration is listed with its line, never left out in silence.
+
+use std::fmt::Write as _;
+
+use crate::config::node::{Content, Fault, Key, Node};
+use crate::config::{load_content, show_text};
+
+mod datadog;
+mod statsd_exporter;
+
+pub use datadog::convert as datadog;
+pub use statsd_exporter::convert as statsd_exporter;
+
+/// A configuration for weir, and what of the other one is not in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Converted {
+    /// A YAML document.
+    pub yaml: String,
+    pub left: Vec<Left>,
+}
+
+/// Something that is not converted, or differently from what one might think.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Counted from 1.
+    pub line: usize,
+    pub message: String,
+}
+
+/// Why a file cannot be converted at all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    pub line: usize,
+    pub message: String,
+}
+
+impl From<Fault> for Refused {
+    fn from(fault: Fault) -> Self {
+        Refused {
+            line: fault.line,
+            message: fault.message,
+        }
+    }
+}
+
+/// The mapping at the top of a document; an empty one has none.
+fn top_level(text: &str) -> Result<Vec<(Key, Node)>, Refused> {
+    match crate::config::node::parse(text)? {
+        None => Ok(Vec::new()),
+        Some(node) if node.is_null() => Ok(Vec::new()),
+        Some(Node {
+            content: Content::Map(entries),
+            ..
+        }) => Ok(entries),
+        Some(node) => Err(Refused {
+            line: node.line,
+            message: format!("is {}; must be a mapping of settings", node.what()),
+        }),
+    }
+}
+
+/// Puts what is left in front of the document as comments, in the order of the file, and makes sure that weir reads it.
+fn finish(body: &str, mut left: Vec<Left>, source: &str) -> Converted {
+    left.sort_by_key(|left| left.line);
+    if let Err(problems) = load_content(body.as_bytes()) {
+        for problem in &problems.0 {
+            left.push(Left {
+                line: 0,
+                message: format!(
+                    "weir does not take the result: {}: {}",
+                    problem.key, problem.message
+                ),
+            });
+        }
+    }
+    let mut yaml =
+        format!("# Converted from {source} by `weir convert`; `weir check --config FILE` looks it over.\n");
+    for Left { line, message } in &left {
+        let _ = writeln!(yaml, "# not converted, line {line}: {message}");
+    }
+    yaml.push_str(body);
+    Converted { yaml, left }
+}
+
+fn scalar(node: &Node) -> Option<&str> {
+    match &node.content {
+        Content::Scalar { text, .. } if !node.is_null() => Some(text),
+        _ => None,
+    }
+}
+
+fn map(node: &Node) -> &[(Key, Node)] {
+    match &node.content {
+        Content::Map(entries) => entries,
+        _ => &[],
+    }
+}
+
+fn list(node: &Node) -> &[Node] {
+    match &node.content {
+        Content::List(items) => items,
+        _ => &[],
+    }
+}
+
+/// Writes a node behind `key:` or `-`, in block style.
+fn block(node: &Node, indent: usize, out: &mut String) {
+    match &node.content {
+        _ if node.is_null() => out.push_str(" ''\n"),
+        Content::Scalar { text, .. } => {
+            let _ = writeln!(out, " {}", show_text(text));
+        }
+        Content::List(items) if items.is_empty() => out.push_str(" []\n"),
+        Content::Map(entries) if entries.is_empty() => out.push_str(" {}\n"),
+        Content::List(items) => {
+            out.push('\n');
+            for item in items {
+                let _ = write!(out, "{:indent$}-", "");
+                match &item.content {
+                    Content::Map(entries) if !entries.is_empty() => {
+                        entries_of(entries, indent + 2, true, out)
+                    }
+                    _ => block(item, indent + 2, out),
+                }
+            }
+        }
+        Content::Map(entries) => {
+            out.push('\n');
+            entries_of(entries, indent, false, out);
+        }
+    }
+}
+
+fn entries_of(entries: &[(Key, Node)], indent: usize, first_is_here: bool, out: &mut String) {
+    for (at, (key, node)) in entries.iter().enumerate() {
+        if at == 0 && first_is_here {
+            out.push(' ');
+        } else {
+            let _ = write!(out, "{:indent$}", "");
+        }
+        let _ = write!(out, "{}:", show_text(&key.text));
+        block(node, indent + 2, out);
+    }
+}

@@ -1,0 +1,321 @@
+//! Rules through the real binary: the page's examples, a reload over HTTP, converted configurations.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpStream, UdpSocket};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// However slow the machine: what takes longer is broken.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running agent; ended when dropped.
+struct Agent {
+    child: Child,
+    lines: std::sync::mpsc::Receiver<String>,
+    directory: tempfile::TempDir,
+}
+
+const LISTENERS: &str = "udp: ['127.0.0.1:0']\nadmin: 127.0.0.1:0\nbucket_width: 3600s\nhostname: here\n";
+
+impl Agent {
+    fn start(config: &str) -> (Agent, UdpSocket, String) {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("weir.yaml"), format!("{LISTENERS}{config}")).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .args(["run", "--config", "weir.yaml", "--output", "stdout"])
+            .current_dir(directory.path())
+            .env_clear()
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let (sender, lines) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+        let agent = Agent {
+            child,
+            lines,
+            directory,
+        };
+        let mut addresses = (String::new(), String::new());
+        while addresses.0.is_empty() || addresses.1.is_empty() {
+            let line = agent
+                .lines
+                .recv_timeout(PATIENCE)
+                .expect("it says where it listens");
+            if let Some((_, address)) = line.split_once("listening on udp://") {
+                addresses.0 = address.to_owned();
+            }
+            if let Some((_, address)) = line.split_once("admin on http://") {
+                addresses.1 = address.to_owned();
+            }
+        }
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(&addresses.0).unwrap();
+        (agent, socket, addresses.1)
+    }
+
+    fn rewrite(&self, config: &str) {
+        std::fs::write(
+            self.directory.path().join("weir.yaml"),
+            format!("{LISTENERS}{config}"),
+        )
+        .unwrap();
+    }
+
+    /// Ends it and returns the series it printed, without time, interval and its own host, sorted.
+    fn finish(mut self) -> Vec<String> {
+        let status = Command::new("kill")
+            .arg(self.child.id().to_string())
+            .status()
+            .unwrap();
+        assert!(status.success());
+        let mut text = String::new();
+        self.child
+            .stdout
+            .take()
+            .unwrap()
+            .read_to_string(&mut text)
+            .unwrap();
+        assert!(self.child.wait().unwrap().success());
+        let mut series: Vec<String> = text.lines().map(series).collect();
+        series.sort();
+        series
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn series(line: &str) -> String {
+    let mut value: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+    let object = value.as_object_mut().unwrap();
+    // A rate of the page is that of a bucket of ten seconds.
+    if object.get("type") == Some(&Value::from("rate"))
+        && let Some(interval) = object.get("interval").and_then(Value::as_f64)
+    {
+        let sum = object["value"].as_f64().unwrap() * interval;
+        object.insert("value".into(), ((sum * 1e6).round() / 1e7).into());
+    }
+    object.remove("ts");
+    object.remove("interval");
+    if object.get("host") == Some(&Value::from("here")) {
+        object.remove("host");
+    }
+    if let Some(number) = object.get("value").and_then(Value::as_f64) {
+        object.insert("value".into(), number.into());
+    }
+    value.to_string()
+}
+
+/// One request; the status and the body.
+fn http(address: &str, method: &str, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(
+        stream,
+        "{method} {path} HTTP/1.0\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+/// Asks for the status until it satisfies `done`.
+fn status_when(address: &str, done: impl Fn(&Value) -> bool) -> Value {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let (_, body) = http(address, "GET", "/api/v1/status");
+        let status: Value = serde_json::from_str(&body).unwrap();
+        if done(&status) {
+            return status;
+        }
+        assert!(Instant::now() < deadline, "{body}");
+        std::thread::park_timeout(Duration::from_millis(50));
+    }
+}
+
+fn received(status: &Value) -> u64 {
+    status["total"]["messages"]["received"].as_u64().unwrap()
+}
+
+/// The fenced blocks of a page, in order: what they are, and what is in them.
+fn blocks(page: &str) -> Vec<(String, String)> {
+    let mut blocks = Vec::new();
+    let mut open: Option<(String, String)> = None;
+    for line in page.lines() {
+        match (line.strip_prefix("```"), &mut open) {
+            (Some(_), Some(_)) => blocks.extend(open.take()),
+            (Some(kind), None) => open = Some((kind.to_owned(), String::new())),
+            (None, Some((_, text))) => {
+                text.push_str(line);
+                text.push('\n');
+            }
+            (None, None) => {}
+        }
+    }
+    blocks
+}
+
+#[test]
+fn the_examples_of_the_page_are_true() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/rules.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let mut examples = 0;
+    let mut running: Option<(Agent, String)> = None;
+    let mut config = String::new();
+    for (kind, text) in blocks(&page) {
+        match kind.as_str() {
+            "yaml" => {
+                running = None;
+                config = text;
+            }
+            "messages" => {
+                let (agent, socket, admin) = Agent::start(&config);
+                for line in text.lines() {
+                    socket.send(line.as_bytes()).unwrap();
+                }
+                let count = text.lines().count() as u64;
+                status_when(&admin, |status| received(status) == count);
+                running = Some((agent, admin));
+            }
+            "status" => {
+                // The agent of the series before has ended: another one, for its status.
+                let (agent, socket, admin) = Agent::start(&config);
+                for id in ["1", "2"] {
+                    socket.send(format!("api.get:1|c|#id:{id}").as_bytes()).unwrap();
+                }
+                status_when(&admin, |status| received(status) == 2);
+                let ran = Command::new(env!("CARGO_BIN_EXE_weir"))
+                    .args(["status", "--admin", &admin])
+                    .env_clear()
+                    .output()
+                    .unwrap();
+                let shown = String::from_utf8(ran.stdout).unwrap();
+                assert!(shown.contains(text.trim()), "{text} is not in\n{shown}");
+                drop(agent);
+            }
+            "series" => {
+                let (agent, _) = running.take().expect("messages come before series");
+                let mut expected: Vec<String> = text.lines().map(series).collect();
+
+                expected.sort();
+                assert_eq!(agent.finish(), expected, "{config}");
+                examples += 1;
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(examples, 5);
+}
+
+#[test]
+fn a_reload_over_http_keeps_what_is_open_and_a_bad_file_changes_nothing() {
+    let (agent, socket, admin) = Agent::start("rules: [{name: r, match: a.*, exclude_tags: [x]}]\n");
+    let send = |text: &str| drop(socket.send(text.as_bytes()).unwrap());
+    send("a.b:1|c|#x:1\na.b:1|c|#x:2\nkept:1|c|#x:1");
+    status_when(&admin, |status| received(status) == 3);
+
+    agent.rewrite("rules: [{name: r, match: 'a(', match_type: regex, drop: true}]\n");
+    let (code, body) = http(&admin, "POST", "/api/v1/reload");
+    assert_eq!(code, 422, "{body}");
+    let answer: Value = serde_json::from_str(&body).unwrap();
+    let error = answer["errors"][0].as_str().unwrap();
+    assert!(
+        error.contains("weir.yaml:5: rules[0].match") && error.contains("regular expression"),
+        "{error}"
+    );
+    assert_eq!(http(&admin, "GET", "/api/v1/reload").0, 405);
+
+    // A percentile that no histogram of this process has needs a restart, and is refused whole.
+    agent.rewrite("rules: [{name: r, percentiles: ['0.33']}]\n");
+    let (code, body) = http(&admin, "POST", "/api/v1/reload");
+    assert!(code == 422 && body.contains("restart"), "{body}");
+
+    agent.rewrite("rules: [{name: r, match: a.*, drop: true}]\n");
+    let (code, body) = http(&admin, "POST", "/api/v1/reload");
+    assert_eq!(code, 200, "{body}");
+    assert!(
+        body.contains(r#""key":"rules""#) && body.contains(r#""applied":true"#),
+        "{body}"
+    );
+    // The workers take the rules with their next turn.
+    let deadline = Instant::now() + PATIENCE;
+    let mut sent = 0;
+    loop {
+        send("a.b:1|c|#x:1\nkept:1|c|#x:1");
+        sent += 1;
+        let status = status_when(&admin, |status| received(status) >= 3 + 2 * sent);
+        if status["total"]["samples"]["dropped"]["filtered"].as_u64() > Some(0) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{status}");
+    }
+    let series = agent.finish();
+    assert_eq!(series.len(), 2, "{series:?}");
+    assert!(
+        series[0].contains(r#""metric":"a.b""#),
+        "what was open is flushed: {series:?}"
+    );
+    let kept = serde_json::from_str::<Value>(&series[1]).unwrap();
+    assert!(
+        (kept["value"].as_f64().unwrap() - (1 + sent) as f64 / 10.0).abs() < 1e-6,
+        "{series:?}"
+    );
+}
+
+#[test]
+fn converted_configurations_are_taken_and_do_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let mapping = directory.path().join("mapping.yml");
+    std::fs::write(
+        &mapping,
+        "defaults:\n  ttl: 10m\nmappings:\n- match: 'jobs\\.(\\w+)'\n  match_type: regex\n  name: jobs_regex\n- match: jobs.*\n  name: ${1}_jobs\n  labels:\n    job: $1x\n  buckets: [1, 2]\n\
+         - match: 'secret'\n  match_type: regex\n  action: drop\n  name: gone\n",
+    )
+    .unwrap();
+    let ran = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(["convert", "statsd-exporter"])
+        .arg(&mapping)
+        .env_clear()
+        .output()
+        .unwrap();
+    assert!(ran.status.success());
+    let listed = String::from_utf8(ran.stderr).unwrap();
+    assert!(
+        listed.contains("mapping.yml:11: not converted: buckets"),
+        "{listed}"
+    );
+    let config = String::from_utf8(ran.stdout).unwrap();
+    let (agent, socket, admin) = Agent::start(&config);
+    for line in [
+        "jobs.etl:1|c",
+        "old.jobs.etl.x:1|c",
+        "my.secret.thing:1|c",
+        "other:1|c",
+    ] {
+        socket.send(line.as_bytes()).unwrap();
+    }
+    status_when(&admin, |status| received(status) == 4);
+    assert_eq!(
+        agent.finish(),
+        [
+            r#"{"metric":"etl_jobs","tags":["job:etlx"],"type":"rate","value":0.1}"#,
+            r#"{"metric":"jobs_regex","tags":[],"type":"rate","value":0.1}"#,
+            r#"{"metric":"other","tags":[],"type":"rate","value":0.1}"#,
+        ]
+    );
+}
