@@ -1,14 +1,15 @@
 //! Nanoseconds per message from packet to bucket, without sockets: where the time beyond the kernel's goes.
 //!
-//! `cargo bench -p weir-ingest -- [CONTEXTS] [MESSAGES] [ROUNDS] [permute|dist] [noalias]`. Prints a line per round; compare rounds of one run only.
+//! `cargo bench -p weir-ingest -- [CONTEXTS] [MESSAGES] [ROUNDS] [permute|dist] [noalias] [rules=N]`. Prints a line per round; compare rounds of one run only.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use weir_aggregate::AggregatorSettings;
-use weir_context::{HashSecret, Limits, Rules};
+use weir_context::{HashSecret, Limits, RuleSet, RuleSettings, Rules};
 use weir_ingest::{Ingest, IngestSettings, Received};
 use weir_protocol::ParseOptions;
+use weir_rules::{Definitions, Effect, Kinds, Pattern, Rule, ValueAction, ValueRule};
 
 struct Random(u64);
 
@@ -129,6 +130,46 @@ fn packets(
     packets
 }
 
+/// So many rules, a tenth of them expressions, of which every name matches some. They leave every metric as it is, so that the
+/// work that remains is the same whatever their number.
+fn rules(count: usize) -> Rules {
+    let rule = |at: usize| Rule {
+        name: format!("rule {at}"),
+        pattern: if at % 10 == 9 && at < 1000 {
+            Pattern::Regex(format!(
+                "service\\.component_{:03}\\.(requests|errors)_.*",
+                at % 311
+            ))
+        } else {
+            Pattern::Wildcard(format!(
+                "service.component_{:03}.requests_*{}",
+                at % 311,
+                at / 311
+            ))
+        },
+        kinds: Kinds::ALL,
+        effect: Effect {
+            values: vec![ValueRule {
+                tag: "tag_0".into(),
+                only: vec![],
+                action: ValueAction::Keep,
+            }],
+            ..Effect::default()
+        },
+        last: false,
+        dry_run: false,
+    };
+    let definitions = Definitions {
+        profiles: vec![],
+        rules: (0..count).map(rule).collect(),
+    };
+    let set = RuleSet::new(definitions, &[], weir_rules::Limits::default()).expect("they are valid");
+    Rules::new(RuleSettings {
+        set: std::sync::Arc::new(set),
+        ..RuleSettings::default()
+    })
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args()
         .skip(1)
@@ -144,6 +185,10 @@ fn main() {
     let rounds = number(2, 6) as u64;
     let has = |name: &str| arguments.iter().any(|argument| argument == name);
     let (permute, dist) = (has("permute"), has("dist"));
+    let rule_count = arguments
+        .iter()
+        .find_map(|argument| argument.strip_prefix("rules=")?.parse().ok())
+        .unwrap_or(0);
     let mut random = Random(42);
     let contexts = contexts(context_count, dist, &mut random);
     let packets = packets(&contexts, message_count, permute, dist, &mut random);
@@ -151,7 +196,7 @@ fn main() {
     let settings = IngestSettings {
         worker: 0,
         aggregator: AggregatorSettings::default(),
-        rules: Rules::default(),
+        rules: rules(rule_count),
         limits: Limits {
             alias_bytes_max: if has("noalias") { 0 } else { usize::MAX },
             ..Limits::default()
@@ -197,5 +242,16 @@ fn main() {
         );
         assert_eq!(ingest.counts()[0].messages, message_count as u64 * (round + 1));
         assert!(ingest.counts()[0].balance());
+    }
+    let (counts, matching_ns) = ingest.contexts().rule_counts();
+    let hits: u64 = counts.iter().map(|rule| rule.hits).sum();
+    assert!(hits > 0 || rule_count == 0, "no rule applied");
+    if rule_count > 0 {
+        let spent: u64 = counts.iter().map(|rule| rule.nanoseconds).sum();
+        println!(
+            "{rule_count} rules applied {hits} times; per context {} ns to find them, {} ns to apply them",
+            matching_ns / context_count as u64,
+            spent / context_count as u64
+        );
     }
 }

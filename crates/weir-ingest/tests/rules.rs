@@ -308,7 +308,7 @@ fn mapping() -> impl Strategy<Value = Mapping> {
             let (name, value) = match groups {
                 0 => (name.to_owned(), value.to_owned()),
                 1 => (format!("{name}.${{1}}"), "${1}".to_owned()),
-                _ => (format!("x${{1}}"), "${2}".to_owned()),
+                _ => ("x${1}".to_owned(), "${2}".to_owned()),
             };
             Mapping {
                 pattern,
