@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use weir_aggregate::AggregatorSettings;
-use weir_context::{HashSecret, Limits};
+use weir_context::{HashSecret, Limits, Rules};
 use weir_ingest::{Command, EndSettings, IngestSettings, WorkerHandle};
 use weir_listener::{Address, BoundSocket, Framing, ListenerConfig, ListenerId};
 use weir_origin::Origins;
