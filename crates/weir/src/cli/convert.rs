@@ -8,6 +8,8 @@ use crate::config::FILE_BYTES_MAX;
 use crate::convert::{self, Converted, Refused};
 use crate::failure::Failure;
 
+type Conversion = fn(&str) -> Result<Converted, Refused>;
+
 pub fn command() -> Command {
     let file = || {
         Arg::new("file")
@@ -33,7 +35,7 @@ pub fn command() -> Command {
 }
 
 pub fn convert(arguments: &ArgMatches) -> Result<(), Failure> {
-    let (convert, arguments): (fn(&str) -> Result<Converted, Refused>, _) = match arguments.subcommand() {
+    let (convert, arguments): (Conversion, _) = match arguments.subcommand() {
         Some(("statsd-exporter", arguments)) => (convert::statsd_exporter, arguments),
         Some(("datadog", arguments)) => (convert::datadog, arguments),
         _ => return Err(Failure::usage("nothing to convert given; try --help")),

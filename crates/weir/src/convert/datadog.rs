@@ -182,7 +182,7 @@ mod tests {
         let lines: Vec<usize> = converted.left.iter().map(|left| left.line).collect();
         assert_eq!(lines, [1, 13, 15, 16], "{:?}", converted.left);
         for part in [
-            "udp: 9125",
+            "udp:\n  - 9125",
             "site: datadoghq.eu",
             "x: '$1'",
             "histogram_percentiles:\n  - 0.99",
