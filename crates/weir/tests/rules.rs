@@ -225,7 +225,7 @@ fn the_examples_of_the_page_are_true() {
 #[test]
 fn a_reload_over_http_keeps_what_is_open_and_a_bad_file_changes_nothing() {
     let (agent, socket, admin) = Agent::start("rules: [{name: r, match: a.*, exclude_tags: [x]}]\n");
-    let send = |text: &str| drop(socket.send(text.as_bytes()).unwrap());
+    let send = |text: &str| assert_eq!(socket.send(text.as_bytes()).unwrap(), text.len());
     send("a.b:1|c|#x:1\na.b:1|c|#x:2\nkept:1|c|#x:1");
     status_when(&admin, |status| received(status) == 3);
 
