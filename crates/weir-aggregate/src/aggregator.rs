@@ -89,6 +89,34 @@ impl<T: Default> Halves<T> {
     }
 }
 
+impl<T> Halves<Boxed<T>>
+where
+    Boxed<T>: Default,
+{
+    /// Bytes of the bodies from `from` on, at most `max` of them; how many that were, and how many there are in all.
+    fn body_bytes(&self, from: usize, max: usize, bytes: impl Fn(&T) -> usize) -> (usize, usize, usize) {
+        let len = self.halves[0].len();
+        let to = from.saturating_add(max).min(len);
+        let mut total = 0;
+        for half in &self.halves {
+            for at in from..to {
+                total += body(half, at).map_or(0, |body| size_of::<T>() + bytes(body));
+            }
+        }
+        (total, to.saturating_sub(from), len)
+    }
+}
+
+/// A count of the bytes in bodies, taken in slices.
+#[derive(Clone, Copy, Debug, Default)]
+struct Census {
+    /// Of the last one that reached the end.
+    complete: usize,
+    running: usize,
+    kind: usize,
+    position: usize,
+}
+
 /// A bucket that is closed and not yet handed over completely.
 #[derive(Clone, Copy, Debug)]
 struct Closed {
@@ -146,6 +174,7 @@ pub struct Aggregator {
     batch: Option<Batch>,
     writer: RowWriter,
     counts: AggregateCounts,
+    census: Census,
 }
 
 impl Aggregator {
@@ -178,6 +207,7 @@ impl Aggregator {
             batch: None,
             writer: RowWriter::default(),
             counts: AggregateCounts::default(),
+            census: Census::default(),
             settings,
         }
     }
@@ -654,30 +684,46 @@ impl Aggregator {
         last_seen.saturating_add(expiry) < self.now
     }
 
-    /// Bytes of state, slack included, without the batch in the making.
+    /// Bytes of state, slack included, without the batch in the making. What the bodies hold is known from the last complete
+    /// census.
     pub fn heap_bytes(&self) -> usize {
-        fn bodies<T>(states: &Halves<Boxed<T>>, bytes: impl Fn(&T) -> usize) -> usize
-        where
-            Boxed<T>: Default,
-        {
-            let mut total = states.heap_bytes();
-            for half in &states.halves {
-                for at in 0..half.len() {
-                    total += half[at]
-                        .body
-                        .as_ref()
-                        .map_or(0, |body| size_of::<T>() + bytes(body));
-                }
-            }
-            total
-        }
         self.counters.heap_bytes()
             + self.gauges.heap_bytes()
-            + bodies(&self.sets, MemberSet::heap_bytes)
-            + bodies(&self.histograms, Histogram::heap_bytes)
-            + bodies(&self.timings, Histogram::heap_bytes)
-            + bodies(&self.distributions, Sketch::heap_bytes)
+            + self.sets.heap_bytes()
+            + self.histograms.heap_bytes()
+            + self.timings.heap_bytes()
+            + self.distributions.heap_bytes()
             + self.rests.heap_bytes()
+            + self.census.complete
+    }
+
+    /// Goes on counting what the bodies hold, looking at up to `states_max` of them: reading all would stop a worker with a
+    /// million contexts for many milliseconds.
+    pub fn take_census(&mut self, mut states_max: usize) {
+        while states_max > 0 {
+            let at = self.census.position;
+            let (bytes, seen, len) = match self.census.kind {
+                0 => self.sets.body_bytes(at, states_max, MemberSet::heap_bytes),
+                1 => self.histograms.body_bytes(at, states_max, Histogram::heap_bytes),
+                2 => self.timings.body_bytes(at, states_max, Histogram::heap_bytes),
+                _ => self.distributions.body_bytes(at, states_max, Sketch::heap_bytes),
+            };
+            states_max -= seen;
+            self.census.running += bytes;
+            self.census.position += seen;
+            if self.census.position < len {
+                continue;
+            }
+            self.census.position = 0;
+            self.census.kind += 1;
+            if self.census.kind == 4 {
+                self.census = Census {
+                    complete: self.census.running,
+                    ..Census::default()
+                };
+                return;
+            }
+        }
     }
 }
 

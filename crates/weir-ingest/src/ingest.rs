@@ -225,6 +225,11 @@ impl Ingest {
         self.aggregator.close_now()
     }
 
+    /// Goes on counting what the state takes; see [`Aggregator::take_census`].
+    pub fn take_census(&mut self, states_max: usize) {
+        self.aggregator.take_census(states_max);
+    }
+
     pub fn is_draining(&self) -> bool {
         self.aggregator.is_draining()
     }
