@@ -170,6 +170,8 @@ pub struct Composer {
     cyclic_next: u64,
     first_next: usize,
     ahead: [u32; AHEAD],
+    /// The values drawn with them, when every context drawn becomes a metric.
+    ahead_entries: [u32; AHEAD],
     ahead_pos: usize,
     touched: u8,
     kinds: Option<Alias>,
@@ -260,6 +262,7 @@ impl Composer {
             cyclic_next: index,
             first_next: connection as usize,
             ahead: [0; AHEAD],
+            ahead_entries: [0; AHEAD],
             ahead_pos: AHEAD,
             touched: 0,
             kinds,
@@ -488,8 +491,14 @@ impl Composer {
             };
         }
         let mut touched = 0;
-        for context in self.ahead {
-            let context = &model.contexts[context as usize];
+        for slot in 0..AHEAD {
+            let context = &model.contexts[self.ahead[slot] as usize];
+            if self.plain {
+                let texts = &model.texts[context.kind as usize];
+                let entry = self.values.below(texts.len() as u64) as u32;
+                self.ahead_entries[slot] = entry;
+                touched ^= model.arena[texts[entry as usize].off as usize];
+            }
             touched ^= model.arena[context.name.off as usize];
             touched ^= model.arena[context.tail.off as usize];
             touched ^= model.arena[context.tail.off as usize + context.tail.len as usize / 2];
@@ -500,17 +509,17 @@ impl Composer {
 
     #[inline(always)]
     fn draw_entry(&mut self, model: &Model, context: &Context) -> u32 {
-        let count = model.entries[context.kind as usize].len() as u64;
+        let count = model.texts[context.kind as usize].len() as u64;
         self.values.below(count) as u32
     }
 
     #[inline(always)]
     fn plain_message(&mut self, model: &Model, out: &mut [u8], start: usize) -> (usize, Drawn) {
         let index = self.next_context(model);
-        let context = model.contexts[index as usize];
-        let entry = self.draw_entry(model, &context);
+        let entry = self.ahead_entries[self.ahead_pos - 1];
+        let context = &model.contexts[index as usize];
         let at = put(out, start, model, context.name);
-        let text = model.entries[context.kind as usize][entry as usize].text;
+        let text = model.texts[context.kind as usize][entry as usize];
         let at = put(out, at, model, text);
         let at = put(out, at, model, context.tail);
         let drawn = Drawn::Metric {
@@ -560,7 +569,7 @@ impl Composer {
             *sent += 1;
             at = put_decimal(out, at, sequence as i64);
         }
-        let text = model.entries[context.kind as usize][entry as usize].text;
+        let text = model.texts[context.kind as usize][entry as usize];
         let at = put(out, at, model, text);
         let mut at = self.put_tags(model, out, at, &context);
         let mut has_tags = context.tail.len > 0;
