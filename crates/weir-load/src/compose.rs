@@ -63,15 +63,19 @@ pub const FAULTS: &[(&str, &str)] = &[
 
 const AHEAD: usize = 16;
 
-/// Copies in steps of `PAD` bytes; both sides have that many to spare. Faster than `memcpy` at these lengths,
-/// because there is no call and no branch on the remainder.
+/// Copies in steps of `STEP` bytes, at most `PAD`; both sides have that many to spare. Faster than `memcpy` at these
+/// lengths, because there is no call and no branch on the remainder. What decides is how often the number of steps cannot
+/// be foretold, so a step is as long as most pieces of its sort.
 #[inline(always)]
-fn copy(out: &mut [u8], at: usize, from: &[u8], off: usize, len: usize) -> usize {
+fn copy<const STEP: usize>(out: &mut [u8], at: usize, from: &[u8], off: usize, len: usize) -> usize {
+    const { assert!(STEP <= PAD) };
     let mut done = 0;
     loop {
-        let step: [u8; PAD] = from[off + done..off + done + PAD].try_into().expect("PAD bytes");
-        out[at + done..at + done + PAD].copy_from_slice(&step);
-        done += PAD;
+        let step: [u8; STEP] = from[off + done..off + done + STEP]
+            .try_into()
+            .expect("STEP bytes");
+        out[at + done..at + done + STEP].copy_from_slice(&step);
+        done += STEP;
         if done >= len {
             return at + len;
         }
@@ -80,7 +84,12 @@ fn copy(out: &mut [u8], at: usize, from: &[u8], off: usize, len: usize) -> usize
 
 #[inline(always)]
 fn put(out: &mut [u8], at: usize, model: &Model, piece: Piece) -> usize {
-    copy(out, at, &model.arena, piece.off as usize, piece.len as usize)
+    put_steps::<32>(out, at, model, piece)
+}
+
+#[inline(always)]
+fn put_steps<const STEP: usize>(out: &mut [u8], at: usize, model: &Model, piece: Piece) -> usize {
+    copy::<STEP>(out, at, &model.arena, piece.off as usize, piece.len as usize)
 }
 
 fn put_text(out: &mut [u8], at: usize, text: &[u8]) -> usize {
@@ -299,6 +308,17 @@ impl Composer {
 
     /// Composes the next packet and reports its messages.
     pub fn packet_with<O: Observer>(&mut self, out: &mut [u8], observer: &mut O) -> Packet {
+        if self.plain {
+            self.fill::<O, true>(out, observer)
+        } else {
+            self.fill::<O, false>(out, observer)
+        }
+    }
+
+    /// Two copies of one loop: in that of plain messages what was drawn stays in registers. Passed through memory, it
+    /// was written in small pieces and read in a large one, which made up half of the time of a message.
+    #[inline(always)]
+    fn fill<O: Observer, const PLAIN: bool>(&mut self, out: &mut [u8], observer: &mut O) -> Packet {
         let model = self.model.clone();
         if self.churn.is_some() {
             self.advance_churn(&model);
@@ -325,7 +345,7 @@ impl Composer {
             } else {
                 0
             };
-            let (end, drawn) = if self.plain {
+            let (end, drawn) = if PLAIN {
                 self.plain_message(&model, out, start)
             } else {
                 self.full_message(&model, out, start)
@@ -518,10 +538,10 @@ impl Composer {
         let index = self.next_context(model);
         let entry = self.ahead_entries[self.ahead_pos - 1];
         let context = &model.contexts[index as usize];
-        let at = put(out, start, model, context.name);
+        let at = put_steps::<64>(out, start, model, context.name);
         let text = model.texts[context.kind as usize][entry as usize];
-        let at = put(out, at, model, text);
-        let at = put(out, at, model, context.tail);
+        let at = put_steps::<32>(out, at, model, text);
+        let at = put_steps::<128>(out, at, model, context.tail);
         let drawn = Drawn::Metric {
             context: index,
             entry,
@@ -613,7 +633,7 @@ impl Composer {
 
     fn put_tags(&mut self, model: &Model, out: &mut [u8], at: usize, context: &Context) -> usize {
         match model.profile.tag_order {
-            TagOrder::Fixed => put(out, at, model, context.tail),
+            TagOrder::Fixed => put_steps::<128>(out, at, model, context.tail),
             TagOrder::Shuffled(p) => {
                 if p < 1.0 && !self.extras.chance(p) {
                     return put(out, at, model, context.tail);

@@ -21,8 +21,8 @@ pub const KINDS: [&str; 6] = ["c", "g", "ms", "d", "s", "h"];
 pub const GAUGE: u8 = 1;
 pub const SET: u8 = 4;
 
-/// Pieces are copied in steps of this many bytes, so every buffer has as many to spare at its end.
-pub const PAD: usize = 32;
+/// Pieces are copied in steps of up to this many bytes, so every buffer has as many to spare at its end.
+pub const PAD: usize = 128;
 
 /// A piece of the arena.
 #[derive(Clone, Copy, Debug, Default)]
