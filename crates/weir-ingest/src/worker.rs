@@ -15,9 +15,8 @@ use crate::origin::{OriginAnswer, OriginLink, OriginStats};
 /// Slots of the receive ring; each is touched only as far as a packet used it.
 const RING_SLOTS: usize = 64;
 
-/// Contexts looked at between two receive turns while a closed bucket is handed over. At about a microsecond each, texts
-/// included,
-/// this is a millisecond.
+/// Contexts looked at between two receive turns while a closed bucket is handed over. At about a microsecond each,
+/// texts included, this is a millisecond.
 const DRAIN_CONTEXTS: usize = 1024;
 
 /// Raw contexts looked at between two receive turns after new rules came: well below a millisecond's worth.
