@@ -818,6 +818,11 @@ impl Contexts {
         self.origins.enabled = true;
     }
 
+    /// The origin of senders that nothing is known of, for when even that brings tags. Held until it is released.
+    pub fn hold_nobody(&mut self, now: u32) -> OriginId {
+        self.origins.acquire_nobody(&self.secret, now)
+    }
+
     /// The origin of a container's processes; the caller holds it until [`Contexts::release_origin`].
     pub fn hold_sender(&mut self, container: &str, now: u32) -> OriginId {
         self.origins.acquire_sender(container, &self.secret, now)

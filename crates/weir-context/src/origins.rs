@@ -237,6 +237,14 @@ impl Origins {
         id.unwrap_or_default()
     }
 
+    /// The origin of whoever nothing is known of, for when even that brings tags. Takes one use.
+    pub fn acquire_nobody(&mut self, secret: &HashSecret, now: u32) -> OriginId {
+        let mut text = String::new();
+        OriginKey::default().write(&mut text);
+        self.acquire_text(&text, OriginId::NONE, secret, now)
+            .unwrap_or_default()
+    }
+
     fn acquire_text(
         &mut self,
         text: &str,

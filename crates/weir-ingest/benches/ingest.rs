@@ -1,13 +1,13 @@
 //! Nanoseconds per message from packet to bucket, without sockets: where the time beyond the kernel's goes.
 //!
-//! `cargo bench -p weir-ingest -- [CONTEXTS] [MESSAGES] [ROUNDS] [permute|dist] [noalias] [rules=N]`. Prints a line per round; compare rounds of one run only.
+//! `cargo bench -p weir-ingest -- [CONTEXTS] [MESSAGES] [ROUNDS] [permute|dist] [noalias] [rules=N] [origin]`. Prints a line per round; compare rounds of one run only.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use weir_aggregate::AggregatorSettings;
-use weir_context::{HashSecret, Limits, RuleSet, RuleSettings, Rules};
-use weir_ingest::{Ingest, IngestSettings, Received};
+use weir_context::{HashSecret, Limits, OriginQuestion, RuleSet, RuleSettings, Rules};
+use weir_ingest::{Ingest, IngestSettings, OriginAnswer, Received};
 use weir_protocol::ParseOptions;
 use weir_rules::{Definitions, Effect, Kinds, Pattern, Rule, ValueAction, ValueRule};
 
@@ -163,6 +163,36 @@ fn rules(count: usize) -> Rules {
     })
 }
 
+/// Processes of one container that take turns with every packet, as with `origin`.
+const SENDERS: i32 = 4;
+
+/// Lets the worker know its senders and the tags of their container.
+fn tell_senders(ingest: &mut Ingest) {
+    ingest.enable_origins(false);
+    for pid in 1..=SENDERS {
+        let nothing = Received {
+            bytes: b"",
+            listener: 0,
+            truncated: false,
+            received: 1,
+        };
+        ingest.packet_from(nothing, pid);
+        let container = Some("bench".into());
+        ingest.answer(OriginAnswer::Process { pid, container });
+    }
+    for question in ingest.contexts_mut().take_origin_questions() {
+        if let OriginQuestion::Tags { ticket, .. } = question {
+            let tags = ["image_name:shop", "kube_namespace:shop", "service:cart"];
+            ingest.answer(OriginAnswer::Tags {
+                ticket,
+                tags: tags.map(Box::from).into(),
+                settled: true,
+            });
+        }
+    }
+    ingest.feed_parked(1, false);
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args()
         .skip(1)
@@ -201,6 +231,10 @@ fn main() {
     let mut slot = Vec::new();
     let mut now = 1_700_000_000;
     let mut ingest = Ingest::new(settings, now);
+    let (by_sender, mut sender) = (has("origin"), 0);
+    if by_sender {
+        tell_senders(&mut ingest);
+    }
     println!(
         "{context_count} contexts, {message_count} messages of {} bytes",
         bytes / message_count
@@ -212,12 +246,18 @@ fn main() {
             slot.clear();
             slot.extend_from_slice(packet);
             let start = Instant::now();
-            ingest.packet(Received {
+            let packet = Received {
                 bytes: &slot,
                 listener: 0,
                 truncated: false,
                 received: 1,
-            });
+            };
+            if by_sender {
+                sender = sender % SENDERS + 1;
+                ingest.packet_from(packet, sender);
+            } else {
+                ingest.packet(packet);
+            }
             spent += start.elapsed();
         }
         let packets_ns = spent.as_nanos() as f64 / message_count as f64;

@@ -133,6 +133,8 @@ pub struct Ingest {
     now: i64,
     /// The origin of the process that sent the packet at hand.
     sender: OriginId,
+    /// The origin of senders that nothing is known of; most often none.
+    nobody: OriginId,
     senders: Senders,
     parking: Parking,
     /// Whether a message may wait for its origin's tags: somebody is there to give them, and it has not waited yet.
@@ -159,6 +161,7 @@ impl Ingest {
             want_example: true,
             now,
             sender: OriginId::NONE,
+            nobody: OriginId::NONE,
             senders: Senders::new(),
             parking: Parking::default(),
             may_wait: false,
@@ -167,9 +170,18 @@ impl Ingest {
     }
 
     /// From now on senders and origins are told apart; whoever calls this answers the questions that come of it.
-    pub fn enable_origins(&mut self) {
+    /// `nobody`: senders that nothing is known of have tags too.
+    pub fn enable_origins(&mut self, nobody: bool) {
         self.contexts.enable_origins();
         self.may_wait = true;
+        if nobody {
+            self.nobody = self.contexts.hold_nobody(self.aggregator.now());
+        }
+    }
+
+    /// What counts as the origin of a sender of which this is known.
+    fn sender_of(&self, origin: OriginId) -> OriginId {
+        if origin.is_none() { self.nobody } else { origin }
     }
 
     pub fn contexts(&self) -> &Contexts {
@@ -246,10 +258,10 @@ impl Ingest {
 
     /// Takes one packet of the process `pid`, as the kernel says; 0 is a process it cannot name.
     pub fn packet_from(&mut self, packet: Received<'_>, pid: i32) {
-        self.sender = OriginId::NONE;
+        self.sender = self.nobody;
         if pid > 0 && self.may_wait {
             match self.senders.find(pid) {
-                Sender::Known(origin) => self.sender = origin,
+                Sender::Known(origin) => self.sender = self.sender_of(origin),
                 Sender::Pending if self.parking.has_room(packet.bytes.len()) => {
                     let counts = &mut self.counts[packet.listener];
                     counts.packets += 1;
@@ -261,7 +273,7 @@ impl Ingest {
             }
         }
         self.packet(packet);
-        self.sender = OriginId::NONE;
+        self.sender = self.nobody;
     }
 
     #[cold]
@@ -306,7 +318,7 @@ impl Ingest {
                         self.parking.put_back(parked);
                         continue;
                     };
-                    self.sender = origin;
+                    self.sender = self.sender_of(origin);
                     self.may_wait = !is_late;
                     self.lines(packet);
                 }
@@ -320,13 +332,14 @@ impl Ingest {
                         self.parking.counts.gave_up += 1;
                     }
                     self.sender = sender;
-                    self.line(&packet, packet.bytes, true);
+                    // As a packet of its own, so that its bytes become an alias at once.
+                    self.lines(packet);
                     self.contexts.release_origin(origin);
                 }
             }
         }
         self.may_wait = true;
-        self.sender = OriginId::NONE;
+        self.sender = self.nobody;
     }
 
     /// Takes what was found out about a process or an origin.
@@ -402,7 +415,10 @@ impl Ingest {
         let settled = self.contexts.origin_tags(origin).settled;
         if !settled && self.parking.has_room(line.len()) {
             let sender = self.sender;
-            self.park(packet, line, Awaited::Tags { origin, sender });
+            let mut terminated = Vec::with_capacity(line.len() + 1);
+            terminated.extend_from_slice(line);
+            terminated.push(b'\n');
+            self.park(packet, &terminated, Awaited::Tags { origin, sender });
             return true;
         }
         if !settled {

@@ -63,15 +63,19 @@ pub type Ask = Box<dyn FnMut(Asked) -> Result<(), Option<Asked>> + Send>;
 /// A worker's end of the conversation.
 pub struct OriginLink {
     worker: u16,
+    /// Senders that nothing is known of have tags too.
+    pub(crate) nobody: bool,
     ask: Ask,
     /// What found the channel full, in order.
     unsent: std::collections::VecDeque<Question>,
 }
 
 impl OriginLink {
-    pub fn new(worker: u16, ask: Ask) -> Self {
+    /// `nobody`: whether senders that nothing is known of have tags too.
+    pub fn new(worker: u16, nobody: bool, ask: Ask) -> Self {
         OriginLink {
             worker,
+            nobody,
             ask,
             unsent: Default::default(),
         }

@@ -178,8 +178,8 @@ pub fn spawn(
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         let (wall_ms, monotonic) = (wall_ms(), Monotonic::now().0);
         let mut ingest = Ingest::new(settings, wall_ms.div_euclid(1000));
-        if origins.is_some() {
-            ingest.enable_origins();
+        if let Some(origins) = &origins {
+            ingest.enable_origins(origins.nobody);
         }
         let worker = Worker {
             ingest,

@@ -97,8 +97,10 @@ impl Resolver {
     /// A worker's way to ask.
     pub fn link(&self, worker: u16) -> OriginLink {
         let inbox = self.handle.inbox.clone();
+        let nobody = self.sources.iter().any(|source| source.knows_surroundings());
         OriginLink::new(
             worker,
+            nobody,
             Box::new(move |asked| {
                 inbox
                     .try_send(Message::Asked(asked))
@@ -275,7 +277,7 @@ impl Running {
                         self.process(worker, pid);
                     }
                 }
-                Question::Recheck(pids) => self.recheck(worker, &pids),
+                Question::Recheck(pids) => self.recheck(&pids),
                 Question::Origins(questions) => {
                     for question in questions {
                         match question {
@@ -301,7 +303,7 @@ impl Running {
         });
     }
 
-    fn recheck(&mut self, worker: u16, pids: &[i32]) {
+    fn recheck(&mut self, pids: &[i32]) {
         for &pid in pids {
             let Some(change) = self.processes.recheck(pid, Instant::now()) else {
                 continue;
@@ -311,11 +313,13 @@ impl Running {
             } else {
                 self.status.processes_moved += 1;
             }
-            // Other workers that know the process ask for themselves, and find the new answer.
-            self.answers[usize::from(worker)].push(OriginAnswer::Process {
-                pid,
-                container: change.container.map(|id| Box::from(&*id)),
-            });
+            // A process may send to sockets of several workers, and only the first of them to ask sees the change.
+            for answers in &mut self.answers {
+                answers.push(OriginAnswer::Process {
+                    pid,
+                    container: change.container.as_deref().map(Box::from),
+                });
+            }
         }
     }
 

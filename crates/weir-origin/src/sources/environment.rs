@@ -26,6 +26,10 @@ impl Source for Environment {
         names.join(",")
     }
 
+    fn knows_surroundings(&self) -> bool {
+        true
+    }
+
     fn run(self: Box<Self>, feed: Feed) -> Work {
         Box::pin(async move {
             let mut tags = TagSet::default();

@@ -36,6 +36,10 @@ impl Source for File {
         self.path.display().to_string()
     }
 
+    fn knows_surroundings(&self) -> bool {
+        true
+    }
+
     fn run(self: Box<Self>, feed: Feed) -> Work {
         let rhythm = Rhythm {
             every: Duration::from_secs(2),

@@ -39,6 +39,11 @@ pub trait Source: Send {
     /// A path or address, without secrets.
     fn place(&self) -> String;
 
+    /// Whether it may know tags for senders of which nothing else is known.
+    fn knows_surroundings(&self) -> bool {
+        false
+    }
+
     /// Tells `feed` what there is to know, until the agent ends.
     fn run(self: Box<Self>, feed: Feed) -> Work;
 }

@@ -34,6 +34,10 @@ impl Source for PodInfo {
         self.directory.display().to_string()
     }
 
+    fn knows_surroundings(&self) -> bool {
+        true
+    }
+
     fn run(self: Box<Self>, feed: Feed) -> Work {
         let rhythm = Rhythm {
             every: Duration::from_secs(10),

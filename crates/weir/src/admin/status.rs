@@ -626,7 +626,7 @@ impl Series {
             self.counter("weir_origins_total", help, labels, *count);
         }
         self.gauge(
-            "weir_origins",
+            "weir_origins_live",
             "Origins in use.",
             vec![],
             resolver.origins_live as f64,

@@ -63,6 +63,7 @@ pub fn fill(status: &mut Status, listeners: &[BoundListener], state: &State) {
             ("contexts", worker.context_bytes),
             ("state", worker.state_bytes),
             ("partial_frames", worker.partial_bytes),
+            ("awaiting_origin", worker.origin.parked_bytes as usize),
         ] {
             *status.memory.parts.entry(part.into()).or_default() += bytes as u64;
         }

@@ -33,6 +33,10 @@ pub struct Agent {
 impl Agent {
     /// Starts with these settings, a bucket that outlasts the test, and waits until it serves.
     pub fn start(arguments: &[&str]) -> Agent {
+        Agent::start_with(arguments, &[])
+    }
+
+    pub fn start_with(arguments: &[&str], environment: &[(&str, &str)]) -> Agent {
         let directory = tempfile::tempdir().unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_weir"))
             .args([
@@ -47,6 +51,7 @@ impl Agent {
             .arg(directory.path().join("weir.sock"))
             .args(arguments)
             .env_clear()
+            .envs(environment.iter().copied())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
