@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use hashbrown::HashTable;
-use weir_protocol::{Kind, Metric, separators};
+use weir_protocol::{Kind, Metric, Values, separators};
 use weir_rules::{Applied, RuleId, Subject};
 
 use crate::alias::{AliasCounts, AliasKey, AliasTable};
@@ -17,6 +17,7 @@ use crate::sharded::Sharded;
 use crate::strings::{StringId, Strings};
 use crate::tag_lists::{self, RAW_TAGS_MAX, RawTag, TagListId, TagLists};
 use crate::trials::{TrialReport, Trials};
+use crate::usage::{LimitReason, MetricUsage, Names, Offenders, UsageSummary};
 
 /// Number of parts that live contexts are kept in, by their canonical hash. A flush is handed over part by part, so that
 /// merging several workers and encoding never need all contexts at once.
@@ -25,8 +26,16 @@ pub const PARTITIONS: usize = 64;
 /// The tag of the series that takes the samples of contexts for which there is no memory.
 pub const OVERFLOW_TAG: &str = "weir_overflow:true";
 
-/// Overflow series, one per metric name, are allowed beyond the budget up to this many; then samples are refused.
+/// Overflow series, one per metric name, are allowed beyond the budget while there are no more than this; then samples are
+/// refused.
 const OVERFLOW_NAMES_MAX: usize = 1000;
+
+/// A name or an origin may have this many times as many contexts as there is still room for, a tag key as many values: one alone gets four fifths of
+/// what there is, two that both want everything four ninths each, and whoever comes later finds room in any case.
+const SHARE_FACTOR: usize = 4;
+
+/// Fewer contexts than this are never too many for one name or origin while there is any room.
+const SHARE_MIN: usize = 256;
 
 /// A context, as an index into the aggregation state of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -96,6 +105,10 @@ pub struct Limits {
     pub bytes_max: usize,
     /// Live contexts, where the operator set a number.
     pub contexts_max: usize,
+    /// Live contexts of one metric name, where the operator set a number.
+    pub contexts_per_metric_max: usize,
+    /// Raw contexts of one origin, where the operator set a number.
+    pub contexts_per_origin_max: usize,
     /// Bytes of aggregation state that each context will need elsewhere.
     pub bytes_per_context: usize,
     /// Bytes that the alias cache may take at most, within `bytes_max`; zero switches it off.
@@ -107,6 +120,8 @@ impl Default for Limits {
         Limits {
             bytes_max: usize::MAX,
             contexts_max: usize::MAX,
+            contexts_per_metric_max: usize::MAX,
+            contexts_per_origin_max: usize::MAX,
             bytes_per_context: 0,
             alias_bytes_max: usize::MAX,
         }
@@ -216,6 +231,21 @@ const FIRST_ID: u32 = 3;
 /// The sign bit: one comparison tells an ordinary context from everything else.
 const ON_TRIAL: u32 = 1 << 31;
 
+/// Whether a context may be added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    No(LimitReason),
+    /// As long as its name has not used up its share, with this many contexts left for all.
+    Fair(usize),
+    /// In any case.
+    Always,
+}
+
+/// How many contexts one name or origin may have while there is room for `left` more.
+fn share(left: usize, max: usize) -> usize {
+    left.saturating_mul(SHARE_FACTOR).max(SHARE_MIN).min(max)
+}
+
 /// What one rule did. Numbers only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleCounts {
@@ -260,6 +290,11 @@ pub struct Contexts {
     /// overtaken by events; expiry looks.
     loose: Vec<RawId>,
     origins: Origins,
+    names: Names,
+    offenders: Offenders,
+    /// Why a context was refused last, and the samples refused so far, by reason.
+    refused_by: LimitReason,
+    limited_samples: [u64; LimitReason::COUNT],
     /// Where the sweep for raw contexts of changed origins goes on, and how many it still has to look at.
     sweep_at: usize,
     sweep_left: usize,
@@ -305,6 +340,10 @@ impl Contexts {
             overflow_names: 0,
             loose: Vec::new(),
             origins: Origins::new(),
+            names: Names::new(),
+            offenders: Offenders::default(),
+            refused_by: LimitReason::Memory,
+            limited_samples: [0; LimitReason::COUNT],
             sweep_at: 0,
             sweep_left: 0,
             sweep_all: false,
@@ -680,6 +719,7 @@ impl Contexts {
         let known = self.origins.known(origin);
         sort_and_dedup(&mut tags);
 
+        self.strings.clear_new_tags();
         let name = self.strings.acquire(metric.name, &self.secret);
         let tag_list = self
             .tag_lists
@@ -706,20 +746,23 @@ impl Contexts {
         let verdict = rules.apply(&mut subject, &mut resolved);
         let passes = verdict.passes;
         self.count_applied(&resolved.applied);
-        let room = self.has_room();
+        let room = self.room(origin);
         let created_before = self.created_since_count;
         let target = if !passes {
             Ok(None)
         } else {
             match self.context_for(&subject, &resolved, &rules, room) {
                 Some(id) => Ok(Some(id)),
-                None => Err(self.overflow(&subject, &resolved, &rules)),
+                None => {
+                    self.count_refused(&subject, &metric.values, origin);
+                    Err(self.overflow(&subject, &resolved, &rules))
+                }
             }
         };
         let rule = resolved.applied.dropped_by;
         let lookup = match (target, known_raw) {
             (Ok(to), Some(slot)) => self.lead(slot, &subject, to, rule, &verdict.trials, now),
-            (Ok(to), None) if room => {
+            (Ok(to), None) if self.may_remember(room) => {
                 let slot = self.add_raw(name, tag_list, origin, kind, hash);
                 // A raw context that leads to a known one takes memory too.
                 self.created_since_count = self.created_since_count.max(created_before + 1);
@@ -920,7 +963,7 @@ impl Contexts {
         subject: &Subject<'_>,
         resolved: &Resolved,
         rules: &Rules,
-        room: bool,
+        room: Room,
     ) -> Option<ContextId> {
         let Subject {
             kind,
@@ -954,7 +997,11 @@ impl Contexts {
         tags.push(OVERFLOW_TAG);
         sort_and_dedup(&mut tags);
         let before = self.live_count;
-        let room = self.overflow_names < OVERFLOW_NAMES_MAX;
+        let room = if self.overflow_names < OVERFLOW_NAMES_MAX || self.contexts_left().is_ok() {
+            Room::Always
+        } else {
+            Room::No(self.refused_by)
+        };
         let mask = subject.suffix_mask;
         match self.find_or_add(&subject.name, kind, None, &tags, resolved, mask, room) {
             Some(id) => {
@@ -973,7 +1020,7 @@ impl Contexts {
         tags: &[T],
         resolved: &Resolved,
         suffix_mask: u32,
-        may_add: bool,
+        room: Room,
     ) -> Option<ContextId> {
         let name = self.strings.acquire(name, &self.secret);
         let host = host.map(|host| self.strings.acquire(host, &self.secret));
@@ -999,7 +1046,23 @@ impl Contexts {
             self.release_context_parts(name, host, None, tag_list);
             return Some(id);
         }
-        if !may_add {
+        let name_hash = self.strings.hash(name);
+        let refused_by = match room {
+            Room::Always => None,
+            Room::No(reason) => Some(reason),
+            Room::Fair(left) => {
+                let max = share(left, self.limits.contexts_per_metric_max);
+                if self.names.contexts(name, name_hash) >= max {
+                    Some(LimitReason::Metric)
+                } else if self.strings.new_tag_values() > share(left, usize::MAX) {
+                    Some(LimitReason::TagKey)
+                } else {
+                    None
+                }
+            }
+        };
+        if let Some(reason) = refused_by {
+            self.refused_by = reason;
             self.release_context_parts(name, host, None, tag_list);
             return None;
         }
@@ -1036,6 +1099,7 @@ impl Contexts {
             contexts[live.kind() as usize][live.id().0 as usize].hash
         });
         self.live[partition(hash)].push(live);
+        self.names.add(name, name_hash);
         self.live_count += 1;
         self.created_since_count += 1;
         Some(id)
@@ -1060,6 +1124,7 @@ impl Contexts {
             previous: NOBODY,
             last_seen: 0,
         };
+        self.origins.add_context(origin);
         self.targets[slot as usize].to = STALE;
         let raw = &self.raw;
         self.raw_index
@@ -1094,6 +1159,7 @@ impl Contexts {
             shard.shrink_to(shard.len() * 2, |&slot| raw[slot as usize].hash);
         }
         self.raw_free.push(slot);
+        self.origins.remove_context(origin);
         self.release_raw_parts(name, tags, origin);
     }
 
@@ -1160,6 +1226,7 @@ impl Contexts {
         {
             self.overflow_names = self.overflow_names.saturating_sub(1);
         }
+        self.names.remove(context.name, self.strings.hash(context.name));
         self.release_context_parts(context.name, context.host, context.jmx_check, context.tags);
     }
 
@@ -1197,16 +1264,45 @@ impl Contexts {
                 self.free[kind].shrink_to_fit();
             }
         }
+        self.names.compact();
         self.count_bytes();
         std::array::from_fn(|kind| self.contexts[kind].len())
     }
 
-    fn has_room(&mut self) -> bool {
-        if self.live_count >= self.limits.contexts_max {
-            return false;
+    /// Whether the way to a context may be kept. It takes memory for tags that a rule removes, too.
+    fn may_remember(&self, room: Room) -> bool {
+        match room {
+            Room::No(_) => false,
+            Room::Fair(left) => self.strings.new_tag_values() <= share(left, usize::MAX),
+            Room::Always => true,
         }
+    }
+
+    /// Whether one more context of this origin fits.
+    fn room(&mut self, origin: OriginId) -> Room {
+        let left = self.contexts_left();
+        let reason = match left {
+            Err(reason) => reason,
+            Ok(left) => {
+                let max = share(left, self.limits.contexts_per_origin_max);
+                match self.origins.contexts(origin) {
+                    Some(contexts) if contexts >= max => LimitReason::Origin,
+                    _ => return Room::Fair(left),
+                }
+            }
+        };
+        self.refused_by = reason;
+        Room::No(reason)
+    }
+
+    /// About how many more contexts fit, at least one; or which limit is reached.
+    fn contexts_left(&mut self) -> Result<usize, LimitReason> {
+        if self.live_count >= self.limits.contexts_max {
+            return Err(LimitReason::Contexts);
+        }
+        let left = self.limits.contexts_max - self.live_count;
         if self.limits.bytes_max == usize::MAX {
-            return true;
+            return Ok(left);
         }
         // A full count reads some hundred words; between counts the average context is assumed to go on.
         if self.created_since_count >= 256 || self.counted_bytes == 0 {
@@ -1214,8 +1310,87 @@ impl Contexts {
         }
         let average = (self.counted_bytes / self.live_count.max(1)).min(1024);
         let estimate = self.counted_bytes + self.created_since_count * average;
+        let used = estimate + self.live_count * self.limits.bytes_per_context;
         // The last eighth is the alias cache's: without it every known message would take the long way.
-        estimate + self.live_count * self.limits.bytes_per_context < self.limits.bytes_max / 8 * 7
+        let bytes_left = (self.limits.bytes_max / 8 * 7).saturating_sub(used);
+        if bytes_left == 0 {
+            return Err(LimitReason::Memory);
+        }
+        let each = (average + self.limits.bytes_per_context).max(1);
+        Ok(left.min((bytes_left / each).max(1)))
+    }
+
+    /// Notes who wanted a context and got none.
+    fn count_refused(&mut self, subject: &Subject<'_>, values: &Values<'_>, origin: OriginId) {
+        let samples = match values {
+            Values::Numbers(numbers) => numbers.iter().count() as u64,
+            Values::Member(_) => 1,
+        };
+        let reason = self.refused_by;
+        self.limited_samples[reason as usize] += samples;
+        let origin = self.origins.account_text(origin);
+        self.offenders.count(
+            &subject.name,
+            &subject.tags,
+            reason,
+            samples,
+            origin,
+            &self.secret,
+        );
+    }
+
+    /// The limit that the last [`Lookup::Overflow`] or [`Lookup::Refused`] met.
+    pub fn refused_by(&self) -> LimitReason {
+        self.refused_by
+    }
+
+    /// Samples whose context was not made, by reason.
+    pub fn limited_samples(&self) -> [u64; LimitReason::COUNT] {
+        self.limited_samples
+    }
+
+    /// Takes note of samples, as far as somebody looks at all: `samples` stands for those that were not looked at too.
+    pub fn note_samples(&mut self, metric: &Metric<'_>, sender: OriginId, samples: u64, now: u32) {
+        let rules = self.rules.clone();
+        let mut resolved = std::mem::take(&mut self.scratch.resolved);
+        let mut subject = rules.subject(metric.kind, metric.name, metric.tags.iter());
+        if rules.apply(&mut subject, &mut resolved).passes
+            && let Some(name) = self.strings.find(subject.name.as_bytes(), &self.secret)
+        {
+            self.names.add_samples(name, self.strings.hash(name), samples);
+        }
+        drop(subject);
+        self.scratch.resolved = resolved;
+        let key = OriginKey::of_message(metric.origin, metric.tags.iter());
+        let origin = self.origins.acquire(&key, sender, &self.secret, now);
+        self.origins.add_samples(origin, samples);
+        self.origins.release(origin);
+    }
+
+    /// Looks at up to `max` names for the next summary. Returns it when all have been looked at; what it counts since the
+    /// last one begins anew.
+    pub fn summarise(&mut self, max: usize) -> Option<UsageSummary> {
+        let walked = self.names.walk(max)?;
+        let metrics = walked.into_iter().map(|(entry, samples)| MetricUsage {
+            name: self.strings.get(entry.name).into(),
+            contexts: u64::from(entry.contexts),
+            samples,
+        });
+        let metrics = metrics.collect();
+        let keys = self.strings.tag_keys();
+        let (limited, limited_others) = self.offenders.take();
+        Some(UsageSummary {
+            contexts: self.live_count as u64,
+            metrics,
+            metrics_live: self.names.len() as u64,
+            tag_keys: keys.top(),
+            tag_keys_live: keys.len() as u64,
+            tag_values_untracked: keys.untracked(),
+            origins: self.origins.top(),
+            origins_live: self.origins.len() as u64,
+            limited,
+            limited_others,
+        })
     }
 
     /// Bytes held, slack included.
@@ -1253,6 +1428,8 @@ impl Contexts {
             + self.origins.heap_bytes()
             + self.rule_counts.capacity() * size_of::<RuleCounts>()
             + self.trials.heap_bytes()
+            + self.names.heap_bytes()
+            + self.offenders.heap_bytes()
     }
 
     /// Live overflow series.

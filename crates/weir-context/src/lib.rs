@@ -15,6 +15,7 @@ mod sharded;
 mod strings;
 mod tag_lists;
 mod trials;
+mod usage;
 #[cfg(target_arch = "x86_64")]
 mod wide;
 
@@ -29,4 +30,7 @@ pub use origins::{KnownTags, OriginCounts, OriginId, OriginKey, OriginQuestion, 
 pub use prefetch::prefetch;
 pub use rules::{NAMESPACE_EXCEPTIONS, NameFilter, Resolved, RuleSettings, Rules, Trial, Verdict};
 pub use trials::TrialReport;
+pub use usage::{
+    LimitReason, LimitedMetric, MetricUsage, OriginUsage, SUMMARY_ROWS, TagKeyUsage, UsageSummary,
+};
 pub use weir_rules::{Recorder, RuleId, RuleSet, Step, Subject, Trace, Untraced};

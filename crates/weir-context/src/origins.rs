@@ -7,6 +7,7 @@ use hashbrown::HashTable;
 use weir_protocol::{OriginFields, SpecialTag, special_tag};
 
 use crate::hash::HashSecret;
+use crate::usage::{OriginUsage, SUMMARY_ROWS, Top};
 
 /// Distinct origins that a table holds. Beyond them a message counts as its sender's alone, and is counted.
 const ORIGINS_MAX: usize = 65_536;
@@ -132,6 +133,10 @@ struct Origin {
     sender: OriginId,
     /// Raw contexts of this origin, and whoever holds it besides.
     uses: u32,
+    /// Raw contexts of this origin and of those that its messages name besides.
+    contexts: u32,
+    /// Samples of the same, estimated, since they were last asked for.
+    samples: u64,
     /// The last second in which it was taken up.
     last_used: u32,
     generation: u32,
@@ -313,6 +318,61 @@ impl Origins {
         if !id.is_none() {
             self.entries[id.0 as usize].uses -= 1;
         }
+    }
+
+    /// Who answers for an origin: the process's own, where it is known, since what a message says is up to its sender.
+    fn account(&self, id: OriginId) -> usize {
+        let sender = self.entries[id.0 as usize].sender;
+        (if sender.is_none() { id.0 } else { sender.0 }) as usize
+    }
+
+    /// A raw context of this origin was made.
+    pub fn add_context(&mut self, id: OriginId) {
+        let account = self.account(id);
+        self.entries[account].contexts += 1;
+    }
+
+    /// A raw context of this origin has gone.
+    pub fn remove_context(&mut self, id: OriginId) {
+        let account = self.account(id);
+        self.entries[account].contexts -= 1;
+    }
+
+    pub fn add_samples(&mut self, id: OriginId, samples: u64) {
+        let account = self.account(id);
+        self.entries[account].samples += samples;
+    }
+
+    /// Raw contexts of whoever answers for this origin; `None` where nobody is known to.
+    pub fn contexts(&self, id: OriginId) -> Option<usize> {
+        let account = self.account(id);
+        (account > 0).then(|| self.entries[account].contexts as usize)
+    }
+
+    /// The text of whoever answers for this origin.
+    pub fn account_text(&self, id: OriginId) -> &str {
+        &self.entries[self.account(id)].text
+    }
+
+    /// The origins with most contexts and those with most samples, which are counted anew from here on.
+    pub fn top(&mut self) -> Vec<OriginUsage> {
+        let (mut by_contexts, mut by_samples) = (Top::default(), Top::default());
+        let mut samples = std::collections::HashMap::new();
+        for (at, entry) in self.entries.iter_mut().enumerate() {
+            by_contexts.offer(u64::from(entry.contexts), at as u32, SUMMARY_ROWS);
+            by_samples.offer(std::mem::take(&mut entry.samples), at as u32, SUMMARY_ROWS);
+        }
+        samples.extend(by_samples.take().map(|(samples, at)| (at, samples)));
+        let mut slots: Vec<u32> = by_contexts.take().map(|(_, at)| at).collect();
+        slots.extend(samples.keys());
+        slots.sort_unstable();
+        slots.dedup();
+        let usage = slots.into_iter().map(|at| OriginUsage {
+            origin: self.entries[at as usize].text.clone(),
+            contexts: u64::from(self.entries[at as usize].contexts),
+            samples: samples.get(&at).copied().unwrap_or(0),
+        });
+        usage.collect()
     }
 
     pub fn hash(&self, id: OriginId) -> u64 {

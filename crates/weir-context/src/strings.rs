@@ -4,6 +4,7 @@ use crate::hash::HashSecret;
 use crate::level::Level;
 use crate::same::same;
 use crate::sharded::Sharded;
+use crate::usage::{NO_KEY, TagKeys};
 
 /// A string owned by the table while something refers to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -13,6 +14,8 @@ struct Entry {
     text: Box<str>,
     hash: u64,
     references: u32,
+    /// Its key once it was a tag, as [`TagKeys`] numbers them.
+    tag_key: u32,
 }
 
 /// Each distinct string once. Whoever keeps an id holds a reference and gives it back with [`Strings::release`].
@@ -21,6 +24,9 @@ pub(crate) struct Strings {
     entries: Vec<Entry>,
     free: Vec<u32>,
     text_bytes: usize,
+    tag_keys: TagKeys,
+    /// Most values of a key among the tags that are new since this was cleared.
+    new_tag_values: usize,
 }
 
 impl Strings {
@@ -30,7 +36,34 @@ impl Strings {
             entries: Vec::new(),
             free: Vec::new(),
             text_bytes: 0,
+            tag_keys: TagKeys::new(),
+            new_tag_values: 0,
         }
+    }
+
+    /// [`Strings::acquire`] for a tag.
+    pub fn acquire_tag(&mut self, tag: &str, secret: &HashSecret) -> StringId {
+        let id = self.acquire(tag, secret);
+        let entry = &mut self.entries[id.0 as usize];
+        if entry.tag_key == NO_KEY {
+            entry.tag_key = self.tag_keys.add(tag, secret);
+            self.new_tag_values = self.new_tag_values.max(self.tag_keys.values(entry.tag_key));
+        }
+        id
+    }
+
+    /// From here on tags are new.
+    pub fn clear_new_tags(&mut self) {
+        self.new_tag_values = 0;
+    }
+
+    /// How many values the keys of the tags have that are new since they were cleared: those of the key with most.
+    pub fn new_tag_values(&self) -> usize {
+        self.new_tag_values
+    }
+
+    pub fn tag_keys(&self) -> &TagKeys {
+        &self.tag_keys
     }
 
     /// Finds or adds `text` and takes one reference.
@@ -46,6 +79,7 @@ impl Strings {
             text: text.into(),
             hash,
             references: 1,
+            tag_key: NO_KEY,
         };
         self.text_bytes += text.len();
         let id = match self.free.pop() {
@@ -88,6 +122,7 @@ impl Strings {
             return;
         }
         let hash = entry.hash;
+        self.tag_keys.remove(entry.tag_key);
         self.text_bytes -= entry.text.len();
         entry.text = Box::default();
         let shard = self.index.shard_mut(hash);
@@ -117,12 +152,18 @@ impl Strings {
             + self.entries.capacity() * size_of::<Entry>()
             + self.free.capacity() * 4
             + self.index.iter().map(HashTable::allocation_size).sum::<usize>()
+            + self.tag_keys.heap_bytes()
     }
 }
 
 /// Gives back a shard's memory once three quarters of it are unused.
 pub(crate) fn shrink<E>(shard: &mut HashTable<u32>, entries: &[E], hash: impl Fn(&E) -> u64) {
+    shrink_by(shard, |&id| hash(&entries[id as usize]));
+}
+
+/// [`shrink`] for entries that are kept otherwise.
+pub(crate) fn shrink_by(shard: &mut HashTable<u32>, hash: impl Fn(&u32) -> u64) {
     if shard.capacity() > 64 && shard.len() < shard.capacity() / 4 {
-        shard.shrink_to(shard.len() * 2, |&id| hash(&entries[id as usize]));
+        shard.shrink_to(shard.len() * 2, hash);
     }
 }

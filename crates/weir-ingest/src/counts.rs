@@ -10,16 +10,19 @@ pub enum SampleDrop {
     Filtered,
     /// A gauge or set in a new context for which there is no memory.
     NoMemory,
+    /// A gauge or set in a new context beyond a number of contexts, or beyond its metric's or origin's share.
+    ContextLimit,
     /// A timestamp on a kind other than counter and gauge.
     UnsupportedTimestampedType,
 }
 
 impl SampleDrop {
-    pub const COUNT: usize = 4;
+    pub const COUNT: usize = 5;
     pub const ALL: [SampleDrop; SampleDrop::COUNT] = [
         SampleDrop::NonFinite,
         SampleDrop::Filtered,
         SampleDrop::NoMemory,
+        SampleDrop::ContextLimit,
         SampleDrop::UnsupportedTimestampedType,
     ];
 
@@ -28,6 +31,7 @@ impl SampleDrop {
             SampleDrop::NonFinite => "non_finite",
             SampleDrop::Filtered => "filtered",
             SampleDrop::NoMemory => "no_memory",
+            SampleDrop::ContextLimit => "context_limit",
             SampleDrop::UnsupportedTimestampedType => "unsupported_timestamped_type",
         }
     }

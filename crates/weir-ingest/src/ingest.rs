@@ -2,8 +2,8 @@ use std::borrow::Cow;
 
 use weir_aggregate::{Aggregator, AggregatorSettings, Batch, CheckRecord, EventRecord, TimestampedSample};
 use weir_context::{
-    AliasKey, ContextId, Contexts, HashSecret, Level, Limits, Lookup, OriginId, OriginKey, OriginTags, RawId,
-    Resolved, Rules,
+    AliasKey, ContextId, Contexts, HashSecret, Level, LimitReason, Limits, Lookup, OriginId, OriginKey,
+    OriginTags, RawId, Resolved, Rules, UsageSummary,
 };
 use weir_protocol::{
     ErrorClass, Event, FastMetric, Kind, Message, Metric, ParseOptions, Scan, ServiceCheck, Tags, Values,
@@ -13,6 +13,7 @@ use weir_protocol::{
 use crate::counts::{IngestCounts, SampleDrop};
 use crate::origin::{OriginAnswer, OriginStats, ProcessQuestions};
 use crate::parking::{Awaited, Parked, Parking, WAIT_NS};
+use crate::sampler::Sampler;
 use crate::senders::{Sender, Senders};
 use crate::timestamped::Timestamped;
 
@@ -139,6 +140,7 @@ pub struct Ingest {
     parking: Parking,
     /// Whether a message may wait for its origin's tags: somebody is there to give them, and it has not waited yet.
     may_wait: bool,
+    sampler: Sampler,
 }
 
 impl Ingest {
@@ -165,6 +167,7 @@ impl Ingest {
             senders: Senders::new(),
             parking: Parking::default(),
             may_wait: false,
+            sampler: Sampler::new(),
             settings,
         }
     }
@@ -437,7 +440,45 @@ impl Ingest {
         let counts = &mut self.counts[packet.listener];
         counts.packets += 1;
         counts.bytes += packet.bytes.len() as u64;
+        let before = counts.messages;
         self.lines(packet);
+        if self.sampler.wants(self.counts[packet.listener].messages - before) {
+            self.look_at(&packet);
+        }
+    }
+
+    /// Looks at those messages of a packet that stand for many others, for the summary. They have been taken already.
+    #[inline(never)]
+    fn look_at(&mut self, packet: &Received<'_>) {
+        let lines = packet.bytes.split(|&byte| byte == b'\n');
+        for line in lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line)) {
+            if line.is_empty() {
+                continue;
+            }
+            let Some(weight) = self.sampler.next() else {
+                continue;
+            };
+            let options = &self.settings.listeners[packet.listener];
+            if let Ok(Message::Metric(metric)) = parse_line(line, options) {
+                let values = match metric.values {
+                    Values::Numbers(numbers) => numbers.iter().count() as u64,
+                    Values::Member(_) => 1,
+                };
+                let now = self.aggregator.now();
+                self.contexts
+                    .note_samples(&metric, self.sender, values * weight, now);
+            }
+        }
+    }
+
+    /// A second has passed.
+    pub fn tick_sampler(&mut self) {
+        self.sampler.tick();
+    }
+
+    /// The next part of a summary of who uses how much, which looks at up to `max` names; the summary when it is complete.
+    pub fn summarise(&mut self, max: usize) -> Option<UsageSummary> {
+        self.contexts.summarise(max)
     }
 
     /// The lines of a packet that has been counted.
@@ -810,7 +851,11 @@ impl Ingest {
                 return Some(raw);
             }
             Lookup::Refused => {
-                self.drop_samples(metric, packet.listener, SampleDrop::NoMemory);
+                let reason = match self.contexts.refused_by() {
+                    LimitReason::Memory => SampleDrop::NoMemory,
+                    _ => SampleDrop::ContextLimit,
+                };
+                self.drop_samples(metric, packet.listener, reason);
             }
         }
         None

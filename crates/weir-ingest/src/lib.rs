@@ -6,6 +6,7 @@ mod counts;
 mod ingest;
 mod origin;
 mod parking;
+mod sampler;
 mod senders;
 mod timestamped;
 mod worker;

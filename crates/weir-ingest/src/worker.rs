@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use weir_aggregate::{AgentClock, AggregateCounts, Batch};
-use weir_context::{RuleCounts, RuleSet, Rules, TrialReport};
+use weir_context::{LimitReason, RuleCounts, RuleSet, Rules, TrialReport, UsageSummary};
 use weir_listener::{BoundSocket, EventLoop, ListenerCounters, ListenerId, LoopCounters, Monotonic, Waker};
 
 use crate::counts::IngestCounts;
@@ -24,6 +24,9 @@ const SWEEP_CONTEXTS: usize = 4096;
 
 /// States whose memory is counted per tick: well below a millisecond's worth, also when none is in the cache.
 const CENSUS_STATES: usize = 8192;
+
+/// Names looked at between two receive turns for a summary: well below a millisecond's worth.
+const SUMMARY_NAMES: usize = 8192;
 
 /// How often counts are published and what passes without aggregation is handed over.
 const TICK: Duration = Duration::from_secs(1);
@@ -44,6 +47,8 @@ pub enum Report {
     /// All counts at one moment between two packets.
     Snapshot(Box<WorkerSnapshot>),
     BadInput(BadInput),
+    /// Who used how much until the last flush, and between it and the one before.
+    Usage(u16, Box<UsageSummary>),
     /// Nothing more will come from this worker.
     Done(u16),
 }
@@ -59,6 +64,8 @@ pub struct WorkerSnapshot {
     pub aggregate: AggregateCounts,
     pub contexts: usize,
     pub overflow_names: usize,
+    /// Samples whose context was not made, by [`LimitReason`].
+    pub limited_samples: [u64; LimitReason::COUNT],
     pub strings: usize,
     pub tag_lists: usize,
     pub context_bytes: usize,
@@ -185,6 +192,8 @@ pub fn spawn(
             ingest,
             origins,
             sweeping: false,
+            summarising: false,
+            summary: None,
             event_loop,
             clock: AgentClock::new(wall_ms, monotonic),
             worker: worker_id,
@@ -221,6 +230,10 @@ struct Worker {
     origins: Option<OriginLink>,
     /// Contexts are being told of new rules.
     sweeping: bool,
+    /// A summary is being made.
+    summarising: bool,
+    /// A summary for which the channel had no room.
+    summary: Option<Report>,
     event_loop: EventLoop,
     clock: AgentClock,
     worker: u16,
@@ -282,7 +295,7 @@ impl Worker {
         self.now_ms = self.clock.advance(wall_ms(), after);
         match turn {
             Ok(turn) => {
-                if turn.packets > 0 || self.ingest.is_draining() || self.sweeping {
+                if turn.packets > 0 || self.ingest.is_draining() || self.sweeping || self.summarising {
                     self.busy_since_ns = Some(after);
                 }
                 true
@@ -293,7 +306,7 @@ impl Worker {
 
     /// Until the open bucket ends or the next tick, whichever is first; not at all while a flush has work left.
     fn timeout(&self) -> Duration {
-        if self.sweeping || (self.ingest.is_draining() && self.waiting.is_none()) {
+        if self.sweeping || self.summarising || (self.ingest.is_draining() && self.waiting.is_none()) {
             return Duration::ZERO;
         }
         if self.waiting.is_some() {
@@ -318,6 +331,7 @@ impl Worker {
             self.hand_over_all();
         }
         self.hand_over();
+        self.summarise();
         let monotonic = Monotonic::now().0;
         if monotonic >= self.next_tick_ns {
             self.next_tick_ns = monotonic + TICK.as_nanos() as u64;
@@ -373,8 +387,25 @@ impl Worker {
             // The counts go ahead of the batch that ends a bucket, so that whoever sees its end sees them.
             if batch.last {
                 self.publish();
+                self.summarising = true;
             }
             self.offer(Box::new(batch));
+        }
+    }
+
+    /// The next slice of a summary, and what was complete but found no room.
+    fn summarise(&mut self) {
+        if self.summarising
+            && !self.ingest.is_draining()
+            && let Some(summary) = self.ingest.summarise(SUMMARY_NAMES)
+        {
+            self.summarising = false;
+            self.summary = Some(Report::Usage(self.worker, Box::new(summary)));
+        }
+        if let Some(report) = self.summary.take()
+            && let Err(TrySendError::Full(report)) = self.reports.try_send(report)
+        {
+            self.summary = Some(report);
         }
     }
 
@@ -417,6 +448,7 @@ impl Worker {
         let _ = self.event_loop.refresh_drops();
         self.ingest.take_census(CENSUS_STATES);
         self.ingest.tick_origins();
+        self.ingest.tick_sampler();
         self.ticks += 1;
         if self.ticks.is_multiple_of(CROSS_CHECK_TICKS) {
             self.cross_check_drops();
@@ -469,6 +501,7 @@ impl Worker {
             aggregate: self.ingest.aggregator().counts(),
             contexts: self.ingest.contexts().len(),
             overflow_names: self.ingest.contexts().overflow_names(),
+            limited_samples: self.ingest.contexts().limited_samples(),
             strings,
             tag_lists,
             context_bytes: self.ingest.contexts().heap_bytes(),

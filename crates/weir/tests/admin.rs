@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use weir::admin::contexts::{ContextReport, MetricRow};
 use weir::admin::explain::{ExplainRequest, Explanation};
-use weir::admin::status::{Books, ContextReport, ContextRow, ListenerStatus, Status};
+use weir::admin::status::{Books, ListenerStatus, Status};
 use weir::admin::{AdminServer, AdminSource, Answer, Exposition, ExpositionBody, ScrapeRequest};
 use weir::signals::Reloaded;
 
@@ -47,16 +48,15 @@ impl AdminSource for Double {
     }
 
     fn contexts(&self, top: usize) -> Answer<'_, Option<ContextReport>> {
-        let row = ContextRow {
+        let row = MetricRow {
             metric: "a".to_owned(),
-            samples: 3,
-            ..ContextRow::default()
+            samples_per_second: 3.0,
+            ..MetricRow::default()
         };
         Box::pin(async move {
             Some(ContextReport {
-                live: 100,
-                as_of: 1,
-                contexts: vec![row; top.min(100)],
+                metrics_by_samples: vec![row; top.min(100)],
+                ..ContextReport::default()
             })
         })
     }
@@ -173,7 +173,7 @@ fn every_path_answers() {
         assert_eq!(status, 200, "{path}: {body}");
         serde_json::from_str::<ContextReport>(&body)
             .unwrap()
-            .contexts
+            .metrics_by_samples
             .len()
     };
     assert_eq!(rows("/api/v1/contexts"), 20);
@@ -193,8 +193,12 @@ fn wrong_requests_are_refused_with_a_reason() {
     let server = Server::start(ready());
     for (path, status, part) in [
         ("/nothing", 404, "nothing here"),
-        ("/api/v1/contexts?top=0", 400, "from 1 to 10000"),
-        ("/api/v1/contexts?top=x", 400, "from 1 to 10000"),
+        ("/api/v1/contexts?top=0", 400, "from 1 to 256"),
+        ("/api/v1/contexts?top=257", 400, "from 1 to 256"),
+        ("/api/v1/contexts?top=-1", 400, "from 1 to 256"),
+        ("/api/v1/contexts?top=", 400, "from 1 to 256"),
+        ("/api/v1/contexts?top", 400, "from 1 to 256"),
+        ("/api/v1/contexts?top=x", 400, "from 1 to 256"),
         ("/debug/pprof/profile?seconds=0", 400, "from 1 to 600"),
         ("/debug/pprof/profile?seconds=601", 400, "from 1 to 600"),
     ] {

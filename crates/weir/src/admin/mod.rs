@@ -8,6 +8,7 @@ use std::pin::Pin;
 
 use bytes::Bytes;
 
+pub mod contexts;
 pub mod explain;
 mod server;
 pub mod status;
@@ -30,8 +31,8 @@ pub trait AdminSource: Send + Sync + 'static {
     /// Reads the configuration again, as SIGHUP does. `None` while the agent starts or ends.
     fn reload(&self) -> Answer<'_, Option<Reloaded>>;
 
-    /// The `top` contexts by samples in the last bucket. `None` while there is no such count.
-    fn contexts(&self, top: usize) -> Answer<'_, Option<status::ContextReport>>;
+    /// Who uses how much: the `top` first of each list. `None` before the first flush.
+    fn contexts(&self, top: usize) -> Answer<'_, Option<contexts::ContextReport>>;
 
     /// What becomes of one message, and why.
     fn explain(&self, request: explain::ExplainRequest) -> Answer<'_, explain::Explanation>;

@@ -33,7 +33,7 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(profile::SECONDS_MAX + 
 
 /// Rows of `/api/v1/contexts`.
 const TOP_DEFAULT: usize = 20;
-const TOP_MAX: usize = 10_000;
+const TOP_MAX: usize = weir_context::SUMMARY_ROWS;
 
 /// Seconds of a CPU profile that does not say.
 const PROFILE_SECONDS_DEFAULT: u64 = 30;
@@ -41,7 +41,7 @@ const PROFILE_SECONDS_DEFAULT: u64 = 30;
 const INDEX: &str = "weir\n\n\
 /metrics                          application metrics and weir's own, for Prometheus\n\
 /api/v1/status                    books, rates, contexts, outputs as JSON\n\
-/api/v1/contexts?top=20           the contexts with most samples\n\
+/api/v1/contexts?top=20           metrics, tag keys and origins with most contexts and samples\n\
 /api/v1/explain?line=a:1%7Cc      what becomes of one message, and why; pid=N names its sender\n\
 /api/v1/reload                    POST: reads the configuration again, as SIGHUP does\n\
 /debug/vars                       status, memory and process as JSON\n\
@@ -137,7 +137,7 @@ async fn answer(source: &dyn AdminSource, request: Request<Incoming>) -> Answer 
                 Some(report) => json_of(&report),
                 None => Err(Refused(
                     StatusCode::SERVICE_UNAVAILABLE,
-                    "contexts have not been counted".to_owned(),
+                    "contexts are counted with each flush, and there has been none yet".to_owned(),
                 )),
             },
             Err(refused) => Err(refused),
@@ -248,7 +248,11 @@ impl Query<'_> {
     }
 
     fn number(&self, name: &str, default: u64, min: u64, max: u64) -> Result<u64, Refused> {
-        let mut pairs = self.0.split('&').filter_map(|pair| pair.split_once('='));
+        // A name alone is a number that is missing.
+        let mut pairs = self
+            .0
+            .split('&')
+            .map(|pair| pair.split_once('=').unwrap_or((pair, "")));
         let Some((_, text)) = pairs.rfind(|(key, _)| *key == name) else {
             return Ok(default);
         };

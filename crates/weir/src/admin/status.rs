@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use super::contexts::{LimitedRow, TagKeyRow};
 use serde::{Deserialize, Serialize};
 use weir_origin::{OriginStatus, SourceStatus};
 use weir_output::prometheus::OwnSeries;
@@ -28,6 +29,8 @@ pub struct Status {
     pub total: Books,
     pub listeners: Vec<ListenerStatus>,
     pub contexts: ContextStatus,
+    #[serde(default)]
+    pub limits: LimitStatus,
     pub memory: MemoryStatus,
     pub flush: FlushStatus,
     /// Times the kernel's tables told of other drops than its sockets did.
@@ -194,6 +197,18 @@ pub struct TrialStatus {
     pub incomplete: bool,
 }
 
+/// Contexts that were not made, and who wanted them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LimitStatus {
+    /// Samples whose context was not made, by the limit it met. Those of counters, histograms, timings and distributions
+    /// are in overflow series, those of gauges and sets among the dropped samples.
+    pub samples: Reasons,
+    /// The metrics that met a limit in the last bucket, most samples first.
+    pub limited: Vec<LimitedRow>,
+    /// Tag keys with more values than `tag_values_alert`, most values first.
+    pub tag_keys: Vec<TagKeyRow>,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MemoryStatus {
     pub budget: u64,
@@ -235,25 +250,6 @@ pub struct OutputStatus {
     pub retries: u64,
     /// Anything else worth a line, such as names that were made distinct.
     pub notes: Vec<String>,
-}
-
-/// The contexts that received most.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct ContextReport {
-    pub live: u64,
-    pub as_of: u64,
-    pub contexts: Vec<ContextRow>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct ContextRow {
-    pub metric: String,
-    #[serde(rename = "type")]
-    pub metric_type: String,
-    pub host: String,
-    pub tags: Vec<String>,
-    /// In the last bucket.
-    pub samples: u64,
 }
 
 impl Status {
@@ -486,6 +482,7 @@ pub fn own_series(status: &Status) -> Vec<OwnSeries> {
         vec![],
         contexts.overflow_series as f64,
     );
+    series.limits(&status.limits);
     series.gauge(
         "weir_memory_budget_bytes",
         "The memory budget.",
@@ -567,6 +564,37 @@ impl Series {
             labels,
             value,
         });
+    }
+
+    fn limits(&mut self, limits: &LimitStatus) {
+        for (reason, samples) in &limits.samples {
+            self.counter(
+                "weir_context_limit_samples_total",
+                "Samples whose context was not made, by the limit it met.",
+                vec![("reason", reason.clone())],
+                *samples,
+            );
+        }
+        for limited in &limits.limited {
+            let labels = vec![
+                ("metric", limited.metric.clone()),
+                ("reason", limited.reason.clone()),
+            ];
+            self.gauge(
+                "weir_context_limit_metric_samples",
+                "Samples of metrics whose new contexts met a limit in the last bucket; absent when there are none.",
+                labels,
+                limited.samples as f64,
+            );
+        }
+        for key in &limits.tag_keys {
+            self.gauge(
+                "weir_tag_key_values_alert",
+                "Different values of tag keys that have more than tag_values_alert; absent when there are none.",
+                vec![("key", key.key.clone())],
+                key.values as f64,
+            );
+        }
     }
 
     fn origin(&mut self, origin: &OriginReport) {

@@ -17,6 +17,8 @@ mod explain;
 mod parse;
 mod send;
 mod status;
+mod table;
+mod top;
 
 /// Runs the command that `arguments` (the program's name first) ask for.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
@@ -35,6 +37,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure
         Some(("parse", arguments)) => parse::parse(arguments),
         Some(("send", arguments)) => send::send(arguments),
         Some(("status", arguments)) => status::status(arguments),
+        Some(("top", arguments)) => top::top(arguments),
         Some(("explain", arguments)) => explain::explain(arguments),
         _ => Err(Failure::usage("no command given; try --help")),
     }
@@ -95,6 +98,7 @@ pub fn command() -> Command {
         .subcommand(parse::command())
         .subcommand(send::command())
         .subcommand(status::command())
+        .subcommand(top::command())
         .subcommand(explain::command())
 }
 

@@ -8,11 +8,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
+use super::table::{Table, bytes, duration, grouped, rate};
+use crate::admin::contexts::LimitedRow;
 use crate::admin::status::{
-    OriginReport, OutputStatus, PointBooks, Reasons, RuleStatus, RulesStatus, Status, sum_of,
+    LimitStatus, OriginReport, OutputStatus, PointBooks, Reasons, RuleStatus, RulesStatus, Status, sum_of,
 };
 use crate::config::{self, Flag, Inputs};
 use crate::failure::Failure;
+use crate::logging::printable;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -54,21 +57,32 @@ pub fn command() -> Command {
 }
 
 pub fn status(arguments: &ArgMatches) -> Result<(), Failure> {
+    show(arguments, "/api/v1/status", |status: &Status| {
+        render(status, unix_now())
+    })
+}
+
+/// Shows what the agent answers at `path`, once or every second.
+pub fn show<T: serde::de::DeserializeOwned>(
+    arguments: &ArgMatches,
+    path: &str,
+    render: impl Fn(&T) -> String,
+) -> Result<(), Failure> {
     let address = admin_address(arguments)?;
     let json = arguments.get_flag("json");
     let watch = arguments.get_flag("watch");
     let redraw = watch && !json && io::stdout().is_terminal();
     loop {
-        let body = fetch(address, "/api/v1/status");
+        let body = fetch(address, path);
         let text = match body {
             Ok(body) if json => body,
             Ok(body) => {
-                let status: Status = serde_json::from_str(&body).map_err(|error| {
+                let answer: T = serde_json::from_str(&body).map_err(|error| {
                     Failure::runtime(format!(
                         "what answers at {address} is not this version of weir: {error}"
                     ))
                 })?;
-                render(&status, unix_now())
+                render(&answer)
             }
             // Whoever watches wants to see the agent come back.
             Err(failure) if watch => format!("{failure}\n"),
@@ -139,6 +153,10 @@ pub fn fetch(address: SocketAddr, path: &str) -> Result<String, Failure> {
     let answer = String::from_utf8_lossy(&answer);
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     let code = head.split_whitespace().nth(1).unwrap_or_default();
+    if head.starts_with("HTTP/1.") && matches!(code, "400" | "503") {
+        let reason = crate::logging::printable(body.trim().as_bytes());
+        return Err(Failure::runtime(format!("the agent at {address} says {reason}")));
+    }
     if !head.starts_with("HTTP/1.") || code != "200" {
         let first = head.lines().next().unwrap_or_default();
         let shown = crate::logging::printable(first.as_bytes());
@@ -186,6 +204,7 @@ fn render(status: &Status, now: u64) -> String {
     listeners(&mut page, status);
     state_of_contexts(&mut page, status);
     rules(&mut page, &status.rules);
+    limits(&mut page, &status.limits);
     outputs(&mut page, &status.outputs, now);
     if let Some(origin) = &status.origin {
         origins(&mut page, origin);
@@ -381,6 +400,62 @@ fn milliseconds(seconds: f64) -> String {
     format!("{:.1} ms", seconds * 1e3)
 }
 
+fn limits(page: &mut String, limits: &LimitStatus) {
+    if !limits.samples.is_empty() {
+        let _ = writeln!(
+            page,
+            "limits    samples of contexts that were not made, since the start: {}",
+            reasons(&limits.samples)
+        );
+    }
+    limited(page, &limits.limited);
+    for key in &limits.tag_keys {
+        let _ = writeln!(
+            page,
+            "\nALERT: tag key {} has {} different values",
+            printable(key.key.as_bytes()),
+            grouped(key.values)
+        );
+    }
+}
+
+/// The metrics whose new contexts met a limit.
+pub fn limited(page: &mut String, rows: &[LimitedRow]) {
+    let mut table = Table::new(&[
+        "limited in the last bucket",
+        "samples",
+        "limit",
+        "differs most",
+        "origin",
+    ]);
+    for row in rows {
+        let differs = match row.tag_values {
+            0 => String::new(),
+            values => format!(
+                "tag {}: about {} values",
+                printable(row.tag_key.as_bytes()),
+                grouped(values)
+            ),
+        };
+        table.row([
+            shown(&row.metric),
+            grouped(row.samples),
+            row.reason.clone(),
+            differs,
+            shown(&row.origin),
+        ]);
+    }
+    table.write(page);
+}
+
+/// A name as it is, unless a terminal would act upon it.
+pub fn shown(name: &str) -> String {
+    if name.chars().any(config::is_invisible) {
+        return printable(name.as_bytes());
+    }
+    name.to_owned()
+}
+
 fn outputs(page: &mut String, outputs: &[OutputStatus], now: u64) {
     if outputs.is_empty() {
         page.push_str("\nno output is on\n");
@@ -536,114 +611,10 @@ fn reasons(reasons: &Reasons) -> String {
         .join(", ")
 }
 
-/// Columns as wide as they need to be; the first to the left, numbers to the right, the last open.
-struct Table<const N: usize> {
-    rows: Vec<[String; N]>,
-}
-
-impl<const N: usize> Table<N> {
-    fn new(head: &[&str; N]) -> Self {
-        Self {
-            rows: vec![head.map(str::to_owned)],
-        }
-    }
-
-    fn row(&mut self, row: [String; N]) {
-        self.rows.push(row);
-    }
-
-    fn write(&self, page: &mut String) {
-        if self.rows.len() < 2 {
-            return;
-        }
-        page.push('\n');
-        let width = |column: usize| {
-            self.rows
-                .iter()
-                .map(|row| row[column].chars().count())
-                .max()
-                .unwrap_or(0)
-        };
-        let widths: [usize; N] = std::array::from_fn(width);
-        let is_number = |column: usize| {
-            let cells = self.rows[1..].iter().map(|row| row[column].as_str());
-            cells
-                .clone()
-                .all(|cell| cell.is_empty() || cell.starts_with(|c: char| c.is_ascii_digit()))
-        };
-        let right: [bool; N] = std::array::from_fn(|column| column > 0 && is_number(column));
-        for row in &self.rows {
-            let mut line = String::new();
-            for (column, cell) in row.iter().enumerate() {
-                let width = widths[column];
-                let _ = if right[column] {
-                    write!(line, "{cell:>width$}  ")
-                } else {
-                    write!(line, "{cell:<width$}  ")
-                };
-            }
-            page.push_str(line.trim_end());
-            page.push('\n');
-        }
-    }
-}
-
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-fn rate(per_second: f64) -> String {
-    if per_second > 0.0 && per_second < 10.0 {
-        format!("{per_second:.1}")
-    } else {
-        grouped(per_second as u64)
-    }
-}
-
-fn bytes(bytes: u64) -> String {
-    match bytes {
-        0..1024 => format!("{bytes} B"),
-        1024..1_048_576 => format!("{:.0} KiB", bytes as f64 / 1024.0),
-        1_048_576..1_073_741_824 => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
-        _ => format!("{:.2} GiB", bytes as f64 / 1_073_741_824.0),
-    }
-}
-
-fn duration(seconds: u64) -> String {
-    match seconds {
-        0..60 => format!("{seconds}s"),
-        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
-        3600..86_400 => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
-        _ => format!("{}d{:02}h", seconds / 86_400, seconds / 3600 % 24),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::admin::status::{Books, DatagramBooks, ListenerStatus, MessageBooks, SampleBooks};
-
-    #[test]
-    fn numbers_read_well() {
-        assert_eq!(
-            [0, 999, 1000, 1_234_567].map(grouped),
-            ["0", "999", "1,000", "1,234,567"]
-        );
-        assert_eq!(
-            [5, 65, 3_700, 90_000].map(duration),
-            ["5s", "1m05s", "1h01m", "1d01h"]
-        );
-        assert_eq!([5, 2048, 3 << 20].map(bytes), ["5 B", "2 KiB", "3.0 MiB"]);
-        assert_eq!([0.0, 0.25, 1234.5].map(rate), ["0", "0.2", "1,234"]);
-    }
 
     #[test]
     fn the_page_says_what_was_lost_and_whether_the_books_balance() {

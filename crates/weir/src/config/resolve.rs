@@ -30,6 +30,10 @@ pub struct Config {
     pub memory: u64,
     /// `None`: memory alone decides.
     pub contexts_max: Option<usize>,
+    pub contexts_per_metric_max: Option<usize>,
+    pub contexts_per_origin_max: Option<usize>,
+    /// Values of one tag key from which on there is an alert.
+    pub tag_values_alert: Option<u64>,
     /// Cores to plan with.
     pub cpu: f64,
     pub workers: usize,
@@ -243,6 +247,9 @@ impl Resolver {
             rules: self.rules(&raw),
             memory,
             contexts_max: (raw.contexts_max > 0).then_some(raw.contexts_max),
+            contexts_per_metric_max: (raw.contexts_per_metric_max > 0).then_some(raw.contexts_per_metric_max),
+            contexts_per_origin_max: (raw.contexts_per_origin_max > 0).then_some(raw.contexts_per_origin_max),
+            tag_values_alert: (raw.tag_values_alert > 0).then_some(raw.tag_values_alert),
             cpu,
             workers,
             admin: self.admin(&raw.admin),

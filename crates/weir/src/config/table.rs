@@ -123,6 +123,9 @@ pub struct Raw {
     pub rules: Vec<RawRule>,
     pub memory: u64,
     pub contexts_max: usize,
+    pub contexts_per_metric_max: usize,
+    pub contexts_per_origin_max: usize,
+    pub tag_values_alert: u64,
     pub cpu: f64,
     pub workers: usize,
     pub admin: String,
@@ -556,6 +559,24 @@ pub const GROUPS: &[Group] = &[
                     .effect("A limit on the number of contexts, besides the memory budget.")
                     .zero("0: memory alone decides.")
                     .who("Operators whose backend charges per series."),
+            ),
+            entry(
+                setting("contexts_per_metric_max", Kind::Integer { min: 0, max: 1 << 32 }, "0")
+                    .effect("A limit on the number of contexts of one metric name, besides its fair share of the memory budget and of `contexts_max`.")
+                    .zero("0: a metric may have four times as many contexts as there is still room for.")
+                    .who("Operators whose backend charges per series."),
+            ),
+            entry(
+                setting("contexts_per_origin_max", Kind::Integer { min: 0, max: 1 << 32 }, "0")
+                    .effect("The same for one container, or whatever else origin detection tells apart. Different orders of the same tags count once.")
+                    .zero("0: an origin may have four times as many contexts as there is still room for.")
+                    .who("Operators of machines that many teams share."),
+            ),
+            entry(
+                setting("tag_values_alert", Kind::Integer { min: 0, max: 1 << 32 }, "10000")
+                    .effect("When a tag key has more different values in live contexts than this, the log says so once and the series `weir_tag_key_values_alert` shows it, until it has fewer than half as many.")
+                    .zero("0: no alert.")
+                    .who("Operators whose keys have many values for a reason."),
             ),
             entry(
                 setting("cpu", Kind::Number { min: 0.0, max: 1024.0 }, "0")

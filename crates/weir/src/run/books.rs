@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use weir_context::RuleCounts;
+use weir_context::{LimitReason, RuleCounts};
 use weir_ingest::{IngestCounts, SampleDrop, WorkerSnapshot};
 use weir_listener::ListenerCounters;
 use weir_protocol::{ErrorClass, Kind};
@@ -54,6 +54,10 @@ pub fn fill(status: &mut Status, listeners: &[BoundListener], state: &State) {
         status.contexts.live += worker.contexts as u64;
         status.contexts.created += worker.contexts as u64 + worker.aggregate.contexts_expired;
         status.contexts.expired += worker.aggregate.contexts_expired;
+        for reason in LimitReason::ALL {
+            let samples = worker.limited_samples[reason as usize];
+            count(&mut status.limits.samples, reason.as_str(), samples);
+        }
         status.contexts.overflow_series += worker.overflow_names as u64;
         for kind in Kind::ALL {
             *status.rows.samples.entry(kind.as_str().into()).or_default() +=
@@ -152,12 +156,13 @@ fn rules(status: &mut RulesStatus, workers: &[&WorkerSnapshot]) {
     }
 }
 
-fn add(books: &mut Books, socket: &ListenerCounters, ingest: &IngestCounts) {
-    fn count(reasons: &mut Reasons, reason: &str, number: u64) {
-        if number > 0 {
-            *reasons.entry(reason.into()).or_default() += number;
-        }
+fn count(reasons: &mut Reasons, reason: &str, number: u64) {
+    if number > 0 {
+        *reasons.entry(reason.into()).or_default() += number;
     }
+}
+
+fn add(books: &mut Books, socket: &ListenerCounters, ingest: &IngestCounts) {
     books.bytes += socket.bytes;
     let datagrams = &mut books.datagrams;
     let lost = [

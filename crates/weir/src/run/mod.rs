@@ -13,8 +13,9 @@ use weir_output::delivery::{Clock, Delivery, Surroundings};
 use weir_output::settings::OutputSettings;
 use weir_protocol::{ErrorClass, ParseOptions};
 
+use crate::admin::contexts::ContextReport;
 use crate::admin::explain::{ExplainRequest, Explanation};
-use crate::admin::status::{ContextReport, Rates, Status};
+use crate::admin::status::{Rates, Status};
 use crate::admin::{AdminServer, AdminSource, Answer, Exposition, ScrapeRequest};
 use crate::config::{self, Config, Inputs, Loaded};
 use crate::failure::Failure;
@@ -28,12 +29,14 @@ mod origins;
 mod pipeline;
 mod rules;
 mod scrape;
+mod usage;
 
 use books::BoundListener;
 use delivery::DeliverySink;
 use pipeline::{BatchSink, Flushed, Pipeline, Shared};
 use rules::Fixed;
 use scrape::ScrapeOutput;
+use usage::Usage;
 
 /// Reports that may wait for the pipeline. A batch is at most a few megabytes; workers hold back when this is full.
 const REPORTS_MAX: usize = 16;
@@ -162,6 +165,7 @@ struct View {
     deliveries: Vec<(&'static str, Arc<Delivery>)>,
     scrape: Option<ScrapeOutput>,
     origins: Option<Origins>,
+    usage: Arc<Usage>,
     /// What messages may contain, and what applies to them, for explanations.
     options: ParseOptions,
     rules: Mutex<Rules>,
@@ -211,7 +215,12 @@ impl View {
             .iter()
             .map(|(_, delivery)| delivery::queued_bytes(delivery));
         status.memory.parts.insert("queues".into(), queued.sum());
+        status
+            .memory
+            .parts
+            .insert("summaries".into(), self.usage.heap_bytes());
         books::fill(&mut status, &self.listeners, &state);
+        self.usage.fill(&mut status.limits);
         status.origin = self
             .origins
             .as_ref()
@@ -256,8 +265,8 @@ impl AdminSource for View {
         })
     }
 
-    fn contexts(&self, _top: usize) -> Answer<'_, Option<ContextReport>> {
-        Box::pin(async { None })
+    fn contexts(&self, top: usize) -> Answer<'_, Option<ContextReport>> {
+        Box::pin(async move { self.usage.report(top) })
     }
 
     fn explain(&self, request: ExplainRequest) -> Answer<'_, Explanation> {
@@ -365,6 +374,11 @@ impl Agent {
         let (reports, inbox) = std::sync::mpsc::sync_channel(REPORTS_MAX);
         let shared = Arc::new(Shared::default());
         let last_flush = Arc::new(Mutex::new(LastFlush::default()));
+        let usage = Arc::new(Usage::new(usage::Settings {
+            workers: config.workers,
+            bucket_seconds: config.aggregation.bucket_seconds,
+            tag_values_alert: config.tag_values_alert,
+        }));
         let (summary, bucket_seconds) = (config.flush_summary, config.aggregation.bucket_seconds);
         let addresses: Vec<String> = bound_listeners
             .iter()
@@ -400,6 +414,14 @@ impl Agent {
                     before = now;
                 }
             }),
+            Box::new({
+                let usage = usage.clone();
+                move |worker, summary| {
+                    for line in usage.take(worker, summary, unix_now()) {
+                        tracing::warn!("{line}");
+                    }
+                }
+            }),
         );
         let pipeline = std::thread::Builder::new()
             .name("pipeline".into())
@@ -408,6 +430,8 @@ impl Agent {
 
         let secret = hash_secret();
         let share = config.memory as usize / config.workers;
+        let per_worker =
+            |max: Option<usize>| max.map_or(usize::MAX, |max: usize| max.div_ceil(config.workers));
         let hostname: Arc<str> = config.names.hostname.as_str().into();
         let resolver = origins::resolver(config);
         let mut workers = Vec::new();
@@ -423,9 +447,9 @@ impl Agent {
                 rules: rules.clone(),
                 limits: Limits {
                     bytes_max: share,
-                    contexts_max: config
-                        .contexts_max
-                        .map_or(usize::MAX, |max| max.div_ceil(config.workers)),
+                    contexts_max: per_worker(config.contexts_max),
+                    contexts_per_metric_max: per_worker(config.contexts_per_metric_max),
+                    contexts_per_origin_max: per_worker(config.contexts_per_origin_max),
                     bytes_per_context: STATE_BYTES_PER_CONTEXT,
                     ..Limits::default()
                 },
@@ -447,6 +471,7 @@ impl Agent {
         };
         let view = View {
             origins,
+            usage,
             options: ParseOptions {
                 origin_client: config.origin.client,
                 timestamps: config.aggregation.timestamps,

@@ -4,6 +4,7 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use weir_aggregate::{Batch, Merger};
+use weir_context::UsageSummary;
 use weir_ingest::{BadInput, Report, WorkerSnapshot};
 
 /// Where merged batches go. Taking one must not wait: what cannot be queued is dropped and counted by the output.
@@ -47,6 +48,7 @@ pub struct Pipeline {
     workers: usize,
     on_bad_input: Box<dyn FnMut(BadInput) + Send>,
     on_flush: Box<dyn FnMut(&Flushed) + Send>,
+    on_usage: Box<dyn FnMut(u16, UsageSummary) + Send>,
     rows_of_bucket: u64,
     /// When the first batch of the bucket in hand came.
     began: Option<std::time::Instant>,
@@ -66,6 +68,7 @@ impl Pipeline {
         shared: Arc<Shared>,
         on_bad_input: Box<dyn FnMut(BadInput) + Send>,
         on_flush: Box<dyn FnMut(&Flushed) + Send>,
+        on_usage: Box<dyn FnMut(u16, UsageSummary) + Send>,
     ) -> Self {
         shared.lock().workers = vec![None; workers];
         Pipeline {
@@ -76,6 +79,7 @@ impl Pipeline {
             workers,
             on_bad_input,
             on_flush,
+            on_usage,
             rows_of_bucket: 0,
             began: None,
         }
@@ -93,6 +97,7 @@ impl Pipeline {
                     self.shared.lock().workers[worker] = Some(*snapshot);
                 }
                 Report::BadInput(bad_input) => (self.on_bad_input)(bad_input),
+                Report::Usage(worker, summary) => (self.on_usage)(worker, *summary),
                 Report::Done(_) => running -= 1,
             }
         }

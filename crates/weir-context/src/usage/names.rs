@@ -1,0 +1,173 @@
+use hashbrown::HashTable;
+
+use super::{SUMMARY_ROWS, Top};
+use crate::chunked::Chunked;
+use crate::sharded::Sharded;
+use crate::strings::{StringId, shrink_by};
+
+/// A name as long as a context has it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct NameUse {
+    pub name: StringId,
+    /// Zero: the slot is free.
+    pub contexts: u32,
+    pub hash: u64,
+    /// Estimated, since the last walk.
+    pub samples: u64,
+}
+
+/// How many live contexts each name has.
+pub(crate) struct Names {
+    index: Sharded<HashTable<u32>>,
+    entries: Chunked<NameUse>,
+    free: Vec<u32>,
+    /// Where the walk is.
+    at: usize,
+    by_contexts: Top,
+    by_samples: Top,
+}
+
+/// What a walk found: slots with their contexts and their samples.
+pub(crate) type Walked = Vec<(NameUse, u64)>;
+
+impl Names {
+    pub fn new() -> Self {
+        Names {
+            index: Sharded::new(HashTable::new),
+            entries: Chunked::new(),
+            free: Vec::new(),
+            at: 0,
+            by_contexts: Top::default(),
+            by_samples: Top::default(),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    fn find(&self, name: StringId, hash: u64) -> Option<u32> {
+        let entries = &self.entries;
+        let found = self
+            .index
+            .shard(hash)
+            .find(hash, |&at| entries[at as usize].name == name);
+        found.copied()
+    }
+
+    /// A context with this name was made.
+    pub fn add(&mut self, name: StringId, hash: u64) {
+        if let Some(at) = self.find(name, hash) {
+            self.entries[at as usize].contexts += 1;
+            return;
+        }
+        let entry = NameUse {
+            name,
+            contexts: 1,
+            hash,
+            samples: 0,
+        };
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.entries[at as usize] = entry;
+                at
+            }
+            None => {
+                self.entries.push(entry);
+                self.entries.len() as u32 - 1
+            }
+        };
+        let entries = &self.entries;
+        self.index
+            .shard_mut(hash)
+            .insert_unique(hash, at, |&at| entries[at as usize].hash);
+    }
+
+    /// A context with this name has gone.
+    pub fn remove(&mut self, name: StringId, hash: u64) {
+        let Some(at) = self.find(name, hash) else { return };
+        let entry = &mut self.entries[at as usize];
+        entry.contexts -= 1;
+        if entry.contexts > 0 {
+            return;
+        }
+        *entry = NameUse::default();
+        let shard = self.index.shard_mut(hash);
+        if let Ok(found) = shard.find_entry(hash, |&other| other == at) {
+            found.remove();
+        }
+        let entries = &self.entries;
+        shrink_by(shard, |&at| entries[at as usize].hash);
+        self.free.push(at);
+    }
+
+    pub fn contexts(&self, name: StringId, hash: u64) -> usize {
+        self.find(name, hash)
+            .map_or(0, |at| self.entries[at as usize].contexts as usize)
+    }
+
+    pub fn add_samples(&mut self, name: StringId, hash: u64, samples: u64) {
+        if let Some(at) = self.find(name, hash) {
+            self.entries[at as usize].samples += samples;
+        }
+    }
+
+    /// Looks at up to `max` names for those with most contexts and most samples, and begins to count samples anew. The
+    /// names when all have been looked at.
+    pub fn walk(&mut self, max: usize) -> Option<Walked> {
+        let end = self.entries.len().min(self.at + max);
+        for at in self.at..end {
+            let entry = &mut self.entries[at];
+            if entry.contexts > 0 {
+                self.by_contexts
+                    .offer(u64::from(entry.contexts), at as u32, SUMMARY_ROWS);
+                // What is not among the first has to be forgotten as well.
+                self.by_samples
+                    .offer(std::mem::take(&mut entry.samples), at as u32, SUMMARY_ROWS);
+            }
+        }
+        self.at = end;
+        if end < self.entries.len() {
+            return None;
+        }
+        self.at = 0;
+        let samples: std::collections::HashMap<u32, u64> = self
+            .by_samples
+            .take()
+            .map(|(samples, at)| (at, samples))
+            .collect();
+        let mut slots: Vec<u32> = self.by_contexts.take().map(|(_, at)| at).collect();
+        slots.extend(samples.keys());
+        slots.sort_unstable();
+        slots.dedup();
+        let found = slots.into_iter().map(|at| {
+            let samples = samples.get(&at).copied().unwrap_or(0);
+            (self.entries[at as usize], samples)
+        });
+        // A name may have gone since it was looked at.
+        Some(found.filter(|(entry, _)| entry.contexts > 0).collect())
+    }
+
+    /// Gives back the slots at the end that no name has.
+    pub fn compact(&mut self) {
+        if self.free.len() <= 1024 || self.free.len() <= self.entries.len() / 2 {
+            return;
+        }
+        let mut len = self.entries.len();
+        while len > 0 && self.entries[len - 1].contexts == 0 {
+            len -= 1;
+        }
+        self.entries.truncate(len);
+        self.free.retain(|&at| (at as usize) < len);
+        self.free.shrink_to_fit();
+        self.at = self.at.min(len);
+    }
+
+    pub fn heap_bytes(&self) -> usize {
+        self.entries.heap_bytes()
+            + self.free.capacity() * 4
+            + self.index.iter().map(HashTable::allocation_size).sum::<usize>()
+            + self.by_contexts.heap_bytes()
+            + self.by_samples.heap_bytes()
+    }
+}

@@ -1,0 +1,176 @@
+//! `weir top`: who uses how much of the running agent.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+
+use super::status::{limited, show, shown};
+use super::table::{Table, duration, grouped, rate};
+use crate::admin::contexts::{ContextReport, MetricRow};
+use crate::failure::Failure;
+
+pub fn command() -> Command {
+    Command::new("top")
+        .about("Show the metrics, tag keys and origins with most contexts and samples")
+        .arg(
+            Arg::new("top")
+                .long("top")
+                .short('n')
+                .value_name("NUMBER")
+                .value_parser(value_parser!(u64).range(1..=weir_context::SUMMARY_ROWS as u64))
+                .default_value("10")
+                .help("Rows of each table"),
+        )
+        .arg(
+            Arg::new("config")
+                .long("config")
+                .short('c')
+                .value_name("FILE")
+                .value_parser(value_parser!(PathBuf))
+                .help("The agent's configuration file, for its admin address [variable: WEIR_CONFIG]"),
+        )
+        .arg(
+            Arg::new("admin")
+                .long("admin")
+                .value_name("ADDRESS")
+                .help("The agent's admin address [variable: WEIR_ADMIN] [default: 127.0.0.1:8127]"),
+        )
+        .arg(
+            Arg::new("watch")
+                .long("watch")
+                .action(ArgAction::SetTrue)
+                .help("Show it again every second"),
+        )
+        .arg(
+            Arg::new("json")
+                .long("json")
+                .action(ArgAction::SetTrue)
+                .help("Print the agent's JSON instead"),
+        )
+}
+
+pub fn top(arguments: &ArgMatches) -> Result<(), Failure> {
+    let top = arguments.get_one::<u64>("top").copied().unwrap_or(10);
+    show(arguments, &format!("/api/v1/contexts?top={top}"), render)
+}
+
+fn render(report: &ContextReport) -> String {
+    let mut page = String::new();
+    let _ = write!(
+        page,
+        "{} contexts of {} metrics, {} tag keys",
+        grouped(report.contexts_live),
+        grouped(report.metrics_live),
+        grouped(report.tag_keys_live)
+    );
+    let _ = match report.growth_seconds {
+        0 => writeln!(page, "; growth shows from the second flush on"),
+        seconds => writeln!(page, "; growth is since {} ago", duration(seconds)),
+    };
+    metrics(&mut page, "metric, by samples", &report.metrics_by_samples);
+    metrics(&mut page, "metric, by contexts", &report.metrics_by_contexts);
+    let mut table = Table::new(&["tag key", "values", "growth"]);
+    for row in &report.tag_keys {
+        let key = match row.key.as_str() {
+            "" => "(no key)".to_owned(),
+            key => shown(key),
+        };
+        table.row([key, grouped(row.values), growth(row.growth)]);
+    }
+    table.write(&mut page);
+    if report.tag_values_untracked > 0 {
+        let _ = writeln!(
+            page,
+            "and {} tags of keys that are not told apart",
+            grouped(report.tag_values_untracked)
+        );
+    }
+    let mut table = Table::new(&["origin", "contexts", "samples/s"]);
+    for row in &report.origins {
+        table.row([
+            shown(&row.origin),
+            grouped(row.contexts),
+            rate(row.samples_per_second),
+        ]);
+    }
+    table.write(&mut page);
+    limited(&mut page, &report.limited);
+    page
+}
+
+fn metrics(page: &mut String, title: &str, rows: &[MetricRow]) {
+    let mut table = Table::new(&[title, "samples/s", "contexts", "growth"]);
+    for row in rows {
+        table.row([
+            shown(&row.metric),
+            rate(row.samples_per_second),
+            grouped(row.contexts),
+            growth(row.growth),
+        ]);
+    }
+    table.write(page);
+}
+
+fn growth(growth: i64) -> String {
+    let amount = grouped(growth.unsigned_abs());
+    match growth {
+        0 => "0".to_owned(),
+        1.. => format!("+{amount}"),
+        _ => format!("-{amount}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::contexts::{LimitedRow, OriginRow, TagKeyRow};
+
+    #[test]
+    fn the_page_shows_every_list_and_no_control_characters() {
+        let row = MetricRow {
+            metric: "a\u{1b}[2J".to_owned(),
+            contexts: 12_345,
+            growth: -5,
+            samples_per_second: 2.5,
+        };
+        let report = ContextReport {
+            contexts_live: 12_345,
+            growth_seconds: 3600,
+            metrics_by_samples: vec![row.clone()],
+            metrics_by_contexts: vec![row],
+            tag_keys: vec![TagKeyRow {
+                values: 7,
+                growth: 7,
+                ..TagKeyRow::default()
+            }],
+            origins: vec![OriginRow {
+                origin: "unknown".to_owned(),
+                ..OriginRow::default()
+            }],
+            limited: vec![LimitedRow {
+                metric: "b".to_owned(),
+                reason: "metric_share".to_owned(),
+                tag_key: "user".to_owned(),
+                tag_values: 1000,
+                ..LimitedRow::default()
+            }],
+            ..ContextReport::default()
+        };
+        let page = render(&report);
+        for part in [
+            "12,345 contexts",
+            "since 1h00m ago",
+            "2.5",
+            "-5",
+            "(no key)",
+            "+7",
+            "unknown",
+            "metric_share",
+            "about 1,000 values",
+        ] {
+            assert!(page.contains(part), "{part:?} is not in\n{page}");
+        }
+        assert!(!page.contains('\u{1b}'), "{page}");
+    }
+}
