@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use crate::socket_file::{self, SocketFile};
-use crate::{Address, sys};
+use crate::{Address, AllowList, sys};
 
 /// How bytes become packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,8 @@ pub struct ListenerConfig {
     /// Lets several sockets share one internet address, the kernel spreading senders over them. See [`bind_group`],
     /// which sets it. Without effect on Unix sockets.
     pub reuse_port: bool,
+    /// Addresses that may send; packets and connections of others are dropped and counted. Internet sockets only.
+    pub allow: AllowList,
     /// Asks the kernel who sent each packet. Unix sockets only; an internet socket cannot know.
     pub pass_credentials: bool,
     /// Permission bits of the socket file. Senders need the write bit.
@@ -69,6 +71,7 @@ impl ListenerConfig {
             receive_buffer_bytes: None,
             max_packet_bytes: 8192,
             reuse_port: false,
+            allow: AllowList::default(),
             pass_credentials: false,
             socket_mode: SOCKET_MODE_DEFAULT,
             socket_owner: None,

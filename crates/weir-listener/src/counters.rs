@@ -13,6 +13,8 @@ pub struct ListenerCounters {
     /// Datagrams the kernel dropped because the receive buffer was full, or for a bad checksum (UDP only; Unix
     /// sockets push back instead).
     pub kernel_dropped: u64,
+    /// Datagrams from addresses that may not send here (internet sockets with an allow list only).
+    pub sources_refused: u64,
     /// Datagrams the kernel dropped after the drain began, because we asked it to (UDP only).
     pub refused_draining: u64,
     /// Datagrams that did not fit a slot; the part that fitted was handed over with `truncated` set.
@@ -41,6 +43,8 @@ pub struct ListenerCounters {
     pub connections_accepted: u64,
     /// Connections closed at once because `max_connections` were open.
     pub connections_refused_limit: u64,
+    /// Connections closed at once because their address may not send here.
+    pub connections_refused_source: u64,
     /// Connections closed at once because this process had no descriptor left.
     pub connections_refused_descriptors: u64,
     /// Connections closed because partial frames had used up the byte budget and theirs was the largest.

@@ -808,17 +808,33 @@ impl EventLoop {
         let (slots, limit) = (self.ring.slots(), listener.batch_limit);
         self.counters.system_calls += 1;
         listener.counters.receive_calls += 1;
-        let (count, drops) = match self.ring.receive(fd.as_fd(), limit, listener.ancillary) {
+        let guarded = !listener.config.allow.is_open() && matches!(listener.address, Address::Udp { .. });
+        let received = if guarded {
+            self.ring
+                .receive_with_sources(fd.as_fd(), limit, listener.ancillary)
+        } else {
+            self.ring.receive(fd.as_fd(), limit, listener.ancillary)
+        };
+        let (received_count, drops) = match received {
             Ok(received) => received,
             Err(error) => return self.datagrams_failed(index, &error),
         };
-        if count == 0 {
+        if received_count == 0 {
             return Next::Wait;
         }
         let received = Monotonic::now();
         if let Some(drops) = drops {
             listener.note_drops(drops);
         }
+        let count = if guarded {
+            let allow = &listener.config.allow;
+            self.ring.keep(received_count, |source| {
+                source.is_some_and(|source| allow.allows(source))
+            })
+        } else {
+            received_count
+        };
+        listener.counters.sources_refused += (received_count - count) as u64;
         let (memory, entries) = self.ring.parts_mut();
         let entries = &mut entries[..count];
         let counters = &mut listener.counters;
@@ -841,13 +857,16 @@ impl EventLoop {
         turn.bytes += bytes;
         let fitting = (BATCH_BYTES * count as u64 / bytes.max(1)).max(BATCH_PACKETS_MIN);
         listener.batch_limit = slots.min(fitting as usize);
-        handle(Batch {
-            memory,
-            entries,
-            listener: listener.id,
-            received,
-            origin: None,
-        });
+        if count > 0 {
+            handle(Batch {
+                memory,
+                entries,
+                listener: listener.id,
+                received,
+                origin: None,
+            });
+        }
+        let count = received_count;
         if self.doze.allowed && count < limit / 2 && self.doze.learn(count, bytes, received.0) {
             return Next::Again;
         }
@@ -1206,6 +1225,15 @@ impl EventLoop {
             listener.counters.connections_refused_limit += 1;
             self.counters.system_calls += 1;
             return;
+        }
+        if !listener.config.allow.is_open() && matches!(listener.address, Address::Tcp { .. }) {
+            self.counters.system_calls += 1;
+            let peer = sys::peer_address(fd.as_fd());
+            if !peer.is_ok_and(|peer| listener.config.allow.allows(peer)) {
+                listener.counters.connections_refused_source += 1;
+                self.counters.system_calls += 1;
+                return;
+            }
         }
         let mut origin = None;
         if listener.config.pass_credentials && matches!(listener.address, Address::UnixStream(_)) {

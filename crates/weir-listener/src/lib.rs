@@ -66,6 +66,7 @@ mod counters;
 mod event_loop;
 mod framing;
 mod kernel_table;
+mod network;
 mod partial;
 mod socket_file;
 mod sys;
@@ -77,6 +78,7 @@ pub use bind::{
 };
 pub use counters::{ListenerCounters, LoopCounters, ReceiveErrors};
 pub use event_loop::{Batch, DropCheck, EventLoop, Monotonic, Packet, Packets, Turn, Waker};
+pub use network::{AllowList, Network, NetworkError};
 
 /// The longest datagram received whole. Nothing longer fits UDP; a Unix datagram can be longer and is then truncated,
 /// marked and counted.

@@ -198,3 +198,54 @@ fn wrong_limits_are_refused_with_a_reason() {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
 }
+
+#[test]
+fn only_allowed_networks_are_listened_to() {
+    let config = "bucket_width: 1s\nworkers: 1\ntcp: ['127.0.0.1:0']\ntcp_framing: newline\nallowed_networks: [127.0.0.64/26, 10.0.0.0/8]\noutputs:\n  stdout: {}\n";
+    let mut agent = Agent::start(config, &[]);
+    let tcp = agent.wait_for("listening on tcp://");
+    let admin = agent.wait_for("admin on http://");
+    let from = |host: &str, port: &str, messages: u32| {
+        let socket = std::net::UdpSocket::bind((host, 0)).unwrap();
+        for _ in 0..messages {
+            socket.send_to(format!("of.{host}:1|c").as_bytes(), port).unwrap();
+        }
+    };
+    let udp = agent.address().to_owned();
+    for host in ["127.0.0.1", "127.0.0.70", "127.0.0.2"] {
+        from(host, &udp, 10);
+    }
+    // A connection's source cannot be chosen with the standard library; the one allowed without any list is this.
+    let mut allowed = TcpStream::connect(&tcp).unwrap();
+    allowed.write_all(b"of.tcp:1|c\n").unwrap();
+    until("everything has come", || {
+        let status = json(&admin, "/api/v1/status");
+        let datagrams = &status["total"]["datagrams"];
+        // The line over TCP is a packet too.
+        datagrams["dropped"]["source_not_allowed"] == 10 && datagrams["parsed"] == 21
+    });
+    let (_, page) = weir(&["status", "--admin", &admin]);
+    assert!(
+        page.contains("source_not_allowed 10") && page.contains("The books balance"),
+        "{page}"
+    );
+    let (_, metrics) = get(&admin, "/metrics");
+    assert!(metrics.contains("reason=\"source_not_allowed\"} 10"), "{metrics}");
+    let (stdout, _) = agent.stop();
+    for name in ["of.127.0.0.1", "of.127.0.0.70", "of.tcp"] {
+        assert!(
+            stdout.contains(&format!("\"{name}\"")),
+            "{name} is not in {stdout}"
+        );
+    }
+    assert!(!stdout.contains("\"of.127.0.0.2\""), "{stdout}");
+
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("weir.yaml");
+    std::fs::write(&path, "allowed_networks: [10.1.2.3/8]\n").unwrap();
+    let (ok, text) = weir(&["check", "--config", path.to_str().unwrap()]);
+    assert!(!ok);
+    for part in ["weir.yaml", "allowed_networks", "10.1.2.3/8", "10.1.0.0/16"] {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+}

@@ -14,7 +14,7 @@ pub use ring::{Ancillary, DatagramRing, Entry};
 use std::ffi::CString;
 use std::io;
 use std::mem::{size_of, zeroed};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -268,6 +268,31 @@ pub fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
         Err(io::Error::last_os_error())
     } else {
         Ok(n as usize)
+    }
+}
+
+/// The address at the other end of a connection over the network.
+pub fn peer_address(fd: BorrowedFd<'_>) -> io::Result<IpAddr> {
+    // SAFETY: as in [`local_port`].
+    unsafe {
+        let mut raw: libc::sockaddr_storage = zeroed();
+        let mut length = size_of::<libc::sockaddr_storage>() as socklen_t;
+        check(libc::getpeername(
+            fd.as_raw_fd(),
+            (&raw mut raw).cast(),
+            &raw mut length,
+        ))?;
+        match c_int::from(raw.ss_family) {
+            libc::AF_INET => {
+                let peer = (*(&raw const raw).cast::<libc::sockaddr_in>()).sin_addr;
+                Ok(IpAddr::from(peer.s_addr.to_ne_bytes()))
+            }
+            libc::AF_INET6 => {
+                let peer = (*(&raw const raw).cast::<libc::sockaddr_in6>()).sin6_addr;
+                Ok(IpAddr::from(peer.s6_addr))
+            }
+            _ => Err(io::Error::from(io::ErrorKind::Unsupported)),
+        }
     }
 }
 

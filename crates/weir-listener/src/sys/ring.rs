@@ -2,6 +2,7 @@
 
 use std::io;
 use std::mem::{size_of, zeroed};
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libc::{c_int, c_uint, c_void};
@@ -66,6 +67,8 @@ pub struct DatagramRing {
     _vectors: Box<[libc::iovec]>,
     /// Pointed to by `identifying`, one each, and by the first of `plain`.
     controls: Box<[Control]>,
+    /// Where the kernel writes who sent each datagram, while that is wanted. Made when it first is.
+    sources: Box<[libc::sockaddr_in6]>,
     entries: Box<[Entry]>,
 }
 
@@ -108,6 +111,7 @@ impl DatagramRing {
             identifying,
             _vectors: vectors,
             controls,
+            sources: Box::default(),
             entries,
         })
     }
@@ -174,6 +178,57 @@ impl DatagramRing {
             }
         }
         Ok((n, drops))
+    }
+
+    /// [`DatagramRing::receive`] that also asks who sent each datagram, for [`DatagramRing::keep`]. Internet sockets only.
+    pub fn receive_with_sources(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        limit: usize,
+        ancillary: Ancillary,
+    ) -> io::Result<(usize, Option<u32>)> {
+        if self.sources.is_empty() {
+            // SAFETY: plain numbers, for which all zeroes is a value.
+            self.sources = vec![unsafe { zeroed() }; self.entries.len()].into();
+        }
+        for (header, source) in self.plain.iter_mut().zip(&mut self.sources) {
+            header.msg_hdr.msg_name = (&raw mut *source).cast::<c_void>();
+            header.msg_hdr.msg_namelen = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
+        }
+        let received = self.receive(fd, limit, ancillary);
+        // The ring is every listener's, and the others do not want to know.
+        for header in &mut self.plain {
+            header.msg_hdr.msg_name = std::ptr::null_mut();
+            header.msg_hdr.msg_namelen = 0;
+        }
+        received
+    }
+
+    /// Who sent the datagram in a slot of the last batch that was received with sources.
+    fn source(&self, slot: usize) -> Option<IpAddr> {
+        let source = self.sources.get(slot)?;
+        match c_int::from(source.sin6_family) {
+            libc::AF_INET6 => Some(IpAddr::from(source.sin6_addr.s6_addr)),
+            libc::AF_INET => {
+                // SAFETY: an IPv4 address is shorter, needs no more alignment, and every bit pattern is a value of it; the
+                // family says that the kernel wrote one.
+                let source = unsafe { &*std::ptr::from_ref(source).cast::<libc::sockaddr_in>() };
+                Some(IpAddr::from(source.sin_addr.s_addr.to_ne_bytes()))
+            }
+            _ => None,
+        }
+    }
+
+    /// Drops those of the first `count` entries whose source does not pass; returns how many are left.
+    pub fn keep(&mut self, count: usize, mut passes: impl FnMut(Option<IpAddr>) -> bool) -> usize {
+        let mut kept = 0;
+        for slot in 0..count {
+            if passes(self.source(slot)) {
+                self.entries[kept] = self.entries[slot];
+                kept += 1;
+            }
+        }
+        kept
     }
 
     /// The memory entries point into and the entries themselves; those of the last batch are valid.

@@ -142,6 +142,9 @@ pub struct ListenerStatus {
     pub books: Books,
     /// Open stream connections.
     pub connections: u64,
+    /// Connections of senders that are not allowed, closed at once.
+    #[serde(default)]
+    pub connections_refused: u64,
     /// Bytes of receive buffer the kernel granted; 0 where that has no meaning.
     pub receive_buffer: u64,
     pub receive_buffer_wanted: u64,
@@ -460,6 +463,18 @@ pub fn own_series(status: &Status) -> Vec<OwnSeries> {
             "Open stream connections.",
             labels,
             listener.connections as f64,
+        );
+    }
+    for listener in status
+        .listeners
+        .iter()
+        .filter(|listener| listener.connections_refused > 0)
+    {
+        series.counter(
+            "weir_connections_refused_total",
+            "Connections of senders that are not allowed, closed at once.",
+            vec![("listener", listener.address.clone())],
+            listener.connections_refused,
         );
     }
     let contexts = &status.contexts;

@@ -52,6 +52,8 @@ pub struct Listeners {
     pub uds: Vec<PathBuf>,
     pub uds_stream: Vec<PathBuf>,
     pub tcp: Vec<SocketAddr>,
+    /// Who may send over the network; empty: everybody.
+    pub allowed_networks: Vec<weir_listener::Network>,
     pub tcp_framing: Framing,
     /// Mode bits of the Unix socket files.
     pub socket_mode: u32,
@@ -389,6 +391,11 @@ impl Resolver {
             udp,
             uds,
             uds_stream,
+            allowed_networks: raw
+                .allowed_networks
+                .iter()
+                .filter_map(|text| text.parse().ok())
+                .collect(),
             tcp,
             tcp_framing: raw.tcp_framing,
             socket_mode: mode(&raw.socket_mode).unwrap_or(0o722),

@@ -9,7 +9,7 @@ use weir_output::settings::{DURATION_MAX, Kind, Setting, setting};
 use super::rules::{self, RawProfile, RawRule, RawTagFilter};
 use super::types::{
     Cardinality, EolTransport, Framing, HistogramAggregate, HistogramWeights, LogLevel, is_address,
-    is_address_or_off, is_mode, is_percentile, is_socket_path,
+    is_address_or_off, is_mode, is_network, is_percentile, is_socket_path,
 };
 
 /// A setting with what only the agent's own settings have.
@@ -73,6 +73,7 @@ pub struct Raw {
     pub uds: Vec<String>,
     pub uds_stream: Vec<String>,
     pub tcp: Vec<String>,
+    pub allowed_networks: Vec<String>,
     pub tcp_framing: Framing,
     pub socket_mode: String,
     pub socket_owner: String,
@@ -139,6 +140,10 @@ const ADDRESS: Kind = Kind::Checked {
     allowed: "an address such as 127.0.0.1:8125, [::1]:8125, or a port alone, which `bind_host` completes",
     check: is_address,
 };
+const NETWORK: Kind = Kind::Checked {
+    allowed: "a network or an address, such as 10.1.0.0/16, 192.0.2.7 or fd00::/8, without bits set beyond the prefix",
+    check: is_network,
+};
 const SOCKET_PATH: Kind = Kind::Checked {
     allowed: "an absolute path of at most 107 bytes, such as /run/weir/dsd.socket",
     check: is_socket_path,
@@ -194,6 +199,12 @@ pub const GROUPS: &[Group] = &[
             )
             .also(&["DD_DOGSTATSD_TCP_PORT"])
             .common(),
+            entry(
+                setting("allowed_networks", Kind::List(&NETWORK), "[]")
+                    .effect("Who may send over UDP and TCP, besides 127.0.0.1 and ::1. Datagrams of others are dropped and counted as `source_not_allowed`, their connections closed and counted. The sender's address is all there is to tell by: UDP senders can forge it.")
+                    .zero("An empty list: whoever reaches the socket.")
+                    .who("Operators who receive from other machines."),
+            ),
             entry(
                 setting("tcp_framing", Kind::Choice(&["length", "newline"]), "length")
                     .effect("How TCP carries packets: each after its length in four bytes, the lowest first, or as lines.")

@@ -185,6 +185,10 @@ pub(super) fn is_address_or_off(text: &str) -> bool {
     is_off(text) || is_address(text)
 }
 
+pub(super) fn is_network(text: &str) -> bool {
+    text.parse::<weir_listener::Network>().is_ok()
+}
+
 /// A socket path that the kernel can take: `sun_path` has 108 bytes, the last of them zero.
 pub(super) fn is_socket_path(text: &str) -> bool {
     let path = socket_path(text);

@@ -47,6 +47,7 @@ pub fn fill(status: &mut Status, listeners: &[BoundListener], state: &State) {
         for listener in &worker.listeners {
             let entry = &mut status.listeners[usize::from(listener.listener)];
             entry.connections += listener.socket.connections_open;
+            entry.connections_refused += listener.socket.connections_refused_source;
             add(&mut entry.books, &listener.socket, &listener.ingest);
             add(&mut status.total, &listener.socket, &listener.ingest);
         }
@@ -167,6 +168,7 @@ fn add(books: &mut Books, socket: &ListenerCounters, ingest: &IngestCounts) {
     let datagrams = &mut books.datagrams;
     let lost = [
         ("kernel", socket.kernel_dropped),
+        ("source_not_allowed", socket.sources_refused),
         ("refused_at_shutdown", socket.refused_draining),
         ("frame_too_long", socket.frames_too_long),
         ("frame_cut", socket.frames_cut),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use weir_aggregate::AggregatorSettings;
 use weir_context::{HashSecret, Limits, Rules};
 use weir_ingest::{Command, EndSettings, IngestSettings, WorkerHandle};
-use weir_listener::{Address, BoundSocket, Framing, ListenerConfig, ListenerId};
+use weir_listener::{Address, AllowList, BoundSocket, Framing, ListenerConfig, ListenerId};
 use weir_origin::Origins;
 use weir_output::delivery::{Clock, Delivery, Surroundings};
 use weir_output::settings::OutputSettings;
@@ -629,6 +629,7 @@ fn listeners(config: &Config) -> Vec<(ListenerConfig, ParseOptions)> {
         listener.socket_owner = settings.socket_ownership.uid;
         listener.socket_group = settings.socket_ownership.gid;
         listener.pass_credentials = config.origin.detection;
+        listener.allow = AllowList::new(settings.allowed_networks.clone());
         let options = ParseOptions {
             origin_client: config.origin.client,
             timestamps: config.aggregation.timestamps,

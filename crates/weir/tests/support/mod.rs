@@ -88,6 +88,12 @@ impl Agent {
         }
     }
 
+    /// Of UDP, as host and port.
+    #[allow(dead_code)]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
     /// One datagram.
     pub fn send(&self, messages: &str) {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
