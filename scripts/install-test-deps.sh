@@ -11,6 +11,7 @@ declare -A package_of=(
   [runc]=runc
   [containerd]=containerd
   [victoria-metrics]=victoria-metrics
+  [python3]=python3-venv
 )
 missing=()
 for program in "${!package_of[@]}"; do

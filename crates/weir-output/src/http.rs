@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use reqwest::{Client, Method, Proxy};
+use reqwest::{Client, ClientBuilder, Method, Proxy};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
@@ -36,8 +36,30 @@ pub struct Answer {
 /// Builds a client. Redirects are not followed: a key must not travel to another host. Fails with a sentence that
 /// names the setting.
 pub fn client(settings: &DeliverySettings, user_agent: &str) -> Result<Client, String> {
-    let mut builder = Client::builder()
-        .tls_backend_preconfigured(tls(&settings.ca_file)?)
+    let tls = tls(&settings.ca_file)?;
+    build(Client::builder().http1_only(), tls, settings, user_agent)
+}
+
+/// The same for a server that speaks HTTP/2 and nothing else, as those of gRPC.
+pub fn client_of_http_2(settings: &DeliverySettings, user_agent: &str) -> Result<Client, String> {
+    let mut tls = tls(&settings.ca_file)?;
+    tls.alpn_protocols = vec![b"h2".to_vec()];
+    build(
+        Client::builder().http2_prior_knowledge(),
+        tls,
+        settings,
+        user_agent,
+    )
+}
+
+fn build(
+    builder: ClientBuilder,
+    tls: ClientConfig,
+    settings: &DeliverySettings,
+    user_agent: &str,
+) -> Result<Client, String> {
+    let mut builder = builder
+        .tls_backend_preconfigured(tls)
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(settings.timeout)
         .pool_idle_timeout(IDLE)
@@ -152,7 +174,7 @@ pub fn configured_headers(headers: &BTreeMap<String, Secret>) -> Result<HeaderMa
 }
 
 /// An error with its causes, without the URL: it may carry a secret, and the endpoint's label stands beside it anyway.
-fn describe(error: reqwest::Error) -> String {
+pub fn describe(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -168,7 +190,7 @@ fn describe(error: reqwest::Error) -> String {
 }
 
 /// Bodies and errors go to logs and terminals: no control characters.
-fn one_line(text: &str) -> String {
+pub fn one_line(text: &str) -> String {
     let words = text
         .split(|c: char| c.is_control() || c.is_whitespace())
         .filter(|word| !word.is_empty());

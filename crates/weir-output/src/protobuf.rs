@@ -63,6 +63,22 @@ pub fn double(buffer: &mut Vec<u8>, field: u32, value: f64) {
     }
 }
 
+/// A double field that is written even when zero, for a member of a oneof or an optional field.
+#[inline]
+pub fn present_double(buffer: &mut Vec<u8>, field: u32, value: f64) {
+    tag(buffer, field, 1);
+    buffer.extend_from_slice(&value.to_le_bytes());
+}
+
+/// A fixed64 field; left out when zero.
+#[inline]
+pub fn fixed64(buffer: &mut Vec<u8>, field: u32, value: u64) {
+    if value != 0 {
+        tag(buffer, field, 1);
+        buffer.extend_from_slice(&value.to_le_bytes());
+    }
+}
+
 /// How sint32 and sint64 fold the sign into the lowest bit.
 #[inline]
 pub fn zigzag(value: i64) -> u64 {
@@ -100,6 +116,58 @@ pub fn message(buffer: &mut Vec<u8>, field: u32, write: impl FnOnce(&mut Vec<u8>
     }
 }
 
+/// What a field holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content<'a> {
+    /// A varint, or the bits of a fixed number.
+    Integer(u64),
+    /// A text, bytes, a message, or packed numbers.
+    Bytes(&'a [u8]),
+}
+
+/// Shows each field of a message; `None` if it is none, or as soon as `each` returns that.
+pub fn for_each_field<'a>(
+    mut bytes: &'a [u8],
+    mut each: impl FnMut(u32, Content<'a>) -> Option<()>,
+) -> Option<()> {
+    fn varint(bytes: &mut &[u8]) -> Option<u64> {
+        let mut value = 0u64;
+        for shift in (0..64).step_by(7) {
+            let (&byte, rest) = bytes.split_first()?;
+            *bytes = rest;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Some(value);
+            }
+        }
+        None
+    }
+    while !bytes.is_empty() {
+        let key = varint(&mut bytes)?;
+        let length = match key & 7 {
+            0 => {
+                each((key >> 3) as u32, Content::Integer(varint(&mut bytes)?))?;
+                continue;
+            }
+            1 => 8,
+            2 => usize::try_from(varint(&mut bytes)?).ok()?,
+            5 => 4,
+            _ => return None,
+        };
+        let (content, rest) = bytes.split_at_checked(length)?;
+        bytes = rest;
+        let content = if key & 7 == 2 {
+            Content::Bytes(content)
+        } else {
+            let mut number = [0; 8];
+            number[..length].copy_from_slice(content);
+            Content::Integer(u64::from_le_bytes(number))
+        };
+        each((key >> 3) as u32, content)?;
+    }
+    Some(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,6 +197,40 @@ mod tests {
         assert_eq!(of(|b| double(b, 1, -0.0)).len(), 9);
         assert_eq!(of(|b| integer(b, 1, -1)).len(), 11);
         assert_eq!([0, -1, 1, -2, -1338].map(zigzag), [0, 1, 2, 3, 2675]);
+    }
+
+    #[test]
+    fn fields_are_read_as_they_were_written() {
+        let message = of(|b| {
+            integer(b, 1, 300);
+            string(b, 2, "text");
+            fixed64(b, 3, 7);
+            b.extend_from_slice(&[5 << 3 | 5, 1, 0, 0, 0]);
+        });
+        let mut read = Vec::new();
+        let whole = for_each_field(&message, |field, content| {
+            read.push((field, content));
+            Some(())
+        });
+        assert_eq!(whole, Some(()));
+        let expected = [
+            (1, Content::Integer(300)),
+            (2, Content::Bytes(b"text")),
+            (3, Content::Integer(7)),
+            (5, Content::Integer(1)),
+        ];
+        assert_eq!(read, expected);
+        // Cut off anywhere, it is none, or has lost whole fields.
+        for end in 0..message.len() {
+            let mut n = 0;
+            let _ = for_each_field(&message[..end], |_, _| {
+                n += 1;
+                Some(())
+            });
+            assert!(n < 4, "{end}");
+        }
+        assert_eq!(for_each_field(&[0x0f], |_, _| Some(())), None);
+        assert_eq!(for_each_field(&[0xff; 20], |_, _| Some(())), None);
     }
 
     #[test]

@@ -338,6 +338,23 @@ mod tests {
             }
         }
 
+        /// However wide the values are spread: the middle of a sample's bucket is off by at most half a sketch bin and half a bucket.
+        #[test]
+        fn midpoints_within_160_buckets_keep_the_error_of_their_scale(mut values in proptest::collection::vec((-9f64..15.0).prop_map(|e| 10f64.powf(e)), 1..300)) {
+            let mut h = ExponentialHistogram::from_sketch(&of(&values), 5);
+            h.limit(160);
+            let spread = values.iter().copied().fold(0.0, f64::max) / values.iter().copied().fold(f64::MAX, f64::min);
+            // One bucket more at each end than the values span, from the sketch's error.
+            let scale = (158.0 / spread.log2().max(1.0)).log2().floor() as i32;
+            prop_assert!(h.scale >= scale.min(5), "scale {} for a factor of {spread}", h.scale);
+            values.sort_by(f64::total_cmp);
+            let tolerance = (GAMMA.sqrt() * 2f64.powf(2f64.powi(-h.scale - 1))).ln() * (1.0 + 1e-7);
+            for (rank, v) in values.iter().enumerate() {
+                let (low, high) = bucket_of_rank(&h, rank as u64);
+                prop_assert!(((low * high).sqrt() / v).ln().abs() <= tolerance, "{v} in {low}..{high}");
+            }
+        }
+
         #[test]
         fn exact_samples_lie_inside_their_bucket(values in proptest::collection::vec(value(), 1..300), limit in 2usize..200) {
             let mut samples: Vec<(f64, f64)> = values.iter().map(|v| (*v, 1.0)).collect();

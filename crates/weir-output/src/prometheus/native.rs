@@ -102,6 +102,23 @@ impl Native {
         (self.positive.capacity() + self.negative.capacity()) * size_of::<Bucket>()
     }
 
+    /// As OTLP has it. The smallest and the largest sample are not known.
+    pub fn exponential(&self) -> ExponentialHistogram {
+        let side = |buckets: &[Bucket]| {
+            let one = |bucket: &Bucket| (i32::from(bucket.index) - 1, bucket.count());
+            buckets.iter().map(one).collect()
+        };
+        ExponentialHistogram {
+            scale: self.schema(),
+            zero_count: self.zero,
+            positive: side(&self.positive),
+            negative: side(&self.negative),
+            sum: self.sum,
+            min: f64::NAN,
+            max: f64::NAN,
+        }
+    }
+
     /// The body of a remote write histogram, the same in both versions, without its times.
     pub fn write_remote(&self, out: &mut Vec<u8>) {
         // Both counts choose between integers and floats by being there, zero or not.

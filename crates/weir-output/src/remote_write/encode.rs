@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use weir_aggregate::{Batch, Bucket, Weights};
+use weir_aggregate::{Batch, Weights};
 use weir_protocol::Kind;
 
 use super::request::{Metadata, Request, STALE, Sample, Times};
@@ -17,6 +17,7 @@ use crate::prometheus::names::{for_each_label, unescape};
 use crate::prometheus::state::{Family, Row, Seconds, Series, State, Taken, Value, is_compound, style};
 use crate::prometheus::{Native, help};
 use crate::settings::HistogramStyle;
+use crate::timeline::{Moments, Timeline};
 
 /// How often version 1.0 repeats the description of a metric.
 const METADATA_SECONDS: Seconds = 60;
@@ -68,10 +69,7 @@ pub struct RemoteWriteEncoder {
     instance_label: bool,
     labels: Labels,
     quantiles: Vec<String>,
-    /// Unix milliseconds of the start of the output.
-    started: i64,
-    /// Unix milliseconds of the newest sample of any series.
-    newest: i64,
+    timeline: Timeline,
     /// Rows that no sample has been written for.
     pending: u64,
 }
@@ -96,7 +94,7 @@ impl RemoteWriteEncoder {
         RemoteWriteEncoder {
             state,
             request: Request::new(settings.version, settings.samples_per_payload_max),
-            started: clock.unix_ms(),
+            timeline: Timeline::new(clock.clone()),
             clock,
             facts,
             repeat_idle: settings.repeat_idle,
@@ -104,7 +102,6 @@ impl RemoteWriteEncoder {
             instance_label: settings.instance_label,
             labels: Labels::new(settings.labels.clone().into_iter().collect()),
             quantiles,
-            newest: 0,
             pending: 0,
         }
     }
@@ -138,21 +135,12 @@ impl RemoteWriteEncoder {
         }
     }
 
-    /// Writes what every series stands at. Times only move forward, whatever the clocks do: within a flush those of
-    /// renamed series end first, then new series begin, then come the values, then expired series end.
-    fn flush(&mut self, start: i64, end: i64, begin: i64, out: &mut Encoded) {
-        let now = self.clock.unix_ms();
-        // A bucket that is closed early ends now: what the next process writes must be later.
-        let end = if start <= now && now < end { now } else { end };
-        let mut begin = begin.max(self.newest + 2);
-        if self.started < end {
-            begin = begin.max(self.started);
-        }
-        let at = end.max(begin + 1);
-        self.rename(self.newest + 1, out);
-        self.begin(begin, out);
-        self.values(at, out);
-        self.newest = at;
+    /// Writes what every series stands at: within a flush those of renamed series end first, then new series begin, then come
+    /// the values, then expired series end.
+    fn flush(&mut self, moments: Moments, out: &mut Encoded) {
+        self.rename(moments.before, out);
+        self.begin(moments.begin, out);
+        self.values(moments.at, out);
         self.expire(out);
         self.request.rest();
         let facts = &self.facts;
@@ -259,7 +247,7 @@ impl RemoteWriteEncoder {
 
     /// Ends the series that got no sample for too long.
     fn expire(&mut self, out: &mut Encoded) {
-        let (now, at) = (self.now(), self.newest + 1);
+        let now = self.now();
         let mut writer = Output {
             request: &mut self.request,
             labels: &self.labels,
@@ -267,16 +255,13 @@ impl RemoteWriteEncoder {
             styles: Styles::of(&self.state.settings),
             scratch: String::new(),
         };
-        let mut any = false;
+        let (timeline, mut at) = (&mut self.timeline, None);
         self.state.expire_with(now, |family, series| {
-            any = true;
+            let at = *at.get_or_insert_with(|| timeline.after());
             let texts = Texts::of(family, writer.styles);
             writer.stale(&texts, series, at, out);
         });
-        if any {
-            self.newest = at;
-            self.request.finish(out);
-        }
+        self.request.finish(out);
     }
 
     fn writer(&mut self) -> Writer<'_> {
@@ -305,16 +290,11 @@ impl Encode for RemoteWriteEncoder {
     fn encode(&mut self, batch: &Batch, out: &mut Encoded) {
         self.take(batch, out);
         if batch.last {
-            let Bucket {
-                start,
-                timestamp,
-                width,
-            } = batch.bucket;
-            let end = start + i64::from(width);
             // A series is written in the bucket after its last sample at the earliest.
-            let least = std::time::Duration::from_secs(2 * u64::from(width));
+            let least = std::time::Duration::from_secs(2 * u64::from(batch.bucket.width));
             self.state.settings.expiry = self.state.settings.expiry.max(least);
-            self.flush(start * 1000, end * 1000, timestamp * 1000, out);
+            let moments = self.timeline.bucket(batch.bucket);
+            self.flush(moments, out);
         }
     }
 
@@ -329,10 +309,10 @@ impl Encode for RemoteWriteEncoder {
     /// Writes what came after the last bucket, and ends every series.
     fn end(&mut self, out: &mut Encoded) {
         if self.pending > 0 {
-            let now = self.clock.unix_ms();
-            self.flush(now, now, now, out);
+            let moments = self.timeline.now();
+            self.flush(moments, out);
         }
-        let at = self.newest + 1;
+        let at = self.timeline.after();
         let writer = self.writer();
         let mut output = writer.out;
         for family in writer.families.iter() {
@@ -341,7 +321,6 @@ impl Encode for RemoteWriteEncoder {
                 output.stale(&texts, series, at, out);
             }
         }
-        self.newest = at;
         self.request.finish(out);
     }
 }

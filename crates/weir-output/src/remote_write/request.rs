@@ -9,7 +9,7 @@ use super::encode::Type;
 use super::settings::RemoteWriteVersion;
 use crate::delivery::{Class, Draft, Encoded, Items};
 use crate::prometheus::Native;
-use crate::protobuf;
+use crate::protobuf::{self, Content, for_each_field};
 
 /// Bytes before compression at which a request ends. Receivers take tens of megabytes; smaller ones are quicker to repeat.
 const BYTES_MAX: usize = 4 << 20;
@@ -275,8 +275,8 @@ pub fn written(body: &[u8]) -> Option<(u64, u64)> {
     let raw = snap::raw::Decoder::new().decompress_vec(body).ok()?;
     let (mut samples, mut histograms) = (0, 0);
     for_each_field(&raw, |field, content| {
-        if field == 5 {
-            for_each_field(content?, |field, _| {
+        if let (5, Content::Bytes(series)) = (field, content) {
+            for_each_field(series, |field, _| {
                 samples += u64::from(field == 2);
                 histograms += u64::from(field == 3);
                 Some(())
@@ -285,38 +285,4 @@ pub fn written(body: &[u8]) -> Option<(u64, u64)> {
         Some(())
     })?;
     Some((samples, histograms))
-}
-
-/// Shows number and content of each length-delimited field; the content of others is `None`.
-fn for_each_field(mut bytes: &[u8], mut each: impl FnMut(u32, Option<&[u8]>) -> Option<()>) -> Option<()> {
-    fn varint(bytes: &mut &[u8]) -> Option<u64> {
-        let mut value = 0u64;
-        for shift in (0..64).step_by(7) {
-            let (&byte, rest) = bytes.split_first()?;
-            *bytes = rest;
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return Some(value);
-            }
-        }
-        None
-    }
-    while !bytes.is_empty() {
-        let key = varint(&mut bytes)?;
-        let length = match key & 7 {
-            0 => {
-                varint(&mut bytes)?;
-                each((key >> 3) as u32, None)?;
-                continue;
-            }
-            1 => 8,
-            2 => usize::try_from(varint(&mut bytes)?).ok()?,
-            5 => 4,
-            _ => return None,
-        };
-        let content = bytes.get(..length)?;
-        bytes = &bytes[length..];
-        each((key >> 3) as u32, (key & 7 == 2).then_some(content))?;
-    }
-    Some(())
 }

@@ -278,6 +278,7 @@ pub const OUTPUT_TYPES: &[OutputType] = &[
     prometheus::TYPE,
     datadog::TYPE,
     crate::remote_write::TYPE,
+    crate::otlp::TYPE,
     crate::file::TYPE,
 ];
 

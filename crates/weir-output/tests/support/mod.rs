@@ -18,7 +18,11 @@ use weir_aggregate::{AggregatorSettings, Batch};
 use weir_context::{HashSecret, Limits, RuleSettings, Rules};
 use weir_ingest::{Ingest, IngestSettings, Received};
 use weir_output::delivery::{Clock, Surroundings};
-use weir_output::settings::{Compression, DatadogSettings, DeliverySettings, Secret, SeriesFormat};
+use weir_output::otlp::{OtlpCompression, OtlpHistograms, OtlpSettings, Protocol, Temporality};
+use weir_output::remote_write::{RemoteWriteSettings, RemoteWriteVersion};
+use weir_output::settings::{
+    Compression, DatadogSettings, DeliverySettings, HistogramStyle, Secret, SeriesFormat,
+};
 use weir_protocol::ParseOptions;
 
 pub const KEY: &str = "0123456789abcdef0123456789abcdef";
@@ -56,6 +60,11 @@ impl Request {
                     .read_to_end(&mut out)
                     .expect("a gzip body"),
             ),
+            "snappy" => {
+                out = snap::raw::Decoder::new()
+                    .decompress_vec(&self.body)
+                    .expect("a snappy body")
+            }
             "" => out.clone_from(&self.body),
             other => panic!("content encoding {other}"),
         }
@@ -290,6 +299,43 @@ pub fn datadog(url: &str) -> DatadogSettings {
     }
 }
 
+pub fn remote_write(url: &str) -> RemoteWriteSettings {
+    RemoteWriteSettings {
+        url: url.into(),
+        version: RemoteWriteVersion::V1,
+        headers: BTreeMap::new(),
+        labels: BTreeMap::new(),
+        instance_label: true,
+        expiry: Duration::from_secs(300),
+        repeat_idle: true,
+        zero_samples: true,
+        histograms: HistogramStyle::Summary,
+        distributions: HistogramStyle::Native,
+        quantiles: vec![0.5],
+        timings_in_seconds: false,
+        host_label: true,
+        samples_per_payload_max: 10_000,
+        delivery: delivery(),
+    }
+}
+
+pub fn otlp(url: &str) -> OtlpSettings {
+    OtlpSettings {
+        url: url.into(),
+        protocol: Protocol::Http,
+        compression: OtlpCompression::Gzip,
+        headers: BTreeMap::new(),
+        resource_attributes: BTreeMap::from([("service.name".into(), "shop".into())]),
+        temporality: Temporality::Delta,
+        expiry: Duration::from_secs(300),
+        histograms: OtlpHistograms::Exponential,
+        quantiles: vec![0.5, 0.99],
+        buckets_max: 160,
+        points_per_payload_max: 8192,
+        delivery: delivery(),
+    }
+}
+
 pub fn surroundings(clock: Clock) -> Surroundings {
     Surroundings {
         clock,
@@ -356,12 +402,6 @@ pub fn batches(messages: &str) -> Vec<Arc<Batch>> {
 
 /// Decodes payloads with agent-payload, the definitions that the intake's owner publishes.
 pub fn decode(requests: &[Request]) -> Vec<Json> {
-    let mut decoder = Command::new(decoder())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the decoder starts");
-    let mut input = decoder.stdin.take().unwrap();
     let kind = |request: &Request| {
         if request.path.ends_with("sketches") {
             "sketches"
@@ -379,42 +419,109 @@ pub fn decode(requests: &[Request]) -> Vec<Json> {
             )
         })
         .collect();
+    run_decoder(&mut Command::new(build("datadog")), lines)
+}
+
+/// Decodes remote write requests of version 1 or 2 with Prometheus's own definitions.
+pub fn decode_remote_write(version: u8, bodies: impl IntoIterator<Item = Vec<u8>>) -> Vec<Json> {
+    let hex = |body: Vec<u8>| body.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    let lines: String = bodies
+        .into_iter()
+        .map(|body| format!("{version} {}\n", hex(body)))
+        .collect();
+    run_decoder(&mut Command::new(build("remote_write")), lines)
+}
+
+fn run_decoder(command: &mut Command, lines: String) -> Vec<Json> {
+    let mut decoder = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the decoder starts");
+    let mut input = decoder.stdin.take().unwrap();
     let writer = std::thread::spawn(move || input.write_all(lines.as_bytes()));
     let output = decoder.wait_with_output().unwrap();
     writer.join().unwrap().unwrap();
     assert!(output.status.success(), "the decoder refuses a payload");
-    output
-        .stdout
-        .split(|b| *b == b'\n')
-        .filter(|l| !l.is_empty())
-        .map(|line| serde_json::from_slice(line).unwrap())
-        .collect()
+    let lines = output.stdout.split(|b| *b == b'\n').filter(|l| !l.is_empty());
+    lines.map(|line| serde_json::from_slice(line).unwrap()).collect()
 }
 
-/// Builds the decoder once per test run.
-fn decoder() -> PathBuf {
-    static BUILT: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
-    BUILT
-        .get_or_init(|| {
-            let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/decoders/datadog");
-            let directory = option_env!("CARGO_TARGET_TMPDIR").map_or_else(std::env::temp_dir, PathBuf::from);
-            let own = directory.join(format!("decode-datadog-{}", std::process::id()));
-            let built = Command::new("go")
-                .args(["build", "-o"])
-                .arg(&own)
-                .arg(".")
-                .current_dir(source)
-                .status();
-            assert!(
-                built
-                    .expect("the Go toolchain is needed for the decoders")
-                    .success(),
-                "the decoder does not build"
-            );
-            let binary = directory.join("decode-datadog");
-            // Test binaries that run at once each build it; the last to arrive replaces equals by equals.
-            std::fs::rename(&own, &binary).expect("the decoder can be put in place");
-            binary
-        })
-        .clone()
+/// Builds a decoder once per test run.
+fn build(name: &'static str) -> PathBuf {
+    static BUILT: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
+    let build = || {
+        let source = format!("{}/tests/decoders/{name}", env!("CARGO_MANIFEST_DIR"));
+        let directory = option_env!("CARGO_TARGET_TMPDIR").map_or_else(std::env::temp_dir, PathBuf::from);
+        let own = directory.join(format!("decode-{name}-{}", std::process::id()));
+        let built = Command::new("go")
+            .args(["build", "-o"])
+            .arg(&own)
+            .arg(".")
+            .current_dir(source)
+            .status();
+        assert!(
+            built
+                .expect("the Go toolchain is needed for the decoders")
+                .success(),
+            "the decoder does not build"
+        );
+        let binary = directory.join(format!("decode-{name}"));
+        // Test binaries that run at once each build it; the last to arrive replaces equals by equals.
+        std::fs::rename(&own, &binary).expect("the decoder can be put in place");
+        binary
+    };
+    BUILT.lock().unwrap().entry(name).or_insert_with(build).clone()
+}
+
+/// Decodes OTLP requests with opentelemetry-proto, the definitions that their owners publish.
+pub fn decode_otlp(bodies: impl IntoIterator<Item = Vec<u8>>) -> Vec<Json> {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/decoders/otlp");
+    let hex = |body: Vec<u8>| body.iter().map(|b| format!("{b:02x}")).collect::<String>() + "\n";
+    let lines: String = bodies.into_iter().map(hex).collect();
+    run_decoder(Command::new(python()).arg(format!("{source}/decode.py")), lines)
+}
+
+/// A Python with what the decoder needs, made once.
+fn python() -> PathBuf {
+    static MADE: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    MADE.get_or_init(|| {
+        let requirements = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/tests/decoders/otlp/requirements.txt"
+        );
+        let directory = option_env!("CARGO_TARGET_TMPDIR").map_or_else(std::env::temp_dir, PathBuf::from);
+        let made = directory.join("decode-otlp");
+        // Named for what is in it: a newer requirement makes another.
+        let wanted = std::fs::read_to_string(requirements).unwrap();
+        let is_there =
+            std::fs::read_to_string(made.join("requirements.txt")).is_ok_and(|found| found == wanted);
+        if !is_there {
+            let own = directory.join(format!("decode-otlp-{}", std::process::id()));
+            let run = |command: &mut Command| {
+                assert!(
+                    command.status().expect("python3 is needed").success(),
+                    "{command:?} failed"
+                );
+            };
+            run(Command::new("python3").args(["-m", "venv"]).arg(&own));
+            run(Command::new(own.join("bin/python")).args([
+                "-m",
+                "pip",
+                "install",
+                "-q",
+                "--disable-pip-version-check",
+                "-r",
+                requirements,
+            ]));
+            std::fs::copy(requirements, own.join("requirements.txt")).unwrap();
+            // Test binaries that run at once each make one; the first to arrive stays.
+            let _ = std::fs::remove_dir_all(&made);
+            if std::fs::rename(&own, &made).is_err() {
+                return own.join("bin/python");
+            }
+        }
+        made.join("bin/python")
+    })
+    .clone()
 }

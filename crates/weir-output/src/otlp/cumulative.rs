@@ -1,0 +1,345 @@
+//! Cumulative points: a state like that of the scrape endpoint, under the names and tags as they were sent.
+
+use std::time::Duration;
+
+use weir_aggregate::{Batch, Weights};
+use weir_protocol::Kind;
+
+use super::encode::nanos;
+use super::request::{Data, Metric, Request, Shape, Times, attributes};
+use super::settings::{OtlpHistograms, OtlpSettings};
+use crate::delivery::{Class, Clock, Encoded, Items, Reason};
+use crate::prometheus::Native;
+use crate::prometheus::state::{Family, Row, Seconds, State, Taken, Value};
+use crate::settings::{HistogramStyle, PrometheusSettings};
+use crate::timeline::Timeline;
+
+/// Beside each series.
+#[derive(Debug, Default)]
+struct OfSeries {
+    /// When its values began, Unix milliseconds; zero until it is written.
+    start: i64,
+    /// Rows since it was last written.
+    rows: u32,
+    /// A counter that got a negative value is not monotonic.
+    falls: bool,
+}
+
+type OneSeries = crate::prometheus::state::Series<OfSeries>;
+
+pub struct Cumulative {
+    state: State<(), OfSeries>,
+    clock: Clock,
+    timeline: Timeline,
+    quantiles: Vec<f64>,
+    histograms: OtlpHistograms,
+    buckets_max: usize,
+    pending: u64,
+    key: String,
+}
+
+impl Cumulative {
+    pub fn new(
+        settings: &OtlpSettings,
+        quantiles: &[f64],
+        weights: Weights,
+        bytes_max: u64,
+        clock: Clock,
+    ) -> Self {
+        let is_summary = settings.histograms == OtlpHistograms::Summary;
+        let of_state = PrometheusSettings {
+            expiry: settings.expiry,
+            histograms: if is_summary {
+                HistogramStyle::Summary
+            } else {
+                HistogramStyle::Native
+            },
+            distributions: HistogramStyle::Native,
+            quantiles: if is_summary {
+                quantiles.to_vec()
+            } else {
+                Vec::new()
+            },
+            timings_in_seconds: false,
+            host_label: false,
+        };
+        let bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
+        let mut state = State::new(of_state, weights, bytes_max);
+        state.scraped = true;
+        state.wants_native = true;
+        Cumulative {
+            state,
+            timeline: Timeline::new(clock.clone()),
+            clock,
+            quantiles: quantiles.to_vec(),
+            histograms: settings.histograms,
+            buckets_max: settings.buckets_max,
+            pending: 0,
+            key: String::new(),
+        }
+    }
+
+    /// Rows that no point has been written for.
+    pub fn pending(&self) -> u64 {
+        self.pending
+    }
+
+    /// Series and bytes.
+    pub fn size(&self) -> (u64, u64) {
+        (self.state.series_count() as u64, self.state.heap_bytes() as u64)
+    }
+
+    fn now(&self) -> Seconds {
+        Seconds::try_from(self.clock.now().as_secs()).unwrap_or(Seconds::MAX)
+    }
+
+    pub fn encode(&mut self, batch: &Batch, request: &mut Request, out: &mut Encoded) {
+        let now = self.now();
+        for series in batch.series().filter(|series| !series.is_idle()) {
+            let row = Row {
+                name: series.name(),
+                kind: series.kind(),
+                host: None,
+                timestamp: series.timestamp(),
+                is_timestamped: series.is_timestamped(),
+            };
+            let is_finite = match series.value() {
+                weir_aggregate::Value::Counter(value) | weir_aggregate::Value::Gauge(value) => {
+                    value.is_finite()
+                }
+                weir_aggregate::Value::Set(_) => true,
+                weir_aggregate::Value::Histogram(histogram) => histogram.totals().sum.is_finite(),
+                weir_aggregate::Value::Distribution(sketch) => sketch.sum().is_finite(),
+            };
+            if !is_finite {
+                out.dropped(Reason::NotFinite, Class::Points, 1);
+                continue;
+            }
+            let mut key = std::mem::take(&mut self.key);
+            key.clear();
+            push(&mut key, series.host());
+            series.tags().for_each(|tag| push(&mut key, tag));
+            match self.state.add_to(&row, &key, series.value(), now) {
+                Taken::At(family, at) => {
+                    let kept = &mut self.state.families[family].series[at].kept;
+                    kept.rows += 1;
+                    kept.falls |=
+                        matches!(series.value(), weir_aggregate::Value::Counter(value) if value < 0.0);
+                    self.pending += 1;
+                }
+                Taken::NoMemory => out.dropped(Reason::Memory, Class::Points, 1),
+                Taken::Older => out.dropped(Reason::OutOfOrder, Class::Points, 1),
+            }
+            self.key = key;
+        }
+        if batch.last {
+            // A series is written in the bucket after its last sample at the earliest.
+            let least = Duration::from_secs(2 * u64::from(batch.bucket.width));
+            self.state.settings.expiry = self.state.settings.expiry.max(least);
+            let moments = self.timeline.bucket(batch.bucket);
+            self.values(moments.begin, moments.at, request, out);
+            self.expire(request, out);
+        }
+    }
+
+    /// Writes what came after the last bucket, and ends every series.
+    pub fn end(&mut self, request: &mut Request, out: &mut Encoded) {
+        if self.pending > 0 {
+            let moments = self.timeline.now();
+            self.values(moments.begin, moments.at, request, out);
+        }
+        let at = self.timeline.after();
+        let points = self.points();
+        for (metric, series) in ordered(&self.state.families, self.histograms) {
+            points.ended(metric, series, at, request, out);
+        }
+        request.finish(out);
+    }
+
+    fn values(&mut self, begin: i64, at: i64, request: &mut Request, out: &mut Encoded) {
+        for family in &mut self.state.families {
+            for series in &mut family.series {
+                if series.kept.start == 0 {
+                    series.kept.start = begin;
+                }
+            }
+        }
+        let points = self.points();
+        for (metric, series) in ordered(&self.state.families, self.histograms) {
+            if series.kept.rows == 0 {
+                out.made += Items::of(Class::Points, 1);
+            }
+            points.value(metric, series, at, request, out);
+        }
+        request.finish(out);
+        for family in &mut self.state.families {
+            for series in &mut family.series {
+                self.pending -= u64::from(std::mem::take(&mut series.kept.rows));
+            }
+        }
+    }
+
+    fn expire(&mut self, request: &mut Request, out: &mut Encoded) {
+        let now = self.now();
+        let points = self.points();
+        let histograms = self.histograms;
+        let timeline = &mut self.timeline;
+        let mut at = None;
+        self.state.expire_with(now, |family, series| {
+            let at = *at.get_or_insert_with(|| timeline.after());
+            points.ended(metric_of(family, series, histograms), series, at, request, out);
+        });
+        request.finish(out);
+    }
+
+    fn points(&self) -> Points {
+        Points {
+            quantiles: self.quantiles.clone(),
+            buckets_max: self.buckets_max,
+            nothing: Native::default(),
+        }
+    }
+}
+
+/// All series, those of a metric of a host together.
+fn ordered(families: &[Family<(), OfSeries>], histograms: OtlpHistograms) -> Vec<(Metric<'_>, &OneSeries)> {
+    let mut all: Vec<(Metric<'_>, &OneSeries)> = families
+        .iter()
+        .flat_map(|family| {
+            let metric = move |series| (metric_of(family, series, histograms), series);
+            family.series.iter().map(metric)
+        })
+        .collect();
+    all.sort_by_key(|one| one.0);
+    all
+}
+
+fn metric_of<'a>(
+    family: &'a Family<(), OfSeries>,
+    series: &'a OneSeries,
+    histograms: OtlpHistograms,
+) -> Metric<'a> {
+    let shape = match family.kind {
+        Kind::Counter => Shape::Sum(!series.kept.falls),
+        Kind::Gauge | Kind::Set => Shape::Gauge,
+        Kind::Histogram | Kind::Timing if histograms == OtlpHistograms::Summary => Shape::Summary,
+        Kind::Histogram | Kind::Timing | Kind::Distribution => Shape::Exponential,
+    };
+    Metric {
+        host: Texts(&series.labels).next().unwrap_or_default(),
+        kind: family.kind,
+        name: &family.name,
+        shape,
+    }
+}
+
+/// How points are written.
+struct Points {
+    quantiles: Vec<f64>,
+    buckets_max: usize,
+    nothing: Native,
+}
+
+impl Points {
+    fn value(
+        &self,
+        metric: Metric<'_>,
+        series: &OneSeries,
+        at: i64,
+        request: &mut Request,
+        out: &mut Encoded,
+    ) {
+        let start = if metric.shape == Shape::Gauge {
+            0
+        } else {
+            nanos(series.kept.start)
+        };
+        let times = Times { start, at: nanos(at) };
+        let mut tags = Texts(&series.labels);
+        tags.next();
+        let count = series.kept.rows.max(1);
+        let mut add = |data: Data<'_>| {
+            request.add(
+                metric,
+                |out, field| attributes(out, field, tags),
+                times,
+                &data,
+                count,
+                out,
+            );
+        };
+        match &series.value {
+            Value::Number(value) => add(Data::Number(*value)),
+            Value::Summary(summary) if metric.shape == Shape::Summary => {
+                let quantiles = self
+                    .quantiles
+                    .iter()
+                    .copied()
+                    .zip(summary.quantiles.iter().copied());
+                add(Data::Summary {
+                    count: summary.weight.round() as u64,
+                    sum: summary.sum,
+                    quantiles: &quantiles.collect::<Vec<_>>(),
+                });
+            }
+            Value::Summary(summary) => {
+                let native = summary.native.as_deref().unwrap_or(&self.nothing);
+                let mut exponential = native.exponential();
+                exponential.limit(self.buckets_max);
+                add(Data::Exponential(&exponential));
+            }
+        }
+    }
+
+    fn ended(
+        &self,
+        metric: Metric<'_>,
+        series: &OneSeries,
+        at: i64,
+        request: &mut Request,
+        out: &mut Encoded,
+    ) {
+        if series.kept.start == 0 {
+            return;
+        }
+        let start = if metric.shape == Shape::Gauge {
+            0
+        } else {
+            nanos(series.kept.start)
+        };
+        let times = Times { start, at: nanos(at) };
+        let mut tags = Texts(&series.labels);
+        tags.next();
+        out.made += Items::of(Class::Points, 1);
+        request.add(
+            metric,
+            |out, field| attributes(out, field, tags),
+            times,
+            &Data::Ended,
+            1,
+            out,
+        );
+    }
+}
+
+/// Appends a text with its length before it, so that no text can look like two.
+fn push(key: &mut String, text: &str) {
+    key.push_str(itoa::Buffer::new().format(text.len()));
+    key.push(':');
+    key.push_str(text);
+}
+
+/// The texts of a key.
+#[derive(Clone, Copy)]
+struct Texts<'a>(&'a str);
+
+impl<'a> Iterator for Texts<'a> {
+    type Item = &'a str;
+
+    fn next(&mut self) -> Option<&'a str> {
+        let (length, rest) = self.0.split_once(':')?;
+        let (text, rest) = rest.split_at_checked(length.parse().ok()?)?;
+        self.0 = rest;
+        Some(text)
+    }
+}

@@ -1,0 +1,266 @@
+//! gRPC as far as one unary call needs it: a frame in a POST over HTTP/2, and a status in the trailers.
+
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use http_body_util::BodyExt;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE};
+use reqwest::{Body, Client};
+
+use super::taken;
+use crate::delivery::{Outcome, Payload};
+use crate::http;
+use crate::protobuf::{Content, for_each_field};
+
+pub const PATH: &str = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export";
+
+/// More of an answer than this is not read.
+const ANSWER_MAX: usize = 64 << 10;
+
+pub async fn send(
+    client: &Client,
+    url: &str,
+    mut headers: HeaderMap,
+    is_gzip: bool,
+    payload: &Payload,
+) -> Outcome {
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(TE, HeaderValue::from_static("trailers"));
+    if is_gzip {
+        headers.insert("grpc-encoding", HeaderValue::from_static("gzip"));
+    }
+    // Answers are small; one that is compressed would have to be understood.
+    headers.insert("grpc-accept-encoding", HeaderValue::from_static("identity"));
+    let sent = client
+        .post(url)
+        .headers(headers)
+        .body(frame(is_gzip, &payload.body))
+        .send()
+        .await;
+    match sent {
+        Ok(response) => match Answer::read(response).await {
+            Ok(answer) => answer.outcome(payload),
+            Err(error) => Outcome::Retry { error, after: None },
+        },
+        Err(error) => Outcome::Retry {
+            error: http::describe(error),
+            after: None,
+        },
+    }
+}
+
+/// A message behind its head: whether it is compressed, and its length.
+fn frame(is_gzip: bool, message: &[u8]) -> Bytes {
+    let mut frame = BytesMut::with_capacity(message.len() + 5);
+    frame.put_u8(u8::from(is_gzip));
+    frame.put_u32(message.len() as u32);
+    frame.put_slice(message);
+    frame.freeze()
+}
+
+struct Answer {
+    http_status: u16,
+    /// `None` where the server is none of gRPC.
+    status: Option<u16>,
+    message: String,
+    retry_after: Option<Duration>,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    async fn read(response: reqwest::Response) -> Result<Answer, String> {
+        let http_status = response.status().as_u16();
+        let headers = response.headers().clone();
+        let mut body = Body::from(response);
+        let (mut bytes, mut trailers) = (Vec::new(), None);
+        while let Some(frame) = body.frame().await {
+            match frame.map_err(http::describe)?.into_data() {
+                Ok(data) if bytes.len() < ANSWER_MAX => bytes.extend_from_slice(&data),
+                Ok(_) => {}
+                Err(frame) => trailers = frame.into_trailers().ok(),
+            }
+        }
+        // A call that fails at once has its status in the headers.
+        let of = |name: &str| {
+            let found = trailers.as_ref().and_then(|trailers| trailers.get(name));
+            found
+                .or_else(|| headers.get(name))
+                .and_then(|value| value.to_str().ok())
+        };
+        let details = of("grpc-status-details-bin").and_then(base64).unwrap_or_default();
+        Ok(Answer {
+            http_status,
+            status: of("grpc-status").and_then(|status| status.parse().ok()),
+            message: http::one_line(&percent_decoded(of("grpc-message").unwrap_or_default())),
+            retry_after: retry_delay(&details),
+            body: bytes,
+        })
+    }
+
+    /// OTLP says which codes may be repeated: these, and no others.
+    fn outcome(&self, payload: &Payload) -> Outcome {
+        let Some(status) = self.status else {
+            let error = format!("no gRPC status in the answer, HTTP status {}", self.http_status);
+            return match self.http_status {
+                429 | 502..=504 => Outcome::Retry { error, after: None },
+                // The stream was cut off before its trailers.
+                200 => Outcome::Retry { error, after: None },
+                _ => Outcome::Rejected { error },
+            };
+        };
+        let error = format!("{}: {}", name(status), self.message);
+        let after = self.retry_after;
+        match status {
+            0 => taken(payload, self.body.get(5..).unwrap_or_default()),
+            // Cancelled, deadline exceeded, aborted, out of range, unavailable, data loss.
+            1 | 4 | 10 | 11 | 14 | 15 => Outcome::Retry { error, after },
+            // Exhausted for good, unless the server says when to come back.
+            8 if after.is_some() => Outcome::Retry { error, after },
+            _ => Outcome::Rejected { error },
+        }
+    }
+}
+
+fn name(status: u16) -> String {
+    const NAMES: [&str; 17] = [
+        "OK",
+        "CANCELLED",
+        "UNKNOWN",
+        "INVALID_ARGUMENT",
+        "DEADLINE_EXCEEDED",
+        "NOT_FOUND",
+        "ALREADY_EXISTS",
+        "PERMISSION_DENIED",
+        "RESOURCE_EXHAUSTED",
+        "FAILED_PRECONDITION",
+        "ABORTED",
+        "OUT_OF_RANGE",
+        "UNIMPLEMENTED",
+        "INTERNAL",
+        "UNAVAILABLE",
+        "DATA_LOSS",
+        "UNAUTHENTICATED",
+    ];
+    let name = NAMES.get(usize::from(status));
+    name.map_or_else(|| format!("gRPC status {status}"), |name| (*name).to_owned())
+}
+
+/// The delay of the `google.rpc.RetryInfo` in a `google.rpc.Status`.
+fn retry_delay(status: &[u8]) -> Option<Duration> {
+    let mut delay = None;
+    for_each_field(status, |field, content| {
+        let (3, Content::Bytes(any)) = (field, content) else {
+            return Some(());
+        };
+        let (mut is_retry_info, mut value) = (false, &[][..]);
+        for_each_field(any, |field, content| {
+            match (field, content) {
+                (1, Content::Bytes(url)) => is_retry_info = url.ends_with(b"/google.rpc.RetryInfo"),
+                (2, Content::Bytes(bytes)) => value = bytes,
+                _ => {}
+            }
+            Some(())
+        })?;
+        if is_retry_info {
+            delay = Some(Duration::ZERO);
+            for_each_field(value, |field, content| {
+                if let (1, Content::Bytes(duration)) = (field, content) {
+                    delay = duration_of(duration);
+                }
+                Some(())
+            })?;
+        }
+        Some(())
+    })?;
+    delay
+}
+
+/// A `google.protobuf.Duration`; one that is negative is none.
+fn duration_of(bytes: &[u8]) -> Option<Duration> {
+    let (mut seconds, mut nanos) = (0i64, 0i64);
+    for_each_field(bytes, |field, content| {
+        match (field, content) {
+            (1, Content::Integer(value)) => seconds = value as i64,
+            (2, Content::Integer(value)) => nanos = value as i64,
+            _ => {}
+        }
+        Some(())
+    })?;
+    let nanos = u32::try_from(nanos).ok().filter(|nanos| *nanos < 1_000_000_000)?;
+    Some(Duration::new(u64::try_from(seconds).ok()?, nanos))
+}
+
+/// Base64 with or without padding, as gRPC has it in headers.
+fn base64(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len() * 3 / 4);
+    let (mut held, mut bits) = (0u32, 0);
+    for byte in text.trim_end_matches('=').bytes() {
+        let digit = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' | b'-' => 62,
+            b'/' | b'_' => 63,
+            _ => return None,
+        };
+        held = (held << 6 | u32::from(digit)) & 0xff_ffff;
+        bits += 6;
+        if bits >= 8 {
+            bits -= 8;
+            bytes.push((held >> bits) as u8);
+        }
+    }
+    Some(bytes)
+}
+
+fn percent_decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let escaped = (*first == b'%')
+            .then(|| std::str::from_utf8(tail.get(..2)?).ok())
+            .flatten()
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.push(escaped.unwrap_or(*first));
+        rest = if escaped.is_some() { &tail[2..] } else { tail };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_details() {
+        // code 8, message "x", RetryInfo of 1.5 s.
+        let mut duration = Vec::new();
+        crate::protobuf::integer(&mut duration, 1, 1);
+        crate::protobuf::integer(&mut duration, 2, 500_000_000);
+        let mut info = Vec::new();
+        crate::protobuf::bytes(&mut info, 1, &duration);
+        let mut status = Vec::new();
+        crate::protobuf::integer(&mut status, 1, 8);
+        crate::protobuf::string(&mut status, 2, "x");
+        crate::protobuf::message(&mut status, 3, |out| {
+            crate::protobuf::string(out, 1, "type.googleapis.com/google.rpc.RetryInfo");
+            crate::protobuf::bytes(out, 2, &info);
+        });
+        assert_eq!(retry_delay(&status), Some(Duration::from_millis(1500)));
+        assert_eq!(retry_delay(b""), None);
+        assert_eq!(retry_delay(b"\xff\xff"), None);
+    }
+
+    #[test]
+    fn texts_in_headers() {
+        assert_eq!(base64("aGVsbG8").unwrap(), b"hello");
+        assert_eq!(base64("aGVsbG8=").unwrap(), b"hello");
+        assert_eq!(base64("a b"), None);
+        assert_eq!(percent_decoded("50%25 of%20it%"), "50% of it%");
+    }
+
+    #[test]
+    fn a_frame_has_its_length_in_front() {
+        assert_eq!(&frame(true, b"abc")[..], b"\x01\0\0\0\x03abc");
+    }
+}

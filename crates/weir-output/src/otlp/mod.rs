@@ -1,0 +1,189 @@
+//! OpenTelemetry metrics (OTLP) over HTTP and gRPC: sums, gauges, exponential histograms and summaries, delta or cumulative.
+
+mod cumulative;
+mod encode;
+mod grpc;
+mod request;
+mod settings;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::{Client, Method};
+use weir_aggregate::Expansion;
+
+pub use encode::{Facts, OtlpEncoder};
+pub(crate) use settings::TYPE;
+pub use settings::{OtlpCompression, OtlpHistograms, OtlpSettings, Protocol, Temporality};
+
+use crate::delivery::{
+    BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport,
+};
+use crate::http::{self, Answer};
+use crate::protobuf::{Content, for_each_field};
+use crate::settings::Start;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+impl Start for OtlpSettings {
+    fn start(
+        &self,
+        name: &str,
+        expansion: &Arc<Expansion>,
+        surroundings: &Surroundings,
+    ) -> Result<Delivery, String> {
+        let agent = format!("weir/{VERSION}");
+        let client = match self.protocol {
+            Protocol::Http => http::client(&self.delivery, &agent)?,
+            Protocol::Grpc => http::client_of_http_2(&self.delivery, &agent)?,
+        };
+        let facts = Arc::new(Facts::default());
+        let clock = &surroundings.clock;
+        let encoder = OtlpEncoder::new(
+            self,
+            expansion.weights(),
+            surroundings.state_bytes_max,
+            clock.clone(),
+            facts.clone(),
+        );
+        let base = self.url.trim_end_matches('/');
+        let path = match self.protocol {
+            Protocol::Http => "/v1/metrics",
+            Protocol::Grpc => grpc::PATH,
+        };
+        let collector = Collector {
+            url: format!("{base}{path}"),
+            protocol: self.protocol,
+            headers: http::configured_headers(&self.headers)?,
+            client,
+            clock: clock.clone(),
+            facts: (self.temporality == Temporality::Cumulative).then_some(facts),
+        };
+        let endpoint = Endpoint {
+            label: http::shown_url(&self.url),
+            directory: http::directory(base, ""),
+            transport: Arc::new(collector),
+        };
+        // Whatever turns deltas into sums drops what is older than what it has.
+        let order = Order::TimeOrder;
+        let started = Delivery::start(
+            name,
+            &self.delivery,
+            order,
+            Box::new(encoder),
+            vec![endpoint],
+            surroundings,
+        );
+        started.map_err(|error| error.to_string())
+    }
+}
+
+struct Collector {
+    url: String,
+    protocol: Protocol,
+    headers: HeaderMap,
+    client: Client,
+    clock: Clock,
+    /// Of the state, if there is one.
+    facts: Option<Arc<Facts>>,
+}
+
+impl Transport for Collector {
+    fn send(&self, payload: Payload) -> BoxFuture<'_, Outcome> {
+        Box::pin(async move {
+            let is_gzip = match payload.route {
+                0 => true,
+                1 => false,
+                _ => {
+                    return Outcome::Rejected {
+                        error: "the disk queue holds a payload of a newer version".into(),
+                    };
+                }
+            };
+            let mut headers = self.headers.clone();
+            if self.protocol == Protocol::Grpc {
+                return grpc::send(&self.client, &self.url, headers, is_gzip, &payload).await;
+            }
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
+            if is_gzip {
+                headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            }
+            let body = payload.body.clone();
+            let now = self.clock.unix();
+            match http::send(&self.client, Method::POST, &self.url, headers, body, now).await {
+                Ok(answer) => outcome(&payload, &answer),
+                Err(error) => Outcome::Retry { error, after: None },
+            }
+        })
+    }
+
+    fn details(&self) -> BTreeMap<&'static str, String> {
+        let Some(facts) = &self.facts else {
+            return BTreeMap::new();
+        };
+        BTreeMap::from([
+            ("series", facts.series.load(Ordering::Relaxed).to_string()),
+            ("state_bytes", facts.bytes.load(Ordering::Relaxed).to_string()),
+        ])
+    }
+}
+
+/// OTLP says which answers may be repeated: these, and no others.
+fn outcome(payload: &Payload, answer: &Answer) -> Outcome {
+    let status = answer.status;
+    let text = |what: &str| {
+        if answer.message.is_empty() {
+            format!("{status} {what}")
+        } else {
+            format!("{status} {what}: {}", answer.message)
+        }
+    };
+    match status {
+        200..300 => taken(payload, &answer.body),
+        429 => Outcome::Retry {
+            error: text("asks to slow down"),
+            after: answer.retry_after,
+        },
+        502..=504 => Outcome::Retry {
+            error: text("failed"),
+            after: answer.retry_after,
+        },
+        300..400 => Outcome::Rejected {
+            error: text("redirects, which is not followed"),
+        },
+        _ => Outcome::Rejected {
+            error: text("refused"),
+        },
+    }
+}
+
+/// Reads an `ExportMetricsServiceResponse`: a success may be one in part.
+fn taken(payload: &Payload, body: &[u8]) -> Outcome {
+    let (mut rejected, mut error) = (0i64, String::new());
+    // An answer that cannot be read, or was cut off, is a success all the same.
+    let _ = for_each_field(body, |field, content| {
+        if let (1, Content::Bytes(partial)) = (field, content) {
+            let _ = for_each_field(partial, |field, content| {
+                match (field, content) {
+                    (1, Content::Integer(count)) => rejected = count as i64,
+                    (2, Content::Bytes(message)) => error = http::one_line(&String::from_utf8_lossy(message)),
+                    _ => {}
+                }
+                Some(())
+            });
+        }
+        Some(())
+    });
+    if rejected <= 0 {
+        if !error.is_empty() {
+            tracing::warn!(error, "the collector took everything, and warns");
+        }
+        return Outcome::Delivered;
+    }
+    Outcome::Partly {
+        rejected: u32::try_from(rejected).unwrap_or(u32::MAX).min(payload.count),
+        error: format!("the collector refused {rejected} points: {error}"),
+    }
+}

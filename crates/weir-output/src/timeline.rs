@@ -1,0 +1,97 @@
+//! The times that cumulative samples carry. They only move forward, whatever the clocks do, and what the next process writes is
+//! later than what this one wrote.
+
+use weir_aggregate::Bucket;
+
+use crate::delivery::Clock;
+
+/// Unix milliseconds of one bucket's samples, ascending, all later than those of the bucket before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moments {
+    /// For series that end before the bucket.
+    pub before: i64,
+    /// When new series began.
+    pub begin: i64,
+    pub at: i64,
+}
+
+pub struct Timeline {
+    clock: Clock,
+    started: i64,
+    newest: i64,
+}
+
+impl Timeline {
+    pub fn new(clock: Clock) -> Self {
+        Timeline {
+            started: clock.unix_ms(),
+            clock,
+            newest: 0,
+        }
+    }
+
+    /// A bucket that is complete: its samples carry its end, or the present if it was closed early.
+    pub fn bucket(&mut self, bucket: Bucket) -> Moments {
+        let start = bucket.start * 1000;
+        let end = start + i64::from(bucket.width) * 1000;
+        let now = self.clock.unix_ms();
+        let end = if start <= now && now < end { now } else { end };
+        self.advance(bucket.timestamp * 1000, end)
+    }
+
+    /// Between buckets, at the end of the process.
+    pub fn now(&mut self) -> Moments {
+        let now = self.clock.unix_ms();
+        self.advance(now, now)
+    }
+
+    fn advance(&mut self, begin: i64, end: i64) -> Moments {
+        let before = self.newest + 1;
+        let mut begin = begin.max(self.newest + 2);
+        // The bucket may have begun before this process, when there was another one.
+        if self.started < end {
+            begin = begin.max(self.started);
+        }
+        self.newest = end.max(begin + 1);
+        Moments {
+            before,
+            begin,
+            at: self.newest,
+        }
+    }
+
+    /// Right after everything there is: for series that end.
+    pub fn after(&mut self) -> i64 {
+        self.newest += 1;
+        self.newest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_ascend_through_early_ends_and_clocks_that_are_set_back() {
+        let bucket = |start: i64, timestamp: i64| Bucket {
+            start,
+            timestamp,
+            width: 10,
+        };
+        let (clock, driver) = Clock::driven(1003);
+        let mut timeline = Timeline::new(clock);
+        driver.advance(std::time::Duration::from_secs(8));
+        let first = timeline.bucket(bucket(1000, 1003));
+        assert_eq!((first.begin, first.at), (1_003_000, 1_010_000));
+        assert_eq!(timeline.after(), 1_010_001);
+        let early = timeline.bucket(bucket(1010, 1010));
+        assert_eq!(
+            (early.before, early.begin, early.at),
+            (1_010_002, 1_010_003, 1_011_000)
+        );
+        let again = timeline.bucket(bucket(1000, 1000));
+        assert!(early.at < again.before && again.before < again.begin && again.begin < again.at);
+        let end = timeline.now();
+        assert!(again.at < end.before && end.begin < end.at);
+    }
+}

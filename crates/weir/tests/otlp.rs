@@ -1,0 +1,293 @@
+//! The real agent exports OTLP: the configurations of the page to a double, and to a real Prometheus and a real collector.
+
+#[path = "support/receivers.rs"]
+mod support;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+use support::*;
+
+const PAGE: &str = include_str!("../../../docs/outputs/otlp.md");
+
+/// Path and headers of each request.
+type Requests = Arc<Mutex<Vec<(String, BTreeMap<String, String>)>>>;
+
+/// Takes everything.
+fn double() -> (SocketAddr, Requests) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let requests = Requests::default();
+    let all = requests.clone();
+    std::thread::spawn(move || {
+        for socket in listener.incoming().flatten() {
+            let requests = requests.clone();
+            std::thread::spawn(move || serve(socket, &requests));
+        }
+    });
+    (address, all)
+}
+
+fn serve(socket: TcpStream, requests: &Requests) -> Option<()> {
+    let mut reader = BufReader::new(socket);
+    loop {
+        let mut lines = Vec::new();
+        loop {
+            let mut line = String::new();
+            if reader.read_line(&mut line).ok()? == 0 {
+                return None;
+            }
+            match line.trim() {
+                "" => break,
+                line => lines.push(line.to_owned()),
+            }
+        }
+        let header = |line: &String| {
+            let (name, value) = line.split_once(':')?;
+            Some((name.to_lowercase(), value.trim().to_owned()))
+        };
+        let headers: BTreeMap<String, String> = lines.iter().skip(1).filter_map(header).collect();
+        let mut body = vec![0; headers["content-length"].parse().unwrap()];
+        reader.read_exact(&mut body).ok()?;
+        requests.lock().unwrap().push((lines[0].clone(), headers));
+        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+        reader.get_mut().write_all(answer).ok()?;
+    }
+}
+
+fn configurations() -> Vec<&'static str> {
+    let blocks = PAGE.split("```yaml\n").skip(1);
+    blocks.map(|block| block.split("```").next().unwrap()).collect()
+}
+
+#[test]
+fn the_configurations_of_the_page_run() {
+    let blocks = configurations();
+    assert_eq!(blocks.len(), 2);
+    for block in &blocks {
+        let (address, requests) = double();
+        let directory = tempfile::tempdir().unwrap();
+        let text = block
+            .replace("http://127.0.0.1:4318", &format!("http://{address}"))
+            .replace("https://collector.example:4318", &format!("http://{address}"))
+            .replace("/var/lib/weir", &directory.path().display().to_string());
+        assert_ne!(text, *block);
+        let path = directory.path().join("weir.yaml");
+        std::fs::write(&path, text).unwrap();
+        let agent = Agent::start(&["--config", path.to_str().unwrap()], &[]);
+        agent.send("page.views:1|c\npage.bytes:10|d");
+        // The agent reads what the kernel holds and delivers it before it ends.
+        agent.finish();
+        let requests = requests.lock().unwrap();
+        assert!(!requests.is_empty());
+        for (line, headers) in requests.iter() {
+            assert_eq!(line, "POST /v1/metrics HTTP/1.1");
+            let key = headers.get("authorization").map(String::as_str);
+            let expected = block
+                .contains("Authorization")
+                .then_some("Bearer 0123456789abcdef");
+            assert_eq!(key, expected);
+        }
+    }
+    let kind = weir_output::settings::OUTPUT_TYPES
+        .iter()
+        .find(|kind| kind.name == "otlp")
+        .unwrap();
+    for setting in kind.settings.iter().chain(weir_output::settings::DELIVERY) {
+        assert!(
+            blocks[1].contains(&format!(" {}:", setting.key)),
+            "{} is missing on the page",
+            setting.key
+        );
+    }
+}
+
+/// An agent with this output alone, and buckets of a second.
+fn agent(directory: &Path, settings: &str) -> Agent {
+    let path = directory.join("weir.yaml");
+    let text = format!("outputs:\n  prometheus: {{enabled: false}}\n  otlp:\n{settings}");
+    std::fs::write(&path, text).unwrap();
+    Agent::start(&["--bucket-width", "1s", "--config", path.to_str().unwrap()], &[])
+}
+
+/// Built from its sources through the module proxy: several minutes the first time.
+fn built(module: &str, package: &str, arguments: &[&str]) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(module);
+    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(module.replace('/', "-"));
+    let status = Command::new("go")
+        .arg("build")
+        .args(arguments)
+        .arg("-o")
+        .arg(&program)
+        .arg(package)
+        .current_dir(source)
+        .status()
+        .expect("the Go toolchain is needed");
+    assert!(status.success(), "{module} does not build");
+    program
+}
+
+/// Cumulative points into a Prometheus with its OTLP receiver on.
+#[test]
+#[ignore = "builds Prometheus 3"]
+fn a_real_prometheus() {
+    let program = built(
+        "receivers",
+        "github.com/prometheus/prometheus/cmd/prometheus",
+        &["-tags", "remove_all_sd"],
+    );
+    let mut prometheus = Prometheus::start_program(
+        &program,
+        &[],
+        &["--web.enable-otlp-receiver", "--enable-feature=native-histograms"],
+    );
+    prometheus.expect("vector(1)", &[("", 1.0)]);
+    let directory = tempfile::tempdir().unwrap();
+    let settings = format!(
+        "    url: http://{}/api/v1/otlp\n    temporality: cumulative\n    resource_attributes: {{service.name: shop}}\n",
+        prometheus.address
+    );
+    let latencies: Vec<f64> = (0..1000).map(|step| 0.1 * 1.003f64.powi(step)).collect();
+    let mut total = 0.0;
+    for round in 1..=2 {
+        let agent = agent(directory.path(), &settings);
+        agent.send(
+            "requests:3|c|#path:/a\nrequests:1|c|@0.1|#path:/a\ntemperature:21|g\nusers:x|s\nusers:y|s",
+        );
+        for part in latencies.chunks(50) {
+            let values: Vec<String> = part.iter().map(|value| format!("{value:e}")).collect();
+            agent.send(format!("latency:{}|d", values.join(":")));
+        }
+        prometheus.expect("sum(requests_total{path=\"/a\",job=\"shop\"})", &[("", 13.0)]);
+        agent.send("requests:4|c|#path:/a");
+        prometheus.expect("sum(requests_total{path=\"/a\"})", &[("", 17.0)]);
+        prometheus.expect("sum(temperature)", &[("", 21.0)]);
+        prometheus.expect("sum(users)", &[("", 2.0)]);
+        prometheus.expect("histogram_count(sum(latency))", &[("", 1000.0)]);
+        prometheus.expect_near("histogram_sum(sum(latency))", latencies.iter().sum(), 1e-9);
+        for quantile in [0.1, 0.5, 0.9, 0.99] {
+            let exact = latencies[(quantile * 999.0) as usize];
+            prometheus.expect_near(
+                &format!("histogram_quantile({quantile}, sum(latency))"),
+                exact,
+                0.03,
+            );
+        }
+        total += 17.0;
+        // At the end every series ends.
+        agent.finish();
+        prometheus.expect("requests_total", &[]);
+        prometheus.expect("latency", &[]);
+        let found = prometheus.samples("requests_total[10m]").unwrap();
+        let samples: Vec<f64> = found
+            .into_values()
+            .flatten()
+            .map(|(_, value)| value.parse().unwrap())
+            .collect();
+        let falls = samples.windows(2).filter(|pair| pair[1] < pair[0]).count();
+        assert_eq!(falls, round - 1, "{samples:?}");
+    }
+    assert_eq!(total, 34.0);
+    let metrics = prometheus.own_metrics();
+    for line in metrics.lines().filter(|line| !line.starts_with('#')) {
+        let value = line.rsplit_once(' ').unwrap().1;
+        if line.starts_with("prometheus_http_requests_total") && line.contains("otlp") {
+            assert!(line.contains("code=\"20") || value == "0", "{line}");
+        }
+        if line.starts_with("prometheus_tsdb_out_of_order_samples_total") {
+            assert_eq!(value, "0", "{line}");
+        }
+    }
+}
+
+/// Both protocols and temporalities into a collector that writes what it got into a file.
+#[test]
+#[ignore = "builds an OpenTelemetry collector"]
+fn a_real_collector() {
+    let program = built("receivers/collector", ".", &[]);
+    for (protocol, temporality) in [
+        ("http", "delta"),
+        ("http", "cumulative"),
+        ("grpc", "delta"),
+        ("grpc", "cumulative"),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = free.local_addr().unwrap();
+        drop(free);
+        let written = directory.path().join("written.jsonl");
+        let config = directory.path().join("collector.yaml");
+        std::fs::write(
+            &config,
+            format!(
+                "receivers: {{otlp: {{protocols: {{{protocol}: {{endpoint: '{address}'}}}}}}}}\nexporters: {{file: {{path: {}}}}}\nservice:\n  telemetry: {{metrics: {{level: none}}}}\n  pipelines: {{metrics: {{receivers: [otlp], exporters: [file]}}}}\n",
+                written.display()
+            ),
+        )
+        .unwrap();
+        let child = Command::new(&program)
+            .arg(format!("--config=file:{}", config.display()))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let _killed = Killed(child);
+        until("the collector listens", || {
+            TcpStream::connect(address)
+                .map(drop)
+                .map_err(|error| error.to_string())
+        });
+        let settings =
+            format!("    url: http://{address}\n    protocol: {protocol}\n    temporality: {temporality}\n");
+        let agent = agent(directory.path(), &settings);
+        agent.send("requests:3|c|#path:/a,bare\nheat:21|g\nusers:x|s\nsize:1:2:0:-4|d\ntime:5:6|ms");
+        agent.finish();
+        let names = ["heat", "requests", "size", "time", "users"];
+        until(&format!("{protocol}, {temporality}"), || {
+            let text = std::fs::read_to_string(&written).map_err(|error| error.to_string())?;
+            let found = metrics(&text);
+            if names.iter().all(|name| found.contains_key(*name)) {
+                let number = u8::from(temporality == "cumulative") + 1;
+                let requests = &found["requests"]["sum"];
+                assert_eq!(requests["aggregationTemporality"], number, "{requests}");
+                assert_eq!(requests["isMonotonic"], true);
+                let point = &requests["dataPoints"][0];
+                assert_eq!(point["asDouble"], 3.0);
+                assert_eq!(point["attributes"].as_array().unwrap().len(), 2);
+                let size = &found["size"]["exponentialHistogram"]["dataPoints"][0];
+                assert_eq!(
+                    (&size["count"], &size["sum"]),
+                    (&"4".into(), &(-1.0).into()),
+                    "{size}"
+                );
+                assert_eq!(size["zeroCount"], "1");
+                return Ok(());
+            }
+            Err(text)
+        });
+    }
+}
+
+/// The first time that each metric was written.
+fn metrics(text: &str) -> BTreeMap<String, Value> {
+    let mut found = BTreeMap::new();
+    for line in text.lines() {
+        let Ok(request) = serde_json::from_str::<Value>(line) else {
+            continue;
+        };
+        for resource in request["resourceMetrics"].as_array().unwrap() {
+            for scope in resource["scopeMetrics"].as_array().unwrap() {
+                for metric in scope["metrics"].as_array().unwrap() {
+                    let name = metric["name"].as_str().unwrap().to_owned();
+                    found.entry(name).or_insert_with(|| metric.clone());
+                }
+            }
+        }
+    }
+    found
+}
