@@ -12,6 +12,8 @@ declare -A package_of=(
   [containerd]=containerd
   [victoria-metrics]=victoria-metrics
   [python3]=python3-venv
+  [carbon-cache]=graphite-carbon
+  [whisper-fetch]=python3-whisper
 )
 missing=()
 for program in "${!package_of[@]}"; do

@@ -5,8 +5,10 @@
 pub mod assemble;
 pub mod compress;
 pub mod datadog;
+mod datagrams;
 pub mod delivery;
 pub mod file;
+pub mod graphite;
 pub mod http;
 pub mod json_lines;
 pub mod otlp;

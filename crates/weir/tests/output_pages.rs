@@ -4,26 +4,7 @@ mod support;
 
 use std::path::Path;
 
-use support::{Agent, configurations, until};
-use weir_output::settings::{Kind, OUTPUT_TYPES, Setting};
-
-/// "Full" is just that.
-fn names_every_setting(text: &str, output: &str) {
-    fn check(text: &str, settings: &[Setting]) {
-        for setting in settings {
-            assert!(
-                text.contains(&format!(" {}:", setting.key)),
-                "{} is missing",
-                setting.key
-            );
-            if let Kind::Record(fields) = setting.kind {
-                check(text, fields);
-            }
-        }
-    }
-    let found = OUTPUT_TYPES.iter().find(|kind| kind.name == output).unwrap();
-    check(text, found.settings);
-}
+use support::{Agent, configurations, names_every_setting, until};
 
 fn json_lines(text: &str) -> Vec<serde_json::Value> {
     text.lines()

@@ -90,6 +90,8 @@ pub enum Reason {
     TooOld,
     /// Its record in the disk queue is damaged.
     Corrupt,
+    /// The output has no form for it.
+    Unsupported,
     /// It was still in memory when the process ended.
     Shutdown,
     /// It begins a series, and the output's state is as large as it may be.
@@ -109,6 +111,7 @@ impl Reason {
             Reason::QueueFull => "queue_full",
             Reason::TooOld => "too_old",
             Reason::Corrupt => "corrupt",
+            Reason::Unsupported => "unsupported",
             Reason::Shutdown => "shutdown",
             Reason::Memory => "memory",
             Reason::OutOfOrder => "out_of_order",

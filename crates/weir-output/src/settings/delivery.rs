@@ -1,4 +1,5 @@
-//! Settings that every output which delivers over the network has, as its `delivery:` section.
+//! Settings that every output which delivers over the network has, as its `delivery:` section: [`DELIVERY`] for HTTP, [`QUEUE`] for
+//! other protocols.
 
 use std::time::Duration;
 
@@ -10,7 +11,6 @@ use super::{DURATION_MAX, Kind, Setting, SettingProblem, setting};
 #[serde(deny_unknown_fields)]
 pub struct DeliverySettings {
     pub timeout: Duration,
-    pub concurrency: usize,
     pub backoff_base: Duration,
     pub backoff_factor: f64,
     pub backoff_max: Duration,
@@ -19,8 +19,17 @@ pub struct DeliverySettings {
     pub disk_path: String,
     pub disk_bytes_max: u64,
     pub disk_age_max: Duration,
+    /// This and what follows is of HTTP alone.
+    #[serde(default = "one")]
+    pub concurrency: usize,
+    #[serde(default)]
     pub ca_file: String,
+    #[serde(default)]
     pub proxy: String,
+}
+
+fn one() -> usize {
+    1
 }
 
 impl DeliverySettings {
@@ -54,14 +63,14 @@ impl DeliverySettings {
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// The table of the `delivery:` section.
+/// What does not depend on the protocol.
+pub const QUEUE: &[Setting] = DELIVERY.split_at(9).0;
+
+/// The table of the `delivery:` section over HTTP.
 pub const DELIVERY: &[Setting] = &[
     setting("timeout", Kind::Duration { min: MILLISECOND, max: Duration::from_secs(3600) }, "20s")
         .effect("An attempt that has not been answered by then failed and is retried.")
         .who("Operators behind slow proxies."),
-    setting("concurrency", Kind::Integer { min: 1, max: 1000 }, "10")
-        .effect("Requests under way at once, per endpoint.")
-        .who("Operators of very large agents far from the backend."),
     setting("backoff_base", Kind::Duration { min: MILLISECOND, max: Duration::from_secs(3600) }, "2s")
         .effect("The wait after the first failure; it doubles with each further one.")
         .who("Hardly anybody."),
@@ -89,6 +98,9 @@ pub const DELIVERY: &[Setting] = &[
         .effect("Payloads older than this are dropped from disk and counted.")
         .zero("0: no limit.")
         .who("Operators whose backend refuses old data."),
+    setting("concurrency", Kind::Integer { min: 1, max: 1000 }, "10")
+        .effect("Requests under way at once, per endpoint.")
+        .who("Operators of very large agents far from the backend."),
     setting("ca_file", Kind::Text, "''")
         .effect("A PEM file with the certificate authorities to trust, instead of the system's.")
         .zero("Empty: the system's.")
@@ -98,3 +110,14 @@ pub const DELIVERY: &[Setting] = &[
         .zero("Empty: the variables `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` decide.")
         .who("Operators whose proxy differs from the environment's."),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_every_protocol_has_comes_first() {
+        assert_eq!(QUEUE.last().unwrap().key, "disk_age_max");
+        assert_eq!(DELIVERY[QUEUE.len()].key, "concurrency");
+    }
+}

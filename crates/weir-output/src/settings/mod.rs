@@ -20,7 +20,7 @@ mod prometheus;
 
 pub(crate) use datadog::URL;
 pub use datadog::{Compression, DatadogSettings, SeriesFormat};
-pub use delivery::{DELIVERY, DeliverySettings};
+pub use delivery::{DELIVERY, DeliverySettings, QUEUE};
 pub(crate) use prometheus::STYLES;
 pub use prometheus::{HistogramStyle, PrometheusSettings};
 
@@ -280,6 +280,7 @@ pub const OUTPUT_TYPES: &[OutputType] = &[
     crate::remote_write::TYPE,
     crate::otlp::TYPE,
     crate::file::TYPE,
+    crate::graphite::TYPE,
 ];
 
 /// Turns checked values into the struct. A failure is a table that disagrees with its struct, which the test

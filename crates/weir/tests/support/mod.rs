@@ -1,11 +1,16 @@
 //! A running `weir run` with a configuration file, for tests that look at what its outputs give.
 
+// Each test file uses a part of it.
+#![allow(dead_code)]
+
 use std::io::{BufRead, BufReader, Read};
 use std::net::UdpSocket;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use weir_output::settings::{Kind, OUTPUT_TYPES, Setting};
 
 /// However slow the machine: what takes longer is broken.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -14,6 +19,24 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub fn configurations(page: &str) -> Vec<&str> {
     let blocks = page.split("```yaml\n").skip(1);
     blocks.map(|block| block.split("```").next().unwrap()).collect()
+}
+
+/// "Full" is just that.
+pub fn names_every_setting(text: &str, output: &str) {
+    fn check(text: &str, settings: &[Setting]) {
+        for setting in settings {
+            assert!(
+                text.contains(&format!(" {}:", setting.key)),
+                "{} is missing",
+                setting.key
+            );
+            if let Kind::Record(fields) = setting.kind {
+                check(text, fields);
+            }
+        }
+    }
+    let found = OUTPUT_TYPES.iter().find(|kind| kind.name == output).unwrap();
+    check(text, found.settings);
 }
 
 /// Polls, for what nobody tells.

@@ -1,0 +1,47 @@
+//! Text of whole lines cut into datagrams.
+
+/// The pieces of `text`, whose lines all end in a line feed, each as many whole lines as fit into `bytes_max`. A line that is longer
+/// alone comes alone; whoever made the text should have left it out.
+pub fn datagrams(text: &[u8], bytes_max: usize) -> impl Iterator<Item = &[u8]> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let at = next_end(rest, bytes_max);
+        let (first, behind) = rest.split_at(at);
+        rest = behind;
+        Some(first)
+    })
+}
+
+/// How long the first of [`datagrams`] is.
+pub fn next_end(text: &[u8], bytes_max: usize) -> usize {
+    if text.len() <= bytes_max {
+        return text.len();
+    }
+    let is_end = |byte: &u8| *byte == b'\n';
+    let fitting = text[..bytes_max].iter().rposition(is_end);
+    let alone = || text.iter().position(is_end);
+    fitting.or_else(alone).map_or(text.len(), |at| at + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_lines_as_many_as_fit() {
+        let check = |text: &str, max: usize, expected: &[&str]| {
+            let found: Vec<&str> = datagrams(text.as_bytes(), max)
+                .map(|piece| std::str::from_utf8(piece).unwrap())
+                .collect();
+            assert_eq!(found, expected);
+        };
+        check("", 10, &[]);
+        check("aa\nbb\ncc\n", 9, &["aa\nbb\ncc\n"]);
+        check("aa\nbb\ncc\n", 8, &["aa\nbb\n", "cc\n"]);
+        check("aa\nbb\ncc\n", 3, &["aa\n", "bb\n", "cc\n"]);
+        check("aa\nlong line\ncc\n", 4, &["aa\n", "long line\n", "cc\n"]);
+    }
+}

@@ -1,0 +1,138 @@
+//! Which series may write to a path that several want.
+//!
+//! A path belongs to the series with the least rank of those that want it. Ranks depend on the series alone, so after one
+//! bucket in which all of them were seen the outcome is the same in every agent and after every start. Two series never write
+//! to one path for the same bucket: who comes second gets another name for it, even if the path is its own from then on.
+
+use std::hash::{BuildHasher, RandomState};
+
+use hashbrown::HashTable;
+
+/// Seconds after which a path that nobody wrote to is free.
+const EXPIRY: i64 = 600;
+/// Bytes of an entry, the table's own and its slack included.
+const ENTRY_BYTES: u64 = 2 * (size_of::<Claim>() as u64 + 1);
+
+struct Claim {
+    /// Hash of the path. Two paths with one hash are taken for the same, which costs one of them its name and nothing else.
+    path: u64,
+    owner: u64,
+    /// Bucket of the last line that was written to it.
+    written: i64,
+    /// Bucket in which the owner before had already written when this one came.
+    taken_over: i64,
+}
+
+pub struct Claims {
+    hasher: RandomState,
+    table: HashTable<Claim>,
+    entries_max: usize,
+    swept: i64,
+}
+
+/// What came of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Granted,
+    Refused,
+    /// Granted without a look, as there is no memory for the path.
+    Unchecked,
+}
+
+impl Claims {
+    pub fn new(bytes_max: u64) -> Self {
+        Self {
+            hasher: RandomState::new(),
+            table: HashTable::new(),
+            entries_max: (bytes_max / ENTRY_BYTES) as usize,
+            swept: i64::MIN,
+        }
+    }
+
+    /// Whether the series with this rank may write to `path` in `bucket`, which is in Unix seconds.
+    pub fn claim(&mut self, path: &[u8], rank: u64, bucket: i64) -> Verdict {
+        let hash = self.hasher.hash_one(path);
+        let Some(claim) = self.table.find_mut(hash, |claim| claim.path == hash) else {
+            if self.table.len() >= self.entries_max {
+                return Verdict::Unchecked;
+            }
+            let claim = Claim {
+                path: hash,
+                owner: rank,
+                written: bucket,
+                taken_over: i64::MIN,
+            };
+            self.table.insert_unique(hash, claim, |claim| claim.path);
+            return Verdict::Granted;
+        };
+        if claim.owner != rank {
+            let is_free = bucket - claim.written > EXPIRY;
+            if rank > claim.owner && !is_free {
+                return Verdict::Refused;
+            }
+            claim.owner = rank;
+            if claim.written == bucket {
+                claim.taken_over = bucket;
+            }
+        }
+        if claim.taken_over == bucket {
+            return Verdict::Refused;
+        }
+        claim.written = bucket;
+        Verdict::Granted
+    }
+
+    /// Forgets paths that nobody writes to any more. Cheap unless a minute has passed since the last time.
+    pub fn sweep(&mut self, bucket: i64) {
+        if bucket >= self.swept.saturating_add(EXPIRY / 10) {
+            self.swept = bucket;
+            self.table.retain(|claim| bucket - claim.written <= EXPIRY);
+            self.table.shrink_to(self.table.len() * 2, |claim| claim.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_comes_first_the_least_rank_owns_the_path_after_one_bucket() {
+        for order in [[1, 2, 3], [3, 2, 1], [2, 3, 1], [2, 1, 3]] {
+            let mut claims = Claims::new(1 << 20);
+            let mut round = |bucket: i64, order: [u64; 3]| -> Vec<u64> {
+                let granted = |rank: &u64| claims.claim(b"a.b", *rank, bucket) == Verdict::Granted;
+                order.into_iter().filter(granted).collect()
+            };
+            assert_eq!(
+                round(10, order),
+                [order[0]],
+                "one writes in the first bucket: {order:?}"
+            );
+            for bucket in 1..5 {
+                assert_eq!(round(10 + bucket * 10, order), [1], "{order:?}");
+                assert_eq!(round(10 + bucket * 10 + 5, [3, 1, 2]), [1]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_path_is_free_when_its_owner_has_gone_and_taken_back_when_it_returns() {
+        let mut claims = Claims::new(1 << 20);
+        assert_eq!(claims.claim(b"a", 1, 0), Verdict::Granted);
+        assert_eq!(claims.claim(b"a", 2, EXPIRY), Verdict::Refused);
+        assert_eq!(claims.claim(b"a", 2, EXPIRY + 1), Verdict::Granted);
+        assert_eq!(claims.claim(b"a", 1, EXPIRY + 11), Verdict::Granted);
+        assert_eq!(claims.claim(b"a", 2, EXPIRY + 11), Verdict::Refused);
+        claims.sweep(EXPIRY * 3);
+        assert_eq!(claims.claim(b"a", 2, EXPIRY * 3), Verdict::Granted);
+    }
+
+    #[test]
+    fn without_memory_nothing_is_refused() {
+        let mut claims = Claims::new(ENTRY_BYTES);
+        assert_eq!(claims.claim(b"a", 1, 0), Verdict::Granted);
+        assert_eq!(claims.claim(b"b", 1, 0), Verdict::Unchecked);
+        assert_eq!(claims.claim(b"a", 2, 0), Verdict::Refused);
+    }
+}

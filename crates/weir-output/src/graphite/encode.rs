@@ -1,0 +1,387 @@
+//! Batches into lines of carbon's plain-text protocol.
+
+use std::borrow::Cow;
+use std::sync::PoisonError;
+
+use weir_aggregate::{Batch, Series, Value, Weights};
+use weir_protocol::Kind;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::claims::{Claims, Verdict};
+use super::{Aggregate, CounterForm, GraphiteSettings, Host, Notes, Tags, names};
+use crate::delivery::{Class, Counter, Draft, Encode, Encoded, Items, Reason};
+
+/// Bytes in one payload: large, as each is a connection over TCP.
+const PAYLOAD_BYTES: usize = 1 << 20;
+/// The longest name; carbon closes the connection at a line of 16 KiB.
+const PATH_BYTES_MAX: usize = 4096;
+
+/// One of several values of a histogram.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    Aggregate(Aggregate),
+    Percentile(f64),
+}
+
+pub struct GraphiteEncoder {
+    tags: Tags,
+    host: Host,
+    prefix: String,
+    counters: Vec<CounterForm>,
+    /// What is written of a histogram, with its suffix.
+    parts: Vec<(Part, String)>,
+    line_bytes_max: usize,
+    claims: Claims,
+    names: Names,
+    text: Vec<u8>,
+    count: u32,
+    renamed: Renamed,
+    notes: Notes,
+}
+
+/// Of one flush.
+#[derive(Default)]
+struct Renamed {
+    lines: u64,
+    unchecked: u64,
+    example: Option<String>,
+}
+
+/// The parts of one series' path; the suffix of a value goes between or behind them.
+#[derive(Default)]
+struct Names {
+    /// With the prefix.
+    base: String,
+    /// `;key=value`, sorted, or `.key.value`.
+    tags: String,
+    path: String,
+}
+
+impl GraphiteEncoder {
+    /// `claims_bytes_max` bounds the memory for telling paths apart.
+    pub fn new(settings: &GraphiteSettings, claims_bytes_max: u64, notes: Notes) -> Self {
+        let prefix = match settings.prefix.as_str() {
+            "" => String::new(),
+            prefix => format!("{prefix}."),
+        };
+        let mut aggregates = settings.aggregates.clone();
+        aggregates.dedup();
+        let aggregates = aggregates.into_iter().map(|aggregate| {
+            let suffix = match aggregate {
+                Aggregate::Count => "count",
+                Aggregate::Min => "min",
+                Aggregate::Max => "max",
+                Aggregate::Avg => "avg",
+                Aggregate::Sum => "sum",
+            };
+            (Part::Aggregate(aggregate), format!(".{suffix}"))
+        });
+        let mut percentiles = settings.percentiles.clone();
+        percentiles.sort_by(f64::total_cmp);
+        let mut parts: Vec<(Part, String)> = aggregates.collect();
+        for fraction in percentiles {
+            let suffix = format!(".{}", names::percentile(fraction));
+            if parts.iter().all(|(_, known)| *known != suffix) {
+                parts.push((Part::Percentile(fraction), suffix));
+            }
+        }
+        let mut counters = settings.counters.clone();
+        counters.dedup();
+        let is_udp = settings.address.starts_with("udp:");
+        Self {
+            tags: settings.tags,
+            host: settings.host,
+            prefix,
+            counters,
+            parts,
+            line_bytes_max: if is_udp {
+                settings.datagram_bytes_max
+            } else {
+                usize::MAX
+            },
+            claims: Claims::new(claims_bytes_max),
+            names: Names::default(),
+            text: Vec::new(),
+            count: 0,
+            renamed: Renamed::default(),
+            notes,
+        }
+    }
+
+    fn series(&mut self, series: &Series<'_>, bucket: i64, out: &mut Encoded) {
+        let mut names = std::mem::take(&mut self.names);
+        let changed = names.fill(series, &self.prefix, self.tags, self.host);
+        let rank = rank(series, changed);
+        let mut line =
+            |suffix: &str, value: f64| self.line(&mut names, series, suffix, value, rank, bucket, out);
+        match series.value() {
+            Value::Counter(sum) => {
+                for at in 0..self.counters.len() {
+                    let (suffix, value) = match self.counters[at] {
+                        CounterForm::Count => (".count", sum),
+                        CounterForm::Rate => (".rate", sum / f64::from(series.interval().max(1))),
+                    };
+                    self.line(&mut names, series, suffix, value, rank, bucket, out);
+                }
+            }
+            Value::Gauge(value) => line("", value),
+            Value::Set(set) => line("", set.cardinality() as f64),
+            Value::Histogram(histogram) => {
+                let totals = histogram.totals();
+                let ordered = histogram.ordered();
+                let parts = std::mem::take(&mut self.parts);
+                for (part, suffix) in &parts {
+                    let value = match part {
+                        Part::Aggregate(Aggregate::Count) => histogram.count(Weights::Exact),
+                        Part::Aggregate(Aggregate::Min) => totals.min,
+                        Part::Aggregate(Aggregate::Max) => totals.max,
+                        Part::Aggregate(Aggregate::Avg) => histogram.average(Weights::Exact),
+                        Part::Aggregate(Aggregate::Sum) => totals.sum,
+                        Part::Percentile(fraction) => ordered.quantile(*fraction),
+                    };
+                    self.line(&mut names, series, suffix, value, rank, bucket, out);
+                }
+                self.parts = parts;
+            }
+            Value::Distribution(sketch) if sketch.is_empty() => {}
+            Value::Distribution(sketch) => {
+                let parts = std::mem::take(&mut self.parts);
+                for (part, suffix) in &parts {
+                    let value = match part {
+                        Part::Aggregate(Aggregate::Count) => sketch.cnt() as f64,
+                        Part::Aggregate(Aggregate::Min) => sketch.min(),
+                        Part::Aggregate(Aggregate::Max) => sketch.max(),
+                        Part::Aggregate(Aggregate::Avg) => sketch.avg(),
+                        Part::Aggregate(Aggregate::Sum) => sketch.sum(),
+                        Part::Percentile(fraction) => sketch.quantile(*fraction),
+                    };
+                    self.line(&mut names, series, suffix, value, rank, bucket, out);
+                }
+                self.parts = parts;
+            }
+        }
+        self.names = names;
+    }
+
+    fn line(
+        &mut self,
+        names: &mut Names,
+        series: &Series<'_>,
+        suffix: &str,
+        value: f64,
+        rank: u64,
+        bucket: i64,
+        out: &mut Encoded,
+    ) {
+        if !value.is_finite() {
+            return out.dropped(Reason::NotFinite, Class::Points, 1);
+        }
+        names.compose("", suffix, self.tags);
+        match self.claims.claim(names.path.as_bytes(), rank, bucket) {
+            Verdict::Granted => {}
+            Verdict::Unchecked => self.renamed.unchecked += 1,
+            Verdict::Refused => {
+                names.compose(&format!("_{:08x}", rank as u32), suffix, self.tags);
+                self.renamed.lines += 1;
+                if self.renamed.example.is_none() {
+                    let example = format!(
+                        "{:?} of type {} as {}",
+                        series.name(),
+                        series.kind().as_str(),
+                        names.path
+                    );
+                    self.renamed.example = Some(example);
+                }
+            }
+        }
+        let before = self.text.len();
+        self.text.extend_from_slice(names.path.as_bytes());
+        self.text.push(b' ');
+        push_value(&mut self.text, value);
+        self.text.push(b' ');
+        self.text
+            .extend_from_slice(itoa::Buffer::new().format(series.timestamp()).as_bytes());
+        self.text.push(b'\n');
+        if names.path.len() > PATH_BYTES_MAX || self.text.len() - before > self.line_bytes_max {
+            self.text.truncate(before);
+            return out.dropped(Reason::TooLarge, Class::Points, 1);
+        }
+        if self.text.len() > PAYLOAD_BYTES {
+            let rest = self.text.split_off(before);
+            self.end_payload(out);
+            self.text = rest;
+        }
+        self.count += 1;
+    }
+
+    fn end_payload(&mut self, out: &mut Encoded) {
+        if self.count > 0 {
+            out.payloads.push(Draft {
+                route: 0,
+                class: Class::Points,
+                count: std::mem::take(&mut self.count),
+                body: std::mem::take(&mut self.text),
+            });
+        }
+    }
+
+    /// Tells the status what the flush that has ended had to rename.
+    fn tell(&mut self) {
+        let Renamed {
+            lines,
+            unchecked,
+            example,
+        } = std::mem::take(&mut self.renamed);
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        notes.clear();
+        if let Some(example) = example {
+            let text = format!(
+                "{lines} lines of the last flush under another name, because theirs belongs to another series; {example}"
+            );
+            notes.insert("renamed", text);
+        }
+        if unchecked > 0 {
+            let text = format!("{unchecked} lines of the last flush, for whose names there is no memory");
+            notes.insert("not compared", text);
+        }
+    }
+}
+
+impl Names {
+    /// Takes the names of a series. Returns whether any part had to be changed.
+    fn fill(&mut self, series: &Series<'_>, prefix: &str, form: Tags, host: Host) -> bool {
+        self.base.clear();
+        self.base.push_str(prefix);
+        self.tags.clear();
+        let mut changed = names::push_name(&mut self.base, series.name());
+        let host = match host {
+            Host::All => Some(series.host()),
+            Host::Named => series.explicit_host(),
+            Host::None => None,
+        };
+        let host = host.filter(|host| !host.is_empty());
+        if form == Tags::None {
+            return changed || host.is_some() || series.tags().len() > 0;
+        }
+        let tags = series
+            .tags()
+            .map(|tag| tag.split_once(':').unwrap_or((tag, "true")));
+        let mut tags: Vec<(Cow<'_, str>, &str)> = tags
+            .chain(host.map(|host| ("host", host)))
+            .map(|(key, value)| (names::key(key, form), value))
+            .collect();
+        // As carbon sorts them; of tags with one key it would keep the last alone.
+        tags.sort_unstable();
+        let mut last_key = None;
+        for (key, value) in &tags {
+            changed |= matches!(key, Cow::Owned(_)) || value.is_empty();
+            if value.is_empty() {
+                continue;
+            }
+            let again = last_key == Some(key);
+            last_key = Some(key);
+            match form {
+                Tags::Tagged if again => self.tags.push(','),
+                Tags::Tagged => {
+                    self.tags.push(';');
+                    self.tags.push_str(key);
+                    self.tags.push('=');
+                }
+                _ => {
+                    if !again {
+                        self.tags.push('.');
+                        self.tags.push_str(key);
+                    }
+                    self.tags.push('.');
+                }
+            }
+            changed |= match form {
+                Tags::Tagged => names::push_value(&mut self.tags, value),
+                _ => names::push_node(&mut self.tags, value),
+            };
+        }
+        changed
+    }
+
+    /// Puts the path of one value together.
+    fn compose(&mut self, distinction: &str, suffix: &str, form: Tags) {
+        let Self { base, tags, path } = self;
+        path.clear();
+        // Graphite's rules for what to do when it thins out old points look at how a name ends.
+        let parts = match form {
+            Tags::Tagged => [base.as_str(), distinction, suffix, tags.as_str()],
+            Tags::Path | Tags::None => [base.as_str(), tags.as_str(), distinction, suffix],
+        };
+        parts.iter().for_each(|part| path.push_str(part));
+    }
+}
+
+/// The order in which series are given a path that several want: names that need no change, then by kind, then by a hash of the
+/// series itself that is the same everywhere.
+fn rank(series: &Series<'_>, changed: bool) -> u64 {
+    let kind = match series.kind() {
+        Kind::Counter => 0,
+        Kind::Gauge => 1,
+        Kind::Set => 2,
+        Kind::Histogram => 3,
+        Kind::Timing => 4,
+        Kind::Distribution => 5,
+    };
+    let mut hash = Xxh3::new();
+    let mut part = |text: &str| {
+        hash.update(&(text.len() as u32).to_le_bytes());
+        hash.update(text.as_bytes());
+    };
+    part(series.kind().as_str());
+    part(series.name());
+    part(series.host());
+    series.tags().for_each(&mut part);
+    u64::from(changed) << 63 | kind << 60 | hash.digest() >> 4
+}
+
+/// The shortest decimal that reads back equal.
+fn push_value(text: &mut Vec<u8>, value: f64) {
+    if value.fract() == 0.0 && value.abs() < 1e15 {
+        text.extend_from_slice(itoa::Buffer::new().format(value as i64).as_bytes());
+    } else {
+        text.extend_from_slice(ryu::Buffer::new().format_finite(value).as_bytes());
+    }
+}
+
+impl Encode for GraphiteEncoder {
+    fn counter(&self) -> Counter {
+        let (counters, parts) = (self.counters.len() as u64, self.parts.len() as u64);
+        let lines = move |series: Series<'_>| match series.value() {
+            Value::Counter(_) => counters,
+            Value::Gauge(_) | Value::Set(_) => 1,
+            Value::Distribution(sketch) if sketch.is_empty() => 0,
+            Value::Histogram(_) | Value::Distribution(_) => parts,
+        };
+        Box::new(move |batch| Items {
+            points: batch.series().map(lines).sum(),
+            events: batch.events.len() as u64,
+            checks: batch.checks.len() as u64,
+        })
+    }
+
+    fn encode(&mut self, batch: &Batch, out: &mut Encoded) {
+        let bucket = batch.bucket.timestamp;
+        for series in batch.series() {
+            self.series(&series, bucket, out);
+        }
+        out.dropped(Reason::Unsupported, Class::Events, batch.events.len() as u64);
+        out.dropped(Reason::Unsupported, Class::Checks, batch.checks.len() as u64);
+        if batch.last {
+            self.claims.sweep(bucket);
+            self.tell();
+        }
+    }
+
+    fn finish(&mut self, out: &mut Encoded) {
+        self.end_payload(out);
+    }
+
+    fn open(&self) -> Items {
+        Items::of(Class::Points, u64::from(self.count))
+    }
+}

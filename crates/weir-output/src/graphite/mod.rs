@@ -1,0 +1,301 @@
+//! Graphite: carbon's plain-text protocol over TCP or UDP.
+
+mod claims;
+mod encode;
+mod names;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UdpSocket};
+use weir_aggregate::Expansion;
+use weir_listener::Address;
+
+use crate::datagrams::datagrams;
+use crate::delivery::{BoxFuture, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport};
+use crate::settings::{
+    Delivered, DeliverySettings, Kind, OutputType, QUEUE, Setting, SettingProblem, Start, setting,
+};
+
+pub use encode::GraphiteEncoder;
+
+/// Where carbon listens, and how series are named there.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GraphiteSettings {
+    pub address: String,
+    pub tags: Tags,
+    pub prefix: String,
+    pub host: Host,
+    pub counters: Vec<CounterForm>,
+    pub aggregates: Vec<Aggregate>,
+    pub percentiles: Vec<f64>,
+    pub confirm: bool,
+    pub datagram_bytes_max: usize,
+    pub delivery: DeliverySettings,
+}
+
+/// Where a series' tags go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tags {
+    /// `name;key=value`, as Graphite 1.1 and later store them.
+    Tagged,
+    /// `name.key.value`.
+    Path,
+    /// Nowhere: series that differ in tags alone are told apart by a suffix.
+    None,
+}
+
+/// Whether the host becomes a tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Host {
+    All,
+    Named,
+    None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CounterForm {
+    Count,
+    Rate,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Aggregate {
+    Count,
+    Min,
+    Max,
+    Avg,
+    Sum,
+}
+
+const SETTINGS: &[Setting] = &[
+    setting(
+        "address",
+        Kind::Checked { allowed: "tcp://host:port or udp://host:port, such as tcp://127.0.0.1:2003, or nothing", check: is_address },
+        "''",
+    )
+    .effect("Where carbon, or what understands its plain-text protocol, listens.")
+    .who("Everyone who delivers to Graphite.")
+    .required(),
+    setting("tags", Kind::Choice(&["tagged", "path", "none"]), "tagged")
+        .effect("Tags as `name;key=value` (Graphite 1.1 and later), folded into the path as `name.key.value`, or left out.")
+        .who("Operators of a Graphite without tags."),
+    setting("prefix", Kind::Checked { allowed: "letters, digits, _, - and dots between them, or nothing", check: is_prefix }, "''")
+        .effect("Put before every name, with a dot between them.")
+        .zero("Empty: names as they are.")
+        .who("Those who share a Graphite with others."),
+    setting("host", Kind::Choice(&["all", "named", "none"]), "all")
+        .effect("Which series get the tag `host`: all of them, those whose messages name one (`host:web1`), or none.")
+        .who("Operators of a single agent. With several, series without their host overwrite each other."),
+    setting("counters", Kind::List(&Kind::Choice(&["count", "rate"])), "[count]")
+        .effect("What is written of a counter: `name.count`, what was counted in a bucket, `name.rate`, that per second, or both.")
+        .zero("With an empty list nothing is written of counters.")
+        .who("Those whose dashboards want rates."),
+    setting("aggregates", Kind::List(&Kind::Choice(&["count", "min", "max", "avg", "sum"])), "[count, min, max, avg, sum]")
+        .effect("What is written of histograms, timings and distributions, besides percentiles: `name.count` and so on.")
+        .zero("With an empty list only percentiles.")
+        .who("Those who want fewer series."),
+    setting("percentiles", Kind::List(&Kind::Number { min: 0.0, max: 1.0 }), "[0.5, 0.95, 0.99]")
+        .effect("Percentiles of histograms, timings and distributions: 0.5 is written as `name.p50`, 0.999 as `name.p99_9`.")
+        .zero("With an empty list none.")
+        .who("Dashboards that need another one."),
+    setting("confirm", Kind::Bool, "true")
+        .effect("Over TCP: a payload counts as delivered when the receiver has read it to its end and closed the connection.")
+        .who("Operators of a receiver that does not close a connection whose sender has closed it."),
+    setting("datagram_bytes_max", Kind::Integer { min: 128, max: 65_507 }, "1432")
+        .effect("Over UDP: the most bytes in one datagram.")
+        .who("Operators of a network with larger packets."),
+    setting("delivery", Kind::Record(QUEUE), "{}").effect("Timeouts, retry and the disk queue."),
+];
+
+pub(crate) const TYPE: OutputType = OutputType {
+    name: "graphite",
+    summary: "Delivers points to Graphite's carbon in the plain-text protocol, with tags or with tags folded into the path.",
+    on_by_default: false,
+    settings: SETTINGS,
+    environment: &[],
+    load: |values| Delivered::load(values, check),
+};
+
+fn is_address(text: &str) -> bool {
+    let parsed = text.parse();
+    text.is_empty() || matches!(parsed, Ok(Address::Udp { port, .. } | Address::Tcp { port, .. }) if port > 0)
+}
+
+fn is_prefix(text: &str) -> bool {
+    text.is_empty()
+        || text.split('.').all(|node| {
+            !node.is_empty()
+                && node
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b))
+        })
+}
+
+fn check(settings: &GraphiteSettings) -> Result<(), SettingProblem> {
+    settings.delivery.check()
+}
+
+impl Start for GraphiteSettings {
+    fn start(&self, name: &str, _: &Arc<Expansion>, surroundings: &Surroundings) -> Result<Delivery, String> {
+        let address: Address = self
+            .address
+            .parse()
+            .map_err(|error| format!("address: {error}"))?;
+        let notes = Arc::new(Mutex::default());
+        let transport: Arc<dyn Transport> = match &address {
+            Address::Tcp { host, port } => Arc::new(Tcp {
+                host: (host.clone(), *port),
+                confirm: self.confirm,
+                notes: notes.clone(),
+            }),
+            Address::Udp { host, port } => Arc::new(Udp {
+                host: (host.clone(), *port),
+                bytes_max: self.datagram_bytes_max,
+                notes: notes.clone(),
+            }),
+            _ => return Err(format!("address: {address} is neither TCP nor UDP")),
+        };
+        let endpoint = Endpoint {
+            label: address.to_string(),
+            directory: address
+                .to_string()
+                .replace(|c: char| !c.is_ascii_alphanumeric() && c != '.', "_"),
+            transport,
+        };
+        let encoder = GraphiteEncoder::new(self, surroundings.memory_bytes_max / CLAIMS_SHARE, notes);
+        // Whisper takes points in any order, others do not; an answer tells nothing of single points.
+        let order = Order::TimeOrder;
+        Delivery::start(
+            name,
+            &self.delivery,
+            order,
+            Box::new(encoder),
+            vec![endpoint],
+            surroundings,
+        )
+        .map_err(|error| error.to_string())
+    }
+}
+
+/// One part in this many of the output's memory is for telling paths apart.
+const CLAIMS_SHARE: u64 = 4;
+
+/// What a reset may take longer than two round trips.
+const RESET_MARGIN: Duration = Duration::from_millis(20);
+
+/// What the encoder has to say in the status.
+type Notes = Arc<Mutex<BTreeMap<&'static str, String>>>;
+
+fn shown(notes: &Notes) -> BTreeMap<&'static str, String> {
+    notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+struct Tcp {
+    host: (String, u16),
+    confirm: bool,
+    notes: Notes,
+}
+
+impl Tcp {
+    /// One connection per payload. The protocol has no answers, but a receiver sees the end of the stream only behind all
+    /// that came before it: when it closes in turn, it has read everything.
+    async fn attempt(&self, body: &[u8]) -> Result<(), String> {
+        let failed = |what: &str| {
+            let what = what.to_owned();
+            move |error: std::io::Error| format!("{what}: {error}")
+        };
+        let (host, port) = &self.host;
+        let began = Instant::now();
+        let mut stream = TcpStream::connect((host.as_str(), *port))
+            .await
+            .map_err(failed("cannot connect"))?;
+        let round_trip = began.elapsed();
+        stream.write_all(body).await.map_err(failed("broke off"))?;
+        stream.shutdown().await.map_err(failed("broke off"))?;
+        if !self.confirm {
+            return Ok(());
+        }
+        let sent = Instant::now();
+        let mut answer = [0; 512];
+        while stream.read(&mut answer).await.map_err(failed("broke off"))? > 0 {}
+        // A receiver that closed before it got everything, as a balancer without a backend does, closes twice: the second time,
+        // by a reset, when the rest arrives, which is a round trip after it was sent.
+        tokio::time::sleep_until((sent + 2 * round_trip + RESET_MARGIN).into()).await;
+        match stream.take_error() {
+            Ok(None) => Ok(()),
+            Ok(Some(error)) | Err(error) => Err(failed("broke off")(error)),
+        }
+    }
+}
+
+impl Transport for Tcp {
+    fn send(&self, payload: Payload) -> BoxFuture<'_, Outcome> {
+        Box::pin(async move {
+            match self.attempt(&payload.body).await {
+                Ok(()) => Outcome::Delivered,
+                Err(error) => Outcome::Retry { error, after: None },
+            }
+        })
+    }
+
+    fn details(&self) -> BTreeMap<&'static str, String> {
+        shown(&self.notes)
+    }
+}
+
+struct Udp {
+    host: (String, u16),
+    bytes_max: usize,
+    notes: Notes,
+}
+
+impl Udp {
+    async fn attempt(&self, body: &[u8]) -> std::io::Result<()> {
+        let (host, port) = &self.host;
+        let mut last = std::io::Error::other("the name has no address");
+        for address in tokio::net::lookup_host((host.as_str(), *port)).await? {
+            let local = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+            let socket = UdpSocket::bind(local).await?;
+            socket.connect(address).await?;
+            match self.send_all(&socket, body).await {
+                Ok(()) => return Ok(()),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    async fn send_all(&self, socket: &UdpSocket, body: &[u8]) -> std::io::Result<()> {
+        for datagram in datagrams(body, self.bytes_max) {
+            socket.send(datagram).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Transport for Udp {
+    fn send(&self, payload: Payload) -> BoxFuture<'_, Outcome> {
+        Box::pin(async move {
+            match self.attempt(&payload.body).await {
+                Ok(()) => Outcome::Delivered,
+                Err(error) => Outcome::Retry {
+                    error: format!("cannot send: {error}"),
+                    after: None,
+                },
+            }
+        })
+    }
+
+    fn details(&self) -> BTreeMap<&'static str, String> {
+        shown(&self.notes)
+    }
+}

@@ -1,0 +1,517 @@
+//! The Graphite output: lines, collisions of names, and receivers that misbehave.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use support::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use weir_aggregate::Expansion;
+use weir_output::delivery::{Clock, Delivery, Driver, OutputStatus, Reason};
+use weir_output::graphite::{Aggregate, CounterForm, GraphiteSettings, Host, Tags};
+use weir_output::settings::Start;
+
+fn settings(address: &str) -> GraphiteSettings {
+    GraphiteSettings {
+        address: address.into(),
+        tags: Tags::Tagged,
+        prefix: String::new(),
+        host: Host::All,
+        counters: vec![CounterForm::Count],
+        aggregates: vec![
+            Aggregate::Count,
+            Aggregate::Min,
+            Aggregate::Max,
+            Aggregate::Avg,
+            Aggregate::Sum,
+        ],
+        percentiles: vec![0.5, 0.95],
+        confirm: true,
+        datagram_bytes_max: 1432,
+        delivery: delivery(),
+    }
+}
+
+fn start(name: &str, settings: &GraphiteSettings, clock: Clock) -> Delivery {
+    settings
+        .start(name, &Arc::new(Expansion::default()), &surroundings(clock))
+        .unwrap()
+}
+
+async fn wait(output: &Delivery, what: &str, done: impl FnMut(&OutputStatus) -> bool) -> OutputStatus {
+    let waited = tokio::time::timeout(DEADLINE, output.wait_for(done)).await;
+    assert!(waited.is_ok(), "{what}: {:#?}", output.status());
+    output.status()
+}
+
+fn idle(status: &OutputStatus) -> bool {
+    status.endpoints[0].pending.total().is_zero()
+}
+
+#[derive(Clone, Copy)]
+enum Manner {
+    /// Reads everything and closes, as carbon does.
+    Take,
+    /// Reads everything and keeps the connection.
+    Keep,
+    /// Never reads.
+    Hang,
+    /// A byte now and then.
+    Trickle,
+    /// Closes before it has read anything.
+    Close,
+    /// Reads a little and closes.
+    Half,
+    /// Answers, which no receiver of this protocol does, then takes everything.
+    Chat,
+}
+
+/// A receiver whose manners a script decides, connection by connection.
+#[derive(Clone)]
+struct Receiver {
+    address: String,
+    /// What whole connections brought.
+    taken: Arc<Mutex<Vec<String>>>,
+}
+
+impl Receiver {
+    async fn start(script: impl Fn() -> Manner + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let receiver = Self {
+            address: format!("tcp://{}", listener.local_addr().unwrap()),
+            taken: Arc::default(),
+        };
+        let server = receiver.clone();
+        tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                tokio::spawn(server.clone().serve(socket, script()));
+            }
+        });
+        receiver
+    }
+
+    async fn serve(self, mut socket: TcpStream, manner: Manner) {
+        let mut text = String::new();
+        match manner {
+            Manner::Hang => std::future::pending().await,
+            Manner::Close => return,
+            Manner::Half => return drop(socket.read(&mut [0; 10]).await),
+            Manner::Trickle => loop {
+                if !socket.read(&mut [0; 1]).await.is_ok_and(|n| n > 0) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            },
+            Manner::Chat => drop(socket.write_all(b"hello, who are you?\n").await),
+            Manner::Take | Manner::Keep => {}
+        }
+        if socket.read_to_string(&mut text).await.is_ok() {
+            self.taken.lock().unwrap().push(text);
+        }
+        if let Manner::Keep = manner {
+            std::future::pending().await
+        }
+    }
+
+    /// Lines of all connections: path to value and time.
+    fn lines(&self) -> BTreeMap<(String, i64), f64> {
+        self.taken
+            .lock()
+            .unwrap()
+            .iter()
+            .flat_map(|text| parse(text))
+            .collect()
+    }
+}
+
+/// Every line is one that carbon takes.
+fn parse(text: &str) -> Vec<((String, i64), f64)> {
+    assert!(text.is_empty() || text.ends_with('\n'));
+    let line = |line: &str| {
+        let parts: Vec<&str> = line.split_whitespace().collect();
+        let [path, value, time] = parts[..] else {
+            panic!("{line:?}")
+        };
+        ((path.to_owned(), time.parse().unwrap()), value.parse().unwrap())
+    };
+    text.lines().map(line).collect()
+}
+
+/// What one bucket becomes: path and value.
+async fn encode(settings: GraphiteSettings, messages: &str) -> (BTreeMap<String, f64>, OutputStatus) {
+    let receiver = Receiver::start(|| Manner::Take).await;
+    let settings = GraphiteSettings {
+        address: receiver.address.clone(),
+        ..settings
+    };
+    let output = start("graphite", &settings, Clock::system());
+    batches(messages).iter().for_each(|batch| output.submit(batch));
+    output.shutdown(DEADLINE).await;
+    let status = output.status();
+    assert!(status.balances() && idle(&status), "{status:#?}");
+    let lines = receiver.lines();
+    assert_eq!(
+        status.endpoints[0].delivered.points,
+        lines.len() as u64,
+        "no path twice"
+    );
+    let lines = lines.into_iter().map(|((path, time), value)| {
+        assert!(time >= BUCKET);
+        (path, value)
+    });
+    (lines.collect(), status)
+}
+
+fn shown(lines: &BTreeMap<String, f64>) -> Vec<String> {
+    lines
+        .iter()
+        .map(|(path, value)| format!("{path} {value}"))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_kind_in_each_form() {
+    let messages = "page.views:1|c|@0.5|#env:prod,role:a/b\nqueue.size:-1.5|g|#host:db1\nusers:x|s\nusers:y|s\nt:1:2:3:4|ms|#bare,empty:,k:1,k:2\n_sc|c|0\n_e{1,1}:a|b\n";
+    let (lines, status) = encode(settings(""), messages).await;
+    assert_eq!(
+        shown(&lines),
+        [
+            "page.views.count;env=prod;host=agent-host;role=a/b 2",
+            "queue.size;host=db1 -1.5",
+            "t.avg;bare=true;host=agent-host;k=1,2 2.5",
+            "t.count;bare=true;host=agent-host;k=1,2 4",
+            "t.max;bare=true;host=agent-host;k=1,2 4",
+            "t.min;bare=true;host=agent-host;k=1,2 1",
+            "t.p50;bare=true;host=agent-host;k=1,2 2",
+            "t.p95;bare=true;host=agent-host;k=1,2 4",
+            "t.sum;bare=true;host=agent-host;k=1,2 10",
+            "users;host=agent-host 2",
+        ]
+    );
+    let dropped = status.endpoints[0].dropped[&Reason::Unsupported];
+    assert_eq!((dropped.points, dropped.events, dropped.checks), (0, 1, 1));
+
+    let form = GraphiteSettings {
+        tags: Tags::Path,
+        prefix: "stats.web".into(),
+        host: Host::Named,
+        counters: vec![CounterForm::Count, CounterForm::Rate],
+        aggregates: vec![Aggregate::Count],
+        percentiles: vec![0.999],
+        ..settings("")
+    };
+    let (lines, _) = encode(form, messages).await;
+    assert_eq!(
+        shown(&lines),
+        [
+            "stats.web.page.views.env.prod.role.a_b.count 2",
+            "stats.web.page.views.env.prod.role.a_b.rate 0.2",
+            "stats.web.queue.size.host.db1 -1.5",
+            "stats.web.t.bare.true.k.1.2.count 4",
+            "stats.web.t.bare.true.k.1.2.p99_9 4",
+            "stats.web.users 2",
+        ]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_distribution_is_within_its_sketchs_error() {
+    let messages: String = (1..=1000).map(|i| format!("d:{i}|d\n")).collect();
+    let (lines, _) = encode(settings(""), &messages).await;
+    let at = |suffix: &str| lines[&format!("d.{suffix};host=agent-host")];
+    assert_eq!(
+        (at("count"), at("min"), at("max"), at("sum"), at("avg")),
+        (1000.0, 1.0, 1000.0, 500_500.0, 500.5)
+    );
+    for (suffix, expected) in [("p50", 500.0), ("p95", 950.0)] {
+        assert!(
+            (at(suffix) / expected - 1.0).abs() < 0.01,
+            "{suffix}: {}",
+            at(suffix)
+        );
+    }
+}
+
+/// Names that become one path are told apart the same way in whatever order they come, and the status says so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn collisions_are_resolved_by_rank_and_counted() {
+    let one = "a b:1|g\n";
+    let two = "a_b:2|g\n";
+    let three = "a_b:x|s\n";
+    let mut outcomes = BTreeSet::new();
+    for order in [[one, two, three], [three, two, one], [two, three, one]] {
+        let receiver = Receiver::start(|| Manner::Take).await;
+        let output = start("graphite", &settings(&receiver.address), Clock::system());
+        for round in 0..2 {
+            // Batches of a bucket come in an order of their own, so each message has a batch, the last one ends the bucket.
+            for text in order {
+                let batch = &batches_at(BUCKET + round * 10, text)[0];
+                let mut batch = (**batch).clone();
+                batch.last = text == order[2];
+                output.submit(&Arc::new(batch));
+            }
+        }
+        output.shutdown(DEADLINE).await;
+        let lines = receiver.lines();
+        assert_eq!(lines.len(), 6, "no line overwrites another: {lines:?}");
+        let second: Vec<String> = lines
+            .iter()
+            .filter(|((_, time), _)| *time == BUCKET + 10)
+            .map(|((path, _), value)| format!("{path} {value}"))
+            .collect();
+        assert!(
+            second.contains(&"a_b;host=agent-host 2".to_owned()),
+            "the unchanged gauge: {second:?}"
+        );
+        outcomes.insert(second);
+        let details = &output.status().endpoints[0].details["renamed"];
+        assert!(details.starts_with("2 lines of the last flush"), "{details}");
+    }
+    assert_eq!(outcomes.len(), 1, "the order did not matter: {outcomes:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn values_and_lines_that_cannot_be_sent_are_counted() {
+    let huge = "x".repeat(5000);
+    let (lines, status) = encode(
+        settings(""),
+        &format!("a:1|g|#k:{huge}\nc:1e308:1e308|c\nb:1e-300|g\n"),
+    )
+    .await;
+    assert_eq!(
+        lines.into_iter().collect::<Vec<_>>(),
+        [("b;host=agent-host".to_owned(), 1e-300)]
+    );
+    let dropped = &status.endpoints[0].dropped;
+    assert_eq!(
+        (
+            dropped[&Reason::TooLarge].points,
+            dropped[&Reason::NotFinite].points
+        ),
+        (1, 1)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn over_udp_in_whole_lines_within_the_size_of_a_datagram() {
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let form = GraphiteSettings {
+        datagram_bytes_max: 200,
+        ..settings(&format!("udp://{}", socket.local_addr().unwrap()))
+    };
+    let output = start("graphite", &form, Clock::system());
+    let messages: String = (0..50).map(|i| format!("metric.{i}:{i}|g\n")).collect();
+    batches(&(messages + &format!("large:1|g|#k:{}\n", "x".repeat(200))))
+        .iter()
+        .for_each(|batch| output.submit(batch));
+    let mut lines = Vec::new();
+    while lines.len() < 50 {
+        let mut buffer = [0; 2048];
+        let received = tokio::time::timeout(DEADLINE, socket.recv(&mut buffer))
+            .await
+            .unwrap()
+            .unwrap();
+        assert!(received <= 200);
+        lines.extend(parse(std::str::from_utf8(&buffer[..received]).unwrap()));
+    }
+    output.shutdown(DEADLINE).await;
+    let status = output.status();
+    assert_eq!(
+        (
+            status.endpoints[0].delivered.points,
+            status.endpoints[0].dropped[&Reason::TooLarge].points
+        ),
+        (50, 1)
+    );
+    assert!(
+        status.balances()
+            && lines
+                .iter()
+                .all(|((path, _), value)| *path == format!("metric.{value};host=agent-host"))
+    );
+}
+
+/// One output for each fault beside a healthy one: the healthy one delivers everything, the others name their fault and keep
+/// everything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_fault_delays_another_output() {
+    let good = Receiver::start(|| Manner::Take).await;
+    let chatty = Receiver::start(|| Manner::Chat).await;
+    let keeping = Receiver::start(|| Manner::Keep).await;
+    let hanging = Receiver::start(|| Manner::Hang).await;
+    let trickling = Receiver::start(|| Manner::Trickle).await;
+    let closing = Receiver::start(|| Manner::Close).await;
+    let halving = Receiver::start(|| Manner::Half).await;
+    let faults: [(&str, String, &str); 7] = [
+        (
+            "nothing listens",
+            format!("tcp://{}", dead_address()),
+            "cannot connect: Connection refused",
+        ),
+        (
+            "no such name",
+            "tcp://carbon.invalid:2003".into(),
+            "cannot connect",
+        ),
+        ("never closes", keeping.address.clone(), "no answer within 0.3 s"),
+        ("hangs", hanging.address.clone(), "no answer within 0.3 s"),
+        ("trickles", trickling.address.clone(), "no answer within 0.3 s"),
+        ("closes", closing.address.clone(), "broke off"),
+        ("reads half", halving.address.clone(), "broke off"),
+    ];
+    let batches = batches("a:1|c\nb:2|g\nd:3|d\n");
+    let mut outputs = Vec::new();
+    for (name, address, _) in &faults {
+        let mut settings = settings(address);
+        settings.delivery.timeout = Duration::from_millis(300);
+        outputs.push(start(name, &settings, Clock::system()));
+    }
+    let healthy = [
+        start("healthy", &settings(&good.address), Clock::system()),
+        start("chatty", &settings(&chatty.address), Clock::system()),
+    ];
+    for _ in 0..20 {
+        outputs
+            .iter()
+            .chain(&healthy)
+            .for_each(|output| batches.iter().for_each(|batch| output.submit(batch)));
+    }
+    for output in &healthy {
+        let status = wait(output, "the healthy output delivers", |status| {
+            status.received.points == 180 && idle(status)
+        })
+        .await;
+        assert_eq!(status.endpoints[0].delivered.points, 180);
+    }
+    for (output, (name, _, error)) in outputs.iter().zip(&faults) {
+        let status = wait(output, name, |status| {
+            status.endpoints[0].last_error.is_some() && status.endpoints[0].pending.inbox.is_zero()
+        })
+        .await;
+        let endpoint = &status.endpoints[0];
+        let message = &endpoint.last_error.as_ref().unwrap().message;
+        assert!(message.contains(error), "{name}: {message}");
+        assert!(!endpoint.healthy && status.balances(), "{name}: {status:#?}");
+        assert_eq!(
+            (endpoint.delivered.points, endpoint.pending.total().points),
+            (0, 180),
+            "{name}"
+        );
+    }
+    for output in outputs.iter().chain(&healthy) {
+        output.shutdown(Duration::ZERO).await;
+        let status = output.status();
+        assert!(status.balances() && idle(&status), "{status:#?}");
+        let lost = status.endpoints[0]
+            .dropped
+            .get(&Reason::Shutdown)
+            .map_or(0, |items| items.points);
+        assert_eq!(
+            lost + status.endpoints[0].delivered.points,
+            180,
+            "what memory alone held is counted"
+        );
+    }
+    // Without confirmation the kernel's word counts.
+    let form = GraphiteSettings {
+        confirm: false,
+        ..settings(&keeping.address)
+    };
+    let output = start("never closes", &form, Clock::system());
+    batches.iter().for_each(|batch| output.submit(batch));
+    wait(&output, "delivered", |status| {
+        status.endpoints[0].delivered.points == 9
+    })
+    .await;
+    output.shutdown(DEADLINE).await;
+}
+
+/// Moves the clock second by second, and at each waits for everything that this second started to come to an end.
+async fn settle(output: &Delivery, driver: &Driver, received: u64) {
+    for _ in 0..10 {
+        driver.advance(Duration::from_secs(1));
+        wait(output, "quiet", |status| {
+            let endpoint = &status.endpoints[0];
+            let waits = endpoint.retry_in_seconds.is_some_and(|seconds| seconds > 0);
+            status.received.points == received
+                && endpoint.pending.inbox.is_zero()
+                && endpoint.pending.in_flight.is_zero()
+                && (idle(status) || waits)
+        })
+        .await;
+    }
+}
+
+/// The receiver is gone for an hour of driven time while a flush closes every ten seconds; afterwards nothing is missing, and what
+/// came twice came to the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_hour_without_receiver() {
+    for on_disk in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let reachable = Arc::new(AtomicBool::new(true));
+        let attempts = Arc::new(AtomicUsize::new(0));
+        let (script, counted) = (reachable.clone(), attempts.clone());
+        let receiver = Receiver::start(move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+            if script.load(Ordering::SeqCst) {
+                Manner::Take
+            } else {
+                Manner::Half
+            }
+        })
+        .await;
+        let (clock, driver) = Clock::driven(BUCKET);
+        let mut form = settings(&receiver.address);
+        form.delivery.backoff_base = Duration::from_secs(2);
+        form.delivery.backoff_max = Duration::from_secs(64);
+        let mut around = surroundings(clock);
+        if on_disk {
+            form.delivery.disk_path = directory.path().display().to_string();
+            form.delivery.disk_bytes_max = 64 << 20;
+            // A queue that memory could not hold.
+            around.memory_bytes_max = 8192;
+        }
+        let output = form
+            .start("graphite", &Arc::new(Expansion::default()), &around)
+            .unwrap();
+        let (buckets, outage) = (400, 20..380);
+        let mut during = 0;
+        for i in 0..buckets {
+            reachable.store(!outage.contains(&i), Ordering::SeqCst);
+            let before = attempts.load(Ordering::SeqCst);
+            batches_at(BUCKET + i * 10, &format!("a:{i}|c\nb:{i}|g|#k:v\n"))
+                .iter()
+                .for_each(|batch| output.submit(batch));
+            settle(&output, &driver, (i as u64 + 1) * 2).await;
+            if outage.contains(&i) {
+                during += attempts.load(Ordering::SeqCst) - before;
+            }
+        }
+        // An hour at 32 to 64 s between attempts; hammering would be thousands.
+        assert!((50..250).contains(&during), "{during} attempts in an hour");
+        let total = buckets as u64 * 2;
+        while output.status().endpoints[0].delivered.points < total {
+            settle(&output, &driver, total).await;
+        }
+        let status = output.status();
+        assert!(
+            status.balances() && idle(&status) && status.healthy,
+            "{status:#?}"
+        );
+        assert!(status.endpoints[0].dropped.is_empty(), "{status:#?}");
+        let held = receiver.lines();
+        assert_eq!(held.len() as u64, total);
+        for i in 0..buckets {
+            let at = |path: &str| held[&(path.to_owned(), BUCKET + i * 10)];
+            assert_eq!(
+                (at("a.count;host=agent-host"), at("b;host=agent-host;k=v")),
+                (i as f64, i as f64)
+            );
+        }
+        output.shutdown(DEADLINE).await;
+    }
+}
