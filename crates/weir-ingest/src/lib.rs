@@ -6,6 +6,7 @@ mod counts;
 mod ingest;
 mod origin;
 mod parking;
+mod relay;
 mod sampler;
 mod senders;
 mod timestamped;
@@ -15,7 +16,9 @@ pub use counts::{IngestCounts, SampleDrop};
 pub use ingest::{BadInput, Ingest, IngestSettings, Received};
 pub use origin::{Ask, Asked, OriginAnswer, OriginLink, OriginStats, Question};
 pub use parking::ParkingCounts;
+pub use relay::{BLOCK_BYTES, Relay, RelayBlock, RelayQueue, RelaySettings, RelayTarget};
 pub use senders::SenderCounts;
 pub use worker::{
-    Command, EndSettings, ListenerSnapshot, Report, RuleSnapshot, WorkerHandle, WorkerSnapshot, spawn,
+    Command, EndSettings, ListenerSnapshot, RelayLinks, Report, RuleSnapshot, WorkerHandle, WorkerSnapshot,
+    spawn,
 };

@@ -11,6 +11,7 @@ use weir_listener::{BoundSocket, EventLoop, ListenerCounters, ListenerId, LoopCo
 use crate::counts::IngestCounts;
 use crate::ingest::{BadInput, Ingest, IngestSettings, Received};
 use crate::origin::{OriginAnswer, OriginLink, OriginStats};
+use crate::relay::{Relay, RelaySettings};
 
 /// Slots of the receive ring; each is touched only as far as a packet used it.
 const RING_SLOTS: usize = 64;
@@ -162,6 +163,14 @@ pub struct EndSettings {
     pub flush_open_bucket: bool,
 }
 
+/// Where a worker relays lines to.
+#[derive(Default)]
+pub struct RelayLinks {
+    pub relays: Vec<RelaySettings>,
+    /// Nothing is aggregated.
+    pub only: bool,
+}
+
 /// Starts one worker thread with its sockets. The number of a socket is its index in `settings.listeners`. With `origins`
 /// senders are told apart.
 pub fn spawn(
@@ -171,6 +180,7 @@ pub fn spawn(
     end: EndSettings,
     reports: SyncSender<Report>,
     origins: Option<OriginLink>,
+    relays: RelayLinks,
 ) -> io::Result<WorkerHandle> {
     let mut event_loop = EventLoop::new(RING_SLOTS)?;
     event_loop.set_partial_budget(partial_budget);
@@ -185,6 +195,8 @@ pub fn spawn(
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         let (wall_ms, monotonic) = (wall_ms(), Monotonic::now().0);
         let mut ingest = Ingest::new(settings, wall_ms.div_euclid(1000));
+        let only = relays.only;
+        ingest.enable_relays(relays.relays.into_iter().map(Relay::new).collect(), only);
         if let Some(origins) = &origins {
             ingest.enable_origins(origins.nobody);
         }
@@ -317,6 +329,9 @@ impl Worker {
         if let Some(deadline) = self.ingest.parked_deadline() {
             next_ns = next_ns.min(deadline);
         }
+        if let Some(deadline) = self.ingest.relay_deadline() {
+            next_ns = next_ns.min(deadline);
+        }
         let tick_ns = next_ns.saturating_sub(Monotonic::now().0);
         Duration::from_millis(bucket_ms.max(0) as u64)
             .min(Duration::from_nanos(tick_ns))
@@ -333,6 +348,9 @@ impl Worker {
         self.hand_over();
         self.summarise();
         let monotonic = Monotonic::now().0;
+        for relay in self.ingest.relays_mut() {
+            relay.turn(monotonic);
+        }
         if monotonic >= self.next_tick_ns {
             self.next_tick_ns = monotonic + TICK.as_nanos() as u64;
             self.tick(monotonic);
@@ -445,6 +463,9 @@ impl Worker {
         } else if monotonic >= self.next_example_ns {
             self.ingest.want_example();
         }
+        for relay in self.ingest.relays_mut() {
+            relay.hand_over();
+        }
         let _ = self.event_loop.refresh_drops();
         self.ingest.take_census(CENSUS_STATES);
         self.ingest.tick_origins();
@@ -527,7 +548,11 @@ impl Worker {
                 self.hand_over_all();
             }
             self.hand_over();
-            self.commands(Monotonic::now().0);
+            let monotonic = Monotonic::now().0;
+            for relay in self.ingest.relays_mut() {
+                relay.turn(monotonic);
+            }
+            self.commands(monotonic);
         }
         // Whoever sent at last is still being looked up.
         let patience = Monotonic::now().0 + END_WAIT_NS;
@@ -539,6 +564,9 @@ impl Worker {
                 _ => self.ingest.feed_parked(0, true),
             }
             self.commands(Monotonic::now().0);
+        }
+        for relay in self.ingest.relays_mut() {
+            relay.finish();
         }
         self.hand_over_all();
         if self.end.flush_open_bucket && self.ingest.close_now() {

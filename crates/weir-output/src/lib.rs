@@ -14,6 +14,7 @@ pub mod json_lines;
 pub mod otlp;
 pub mod prometheus;
 pub mod protobuf;
+pub mod relay;
 pub mod remote_write;
 pub mod settings;
 pub mod stdout;

@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::net::UdpSocket;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
 use support::{Agent, configurations, names_every_setting, until};
@@ -85,4 +87,80 @@ fn a_file_is_opened_anew_at_sighup() {
     agent.stop();
     assert!(has(&moved, "first") && !has(&moved, "second"));
     assert!(has(&path, "second") && !has(&path, "first"));
+}
+
+/// Lines of packets that arrive until `count` have.
+fn received(mut packet: impl FnMut(&mut [u8]) -> usize, count: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    while lines.len() < count {
+        let mut buffer = [0; 65536];
+        let length = packet(&mut buffer);
+        lines.extend(
+            String::from_utf8_lossy(&buffer[..length])
+                .lines()
+                .map(str::to_owned),
+        );
+    }
+    lines
+}
+
+#[test]
+fn relay_beside_aggregation() {
+    let page = include_str!("../../../docs/outputs/relay.md");
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let text = configurations(page)[0].replace("127.0.0.1:9125", &socket.local_addr().unwrap().to_string());
+    let agent = Agent::start(&format!("{text}  stdout:\n    enabled: true\n"), &[]);
+    agent.send(MESSAGES);
+    let lines = received(|buffer| socket.recv(buffer).unwrap(), MESSAGES.lines().count());
+    assert_eq!(lines, MESSAGES.lines().collect::<Vec<_>>());
+    let (stdout, _) = agent.stop();
+    assert_eq!(shapes(&json_lines(&stdout)), SHAPES);
+}
+
+#[test]
+fn relay_alone_to_two_targets() {
+    let page = include_str!("../../../docs/outputs/relay.md");
+    let text = configurations(page)[1];
+    names_every_setting(text, "relay");
+    let directory = tempfile::tempdir().unwrap();
+    let first = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let second = UnixDatagram::bind(directory.path().join("dsd.socket")).unwrap();
+    let text = text
+        .replace("127.0.0.1:9125", &first.local_addr().unwrap().to_string())
+        .replace("/run/statsd", &directory.path().display().to_string());
+    let agent = Agent::start(&format!("{text}  stdout:\n    enabled: true\n"), &[]);
+    let sent: Vec<String> = (0..100).map(|i| format!("page.{i}:1|c|#i:{i}")).collect();
+    agent.send(&(sent.join("\n") + "\nother:1|c\nbroken\n"));
+    let (stdout, log) = agent.stop();
+    assert_eq!(stdout, "", "nothing is aggregated");
+    assert!(log.contains("nothing is aggregated"), "{log}");
+    first.set_nonblocking(true).unwrap();
+    second.set_nonblocking(true).unwrap();
+    let drain = |packet: &dyn Fn(&mut [u8]) -> std::io::Result<usize>| {
+        let mut lines = Vec::new();
+        let mut buffer = [0; 65536];
+        while let Ok(length) = packet(&mut buffer) {
+            lines.extend(
+                String::from_utf8_lossy(&buffer[..length])
+                    .lines()
+                    .map(str::to_owned),
+            );
+        }
+        lines
+    };
+    let (first, second) = (
+        drain(&|buffer| first.recv(buffer)),
+        drain(&|buffer| second.recv(buffer)),
+    );
+    assert!(
+        first.len() > 10 && second.len() > 10,
+        "{} and {}",
+        first.len(),
+        second.len()
+    );
+    let mut all = [first, second].concat();
+    let mut sent = sent;
+    all.sort();
+    sent.sort();
+    assert_eq!(all, sent);
 }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use weir_aggregate::Expansion;
 
 use crate::delivery::{Delivery, Surroundings};
+use crate::relay::RelaySettings;
 
 mod datadog;
 mod delivery;
@@ -175,6 +176,8 @@ pub enum OutputSettings {
     Prometheus(PrometheusSettings),
     /// Delivers batches.
     Delivered(Delivered),
+    /// Passes lines on as they come, from the workers.
+    Relay(RelaySettings),
 }
 
 /// Settings that start the output they are for.
@@ -281,6 +284,7 @@ pub const OUTPUT_TYPES: &[OutputType] = &[
     crate::otlp::TYPE,
     crate::file::TYPE,
     crate::graphite::TYPE,
+    crate::relay::TYPE,
 ];
 
 /// Turns checked values into the struct. A failure is a table that disagrees with its struct, which the test

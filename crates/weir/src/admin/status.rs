@@ -247,6 +247,9 @@ pub struct OutputStatus {
     pub points: PointBooks,
     pub events: PointBooks,
     pub checks: PointBooks,
+    /// Of a relay, which passes messages on as they are.
+    #[serde(default)]
+    pub messages: PointBooks,
     /// Payload bytes delivered.
     pub bytes: u64,
     pub payloads: u64,
@@ -304,6 +307,7 @@ impl Status {
                 ("points", &output.points),
                 ("events", &output.events),
                 ("checks", &output.checks),
+                ("messages", &output.messages),
             ] {
                 let accounted = books.delivered + books.pending + sum_of(&books.dropped);
                 compare(
@@ -799,11 +803,12 @@ impl Series {
                 |books| books.delivered,
             ),
         ];
-        fn kinds(output: &OutputStatus) -> [(&'static str, &PointBooks); 3] {
+        fn kinds(output: &OutputStatus) -> [(&'static str, &PointBooks); 4] {
             [
                 ("point", &output.points),
                 ("event", &output.events),
                 ("check", &output.checks),
+                ("message", &output.messages),
             ]
         }
         for (series, help, read) in counts {

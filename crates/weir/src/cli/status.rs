@@ -501,12 +501,17 @@ fn outputs(page: &mut String, outputs: &[OutputStatus], now: u64) {
             ("points", &output.points),
             ("events", &output.events),
             ("checks", &output.checks),
+            ("messages", &output.messages),
         ] {
             if sum_of(&books.dropped) > 0 {
                 line(format!("{kind} dropped: {}", reasons(&books.dropped)));
             }
         }
-        for (kind, books) in [("events", &output.events), ("checks", &output.checks)] {
+        for (kind, books) in [
+            ("events", &output.events),
+            ("checks", &output.checks),
+            ("messages", &output.messages),
+        ] {
             if books.produced > 0 {
                 let PointBooks {
                     produced,

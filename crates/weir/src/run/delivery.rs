@@ -88,6 +88,7 @@ pub fn status(output_type: &str, delivery: &Delivery) -> Vec<OutputStatus> {
             points: books(|items| items.points),
             events: books(|items| items.events),
             checks: books(|items| items.checks),
+            messages: PointBooks::default(),
             bytes: endpoint.delivered_bytes,
             payloads: endpoint.delivered_payloads,
             retries: endpoint.attempts_failed,

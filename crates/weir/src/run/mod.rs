@@ -10,6 +10,7 @@ use weir_ingest::{Command, EndSettings, IngestSettings, WorkerHandle};
 use weir_listener::{Address, AllowList, BoundSocket, Framing, ListenerConfig, ListenerId};
 use weir_origin::Origins;
 use weir_output::delivery::{Clock, Delivery, Surroundings};
+use weir_output::relay::Relay;
 use weir_output::settings::OutputSettings;
 use weir_protocol::{ErrorClass, ParseOptions};
 
@@ -27,6 +28,7 @@ mod delivery;
 mod explain;
 mod origins;
 mod pipeline;
+mod relay;
 mod rules;
 mod scrape;
 mod usage;
@@ -34,6 +36,7 @@ mod usage;
 use books::BoundListener;
 use delivery::DeliverySink;
 use pipeline::{BatchSink, Flushed, Pipeline, Shared};
+use relay::RelaySink;
 use rules::Fixed;
 use scrape::ScrapeOutput;
 use usage::Usage;
@@ -163,6 +166,7 @@ struct View {
     listeners: Vec<BoundListener>,
     /// Outputs that deliver batches, with the name of their type.
     deliveries: Vec<(&'static str, Arc<Delivery>)>,
+    relays: Vec<Arc<Relay>>,
     scrape: Option<ScrapeOutput>,
     origins: Option<Origins>,
     usage: Arc<Usage>,
@@ -204,6 +208,7 @@ impl View {
                 .deliveries
                 .iter()
                 .flat_map(|(output_type, delivery)| delivery::status(output_type, delivery))
+                .chain(self.relays.iter().flat_map(|relay| relay::status(relay)))
                 .collect(),
             ..Status::default()
         };
@@ -213,7 +218,8 @@ impl View {
         let queued = self
             .deliveries
             .iter()
-            .map(|(_, delivery)| delivery::queued_bytes(delivery));
+            .map(|(_, delivery)| delivery::queued_bytes(delivery))
+            .chain(self.relays.iter().map(|relay| relay::queued_bytes(relay)));
         status.memory.parts.insert("queues".into(), queued.sum());
         status
             .memory
@@ -335,6 +341,7 @@ impl Agent {
         let mut sinks: Vec<Box<dyn BatchSink>> = Vec::new();
         let mut scrape: Option<ScrapeOutput> = None;
         let mut deliveries = Vec::new();
+        let mut relays = Vec::new();
         let control = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("outputs")
@@ -368,7 +375,31 @@ impl Agent {
                     }));
                     deliveries.push((output.output_type, delivery));
                 }
+                OutputSettings::Relay(settings) => {
+                    let _entered = control.enter();
+                    let relay = relay::start(
+                        &output.name,
+                        settings,
+                        config.workers,
+                        surroundings.memory_bytes_max,
+                    );
+                    sinks.push(Box::new(RelaySink {
+                        relay: relay.clone(),
+                        runtime: control.handle().clone(),
+                        grace: config.grace_period,
+                    }));
+                    relays.push(relay);
+                }
             }
+        }
+
+        if let Some(relay) = relays.iter().find(|relay| relay.settings().only)
+            && let Some((_, delivery)) = deliveries.first()
+        {
+            let (relay, output) = (relay.name(), delivery.name());
+            tracing::warn!(
+                "with outputs.{relay}.only nothing is aggregated; {output} and the like get nothing"
+            );
         }
 
         let (reports, inbox) = std::sync::mpsc::sync_channel(REPORTS_MAX);
@@ -461,8 +492,17 @@ impl Agent {
                 flush_open_bucket: config.aggregation.flush_open_buckets,
             };
             let link = resolver.as_ref().map(|resolver| resolver.link(worker as u16));
-            let handle = weir_ingest::spawn(settings, sockets, share / 16, end, reports.clone(), link)
-                .map_err(|error| Failure::runtime(format!("ingest worker {worker}: {error}")))?;
+            let relay_links = relay::links(&relays, worker);
+            let handle = weir_ingest::spawn(
+                settings,
+                sockets,
+                share / 16,
+                end,
+                reports.clone(),
+                link,
+                relay_links,
+            )
+            .map_err(|error| Failure::runtime(format!("ingest worker {worker}: {error}")))?;
             workers.push(handle);
         }
         let origins = match resolver {
@@ -483,6 +523,7 @@ impl Agent {
             workers: workers.len(),
             listeners: bound_listeners,
             deliveries,
+            relays,
             scrape,
             hostname: config.names.hostname.clone(),
             memory: config.memory,

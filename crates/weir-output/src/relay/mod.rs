@@ -1,0 +1,326 @@
+//! Relay of StatsD lines, as received, to other servers of the protocol.
+//!
+//! Workers pack lines per target ([`Port`]); here each target has a task of its own that sends them, a queue of bounded size, and
+//! books. A target that fails is ejected: its slots, and what waits for it, go to the others until it is back.
+
+mod connection;
+mod settings;
+mod target;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinSet;
+use weir_protocol::{Routes, SharedRoutes};
+
+pub(crate) use settings::TYPE;
+pub use settings::{RelaySettings, StreamFraming};
+
+use target::Task;
+
+/// Buffers per worker and target, at least.
+const BUFFERS_MIN: u64 = 4;
+/// And at most: beyond that a longer queue is no better.
+const BUFFERS_MAX: u64 = 1024;
+/// Room in a target's mailbox for what needs no buffer: counts alone, and lines of a target that was ejected.
+const MAILBOX_MARGIN: usize = 64;
+
+/// Lines for one target, with what is to be known of those that are not in it. The same as the worker's.
+#[derive(Debug, Default)]
+pub struct Block {
+    pub lines: Vec<u8>,
+    pub messages: u64,
+    pub no_buffer: u64,
+    pub too_long: u64,
+    pub unmatched: u64,
+    /// Which port's buffer it is; `None` when it is nobody's.
+    worker: Option<usize>,
+    /// Bytes of `lines` that need no more sending.
+    done: usize,
+}
+
+impl Block {
+    pub fn new(lines: Vec<u8>, messages: u64, no_buffer: u64, too_long: u64, unmatched: u64) -> Self {
+        Self {
+            lines,
+            messages,
+            no_buffer,
+            too_long,
+            unmatched,
+            ..Self::default()
+        }
+    }
+}
+
+/// One worker's way to one target.
+pub struct Port {
+    worker: usize,
+    mailbox: mpsc::Sender<Block>,
+    returned: std::sync::mpsc::Receiver<Vec<u8>>,
+    /// Buffers that may still be made.
+    unmade: usize,
+    buffer_bytes: usize,
+}
+
+impl Port {
+    /// Never waits. Gives the block back when there is no room.
+    pub fn push(&mut self, mut block: Block) -> Result<(), Block> {
+        block.worker = Some(self.worker);
+        self.mailbox.try_send(block).map_err(|error| error.into_inner())
+    }
+
+    /// Never waits. `None` while all buffers are on their way.
+    pub fn buffer(&mut self) -> Option<Vec<u8>> {
+        if let Ok(buffer) = self.returned.try_recv() {
+            return Some(buffer);
+        }
+        self.unmade = self.unmade.checked_sub(1)?;
+        Some(Vec::with_capacity(self.buffer_bytes))
+    }
+}
+
+/// Why a line was not delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lost {
+    /// Its target takes lines more slowly than they come, or not at all; the oldest go.
+    QueueFull,
+    /// Longer than a datagram to its target.
+    TooLong,
+    /// Not lost: given to another target when this one was ejected.
+    Rerouted,
+    /// Still waiting when the process ended.
+    Shutdown,
+}
+
+impl Lost {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Lost::QueueFull => "queue_full",
+            Lost::TooLong => "too_long",
+            Lost::Rerouted => "rerouted",
+            Lost::Shutdown => "shutdown",
+        }
+    }
+}
+
+/// Messages of one target: `produced` = `delivered` + `waiting` + `in_flight` + every `dropped`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TargetStatus {
+    pub address: String,
+    pub produced: u64,
+    pub delivered: u64,
+    pub delivered_bytes: u64,
+    /// Datagrams, or writes to a stream.
+    pub packets: u64,
+    pub waiting: u64,
+    pub in_flight: u64,
+    /// Bytes that wait or are under way.
+    pub queued_bytes: u64,
+    pub dropped: BTreeMap<Lost, u64>,
+    /// Messages that the relay's prefixes leave out; counted with the first target.
+    pub unmatched: u64,
+    pub healthy: bool,
+    /// Its share has gone to the others.
+    pub ejected: bool,
+    /// Unix seconds since `healthy` is what it is.
+    pub since: i64,
+    pub failures: u64,
+    pub last_error: Option<String>,
+}
+
+impl TargetStatus {
+    pub fn balances(&self) -> bool {
+        self.produced == self.delivered + self.waiting + self.in_flight + self.dropped.values().sum::<u64>()
+    }
+}
+
+/// What tasks of one relay share.
+struct Shared {
+    name: String,
+    settings: RelaySettings,
+    names: Vec<String>,
+    routes: Arc<SharedRoutes>,
+    takes_part: Mutex<Vec<bool>>,
+    mailboxes: Vec<mpsc::WeakSender<Block>>,
+    books: Vec<Mutex<TargetStatus>>,
+    progress: Notify,
+    stage: watch::Sender<Stage>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+enum Stage {
+    Running,
+    /// Send what waits; nobody is ejected any more.
+    Draining,
+    Stopped,
+}
+
+/// A running relay.
+pub struct Relay {
+    shared: Arc<Shared>,
+    ports: Mutex<Vec<Vec<Port>>>,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+impl Relay {
+    /// Starts a task per target on the current tokio runtime. `memory_bytes_max` bounds what waits, over all targets;
+    /// `buffer_bytes` is the size of a worker's buffer.
+    pub fn start(
+        name: &str,
+        settings: &RelaySettings,
+        workers: usize,
+        buffer_bytes: usize,
+        memory_bytes_max: u64,
+    ) -> Self {
+        let targets = settings.targets.len();
+        let share = memory_bytes_max / (targets * workers * buffer_bytes).max(1) as u64;
+        let buffers = share.clamp(BUFFERS_MIN, BUFFERS_MAX) as usize;
+        let names = settings.targets.clone();
+        let mut ports: Vec<Vec<Port>> = (0..workers).map(|_| Vec::new()).collect();
+        let mut inboxes = Vec::new();
+        let mut mailboxes = Vec::new();
+        for _ in 0..targets {
+            let (mailbox, inbox) = mpsc::channel(buffers * workers + MAILBOX_MARGIN);
+            let mut returns = Vec::new();
+            for (worker, of_worker) in ports.iter_mut().enumerate() {
+                let (give_back, returned) = std::sync::mpsc::sync_channel(buffers);
+                returns.push(give_back);
+                of_worker.push(Port {
+                    worker,
+                    mailbox: mailbox.clone(),
+                    returned,
+                    unmade: buffers,
+                    buffer_bytes,
+                });
+            }
+            mailboxes.push(mailbox.downgrade());
+            inboxes.push((inbox, returns));
+        }
+        let status = |address: &String| {
+            Mutex::new(TargetStatus {
+                address: address.clone(),
+                healthy: true,
+                since: unix_now(),
+                ..TargetStatus::default()
+            })
+        };
+        let shared = Arc::new(Shared {
+            name: name.to_owned(),
+            routes: Arc::new(SharedRoutes::new(Routes::new(&names, &vec![true; targets]))),
+            takes_part: Mutex::new(vec![true; targets]),
+            mailboxes,
+            books: names.iter().map(status).collect(),
+            names,
+            settings: settings.clone(),
+            progress: Notify::new(),
+            stage: watch::Sender::new(Stage::Running),
+        });
+        let mut tasks = JoinSet::new();
+        // Two of a worker's buffers stay free, so that what is new finds room while the oldest goes.
+        let blocks_max = (buffers - 2) * workers;
+        for (index, (inbox, returns)) in inboxes.into_iter().enumerate() {
+            tasks.spawn(Task::new(shared.clone(), index, inbox, returns, blocks_max).run());
+        }
+        Self {
+            shared,
+            ports: Mutex::new(ports),
+            tasks: Mutex::new(tasks),
+        }
+    }
+
+    /// The ways from one worker to all targets; each worker takes its own once.
+    pub fn ports(&self, worker: usize) -> Vec<Port> {
+        std::mem::take(&mut lock(&self.ports)[worker])
+    }
+
+    pub fn routes(&self) -> Arc<SharedRoutes> {
+        self.shared.routes.clone()
+    }
+
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    pub fn settings(&self) -> &RelaySettings {
+        &self.shared.settings
+    }
+
+    /// Each entry is consistent in itself.
+    pub fn status(&self) -> Vec<TargetStatus> {
+        self.shared
+            .books
+            .iter()
+            .map(|books| lock(books).clone())
+            .collect()
+    }
+
+    /// Waits until the status satisfies `done`.
+    pub async fn wait_for(&self, mut done: impl FnMut(&[TargetStatus]) -> bool) {
+        loop {
+            let progress = self.shared.progress.notified();
+            tokio::pin!(progress);
+            progress.as_mut().enable();
+            if done(&self.status()) {
+                return;
+            }
+            progress.await;
+        }
+    }
+
+    /// Goes on delivering for at most `grace`, then drops and counts the rest. Call it when every port is gone.
+    pub async fn shutdown(&self, grace: Duration) {
+        let shared = &self.shared;
+        lock(&self.ports).clear();
+        shared.stage.send_replace(Stage::Draining);
+        let mut tasks = std::mem::take(&mut *lock(&self.tasks));
+        let ended = async { while tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(grace, ended).await.is_err() {
+            shared.stage.send_replace(Stage::Stopped);
+            while tasks.join_next().await.is_some() {}
+        }
+        for status in self.status() {
+            if let Some(lost) = status.dropped.get(&Lost::Shutdown) {
+                let target = status.address;
+                tracing::warn!(output = shared.name, target, lost, "not everything was relayed");
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn stage(&self) -> Stage {
+        *self.stage.borrow()
+    }
+
+    /// Takes a target out of the routes. False when it is the last one.
+    fn eject(&self, index: usize) -> bool {
+        let mut takes_part = lock(&self.takes_part);
+        let others = takes_part
+            .iter()
+            .enumerate()
+            .any(|(at, there)| at != index && *there);
+        if others {
+            takes_part[index] = false;
+            self.routes.set(Routes::new(&self.names, &takes_part));
+        }
+        others
+    }
+
+    fn readmit(&self, index: usize) {
+        let mut takes_part = lock(&self.takes_part);
+        takes_part[index] = true;
+        self.routes.set(Routes::new(&self.names, &takes_part));
+    }
+}
+
+/// The state is whole after every statement that may panic, so a poisoned lock is still a good one.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn unix_now() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs() as i64)
+}

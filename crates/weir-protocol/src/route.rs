@@ -1,0 +1,167 @@
+//! Which of several targets a line goes to, so that a series always goes to the same one.
+//!
+//! A line's slot depends on its name and the set of its tags, not on their order, its type, its value or anything else, and is the
+//! same in every process on every machine. A slot belongs to the target that scores highest for it among those that take part
+//! (rendezvous hashing): when one leaves, its slots go to the others and no other slot moves; when it returns, they return.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+/// Enough that 64 targets get equal shares to some percent, few enough for the first-level cache to hold the busy part.
+pub const SLOTS: usize = 16_384;
+
+/// The slot of a line without its line feed.
+pub fn route_slot(line: &[u8]) -> u16 {
+    let (name, sections) = split(line);
+    let mut sum = xxh3_64(name);
+    for section in sections.split(|&byte| byte == b'|') {
+        if let Some(tags) = section.strip_prefix(b"#") {
+            for tag in tags.split(|&byte| byte == b',').filter(|tag| !tag.is_empty()) {
+                sum = sum.wrapping_add(xxh3_64_with_seed(tag, 1));
+            }
+        }
+    }
+    // A sum says little in its low bits; one round spreads it.
+    (xxh3_64(&sum.to_le_bytes()) % SLOTS as u64) as u16
+}
+
+/// Name, and what may hold the tags.
+fn split(line: &[u8]) -> (&[u8], &[u8]) {
+    let at = |from: usize, wanted: u8| memchr::memchr(wanted, &line[from..]).map(|at| from + at);
+    if line.starts_with(b"_e{") {
+        // Events are no series; those with one title and text may as well stay together.
+        return (line, b"");
+    }
+    if line.starts_with(b"_sc|") {
+        let end = at(4, b'|').unwrap_or(line.len());
+        return (&line[4..end], &line[end..]);
+    }
+    let end = at(0, b':').unwrap_or(line.len());
+    let rest = at(end, b'|').unwrap_or(line.len());
+    (&line[..end], &line[rest..])
+}
+
+/// The target of each slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Routes(Box<[u16]>);
+
+impl Routes {
+    /// `names` are the targets', the same in every process that shares them; `takes_part` says who is there. If nobody is, all
+    /// are: then there is no better place for a line than its own.
+    pub fn new(names: &[String], takes_part: &[bool]) -> Self {
+        let all = !takes_part.contains(&true);
+        let seeds: Vec<(u16, u64)> = names
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| all || takes_part[*at])
+            .map(|(at, name)| (at as u16, xxh3_64(name.as_bytes())))
+            .collect();
+        let best = |slot: usize| {
+            let score = |seed: u64| xxh3_64_with_seed(&(slot as u64).to_le_bytes(), seed);
+            let best = seeds.iter().max_by_key(|(at, seed)| (score(*seed), *at));
+            best.map_or(0, |(at, _)| *at)
+        };
+        Self((0..SLOTS).map(best).collect())
+    }
+
+    #[inline]
+    pub fn target(&self, slot: u16) -> usize {
+        usize::from(self.0[usize::from(slot) % SLOTS])
+    }
+}
+
+/// Routes that change now and then, for readers that must not wait.
+#[derive(Debug)]
+pub struct SharedRoutes {
+    version: AtomicU64,
+    routes: Mutex<Arc<Routes>>,
+}
+
+impl SharedRoutes {
+    pub fn new(routes: Routes) -> Self {
+        Self {
+            version: AtomicU64::new(1),
+            routes: Mutex::new(Arc::new(routes)),
+        }
+    }
+
+    pub fn set(&self, routes: Routes) {
+        *self.routes.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(routes);
+        self.version.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub fn get(&self) -> Arc<Routes> {
+        self.routes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What is newer than `known`, unless somebody is just changing it.
+    #[inline]
+    pub fn newer(&self, known: &mut u64) -> Option<Arc<Routes>> {
+        let version = self.version.load(Ordering::Acquire);
+        if version == *known {
+            return None;
+        }
+        let routes = self.routes.try_lock().ok()?.clone();
+        *known = version;
+        Some(routes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_series_has_one_slot_whatever_else_its_messages_say() {
+        let same = [
+            "a.b:1|c|#x:1,y:2,z",
+            "a.b:2:3|g|@0.5|#z,y:2,x:1",
+            "a.b:foo|s|#y:2,,z,x:1|c:ci-1|T1700000000",
+            "_sc|a.b|0|d:1|#x:1,y:2,z|m:text",
+        ];
+        for line in same {
+            assert_eq!(
+                route_slot(line.as_bytes()),
+                route_slot(same[0].as_bytes()),
+                "{line}"
+            );
+        }
+        for other in ["a.b:1|c|#x:1,y:2", "a.c:1|c|#x:1,y:2,z", "a.b:1|c"] {
+            assert_ne!(
+                route_slot(other.as_bytes()),
+                route_slot(same[0].as_bytes()),
+                "{other}"
+            );
+        }
+        // Known to other processes: a change of these numbers moves every series.
+        assert_eq!(route_slot(b"page.views:1|c|#env:prod"), KNOWN_SLOT);
+        for any in ["", ":", "|", "_sc|", "_e{", "a|#", "#", "a:|#,,"] {
+            route_slot(any.as_bytes());
+        }
+    }
+
+    const KNOWN_SLOT: u16 = 6325;
+
+    #[test]
+    fn only_slots_of_a_target_that_leaves_or_returns_move() {
+        let names: Vec<String> = (0..5).map(|i| format!("udp://10.0.0.{i}:8125")).collect();
+        let all = Routes::new(&names, &[true; 5]);
+        let mut shares = [0; 5];
+        (0..SLOTS as u16).for_each(|slot| shares[all.target(slot)] += 1);
+        assert!(
+            shares.iter().all(|share| (2900..3700).contains(share)),
+            "{shares:?}"
+        );
+        let without = Routes::new(&names, &[true, true, false, true, true]);
+        for slot in 0..SLOTS as u16 {
+            if all.target(slot) != 2 {
+                assert_eq!(all.target(slot), without.target(slot));
+            } else {
+                assert_ne!(without.target(slot), 2);
+            }
+        }
+        assert_eq!(Routes::new(&names, &[false; 5]), all);
+    }
+}

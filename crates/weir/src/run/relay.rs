@@ -1,0 +1,145 @@
+//! Relays as the workers, the pipeline and the status see them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use weir_aggregate::Batch;
+use weir_ingest::{BLOCK_BYTES, RelayBlock, RelayLinks, RelayQueue, RelaySettings, RelayTarget};
+use weir_output::relay::{Block, Port, Relay, TargetStatus};
+
+use super::pipeline::BatchSink;
+use crate::admin::status::{OutputStatus, PointBooks};
+
+/// Starts a relay on the current tokio runtime. `memory_bytes_max` bounds what waits.
+pub fn start(
+    name: &str,
+    settings: &weir_output::relay::RelaySettings,
+    workers: usize,
+    memory_bytes_max: u64,
+) -> Arc<Relay> {
+    Arc::new(Relay::start(
+        name,
+        settings,
+        workers,
+        BLOCK_BYTES,
+        memory_bytes_max,
+    ))
+}
+
+/// What one worker needs of all relays.
+pub fn links(relays: &[Arc<Relay>], worker: usize) -> RelayLinks {
+    let link = |relay: &Arc<Relay>| {
+        let settings = relay.settings();
+        let ports = relay.ports(worker).into_iter().zip(&settings.targets);
+        RelaySettings {
+            prefixes: settings.prefixes.clone(),
+            targets: ports
+                .map(|(port, target)| RelayTarget {
+                    queue: Box::new(Queue(port)),
+                    line_bytes_max: settings.packet_bytes_max(target),
+                })
+                .collect(),
+            routes: relay.routes(),
+            linger_ns: settings.linger.as_nanos() as u64,
+        }
+    };
+    RelayLinks {
+        relays: relays.iter().map(link).collect(),
+        only: relays.iter().any(|relay| relay.settings().only),
+    }
+}
+
+struct Queue(Port);
+
+impl RelayQueue for Queue {
+    fn push(&mut self, block: RelayBlock) -> Result<(), RelayBlock> {
+        let RelayBlock {
+            lines,
+            messages,
+            no_buffer,
+            too_long,
+            unmatched,
+        } = block;
+        let pushed = self
+            .0
+            .push(Block::new(lines, messages, no_buffer, too_long, unmatched));
+        pushed.map_err(|block| RelayBlock {
+            lines: block.lines,
+            messages: block.messages,
+            no_buffer: block.no_buffer,
+            too_long: block.too_long,
+            unmatched: block.unmatched,
+        })
+    }
+
+    fn buffer(&mut self) -> Option<Vec<u8>> {
+        self.0.buffer()
+    }
+}
+
+/// Gets no batches worth taking; the end of the process comes by here.
+pub struct RelaySink {
+    pub relay: Arc<Relay>,
+    pub runtime: Handle,
+    pub grace: Duration,
+}
+
+impl BatchSink for RelaySink {
+    fn take(&mut self, _: &Arc<Batch>) {}
+
+    fn finish(&mut self) {
+        self.runtime.block_on(self.relay.shutdown(self.grace));
+    }
+}
+
+/// Memory of the lines that wait.
+pub fn queued_bytes(relay: &Relay) -> u64 {
+    relay.status().iter().map(|target| target.queued_bytes).sum()
+}
+
+/// One entry per target: each has books of its own.
+pub fn status(relay: &Relay) -> Vec<OutputStatus> {
+    let targets = relay.status();
+    let several = targets.len() > 1;
+    let entry = |target: TargetStatus| {
+        let mut notes = Vec::new();
+        if target.ejected {
+            notes.push("ejected: its lines go to the others".to_owned());
+        }
+        if target.unmatched > 0 {
+            notes.push(format!(
+                "messages that `prefixes` leaves out: {}",
+                target.unmatched
+            ));
+        }
+        let name = if several {
+            format!("{} to {}", relay.name(), target.address)
+        } else {
+            notes.insert(0, target.address.clone());
+            relay.name().to_owned()
+        };
+        let dropped = target.dropped.iter();
+        OutputStatus {
+            name,
+            output_type: "relay".into(),
+            healthy: target.healthy,
+            since: target.since.max(0) as u64,
+            last_error: target.last_error,
+            messages: PointBooks {
+                produced: target.produced,
+                delivered: target.delivered,
+                pending: target.waiting + target.in_flight,
+                dropped: dropped
+                    .map(|(reason, messages)| (reason.as_str().to_owned(), *messages))
+                    .collect(),
+            },
+            bytes: target.delivered_bytes,
+            payloads: target.packets,
+            retries: target.failures,
+            notes,
+            ..Default::default()
+        }
+    };
+    targets.into_iter().map(entry).collect()
+}
