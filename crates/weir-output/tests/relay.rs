@@ -36,6 +36,8 @@ struct Packer {
     relay: Relay,
     ports: Vec<Port>,
     sent: u64,
+    /// By target: lines for which there was no buffer, to be told with the next block, as the worker does.
+    no_buffer: BTreeMap<usize, u64>,
 }
 
 impl Packer {
@@ -46,6 +48,7 @@ impl Packer {
             relay,
             ports,
             sent: 0,
+            no_buffer: BTreeMap::new(),
         }
     }
 
@@ -60,24 +63,19 @@ impl Packer {
                 .push(line);
         }
         for (target, lines) in of_target {
-            let mut no_buffer = 0;
+            let no_buffer = self.no_buffer.entry(target).or_default();
             for lines in lines.chunks(10) {
                 match self.ports[target].buffer() {
                     Some(mut buffer) => {
-                        lines
-                            .iter()
-                            .for_each(|line| buffer.extend_from_slice(format!("{line}\n").as_bytes()));
-                        let block =
-                            Block::new(buffer, lines.len() as u64, std::mem::take(&mut no_buffer), 0, 0);
+                        for line in lines {
+                            buffer.extend_from_slice(format!("{line}\n").as_bytes());
+                        }
+                        let count = lines.len() as u64;
+                        let block = Block::new(buffer, count, std::mem::take(no_buffer), 0, 0);
                         self.ports[target].push(block).unwrap();
                     }
-                    None => no_buffer += lines.len() as u64,
+                    None => *no_buffer += lines.len() as u64,
                 }
-            }
-            if no_buffer > 0 {
-                self.ports[target]
-                    .push(Block::new(Vec::new(), 0, no_buffer, 0, 0))
-                    .unwrap();
             }
         }
         self.sent += lines.len() as u64;
@@ -96,6 +94,11 @@ impl Packer {
     }
 
     async fn stop(mut self, grace: Duration) -> Vec<TargetStatus> {
+        for (target, no_buffer) in std::mem::take(&mut self.no_buffer) {
+            self.ports[target]
+                .push(Block::new(Vec::new(), 0, no_buffer, 0, 0))
+                .unwrap();
+        }
         self.ports.clear();
         self.relay.shutdown(grace).await;
         let status = self.relay.status();

@@ -233,9 +233,10 @@ impl Transport for Appender {
         Box::pin(async move {
             let age = self.settings.rotate_age;
             loop {
+                // Before the work, which looks at the clock too: time that passes meanwhile counts.
+                let next = clock.now() + age.min(AGE_INTERVAL);
                 // At first for what an earlier process left behind.
                 self.maintain().await;
-                let next = clock.now() + age.min(AGE_INTERVAL);
                 tokio::select! {
                     () = self.work.notified() => {}
                     () = clock.sleep_until(next), if !age.is_zero() => {}
