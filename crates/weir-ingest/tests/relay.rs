@@ -145,7 +145,7 @@ const MESSAGES: &str = "page.views:1|c|@0.5|#env:prod,b:1\nqueue:7|g|#b\nusers:a
 fn valid_lines_are_relayed_as_received_and_the_others_are_not() {
     for only in [false, true] {
         let sender = Sender::new(8);
-        let mut ingest = ingest(relay(&[sender.clone()], &[], 1000), only);
+        let mut ingest = ingest(relay(std::slice::from_ref(&sender), &[], 1000), only);
         // The first sight and the ones that are remembered take different ways.
         for _ in 0..3 {
             packet(
@@ -181,7 +181,7 @@ fn valid_lines_are_relayed_as_received_and_the_others_are_not() {
 #[test]
 fn prefixes_choose_and_long_lines_are_counted() {
     let sender = Sender::new(8);
-    let mut ingest = ingest(relay(&[sender.clone()], &["page.", "pa"], 60), true);
+    let mut ingest = ingest(relay(std::slice::from_ref(&sender), &["page.", "pa"], 60), true);
     for _ in 0..2 {
         packet(&mut ingest, MESSAGES.as_bytes(), false);
         packet(
