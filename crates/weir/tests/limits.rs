@@ -57,7 +57,7 @@ fn top_shows_who_uses_how_much() {
         let report = report(10);
         let first = &report["metrics_by_contexts"][0];
         let most = &report["metrics_by_samples"][0];
-        (first["metric"], first["contexts"].as_u64()) == (Value::from("a"), Some(5))
+        (first["metric"].clone(), first["contexts"].as_u64()) == (Value::from("a"), Some(5))
             && most["metric"] == "b"
             && report["growth_seconds"].as_u64() > Some(0)
     });
