@@ -276,7 +276,7 @@ fn increase(samples: &Samples) -> f64 {
     sum
 }
 
-fn fields<'a>(bytes: &'a [u8], wanted: u32) -> Vec<&'a [u8]> {
+fn fields(bytes: &[u8], wanted: u32) -> Vec<&[u8]> {
     let mut found = Vec::new();
     for_each_field(bytes, |field, content| {
         if let (true, Content::Bytes(bytes)) = (field == wanted, content) {
