@@ -997,7 +997,9 @@ impl Contexts {
         tags.push(OVERFLOW_TAG);
         sort_and_dedup(&mut tags);
         let before = self.live_count;
-        let room = if self.overflow_names < OVERFLOW_NAMES_MAX || self.contexts_left().is_ok() {
+        // They must not take the room that the limit was to keep.
+        let left = self.contexts_left().unwrap_or(0);
+        let room = if self.overflow_names < left.max(OVERFLOW_NAMES_MAX) {
             Room::Always
         } else {
             Room::No(self.refused_by)
@@ -1297,10 +1299,12 @@ impl Contexts {
 
     /// About how many more contexts fit, at least one; or which limit is reached.
     fn contexts_left(&mut self) -> Result<usize, LimitReason> {
-        if self.live_count >= self.limits.contexts_max {
+        // Overflow series are ours, not the senders'.
+        let live = self.live_count.saturating_sub(self.overflow_names);
+        if live >= self.limits.contexts_max {
             return Err(LimitReason::Contexts);
         }
-        let left = self.limits.contexts_max - self.live_count;
+        let left = self.limits.contexts_max - live;
         if self.limits.bytes_max == usize::MAX {
             return Ok(left);
         }
@@ -1349,18 +1353,31 @@ impl Contexts {
         self.limited_samples
     }
 
-    /// Takes note of samples, as far as somebody looks at all: `samples` stands for those that were not looked at too.
-    pub fn note_samples(&mut self, metric: &Metric<'_>, sender: OriginId, samples: u64, now: u32) {
+    /// The name that a metric has after rules, if a context has it.
+    fn resolved_name(&mut self, metric: &Metric<'_>, sender: OriginId, now: u32) -> Option<StringId> {
+        if metric.origin.is_empty() {
+            let (name, tags) = (metric.name.as_bytes(), metric.tags.raw().as_bytes());
+            if let Some(Lookup::Context(id, _) | Lookup::OnTrial(id, _)) =
+                self.find(metric.kind, name, tags, sender, now)
+            {
+                return Some(self.contexts[metric.kind as usize][id.0 as usize].name);
+            }
+        }
         let rules = self.rules.clone();
         let mut resolved = std::mem::take(&mut self.scratch.resolved);
         let mut subject = rules.subject(metric.kind, metric.name, metric.tags.iter());
-        if rules.apply(&mut subject, &mut resolved).passes
-            && let Some(name) = self.strings.find(subject.name.as_bytes(), &self.secret)
-        {
-            self.names.add_samples(name, self.strings.hash(name), samples);
-        }
+        let passes = rules.apply(&mut subject, &mut resolved).passes;
+        let name = self.strings.find(subject.name.as_bytes(), &self.secret);
         drop(subject);
         self.scratch.resolved = resolved;
+        name.filter(|_| passes)
+    }
+
+    /// Takes note of samples, as far as somebody looks at all: `samples` stands for those that were not looked at too.
+    pub fn note_samples(&mut self, metric: &Metric<'_>, sender: OriginId, samples: u64, now: u32) {
+        if let Some(name) = self.resolved_name(metric, sender, now) {
+            self.names.add_samples(name, self.strings.hash(name), samples);
+        }
         let key = OriginKey::of_message(metric.origin, metric.tags.iter());
         let origin = self.origins.acquire(&key, sender, &self.secret, now);
         self.origins.add_samples(origin, samples);
