@@ -6,7 +6,8 @@ pub struct Chunked<T> {
     len: usize,
 }
 
-const CHUNK: usize = 1024;
+/// Entries of a chunk.
+pub const CHUNK: usize = 1024;
 
 impl<T: Default> Chunked<T> {
     pub fn new() -> Self {
@@ -43,6 +44,11 @@ impl<T: Default> Chunked<T> {
         self.len = self.len.max(len);
     }
 
+    /// [`Chunked::truncate`] to whole chunks: what is left keeps its values.
+    pub fn truncate_chunks(&mut self, len: usize) {
+        self.truncate(len.next_multiple_of(CHUNK).min(self.len));
+    }
+
     /// Forgets the entries from `len` on and frees chunks that hold none of the rest.
     pub fn truncate(&mut self, len: usize) {
         for at in len..self.len.min(len.next_multiple_of(CHUNK)) {
@@ -53,6 +59,12 @@ impl<T: Default> Chunked<T> {
         self.chunks.shrink_to_fit();
     }
 
+    /// The entry, if the array is that long.
+    #[inline]
+    pub fn get(&self, at: usize) -> Option<&T> {
+        self.chunks.get(at / CHUNK).map(|chunk| &chunk[at % CHUNK])
+    }
+
     /// Where an entry lies, as something to prefetch; null beyond the end.
     #[inline]
     pub fn address(&self, at: usize) -> *const u8 {
@@ -61,6 +73,15 @@ impl<T: Default> Chunked<T> {
         } else {
             std::ptr::null()
         }
+    }
+
+    pub fn chunk_count(&self) -> usize {
+        self.chunks.len()
+    }
+
+    /// Where each chunk begins, for whoever asks for its memory before it looks.
+    pub fn chunk_addresses(&self) -> impl Iterator<Item = usize> {
+        self.chunks.iter().map(|chunk| chunk.as_ptr().addr())
     }
 
     pub fn heap_bytes(&self) -> usize {

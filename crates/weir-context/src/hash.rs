@@ -75,14 +75,18 @@ impl HashSecret {
         }
     }
 
-    /// Hash of a list of words, in order.
+    /// Hash of two words, in order.
     #[inline]
-    pub fn words(&self, words: impl Iterator<Item = u64>) -> u64 {
-        let mut state = self.words[0];
-        for word in words {
-            state = fold(state ^ word, self.words[1]).wrapping_add(word);
-        }
-        fold(state ^ self.words[2], self.words[3])
+    pub fn two(&self, words: [u64; 2]) -> u64 {
+        fold(words[0] ^ self.words[0], words[1] ^ self.words[1])
+    }
+
+    /// Hash of four words, in order. The halves do not wait for each other.
+    #[inline]
+    pub fn four(&self, words: [u64; 4]) -> u64 {
+        let first = fold(words[0] ^ self.words[2], words[1] ^ self.words[3]);
+        let second = fold(words[2] ^ self.words[4], words[3] ^ self.words[5]);
+        fold(first ^ self.words[6], second ^ self.words[7])
     }
 
     /// A word spread over all bits, so that sums of such words say something about their parts.

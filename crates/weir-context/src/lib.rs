@@ -12,6 +12,7 @@ mod prefetch;
 mod rules;
 mod same;
 mod sharded;
+mod slab;
 mod strings;
 mod tag_lists;
 mod trials;
@@ -20,13 +21,15 @@ mod usage;
 mod wide;
 
 pub use alias::{ALIAS_KEY_BYTES_MAX, AliasCounts, AliasKey};
-pub use chunked::Chunked;
+pub use chunked::{CHUNK, Chunked};
 pub use contexts::{
     ContextId, ContextRef, Contexts, Limits, LiveContext, Lookup, OVERFLOW_TAG, PARTITIONS, RawId, RuleCounts,
 };
 pub use hash::HashSecret;
 pub use level::Level;
-pub use origins::{KnownTags, OriginCounts, OriginId, OriginKey, OriginQuestion, OriginTags, OriginTicket};
+pub use origins::{
+    Admission, KnownTags, OriginCounts, OriginId, OriginKey, OriginQuestion, OriginTags, OriginTicket,
+};
 pub use prefetch::prefetch;
 pub use rules::{NAMESPACE_EXCEPTIONS, NameFilter, Resolved, RuleSettings, Rules, Trial, Verdict};
 pub use trials::TrialReport;

@@ -12,6 +12,10 @@ use crate::usage::{OriginUsage, SUMMARY_ROWS, Top};
 /// Distinct origins that a table holds. Beyond them a message counts as its sender's alone, and is counted.
 const ORIGINS_MAX: usize = 65_536;
 
+/// Beyond these, senders for which the kernel vouches: what messages make up must not keep them out. There are never more of
+/// them than processes that are told apart.
+const SENDERS_BEYOND: usize = 16_384;
+
 /// Seconds for which an origin that nothing uses is kept, with its answer.
 const IDLE_SECONDS: u32 = 60;
 
@@ -112,6 +116,18 @@ impl<'a> OriginKey<'a> {
     }
 }
 
+/// What a list of origins that may send says of one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Admission {
+    /// Nobody has said yet.
+    #[default]
+    Undecided,
+    Allowed,
+    NotAllowed,
+    /// Not enough is known of it to say.
+    Unknown,
+}
+
 /// What a table wants to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OriginQuestion {
@@ -128,6 +144,7 @@ struct Origin {
     tags: Option<OriginTags>,
     /// The answer is final for now: nobody is being asked.
     settled: bool,
+    admission: Admission,
     /// The sender's own origin, which this one uses: aliases name senders by number, so the number must not go to another
     /// sender while some raw context can still be reached with it.
     sender: OriginId,
@@ -264,10 +281,12 @@ impl Origins {
             self.hold(OriginId(id), now);
             return Some(OriginId(id));
         }
-        if self.index.len() >= ORIGINS_MAX
-            || text.len() > TEXT_BYTES_MAX
-            || self.heap_bytes() >= self.bytes_max
-        {
+        let is_full = if sender.is_none() && OriginKey::from_text(text).is_sender_only() {
+            self.index.len() >= ORIGINS_MAX + SENDERS_BEYOND
+        } else {
+            self.index.len() >= ORIGINS_MAX || self.heap_bytes() >= self.bytes_max
+        };
+        if is_full || text.len() > TEXT_BYTES_MAX {
             self.counts.refused += 1;
             return None;
         }
@@ -394,7 +413,13 @@ impl Origins {
     }
 
     /// Takes an answer. True when it changed tags that contexts may have been made with.
-    pub fn answer(&mut self, ticket: OriginTicket, tags: OriginTags, settled: bool) -> bool {
+    pub fn answer(
+        &mut self,
+        ticket: OriginTicket,
+        tags: OriginTags,
+        settled: bool,
+        admission: Admission,
+    ) -> bool {
         let Some(entry) = self.entries.get_mut(ticket.id.0 as usize) else {
             return false;
         };
@@ -403,6 +428,7 @@ impl Origins {
         }
         self.counts.answered += 1;
         entry.settled = settled;
+        entry.admission = admission;
         let changed = entry.tags.as_deref().unwrap_or_default() != &*tags;
         entry.tags = Some(tags);
         if changed {
@@ -415,6 +441,19 @@ impl Origins {
 
     pub fn settle(&mut self, id: OriginId) {
         self.entries[id.0 as usize].settled = true;
+    }
+
+    #[inline]
+    pub fn admission(&self, id: OriginId) -> Admission {
+        self.entries[id.0 as usize].admission
+    }
+
+    /// Nobody waits any longer for what is said of this origin.
+    pub fn settle_admission(&mut self, id: OriginId) {
+        let admission = &mut self.entries[id.0 as usize].admission;
+        if *admission == Admission::Undecided {
+            *admission = Admission::Unknown;
+        }
     }
 
     pub fn is_dirty(&self, id: OriginId) -> bool {
@@ -532,7 +571,9 @@ mod tests {
         assert_eq!(origins.take_questions(), [OriginQuestion::Forget { ticket }]);
         let second = origins.acquire_sender("b", &secret, IDLE_SECONDS);
         assert_eq!(first, second, "the number is used again");
-        assert!(!origins.answer(ticket, Arc::from([Box::from("of:a")]), true));
+        let tags = Arc::from([Box::from("of:a")]);
+        assert!(!origins.answer(ticket, tags, true, Admission::Allowed));
+        assert_eq!(origins.admission(second), Admission::Undecided);
         assert_eq!(origins.known(second).tags, None);
     }
 
@@ -553,6 +594,21 @@ mod tests {
         origins.expire(20 * IDLE_SECONDS);
         origins.expire(21 * IDLE_SECONDS);
         assert_eq!(origins.len(), 0);
+    }
+
+    #[test]
+    fn what_messages_make_up_keeps_no_sender_out() {
+        let (mut origins, secret) = (enabled(), secret());
+        let sender = origins.acquire_sender("a", &secret, 0);
+        origins.bytes_max = origins.heap_bytes();
+        let key = OriginKey {
+            entity_id: Some("made up"),
+            ..OriginKey::default()
+        };
+        assert_eq!(origins.acquire(&key, sender, &secret, 0), sender);
+        assert_eq!(origins.acquire(&key, OriginId::NONE, &secret, 0), OriginId::NONE);
+        assert_eq!(origins.counts.refused, 2);
+        assert_ne!(origins.acquire_sender("b", &secret, 0), OriginId::NONE);
     }
 
     #[test]

@@ -4,12 +4,14 @@ use crate::hash::HashSecret;
 use crate::level::Level;
 use crate::same::same;
 use crate::sharded::Sharded;
+use crate::slab::Slab;
 use crate::usage::{NO_KEY, TagKeys};
 
 /// A string owned by the table while something refers to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct StringId(pub u32);
 
+#[derive(Default)]
 struct Entry {
     text: Box<str>,
     hash: u64,
@@ -21,8 +23,7 @@ struct Entry {
 /// Each distinct string once. Whoever keeps an id holds a reference and gives it back with [`Strings::release`].
 pub(crate) struct Strings {
     index: Sharded<HashTable<u32>>,
-    entries: Vec<Entry>,
-    free: Vec<u32>,
+    entries: Slab<Entry>,
     text_bytes: usize,
     tag_keys: TagKeys,
     /// Most values of a key among the tags that are new since this was cleared.
@@ -33,8 +34,7 @@ impl Strings {
     pub fn new() -> Self {
         Strings {
             index: Sharded::new(HashTable::new),
-            entries: Vec::new(),
-            free: Vec::new(),
+            entries: Slab::new(),
             text_bytes: 0,
             tag_keys: TagKeys::new(),
             new_tag_values: 0,
@@ -44,7 +44,7 @@ impl Strings {
     /// [`Strings::acquire`] for a tag.
     pub fn acquire_tag(&mut self, tag: &str, secret: &HashSecret) -> StringId {
         let id = self.acquire(tag, secret);
-        let entry = &mut self.entries[id.0 as usize];
+        let entry = &mut self.entries[id.0];
         if entry.tag_key == NO_KEY {
             entry.tag_key = self.tag_keys.add(tag, secret);
             self.new_tag_values = self.new_tag_values.max(self.tag_keys.values(entry.tag_key));
@@ -71,28 +71,18 @@ impl Strings {
         let hash = secret.bytes(text.as_bytes());
         let entries = &mut self.entries;
         let shard = self.index.shard_mut(hash);
-        if let Some(&id) = shard.find(hash, |&id| &*entries[id as usize].text == text) {
-            entries[id as usize].references += 1;
+        if let Some(&id) = shard.find(hash, |&id| &*entries[id].text == text) {
+            entries[id].references += 1;
             return StringId(id);
         }
-        let entry = Entry {
+        let id = entries.add(Entry {
             text: text.into(),
             hash,
             references: 1,
             tag_key: NO_KEY,
-        };
+        });
         self.text_bytes += text.len();
-        let id = match self.free.pop() {
-            Some(id) => {
-                entries[id as usize] = entry;
-                id
-            }
-            None => {
-                entries.push(entry);
-                u32::try_from(entries.len() - 1).expect("the memory budget ends long before 2^32 strings")
-            }
-        };
-        shard.insert_unique(hash, id, |&id| entries[id as usize].hash);
+        shard.insert_unique(hash, id, |&id| entries[id].hash);
         StringId(id)
     }
 
@@ -102,7 +92,7 @@ impl Strings {
         let hash = secret.bytes(text);
         let entries = &self.entries;
         let found = self.index.shard(hash).find(hash, |&id| {
-            let entry = &entries[id as usize];
+            let entry = &entries[id];
             entry.hash == hash && entry.text.as_bytes() == text
         });
         found.map(|&id| StringId(id))
@@ -111,58 +101,55 @@ impl Strings {
     /// Whether a string is this one.
     #[inline(always)]
     pub fn is(&self, id: StringId, text: &[u8], level: Level) -> bool {
-        same::<1>(self.entries[id.0 as usize].text.as_bytes(), text, level)
+        same::<1>(self.entries[id.0].text.as_bytes(), text, level)
     }
 
     /// Gives one reference back; the last one frees the string.
     pub fn release(&mut self, id: StringId) {
-        let entry = &mut self.entries[id.0 as usize];
+        let entry = &mut self.entries[id.0];
         entry.references -= 1;
         if entry.references > 0 {
             return;
         }
-        let hash = entry.hash;
+        let entry = self.entries.remove(id.0);
         self.tag_keys.remove(entry.tag_key);
         self.text_bytes -= entry.text.len();
-        entry.text = Box::default();
-        let shard = self.index.shard_mut(hash);
-        if let Ok(found) = shard.find_entry(hash, |&other| other == id.0) {
+        let shard = self.index.shard_mut(entry.hash);
+        if let Ok(found) = shard.find_entry(entry.hash, |&other| other == id.0) {
             found.remove();
         }
-        shrink(shard, &self.entries, |entry| entry.hash);
-        self.free.push(id.0);
+        shrink(shard, |&id| self.entries[id].hash);
+    }
+
+    /// Gives memory back after many strings have gone.
+    pub fn compact(&mut self) {
+        self.entries.compact(|entry| entry.references > 0);
     }
 
     pub fn get(&self, id: StringId) -> &str {
-        &self.entries[id.0 as usize].text
+        &self.entries[id.0].text
     }
 
     pub fn hash(&self, id: StringId) -> u64 {
-        self.entries[id.0 as usize].hash
+        self.entries[id.0].hash
     }
 
     pub fn len(&self) -> usize {
-        self.entries.len() - self.free.len()
+        self.entries.len()
     }
 
     /// Bytes held, slack included; the allocator's rounding of each string is estimated at 8 bytes.
     pub fn heap_bytes(&self) -> usize {
         self.text_bytes
             + self.len() * 8
-            + self.entries.capacity() * size_of::<Entry>()
-            + self.free.capacity() * 4
+            + self.entries.heap_bytes()
             + self.index.iter().map(HashTable::allocation_size).sum::<usize>()
             + self.tag_keys.heap_bytes()
     }
 }
 
 /// Gives back a shard's memory once three quarters of it are unused.
-pub(crate) fn shrink<E>(shard: &mut HashTable<u32>, entries: &[E], hash: impl Fn(&E) -> u64) {
-    shrink_by(shard, |&id| hash(&entries[id as usize]));
-}
-
-/// [`shrink`] for entries that are kept otherwise.
-pub(crate) fn shrink_by(shard: &mut HashTable<u32>, hash: impl Fn(&u32) -> u64) {
+pub(crate) fn shrink(shard: &mut HashTable<u32>, hash: impl Fn(&u32) -> u64) {
     if shard.capacity() > 64 && shard.len() < shard.capacity() / 4 {
         shard.shrink_to(shard.len() * 2, hash);
     }

@@ -3,6 +3,7 @@ use hashbrown::HashTable;
 use crate::hash::HashSecret;
 use crate::level::Level;
 use crate::sharded::Sharded;
+use crate::slab::Slab;
 use crate::strings::{StringId, Strings, shrink};
 
 /// A sorted, duplicate-free list of tags, shared by every context that has exactly these.
@@ -22,17 +23,21 @@ pub(crate) struct RawTag<'a> {
     pub hash: u64,
 }
 
-/// Most tags that [`TagLists::holds`] compares; it looks at each pair.
-pub(crate) const RAW_TAGS_MAX: usize = 16;
+/// Lists of up to as many tags are compared pair by pair; longer ones have a table that leads to each tag's place.
+pub(crate) const PAIRS_MAX: usize = 16;
+
+/// Of an entry in that table, the low bits that hold a place, from one on; those above hold a part of the fingerprint.
+const PLACE_BITS: u32 = 20;
 
 /// Fingerprints compared at once.
 const BLOCK: usize = 8;
 
+#[derive(Default)]
 struct Entry {
     /// Sorted by text.
     tags: Box<[StringId]>,
-    /// In the same order, in blocks of [`BLOCK`]; zeros fill the last.
-    fingerprints: Box<[[u32; BLOCK]]>,
+    /// Where each of them is found: see [`finder`].
+    finder: Box<[u32]>,
     hash: u64,
     references: u32,
 }
@@ -40,18 +45,19 @@ struct Entry {
 /// Each distinct tag list once. A list holds one reference to each of its strings.
 pub(crate) struct TagLists {
     index: Sharded<HashTable<u32>>,
-    entries: Vec<Entry>,
-    free: Vec<u32>,
+    entries: Slab<Entry>,
     tag_count: usize,
+    /// Sum of [`Entry::long_places`].
+    long_places: usize,
 }
 
 impl TagLists {
     pub fn new() -> Self {
         TagLists {
             index: Sharded::new(HashTable::new),
-            entries: Vec::new(),
-            free: Vec::new(),
+            entries: Slab::new(),
             tag_count: 0,
+            long_places: 0,
         }
     }
 
@@ -68,11 +74,11 @@ impl TagLists {
         let hash = hash(ids.iter().map(|&id| strings.hash(id)), secret);
         let entries = &self.entries;
         let found = self.index.shard(hash).find(hash, |&id| {
-            let entry = &entries[id as usize];
+            let entry = &entries[id];
             entry.hash == hash && *entry.tags == **ids
         });
         if let Some(&id) = found {
-            self.entries[id as usize].references += 1;
+            self.entries[id].references += 1;
             for &string in ids.iter() {
                 strings.release(string);
             }
@@ -83,51 +89,36 @@ impl TagLists {
         self.tag_count += ids.len();
         let entry = Entry {
             tags: ids.as_slice().into(),
-            fingerprints: fingerprints(ids, strings),
+            finder: finder(ids, strings),
             hash,
             references: 1,
         };
-        let id = match self.free.pop() {
-            Some(id) => {
-                entries[id as usize] = entry;
-                id
-            }
-            None => {
-                entries.push(entry);
-                u32::try_from(entries.len() - 1).expect("the memory budget ends long before 2^32 tag lists")
-            }
-        };
-        shard.insert_unique(hash, id, |&id| entries[id as usize].hash);
+        self.long_places += entry.long_places();
+        let id = entries.add(entry);
+        shard.insert_unique(hash, id, |&id| entries[id].hash);
         TagListId(id)
     }
 
-    /// Finds a list that is held already by the ids of its tags, sorted by id and free of duplicates.
-    pub fn find(&self, ids: &[StringId], strings: &Strings, secret: &HashSecret) -> Option<TagListId> {
-        let hash = hash(ids.iter().map(|&id| strings.hash(id)), secret);
-        let entries = &self.entries;
-        let found = self.index.shard(hash).find(hash, |&id| {
-            let entry = &entries[id as usize];
-            // As many different tags, each of them among the list's: the same set.
-            entry.hash == hash
-                && entry.tags.len() == ids.len()
-                && entry.tags.iter().all(|id| ids.binary_search(id).is_ok())
-        });
-        found.map(|&id| TagListId(id))
-    }
-
-    /// Whether a list consists of exactly these tags, in whatever order. At most [`RAW_TAGS_MAX`]; a tag that is there twice
-    /// makes it false.
+    /// Whether a list consists of exactly these tags, in whatever order. A tag that is there twice makes it false. `taken` is
+    /// memory to work in.
     #[inline(always)]
-    pub fn holds(&self, id: TagListId, tags: &[RawTag<'_>], strings: &Strings, level: Level) -> bool {
-        let Entry {
-            tags: held,
-            fingerprints,
-            ..
-        } = &self.entries[id.0 as usize];
-        if held.len() != tags.len() || tags.len() > RAW_TAGS_MAX {
+    pub fn holds(
+        &self,
+        id: TagListId,
+        tags: &[RawTag<'_>],
+        strings: &Strings,
+        level: Level,
+        taken: &mut Vec<u64>,
+    ) -> bool {
+        let entry = &self.entries[id.0];
+        if entry.tags.len() != tags.len() {
             return false;
         }
+        if tags.len() > PAIRS_MAX {
+            return entry.holds_many(tags, strings, level, taken);
+        }
         // A tag's place is found without a branch on its fingerprint: in a random order none of those could be predicted.
+        let (fingerprints, _) = entry.finder.as_chunks::<BLOCK>();
         let mut taken = 0u32;
         for tag in tags {
             let wanted = fingerprint(tag.hash);
@@ -137,7 +128,7 @@ impl TagLists {
             }
             // Two tags of one list with the same fingerprint are one in millions of lists; the long way knows what to do.
             let place = places & !taken;
-            let Some(&held) = held.get(place.trailing_zeros() as usize) else {
+            let Some(&held) = entry.tags.get(place.trailing_zeros() as usize) else {
                 return false;
             };
             if !strings.is(held, tag.text, level) {
@@ -149,55 +140,124 @@ impl TagLists {
     }
 
     pub fn release(&mut self, id: TagListId, strings: &mut Strings) {
-        let entry = &mut self.entries[id.0 as usize];
+        let entry = &mut self.entries[id.0];
         entry.references -= 1;
         if entry.references > 0 {
             return;
         }
-        let hash = entry.hash;
-        let tags = std::mem::take(&mut entry.tags);
-        self.tag_count -= tags.len();
-        entry.fingerprints = Box::default();
-        for &tag in &tags {
+        let entry = self.entries.remove(id.0);
+        self.long_places -= entry.long_places();
+        self.tag_count -= entry.tags.len();
+        for &tag in &entry.tags {
             strings.release(tag);
         }
-        let shard = self.index.shard_mut(hash);
-        if let Ok(found) = shard.find_entry(hash, |&other| other == id.0) {
+        let shard = self.index.shard_mut(entry.hash);
+        if let Ok(found) = shard.find_entry(entry.hash, |&other| other == id.0) {
             found.remove();
         }
-        shrink(shard, &self.entries, |entry| entry.hash);
-        self.free.push(id.0);
+        shrink(shard, |&id| self.entries[id].hash);
+    }
+
+    /// Gives memory back after many lists have gone.
+    pub fn compact(&mut self) {
+        self.entries.compact(|entry| entry.references > 0);
     }
 
     /// The tags, sorted by text.
     pub fn get(&self, id: TagListId) -> &[StringId] {
-        &self.entries[id.0 as usize].tags
+        &self.entries[id.0].tags
     }
 
     pub fn hash(&self, id: TagListId) -> u64 {
-        self.entries[id.0 as usize].hash
+        self.entries[id.0].hash
     }
 
     pub fn len(&self) -> usize {
-        self.entries.len() - self.free.len()
+        self.entries.len()
     }
 
     /// Bytes held, slack included.
     pub fn heap_bytes(&self) -> usize {
         // The last block of fingerprints is half full on average; two allocations a list.
         self.tag_count * (size_of::<StringId>() + size_of::<u32>())
+            + self.long_places * size_of::<u32>()
             + self.len() * (BLOCK / 2 * size_of::<u32>() + 16)
-            + self.entries.capacity() * size_of::<Entry>()
-            + self.free.capacity() * 4
+            + self.entries.heap_bytes()
             + self.index.iter().map(HashTable::allocation_size).sum::<usize>()
     }
 }
 
-fn fingerprints(ids: &[StringId], strings: &Strings) -> Box<[[u32; BLOCK]]> {
-    let block = |ids: &[StringId]| {
-        std::array::from_fn(|at| ids.get(at).map_or(0, |&id| fingerprint(strings.hash(id))))
-    };
-    ids.chunks(BLOCK).map(block).collect()
+/// What leads from a tag's hash to its place in a list. Of a short list it is the tags' fingerprints in the list's order, in
+/// blocks of [`BLOCK`] of which zeros fill the last. Of a long one it is a hash table with linear probing, a quarter full at
+/// most: a second probe is a branch that nobody foresees.
+fn finder(ids: &[StringId], strings: &Strings) -> Box<[u32]> {
+    if ids.len() <= PAIRS_MAX {
+        let mut fingerprints = vec![0; ids.len().next_multiple_of(BLOCK)];
+        for (slot, &id) in fingerprints.iter_mut().zip(ids) {
+            *slot = fingerprint(strings.hash(id));
+        }
+        return fingerprints.into();
+    }
+    if ids.len() >= 1 << PLACE_BITS {
+        // No packet is that long. If one were, it would take the long way.
+        return Box::default();
+    }
+    let mut table = vec![0; (4 * ids.len()).next_power_of_two()];
+    let mask = table.len() - 1;
+    for (place, &id) in ids.iter().enumerate() {
+        let hash = strings.hash(id);
+        let mut at = hash as usize & mask;
+        while table[at] != 0 {
+            at = (at + 1) & mask;
+        }
+        table[at] = fingerprint(hash) >> PLACE_BITS << PLACE_BITS | (place as u32 + 1);
+    }
+    table.into()
+}
+
+impl Entry {
+    /// [`TagLists::holds`] for a long list of as many tags.
+    #[inline(never)]
+    fn holds_many(&self, tags: &[RawTag<'_>], strings: &Strings, level: Level, taken: &mut Vec<u64>) -> bool {
+        taken.clear();
+        taken.resize(tags.len().div_ceil(64), 0);
+        tags.iter().all(|tag| {
+            self.place(tag, strings, level).is_some_and(|place| {
+                let (word, bit) = (place / 64, 1 << (place % 64));
+                let is_new = taken[word] & bit == 0;
+                taken[word] |= bit;
+                is_new
+            })
+        })
+    }
+
+    /// The place of a tag in a long list.
+    #[inline(always)]
+    fn place(&self, tag: &RawTag<'_>, strings: &Strings, level: Level) -> Option<usize> {
+        let mask = self.finder.len().checked_sub(1)?;
+        let wanted = fingerprint(tag.hash) >> PLACE_BITS;
+        let mut at = tag.hash as usize & mask;
+        loop {
+            let found = self.finder[at];
+            if found == 0 {
+                return None;
+            }
+            let place = (found & ((1 << PLACE_BITS) - 1)) as usize - 1;
+            if found >> PLACE_BITS == wanted && strings.is(self.tags[place], tag.text, level) {
+                return Some(place);
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    /// How many more entries the finder of a long list has than tags.
+    fn long_places(&self) -> usize {
+        if self.tags.len() > PAIRS_MAX {
+            self.finder.len().saturating_sub(self.tags.len())
+        } else {
+            0
+        }
+    }
 }
 
 /// The lanes that hold `wanted`, one bit each.
@@ -233,5 +293,5 @@ fn equal_lanes(block: &[u32; BLOCK], wanted: u32) -> u32 {
 pub(crate) fn hash(tags: impl ExactSizeIterator<Item = u64>, secret: &HashSecret) -> u64 {
     let count = tags.len() as u64;
     let sum = tags.fold(0u64, |sum, hash| sum.wrapping_add(secret.spread(hash)));
-    secret.words([sum, count].into_iter())
+    secret.two([sum, count])
 }

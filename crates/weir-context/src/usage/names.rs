@@ -3,7 +3,7 @@ use hashbrown::HashTable;
 use super::{SUMMARY_ROWS, Top};
 use crate::chunked::Chunked;
 use crate::sharded::Sharded;
-use crate::strings::{StringId, shrink_by};
+use crate::strings::{StringId, shrink};
 
 /// A name as long as a context has it.
 #[derive(Clone, Copy, Default)]
@@ -97,7 +97,7 @@ impl Names {
             found.remove();
         }
         let entries = &self.entries;
-        shrink_by(shard, |&at| entries[at as usize].hash);
+        shrink(shard, |&at| entries[at as usize].hash);
         self.free.push(at);
     }
 
