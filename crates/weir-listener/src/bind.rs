@@ -5,9 +5,10 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::socket_file::{self, SocketFile};
-use crate::{Address, AllowList, sys};
+use crate::{Address, AllowList, SourceRates, TlsServer, Verifier, sys};
 
 /// How bytes become packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,12 @@ pub struct ListenerConfig {
     pub reuse_port: bool,
     /// Addresses that may send; packets and connections of others are dropped and counted. Internet sockets only.
     pub allow: AllowList,
+    /// How much an address or network may send; what is beyond is dropped and counted. Internet sockets only.
+    pub rates: Option<Arc<SourceRates>>,
+    /// Datagrams have to be signed; others are dropped and counted. UDP only.
+    pub signed: Option<Arc<Verifier>>,
+    /// Connections have to be encrypted. TCP only.
+    pub tls: Option<Arc<TlsServer>>,
     /// Asks the kernel who sent each packet. Unix sockets only; an internet socket cannot know.
     pub pass_credentials: bool,
     /// Permission bits of the socket file. Senders need the write bit.
@@ -72,6 +79,9 @@ impl ListenerConfig {
             max_packet_bytes: 8192,
             reuse_port: false,
             allow: AllowList::default(),
+            rates: None,
+            signed: None,
+            tls: None,
             pass_credentials: false,
             socket_mode: SOCKET_MODE_DEFAULT,
             socket_owner: None,

@@ -15,6 +15,10 @@ pub struct ListenerCounters {
     pub kernel_dropped: u64,
     /// Datagrams from addresses that may not send here (internet sockets with an allow list only).
     pub sources_refused: u64,
+    /// Packets from addresses or networks that had sent more than they may.
+    pub rate_limited: u64,
+    /// Datagrams refused for their signature, by [`crate::SignatureFault`].
+    pub signatures_refused: [u64; crate::SignatureFault::COUNT],
     /// Datagrams the kernel dropped after the drain began, because we asked it to (UDP only).
     pub refused_draining: u64,
     /// Datagrams that did not fit a slot; the part that fitted was handed over with `truncated` set.
@@ -47,6 +51,9 @@ pub struct ListenerCounters {
     pub connections_refused_source: u64,
     /// Connections closed at once because this process had no descriptor left.
     pub connections_refused_descriptors: u64,
+    /// Connections closed because they could not be encrypted: nothing that we support, a client without a certificate
+    /// we trust, no TLS at all, or nothing within ten seconds.
+    pub connections_failed_tls: u64,
     /// Connections closed because partial frames had used up the byte budget and theirs was the largest.
     pub connections_closed_budget: u64,
     /// Connections that ended with an error (most often a reset by the peer).

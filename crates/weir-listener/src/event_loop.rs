@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,11 +11,16 @@ use std::time::Duration;
 
 use crate::bind::MAX_PACKET_BYTES_LIMIT;
 use crate::framing::{End, Entries, Fed, Framer, FramingCounts};
+use crate::guard;
 use crate::kernel_table::{self, WrappingCounter};
 use crate::partial::PartialPool;
 use crate::socket_file::SocketFile;
 use crate::sys::{self, Ancillary, DatagramRing, Entry, Epoll, Mapping};
-use crate::{Address, BoundSocket, Credentials, ListenerConfig, ListenerCounters, ListenerId, LoopCounters};
+use crate::tls::{TLS_READ_BYTES, TLS_SESSION_BYTES, TlsSession};
+use crate::{
+    Address, BoundSocket, Credentials, ListenerConfig, ListenerCounters, ListenerId, LoopCounters,
+    SourceRates,
+};
 
 /// Bytes asked for with one call on a stream.
 const STREAM_READ_BYTES: usize = 64 * 1024;
@@ -39,6 +45,11 @@ const ACCEPTS_PER_TURN: usize = 64;
 const PAUSE_NANOS: u64 = 100_000_000;
 /// How long a drain waits for packets on their way if the kernel cannot be asked to wait for them.
 const DRAIN_SETTLE_NANOS: u64 = 20_000_000;
+/// Bytes that a TCP peer has written may still lie in its own kernel, waiting for room in ours: whoever wrote them takes them
+/// for sent. A drain therefore reads a connection until its peer has closed it or has been silent for this long, ...
+const DRAIN_SILENCE_NANOS: u64 = 100_000_000;
+/// ... and no longer than this in all.
+const DRAIN_CONNECTIONS_NANOS: u64 = 1_000_000_000;
 /// Sleeping until the first packet comes costs a wake-up for every packet or two when packets come one by one but
 /// fast. After this many such wake-ups in a row, each less than `DOZE_GAP_NANOS` after the one before, the loop
 /// sleeps for `DOZE_NANOS` without looking and takes what has come then, as long as that is at least
@@ -51,6 +62,8 @@ const DOZE_NANOS: u64 = 100_000;
 const DOZE_PACKETS: usize = 4;
 const DOZE_PACKET_BYTES: u64 = 1500;
 const DOZE_BUFFER_BYTES: usize = 100_000;
+/// How often connections are looked at that are not encrypted yet.
+const HANDSHAKE_LOOK_NANOS: u64 = 1_000_000_000;
 const EVENTS_PER_POLL: usize = 128;
 const WAKER_TOKEN: u64 = u64::MAX;
 
@@ -246,6 +259,8 @@ struct Listener {
     /// Datagrams to ask for, by the length of those of the last batch.
     batch_limit: usize,
     ancillary: Ancillary,
+    /// Datagrams have to pass something before they are handed over.
+    guarded: bool,
     drops: WrappingCounter,
     paused_until: Option<u64>,
     counters: ListenerCounters,
@@ -274,7 +289,12 @@ struct Connection {
     fd: OwnedFd,
     listener: u32,
     origin: Option<Credentials>,
+    /// Who it is from, where that limits how much it may send.
+    source: Option<IpAddr>,
+    tls: Option<TlsSession>,
     framer: Framer,
+    /// While draining, for a TCP connection whose peer may have more: when its silence has lasted long enough.
+    awaited_until: Option<u64>,
 }
 
 enum Kind {
@@ -319,6 +339,16 @@ pub struct EventLoop {
     stream_memory: Mapping,
     entries: Entries,
     pool: PartialPool,
+    /// Entries of a batch that may pass, where some may not.
+    passing: Vec<Entry>,
+    /// Ciphertext, once there was some.
+    tls_memory: Vec<u8>,
+    /// Connections that are not encrypted yet.
+    handshakes: usize,
+    /// When they are looked at next.
+    handshakes_looked_at: u64,
+    /// Why the last connection that should be was not.
+    tls_fault: Option<(ListenerId, String)>,
     listeners: Vec<Listener>,
     slots: Vec<Slot>,
     free: Vec<u32>,
@@ -328,6 +358,8 @@ pub struct EventLoop {
     paused: usize,
     draining: bool,
     drain_settled_at: u64,
+    /// When TCP connections are read no longer, whether their peers are silent or not.
+    drain_connections_until: u64,
     bytes_since_poll: usize,
     services_since_poll: u32,
     doze: Doze,
@@ -391,6 +423,11 @@ impl EventLoop {
             stream_memory: Mapping::new(STREAM_READ_START + STREAM_READ_BYTES)?,
             entries: Entries::new(),
             pool: PartialPool::new(PARTIAL_BUDGET_DEFAULT),
+            passing: Vec::new(),
+            tls_memory: Vec::new(),
+            handshakes: 0,
+            handshakes_looked_at: 0,
+            tls_fault: None,
             listeners: Vec::new(),
             slots: Vec::new(),
             free: Vec::new(),
@@ -399,6 +436,7 @@ impl EventLoop {
             paused: 0,
             draining: false,
             drain_settled_at: 0,
+            drain_connections_until: 0,
             bytes_since_poll: 0,
             services_since_poll: 0,
             doze: Doze::default(),
@@ -427,6 +465,7 @@ impl EventLoop {
             Address::UnixDatagram(_) if socket.config.pass_credentials => Ancillary::Credentials,
             _ => Ancillary::None,
         };
+        let guarded = matches!(socket.address, Address::Udp { .. }) && guard::is_on(&socket.config);
         let inode = sys::socket_inode(socket.fd.as_fd())?;
         let slot = self.take_slot(kind);
         if let Err(error) = self.epoll.add(socket.fd.as_fd(), self.token_of(slot)) {
@@ -445,6 +484,7 @@ impl EventLoop {
             slot,
             batch_limit: self.ring.slots(),
             ancillary,
+            guarded,
             drops: WrappingCounter::default(),
             paused_until: None,
             counters: ListenerCounters::default(),
@@ -537,6 +577,11 @@ impl EventLoop {
         }))
     }
 
+    /// Why the last connection that should have been encrypted was not, since the last call.
+    pub fn take_tls_fault(&mut self) -> Option<(ListenerId, String)> {
+        self.tls_fault.take()
+    }
+
     /// Bytes that partial frames may hold, memory kept in reserve for them included.
     pub fn partial_budget(&self) -> usize {
         self.pool.budget()
@@ -552,6 +597,15 @@ impl EventLoop {
     /// Bytes held for partial frames, memory in reserve included.
     pub fn partial_bytes_held(&self) -> usize {
         self.pool.held()
+    }
+
+    /// Bytes set aside for encrypted connections: for each that is open what it takes at most, and the buffer that they share.
+    pub fn tls_bytes_held(&self) -> usize {
+        let encrypted = self
+            .slots
+            .iter()
+            .filter(|slot| matches!(&slot.kind, Kind::Connection(connection) if connection.tls.is_some()));
+        encrypted.count() * TLS_SESSION_BYTES + self.tls_memory.capacity()
     }
 
     /// Gives the memory of the receive ring and the stream buffer back to the kernel. They grow again on demand.
@@ -607,6 +661,9 @@ impl EventLoop {
         if self.paused > 0 {
             self.resume();
         }
+        if self.handshakes > 0 {
+            self.end_slow_handshakes(&mut turn, handle);
+        }
         for _ in 0..self.ready.len() {
             let Some(token) = self.ready.pop_front() else {
                 break;
@@ -621,7 +678,8 @@ impl EventLoop {
 
     /// Stops taking new packets: what the kernel has accepted before this call is still received by further turns
     /// (until [`EventLoop::drained`]), what comes later is refused by the kernel. Senders on Unix sockets see an
-    /// error; UDP datagrams that come later are in `refused_draining`; on TCP what comes later is never acknowledged.
+    /// error; UDP datagrams that come later are in `refused_draining`. A TCP connection is read until its peer closes it
+    /// or is silent for a tenth of a second, for one second at most; what comes later is never acknowledged.
     ///
     /// Socket files are removed, so that a successor can bind at once. Connections that are complete but not yet
     /// accepted are accepted and read. A frame of which only the beginning had come is counted as cut.
@@ -630,6 +688,8 @@ impl EventLoop {
             return;
         }
         self.draining = true;
+        let now = sys::monotonic_nanos();
+        self.drain_connections_until = now + DRAIN_CONNECTIONS_NANOS;
         let mut internet = false;
         for index in 0..self.listeners.len() {
             let listener = &mut self.listeners[index];
@@ -656,18 +716,41 @@ impl EventLoop {
             self.make_ready(slot);
         }
         for index in 0..self.slots.len() as u32 {
-            if let Kind::Connection(connection) = &self.slots[index as usize].kind {
-                internet |= stop_connection(connection, &self.listeners);
-                self.counters.system_calls += 1;
+            if let Kind::Connection(connection) = &mut self.slots[index as usize].kind {
+                if is_tcp(connection, &self.listeners) {
+                    connection.awaited_until = Some(now + DRAIN_SILENCE_NANOS);
+                } else {
+                    self.counters.system_calls += 1;
+                    // An error means that the connection is gone, which reading will tell.
+                    let _ = sys::shutdown_read(connection.fd.as_fd());
+                }
                 self.make_ready(index);
             }
         }
         if internet {
-            self.counters.system_calls += 1;
-            if sys::wait_for_running_receivers().is_err() {
-                self.drain_settled_at = sys::monotonic_nanos() + DRAIN_SETTLE_NANOS;
-            }
+            self.settle();
         }
+    }
+
+    /// Waits until packets that the kernel was receiving when a filter was set are where they can be read.
+    fn settle(&mut self) {
+        self.counters.system_calls += 1;
+        if sys::wait_for_running_receivers().is_err() {
+            self.drain_settled_at = sys::monotonic_nanos() + DRAIN_SETTLE_NANOS;
+        }
+    }
+
+    /// Makes the kernel refuse more bytes of a TCP connection; what it has taken can still be read.
+    #[cold]
+    fn stop_awaiting(&mut self, slot: u32) -> Next {
+        if let Kind::Connection(connection) = &mut self.slots[slot as usize].kind {
+            connection.awaited_until = None;
+            self.counters.system_calls += 1;
+            // An error means that the connection is gone, which reading will tell.
+            let _ = sys::attach_drop_all_filter(connection.fd.as_fd());
+            self.settle();
+        }
+        Next::Again
     }
 
     /// True when everything the kernel had accepted before [`EventLoop::begin_drain`] has been handed over and all
@@ -808,8 +891,7 @@ impl EventLoop {
         let (slots, limit) = (self.ring.slots(), listener.batch_limit);
         self.counters.system_calls += 1;
         listener.counters.receive_calls += 1;
-        let guarded = !listener.config.allow.is_open() && matches!(listener.address, Address::Udp { .. });
-        let received = if guarded {
+        let received = if listener.guarded && guard::needs_sources(&listener.config) {
             self.ring
                 .receive_with_sources(fd.as_fd(), limit, listener.ancillary)
         } else {
@@ -826,15 +908,17 @@ impl EventLoop {
         if let Some(drops) = drops {
             listener.note_drops(drops);
         }
-        let count = if guarded {
-            let allow = &listener.config.allow;
-            self.ring.keep(received_count, |source| {
-                source.is_some_and(|source| allow.allows(source))
-            })
+        let count = if listener.guarded {
+            guard::pass(
+                &mut self.ring,
+                received_count,
+                &listener.config,
+                received,
+                &mut listener.counters,
+            )
         } else {
             received_count
         };
-        listener.counters.sources_refused += (received_count - count) as u64;
         let (memory, entries) = self.ring.parts_mut();
         let entries = &mut entries[..count];
         let counters = &mut listener.counters;
@@ -855,9 +939,9 @@ impl EventLoop {
         counters.bytes += bytes;
         turn.packets += count as u64;
         turn.bytes += bytes;
-        let fitting = (BATCH_BYTES * count as u64 / bytes.max(1)).max(BATCH_PACKETS_MIN);
-        listener.batch_limit = slots.min(fitting as usize);
         if count > 0 {
+            let fitting = (BATCH_BYTES * count as u64 / bytes.max(1)).max(BATCH_PACKETS_MIN);
+            listener.batch_limit = slots.min(fitting as usize);
             handle(Batch {
                 memory,
                 entries,
@@ -976,6 +1060,9 @@ impl EventLoop {
         let Kind::Connection(connection) = &mut self.slots[slot as usize].kind else {
             return Next::Wait;
         };
+        if connection.tls.is_some() {
+            return self.receive_tls(slot, turn, handle);
+        }
         let listener = &mut self.listeners[connection.listener as usize];
         self.counters.system_calls += 1;
         listener.counters.receive_calls += 1;
@@ -985,18 +1072,55 @@ impl EventLoop {
             &mut self.stream_memory[STREAM_READ_START..end],
         ) {
             Ok(0) => {
-                // While draining it was us who ended the stream.
-                let orderly = listener.phase == Phase::Open;
+                // While draining it was us who ended the stream, unless its peer was still awaited.
+                let orderly = listener.phase == Phase::Open || connection.awaited_until.is_some();
                 self.close_connection(slot, orderly, turn, handle);
                 return Next::Wait;
             }
             Ok(count) => count,
             Err(error) => return self.stream_failed(slot, &error, turn, handle),
         };
-        let received = Monotonic::now();
+        turn.bytes += count as u64;
+        if !self.feed(slot, count, turn, handle) {
+            return Next::Wait;
+        }
+        self.after_reading(slot, count >= EAGER_BYTES)
+    }
+
+    /// What to do with a connection that has just been read. A peer that had something may have more.
+    fn after_reading(&mut self, slot: u32, eager: bool) -> Next {
+        if !self.draining {
+            return if eager { Next::Again } else { Next::Wait };
+        }
+        let until = self.drain_connections_until;
+        if let Kind::Connection(connection) = &mut self.slots[slot as usize].kind
+            && let Some(awaited_until) = &mut connection.awaited_until
+        {
+            let now = sys::monotonic_nanos();
+            *awaited_until = now + DRAIN_SILENCE_NANOS;
+            if now >= until {
+                return self.stop_awaiting(slot);
+            }
+        }
+        Next::Again
+    }
+
+    /// Finds packets in the first `count` bytes of the stream buffer. False if the connection had to be closed.
+    fn feed(&mut self, slot: u32, count: usize, turn: &mut Turn, handle: &mut impl FnMut(Batch<'_>)) -> bool {
+        let Kind::Connection(connection) = &mut self.slots[slot as usize].kind else {
+            return false;
+        };
+        let listener = &mut self.listeners[connection.listener as usize];
         let before = connection.framer.partial_bytes() as u64;
         let mut counts = FramingCounts::default();
-        let (id, origin) = (listener.id, connection.origin);
+        let mut delivery = Delivery {
+            id: listener.id,
+            origin: connection.origin,
+            received: Monotonic::now(),
+            limits: connection.source.zip(listener.config.rates.as_deref()),
+            passing: &mut self.passing,
+            dropped: Dropped::default(),
+        };
         let fed = connection.framer.feed(
             &mut self.stream_memory,
             STREAM_READ_START,
@@ -1004,38 +1128,128 @@ impl EventLoop {
             &mut self.pool,
             &mut self.entries,
             &mut counts,
-            |memory, entries| {
-                handle(Batch {
-                    memory,
-                    entries,
-                    listener: id,
-                    received,
-                    origin,
-                })
-            },
+            |memory, entries| delivery.deliver(memory, entries, handle),
         );
+        let dropped = delivery.dropped;
         let counters = &mut listener.counters;
-        add_counts(counters, turn, &counts);
-        turn.bytes += count as u64;
+        add_counts(counters, turn, &counts, dropped);
         counters.partial_bytes += connection.framer.partial_bytes() as u64;
         counters.partial_bytes -= before;
         match fed {
-            Fed::All => {}
+            Fed::All => true,
             Fed::NoRoom(rest) => {
                 let end = STREAM_READ_START + count;
-                if !self.make_room(slot, end - rest, end, turn, handle) {
-                    return Next::Wait;
-                }
+                self.make_room(slot, end - rest, end, turn, handle)
             }
             Fed::TooLong => {
                 self.close_connection(slot, false, turn, handle);
-                return Next::Wait;
+                false
             }
         }
-        if count >= EAGER_BYTES || self.draining {
-            Next::Again
-        } else {
-            Next::Wait
+    }
+
+    /// [`EventLoop::receive_stream`] of an encrypted connection.
+    fn receive_tls(&mut self, slot: u32, turn: &mut Turn, handle: &mut impl FnMut(Batch<'_>)) -> Next {
+        let Kind::Connection(connection) = &mut self.slots[slot as usize].kind else {
+            return Next::Wait;
+        };
+        let listener = &mut self.listeners[connection.listener as usize];
+        self.counters.system_calls += 1;
+        listener.counters.receive_calls += 1;
+        self.tls_memory.resize(TLS_READ_BYTES, 0);
+        let count = match sys::receive(connection.fd.as_fd(), &mut self.tls_memory) {
+            // Without a word of farewell: the end may be missing.
+            Ok(0) => {
+                self.close_connection(slot, false, turn, handle);
+                return Next::Wait;
+            }
+            Ok(count) => count,
+            Err(error) => return self.stream_failed(slot, &error, turn, handle),
+        };
+        turn.bytes += count as u64;
+        let mut taken = 0;
+        while taken < count {
+            let Kind::Connection(connection) = &mut self.slots[slot as usize].kind else {
+                return Next::Wait;
+            };
+            let Some(tls) = &mut connection.tls else {
+                return Next::Wait;
+            };
+            let was_handshaking = tls.is_handshaking();
+            let result = tls.take(&self.tls_memory[taken..count]);
+            // An error's reason is for the peer to know too.
+            let answered = tls.answer(connection.fd.as_fd(), &mut self.counters.system_calls);
+            if was_handshaking && !tls.is_handshaking() {
+                self.handshakes -= 1;
+            }
+            match (result, answered) {
+                (Ok(0), _) => {
+                    self.tls_failed(slot, "it sends more than TLS allows at once".into(), turn, handle);
+                    return Next::Wait;
+                }
+                (Ok(more), Ok(())) => taken += more,
+                (Err(fault), _) => {
+                    self.tls_failed(slot, fault, turn, handle);
+                    return Next::Wait;
+                }
+                (_, Err(error)) => {
+                    self.tls_failed(slot, format!("it takes no answer: {error}"), turn, handle);
+                    return Next::Wait;
+                }
+            }
+            let end = STREAM_READ_START + STREAM_READ_BYTES;
+            loop {
+                let Kind::Connection(connection) = &mut self.slots[slot as usize].kind else {
+                    return Next::Wait;
+                };
+                let Some(tls) = &mut connection.tls else {
+                    return Next::Wait;
+                };
+                let plain = tls.plain(&mut self.stream_memory[STREAM_READ_START..end]);
+                if plain == 0 {
+                    if tls.ended {
+                        self.close_connection(slot, true, turn, handle);
+                        return Next::Wait;
+                    }
+                    break;
+                }
+                if !self.feed(slot, plain, turn, handle) {
+                    return Next::Wait;
+                }
+            }
+        }
+        self.after_reading(slot, count == TLS_READ_BYTES)
+    }
+
+    /// Closes a connection that is not, or no longer, properly encrypted.
+    #[cold]
+    fn tls_failed(&mut self, slot: u32, fault: String, turn: &mut Turn, handle: &mut impl FnMut(Batch<'_>)) {
+        if let Kind::Connection(connection) = &self.slots[slot as usize].kind {
+            let listener = &mut self.listeners[connection.listener as usize];
+            self.tls_fault = Some((listener.id, fault));
+            // One that is still handshaking is counted where it is closed, whoever closes it.
+            if connection.tls.as_ref().is_some_and(|tls| !tls.is_handshaking()) {
+                listener.counters.connections_failed_tls += 1;
+            }
+        }
+        self.close_connection(slot, false, turn, handle);
+    }
+
+    /// Closes connections that have had long enough to say how they are to be encrypted.
+    fn end_slow_handshakes(&mut self, turn: &mut Turn, handle: &mut impl FnMut(Batch<'_>)) {
+        let now = sys::monotonic_nanos();
+        if now < self.handshakes_looked_at {
+            return;
+        }
+        self.handshakes_looked_at = now + HANDSHAKE_LOOK_NANOS;
+        for slot in 0..self.slots.len() as u32 {
+            if let Kind::Connection(connection) = &self.slots[slot as usize].kind
+                && let Some(tls) = &connection.tls
+                && tls.is_handshaking()
+                && (now >= tls.deadline || self.draining)
+            {
+                self.tls_failed(slot, "no handshake within ten seconds".into(), turn, handle);
+            }
         }
     }
 
@@ -1105,8 +1319,18 @@ impl EventLoop {
         match error.raw_os_error() {
             Some(libc::EAGAIN) => {
                 counters.receive_calls_empty += 1;
-                if self.draining && sys::monotonic_nanos() >= self.drain_settled_at {
-                    self.close_connection(slot, false, turn, handle);
+                if self.draining {
+                    let now = sys::monotonic_nanos();
+                    match connection.awaited_until {
+                        Some(until) if now >= until.min(self.drain_connections_until) => {
+                            return self.stop_awaiting(slot);
+                        }
+                        Some(_) => {}
+                        None if now >= self.drain_settled_at => {
+                            self.close_connection(slot, false, turn, handle);
+                        }
+                        None => {}
+                    }
                 }
                 return Next::Wait;
             }
@@ -1140,21 +1364,27 @@ impl EventLoop {
             return;
         };
         let listener = &mut self.listeners[connection.listener as usize];
+        if connection.tls.as_ref().is_some_and(TlsSession::is_handshaking) {
+            self.handshakes -= 1;
+            listener.counters.connections_failed_tls += 1;
+        }
         listener.counters.partial_bytes -= connection.framer.partial_bytes() as u64;
         let mut counts = FramingCounts::default();
-        let (id, origin, received) = (listener.id, connection.origin, Monotonic::now());
+        let mut delivery = Delivery {
+            id: listener.id,
+            origin: connection.origin,
+            received: Monotonic::now(),
+            limits: connection.source.zip(listener.config.rates.as_deref()),
+            passing: &mut self.passing,
+            dropped: Dropped::default(),
+        };
         let end = connection
             .framer
             .finish(orderly, &mut self.pool, &mut counts, |memory, entries| {
-                handle(Batch {
-                    memory,
-                    entries,
-                    listener: id,
-                    received,
-                    origin,
-                })
+                delivery.deliver(memory, entries, handle);
             });
-        add_counts(&mut listener.counters, turn, &counts);
+        let dropped = delivery.dropped;
+        add_counts(&mut listener.counters, turn, &counts, dropped);
         match end {
             End::Clean => {}
             End::Unterminated => listener.counters.lines_unterminated += 1,
@@ -1226,13 +1456,28 @@ impl EventLoop {
             self.counters.system_calls += 1;
             return;
         }
-        if !listener.config.allow.is_open() && matches!(listener.address, Address::Tcp { .. }) {
+        let is_internet = matches!(listener.address, Address::Tcp { .. });
+        let mut source = None;
+        if is_internet && guard::needs_sources(&listener.config) {
             self.counters.system_calls += 1;
-            let peer = sys::peer_address(fd.as_fd());
-            if !peer.is_ok_and(|peer| listener.config.allow.allows(peer)) {
+            source = sys::peer_address(fd.as_fd()).ok();
+            // One whose peer is gone already has no address.
+            if source.is_none_or(|peer| !listener.config.allow.allows(peer)) {
                 listener.counters.connections_refused_source += 1;
                 self.counters.system_calls += 1;
                 return;
+            }
+        }
+        let mut tls = None;
+        if is_internet && let Some(server) = &listener.config.tls {
+            match TlsSession::new(server, sys::monotonic_nanos()) {
+                Ok(session) => tls = Some(session),
+                Err(fault) => {
+                    listener.counters.connections_failed_tls += 1;
+                    self.tls_fault = Some((listener.id, fault));
+                    self.counters.system_calls += 1;
+                    return;
+                }
             }
         }
         let mut origin = None;
@@ -1246,15 +1491,24 @@ impl EventLoop {
             }
         }
         let framer = Framer::new(listener.config.framing, listener.config.max_packet_bytes);
-        let connection = Connection {
+        let mut connection = Connection {
             fd,
             listener: index,
             origin,
+            source: source.filter(|_| listener.config.rates.is_some()),
+            tls,
             framer,
+            awaited_until: None,
         };
+        self.handshakes += usize::from(connection.tls.is_some());
         if self.draining {
-            self.counters.system_calls += 1;
-            stop_connection(&connection, &self.listeners);
+            if is_tcp(&connection, &self.listeners) {
+                connection.awaited_until = Some(sys::monotonic_nanos() + DRAIN_SILENCE_NANOS);
+            } else {
+                self.counters.system_calls += 1;
+                // An error means that the connection is gone, which reading will tell.
+                let _ = sys::shutdown_read(connection.fd.as_fd());
+            }
         }
         let slot = self.take_slot(Kind::Connection(connection));
         let token = self.token_of(slot);
@@ -1267,7 +1521,9 @@ impl EventLoop {
             self.listeners[index as usize]
                 .counters
                 .connections_refused_descriptors += 1;
-            self.free_slot(slot);
+            if let Kind::Connection(connection) = self.free_slot(slot) {
+                self.handshakes -= usize::from(connection.tls.is_some());
+            }
             return;
         }
         self.listeners[index as usize].counters.connections_open += 1;
@@ -1320,26 +1576,71 @@ fn open_reserve() -> Option<OwnedFd> {
     File::open("/dev/null").ok().map(OwnedFd::from)
 }
 
-/// Makes the kernel refuse more bytes of a connection. True if it is an internet one.
-fn stop_connection(connection: &Connection, listeners: &[Listener]) -> bool {
-    let internet = matches!(
+fn is_tcp(connection: &Connection, listeners: &[Listener]) -> bool {
+    matches!(
         listeners[connection.listener as usize].address,
         Address::Tcp { .. }
-    );
-    // An error means that the connection is gone, which reading will tell.
-    let _ = if internet {
-        sys::attach_drop_all_filter(connection.fd.as_fd())
-    } else {
-        sys::shutdown_read(connection.fd.as_fd())
-    };
-    internet
+    )
 }
 
-fn add_counts(counters: &mut ListenerCounters, turn: &mut Turn, counts: &FramingCounts) {
-    counters.packets += counts.packets;
-    counters.bytes += counts.bytes;
+/// Hands over packets of one connection, those that it may still send.
+struct Delivery<'a> {
+    id: ListenerId,
+    origin: Option<Credentials>,
+    received: Monotonic,
+    limits: Option<(IpAddr, &'a SourceRates)>,
+    passing: &'a mut Vec<Entry>,
+    dropped: Dropped,
+}
+
+/// Packets that were found and not handed over.
+#[derive(Clone, Copy, Default)]
+struct Dropped {
+    packets: u64,
+    bytes: u64,
+}
+
+impl Delivery<'_> {
+    #[inline]
+    fn deliver(&mut self, memory: &[u8], entries: &[Entry], handle: &mut impl FnMut(Batch<'_>)) {
+        let batch = Batch {
+            memory,
+            entries,
+            listener: self.id,
+            received: self.received,
+            origin: self.origin,
+        };
+        let Some((source, rates)) = self.limits else {
+            handle(batch);
+            return;
+        };
+        let entries = self.admitted(entries, source, rates);
+        if !entries.is_empty() {
+            handle(Batch { entries, ..batch });
+        }
+    }
+
+    fn admitted(&mut self, entries: &[Entry], source: IpAddr, rates: &SourceRates) -> &[Entry] {
+        let mut open = rates.open(self.received);
+        self.passing.clear();
+        for entry in entries {
+            if open.admits(source, entry.length as usize) {
+                self.passing.push(*entry);
+            } else {
+                self.dropped.packets += 1;
+                self.dropped.bytes += u64::from(entry.length);
+            }
+        }
+        self.passing
+    }
+}
+
+fn add_counts(counters: &mut ListenerCounters, turn: &mut Turn, counts: &FramingCounts, dropped: Dropped) {
+    counters.packets += counts.packets - dropped.packets;
+    counters.bytes += counts.bytes - dropped.bytes;
+    counters.rate_limited += dropped.packets;
     counters.frames_too_long += counts.too_long;
     counters.frames_empty += counts.empty;
     counters.bytes_discarded += counts.discarded_bytes;
-    turn.packets += counts.packets;
+    turn.packets += counts.packets - dropped.packets;
 }

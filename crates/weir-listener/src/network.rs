@@ -37,6 +37,11 @@ impl fmt::Display for NetworkError {
 impl std::error::Error for NetworkError {}
 
 impl Network {
+    /// Length of the prefix.
+    pub fn bits(&self) -> u8 {
+        self.bits
+    }
+
     /// Whether it holds an address. One of the old kind that was mapped into the new counts as what it is.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {

@@ -319,6 +319,9 @@ fn the_receive_buffer_is_what_was_asked_for_or_says_so() {
 
 #[test]
 fn every_interface_in_one_socket() {
+    if !support::has_address("[::1]:0") {
+        return;
+    }
     let mut harness = Harness::new();
     let id = harness.listen(&config("udp://[::]:0"));
     let port = harness.socket_address(id).port();

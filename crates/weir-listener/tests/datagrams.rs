@@ -8,19 +8,28 @@ use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
 use support::{Harness, config};
-use weir_listener::{Address, BindFault, EventLoop, ListenerId, bind, bind_group};
+use weir_listener::{Address, BindFault, EventLoop, ListenerConfig, ListenerId, bind, bind_group};
+
+/// A socket that overflows soon, however much this machine gives one by default.
+fn small_buffer(address: &str) -> ListenerConfig {
+    let mut asked = config(address);
+    asked.receive_buffer_bytes = Some(200_000);
+    asked
+}
 
 #[test]
 fn udp_v4_and_v6_and_unix_datagrams_arrive_whole() {
     let directory = tempfile::tempdir().unwrap();
     let mut harness = Harness::new();
     let v4 = harness.listen(&config("udp://127.0.0.1:0"));
-    let v6 = harness.listen(&config("udp://[::1]:0"));
+    // Some machines have no IPv6.
+    let v6 = support::has_address("[::1]:0").then(|| harness.listen(&config("udp://[::1]:0")));
     let path = directory.path().join("dsd.socket");
     let unix = harness.listen(&config(&format!("unixgram://{}", path.display())));
 
     let largest_udp = vec![b'x'; 65507];
-    for (id, bind) in [(v4, "127.0.0.1:0"), (v6, "[::1]:0")] {
+    for (id, bind) in [(Some(v4), "127.0.0.1:0"), (v6, "[::1]:0")] {
+        let Some(id) = id else { continue };
         let sender = UdpSocket::bind(bind).unwrap();
         let to = harness.socket_address(id);
         sender.send_to(b"a:1|c", to).unwrap();
@@ -33,7 +42,8 @@ fn udp_v4_and_v6_and_unix_datagrams_arrive_whole() {
     sender.send_to(b"b:1|c\nc:2|c", &path).unwrap();
     sender.send_to(&vec![b'y'; 65536], &path).unwrap();
 
-    harness.run_until(|seen| seen.len() >= 7);
+    let expected = if v6.is_some() { 7 } else { 5 };
+    harness.run_until(|seen| seen.len() >= expected);
     let of = |id: ListenerId| -> Vec<&[u8]> {
         harness
             .seen
@@ -43,7 +53,9 @@ fn udp_v4_and_v6_and_unix_datagrams_arrive_whole() {
             .collect()
     };
     assert_eq!(of(v4), [b"a:1|c".as_slice(), b"", &largest_udp]);
-    assert_eq!(of(v6), [b"a:1|c".as_slice(), b""]);
+    if let Some(v6) = v6 {
+        assert_eq!(of(v6), [b"a:1|c".as_slice(), b""]);
+    }
     assert_eq!(of(unix), [b"b:1|c\nc:2|c".as_slice(), &[b'y'; 65536]]);
     assert!(harness.seen.iter().all(|p| !p.truncated && p.origin.is_none()));
     assert_eq!(harness.events.counters(unix).packets, 2);
@@ -55,7 +67,10 @@ fn udp_v4_and_v6_and_unix_datagrams_arrive_whole() {
 fn drops_of_the_kernel_are_counted_and_agree_with_its_table() {
     let mut harness = Harness::new();
     for bind in ["127.0.0.1:0", "[::1]:0"] {
-        let id = harness.listen(&config(&format!("udp://{bind}")));
+        if !support::has_address(bind) {
+            continue;
+        }
+        let id = harness.listen(&small_buffer(&format!("udp://{bind}")));
         let to = harness.socket_address(id);
         let sender = UdpSocket::bind(bind).unwrap();
         // Far more than the buffer holds, with nobody reading.
@@ -63,6 +78,7 @@ fn drops_of_the_kernel_are_counted_and_agree_with_its_table() {
         for _ in 0..SENT {
             sender.send_to(&[b'x'; 1000], to).unwrap();
         }
+        support::raw::wait_for_loopback();
         harness.events.refresh_drops().unwrap();
         let dropped = harness.events.counters(id).kernel_dropped;
         assert!(dropped > 1000 && dropped < SENT, "{dropped}");
@@ -81,12 +97,13 @@ fn drops_of_the_kernel_are_counted_and_agree_with_its_table() {
 #[test]
 fn a_batch_tells_of_drops_without_being_asked() {
     let mut harness = Harness::new();
-    let id = harness.listen(&config("udp://127.0.0.1:0"));
+    let id = harness.listen(&small_buffer("udp://127.0.0.1:0"));
     let to = harness.socket_address(id);
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
     for _ in 0..3000 {
         sender.send_to(&[b'x'; 1000], to).unwrap();
     }
+    support::raw::wait_for_loopback();
     harness.run_until_loop(|h| {
         h.events.counters(id).receive_calls_empty > 0 || h.events.loop_counters().polls > 8
     });

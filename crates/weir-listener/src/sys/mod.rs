@@ -271,6 +271,24 @@ pub fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
     }
 }
 
+/// Sends without waiting, and without a signal if nobody is there any more.
+pub fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+    // SAFETY: the pointer and length describe `bytes`, which is borrowed for the call.
+    let sent = unsafe {
+        libc::send(
+            fd.as_raw_fd(),
+            bytes.as_ptr().cast::<c_void>(),
+            bytes.len(),
+            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+        )
+    };
+    if sent < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(sent as usize)
+    }
+}
+
 /// The address at the other end of a connection over the network.
 pub fn peer_address(fd: BorrowedFd<'_>) -> io::Result<IpAddr> {
     // SAFETY: as in [`local_port`].
