@@ -8,6 +8,7 @@ use weir_sketch::Sketch;
 use crate::flush::{BATCH_ROWS, Batch, Bucket, RowWriter, Source};
 use crate::histogram::Histogram;
 use crate::member_set::MemberSet;
+use crate::places::Places;
 
 /// Zero buckets that one flush may make up for idle counters after a forward step of the clock.
 pub const IDLE_BUCKETS_MAX: u32 = 60;
@@ -175,6 +176,7 @@ pub struct Aggregator {
     writer: RowWriter,
     counts: AggregateCounts,
     census: Census,
+    places: Places,
 }
 
 impl Aggregator {
@@ -208,6 +210,7 @@ impl Aggregator {
             writer: RowWriter::default(),
             counts: AggregateCounts::default(),
             census: Census::default(),
+            places: Places::default(),
             settings,
         }
     }
@@ -282,26 +285,41 @@ impl Aggregator {
         self.counts.buckets += 1;
     }
 
-    /// Asks for the memory of a context's state. First of three steps, each of which reads what the one before asked for.
+    /// Gets ready for [`Aggregator::prefetch_state`]: once for a packet.
     #[inline]
+    pub fn find_places(&mut self) {
+        let (open, places) = (self.open, &mut self.places);
+        places.turn_to(open);
+        places.learn(Kind::Counter, &self.counters.halves[open]);
+        places.learn(Kind::Gauge, &self.gauges.halves[open]);
+        places.learn(Kind::Set, &self.sets.halves[open]);
+        places.learn(Kind::Histogram, &self.histograms.halves[open]);
+        places.learn(Kind::Timing, &self.timings.halves[open]);
+        places.learn(Kind::Distribution, &self.distributions.halves[open]);
+    }
+
+    /// Asks for the memory of a context's state. First of three steps, each of which reads what the one before asked for.
+    #[inline(always)]
     pub fn prefetch_state(&self, kind: Kind, id: ContextId) {
-        let (at, open) = (id.0 as usize, self.open);
-        prefetch(match kind {
-            Kind::Counter => self.counters.halves[open].address(at),
-            Kind::Gauge => self.gauges.halves[open].address(at),
-            Kind::Set => self.sets.halves[open].address(at),
-            Kind::Histogram => self.histograms.halves[open].address(at),
-            Kind::Timing => self.timings.halves[open].address(at),
-            Kind::Distribution => self.distributions.halves[open].address(at),
-        });
+        prefetch(self.places.address(kind, id.0 as usize));
     }
 
     /// Second step: the body, for kinds that have one.
-    #[inline]
+    #[inline(always)]
     pub fn prefetch_body(&self, kind: Kind, id: ContextId) {
-        let (at, open) = (id.0 as usize, self.open);
         match kind {
             Kind::Counter | Kind::Gauge => {}
+            Kind::Distribution => {
+                prefetch_body(body(&self.distributions.halves[self.open], id.0 as usize));
+            }
+            _ => self.prefetch_rare_body(kind, id),
+        }
+    }
+
+    #[inline(never)]
+    fn prefetch_rare_body(&self, kind: Kind, id: ContextId) {
+        let (at, open) = (id.0 as usize, self.open);
+        match kind {
             Kind::Set => {
                 if let Some(body) = body(&self.sets.halves[open], at) {
                     let address = std::ptr::from_ref(body).cast::<u8>();
@@ -311,12 +329,12 @@ impl Aggregator {
             }
             Kind::Histogram => prefetch_body(body(&self.histograms.halves[open], at)),
             Kind::Timing => prefetch_body(body(&self.timings.halves[open], at)),
-            Kind::Distribution => prefetch_body(body(&self.distributions.halves[open], at)),
+            Kind::Counter | Kind::Gauge | Kind::Distribution => {}
         }
     }
 
     /// Third step: where the next sample will be written.
-    #[inline]
+    #[inline(always)]
     pub fn prefetch_sample(&self, kind: Kind, id: ContextId) {
         if kind == Kind::Distribution
             && let Some(body) = body(&self.distributions.halves[self.open], id.0 as usize)

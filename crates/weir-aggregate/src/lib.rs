@@ -9,6 +9,7 @@ mod flush;
 mod histogram;
 mod member_set;
 mod merge;
+mod places;
 
 pub use aggregator::{AggregateCounts, Aggregator, AggregatorSettings, IDLE_BUCKETS_MAX};
 pub use clock::AgentClock;

@@ -6,8 +6,8 @@ use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use weir_aggregate::AggregatorSettings;
-use weir_context::{HashSecret, Limits, OriginQuestion, RuleSet, RuleSettings, Rules};
-use weir_ingest::{Ingest, IngestSettings, OriginAnswer, Received};
+use weir_context::{Admission, HashSecret, Limits, OriginQuestion, RuleSet, RuleSettings, Rules};
+use weir_ingest::{Hurry, Ingest, IngestSettings, OriginAnswer, ProcessFound, Received};
 use weir_protocol::ParseOptions;
 use weir_rules::{Definitions, Effect, Kinds, Pattern, Rule, ValueAction, ValueRule};
 
@@ -177,8 +177,8 @@ fn tell_senders(ingest: &mut Ingest) {
             received: 1,
         };
         ingest.packet_from(nothing, pid);
-        let container = Some("bench".into());
-        ingest.answer(OriginAnswer::Process { pid, container });
+        let found = ProcessFound::Container("bench".into());
+        ingest.answer(OriginAnswer::Process { pid, found });
     }
     for question in ingest.contexts_mut().take_origin_questions() {
         if let OriginQuestion::Tags { ticket, .. } = question {
@@ -187,10 +187,11 @@ fn tell_senders(ingest: &mut Ingest) {
                 ticket,
                 tags: tags.map(Box::from).into(),
                 settled: true,
+                admission: Admission::Undecided,
             });
         }
     }
-    ingest.feed_parked(1, false);
+    ingest.feed_parked(1, Hurry::None);
 }
 
 fn main() {

@@ -37,12 +37,38 @@ impl SampleDrop {
     }
 }
 
+/// Why a packet of somebody whom the kernel may know was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Refusal {
+    /// Its origin is not on the list of those that may send.
+    NotAllowed,
+    /// Its origin could not be found out, and such are not on the list.
+    Unknown,
+}
+
+impl Refusal {
+    pub const COUNT: usize = 2;
+    pub const ALL: [Refusal; Refusal::COUNT] = [Refusal::NotAllowed, Refusal::Unknown];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Refusal::NotAllowed => "origin_not_allowed",
+            Refusal::Unknown => "origin_unknown",
+        }
+    }
+}
+
 /// What became of the packets, messages and samples of one listener. Units are never mixed, and numbers only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IngestCounts {
     /// Packets split into lines.
     pub packets: u64,
     pub bytes: u64,
+    /// Packets of origins that had sent more than they may; not among `packets`.
+    pub packets_rate_limited: u64,
+    /// Packets of senders that may not send, by [`Refusal`]; not among `packets`.
+    pub packets_refused: [u64; Refusal::COUNT],
     /// Non-empty lines.
     pub messages: u64,
     pub metrics: u64,
@@ -92,6 +118,10 @@ impl IngestCounts {
     pub fn add(&mut self, other: &IngestCounts) {
         self.packets += other.packets;
         self.bytes += other.bytes;
+        self.packets_rate_limited += other.packets_rate_limited;
+        for (mine, theirs) in self.packets_refused.iter_mut().zip(other.packets_refused) {
+            *mine += theirs;
+        }
         self.messages += other.messages;
         self.metrics += other.metrics;
         self.events += other.events;

@@ -2,20 +2,22 @@ use std::borrow::Cow;
 
 use weir_aggregate::{Aggregator, AggregatorSettings, Batch, CheckRecord, EventRecord, TimestampedSample};
 use weir_context::{
-    AliasKey, ContextId, Contexts, HashSecret, Level, LimitReason, Limits, Lookup, OriginId, OriginKey,
-    OriginTags, RawId, Resolved, Rules, UsageSummary,
+    Admission, AliasKey, ContextId, Contexts, HashSecret, Level, LimitReason, Limits, Lookup, OriginId,
+    OriginKey, OriginTags, RawId, Resolved, Rules, UsageSummary,
 };
 use weir_protocol::{
     ErrorClass, Event, FastMetric, Kind, Message, Metric, ParseOptions, Scan, ServiceCheck, Tags, Values,
     parse_fast, parse_line, unescape_newlines,
 };
 
-use crate::counts::{IngestCounts, SampleDrop};
-use crate::origin::{OriginAnswer, OriginStats, ProcessQuestions};
+use crate::admission::{AdmissionList, AdmissionSettings, Admissions, Admitted, RefusedSender};
+use crate::counts::{IngestCounts, Refusal, SampleDrop};
+use crate::origin::{OriginAnswer, OriginStats, ProcessFound, ProcessQuestions};
+use crate::origin_rates::{LimitedOrigin, OriginRates};
 use crate::parking::{Awaited, Parked, Parking, WAIT_NS};
 use crate::relay::Relay;
 use crate::sampler::Sampler;
-use crate::senders::{Sender, Senders};
+use crate::senders::{Identity, Sender, Senders};
 use crate::timestamped::Timestamped;
 
 /// What one worker needs to know besides its sockets.
@@ -44,6 +46,17 @@ pub struct Received<'a> {
     pub received: u64,
 }
 
+/// How long what waits for its origin may go on waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hurry {
+    /// Until it has waited long enough.
+    None,
+    /// Its bucket ends: what need not wait goes on.
+    Bucket,
+    /// Nothing waits any longer.
+    End,
+}
+
 /// One example of input that was refused, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadInput {
@@ -66,7 +79,7 @@ const GROUP_LINES: usize = 32;
 /// Aliases from which on a look-up is worth preparing: below, keys, targets and state fit the second-level cache.
 const PREFETCH_ALIASES_MIN: usize = 4096;
 
-/// A line of the current group.
+/// A line that is read and not looked up yet.
 struct Pending {
     /// Its place in the packet.
     start: u32,
@@ -138,6 +151,8 @@ pub struct Ingest {
     /// The origin of senders that nothing is known of; most often none.
     nobody: OriginId,
     senders: Senders,
+    admissions: Admissions,
+    origin_rates: Option<OriginRates>,
     parking: Parking,
     relays: Vec<Relay>,
     /// Lines are relayed and nothing else.
@@ -169,6 +184,8 @@ impl Ingest {
             sender: OriginId::NONE,
             nobody: OriginId::NONE,
             senders: Senders::new(),
+            admissions: Admissions::default(),
+            origin_rates: None,
             parking: Parking::default(),
             relays: Vec::new(),
             relay_only: false,
@@ -201,6 +218,21 @@ impl Ingest {
         if nobody {
             self.nobody = self.contexts.hold_nobody(self.aggregator.now());
         }
+    }
+
+    /// From now on each origin may send so many bytes a second, as far as the kernel says who sent.
+    pub fn limit_origins(&mut self, bytes_per_second: u64) {
+        self.origin_rates = Some(OriginRates::new(bytes_per_second));
+    }
+
+    /// From now on senders at these listeners need to be allowed, where there is a list.
+    pub fn limit_senders(&mut self, settings: AdmissionSettings) {
+        self.admissions = Admissions::new(settings);
+    }
+
+    /// Another list of who may send. What it says of each container comes with answers.
+    pub fn set_admission_list(&mut self, list: Option<AdmissionList>) {
+        self.admissions.set_list(list);
     }
 
     /// What counts as the origin of a sender of which this is known.
@@ -248,7 +280,7 @@ impl Ingest {
     pub fn advance(&mut self, now: i64) -> bool {
         if !self.parking.is_empty() && now >= self.aggregator.open_bucket_end() {
             // They came in time for this bucket.
-            self.feed_parked(0, true);
+            self.feed_parked(0, Hurry::Bucket);
         }
         self.now = self.now.max(now);
         self.aggregator.advance(now)
@@ -257,7 +289,7 @@ impl Ingest {
     /// Closes the open bucket before its time, for shutdown.
     #[must_use]
     pub fn close_now(&mut self) -> bool {
-        self.feed_parked(0, true);
+        self.feed_parked(0, Hurry::End);
         self.aggregator.close_now()
     }
 
@@ -283,21 +315,55 @@ impl Ingest {
     /// Takes one packet of the process `pid`, as the kernel says; 0 is a process it cannot name.
     pub fn packet_from(&mut self, packet: Received<'_>, pid: i32) {
         self.sender = self.nobody;
+        let mut known = None;
         if pid > 0 && self.may_wait {
             match self.senders.find(pid) {
-                Sender::Known(origin) => self.sender = self.sender_of(origin),
+                Sender::Known(identity) => known = Some(identity),
                 Sender::Pending if self.parking.has_room(packet.bytes.len()) => {
-                    let counts = &mut self.counts[packet.listener];
-                    counts.packets += 1;
-                    counts.bytes += packet.bytes.len() as u64;
                     self.park(&packet, packet.bytes, Awaited::Process(pid));
                     return;
                 }
                 Sender::Pending => {}
             }
         }
+        if self.admissions.applies(packet.listener) && !self.admits(&packet, pid, known) {
+            return;
+        }
+        if let Some(identity) = known {
+            let origin = identity.origin();
+            if let Some(rates) = &mut self.origin_rates
+                && !rates.admits(origin, packet.bytes.len(), packet.received)
+            {
+                self.counts[packet.listener].packets_rate_limited += 1;
+                return;
+            }
+            self.sender = self.sender_of(origin);
+        }
         self.packet(packet);
         self.sender = self.nobody;
+    }
+
+    /// Whether a packet that has just come may be taken. If not, it waits or is counted as refused.
+    fn admits(&mut self, packet: &Received<'_>, pid: i32, known: Option<Identity>) -> bool {
+        let identity = known.unwrap_or(Identity::Unknown);
+        let contexts = &self.contexts;
+        match self.admissions.of(identity, |origin| contexts.admission(origin)) {
+            Admitted::Yes => return true,
+            Admitted::No(why) => self.refuse(packet, identity, why, pid),
+            Admitted::Undecided if self.parking.has_room(packet.bytes.len()) => {
+                self.park(packet, packet.bytes, Awaited::Process(pid));
+            }
+            Admitted::Undecided => {
+                self.contexts.settle_admission(identity.origin());
+                return self.admits(packet, pid, known);
+            }
+        }
+        false
+    }
+
+    fn refuse(&mut self, packet: &Received<'_>, identity: Identity, why: Refusal, pid: i32) {
+        self.counts[packet.listener].packets_refused[why as usize] += 1;
+        self.admissions.note(identity.origin(), why, pid, packet.received);
     }
 
     #[cold]
@@ -316,14 +382,19 @@ impl Ingest {
         self.parking.deadline()
     }
 
-    /// Goes on with packets and messages whose origin is known by now, and with those that have waited long enough; with
-    /// `all` nothing waits any longer.
-    pub fn feed_parked(&mut self, monotonic: u64, all: bool) {
+    /// Whole packets of a listener that wait for their sender to be known. They are counted when they go on.
+    pub fn packets_waiting(&self, listener: usize) -> u64 {
+        self.parking.packets_of(listener)
+    }
+
+    /// Goes on with packets and messages whose origin is known by now, and with those that have waited long enough.
+    pub fn feed_parked(&mut self, monotonic: u64, hurry: Hurry) {
         if self.parking.is_empty() {
             return;
         }
         for parked in self.parking.take() {
-            let is_late = all || monotonic >= parked.received + WAIT_NS;
+            let waited = hurry == Hurry::End || monotonic >= parked.received + WAIT_NS;
+            let hurried = waited || hurry == Hurry::Bucket;
             let packet = Received {
                 bytes: &parked.bytes,
                 listener: parked.listener,
@@ -332,23 +403,49 @@ impl Ingest {
             };
             match parked.awaited {
                 Awaited::Process(pid) => {
+                    // Rather into the next bucket than refused because nobody knew yet.
+                    let guarded = self.admissions.applies(parked.listener);
+                    let is_late = if guarded { waited } else { hurried };
                     let mut sender = self.senders.find(pid);
                     if sender == Sender::Pending && is_late {
                         self.senders.give_up(pid);
                         self.parking.counts.gave_up += 1;
-                        sender = Sender::Known(OriginId::NONE);
+                        sender = Sender::Known(Identity::Unknown);
                     }
-                    let Sender::Known(origin) = sender else {
+                    let Sender::Known(identity) = sender else {
                         self.parking.put_back(parked);
                         continue;
                     };
+                    let origin = identity.origin();
+                    if guarded {
+                        let contexts = &mut self.contexts;
+                        if is_late && !origin.is_none() && contexts.admission(origin) == Admission::Undecided
+                        {
+                            contexts.settle_admission(origin);
+                            self.parking.counts.gave_up += 1;
+                        }
+                        match self.admissions.of(identity, |origin| contexts.admission(origin)) {
+                            Admitted::Yes => {}
+                            Admitted::No(why) => {
+                                self.refuse(&packet, identity, why, pid);
+                                continue;
+                            }
+                            Admitted::Undecided => {
+                                self.parking.put_back(parked);
+                                continue;
+                            }
+                        }
+                    }
+                    let counts = &mut self.counts[packet.listener];
+                    counts.packets += 1;
+                    counts.bytes += packet.bytes.len() as u64;
                     self.sender = self.sender_of(origin);
-                    self.may_wait = !is_late;
+                    self.may_wait = !hurried;
                     self.lines(packet);
                 }
                 Awaited::Tags { origin, sender } => {
                     if !self.contexts.origin_tags(origin).settled {
-                        if !is_late {
+                        if !hurried {
                             self.parking.put_back(parked);
                             continue;
                         }
@@ -369,18 +466,30 @@ impl Ingest {
     /// Takes what was found out about a process or an origin.
     pub fn answer(&mut self, answer: OriginAnswer) {
         match answer {
-            OriginAnswer::Process { pid, container } => {
+            OriginAnswer::Process { pid, found } => {
                 let now = self.aggregator.now();
-                let container = container.as_deref().unwrap_or_default();
-                let origin = self.contexts.hold_sender(container, now);
-                let before = self.senders.set(pid, origin);
+                let identity = match found {
+                    ProcessFound::Container(container) => {
+                        let origin = self.contexts.hold_sender(&container, now);
+                        // There is no room to tell further ones apart.
+                        if origin.is_none() {
+                            Identity::Unknown
+                        } else {
+                            Identity::Container(origin)
+                        }
+                    }
+                    ProcessFound::NoContainer => Identity::NoContainer,
+                    ProcessFound::Unknown => Identity::Unknown,
+                };
+                let before = self.senders.set(pid, identity);
                 self.contexts.release_origin(before);
             }
             OriginAnswer::Tags {
                 ticket,
                 tags,
                 settled,
-            } => self.contexts.answer_origin(ticket, tags, settled),
+                admission,
+            } => self.contexts.answer_origin(ticket, tags, settled, admission),
         }
     }
 
@@ -394,13 +503,30 @@ impl Ingest {
     }
 
     /// Once a second: processes and origins that nothing has come from for a while are forgotten.
-    pub fn tick_origins(&mut self) {
+    pub fn tick_origins(&mut self, monotonic: u64) {
         let contexts = &mut self.contexts;
         self.senders.tick(|origin| contexts.release_origin(origin));
+        if let Some(rates) = &mut self.origin_rates {
+            rates.forget_quiet(monotonic);
+        }
+        self.admissions.forget_quiet(monotonic);
         let now = self.aggregator.now();
         if now.is_multiple_of(10) {
             self.contexts.expire_origins(now);
         }
+    }
+
+    /// The origins that have sent more than they may.
+    pub fn limited_origins(&self) -> Vec<LimitedOrigin> {
+        let name = |origin| self.contexts.origin_text(origin).to_owned();
+        let rates = self.origin_rates.as_ref();
+        rates.map_or_else(Vec::new, |rates| rates.limited(name))
+    }
+
+    /// Who was lately refused.
+    pub fn refused_senders(&self) -> Vec<RefusedSender> {
+        self.admissions
+            .refused(|origin| self.contexts.origin_text(origin).to_owned())
     }
 
     pub fn origin_stats(&self) -> OriginStats {
@@ -412,6 +538,8 @@ impl Ingest {
             parking: self.parking.counts,
             parked_now: self.parking.len() as u64,
             parked_bytes: self.parking.heap_bytes() as u64,
+            rate_bytes: (self.origin_rates.as_ref().map_or(0, OriginRates::heap_bytes)
+                + self.admissions.heap_bytes()) as u64,
         }
     }
 
@@ -471,8 +599,11 @@ impl Ingest {
     /// Looks at those messages of a packet that stand for many others, for the summary. They have been taken already.
     #[inline(never)]
     fn look_at(&mut self, packet: &Received<'_>) {
-        let lines = packet.bytes.split(|&byte| byte == b'\n');
-        for line in lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line)) {
+        let mut start = 0;
+        for end in memchr::memchr_iter(b'\n', packet.bytes).chain([packet.bytes.len()]) {
+            let line = &packet.bytes[start..end];
+            start = end + 1;
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
             if line.is_empty() {
                 continue;
             }
@@ -606,19 +737,26 @@ impl Ingest {
         counts.rate_faults += tally.rate_faults;
     }
 
-    /// One line after the other.
+    /// One line after the other, each read before the one in front of it is looked up: while the look-up waits for its memory
+    /// the processor has something to read, and the slot of the next look-up is on its way.
     #[inline(always)]
     fn lines_in_turn(&mut self, packet: &Received<'_>, values: &mut Vec<f64>, tally: &mut Tally) {
         let mut place = Place::default();
-        while let Some(pending) = self.next_line(packet, &mut place, values) {
+        let mut next = self.next_line(packet, &mut place, values);
+        while let Some(pending) = next {
+            next = self.next_line(packet, &mut place, values);
+            if let Some(next) = &next {
+                self.contexts.prefetch_alias(next.hash);
+            }
             self.take(packet, &pending, values, tally);
-            values.clear();
         }
+        values.clear();
     }
 
     /// Lines in groups, in steps that each ask for the memory the next one needs.
     #[inline(always)]
     fn lines_ahead(&mut self, packet: &Received<'_>, values: &mut Vec<f64>, tally: &mut Tally) {
+        self.aggregator.find_places();
         let mut group = std::mem::take(&mut self.group);
         let mut place = Place::default();
         loop {

@@ -2,9 +2,11 @@
 //!
 //! What this crate never does: wait for anything but its sockets while packets flow; share anything with another worker.
 
+mod admission;
 mod counts;
 mod ingest;
 mod origin;
+mod origin_rates;
 mod parking;
 mod relay;
 mod sampler;
@@ -12,13 +14,15 @@ mod senders;
 mod timestamped;
 mod worker;
 
-pub use counts::{IngestCounts, SampleDrop};
-pub use ingest::{BadInput, Ingest, IngestSettings, Received};
-pub use origin::{Ask, Asked, OriginAnswer, OriginLink, OriginStats, Question};
+pub use admission::{AdmissionList, AdmissionSettings, RefusedSender};
+pub use counts::{IngestCounts, Refusal, SampleDrop};
+pub use ingest::{BadInput, Hurry, Ingest, IngestSettings, Received};
+pub use origin::{Ask, Asked, OriginAnswer, OriginLink, OriginStats, ProcessFound, Question};
+pub use origin_rates::LimitedOrigin;
 pub use parking::ParkingCounts;
 pub use relay::{BLOCK_BYTES, Relay, RelayBlock, RelayQueue, RelaySettings, RelayTarget};
 pub use senders::SenderCounts;
 pub use worker::{
-    Command, EndSettings, ListenerSnapshot, RelayLinks, Report, RuleSnapshot, WorkerHandle, WorkerSnapshot,
-    spawn,
+    Command, ListenerSnapshot, RelayLinks, Report, RuleSnapshot, TLS_FAULT, WorkerHandle, WorkerSettings,
+    WorkerSnapshot, spawn,
 };

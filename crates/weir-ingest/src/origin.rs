@@ -1,7 +1,8 @@
 //! What a worker asks about senders and origins, and what it is told. It never waits for an answer.
 
-use weir_context::{OriginCounts, OriginQuestion, OriginTags, OriginTicket};
+use weir_context::{Admission, OriginCounts, OriginQuestion, OriginTags, OriginTicket};
 
+use crate::admission::AdmissionSettings;
 use crate::ingest::Ingest;
 use crate::parking::ParkingCounts;
 use crate::senders::SenderCounts;
@@ -26,15 +27,27 @@ pub enum Question {
 pub enum OriginAnswer {
     Process {
         pid: i32,
-        /// `None`: no container that anybody knows of.
-        container: Option<Box<str>>,
+        found: ProcessFound,
     },
     Tags {
         ticket: OriginTicket,
         tags: OriginTags,
         /// False while somebody is being asked who may know more.
         settled: bool,
+        /// Of a sender: whether it may send.
+        admission: Admission,
     },
+}
+
+/// What a process turned out to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProcessFound {
+    /// One of this container's.
+    Container(Box<str>),
+    /// One of no container's.
+    NoContainer,
+    /// Nobody can say.
+    Unknown,
 }
 
 /// New processes, and those to look at again.
@@ -54,6 +67,8 @@ pub struct OriginStats {
     pub parking: ParkingCounts,
     pub parked_now: u64,
     pub parked_bytes: u64,
+    /// Memory of their rate limits, and of what is remembered about those that may not send.
+    pub rate_bytes: u64,
 }
 
 /// Takes a question without waiting. `Err(Some)` gives it back because there is no room, `Err(None)` says that nobody is
@@ -65,6 +80,9 @@ pub struct OriginLink {
     worker: u16,
     /// Senders that nothing is known of have tags too.
     pub(crate) nobody: bool,
+    /// What each origin may send, in bytes per second.
+    pub(crate) rate: Option<u64>,
+    pub(crate) admission: AdmissionSettings,
     ask: Ask,
     /// What found the channel full, in order.
     unsent: std::collections::VecDeque<Question>,
@@ -76,9 +94,23 @@ impl OriginLink {
         OriginLink {
             worker,
             nobody,
+            rate: None,
+            admission: AdmissionSettings::default(),
             ask,
             unsent: Default::default(),
         }
+    }
+
+    /// Limits what each origin may send, in bytes per second.
+    pub fn with_rate(mut self, bytes_per_second: Option<u64>) -> Self {
+        self.rate = bytes_per_second;
+        self
+    }
+
+    /// Says who may send at all.
+    pub fn with_admission(mut self, settings: AdmissionSettings) -> Self {
+        self.admission = settings;
+        self
     }
 
     /// After each receive turn.

@@ -61,6 +61,13 @@ impl Parking {
         self.bytes
     }
 
+    /// Whole packets of a listener that wait.
+    pub fn packets_of(&self, listener: usize) -> u64 {
+        let of =
+            |parked: &&Parked| parked.listener == listener && matches!(parked.awaited, Awaited::Process(_));
+        self.waiting.iter().filter(of).count() as u64
+    }
+
     /// Whether so many bytes more may wait; counts those that may not.
     pub fn has_room(&mut self, bytes: usize) -> bool {
         let room = self.bytes + bytes + OVERHEAD <= BYTES_MAX;

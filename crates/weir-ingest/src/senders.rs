@@ -36,10 +36,30 @@ impl Hasher for PidHasher {
     }
 }
 
+/// What a process turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Identity {
+    /// One of a container's, by its origin.
+    Container(OriginId),
+    /// One of no container's.
+    NoContainer,
+    /// Nobody could say.
+    Unknown,
+}
+
+impl Identity {
+    pub fn origin(self) -> OriginId {
+        match self {
+            Identity::Container(origin) => origin,
+            Identity::NoContainer | Identity::Unknown => OriginId::NONE,
+        }
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Process {
     /// `None` until somebody has looked.
-    origin: Option<OriginId>,
+    identity: Option<Identity>,
     seen: bool,
     idle_ticks: u8,
 }
@@ -47,7 +67,7 @@ struct Process {
 /// What is known of a packet's sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
-    Known(OriginId),
+    Known(Identity),
     /// It is being looked up.
     Pending,
 }
@@ -63,7 +83,7 @@ pub struct SenderCounts {
 pub struct Senders {
     processes: HashMap<i32, Process, BuildHasherDefault<PidHasher>>,
     /// The sender of the last packet; pid 0 is nobody.
-    last: (i32, OriginId),
+    last: (i32, Identity),
     new: Vec<i32>,
     recheck: Vec<i32>,
     ticks: u64,
@@ -74,7 +94,7 @@ impl Senders {
     pub fn new() -> Self {
         Senders {
             processes: HashMap::default(),
-            last: (0, OriginId::NONE),
+            last: (0, Identity::Unknown),
             new: Vec::new(),
             recheck: Vec::new(),
             ticks: 0,
@@ -98,10 +118,10 @@ impl Senders {
         let Some(process) = self.processes.get_mut(&pid) else {
             if self.processes.len() >= PROCESSES_MAX {
                 self.counts.packets_untracked += 1;
-                return Sender::Known(OriginId::NONE);
+                return Sender::Known(Identity::Unknown);
             }
             let process = Process {
-                origin: None,
+                identity: None,
                 seen: true,
                 idle_ticks: 0,
             };
@@ -111,29 +131,32 @@ impl Senders {
             return Sender::Pending;
         };
         process.seen = true;
-        match process.origin {
-            Some(origin) => {
-                self.last = (pid, origin);
-                Sender::Known(origin)
+        match process.identity {
+            Some(identity) => {
+                self.last = (pid, identity);
+                Sender::Known(identity)
             }
             None => Sender::Pending,
         }
     }
 
     /// Takes what was found out about a process. Returns the origin it had before, which the caller held.
-    pub fn set(&mut self, pid: i32, origin: OriginId) -> OriginId {
-        self.last = (0, OriginId::NONE);
+    pub fn set(&mut self, pid: i32, identity: Identity) -> OriginId {
+        self.last = (0, Identity::Unknown);
         match self.processes.get_mut(&pid) {
-            Some(process) => process.origin.replace(origin).unwrap_or_default(),
+            Some(process) => process
+                .identity
+                .replace(identity)
+                .map_or(OriginId::NONE, Identity::origin),
             // Forgotten in the meantime.
-            None => origin,
+            None => identity.origin(),
         }
     }
 
-    /// Whoever waits for this process waits no longer: until somebody has looked, it has no origin.
+    /// Whoever waits for this process waits no longer: until somebody has looked, nothing is known of it.
     pub fn give_up(&mut self, pid: i32) {
         if let Some(process) = self.processes.get_mut(&pid) {
-            process.origin.get_or_insert_default();
+            process.identity.get_or_insert(Identity::Unknown);
         }
     }
 
@@ -152,13 +175,13 @@ impl Senders {
         if !self.ticks.is_multiple_of(RECHECK_TICKS) {
             return;
         }
-        self.last = (0, OriginId::NONE);
+        self.last = (0, Identity::Unknown);
         let recheck = &mut self.recheck;
         recheck.clear();
         self.processes.retain(|&pid, process| {
             if std::mem::take(&mut process.seen) {
                 process.idle_ticks = 0;
-                if process.origin.is_some() {
+                if process.identity.is_some() {
                     recheck.push(pid);
                 }
                 return true;
@@ -166,7 +189,7 @@ impl Senders {
             process.idle_ticks += RECHECK_TICKS as u8;
             let stays = process.idle_ticks < IDLE_TICKS;
             if !stays {
-                forget(process.origin.unwrap_or_default());
+                forget(process.identity.map_or(OriginId::NONE, Identity::origin));
             }
             stays
         });
@@ -186,8 +209,8 @@ mod tests {
         assert_eq!(senders.find(7), Sender::Pending);
         assert_eq!(senders.find(7), Sender::Pending);
         assert_eq!(senders.take_questions(), (vec![7], vec![]));
-        assert_eq!(senders.set(7, OriginId::NONE), OriginId::NONE);
-        assert_eq!(senders.find(7), Sender::Known(OriginId::NONE));
+        assert_eq!(senders.set(7, Identity::NoContainer), OriginId::NONE);
+        assert_eq!(senders.find(7), Sender::Known(Identity::NoContainer));
         for _ in 0..RECHECK_TICKS {
             senders.tick(|_| {});
         }
@@ -205,7 +228,7 @@ mod tests {
         for pid in 1..=PROCESSES_MAX as i32 {
             senders.find(pid);
         }
-        assert_eq!(senders.find(1 << 20), Sender::Known(OriginId::NONE));
+        assert_eq!(senders.find(1 << 20), Sender::Known(Identity::Unknown));
         assert_eq!(senders.counts.packets_untracked, 1);
     }
 }

@@ -8,17 +8,20 @@ use weir_aggregate::{AgentClock, AggregateCounts, Batch};
 use weir_context::{LimitReason, RuleCounts, RuleSet, Rules, TrialReport, UsageSummary};
 use weir_listener::{BoundSocket, EventLoop, ListenerCounters, ListenerId, LoopCounters, Monotonic, Waker};
 
+use crate::admission::{AdmissionList, RefusedSender};
 use crate::counts::IngestCounts;
-use crate::ingest::{BadInput, Ingest, IngestSettings, Received};
+use crate::ingest::{BadInput, Hurry, Ingest, IngestSettings, Received};
 use crate::origin::{OriginAnswer, OriginLink, OriginStats};
+use crate::origin_rates::LimitedOrigin;
 use crate::relay::{Relay, RelaySettings};
 
 /// Slots of the receive ring; each is touched only as far as a packet used it.
 const RING_SLOTS: usize = 64;
 
-/// Contexts looked at between two receive turns while a closed bucket is handed over. At about a microsecond each,
-/// texts included, this is a millisecond.
-const DRAIN_CONTEXTS: usize = 1024;
+/// Contexts looked at between two receive turns while a closed bucket is handed over. At one to two microseconds each, texts
+/// included, this is less than half a millisecond: the kernel queues ten datagrams on a Unix socket, and a sender at a
+/// hundred thousand a second that finds no room waits.
+const DRAIN_CONTEXTS: usize = 256;
 
 /// Raw contexts looked at between two receive turns after new rules came: well below a millisecond's worth.
 const SWEEP_CONTEXTS: usize = 4096;
@@ -29,6 +32,9 @@ const CENSUS_STATES: usize = 8192;
 /// Names looked at between two receive turns for a summary: well below a millisecond's worth.
 const SUMMARY_NAMES: usize = 8192;
 
+/// Contexts that have to go before what they held is worth giving back.
+const GIVE_BACK_CONTEXTS: u64 = 1024;
+
 /// How often counts are published and what passes without aggregation is handed over.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -37,6 +43,9 @@ const CROSS_CHECK_TICKS: u64 = 60;
 
 /// Examples of bad input are kept at most this often.
 const EXAMPLE_INTERVAL_NS: u64 = 10_000_000_000;
+
+/// The class of connections that could not be encrypted, among examples of bad input.
+pub const TLS_FAULT: &str = "tls";
 
 /// How long the end waits for what is to be found out about the last senders.
 const END_WAIT_NS: u64 = 250_000_000;
@@ -65,6 +74,9 @@ pub struct WorkerSnapshot {
     pub aggregate: AggregateCounts,
     pub contexts: usize,
     pub overflow_names: usize,
+    /// Messages that the raw-alias cache knows, and those it was asked for and did not.
+    pub aliases: usize,
+    pub alias_misses: u64,
     /// Samples whose context was not made, by [`LimitReason`].
     pub limited_samples: [u64; LimitReason::COUNT],
     pub strings: usize,
@@ -72,6 +84,8 @@ pub struct WorkerSnapshot {
     pub context_bytes: usize,
     pub state_bytes: usize,
     pub partial_bytes: usize,
+    /// Set aside for encrypted connections.
+    pub tls_bytes: usize,
     /// Batches that waited because the control plane had not taken the ones before.
     pub hand_over_waits: u64,
     /// Times the kernel's tables told of other drops than were counted.
@@ -81,6 +95,10 @@ pub struct WorkerSnapshot {
     /// Longest time between two receive turns while packets were waiting or a flush was running, nanoseconds.
     pub longest_gap_ns: u64,
     pub origin: OriginStats,
+    /// Origins that have sent more than they may.
+    pub limited_origins: Vec<LimitedOrigin>,
+    /// Senders that may not send and lately tried.
+    pub refused_senders: Vec<RefusedSender>,
     pub rules: RuleSnapshot,
 }
 
@@ -102,6 +120,8 @@ pub struct ListenerSnapshot {
     pub listener: u16,
     pub socket: ListenerCounters,
     pub ingest: IngestCounts,
+    /// Packets that wait for their sender to be known, and are not counted yet.
+    pub packets_waiting: u64,
 }
 
 /// What the control plane tells a worker.
@@ -110,6 +130,8 @@ pub enum Command {
     Rules(Box<Rules>),
     /// What was found out about senders.
     Origins(Vec<OriginAnswer>),
+    /// Another list of the origins that may send; `None`: all.
+    Admission(Option<AdmissionList>),
 }
 
 /// The control plane's end of a running worker.
@@ -156,9 +178,12 @@ impl CommandSender {
     }
 }
 
-/// How a worker ends.
+/// What a worker does apart from its packets.
 #[derive(Clone, Copy, Debug)]
-pub struct EndSettings {
+pub struct WorkerSettings {
+    /// Called after a bucket at whose end many contexts went: an allocator may keep what a thread has freed for that thread,
+    /// which may not need it again for long.
+    pub give_back: fn(),
     /// Hand over the open bucket at shutdown.
     pub flush_open_bucket: bool,
 }
@@ -177,7 +202,7 @@ pub fn spawn(
     settings: IngestSettings,
     sockets: Vec<(BoundSocket, ListenerId)>,
     partial_budget: usize,
-    end: EndSettings,
+    around: WorkerSettings,
     reports: SyncSender<Report>,
     origins: Option<OriginLink>,
     relays: RelayLinks,
@@ -199,6 +224,10 @@ pub fn spawn(
         ingest.enable_relays(relays.relays.into_iter().map(Relay::new).collect(), only);
         if let Some(origins) = &origins {
             ingest.enable_origins(origins.nobody);
+            if let Some(rate) = origins.rate {
+                ingest.limit_origins(rate);
+            }
+            ingest.limit_senders(origins.admission.clone());
         }
         let worker = Worker {
             ingest,
@@ -213,7 +242,8 @@ pub fn spawn(
             waiting: None,
             inbox,
             stop: worker_stop,
-            end,
+            around,
+            expired_kept: 0,
             next_tick_ns: monotonic + TICK.as_nanos() as u64,
             next_example_ns: 0,
             hand_over_waits: 0,
@@ -254,7 +284,9 @@ struct Worker {
     waiting: Option<Box<Batch>>,
     inbox: Receiver<Command>,
     stop: Arc<AtomicBool>,
-    end: EndSettings,
+    around: WorkerSettings,
+    /// Contexts expired when memory was given back last.
+    expired_kept: u64,
     next_tick_ns: u64,
     next_example_ns: u64,
     hand_over_waits: u64,
@@ -267,6 +299,8 @@ struct Worker {
 
 impl Worker {
     fn run(mut self) {
+        // So that nobody has to wait for the first tick to know that it runs.
+        self.publish();
         while !self.stop.load(Ordering::Acquire) {
             let timeout = self.timeout();
             if !self.turn(timeout) {
@@ -365,7 +399,7 @@ impl Worker {
         if let Some(origins) = &mut self.origins {
             let deadline = self.ingest.parked_deadline();
             if deadline.is_some_and(|deadline| monotonic >= deadline) {
-                self.ingest.feed_parked(monotonic, false);
+                self.ingest.feed_parked(monotonic, Hurry::None);
             }
             origins.turn(&mut self.ingest);
         }
@@ -382,6 +416,10 @@ impl Worker {
                 self.sweeping = true;
             }
             Command::Origins(answers) => self.answers(answers),
+            Command::Admission(list) => {
+                self.ingest.set_admission_list(list);
+                self.ingest.feed_parked(Monotonic::now().0, Hurry::None);
+            }
         }
     }
 
@@ -390,7 +428,7 @@ impl Worker {
             self.ingest.answer(answer);
         }
         self.sweeping = true;
-        self.ingest.feed_parked(Monotonic::now().0, false);
+        self.ingest.feed_parked(Monotonic::now().0, Hurry::None);
     }
 
     /// The next slice of a flush, without waiting.
@@ -406,6 +444,11 @@ impl Worker {
             if batch.last {
                 self.publish();
                 self.summarising = true;
+                let expired = self.ingest.aggregator().counts().contexts_expired;
+                if expired - self.expired_kept >= GIVE_BACK_CONTEXTS {
+                    self.expired_kept = expired;
+                    (self.around.give_back)();
+                }
             }
             self.offer(Box::new(batch));
         }
@@ -463,12 +506,20 @@ impl Worker {
         } else if monotonic >= self.next_example_ns {
             self.ingest.want_example();
         }
+        if let Some((listener, example)) = self.event_loop.take_tls_fault() {
+            let bad = BadInput {
+                listener: usize::from(listener.0),
+                class: TLS_FAULT,
+                example,
+            };
+            let _ = self.reports.try_send(Report::BadInput(bad));
+        }
         for relay in self.ingest.relays_mut() {
             relay.hand_over();
         }
         let _ = self.event_loop.refresh_drops();
         self.ingest.take_census(CENSUS_STATES);
-        self.ingest.tick_origins();
+        self.ingest.tick_origins(monotonic);
         self.ingest.tick_sampler();
         self.ticks += 1;
         if self.ticks.is_multiple_of(CROSS_CHECK_TICKS) {
@@ -512,6 +563,7 @@ impl Worker {
                 listener: id.0,
                 socket: *self.event_loop.counters(id),
                 ingest: self.ingest.counts()[usize::from(id.0)],
+                packets_waiting: self.ingest.packets_waiting(usize::from(id.0)),
             })
             .collect();
         WorkerSnapshot {
@@ -522,17 +574,22 @@ impl Worker {
             aggregate: self.ingest.aggregator().counts(),
             contexts: self.ingest.contexts().len(),
             overflow_names: self.ingest.contexts().overflow_names(),
+            aliases: self.ingest.contexts().aliases(),
+            alias_misses: self.ingest.contexts().alias_counts().misses,
             limited_samples: self.ingest.contexts().limited_samples(),
             strings,
             tag_lists,
             context_bytes: self.ingest.contexts().heap_bytes(),
             state_bytes: self.ingest.aggregator().heap_bytes(),
             partial_bytes: self.event_loop.partial_bytes_held(),
+            tls_bytes: self.event_loop.tls_bytes_held(),
             hand_over_waits: self.hand_over_waits,
             drop_disagreements: self.drop_disagreements,
             clock_ahead_ms: self.clock.ahead_ms(wall_ms()),
             longest_gap_ns: self.longest_gap_ns,
             origin: self.ingest.origin_stats(),
+            limited_origins: self.ingest.limited_origins(),
+            refused_senders: self.ingest.refused_senders(),
             rules: self.rule_snapshot(),
         }
     }
@@ -561,7 +618,7 @@ impl Worker {
             let left = deadline.min(patience).saturating_sub(now);
             match self.inbox.recv_timeout(Duration::from_nanos(left)) {
                 Ok(command) if left > 0 => self.command(command),
-                _ => self.ingest.feed_parked(0, true),
+                _ => self.ingest.feed_parked(0, Hurry::End),
             }
             self.commands(Monotonic::now().0);
         }
@@ -569,7 +626,7 @@ impl Worker {
             relay.finish();
         }
         self.hand_over_all();
-        if self.end.flush_open_bucket && self.ingest.close_now() {
+        if self.around.flush_open_bucket && self.ingest.close_now() {
             self.hand_over_all();
         }
         while let Some(batch) = self.ingest.take_passed_on() {

@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use weir_aggregate::{AggregatorSettings, Value};
-use weir_context::{HashSecret, Limits, OriginKey, OriginQuestion, OriginTicket, Rules};
-use weir_ingest::{Ingest, IngestSettings, OriginAnswer, Received};
+use weir_context::{Admission, HashSecret, Limits, OriginKey, OriginQuestion, OriginTicket, Rules};
+use weir_ingest::{
+    AdmissionList, AdmissionSettings, Hurry, Ingest, IngestSettings, OriginAnswer, ProcessFound, Received,
+    Refusal,
+};
 use weir_protocol::ParseOptions;
 
 const START: i64 = 1_700_000_000;
@@ -62,9 +65,12 @@ impl Rig {
     }
 
     fn process(&mut self, pid: i32, container: &str) {
-        let container = (!container.is_empty()).then(|| container.into());
-        self.ingest.answer(OriginAnswer::Process { pid, container });
-        self.ingest.feed_parked(1, false);
+        let found = match container {
+            "" => ProcessFound::NoContainer,
+            id => ProcessFound::Container(id.into()),
+        };
+        self.ingest.answer(OriginAnswer::Process { pid, found });
+        self.ingest.feed_parked(1, Hurry::None);
         self.questions();
     }
 
@@ -80,6 +86,16 @@ impl Rig {
     }
 
     fn tags(&mut self, key: &str, tags: &[&str]) {
+        self.say(key, tags, Admission::Undecided);
+    }
+
+    /// Says whether a container may send.
+    fn admission(&mut self, container: &str, admission: Admission) {
+        let key = format!("|||||{container}");
+        self.say(&key, &[], admission);
+    }
+
+    fn say(&mut self, key: &str, tags: &[&str], admission: Admission) {
         self.questions();
         let ticket = *self
             .tickets
@@ -90,8 +106,9 @@ impl Rig {
             ticket,
             tags,
             settled: true,
+            admission,
         });
-        self.ingest.feed_parked(1, false);
+        self.ingest.feed_parked(1, Hurry::None);
         let now = self.ingest.aggregator().now();
         while self.ingest.contexts_mut().sweep_stale(1, now) {}
     }
@@ -223,12 +240,12 @@ fn changed_tags_apply_from_then_on_and_state_stays() {
 fn what_waits_too_long_goes_on_untagged_and_is_tagged_when_the_answer_comes() {
     let mut rig = Rig::new();
     rig.send(1, "a:1|c");
-    rig.ingest.feed_parked(u64::MAX, false);
+    rig.ingest.feed_parked(u64::MAX, Hurry::None);
     assert_eq!(rig.ingest.origin_stats().parking.gave_up, 1);
     assert_eq!(rig.bucket(), sums([("a ", 1.0)]));
     rig.process(1, "one");
     rig.send(1, "a:2|c");
-    rig.ingest.feed_parked(u64::MAX, false);
+    rig.ingest.feed_parked(u64::MAX, Hurry::None);
     assert_eq!(rig.bucket(), sums([("a ", 2.0)]), "the container's tags are late");
     rig.container("one", &["c:one"]);
     rig.send(1, "a:4|c");
@@ -296,6 +313,162 @@ fn events_checks_and_timestamped_samples_get_their_tags() {
     rig.bucket();
 }
 
+/// A rig that takes only who is allowed, on its first listener.
+fn guarded(no_container: bool, unknown: bool) -> Rig {
+    let mut rig = Rig::new();
+    rig.ingest.limit_senders(AdmissionSettings {
+        list: Some(AdmissionList {
+            no_container,
+            unknown,
+        }),
+        listeners: vec![true],
+    });
+    rig
+}
+
+/// Packets taken, and refused because the origin is not on the list and because it is not known; those that wait.
+fn packets(rig: &Rig) -> (u64, u64, u64, u64) {
+    let counts = &rig.ingest.counts()[0];
+    let [not_allowed, unknown] = counts.packets_refused;
+    (
+        counts.packets,
+        not_allowed,
+        unknown,
+        rig.ingest.packets_waiting(0),
+    )
+}
+
+#[test]
+fn only_who_is_allowed_is_taken_and_nobody_before_it_is_known() {
+    let mut rig = guarded(false, false);
+    for pid in 1..=3 {
+        rig.send(pid, "a:1|c");
+    }
+    rig.process(1, "good");
+    rig.process(2, "bad");
+    assert_eq!(
+        packets(&rig),
+        (0, 0, 0, 3),
+        "nothing is said of the containers yet"
+    );
+    rig.process(3, "");
+    assert_eq!(
+        packets(&rig),
+        (0, 1, 0, 2),
+        "no container's processes are not on the list"
+    );
+    rig.admission("good", Admission::Allowed);
+    rig.admission("bad", Admission::NotAllowed);
+    for pid in 0..=3 {
+        rig.send(pid, "a:10|c");
+    }
+    assert_eq!(
+        packets(&rig),
+        (2, 4, 1, 0),
+        "and one whose process the kernel does not name"
+    );
+    let refused = rig.ingest.refused_senders();
+    let rows: Vec<_> = refused
+        .iter()
+        .map(|row| (row.origin.as_str(), row.why, row.pid, row.packets))
+        .collect();
+    assert_eq!(
+        rows,
+        [
+            ("", Refusal::NotAllowed, 3, 2),
+            ("|||||bad", Refusal::NotAllowed, 2, 2),
+            ("", Refusal::Unknown, 0, 1)
+        ]
+    );
+    // Tags change, and with them what the list says.
+    rig.admission("good", Admission::NotAllowed);
+    rig.admission("bad", Admission::Allowed);
+    rig.send(1, "a:100|c");
+    rig.send(2, "a:1000|c");
+    assert_eq!(packets(&rig), (3, 5, 1, 0));
+    assert_eq!(rig.bucket().values().sum::<f64>(), 1011.0);
+    // Another list, and none.
+    rig.ingest.set_admission_list(Some(AdmissionList {
+        no_container: true,
+        unknown: true,
+    }));
+    for pid in [0, 1, 3] {
+        rig.send(pid, "a:1|c");
+    }
+    assert_eq!(packets(&rig), (5, 6, 1, 0));
+    rig.ingest.set_admission_list(None);
+    rig.send(1, "a:1|c");
+    assert_eq!(packets(&rig), (6, 6, 1, 0));
+}
+
+#[test]
+fn who_cannot_be_found_out_about_in_time_is_unknown() {
+    for unknown in [false, true] {
+        let mut rig = guarded(true, unknown);
+        rig.send(1, "a:1|c");
+        rig.send(2, "a:1|c");
+        rig.process(2, "slow");
+        rig.ingest.feed_parked(u64::MAX, Hurry::None);
+        let expected = if unknown { (2, 0, 0, 0) } else { (0, 0, 2, 0) };
+        assert_eq!(packets(&rig), expected, "neither the process nor its container");
+        rig.send(1, "a:1|c");
+        rig.send(2, "a:1|c");
+        let expected = if unknown { (4, 0, 0, 0) } else { (0, 0, 4, 0) };
+        assert_eq!(packets(&rig), expected, "and it waits no more");
+        rig.process(1, "");
+        rig.admission("slow", Admission::Allowed);
+        rig.send(1, "a:1|c");
+        rig.send(2, "a:1|c");
+        let (taken, not_allowed, refused, waiting) = expected;
+        assert_eq!(packets(&rig), (taken + 2, not_allowed, refused, waiting));
+        // More than can wait.
+        let packet = "a:1|c\n".repeat(1000);
+        for _ in 0..400 {
+            rig.send(3, &packet);
+        }
+        let (now_taken, _, now_refused, waiting) = packets(&rig);
+        assert!(waiting > 0 && waiting < 400);
+        let went_on = (now_taken - taken - 2, now_refused - refused);
+        let expected = if unknown {
+            (400 - waiting, 0)
+        } else {
+            (0, 400 - waiting)
+        };
+        assert_eq!(went_on, expected);
+        rig.bucket();
+    }
+}
+
+/// What waits for its tags goes on at the end of its bucket. What may not be allowed would be lost that way.
+#[test]
+fn who_may_send_is_awaited_beyond_the_bucket() {
+    let mut rig = guarded(false, false);
+    rig.send(1, "a:1|c");
+    assert_eq!(rig.bucket(), sums([]));
+    rig.process(1, "good");
+    assert_eq!(rig.bucket(), sums([]));
+    rig.admission("good", Admission::Allowed);
+    assert_eq!(packets(&rig), (1, 0, 0, 0));
+    assert_eq!(rig.bucket(), sums([("a ", 1.0)]));
+    rig.send(2, "a:1|c");
+    assert!(rig.ingest.close_now());
+    assert_eq!(packets(&rig), (1, 0, 1, 0), "the end waits for nobody");
+}
+
+#[test]
+fn where_the_kernel_does_not_say_who_sends_nobody_needs_to_be_allowed() {
+    let mut rig = guarded(false, false);
+    rig.ingest.limit_senders(AdmissionSettings {
+        list: Some(AdmissionList {
+            no_container: false,
+            unknown: false,
+        }),
+        listeners: vec![false],
+    });
+    rig.send(0, "a:1|c");
+    assert_eq!(packets(&rig), (1, 0, 0, 0));
+}
+
 #[test]
 fn made_up_origins_are_bounded() {
     let mut rig = Rig::new();
@@ -304,7 +477,7 @@ fn made_up_origins_are_bounded() {
     rig.container("one", &["c:one"]);
     for i in 0..70_000 {
         rig.send(1, &format!("a:1|c|c:ci-{i}"));
-        rig.ingest.feed_parked(u64::MAX, false);
+        rig.ingest.feed_parked(u64::MAX, Hurry::None);
     }
     let stats = rig.ingest.origin_stats();
     assert!(
@@ -317,7 +490,7 @@ fn made_up_origins_are_bounded() {
     for _ in 0..100 {
         rig.bucket();
         for _ in 0..2 {
-            rig.ingest.tick_origins();
+            rig.ingest.tick_origins(u64::MAX);
         }
     }
     assert_eq!(rig.ingest.origin_stats().origins_live, 0);
@@ -337,7 +510,7 @@ fn a_flood_of_origins_for_one_context_stays_within_the_budget() {
             truncated: false,
             received: 1,
         });
-        ingest.feed_parked(u64::MAX, false);
+        ingest.feed_parked(u64::MAX, Hurry::None);
         ingest.contexts_mut().take_origin_questions();
     }
     assert!(

@@ -1,19 +1,21 @@
 //! Rules against a naive twin that applies them to every message with the plainest code there is: one regular expression after
-//! the other, no automaton, no contexts, nothing remembered. Whatever becomes equal must have been aggregated exactly.
+//! the other, no automaton, no contexts, nothing remembered. Whatever becomes equal must have been aggregated exactly, with one
+//! worker and with four, whatever the alias cache may hold, and with other rules coming in the middle of a bucket.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use proptest::prelude::*;
 use regex_lite::Regex;
-use weir_aggregate::{AggregatorSettings, Batch, Value};
+use weir_aggregate::{AggregatorSettings, Batch, Merger, Value};
 use weir_context::{HashSecret, Limits, RuleSet, RuleSettings, Rules};
-use weir_ingest::{Ingest, IngestSettings, Received};
+use weir_ingest::{Ingest, IngestSettings, Received, SampleDrop};
 use weir_protocol::{Kind, Message, ParseOptions, SpecialTag, Values, parse_packet, special_tag};
 use weir_rules::{
     Definitions, Effect, HistogramChoice, HostRule, Kinds, Mapping, Pattern, Profile, Rule, TagFilter,
     ValueAction, ValueRule,
 };
+use weir_sketch::Sketch;
 
 const START: i64 = 1_700_000_000;
 const SUFFIXES: [&str; 3] = [".max", ".count", ".95percentile"];
@@ -25,9 +27,11 @@ type Key = (Kind, String, Option<String>, BTreeSet<String>);
 /// Everything that came for one context.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Samples {
-    values: Vec<f64>,
+    /// Each with its weight, in the order they came.
+    values: Vec<(f64, f64)>,
     members: BTreeSet<String>,
-    suffixes: u32,
+    /// The choices of series that applied while they came: more than one if other rules came meanwhile.
+    suffixes: BTreeSet<u32>,
 }
 
 fn matches(pattern: &Pattern, name: &str) -> bool {
@@ -160,51 +164,101 @@ fn apply(definitions: &Definitions, kind: Kind, name: &str, tags: &[&str]) -> Op
     Some(((kind, name, host, tags.into_iter().collect()), suffixes))
 }
 
-fn naive(
-    definitions: &Definitions,
-    packet: &[u8],
-    into: &mut BTreeMap<Key, Samples>,
-    timestamped: &mut Vec<String>,
-) {
-    for message in parse_packet(packet, &ParseOptions::default()).flatten() {
-        let Message::Metric(metric) = message else {
-            continue;
-        };
-        let tags: Vec<&str> = metric.tags.iter().collect();
-        let Some((key, suffixes)) = apply(definitions, metric.kind, metric.name, &tags) else {
-            continue;
-        };
-        if metric.timestamp.is_some() {
-            if matches!(metric.kind, Kind::Counter | Kind::Gauge) {
-                timestamped.push(format!("{key:?}"));
+/// What the naive twin keeps.
+#[derive(Default)]
+struct Naive {
+    /// By the bucket's number.
+    buckets: BTreeMap<(usize, Key), Samples>,
+    timestamped: Vec<String>,
+    filtered: u64,
+}
+
+impl Naive {
+    fn packet(&mut self, definitions: &Definitions, packet: &[u8], bucket: usize) {
+        for message in parse_packet(packet, &ParseOptions::default()).flatten() {
+            let Message::Metric(metric) = message else {
+                continue;
+            };
+            if metric.timestamp.is_some() && !matches!(metric.kind, Kind::Counter | Kind::Gauge) {
+                continue;
             }
-            continue;
+            let tags: Vec<&str> = metric.tags.iter().collect();
+            let Some((key, suffixes)) = apply(definitions, metric.kind, metric.name, &tags) else {
+                self.filtered += match metric.values {
+                    Values::Member(_) => 1,
+                    Values::Numbers(numbers) => numbers.iter().count() as u64,
+                };
+                continue;
+            };
+            if metric.timestamp.is_some() {
+                self.timestamped.push(format!("{key:?}"));
+                continue;
+            }
+            let samples = self.buckets.entry((bucket, key)).or_default();
+            samples.suffixes.insert(suffixes);
+            match metric.values {
+                Values::Member(member) => drop(samples.members.insert(member.to_string())),
+                Values::Numbers(numbers) => {
+                    let weighted = numbers.iter().map(|value| (value, 1.0 / metric.rate));
+                    samples.values.extend(weighted);
+                }
+            }
         }
-        let samples = into.entry(key).or_default();
-        samples.suffixes = suffixes;
-        match metric.values {
-            Values::Member(member) => drop(samples.members.insert(member.to_string())),
-            Values::Numbers(numbers) => samples.values.extend(numbers.iter()),
-        }
+    }
+
+    fn rows(&self) -> BTreeMap<String, String> {
+        let rows = self.buckets.iter().map(|((bucket, key), samples)| {
+            let timestamp = START + 10 * *bucket as i64;
+            (format!("{timestamp} {key:?}"), shown(key.0, samples))
+        });
+        rows.collect()
     }
 }
 
 /// What both sides can say of a context's bucket.
 fn shown(kind: Kind, samples: &Samples) -> String {
-    let sum: f64 = samples.values.iter().sum();
     match kind {
-        Kind::Counter => format!("sum {sum}"),
-        Kind::Gauge => format!("last {}", samples.values.last().unwrap()),
+        Kind::Counter => {
+            let sum: f64 = samples.values.iter().map(|(value, weight)| value * weight).sum();
+            format!("sum {sum}")
+        }
+        Kind::Gauge => format!("last {}", samples.values.last().unwrap().0),
         Kind::Set => format!("members {}", samples.members.len()),
         Kind::Histogram | Kind::Timing => {
-            format!(
-                "{} samples, sum {sum}, series {:b}",
-                samples.values.len(),
-                samples.suffixes
-            )
+            let shown = print_histogram(samples.values.clone());
+            match samples.suffixes.iter().collect::<Vec<_>>()[..] {
+                [suffixes] => format!("{shown}{SERIES}{suffixes:b}"),
+                // Which of them counts is up to where the last sample went.
+                _ => format!("{shown}{SERIES}{ANY}"),
+            }
         }
-        Kind::Distribution => format!("{} samples", samples.values.len()),
+        Kind::Distribution => {
+            let mut sketch = Sketch::default();
+            for &(value, weight) in &samples.values {
+                sketch.insert(value, weight as u64);
+            }
+            print_sketch(&sketch)
+        }
     }
+}
+
+const SERIES: &str = ", series ";
+const ANY: &str = "of one of several rules";
+
+/// Workers hand their samples over in turn, so the order says nothing.
+fn print_histogram(mut samples: Vec<(f64, f64)>) -> String {
+    samples.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    format!("{samples:?}")
+}
+
+fn print_sketch(sketch: &Sketch) -> String {
+    format!(
+        "{} {} {} {:?}",
+        sketch.cnt(),
+        sketch.min(),
+        sketch.max(),
+        sketch.bins()
+    )
 }
 
 fn take(batch: &Batch, rows: &mut BTreeMap<String, String>, timestamped: &mut Vec<String>) {
@@ -224,17 +278,12 @@ fn take(batch: &Batch, rows: &mut BTreeMap<String, String>, timestamped: &mut Ve
             Value::Gauge(value) => format!("last {value}"),
             Value::Set(set) => format!("members {}", set.cardinality()),
             Value::Histogram(histogram) => {
-                let totals = histogram.totals();
-                let count = histogram.samples().count();
-                format!(
-                    "{count} samples, sum {}, series {:b}",
-                    totals.sum,
-                    series.suffix_mask()
-                )
+                let shown = print_histogram(histogram.samples().collect());
+                format!("{shown}{SERIES}{:b}", series.suffix_mask())
             }
-            Value::Distribution(sketch) => format!("{} samples", sketch.cnt()),
+            Value::Distribution(sketch) => print_sketch(sketch),
         };
-        let before = rows.insert(format!("{key:?}"), value);
+        let before = rows.insert(format!("{} {key:?}", series.timestamp()), value);
         assert!(before.is_none(), "{key:?} twice in one bucket");
     }
 }
@@ -252,8 +301,12 @@ fn rules(definitions: &Definitions) -> Rules {
 }
 
 fn ingest(definitions: &Definitions) -> Ingest {
+    worker(definitions, 0, usize::MAX)
+}
+
+fn worker(definitions: &Definitions, number: u16, alias_bytes_max: usize) -> Ingest {
     let settings = IngestSettings {
-        worker: 0,
+        worker: number,
         aggregator: AggregatorSettings {
             bucket_width: 10,
             counter_expiry: 0,
@@ -261,7 +314,11 @@ fn ingest(definitions: &Definitions) -> Ingest {
             hostname: "agent".into(),
         },
         rules: rules(definitions),
-        limits: Limits::default(),
+        limits: Limits {
+            alias_bytes_max,
+            ..Limits::default()
+        },
+        // One process, one secret: canonical hashes agree between its workers.
         secret: HashSecret::from_random(5, 6),
         gauge_deltas: false,
         listeners: vec![ParseOptions::default()],
@@ -422,7 +479,7 @@ fn packet() -> impl Strategy<Value = String> {
         "host:k",
         "host:agent",
     ]);
-    let end = prop::sample::select(vec!["", "", "", "", "|T1700000000"]);
+    let end = prop::sample::select(vec!["", "", "", "|@0.5", "|T1700000000"]);
     let line = (name, kind, value, prop::collection::vec(tag, 0..4), end).prop_map(
         |(name, kind, value, tags, end)| {
             let tags = if tags.is_empty() {
@@ -436,47 +493,97 @@ fn packet() -> impl Strategy<Value = String> {
     prop::collection::vec(line, 1..12).prop_map(|lines| lines.join("\n"))
 }
 
-/// Both sides over one bucket, with new rules in its middle.
-fn compare(first: &Definitions, second: &Definitions, packets: &[String]) {
-    let mut real = ingest(first);
-    let (mut expected, mut expected_timestamped) = (BTreeMap::new(), Vec::new());
-    let mut current = first;
-    for (at, packet) in packets.iter().enumerate() {
-        if at == packets.len() / 2 {
-            real.set_rules(rules(second));
-            while real.contexts_mut().sweep_stale(3, 20) {}
-            current = second;
+/// How the real side is run.
+#[derive(Clone, Copy, Debug)]
+struct Setup {
+    workers: usize,
+    alias_bytes: usize,
+}
+
+/// Closes the open bucket of all workers, with hand-overs that interleave.
+fn close(
+    workers: &mut [Ingest],
+    merger: &mut Merger,
+    rows: &mut BTreeMap<String, String>,
+    timestamped: &mut Vec<String>,
+) {
+    for worker in workers.iter_mut() {
+        while let Some(batch) = worker.take_passed_on() {
+            take(&batch, rows, timestamped);
         }
-        // Twice: the second time every message is known.
-        for _ in 0..2 {
+    }
+    let mut turn = 0;
+    while workers.iter().any(Ingest::is_draining) {
+        let count = workers.len();
+        if let Some(batch) = workers[turn % count].drain(5) {
+            merger.push(batch, |merged| take(&merged, rows, timestamped));
+        }
+        turn += 1;
+    }
+}
+
+/// Both sides over two buckets. Other rules come twice, the first time in the middle of a bucket whatever the number of packets.
+fn compare(sets: &[Definitions], packets: &[(String, usize)], setup: Setup) {
+    let mut workers: Vec<Ingest> = (0..setup.workers)
+        .map(|number| worker(&sets[0], number as u16, setup.alias_bytes))
+        .collect();
+    let mut merger = Merger::new(setup.workers);
+    let (mut rows, mut timestamped) = (BTreeMap::new(), Vec::new());
+    let mut naive = Naive::default();
+    let (mut bucket, mut in_force, mut received) = (0, 0, 0);
+    for (at, (packet, worker)) in packets.iter().enumerate() {
+        let due = at * sets.len() / packets.len();
+        if due > in_force {
+            in_force = due;
+            for worker in &mut workers {
+                worker.set_rules(rules(&sets[in_force]));
+                while worker.contexts_mut().sweep_stale(3, 20) {}
+            }
+        }
+        if bucket == 0 && at * 2 >= packets.len() && at > 0 {
+            bucket = 1;
+            for worker in &mut workers {
+                assert!(worker.advance(START + 10));
+            }
+            close(&mut workers, &mut merger, &mut rows, &mut timestamped);
+        }
+        // Twice: the second time every message is known, if the same worker gets it.
+        for again in 0..2 {
+            received += 1;
             let bytes = packet.as_bytes();
-            real.packet(Received {
+            let number = (worker + again * (at % 2)) % setup.workers;
+            workers[number].packet(Received {
                 bytes,
                 listener: 0,
                 truncated: false,
-                received: 1,
+                received,
             });
-            naive(current, bytes, &mut expected, &mut expected_timestamped);
-        }
-        assert!(real.counts()[0].balance(), "{:?}", real.counts()[0]);
-    }
-    let (mut rows, mut timestamped) = (BTreeMap::new(), Vec::new());
-    while let Some(batch) = real.take_passed_on() {
-        take(&batch, &mut rows, &mut timestamped);
-    }
-    assert!(real.close_now());
-    while real.is_draining() {
-        if let Some(batch) = real.drain(usize::MAX) {
-            take(&batch, &mut rows, &mut timestamped);
+            naive.packet(&sets[in_force], bytes, bucket);
         }
     }
-    let expected: BTreeMap<String, String> = expected
-        .iter()
-        .map(|(key, samples)| (format!("{key:?}"), shown(key.0, samples)))
-        .collect();
-    assert_eq!(rows, expected);
+    for worker in &mut workers {
+        assert!(worker.counts()[0].balance(), "{:?}", worker.counts()[0]);
+        assert!(worker.close_now());
+        assert!(setup.alias_bytes > 0 || worker.contexts().aliases() == 0);
+    }
+    close(&mut workers, &mut merger, &mut rows, &mut timestamped);
+    merger.finish(|merged| take(&merged, &mut rows, &mut timestamped));
+    assert_eq!(merger.rows_lost(), 0);
+    let expected = naive.rows();
+    for (key, row) in &mut rows {
+        if let Some(shown) = expected.get(key).and_then(|row| row.strip_suffix(ANY))
+            && row.starts_with(shown)
+        {
+            *row = format!("{shown}{ANY}");
+        }
+    }
+    assert_eq!(rows, expected, "{setup:?}");
     let distinct = |keys: &[String]| keys.iter().cloned().collect::<BTreeSet<_>>();
-    assert_eq!(distinct(&timestamped), distinct(&expected_timestamped));
+    assert_eq!(distinct(&timestamped), distinct(&naive.timestamped));
+    let filtered = workers
+        .iter()
+        .map(|worker| worker.counts()[0].samples_dropped[SampleDrop::Filtered as usize]);
+    assert_eq!(filtered.sum::<u64>(), naive.filtered, "{setup:?}");
 }
 
 proptest! {
@@ -484,9 +591,13 @@ proptest! {
 
     #[test]
     fn equals_the_naive_twin(
-        first in definitions(), second in definitions(), packets in prop::collection::vec(packet(), 1..6),
+        sets in prop::collection::vec(definitions(), 3),
+        packets in prop::collection::vec((packet(), 0usize..4), 1..12),
+        alias_bytes in prop_oneof![Just(0), 100usize..6000, Just(usize::MAX)],
     ) {
-        compare(&first, &second, &packets);
+        for workers in [1, 4] {
+            compare(&sets, &packets, Setup { workers, alias_bytes });
+        }
     }
 }
 

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use weir_aggregate::{AggregatorSettings, Value};
-use weir_context::{HashSecret, LimitReason, Limits, Rules, SUMMARY_ROWS, UsageSummary};
-use weir_ingest::{Ingest, IngestSettings, OriginAnswer, Received};
+use weir_context::{Admission, HashSecret, LimitReason, Limits, Rules, SUMMARY_ROWS, UsageSummary};
+use weir_ingest::{Hurry, Ingest, IngestSettings, OriginAnswer, ProcessFound, Received};
 use weir_protocol::{Kind, ParseOptions};
 
 const START: i64 = 1_700_000_000;
@@ -257,7 +257,7 @@ fn one_origin_gets_its_share() {
         node.send_from("first:1|g", pid);
         node.ingest.answer(OriginAnswer::Process {
             pid,
-            container: Some(container.into()),
+            found: ProcessFound::Container(container.into()),
         });
     }
     for question in node.ingest.contexts_mut().take_origin_questions() {
@@ -266,10 +266,11 @@ fn one_origin_gets_its_share() {
                 ticket,
                 tags: [].into(),
                 settled: true,
+                admission: Admission::Undecided,
             });
         }
     }
-    node.ingest.feed_parked(0, true);
+    node.ingest.feed_parked(0, Hurry::End);
     for number in 0..10_000 {
         node.send_from(&format!("name.{number}:1|c"), 1);
     }

@@ -9,6 +9,7 @@
 //! * A [`sources::Source`] tells everything it knows whenever that changes, and looks again when something unknown is
 //!   asked for.
 
+mod allowed;
 pub mod cgroup;
 mod decide;
 mod entity;
@@ -18,8 +19,9 @@ pub mod sources;
 mod status;
 mod store;
 
+pub use allowed::{AllowedOrigins, Listed, OriginPattern, OriginPatternError};
 pub use decide::{Decision, DecisionStep, Facts, Policy, decide};
 pub use entity::{Cardinality, Entity, TagSet};
 pub use resolver::{AnswerTo, Origins, Resolver, Settings};
-pub use status::{OriginExplanation, OriginStatus, OriginStep, SourceStatus};
+pub use status::{AccessExplanation, OriginExplanation, OriginStatus, OriginStep, SourceStatus};
 pub use store::{Description, Place};

@@ -5,6 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use weir_ingest::ProcessFound;
+
 use crate::cgroup::{Proc, ProcessFacts, ProcessFault};
 
 /// How long an answer is good for without another look at the control group.
@@ -26,6 +28,15 @@ impl Looked {
         match self {
             Looked::Container(id) => Some(id.clone()),
             _ => None,
+        }
+    }
+
+    /// For a worker.
+    pub fn found(&self) -> ProcessFound {
+        match self {
+            Looked::Container(id) => ProcessFound::Container(Box::from(&**id)),
+            Looked::NoContainer => ProcessFound::NoContainer,
+            Looked::Fault(_) => ProcessFound::Unknown,
         }
     }
 

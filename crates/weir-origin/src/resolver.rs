@@ -8,15 +8,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
-use weir_context::{OriginKey, OriginQuestion, OriginTags, OriginTicket};
-use weir_ingest::{Asked, OriginAnswer, OriginLink, Question};
+use weir_context::{Admission, OriginKey, OriginQuestion, OriginTags, OriginTicket};
+use weir_ingest::{Asked, OriginAnswer, OriginLink, ProcessFound, Question};
 
+use crate::allowed::{AllowedOrigins, Listed};
 use crate::cgroup::{Inodes, Proc};
 use crate::decide::{Decision, Facts, Policy, decide};
 use crate::entity::{Cardinality, Entity};
 use crate::processes::{Looked, Processes};
 use crate::sources::{Feed, Source, SourceEvent};
-use crate::status::{OriginExplanation, OriginStatus, OriginStep, SourceStatus};
+use crate::status::{AccessExplanation, OriginExplanation, OriginStatus, OriginStep, SourceStatus};
 use crate::store::Store;
 
 /// Messages that may wait for this thread.
@@ -39,6 +40,8 @@ pub struct Settings {
     pub policy: Policy,
     pub proc_root: PathBuf,
     pub cgroup_root: PathBuf,
+    /// Who may send; `None`: everybody.
+    pub allowed: Option<AllowedOrigins>,
 }
 
 pub(crate) enum Message {
@@ -49,6 +52,7 @@ pub(crate) enum Message {
         pid: Option<i32>,
         reply: SyncSender<OriginExplanation>,
     },
+    Allow(Option<AllowedOrigins>),
 }
 
 /// Where a worker's answers go. Must not wait.
@@ -121,6 +125,7 @@ impl Resolver {
             processes: Processes::new(Proc::new(&self.settings.proc_root)),
             inodes: Inodes::new(&self.settings.cgroup_root),
             policy: self.settings.policy,
+            allowed: self.settings.allowed,
             answers: workers.iter().map(|_| Vec::new()).collect(),
             workers,
             origins: HashMap::new(),
@@ -156,6 +161,11 @@ impl Origins {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Another list of who may send. Answers about containers follow. False: nobody takes it any more.
+    pub fn allow(&self, list: Option<AllowedOrigins>) -> bool {
+        self.inbox.send(Message::Allow(list)).is_ok()
+    }
+
     /// How the tags of an origin come about. Waits up to a second; `None` when there was no answer by then.
     pub fn explain(&self, key: &OriginKey<'_>, pid: Option<i32>) -> Option<OriginExplanation> {
         let mut text = String::new();
@@ -179,9 +189,19 @@ enum Health {
     Failing,
 }
 
+/// What is made of an origin at one moment.
+struct Judgement {
+    decision: Decision,
+    /// Of a sender's own origin: whether it may send.
+    admission: Admission,
+    /// Somebody who has not told anything yet may have a say in it.
+    open: bool,
+}
+
 struct Subscription {
     askers: Vec<(u16, OriginTicket)>,
     tags: OriginTags,
+    admission: Admission,
     entities: Vec<Entity>,
     depends_on_names: bool,
     /// Sources that may still say something about what is missing, until when.
@@ -194,6 +214,7 @@ struct Running {
     processes: Processes,
     inodes: Inodes,
     policy: Policy,
+    allowed: Option<AllowedOrigins>,
     workers: Vec<AnswerTo>,
     answers: Vec<Vec<OriginAnswer>>,
     /// By the text of their key.
@@ -291,6 +312,7 @@ impl Running {
             Message::Explain { key, pid, reply } => {
                 let _ = reply.try_send(self.explain(&key, pid));
             }
+            Message::Allow(list) => self.allow(list),
         }
     }
 
@@ -299,7 +321,7 @@ impl Running {
         count(&mut self.status.processes, looked.as_str());
         self.answers[usize::from(worker)].push(OriginAnswer::Process {
             pid,
-            container: looked.container().map(|id| Box::from(&*id)),
+            found: looked.found(),
         });
     }
 
@@ -317,7 +339,10 @@ impl Running {
             for answers in &mut self.answers {
                 answers.push(OriginAnswer::Process {
                     pid,
-                    container: change.container.as_deref().map(Box::from),
+                    found: match &change.container {
+                        Some(id) => ProcessFound::Container(Box::from(&**id)),
+                        None => ProcessFound::NoContainer,
+                    },
                 });
             }
         }
@@ -332,6 +357,46 @@ impl Running {
         decide(&OriginKey::from_text(key), &self.policy, &mut world)
     }
 
+    /// What is to be said of an origin now, and whether more may become known of it.
+    fn judge(&mut self, key: &str) -> Judgement {
+        let mut decision = self.decide(key);
+        let mut admission = Admission::Allowed;
+        let mut open = decision.missing;
+        let parsed = OriginKey::from_text(key);
+        if let Some(allowed) = &self.allowed
+            && parsed.is_sender_only()
+            && !parsed.sender.is_empty()
+        {
+            let container = Entity::Container(parsed.sender.into());
+            let tags = self.store.tags(&container, Cardinality::High);
+            admission = match allowed.container(parsed.sender, tags.as_deref()) {
+                Listed::By(_) => Admission::Allowed,
+                Listed::No => Admission::NotAllowed,
+                Listed::TagsUnknown => Admission::Unknown,
+            };
+            if admission != Admission::Allowed {
+                open |= tags.is_none() || self.health.contains(&Health::Starting);
+            }
+            if !decision.entities.contains(&container) {
+                decision.entities.push(container);
+            }
+        }
+        Judgement {
+            decision,
+            admission,
+            open,
+        }
+    }
+
+    /// Takes another list, and tells everybody what it says.
+    fn allow(&mut self, list: Option<AllowedOrigins>) {
+        self.allowed = list;
+        let keys: Vec<Arc<str>> = self.origins.keys().cloned().collect();
+        for key in keys {
+            self.judge_again(&key);
+        }
+    }
+
     fn subscribe(&mut self, worker: u16, ticket: OriginTicket, key: &str) {
         let known = self.origins.get_key_value(key).map(|(key, _)| key.clone());
         let key = known.unwrap_or_else(|| self.add(key));
@@ -342,11 +407,16 @@ impl Running {
             ticket,
             tags: origin.tags.clone(),
             settled: origin.unsettled.is_none(),
+            admission: origin.admission(),
         });
     }
 
     fn add(&mut self, key: &str) -> Arc<str> {
-        let decision = self.decide(key);
+        let Judgement {
+            decision,
+            admission,
+            open,
+        } = self.judge(key);
         let result = if decision.malformed {
             "malformed"
         } else if decision.missing {
@@ -355,7 +425,7 @@ impl Running {
             "known"
         };
         count(&mut self.status.origins, result);
-        let unsettled = if decision.missing { self.ask_around() } else { None };
+        let unsettled = if open { self.ask_around() } else { None };
         let key: Arc<str> = key.into();
         if unsettled.is_some() {
             self.unsettled.insert(key.clone());
@@ -363,6 +433,7 @@ impl Running {
         let origin = Subscription {
             askers: Vec::new(),
             tags: decision.tags.into(),
+            admission,
             entities: decision.entities,
             depends_on_names: decision.depends_on_names,
             unsettled,
@@ -447,33 +518,45 @@ impl Running {
             .map(|(key, _)| key.clone())
             .collect();
         for key in affected {
-            let decision = self.decide(&key);
-            let origin = self.origins.get_mut(&key).expect("it was just there");
-            let was_unsettled = origin.unsettled.is_some();
-            let waits_on = origin
-                .unsettled
-                .as_ref()
-                .is_some_and(|(waiting_for, until)| !waiting_for.is_empty() && now < *until);
-            if !(decision.missing && waits_on) {
-                origin.unsettled = None;
-                self.unsettled.remove(&key);
-            }
-            origin.unknown = decision.missing;
-            origin.entities = decision.entities;
-            origin.depends_on_names = decision.depends_on_names;
-            let changed = *origin.tags != *decision.tags;
-            if changed {
-                origin.tags = decision.tags.into();
-                self.status.origins_changed += 1;
-            }
-            if changed || was_unsettled != origin.unsettled.is_some() {
-                for &(worker, ticket) in &origin.askers {
-                    self.answers[usize::from(worker)].push(OriginAnswer::Tags {
-                        ticket,
-                        tags: origin.tags.clone(),
-                        settled: origin.unsettled.is_none(),
-                    });
-                }
+            self.judge_again(&key);
+        }
+    }
+
+    /// Decides again for an origin that somebody asked for, and tells them what has changed.
+    fn judge_again(&mut self, key: &Arc<str>) {
+        let now = Instant::now();
+        let Judgement {
+            decision,
+            admission,
+            open,
+        } = self.judge(key);
+        let origin = self.origins.get_mut(key).expect("it was just there");
+        let before = (origin.unsettled.is_some(), origin.admission());
+        let waits_on = origin
+            .unsettled
+            .as_ref()
+            .is_some_and(|(waiting_for, until)| !waiting_for.is_empty() && now < *until);
+        if !(open && waits_on) {
+            origin.unsettled = None;
+            self.unsettled.remove(key);
+        }
+        origin.unknown = decision.missing;
+        origin.entities = decision.entities;
+        origin.depends_on_names = decision.depends_on_names;
+        origin.admission = admission;
+        let changed = *origin.tags != *decision.tags;
+        if changed {
+            origin.tags = decision.tags.into();
+            self.status.origins_changed += 1;
+        }
+        if changed || before != (origin.unsettled.is_some(), origin.admission()) {
+            for &(worker, ticket) in &origin.askers {
+                self.answers[usize::from(worker)].push(OriginAnswer::Tags {
+                    ticket,
+                    tags: origin.tags.clone(),
+                    settled: origin.unsettled.is_none(),
+                    admission: origin.admission(),
+                });
             }
         }
     }
@@ -530,20 +613,73 @@ impl Running {
         let mut text = String::new();
         key.write(&mut text);
         let decision = self.decide(&text);
+        let mut steps: Vec<OriginStep> = Vec::new();
+        if self.allowed.is_some() && pid.is_none() {
+            steps.push(OriginStep {
+                means: "allowed_origins".to_owned(),
+                what: "it is not applied, since no process is named (--pid)".to_owned(),
+                added: Vec::new(),
+            });
+        }
+        steps.extend(decision.steps.into_iter().map(|step| OriginStep {
+            means: step.means.to_owned(),
+            what: step.what,
+            added: step.added.iter().map(ToString::to_string).collect(),
+        }));
         OriginExplanation {
+            access: looked.as_ref().and_then(|looked| self.access(looked)),
             pid,
             process: looked.as_ref().map(Looked::to_string),
             container: container.as_deref().map(str::to_owned),
             tags: decision.tags.iter().map(ToString::to_string).collect(),
-            steps: decision
-                .steps
-                .into_iter()
-                .map(|step| OriginStep {
-                    means: step.means.to_owned(),
-                    what: step.what,
-                    added: step.added.iter().map(ToString::to_string).collect(),
-                })
-                .collect(),
+            steps,
+        }
+    }
+}
+
+impl Running {
+    /// Whether a process may send, in words.
+    fn access(&self, looked: &Looked) -> Option<AccessExplanation> {
+        let allowed = self.allowed.as_ref()?;
+        let word = |allowed, word: &str, who: &str| AccessExplanation {
+            allowed,
+            why: if allowed {
+                format!("{word} is in allowed_origins")
+            } else {
+                format!("{who}, and {word} is not in allowed_origins")
+            },
+        };
+        let unknown = |who: &str| word(allowed.unknown(), "unknown", who);
+        Some(match looked {
+            Looked::NoContainer => word(allowed.no_container(), "no_container", "it is no container's"),
+            Looked::Fault(_) => unknown("nothing is known of it"),
+            Looked::Container(id) => {
+                let tags = self.store.tags(&Entity::Container(id.clone()), Cardinality::High);
+                match allowed.container(id, tags.as_deref()) {
+                    Listed::By(pattern) => AccessExplanation {
+                        allowed: true,
+                        why: format!("{pattern} is in allowed_origins"),
+                    },
+                    Listed::No => AccessExplanation {
+                        allowed: false,
+                        why: format!(
+                            "allowed_origins has neither its id nor any of its tags: {}",
+                            tags.unwrap_or_default().join(", ")
+                        ),
+                    },
+                    Listed::TagsUnknown => unknown("no source knows its tags"),
+                }
+            }
+        })
+    }
+}
+
+impl Subscription {
+    /// Whether this sender may send, as far as that is certain.
+    fn admission(&self) -> Admission {
+        match self.admission {
+            Admission::NotAllowed | Admission::Unknown if self.unsettled.is_some() => Admission::Undecided,
+            admission => admission,
         }
     }
 }

@@ -50,14 +50,24 @@ pub struct OriginExplanation {
     /// What was found out about the process, in words.
     pub process: Option<String>,
     pub container: Option<String>,
+    /// Absent without `allowed_origins`, or when no process was named.
+    #[serde(default)]
+    pub access: Option<AccessExplanation>,
     pub tags: Vec<String>,
     pub steps: Vec<OriginStep>,
+}
+
+/// Whether this process may send.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AccessExplanation {
+    pub allowed: bool,
+    pub why: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OriginStep {
     /// By what an origin was found, or not: `socket`, `local_data`, `external_data`, `entity_id`, `cardinality`,
-    /// `surroundings`.
+    /// `surroundings`; `allowed_origins` where that would say something if a process were named.
     pub means: String,
     pub what: String,
     pub added: Vec<String>,

@@ -171,7 +171,7 @@ const SEPARATORS_AT_ONCE: usize = 8;
 /// fit: `places` has to have eight more entries than there are separators.
 ///
 /// Like the newlines of a packet: how many there are in a block cannot be predicted, so no branch asks.
-#[inline]
+#[inline(always)]
 pub fn separators(bytes: &[u8], separator: u8, places: &mut [u32]) -> Option<usize> {
     let mut count = 0;
     let mut base = 0;
@@ -187,7 +187,7 @@ pub fn separators(bytes: &[u8], separator: u8, places: &mut [u32]) -> Option<usi
 }
 
 /// The places of `needle` in the 64 bytes from `base` on, or as many as there are.
-#[inline]
+#[inline(always)]
 fn block_mask(bytes: &[u8], base: usize, needle: u8) -> u64 {
     if let Some(block) = bytes[base..].first_chunk::<64>() {
         return mask_of(block, needle);
@@ -197,20 +197,33 @@ fn block_mask(bytes: &[u8], base: usize, needle: u8) -> u64 {
     if let Some(last) = bytes.last_chunk::<64>() {
         return mask_of(last, needle) >> (64 - left);
     }
-    let mut copy = [0; 64];
-    copy[..left].copy_from_slice(&bytes[base..]);
-    mask_of(&copy, needle) & ((1u64 << left) - 1)
+    let rest = &bytes[base..];
+    ends_mask::<32>(rest, needle)
+        .or_else(|| ends_mask::<16>(rest, needle))
+        .unwrap_or_else(|| {
+            let bits = rest.iter().enumerate();
+            bits.fold(0, |mask, (at, &byte)| mask | u64::from(byte == needle) << at)
+        })
 }
 
-#[cfg(target_arch = "x86_64")]
+/// The places of `needle` in `N` to `2 * N` bytes: among the first `N` and the last `N`.
 #[inline]
-fn mask_of(block: &[u8; 64], needle: u8) -> u64 {
+fn ends_mask<const N: usize>(bytes: &[u8], needle: u8) -> Option<u64> {
+    let first = mask_of(bytes.first_chunk::<N>()?, needle);
+    let last = mask_of(bytes.last_chunk::<N>()?, needle);
+    Some(first | last << (bytes.len() - N))
+}
+
+/// The places of `needle` in a block of 16, 32 or 64 bytes.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn mask_of<const N: usize>(block: &[u8; N], needle: u8) -> u64 {
     use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8};
-    let (quarters, _) = block.as_chunks::<16>();
-    quarters.iter().rev().fold(0, |mask, quarter| {
+    let (parts, _) = block.as_chunks::<16>();
+    parts.iter().rev().fold(0, |mask, part| {
         // SAFETY: every x86-64 has SSE2; the reference is to 16 readable bytes, and the load needs no alignment.
         let found = unsafe {
-            let bytes = _mm_loadu_si128(quarter.as_ptr().cast());
+            let bytes = _mm_loadu_si128(part.as_ptr().cast());
             _mm_movemask_epi8(_mm_cmpeq_epi8(bytes, _mm_set1_epi8(needle as i8)))
         };
         mask << 16 | u64::from(found as u16)
@@ -218,7 +231,7 @@ fn mask_of(block: &[u8; 64], needle: u8) -> u64 {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn mask_of(block: &[u8; 64], needle: u8) -> u64 {
+fn mask_of<const N: usize>(block: &[u8; N], needle: u8) -> u64 {
     block
         .iter()
         .enumerate()

@@ -127,11 +127,26 @@ impl Sketch {
         self.pending.as_ptr().wrapping_add(self.pending.len()).cast()
     }
 
-    /// Adds each of `values` once.
+    /// Adds each of `values` once. Values that are not finite change nothing.
+    ///
+    /// What all of them touch stays in registers: one addition to memory would wait for the one before.
     #[inline]
     pub fn insert_each(&mut self, values: &[f64]) {
-        for &value in values {
-            self.insert_one(value);
+        for values in values.chunks(PENDING_MAX) {
+            if self.pending.len() + values.len() > PENDING_MAX {
+                self.fold_pending();
+            }
+            self.pending.reserve(values.len());
+            let (mut cnt, mut sum, mut min, mut max) = (self.cnt, self.sum, self.min, self.max);
+            let keys = values.iter().filter(|value| value.is_finite()).map(|&value| {
+                cnt += 1;
+                sum += value;
+                min = if value < min { value } else { min };
+                max = if value > max { value } else { max };
+                key(value)
+            });
+            self.pending.extend(keys);
+            (self.cnt, self.sum, self.min, self.max) = (cnt, sum, min, max);
         }
     }
 

@@ -9,7 +9,7 @@ use reqwest::{Client, ClientBuilder, Response};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
 /// How long a source may take to begin an answer, and to go on with it.
@@ -27,12 +27,36 @@ fn builder(tls: ClientConfig) -> ClientBuilder {
 
 /// A client that speaks to whoever listens on this socket.
 pub fn over_socket(path: &Path) -> Result<ClientBuilder, String> {
-    Ok(builder(tls(Roots::None)?).unix_socket(path))
+    Ok(builder(tls(Roots::None, None)?).unix_socket(path))
 }
 
 /// A client for addresses of a network.
-pub fn over_network(roots: Roots<'_>) -> Result<Client, String> {
-    builder(tls(roots)?).build().map_err(describe)
+pub fn over_network(roots: Roots<'_>, identity: Option<Identity<'_>>) -> Result<Client, String> {
+    builder(tls(roots, identity)?).build().map_err(describe)
+}
+
+/// PEM files with the certificate, and its key, that a client shows where it is asked for one.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity<'a> {
+    pub certificate: &'a Path,
+    pub key: &'a Path,
+}
+
+type Chain = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+impl Identity<'_> {
+    fn read(self) -> Result<Chain, String> {
+        let refuse = |path: &Path, why: String| format!("{}: {why}", path.display());
+        let chain = CertificateDer::pem_file_iter(self.certificate)
+            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+            .map_err(|error| refuse(self.certificate, error.to_string()))?;
+        if chain.is_empty() {
+            return Err(refuse(self.certificate, "no certificate in it".into()));
+        }
+        let key = PrivateKeyDer::from_pem_file(self.key)
+            .map_err(|error| refuse(self.key, format!("no private key in it: {error}")))?;
+        Ok((chain, key))
+    }
 }
 
 /// Whom a TLS client trusts.
@@ -46,7 +70,7 @@ pub enum Roots<'a> {
     Anybody,
 }
 
-fn tls(roots: Roots<'_>) -> Result<ClientConfig, String> {
+fn tls(roots: Roots<'_>, identity: Option<Identity<'_>>) -> Result<ClientConfig, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
@@ -71,14 +95,24 @@ fn tls(roots: Roots<'_>) -> Result<ClientConfig, String> {
         Roots::File(_) => {
             store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         }
-        Roots::Anybody => {
-            return Ok(builder
-                .dangerous()
-                .with_custom_certificate_verifier(Arc::new(Unverified(provider)))
-                .with_no_client_auth());
+        Roots::Anybody => {}
+    }
+    let builder = if matches!(roots, Roots::Anybody) {
+        builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Unverified(provider)))
+    } else {
+        builder.with_root_certificates(store)
+    };
+    match identity {
+        None => Ok(builder.with_no_client_auth()),
+        Some(identity) => {
+            let (chain, key) = identity.read()?;
+            builder
+                .with_client_auth_cert(chain, key)
+                .map_err(|error| format!("{}: {error}", identity.key.display()))
         }
     }
-    Ok(builder.with_root_certificates(store).with_no_client_auth())
 }
 
 /// Takes any certificate, for kubelets that sign their own. Signatures are still checked, so a connection is with whoever

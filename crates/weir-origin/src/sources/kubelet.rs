@@ -8,7 +8,7 @@ use std::time::Duration;
 use reqwest::Client;
 use serde::Deserialize;
 
-use super::http::{self, PATIENCE, Roots};
+use super::http::{self, Identity, PATIENCE, Roots};
 use super::{Feed, LabelTags, Look, Rhythm, Source, Work, add_labels, image, look_again_and_again};
 use crate::entity::{Cardinality, Entity, TagSet};
 use crate::store::{Description, Place};
@@ -24,6 +24,8 @@ pub struct KubeletSettings {
     pub url: String,
     pub token_file: PathBuf,
     pub ca_file: PathBuf,
+    /// Certificate and key to show it.
+    pub identity: Option<(PathBuf, PathBuf)>,
     pub verify: bool,
     pub pod_labels: LabelTags,
 }
@@ -74,7 +76,9 @@ impl Look for Kubelet {
                 } else {
                     Roots::Anybody
                 };
-                self.client.insert(http::over_network(roots)?)
+                let identity = settings.identity.as_ref();
+                let identity = identity.map(|(certificate, key)| Identity { certificate, key });
+                self.client.insert(http::over_network(roots, identity)?)
             }
         };
         let mut request = client.get(format!("{}/pods", settings.url.trim_end_matches('/')));
@@ -85,10 +89,15 @@ impl Look for Kubelet {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err(format!("{}: {error}", settings.token_file.display())),
         }
-        let answer = tokio::time::timeout(PATIENCE, request.send())
-            .await
-            .map_err(|_| "it does not answer".to_owned())?
-            .map_err(http::describe)?;
+        let answer = match tokio::time::timeout(PATIENCE, request.send()).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => {
+                // Certificates are replaced now and then; the next try reads them anew.
+                self.client = None;
+                return Err(http::describe(error));
+            }
+            Err(_) => return Err("it does not answer".to_owned()),
+        };
         let body = http::body(answer, BODY_MAX).await?;
         let list: PodList = serde_json::from_slice(&body)
             .map_err(|error| format!("its list of pods cannot be read: {error}"))?;
