@@ -71,23 +71,19 @@ fn main() {
     }
     ratios.sort_by(f64::total_cmp);
     times.sort_by(f64::total_cmp);
-    println!("{CONTEXTS} series of 7 tags, {ROUNDS} interleaved rounds");
     println!(
-        "encode / bare write and compression: {:.2} ({:.2}..{:.2})",
+        "Encoding took {:.2} times as long ({:.2} to {:.2}, {ROUNDS} interleaved rounds), {:.0} ns per series ({:.0} to {:.0}).",
         ratios[ROUNDS / 2],
         ratios[0],
-        ratios[ROUNDS - 1]
-    );
-    println!(
-        "{:.0} ns per series (wall; {:.0}..{:.0})",
+        ratios[ROUNDS - 1],
         times[ROUNDS / 2],
         times[0],
         times[ROUNDS - 1]
     );
     println!(
-        "{:.1} bytes per series in {payloads} payloads, {:.1} before compression",
-        compressed as f64 / CONTEXTS as f64,
-        raw as f64 / CONTEXTS as f64
+        "A series of {:.0} bytes takes {:.1} compressed; {payloads} payloads.",
+        raw as f64 / CONTEXTS as f64,
+        compressed as f64 / CONTEXTS as f64
     );
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
@@ -11,7 +11,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
-use crate::delivery::retry_after;
+use crate::delivery::{Payload, retry_after};
 use crate::settings::{DeliverySettings, Secret};
 
 /// A connection that is not used for this long is closed, before most backends and proxies would do it.
@@ -40,16 +40,67 @@ pub fn client(settings: &DeliverySettings, user_agent: &str) -> Result<Client, S
     build(Client::builder().http1_only(), tls, settings, user_agent)
 }
 
-/// The same for a server that speaks HTTP/2 and nothing else, as those of gRPC.
-pub fn client_of_http_2(settings: &DeliverySettings, user_agent: &str) -> Result<Client, String> {
-    let mut tls = tls(&settings.ca_file)?;
-    tls.alpn_protocols = vec![b"h2".to_vec()];
-    build(
-        Client::builder().http2_prior_knowledge(),
-        tls,
-        settings,
-        user_agent,
-    )
+/// A client of a server that speaks HTTP/2 and nothing else, as those of gRPC.
+///
+/// HTTP/2 has one connection for all requests and keeps it when one of them is given up. If its other end is gone without a word, or
+/// its name has moved, every later request would wait there too: after a request that was given up there is a new connection.
+pub struct Http2 {
+    settings: DeliverySettings,
+    user_agent: String,
+    client: Mutex<Option<Client>>,
+}
+
+impl Http2 {
+    pub fn new(settings: &DeliverySettings, user_agent: &str) -> Result<Self, String> {
+        let http2 = Self {
+            settings: settings.clone(),
+            user_agent: user_agent.to_owned(),
+            client: Mutex::default(),
+        };
+        http2.call()?.done();
+        Ok(http2)
+    }
+
+    /// For one request.
+    pub fn call(&self) -> Result<Call<'_>, String> {
+        let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        if client.is_none() {
+            *client = Some(self.client()?);
+        }
+        Ok(Call {
+            http2: self,
+            client: client.clone().expect("made above"),
+            is_done: false,
+        })
+    }
+
+    fn client(&self) -> Result<Client, String> {
+        let mut tls = tls(&self.settings.ca_file)?;
+        tls.alpn_protocols = vec![b"h2".to_vec()];
+        let builder = Client::builder().http2_prior_knowledge();
+        build(builder, tls, &self.settings, &self.user_agent)
+    }
+}
+
+/// See [`Http2`]. Dropped before it is done, it takes the connection along.
+pub struct Call<'a> {
+    http2: &'a Http2,
+    pub client: Client,
+    is_done: bool,
+}
+
+impl Call<'_> {
+    pub fn done(mut self) {
+        self.is_done = true;
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        if !self.is_done {
+            *self.http2.client.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+    }
 }
 
 fn build(
@@ -197,18 +248,18 @@ pub fn one_line(text: &str) -> String {
     words.collect::<Vec<_>>().join(" ").chars().take(300).collect()
 }
 
-/// The name of an endpoint's queue on disk: its host for people, and a digest of URL and key, so that what was queued for one
-/// key is never sent with another.
+/// The name of an endpoint's queue on disk: its host for people, a digest of its URL (user and password are not part of it, and may
+/// change), and one of its key, if it has one.
 pub fn directory(base: &str, key: &str) -> String {
-    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
-    context.update(base.as_bytes());
-    context.update(&[0]);
-    context.update(key.as_bytes());
-    let digest = context.finish();
-    let digest: String = digest.as_ref()[..8]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let family = family(base);
+    if key.is_empty() {
+        return family;
+    }
+    format!("{family}-{}", digest(&[base, key]))
+}
+
+/// What the names of the queues of one URL begin with, whatever the key; `-` follows.
+pub fn family(base: &str) -> String {
     let shown = shown_url(base);
     let host = shown.split_once("://").map_or(shown.as_str(), |(_, rest)| rest);
     let host: String = host
@@ -222,7 +273,30 @@ pub fn directory(base: &str, key: &str) -> String {
             }
         })
         .collect();
-    format!("{host}-{digest}")
+    let query = base.find(['?', '#']).map_or("", |at| &base[at..]);
+    format!("{host}-{}", digest(&[&shown, query]))
+}
+
+/// Sixteen hexadecimal digits.
+fn digest(parts: &[&str]) -> String {
+    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+    for part in parts {
+        context.update(part.as_bytes());
+        context.update(&[0]);
+    }
+    let digest = context.finish();
+    digest.as_ref()[..8]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+/// `Idempotency-Key`: the same for every attempt to deliver a payload, in this process and the next, for a backend or a proxy that
+/// looks at it. A structured header: a string in quotes.
+pub fn idempotency_key(payload: &Payload) -> (HeaderName, HeaderValue) {
+    let text = format!("\"{:032x}\"", payload.digest());
+    let value = HeaderValue::try_from(text).expect("hexadecimal digits");
+    (HeaderName::from_static("idempotency-key"), value)
 }
 
 /// A URL as it may be shown: without user, password, query and fragment.
@@ -256,6 +330,30 @@ mod tests {
         ] {
             assert_eq!(shown_url(url), shown);
         }
+    }
+
+    #[test]
+    fn queues_on_disk_are_named_for_url_and_key_alone() {
+        let names = [
+            directory("https://host", "a"),
+            directory("https://host", "b"),
+            directory("https://host", ""),
+            directory("https://host/path", ""),
+            directory("https://host?tenant=1", ""),
+        ];
+        for (i, name) in names.iter().enumerate() {
+            assert!(names[..i].iter().all(|other| other != name), "{names:?}");
+            assert!(name.starts_with("host"), "{name}");
+        }
+        assert!(
+            names[..2]
+                .iter()
+                .all(|name| name.starts_with(&format!("{}-", names[2])))
+        );
+        assert_eq!(
+            directory("https://user:one@host/x", ""),
+            directory("https://user:two@host/x", "")
+        );
     }
 
     #[test]

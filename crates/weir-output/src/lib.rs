@@ -18,4 +18,5 @@ pub mod relay;
 pub mod remote_write;
 pub mod settings;
 pub mod stdout;
+mod tcp;
 mod timeline;

@@ -37,6 +37,7 @@ impl Start for StdoutSettings {
         let endpoint = Endpoint {
             label: "standard output".into(),
             directory: "stdout".into(),
+            family: None,
             transport: Arc::new(Stdout),
         };
         let encoder = Box::new(LinesEncoder::new(expansion.clone(), PAYLOAD_BYTES));

@@ -446,6 +446,55 @@ fn one_series_byte_by_byte() {
     );
 }
 
+/// The other three, and what a host that is empty looks like.
+#[test]
+fn a_sketch_a_check_and_an_event_byte_by_byte() {
+    let mut settings = datadog("");
+    settings.compression = Compression::None;
+    let body = |messages: &str| {
+        let out = encode(&batches(messages), &settings);
+        assert_eq!(out.payloads.len(), 1);
+        out.payloads[0].body.clone()
+    };
+    let double = |value: f64| value.to_le_bytes().to_vec();
+    // Two samples of -1: key -1338, zigzagged 2675; ten: key 1487, zigzagged 2974.
+    let point = [
+        &b"\x08\x80\xe2\xcf\xaa\x06\x10\x03"[..],
+        &[&[0x19][..], &double(-1.0), &[0x21], &double(10.0)].concat(),
+        &[&[0x29][..], &double(8.0 / 3.0), &[0x31], &double(8.0)].concat(),
+        b"\x3a\x04\xf3\x14\x9e\x17\x42\x02\x02\x01",
+    ]
+    .concat();
+    let sketch = [
+        &b"\x0a\x01d\x12\x0aagent-host\x22\x03k:v\x3a"[..],
+        &[point.len() as u8],
+        &point,
+        b"\x42\x06\x0a\x04\x20\x0a\x28\x0a",
+    ]
+    .concat();
+    assert_eq!(
+        body("d:-1:-1:10|d|#k:v\n"),
+        [&[0x0a, sketch.len() as u8][..], &sketch, &[0x12, 0]].concat()
+    );
+    assert_eq!(
+        String::from_utf8(body("_sc|db|1|d:1700000001|h:x|#k:v|m:slow\n")).unwrap(),
+        r#"[{"check":"db","host_name":"x","timestamp":1700000001,"status":1,"message":"slow","tags":["k:v"]}]"#
+    );
+    assert_eq!(
+        String::from_utf8(body("_e{1,2}:a|bc|d:1700000002|h:x|#k:v\n")).unwrap(),
+        r#"{"apiKey":"","events":{"api":[{"msg_title":"a","msg_text":"bc","timestamp":1700000002,"priority":"normal","host":"x","alert_type":"info","tags":["k:v"]}]},"internalHostname":"agent-host"}"#
+    );
+    // An empty host is a resource without a name, and tags that come twice come once.
+    let host = b"\x0a\x06\x0a\x04host\x12\x01e\x1a\x03k:v";
+    let series = body("e:1|g|#host:,k:v,k:v\n");
+    assert_eq!(&series[2..2 + host.len()], host, "{}", series.escape_ascii());
+    let tags = series
+        .windows(5)
+        .filter(|window| *window == b"\x1a\x03k:v")
+        .count();
+    assert_eq!(tags, 1);
+}
+
 /// Decoded by agent-payload and compared with what was sent: every context once, with its value.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_contexts_arrive_exactly() {

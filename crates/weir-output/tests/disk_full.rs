@@ -2,14 +2,67 @@
 
 mod support;
 
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use support::*;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
 use weir_aggregate::Expansion;
-use weir_output::datadog;
-use weir_output::delivery::Clock;
+use weir_output::delivery::{Clock, Delivery};
+use weir_output::settings::Start;
+
+/// A carbon that closes connections at once while it is away.
+async fn carbon() -> (String, Arc<AtomicBool>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("tcp://{}", listener.local_addr().unwrap());
+    let reachable = Arc::new(AtomicBool::new(false));
+    let script = reachable.clone();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let is_reachable = script.load(Ordering::SeqCst);
+            tokio::spawn(async move {
+                if is_reachable {
+                    drop(stream.read_to_end(&mut Vec::new()).await);
+                }
+            });
+        }
+    });
+    (address, reachable)
+}
+
+/// The output with its queue in `directory`, and what makes its backend reachable.
+async fn start(name: &str, directory: &str) -> (Delivery, Arc<AtomicBool>) {
+    let mut kept = delivery();
+    kept.disk_path = format!("{directory}/{name}");
+    kept.disk_bytes_max = 64 << 20;
+    let around = surroundings(Clock::system());
+    if name == "graphite" {
+        let (address, reachable) = carbon().await;
+        let mut settings = graphite(&address);
+        settings.delivery = kept;
+        let started = settings.start(name, &Arc::new(Expansion::default()), &around);
+        return (started.unwrap(), reachable);
+    }
+    let (intake, reachable) = Intake::that_can_be_away(false).await;
+    (start_output(name, &intake.url(), kept, &around), reachable)
+}
+
+/// A flush that no compression makes small.
+fn messages(round: u64) -> String {
+    let mut state = round + 1;
+    let mut line = |i: u64| {
+        let mut padding = String::new();
+        for _ in 0..6 {
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            padding += &format!("{state:016x}");
+        }
+        format!("m{i}:{round}|g|#a:{padding}\n")
+    };
+    (0..100).map(&mut line).collect()
+}
 
 /// Runs in a mount namespace of its own, in which the directory is a file system of 256 KiB.
 #[test]
@@ -22,99 +75,56 @@ fn child() {
         .enable_all()
         .build()
         .unwrap();
-    runtime.block_on(async {
-        let reachable = Arc::new(AtomicBool::new(false));
-        let script = reachable.clone();
-        let intake =
-            Intake::start(move |_| Reply::Status(if script.load(Ordering::SeqCst) { 202 } else { 503 }))
-                .await;
-        let mut settings = datadog(&intake.url());
-        settings.compression = weir_output::settings::Compression::None;
-        settings.delivery.disk_path = directory;
-        settings.delivery.disk_bytes_max = 64 << 20;
-        let output = datadog::start(
-            "datadog",
-            &settings,
-            Arc::new(Expansion::default()),
-            &surroundings(Clock::system()),
-        )
-        .unwrap();
-        let mut sent = 0;
-        let mut submit = |n: i64| {
-            let messages: String = (0..100)
-                .map(|i| format!("m{i}:{n}|g|#a:{}\n", "x".repeat(100)))
-                .collect();
-            batches_at(BUCKET + n * 10, &messages)
-                .iter()
-                .for_each(|batch| output.submit(batch));
-            sent += 100;
-            sent
-        };
-        let mut n = 0;
-        while output.status().endpoints[0].disk_error.is_none() {
-            assert!(n < 100, "256 KiB hold no more than that");
-            let sent = submit(n);
-            output
-                .wait_for(|status| {
-                    status.received.points == sent
-                        && (status.endpoints[0].pending.inbox + status.endpoints[0].pending.open_payloads)
-                            .is_zero()
-                })
-                .await;
-            n += 1;
-        }
-        let status = output.status();
-        assert!(
-            status.endpoints[0]
-                .disk_error
-                .as_ref()
-                .unwrap()
-                .contains("No space left"),
-            "{status:#?}"
-        );
-        assert!(status.balances() && status.endpoints[0].dropped.is_empty());
-        // Delivery goes on from memory, what is on disk is done with, and then there is room again.
-        reachable.store(true, Ordering::SeqCst);
-        output
-            .wait_for(|status| status.endpoints[0].pending.total().is_zero())
-            .await;
-        let sent = submit(n);
-        output
-            .wait_for(|status| status.endpoints[0].delivered.points == sent)
-            .await;
-        let status = output.status();
-        assert!(
-            status.endpoints[0].disk_error.is_none() && status.balances() && status.healthy,
-            "{status:#?}"
-        );
-        output.shutdown(DEADLINE).await;
-    });
+    for name in OVER_HTTP.into_iter().chain(["graphite"]) {
+        runtime.block_on(full_and_free_again(name, &directory));
+        std::fs::remove_dir_all(format!("{directory}/{name}")).unwrap();
+    }
+}
+
+async fn full_and_free_again(name: &str, directory: &str) {
+    let (output, reachable) = start(name, directory).await;
+    let submit = |round: u64| {
+        let batches = batches_at(BUCKET + round as i64 * 10, &messages(round));
+        batches.iter().for_each(|batch| output.submit(batch));
+        (round + 1) * 100
+    };
+    let mut round = 0;
+    while output.status().endpoints[0].disk_error.is_none() {
+        assert!(round < 100, "{name}: 256 KiB hold no more than that");
+        let sent = submit(round);
+        wait(&output, name, |status| {
+            let pending = status.endpoints[0].pending;
+            status.received.points >= sent && (pending.inbox + pending.open_payloads).is_zero()
+        })
+        .await;
+        round += 1;
+    }
+    let status = output.status();
+    let error = status.endpoints[0].disk_error.as_ref().unwrap();
+    assert!(error.contains("No space left"), "{name}: {status:#?}");
+    assert!(
+        status.balances() && status.endpoints[0].dropped.is_empty(),
+        "{name}: {status:#?}"
+    );
+    // Delivery goes on from memory, what is on disk is done with, and then there is room again.
+    reachable.store(true, Ordering::SeqCst);
+    wait(&output, name, idle).await;
+    let before = output.status().received.points;
+    submit(round);
+    let status = wait(&output, name, |status| {
+        status.received.points >= before + 100 && idle(status)
+    })
+    .await;
+    let endpoint = &status.endpoints[0];
+    assert!(
+        endpoint.disk_error.is_none() && status.balances() && status.healthy,
+        "{name}: {status:#?}"
+    );
+    assert_eq!(endpoint.delivered, status.received, "{name}");
+    output.shutdown(DEADLINE).await;
 }
 
 #[test]
 fn full() {
-    if std::env::var_os("WEIR_TEST_DISK_FULL_CHILD").is_some() {
-        return;
-    }
-    let unshare = ["--user", "--map-root-user", "--mount"];
-    if !Command::new("unshare")
-        .args(unshare)
-        .arg("true")
-        .status()
-        .is_ok_and(|status| status.success())
-    {
-        println!("skipped: this system gives no mount namespace to mount a small file system in");
-        return;
-    }
-    let directory = tempfile::tempdir().unwrap();
-    let script = r#"mount -t tmpfs -o size=256k none "$WEIR_TEST_DISK_FULL_CHILD" && exec "$0" --exact child --nocapture"#;
-    let status = Command::new("timeout")
-        .args(["60", "unshare"])
-        .args(unshare)
-        .args(["sh", "-c", script])
-        .arg(std::env::current_exe().unwrap())
-        .env("WEIR_TEST_DISK_FULL_CHILD", directory.path())
-        .status()
-        .unwrap();
-    assert!(status.success(), "{status}");
+    child_on_a_small_disk("WEIR_TEST_DISK_FULL_CHILD");
 }

@@ -4,79 +4,12 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use support::wire::{Samples, otlp_numbers, samples_1, samples_2};
 use support::*;
-use weir_aggregate::Expansion;
-use weir_output::delivery::{Clock, Delivery, Driver, OutputStatus, Reason, Surroundings};
-use weir_output::otlp::{Protocol, Temporality};
-use weir_output::protobuf::{Content, for_each_field};
-use weir_output::remote_write::RemoteWriteVersion;
-use weir_output::settings::{DeliverySettings, Start};
-
-const ALL: [&str; 5] = [
-    "datadog",
-    "remote_write 1.0",
-    "remote_write 2.0",
-    "otlp delta",
-    "otlp cumulative",
-];
-
-fn settings(name: &str, url: &str, delivery: DeliverySettings) -> Box<dyn Start> {
-    match name {
-        "datadog" => {
-            let mut settings = datadog(url);
-            settings.delivery = delivery;
-            Box::new(settings)
-        }
-        "otlp delta" | "otlp cumulative" | "otlp grpc" => {
-            let mut settings = otlp(url);
-            settings.delivery = delivery;
-            if name == "otlp cumulative" {
-                settings.temporality = Temporality::Cumulative;
-            }
-            if name == "otlp grpc" {
-                settings.protocol = Protocol::Grpc;
-            }
-            Box::new(settings)
-        }
-        _ => {
-            let mut settings = remote_write(url);
-            settings.delivery = delivery;
-            if name == "remote_write 2.0" {
-                settings.version = RemoteWriteVersion::V2;
-            }
-            Box::new(settings)
-        }
-    }
-}
-
-fn start(name: &str, url: &str, delivery: DeliverySettings, around: &Surroundings) -> Delivery {
-    settings(name, url, delivery)
-        .start(name, &Arc::new(Expansion::default()), around)
-        .unwrap()
-}
-
-/// What every kind of backend takes for a success.
-fn taken() -> Reply {
-    let header = "x-prometheus-remote-write-samples-written";
-    Reply::Full(202, vec![(header, "1000000".into())], "")
-}
-
-async fn wait(output: &Delivery, what: &str, done: impl FnMut(&OutputStatus) -> bool) -> OutputStatus {
-    let waited = tokio::time::timeout(DEADLINE, output.wait_for(done)).await;
-    assert!(waited.is_ok(), "{what}: {:#?}", output.status());
-    output.status()
-}
-
-fn idle(status: &OutputStatus) -> bool {
-    status
-        .endpoints
-        .iter()
-        .all(|endpoint| endpoint.pending.total().is_zero())
-}
+use weir_output::delivery::{Clock, Delivery, Driver, Reason};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_fault_delays_another_output() {
@@ -87,6 +20,8 @@ async fn no_fault_delays_another_output() {
     let closing = Intake::start(|_| Reply::Raw(b"")).await;
     let failing = Intake::start(|_| Reply::Full(503, vec![], "out of\r\ncheese \x1b[31m")).await;
     let busy = Intake::start(|_| Reply::Full(429, vec![("retry-after", "7200".into())], "")).await;
+    let (acceptor, _) = tls();
+    let unknown = Intake::start_tls(acceptor, |_| taken()).await;
     let faults = [
         ("nothing listens", format!("http://{}", dead_address())),
         ("no such name", "http://receiver.invalid:9".into()),
@@ -96,22 +31,27 @@ async fn no_fault_delays_another_output() {
         ("closes", closing.url()),
         ("fails", failing.url()),
         ("rate-limits", busy.url()),
+        ("no TLS", format!("https://{}", good.address)),
+        (
+            "TLS of nobody we know",
+            format!("https://localhost:{}", unknown.address.port()),
+        ),
     ];
     let mut hurried = delivery();
     hurried.timeout = Duration::from_millis(300);
     let around = surroundings(Clock::system());
     let mut outputs = Vec::new();
-    for name in ALL.into_iter().chain(["otlp grpc"]) {
+    for name in OVER_HTTP.into_iter().chain(["otlp grpc"]) {
         for (fault, url) in &faults {
             outputs.push((
                 format!("{name}, {fault}"),
-                start(name, url, hurried.clone(), &around),
+                start_output(name, url, hurried.clone(), &around),
             ));
         }
     }
-    let healthy: Vec<Delivery> = ALL
+    let healthy: Vec<Delivery> = OVER_HTTP
         .iter()
-        .map(|name| start(name, &good.url(), delivery(), &around))
+        .map(|name| start_output(name, &good.url(), delivery(), &around))
         .collect();
     for i in 0..5 {
         let batches = batches_at(BUCKET + i * 10, "a:1|c\nb:2|g\nd:3|d\n");
@@ -137,6 +77,7 @@ async fn no_fault_delays_another_output() {
         assert!(!endpoint.healthy && status.balances(), "{what}: {status:#?}");
         assert_eq!(endpoint.pending.total(), status.received, "{what}: kept");
     }
+    assert!(unknown.requests().is_empty(), "nothing is told to a stranger");
     for (what, output) in &outputs {
         output.shutdown(Duration::ZERO).await;
         let status = output.status();
@@ -146,21 +87,213 @@ async fn no_fault_delays_another_output() {
     }
 }
 
-/// The backend is away for a while, the process ends meanwhile, and the next one finds on disk what the first could not deliver.
+/// The status line decides: an answer that breaks off, never ends or is none behind it is a delivery like any other, once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_outage_across_a_restart() {
-    for name in ALL {
-        let directory = tempfile::tempdir().unwrap();
-        let reachable = Arc::new(AtomicBool::new(true));
-        let script = reachable.clone();
-        let intake = Intake::start(move |_| {
-            if script.load(Ordering::SeqCst) {
-                taken()
-            } else {
-                Reply::Raw(b"")
+async fn accepted_is_accepted_however_the_answer_goes_on() {
+    const WRITTEN: &str = "x-prometheus-remote-write-samples-written: 9\r\n";
+    for (head, rest) in [
+        ("HTTP/1.1 202 Accepted\r\n", "content-length: 100\r\n\r\n{"),
+        ("HTTP/1.1 202 Accepted\r\n", "\r\n"),
+        ("HTTP/1.1 200 OK\r\n", "content-length: 6\r\n\r\n<html>"),
+        (
+            "HTTP/1.1 200 OK\r\n",
+            "content-length: 6\r\n\r\n\u{7f}\u{1}\0\0\0\u{7f}",
+        ),
+    ] {
+        let answer: &'static str = format!("{head}{WRITTEN}{rest}").leak();
+        for name in OVER_HTTP {
+            let intake = Intake::start(move |_| Reply::Raw(answer.as_bytes())).await;
+            let output = start_output(name, &intake.url(), delivery(), &surroundings(Clock::system()));
+            batches("a:1|g\n").iter().for_each(|batch| output.submit(batch));
+            let status = wait(&output, name, |status| {
+                status.received.points == 1 && idle(status)
+            })
+            .await;
+            assert!(
+                status.healthy && status.balances(),
+                "{name}, {answer:?}: {status:#?}"
+            );
+            assert_eq!(status.endpoints[0].delivered.points, 1, "{name}, {answer:?}");
+            assert_eq!(intake.requests().len(), 1, "{name}, {answer:?}");
+            output.shutdown(DEADLINE).await;
+        }
+    }
+}
+
+/// What the backend refuses for good is dropped and counted, and what comes behind it arrives.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refusals_hold_up_nothing() {
+    for name in OVER_HTTP {
+        let mut answers = [413, 400, 403].into_iter();
+        let intake = Intake::start(move |request| {
+            // Keys are asked about on the side.
+            let is_payload = request.method == "POST";
+            match is_payload.then(|| answers.next()).flatten() {
+                Some(status) => Reply::Full(status, vec![], "no"),
+                None => taken(),
             }
         })
         .await;
+        let mut one_by_one = delivery();
+        one_by_one.concurrency = 1;
+        let output = start_output(name, &intake.url(), one_by_one, &surroundings(Clock::system()));
+        for i in 0..6 {
+            let batches = batches_at(BUCKET + i * 10, &format!("a{i}:1|g\n"));
+            batches.iter().for_each(|batch| output.submit(batch));
+        }
+        let status = wait(&output, name, |status| {
+            status.received.points >= 6 && idle(status)
+        })
+        .await;
+        assert!(status.balances() && status.healthy, "{name}: {status:#?}");
+        let endpoint = &status.endpoints[0];
+        let rejected = endpoint.dropped[&Reason::Rejected].points;
+        assert_eq!(
+            (endpoint.dropped.len(), endpoint.delivered.points + rejected),
+            (1, status.received.points),
+            "{name}: {status:#?}"
+        );
+        assert!(
+            rejected >= 3 && endpoint.delivered.points >= 3,
+            "{name}: {status:#?}"
+        );
+        output.shutdown(DEADLINE).await;
+    }
+}
+
+/// Every attempt to deliver a payload carries the same key, in the next process too, and no two payloads do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attempts_of_one_payload_have_one_key() {
+    for name in OVER_HTTP {
+        let directory = tempfile::tempdir().unwrap();
+        let (intake, reachable) = Intake::that_can_be_away(false).await;
+        let mut kept = delivery();
+        kept.disk_path = directory.path().display().to_string();
+        kept.disk_bytes_max = 64 << 20;
+        let first = start_output(name, &intake.url(), kept.clone(), &surroundings(Clock::system()));
+        for i in 0..3 {
+            let batches = batches_at(BUCKET + i * 10, "a:1|c\nb:2|g\n");
+            batches.iter().for_each(|batch| first.submit(batch));
+        }
+        wait(&first, name, |status| status.endpoints[0].attempts_failed >= 2).await;
+        first.shutdown(Duration::ZERO).await;
+        drop(first);
+        reachable.store(true, Ordering::SeqCst);
+        let second = start_output(name, &intake.url(), kept, &surroundings(Clock::system()));
+        wait(&second, name, idle).await;
+        second.shutdown(DEADLINE).await;
+        let mut bodies: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+        let mut repeated = 0;
+        for request in intake.requests() {
+            let key = request.header("idempotency-key").to_owned();
+            assert!(
+                key.len() == 34 && key.starts_with('"') && key.ends_with('"'),
+                "{name}: {key}"
+            );
+            if let Some(before) = bodies.insert(key, request.body.clone()) {
+                assert_eq!(before, request.body, "{name}");
+                repeated += 1;
+            }
+        }
+        let mut distinct: Vec<&Vec<u8>> = bodies.values().collect();
+        distinct.sort();
+        distinct.dedup();
+        assert_eq!(distinct.len(), bodies.len(), "{name}: a body has one key");
+        assert!(
+            bodies.len() >= 3 && repeated >= 1,
+            "{name}: {repeated} of {}",
+            bodies.len()
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retry_after_is_honoured() {
+    for name in OVER_HTTP {
+        let first = AtomicBool::new(true);
+        let intake = Intake::start(move |request| {
+            if request.method == "POST" && first.swap(false, Ordering::SeqCst) {
+                return Reply::Full(429, vec![("retry-after", "100".into())], "slow down");
+            }
+            taken()
+        })
+        .await;
+        let (clock, driver) = Clock::driven(BUCKET);
+        let output = start_output(name, &intake.url(), delivery(), &surroundings(clock));
+        batches("a:1|g\n").iter().for_each(|batch| output.submit(batch));
+        let status = wait(&output, name, |status| status.endpoints[0].last_error.is_some()).await;
+        assert_eq!(status.endpoints[0].retry_in_seconds, Some(100), "{name}");
+        driver.advance(Duration::from_secs(99));
+        // A healthy payload would take milliseconds; this asks the same endpoint task twice over.
+        let more = batches_at(BUCKET + 10, "a:1|g\n");
+        more.iter().for_each(|batch| output.submit(batch));
+        wait(&output, name, |status| {
+            status.endpoints[0].pending.memory.points == 2
+        })
+        .await;
+        assert_eq!(intake.requests().len(), 1, "{name}");
+        driver.advance(Duration::from_secs(1));
+        wait(&output, name, |status| status.endpoints[0].delivered.points == 2).await;
+        assert_eq!(intake.requests().len(), 3, "{name}");
+        output.shutdown(DEADLINE).await;
+    }
+}
+
+/// HTTPS goes through the proxy end to end: the backend gets everything, the proxy learns a host name and no key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn through_a_tunnel() {
+    for name in OVER_HTTP {
+        let (acceptor, certificate) = tls();
+        let intake = Intake::start_tls(acceptor, |_| taken()).await;
+        let (proxy, asked) = tunnelling_proxy().await;
+        let directory = tempfile::tempdir().unwrap();
+        let authority = directory.path().join("ca.pem");
+        std::fs::write(&authority, certificate).unwrap();
+        let host = format!("localhost:{}", intake.address.port());
+        let mut settings = delivery();
+        settings.ca_file = authority.display().to_string();
+        settings.proxy = proxy.replace("http://", "http://user:secret@");
+        let around = surroundings(Clock::system());
+        let output = start_output(name, &format!("https://{host}"), settings, &around);
+        for i in 0..5 {
+            batches_at(BUCKET + i * 10, "a:1|g\nd:1|d\n")
+                .iter()
+                .for_each(|batch| output.submit(batch));
+        }
+        let status = wait(&output, name, |status| {
+            status.received.points >= 10 && idle(status)
+        })
+        .await;
+        assert!(status.healthy && status.balances(), "{name}: {status:#?}");
+        assert_eq!(status.endpoints[0].delivered, status.received, "{name}");
+        let requests = intake.requests();
+        assert!(requests.len() >= 5, "{name}");
+        if name == "datadog" {
+            assert!(requests.iter().all(|request| request.header("dd-api-key") == KEY));
+            assert_eq!(decode(&requests).len(), 10, "a payload of each sort per bucket");
+        }
+        let asked = asked.lock().unwrap().clone();
+        assert!(!asked.is_empty());
+        for head in asked {
+            let first = format!("CONNECT {host} HTTP/1.1\r\n");
+            assert!(head.starts_with(&first), "{name}: {head}");
+            let password = "proxy-authorization: basic dxnlcjpzzwnyzxq=";
+            assert!(head.to_lowercase().contains(password), "{name}: {head}");
+            assert!(!head.contains(KEY), "{name}: {head}");
+        }
+        output.shutdown(DEADLINE).await;
+        assert!(!format!("{:?}", output.status()).contains("secret"));
+    }
+}
+
+/// The backend is away for an hour of driven time, in the middle of which the process ends; the next one finds on disk what the
+/// first could not deliver.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_hours_outage_across_a_restart() {
+    const BUCKETS: i64 = 181;
+    for name in OVER_HTTP {
+        let directory = tempfile::tempdir().unwrap();
+        let (intake, reachable) = Intake::that_can_be_away(true).await;
         let mut kept = delivery();
         kept.disk_path = directory.path().display().to_string();
         kept.disk_bytes_max = 64 << 20;
@@ -172,9 +305,9 @@ async fn an_outage_across_a_restart() {
             // A queue that memory could not hold.
             around.memory_bytes_max = 4096;
             reachable.store(life == 2, Ordering::SeqCst);
-            let output = start(name, &intake.url(), kept.clone(), &around);
+            let output = start_output(name, &intake.url(), kept.clone(), &around);
             assert_eq!(output.status().endpoints[0].restored.points, restored, "{name}");
-            for i in 0..30 {
+            for i in 0..BUCKETS {
                 total += i;
                 step(
                     &output,
@@ -184,7 +317,7 @@ async fn an_outage_across_a_restart() {
                 )
                 .await;
             }
-            unix += 310;
+            unix += 10 * BUCKETS + 10;
             if life == 2 {
                 let mut seconds = 0;
                 while !idle(&output.status()) {
@@ -218,10 +351,13 @@ async fn an_outage_across_a_restart() {
                 // What comes again replaces what was there.
                 of_a.collect::<BTreeMap<i64, f64>>().values().sum()
             }
-            "otlp delta" => of_a(&intake, otlp_sums).iter().map(|(_, value)| value).sum(),
-            "otlp cumulative" => increase(&of_a(&intake, otlp_sums)),
-            "remote_write 1.0" => increase(&of_a(&intake, samples_1)),
-            _ => increase(&of_a(&intake, samples_2)),
+            "otlp delta" => of_a(&intake, |body, out| otlp_numbers(body, "a", out))
+                .iter()
+                .map(|(_, value)| value)
+                .sum(),
+            "otlp cumulative" => increase(&of_a(&intake, |body, out| otlp_numbers(body, "a", out))),
+            "remote_write 1.0" => increase(&of_a(&intake, |body, out| samples_1(body, "a_total", out))),
+            _ => increase(&of_a(&intake, |body, out| samples_2(body, "a_total", out))),
         };
         assert!((sum - total as f64).abs() < 1e-6, "{name}: {sum} of {total}");
     }
@@ -239,8 +375,6 @@ async fn step(output: &Delivery, driver: &Driver, bucket: i64, messages: &str) {
     })
     .await;
 }
-
-type Samples = Vec<(u64, f64)>;
 
 /// The samples of the counter `a` in the order in which they came.
 fn of_a(intake: &Intake, read: impl Fn(&[u8], &mut Samples)) -> Samples {
@@ -274,78 +408,4 @@ fn increase(samples: &Samples) -> f64 {
         before = value;
     }
     sum
-}
-
-fn fields(bytes: &[u8], wanted: u32) -> Vec<&[u8]> {
-    let mut found = Vec::new();
-    for_each_field(bytes, |field, content| {
-        if let (true, Content::Bytes(bytes)) = (field == wanted, content) {
-            found.push(bytes);
-        }
-        Some(())
-    })
-    .expect("a message");
-    found
-}
-
-fn number(bytes: &[u8], wanted: u32) -> u64 {
-    let mut found = 0;
-    for_each_field(bytes, |field, content| {
-        if let (true, Content::Integer(number)) = (field == wanted, content) {
-            found = number;
-        }
-        Some(())
-    })
-    .expect("a message");
-    found
-}
-
-fn samples_1(body: &[u8], out: &mut Samples) {
-    for series in fields(body, 1) {
-        if fields(series, 1)
-            .iter()
-            .any(|label| fields(label, 2) == [b"a_total"])
-        {
-            out.extend(
-                fields(series, 2)
-                    .iter()
-                    .map(|s| (number(s, 2), f64::from_bits(number(s, 1)))),
-            );
-        }
-    }
-}
-
-fn samples_2(body: &[u8], out: &mut Samples) {
-    let symbols = fields(body, 4);
-    let a = symbols.iter().position(|symbol| *symbol == b"a_total");
-    for series in fields(body, 5) {
-        // Few symbols: each reference is one byte.
-        let refs = fields(series, 1)[0];
-        if refs.iter().any(|at| Some(usize::from(*at)) == a) {
-            out.extend(
-                fields(series, 2)
-                    .iter()
-                    .map(|s| (number(s, 2), f64::from_bits(number(s, 1)))),
-            );
-        }
-    }
-}
-
-fn otlp_sums(body: &[u8], out: &mut Samples) {
-    for resource in fields(body, 1) {
-        for scope in fields(resource, 2) {
-            for metric in fields(scope, 2)
-                .into_iter()
-                .filter(|metric| fields(metric, 1) == [b"a"])
-            {
-                for point in fields(fields(metric, 7)[0], 1) {
-                    let value = match number(point, 8) {
-                        0 => f64::from_bits(number(point, 4)),
-                        _ => f64::NAN,
-                    };
-                    out.push((number(point, 3), value));
-                }
-            }
-        }
-    }
 }

@@ -5,13 +5,12 @@ mod support;
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
 use support::*;
 use weir_aggregate::Expansion;
-use weir_output::delivery::{Clock, Delivery, OutputStatus, Reason, Surroundings};
+use weir_output::delivery::{Clock, Delivery, Reason, Surroundings};
 use weir_output::file::{Compression, FileSettings, Fsync};
 use weir_output::settings::Start;
 
@@ -29,12 +28,6 @@ fn settings(path: &Path) -> FileSettings {
 
 fn start(settings: &FileSettings, around: &Surroundings) -> Result<Delivery, String> {
     settings.start("file", &Arc::new(Expansion::default()), around)
-}
-
-async fn wait(output: &Delivery, what: &str, done: impl FnMut(&OutputStatus) -> bool) -> OutputStatus {
-    let waited = tokio::time::timeout(DEADLINE, output.wait_for(done)).await;
-    assert!(waited.is_ok(), "{what}: {:#?}", output.status());
-    output.status()
 }
 
 /// Submits `count` gauges named after the round, and waits until they are delivered.
@@ -368,24 +361,5 @@ fn child() {
 
 #[test]
 fn a_full_disk_degrades_and_heals() {
-    let unshare = ["--user", "--map-root-user", "--mount"];
-    let can = Command::new("unshare").args(unshare).arg("true").status();
-    if std::env::var_os("WEIR_TEST_FILE_FULL_CHILD").is_some() {
-        return;
-    }
-    if !can.is_ok_and(|status| status.success()) {
-        println!("skipped: this system gives no mount namespace to mount a small file system in");
-        return;
-    }
-    let directory = tempfile::tempdir().unwrap();
-    let script = r#"mount -t tmpfs -o size=256k none "$WEIR_TEST_FILE_FULL_CHILD" && exec "$0" --exact child --nocapture"#;
-    let status = Command::new("timeout")
-        .args(["120", "unshare"])
-        .args(unshare)
-        .args(["sh", "-c", script])
-        .arg(std::env::current_exe().unwrap())
-        .env("WEIR_TEST_FILE_FULL_CHILD", directory.path())
-        .status()
-        .unwrap();
-    assert!(status.success(), "{status}");
+    child_on_a_small_disk("WEIR_TEST_FILE_FULL_CHILD");
 }

@@ -12,6 +12,7 @@ use http_body_util::BodyExt;
 use hyper::body::{Frame, Incoming};
 use serde_json::{Value as Json, json};
 use support::*;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use weir_aggregate::Expansion;
 use weir_output::delivery::{Clock, Delivery, OutputStatus, Reason};
@@ -22,12 +23,6 @@ fn start(settings: &OtlpSettings, clock: Clock) -> Delivery {
     settings
         .start("otlp", &Arc::new(Expansion::default()), &surroundings(clock))
         .unwrap()
-}
-
-async fn wait(output: &Delivery, what: &str, done: impl FnMut(&OutputStatus) -> bool) -> OutputStatus {
-    let waited = tokio::time::timeout(DEADLINE, output.wait_for(done)).await;
-    assert!(waited.is_ok(), "{what}: {:#?}", output.status());
-    output.status()
 }
 
 /// One data point with everything around it that is not the point itself.
@@ -419,29 +414,45 @@ struct GrpcServer {
 
 impl GrpcServer {
     async fn start(replies: Vec<Call>) -> (GrpcServer, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
         let server = GrpcServer {
             replies: Arc::new(Mutex::new(replies.into())),
             ..Default::default()
         };
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
         let running = server.clone();
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
-                let server = running.clone();
-                tokio::spawn(async move {
-                    let service = hyper::service::service_fn(move |request| server.clone().answer(request));
-                    let executor = hyper_util::rt::TokioExecutor::new();
-                    let socket = hyper_util::rt::TokioIo::new(socket);
-                    drop(
-                        hyper::server::conn::http2::Builder::new(executor)
-                            .serve_connection(socket, service)
-                            .await,
-                    );
-                });
+                tokio::spawn(running.clone().serve(socket));
             }
         });
         (server, url)
+    }
+
+    /// One that takes every call, over TLS, as `localhost`.
+    async fn start_tls(acceptor: tokio_rustls::TlsAcceptor) -> (GrpcServer, u16) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = GrpcServer::default();
+        let running = server.clone();
+        tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                let (acceptor, server) = (acceptor.clone(), running.clone());
+                tokio::spawn(async move { server.serve(acceptor.accept(socket).await.unwrap()).await });
+            }
+        });
+        (server, port)
+    }
+
+    async fn serve(self, socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+        let service = hyper::service::service_fn(move |request| self.clone().answer(request));
+        let executor = hyper_util::rt::TokioExecutor::new();
+        let socket = hyper_util::rt::TokioIo::new(socket);
+        drop(
+            hyper::server::conn::http2::Builder::new(executor)
+                .serve_connection(socket, service)
+                .await,
+        );
     }
 
     async fn answer(self, request: hyper::Request<Incoming>) -> Result<hyper::Response<Frames>, Infallible> {
@@ -537,6 +548,41 @@ async fn over_grpc() {
         let points = points(&decode_otlp(messages));
         assert_eq!(points.len(), 11);
         assert_eq!(find(&points, "views").point["as_double"], 3.0);
+    }
+}
+
+/// Calls over TLS go through a proxy end to end, and are HTTP/2 there, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grpc_through_a_tunnel() {
+    let (acceptor, certificate) = tls_speaking(&[b"h2"]);
+    let (server, port) = GrpcServer::start_tls(acceptor).await;
+    let (proxy, asked) = tunnelling_proxy().await;
+    let directory = tempfile::tempdir().unwrap();
+    let authority = directory.path().join("ca.pem");
+    std::fs::write(&authority, certificate).unwrap();
+    let mut settings = otlp(&format!("https://localhost:{port}"));
+    settings.protocol = Protocol::Grpc;
+    settings.headers = BTreeMap::from([("x-key".into(), weir_output::settings::Secret::new("secret"))]);
+    settings.delivery.ca_file = authority.display().to_string();
+    settings.delivery.proxy = proxy;
+    let output = start(&settings, Clock::system());
+    batches(MESSAGES).iter().for_each(|batch| output.submit(batch));
+    wait(&output, "delivered", |status| {
+        status.endpoints[0].delivered.points == 11
+    })
+    .await;
+    assert!(output.status().balances());
+    output.shutdown(DEADLINE).await;
+    let messages = server.messages.lock().unwrap().clone();
+    assert_eq!(points(&decode_otlp(messages)).len(), 11);
+    let asked = asked.lock().unwrap().clone();
+    assert!(!asked.is_empty());
+    for head in asked {
+        assert!(
+            head.starts_with(&format!("CONNECT localhost:{port} HTTP/1.1\r\n")),
+            "{head}"
+        );
+        assert!(!head.contains("secret"), "{head}");
     }
 }
 

@@ -15,6 +15,14 @@ use weir_protocol::route_slot;
 const DEADLINE: Duration = Duration::from_secs(60);
 const BUFFER_BYTES: usize = 4096;
 
+/// For targets that take everything, if only the machine lets them.
+fn patient(targets: Vec<String>) -> RelaySettings {
+    RelaySettings {
+        timeout: DEADLINE,
+        ..settings(targets)
+    }
+}
+
 fn settings(targets: Vec<String>) -> RelaySettings {
     RelaySettings {
         targets,
@@ -238,7 +246,7 @@ async fn every_kind_of_target_gets_whole_lines_and_each_series_has_one() {
         tcp(TcpListener::bind("127.0.0.1:0").unwrap()),
     ];
     let addresses = targets.iter().map(|(address, _)| address.clone()).collect();
-    let mut packer = Packer::start(&settings(addresses), 16 << 20);
+    let mut packer = Packer::start(&patient(addresses), 16 << 20);
     for round in 0..20 {
         packer.send(&lines(round, 100));
         // Slowly enough for a UDP socket's buffer.
@@ -285,7 +293,7 @@ async fn over_tcp_with_lengths() {
     });
     let form = RelaySettings {
         tcp_framing: StreamFraming::Length,
-        ..settings(vec![address])
+        ..patient(vec![address])
     };
     let mut packer = Packer::start(&form, 16 << 20);
     packer.send(&lines(0, 300));
@@ -309,7 +317,7 @@ async fn a_dead_target_is_ejected_and_returns() {
         second.0.clone(),
         format!("unixgram://{}", path.display()),
     ];
-    let mut packer = Packer::start(&settings(addresses), 16 << 20);
+    let mut packer = Packer::start(&patient(addresses), 16 << 20);
     packer.send(&lines(0, 90));
     let status = packer
         .wait("ejected", |status| status[2].ejected && delivered(status) == 90)

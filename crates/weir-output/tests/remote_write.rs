@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value as Json;
 use support::*;
 use weir_aggregate::Expansion;
-use weir_output::delivery::{Clock, Delivery, OutputStatus, Reason};
+use weir_output::delivery::{Clock, Delivery, Reason};
 use weir_output::remote_write::{RemoteWriteSettings, RemoteWriteVersion};
 use weir_output::settings::Start;
 
@@ -21,16 +21,6 @@ fn start(settings: &RemoteWriteSettings, clock: Clock) -> Delivery {
             &surroundings(clock),
         )
         .unwrap()
-}
-
-async fn wait(output: &Delivery, what: &str, done: impl FnMut(&OutputStatus) -> bool) -> OutputStatus {
-    let waited = tokio::time::timeout(DEADLINE, output.wait_for(done)).await;
-    assert!(waited.is_ok(), "{what}: {:#?}", output.status());
-    output.status()
-}
-
-fn idle(status: &OutputStatus) -> bool {
-    status.endpoints[0].pending.total().is_zero()
 }
 
 /// A 2.0 answer that says that everything was written.

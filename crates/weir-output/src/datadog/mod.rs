@@ -63,6 +63,7 @@ pub fn start(
         endpoints.push(Endpoint {
             label,
             directory,
+            family: Some(http::family(base)),
             transport: Arc::new(transport),
         });
     }
@@ -167,13 +168,10 @@ impl Transport for Intake {
                     error: "the disk queue holds a payload of a newer version".into(),
                 };
             };
+            let mut headers = self.headers(kind, compression);
+            headers.extend([http::idempotency_key(&payload)]);
             match self
-                .request(
-                    Method::POST,
-                    kind.path(),
-                    self.headers(kind, compression),
-                    payload.body,
-                )
+                .request(Method::POST, kind.path(), headers, payload.body)
                 .await
             {
                 Ok(answer) => {

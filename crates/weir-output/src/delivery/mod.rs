@@ -14,11 +14,12 @@ mod clock;
 mod disk;
 mod payload;
 mod queue;
+mod strangers;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -141,6 +142,8 @@ pub struct Endpoint {
     pub label: String,
     /// Name of its directory in the disk queue: stable, unique in the output, no secrets.
     pub directory: String,
+    /// What the directory's name would begin with under another key, `-` following; `None` if there are no keys.
+    pub family: Option<String>,
     pub transport: Arc<dyn Transport>,
 }
 
@@ -320,6 +323,9 @@ impl Delivery {
         let memory_max = surroundings.memory_bytes_max / endpoints.len().max(1) as u64;
         let on_disk = !settings.disk_path.is_empty() && settings.disk_bytes_max > 0;
         let disk_max = settings.disk_bytes_max / endpoints.len().max(1) as u64;
+        if on_disk {
+            strangers::settle(name, Path::new(&settings.disk_path), &endpoints);
+        }
         let mut queues = Vec::new();
         let mut books = Books {
             received: Items::default(),
@@ -349,9 +355,6 @@ impl Delivery {
             of_endpoint.lying = queue.lying();
             queues.push(Mutex::new(queue));
             books.endpoints.push(of_endpoint);
-        }
-        if on_disk {
-            warn_of_strangers(name, Path::new(&settings.disk_path), &endpoints);
         }
         let shared = Arc::new(Shared {
             name: name.to_owned(),
@@ -894,21 +897,4 @@ async fn settle(
         })
         .await;
     shared.progress.notify_waiters();
-}
-
-/// Queues of endpoints that are no longer configured would otherwise lie there unnoticed.
-fn warn_of_strangers(name: &str, path: &Path, endpoints: &[Endpoint]) {
-    let known = |directory: &PathBuf| {
-        endpoints
-            .iter()
-            .any(|endpoint| path.join(&endpoint.directory) == *directory)
-    };
-    let entries = std::fs::read_dir(path)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path());
-    for stranger in entries.filter(|entry| entry.join("lock").is_file() && !known(entry)) {
-        tracing::warn!(output = name, directory = %stranger.display(), "holds the queue of an endpoint or key that is no longer configured; delete it, or configure the endpoint again");
-    }
 }

@@ -139,6 +139,7 @@ impl Start for FileSettings {
         let endpoint = Endpoint {
             label: self.path.clone(),
             directory: "file".into(),
+            family: None,
             transport: Arc::new(transport),
         };
         let encoder = Box::new(LinesEncoder::new(expansion.clone(), payload_bytes));

@@ -19,6 +19,7 @@ use crate::delivery::{BoxFuture, Delivery, Endpoint, Order, Outcome, Payload, Su
 use crate::settings::{
     Delivered, DeliverySettings, Kind, OutputType, QUEUE, Setting, SettingProblem, Start, setting,
 };
+use crate::tcp::reset_on_close;
 
 pub use encode::GraphiteEncoder;
 
@@ -169,6 +170,7 @@ impl Start for GraphiteSettings {
             directory: address
                 .to_string()
                 .replace(|c: char| !c.is_ascii_alphanumeric() && c != '.', "_"),
+            family: None,
             transport,
         };
         let encoder = GraphiteEncoder::new(self, surroundings.memory_bytes_max / CLAIMS_SHARE, notes);
@@ -219,8 +221,11 @@ impl Tcp {
             .await
             .map_err(failed("cannot connect"))?;
         let round_trip = began.elapsed();
+        // A process that dies here must not end a line early that the receiver then takes for a whole one.
+        reset_on_close(&stream, true).map_err(failed("broke off"))?;
         stream.write_all(body).await.map_err(failed("broke off"))?;
         stream.shutdown().await.map_err(failed("broke off"))?;
+        reset_on_close(&stream, false).map_err(failed("broke off"))?;
         if !self.confirm {
             return Ok(());
         }

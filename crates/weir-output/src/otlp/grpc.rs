@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::BodyExt;
+use reqwest::Body;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE};
-use reqwest::{Body, Client};
 
 use super::taken;
 use crate::delivery::{Outcome, Payload};
-use crate::http;
+use crate::http::{self, Http2};
 use crate::protobuf::{Content, for_each_field};
 
 pub const PATH: &str = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export";
@@ -18,7 +18,7 @@ pub const PATH: &str = "/opentelemetry.proto.collector.metrics.v1.MetricsService
 const ANSWER_MAX: usize = 64 << 10;
 
 pub async fn send(
-    client: &Client,
+    http2: &Http2,
     url: &str,
     mut headers: HeaderMap,
     is_gzip: bool,
@@ -31,21 +31,25 @@ pub async fn send(
     }
     // Answers are small; one that is compressed would have to be understood.
     headers.insert("grpc-accept-encoding", HeaderValue::from_static("identity"));
-    let sent = client
+    let call = match http2.call() {
+        Ok(call) => call,
+        Err(error) => return Outcome::Retry { error, after: None },
+    };
+    let sent = call
+        .client
         .post(url)
         .headers(headers)
         .body(frame(is_gzip, &payload.body))
         .send()
         .await;
-    match sent {
-        Ok(response) => match Answer::read(response).await {
-            Ok(answer) => answer.outcome(payload),
-            Err(error) => Outcome::Retry { error, after: None },
-        },
-        Err(error) => Outcome::Retry {
-            error: http::describe(error),
-            after: None,
-        },
+    let answer = match sent {
+        Ok(response) => Answer::read(response).await,
+        Err(error) => Err(http::describe(error)),
+    };
+    call.done();
+    match answer {
+        Ok(answer) => answer.outcome(payload),
+        Err(error) => Outcome::Retry { error, after: None },
     }
 }
 

@@ -21,7 +21,7 @@ pub use settings::{OtlpCompression, OtlpHistograms, OtlpSettings, Protocol, Temp
 use crate::delivery::{
     BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport,
 };
-use crate::http::{self, Answer};
+use crate::http::{self, Answer, Http2};
 use crate::protobuf::{Content, for_each_field};
 use crate::settings::Start;
 
@@ -36,8 +36,8 @@ impl Start for OtlpSettings {
     ) -> Result<Delivery, String> {
         let agent = format!("weir/{VERSION}");
         let client = match self.protocol {
-            Protocol::Http => http::client(&self.delivery, &agent)?,
-            Protocol::Grpc => http::client_of_http_2(&self.delivery, &agent)?,
+            Protocol::Http => Protocols::Http(http::client(&self.delivery, &agent)?),
+            Protocol::Grpc => Protocols::Grpc(Http2::new(&self.delivery, &agent)?),
         };
         let facts = Arc::new(Facts::default());
         let clock = &surroundings.clock;
@@ -55,7 +55,6 @@ impl Start for OtlpSettings {
         };
         let collector = Collector {
             url: format!("{base}{path}"),
-            protocol: self.protocol,
             headers: http::configured_headers(&self.headers)?,
             client,
             clock: clock.clone(),
@@ -64,6 +63,7 @@ impl Start for OtlpSettings {
         let endpoint = Endpoint {
             label: http::shown_url(&self.url),
             directory: http::directory(base, ""),
+            family: None,
             transport: Arc::new(collector),
         };
         // Whatever turns deltas into sums drops what is older than what it has.
@@ -80,11 +80,15 @@ impl Start for OtlpSettings {
     }
 }
 
+enum Protocols {
+    Http(Client),
+    Grpc(Http2),
+}
+
 struct Collector {
     url: String,
-    protocol: Protocol,
     headers: HeaderMap,
-    client: Client,
+    client: Protocols,
     clock: Clock,
     /// Of the state, if there is one.
     facts: Option<Arc<Facts>>,
@@ -103,16 +107,20 @@ impl Transport for Collector {
                 }
             };
             let mut headers = self.headers.clone();
-            if self.protocol == Protocol::Grpc {
-                return grpc::send(&self.client, &self.url, headers, is_gzip, &payload).await;
-            }
+            headers.extend([http::idempotency_key(&payload)]);
+            let client = match &self.client {
+                Protocols::Grpc(http2) => {
+                    return grpc::send(http2, &self.url, headers, is_gzip, &payload).await;
+                }
+                Protocols::Http(client) => client,
+            };
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
             if is_gzip {
                 headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
             }
             let body = payload.body.clone();
             let now = self.clock.unix();
-            match http::send(&self.client, Method::POST, &self.url, headers, body, now).await {
+            match http::send(client, Method::POST, &self.url, headers, body, now).await {
                 Ok(answer) => outcome(&payload, &answer),
                 Err(error) => Outcome::Retry { error, after: None },
             }

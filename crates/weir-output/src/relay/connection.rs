@@ -9,6 +9,7 @@ use weir_listener::Address;
 
 use super::{Block, RelaySettings, StreamFraming};
 use crate::datagrams::next_end;
+use crate::tcp::reset_on_close;
 
 /// How long a machine has to say that nobody listens at a port.
 const REFUSAL_WAIT: Duration = Duration::from_millis(250);
@@ -74,6 +75,11 @@ impl Connection {
         }
     }
 
+    /// Whether a target that is gone would not be noticed.
+    pub fn hears_nothing(&self) -> bool {
+        matches!(self, Self::Udp(_))
+    }
+
     /// A stream whose other end has closed takes one more write without complaint, and loses it.
     fn still_open(&self) -> io::Result<()> {
         let mut byte = [0; 64];
@@ -100,6 +106,31 @@ impl Connection {
         sent: &mut Sent,
     ) -> io::Result<()> {
         self.still_open()?;
+        // Of lines, one may be half written at any instant in here; frames and datagrams are whole or not taken.
+        if let Some(stream) = self.lines(settings) {
+            reset_on_close(stream, true)?;
+        }
+        self.packets(block, settings, sent).await?;
+        match self.lines(settings) {
+            Some(stream) => reset_on_close(stream, false),
+            None => Ok(()),
+        }
+    }
+
+    /// The stream of a connection that carries lines alone.
+    fn lines(&self, settings: &RelaySettings) -> Option<&TcpStream> {
+        match self {
+            Self::Tcp(stream) if settings.tcp_framing == StreamFraming::Newline => Some(stream),
+            _ => None,
+        }
+    }
+
+    async fn packets(
+        &mut self,
+        block: &mut Block,
+        settings: &RelaySettings,
+        sent: &mut Sent,
+    ) -> io::Result<()> {
         let bytes_max = match self {
             Self::Udp(_) => settings.udp_bytes_max,
             _ => settings.uds_bytes_max,
@@ -115,10 +146,7 @@ impl Connection {
                 block.done += length;
                 continue;
             }
-            let written = match tokio::time::timeout(settings.timeout, self.packet(packet, settings)).await {
-                Ok(written) => written,
-                Err(_) => Written::broken(0, io::Error::new(io::ErrorKind::TimedOut, "takes nothing")),
-            };
+            let written = self.packet(packet, settings).await;
             if written.bytes > 0 {
                 let whole = &packet[..written.bytes];
                 sent.messages += whole.iter().filter(|byte| **byte == b'\n').count() as u64;
@@ -140,18 +168,22 @@ impl Connection {
     }
 
     async fn packet(&mut self, packet: &[u8], settings: &RelaySettings) -> Written {
-        let datagram = |result: io::Result<usize>| match result {
-            Ok(_) => Written::whole(packet),
-            Err(error) => Written::broken(0, error),
+        // Lines know how far they have come when the time is up.
+        if let (Self::Tcp(stream), StreamFraming::Newline) = (&mut *self, settings.tcp_framing) {
+            return lines(stream, packet, settings.timeout).await;
+        }
+        let whole = async {
+            match self {
+                Self::Udp(socket) => socket.send(packet).await.map(drop),
+                Self::UnixDatagram(socket) => socket.send(packet).await.map(drop),
+                Self::Tcp(stream) => frame(stream, packet).await,
+                Self::Unix(stream) => frame(stream, packet).await,
+            }
         };
-        match self {
-            Self::Udp(socket) => datagram(socket.send(packet).await),
-            Self::UnixDatagram(socket) => datagram(socket.send(packet).await),
-            Self::Tcp(stream) => match settings.tcp_framing {
-                StreamFraming::Length => frame(stream, packet).await,
-                StreamFraming::Newline => lines(stream, packet, settings.timeout).await,
-            },
-            Self::Unix(stream) => frame(stream, packet).await,
+        match tokio::time::timeout(settings.timeout, whole).await {
+            Ok(Ok(())) => Written::whole(packet),
+            Ok(Err(error)) => Written::broken(0, error),
+            Err(_) => Written::broken(0, takes_nothing()),
         }
     }
 }
@@ -180,15 +212,16 @@ impl Written {
     }
 }
 
+fn takes_nothing() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "takes nothing")
+}
+
 /// A cut frame is thrown away by its reader, so it counts as a whole or not at all.
-async fn frame(stream: &mut (impl AsyncWriteExt + Unpin), packet: &[u8]) -> Written {
+async fn frame(stream: &mut (impl AsyncWriteExt + Unpin), packet: &[u8]) -> io::Result<()> {
     let mut frame = Vec::with_capacity(packet.len() + 4);
     frame.extend_from_slice(&(packet.len() as u32).to_le_bytes());
     frame.extend_from_slice(packet);
-    match stream.write_all(&frame).await {
-        Ok(()) => Written::whole(packet),
-        Err(error) => Written::broken(0, error),
-    }
+    stream.write_all(&frame).await
 }
 
 /// Of lines, those count that were written whole; the one that was cut is repeated on the next connection.
@@ -202,7 +235,7 @@ async fn lines(stream: &mut TcpStream, packet: &[u8], timeout: Duration) -> Writ
                 continue;
             }
             Ok(Err(error)) => error,
-            Err(_) => io::Error::new(io::ErrorKind::TimedOut, "takes nothing"),
+            Err(_) => takes_nothing(),
         };
         let whole = packet[..at]
             .iter()

@@ -18,6 +18,10 @@ use super::{Block, Lost, RelaySettings, Shared, Stage, TargetStatus, lock, unix_
 
 /// The first wait after a failure; it doubles up to the interval of checks.
 const BACKOFF: Duration = Duration::from_millis(100);
+/// A target that never says that it is gone may have moved: its name is looked up again after so many intervals of checks.
+const CHECKS_PER_LOOK_UP: u32 = 12;
+/// How long lines wait for that.
+const LOOK_UP_WAIT: Duration = Duration::from_secs(1);
 /// Bytes of a block of lines that were meant for another target.
 const REROUTED_BYTES: usize = 64 << 10;
 
@@ -30,6 +34,8 @@ pub struct Task {
     blocks_max: usize,
     waiting: VecDeque<Block>,
     connection: Option<Connection>,
+    /// When the name of a target that never says that it is gone is looked up again.
+    look_up_at: Instant,
     /// In a row.
     failures: u32,
     ejected: bool,
@@ -65,6 +71,7 @@ impl Task {
             blocks_max,
             waiting: VecDeque::new(),
             connection: None,
+            look_up_at: Instant::now(),
             failures: 0,
             ejected: false,
             checks: 0,
@@ -191,7 +198,11 @@ impl Task {
         let settings = self.shared.settings.clone();
         let address = self.shared.names[self.index].clone();
         let failing = self.failures > 0;
-        Box::pin(try_once(connection, block, address, settings, failing))
+        let look_up = Instant::now() >= self.look_up_at;
+        if look_up {
+            self.look_up_at = Instant::now() + settings.check_interval * CHECKS_PER_LOOK_UP;
+        }
+        Box::pin(try_once(connection, block, address, settings, failing, look_up))
     }
 
     fn settle(&mut self, attempt: Attempt) {
@@ -343,6 +354,7 @@ async fn try_once(
     address: String,
     settings: RelaySettings,
     failing: bool,
+    look_up: bool,
 ) -> Attempt {
     let mut attempt = Attempt {
         connection: None,
@@ -352,12 +364,15 @@ async fn try_once(
     };
     let timeout = settings.timeout;
     let open = async {
+        let parsed: Address = address.parse().map_err(io::Error::other)?;
         let connection = match connection {
-            Some(connection) => connection,
-            None => {
-                let address: Address = address.parse().map_err(io::Error::other)?;
-                Connection::open(&address).await?
+            // A name that cannot be looked up just now is no reason to lose sight of a target.
+            Some(old) if look_up && old.hears_nothing() => {
+                let new = tokio::time::timeout(LOOK_UP_WAIT, Connection::open(&parsed)).await;
+                new.ok().and_then(Result::ok).unwrap_or(old)
             }
+            Some(connection) => connection,
+            None => Connection::open(&parsed).await?,
         };
         if failing {
             connection.check().await?;

@@ -51,6 +51,7 @@ pub fn start(
     let endpoint = Endpoint {
         label: http::shown_url(&settings.url),
         directory: http::directory(&settings.url, ""),
+        family: None,
         transport: Arc::new(receiver),
     };
     let started = Delivery::start(
@@ -106,6 +107,7 @@ impl Transport for Receiver {
                 "x-prometheus-remote-write-version",
                 HeaderValue::from_static(number),
             );
+            headers.extend([http::idempotency_key(&payload)]);
             let body = payload.body.clone();
             let sent = http::send(
                 &self.client,

@@ -72,7 +72,7 @@ pub const DELIVERY: &[Setting] = &[
         .effect("An attempt that has not been answered by then failed and is retried.")
         .who("Operators behind slow proxies."),
     setting("backoff_base", Kind::Duration { min: MILLISECOND, max: Duration::from_secs(3600) }, "2s")
-        .effect("The wait after the first failure; it doubles with each further one.")
+        .effect("After failures in a row, a wait is at most this times 2 to the power of their number: twice this after the first, four times after the second.")
         .who("Hardly anybody."),
     setting("backoff_factor", Kind::Number { min: 1.0, max: 100.0 }, "2")
         .effect("Each wait is drawn uniformly between its full length and its full length divided by this, so that agents do not return in step.")

@@ -3,10 +3,13 @@
 // Each test file uses a part of it.
 #![allow(dead_code)]
 
+pub mod wire;
+
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,14 +17,15 @@ use serde_json::Value as Json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use weir_aggregate::{AggregatorSettings, Batch};
+use weir_aggregate::{AggregatorSettings, Batch, Expansion};
 use weir_context::{HashSecret, Limits, RuleSettings, Rules};
 use weir_ingest::{Ingest, IngestSettings, Received};
-use weir_output::delivery::{Clock, Surroundings};
+use weir_output::delivery::{Clock, Delivery, Driver, OutputStatus, Surroundings};
+use weir_output::graphite::{Aggregate, CounterForm, GraphiteSettings, Host, Tags};
 use weir_output::otlp::{OtlpCompression, OtlpHistograms, OtlpSettings, Protocol, Temporality};
 use weir_output::remote_write::{RemoteWriteSettings, RemoteWriteVersion};
 use weir_output::settings::{
-    Compression, DatadogSettings, DeliverySettings, HistogramStyle, Secret, SeriesFormat,
+    Compression, DatadogSettings, DeliverySettings, HistogramStyle, Secret, SeriesFormat, Start,
 };
 use weir_protocol::ParseOptions;
 
@@ -103,6 +107,20 @@ pub struct Intake {
 impl Intake {
     pub async fn start(script: impl FnMut(&Request) -> Reply + Send + 'static) -> Self {
         Self::start_at(TcpListener::bind("127.0.0.1:0").await.unwrap(), None, script)
+    }
+
+    /// While it is away it ends connections without a word.
+    pub async fn that_can_be_away(reachable: bool) -> (Self, Arc<AtomicBool>) {
+        let reachable = Arc::new(AtomicBool::new(reachable));
+        let script = reachable.clone();
+        let intake = Self::start(move |_| {
+            if script.load(Ordering::SeqCst) {
+                taken()
+            } else {
+                Reply::Raw(b"")
+            }
+        });
+        (intake.await, reachable)
     }
 
     pub async fn start_tls(
@@ -257,6 +275,140 @@ async fn read_request(socket: &mut (impl AsyncRead + Unpin)) -> Option<Request> 
     })
 }
 
+/// Waits until the output's status is as it should be.
+pub async fn wait(output: &Delivery, what: &str, done: impl FnMut(&OutputStatus) -> bool) -> OutputStatus {
+    let waited = tokio::time::timeout(DEADLINE, output.wait_for(done)).await;
+    assert!(waited.is_ok(), "{what}: {:#?}", output.status());
+    output.status()
+}
+
+/// Waits until one of the errors (`a|b`) was met, and looks that nothing was delivered or lost by it: so many points wait.
+pub async fn wait_for_fault(output: &Delivery, name: &str, error: &str, waiting: u64) -> OutputStatus {
+    // One attempt or another may run out of time before it meets its fault.
+    let status = wait(output, &format!("{name}: {error}"), |status| {
+        let endpoint = &status.endpoints[0];
+        let told = endpoint
+            .last_error
+            .as_ref()
+            .is_some_and(|last| error.split('|').any(|part| last.message.contains(part)));
+        told && endpoint.pending.inbox.is_zero()
+    })
+    .await;
+    let endpoint = &status.endpoints[0];
+    assert!(!endpoint.healthy && status.balances(), "{name}: {status:#?}");
+    let points = (endpoint.delivered.points, endpoint.pending.total().points);
+    assert_eq!(points, (0, waiting), "{name}");
+    status
+}
+
+/// Nothing waits, and nothing is under way.
+pub fn idle(status: &OutputStatus) -> bool {
+    status
+        .endpoints
+        .iter()
+        .all(|endpoint| endpoint.pending.total().is_zero())
+}
+
+/// Lets ten seconds of driven time go by, second by second, and at each waits for everything that it started to come to an end.
+pub async fn settle(output: &Delivery, driver: &Driver, received: u64) {
+    for _ in 0..10 {
+        driver.advance(Duration::from_secs(1));
+        let quiet = |status: &OutputStatus| {
+            let endpoint = &status.endpoints[0];
+            let waits = endpoint.retry_in_seconds.is_some_and(|seconds| seconds > 0);
+            status.received.points == received
+                && endpoint.pending.inbox.is_zero()
+                && endpoint.pending.in_flight.is_zero()
+                && (idle(status) || waits)
+        };
+        wait(output, "quiet", quiet).await;
+    }
+}
+
+/// Runs the test `child` of this file in a mount namespace of its own, in which the directory that `variable` names is a file
+/// system of 256 KiB.
+pub fn child_on_a_small_disk(variable: &str) {
+    if std::env::var_os(variable).is_some() {
+        return;
+    }
+    let unshare = ["--user", "--map-root-user", "--mount"];
+    let can = Command::new("unshare").args(unshare).arg("true").status();
+    if !can.is_ok_and(|status| status.success()) {
+        println!("skipped: this system gives no mount namespace to mount a small file system in");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let script =
+        format!(r#"mount -t tmpfs -o size=256k none "${variable}" && exec "$0" --exact child --nocapture"#);
+    let status = Command::new("timeout")
+        .args(["120", "unshare"])
+        .args(unshare)
+        .args(["sh", "-c", &script])
+        .arg(std::env::current_exe().unwrap())
+        .env(variable, directory.path())
+        .status()
+        .unwrap();
+    assert!(status.success(), "{status}");
+}
+
+/// What every kind of backend takes for a success.
+pub fn taken() -> Reply {
+    let header = "x-prometheus-remote-write-samples-written";
+    Reply::Full(202, vec![(header, "1000000".into())], "")
+}
+
+/// TLS for `localhost` with a certificate that nobody has signed, and that certificate in PEM.
+pub fn tls() -> (tokio_rustls::TlsAcceptor, String) {
+    tls_speaking(&[])
+}
+
+/// The same, for these protocols in the order of preference; none: it does not say.
+pub fn tls_speaking(protocols: &[&[u8]]) -> (tokio_rustls::TlsAcceptor, String) {
+    let certified = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+    let key = rustls::pki_types::PrivateKeyDer::try_from(certified.signing_key.serialize_der()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certified.cert.der().clone()], key)
+        .unwrap();
+    config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+    (Arc::new(config).into(), certified.cert.pem())
+}
+
+/// A proxy that connects whom it is asked to connect, and sees nothing of what they say. The requests it got.
+pub async fn tunnelling_proxy() -> (String, Arc<Mutex<Vec<String>>>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+    let requests = asked.clone();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let requests = requests.clone();
+            tokio::spawn(async move {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    match client.read_u8().await {
+                        Ok(byte) => head.push(byte),
+                        Err(_) => return,
+                    }
+                }
+                let head = String::from_utf8(head).unwrap();
+                let target = head.split(' ').nth(1).unwrap().to_owned();
+                requests.lock().unwrap().push(head);
+                let mut server = tokio::net::TcpStream::connect(target).await.unwrap();
+                client
+                    .write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                    .await
+                    .unwrap();
+                drop(tokio::io::copy_bidirectional(&mut client, &mut server).await);
+            });
+        }
+    });
+    (url, asked)
+}
+
 /// A local address at which nothing listens.
 pub fn dead_address() -> std::net::SocketAddr {
     std::net::TcpListener::bind("127.0.0.1:0")
@@ -334,6 +486,73 @@ pub fn otlp(url: &str) -> OtlpSettings {
         points_per_payload_max: 8192,
         delivery: delivery(),
     }
+}
+
+pub fn graphite(address: &str) -> GraphiteSettings {
+    GraphiteSettings {
+        address: address.into(),
+        tags: Tags::Tagged,
+        prefix: String::new(),
+        host: Host::All,
+        counters: vec![CounterForm::Count],
+        aggregates: vec![
+            Aggregate::Count,
+            Aggregate::Min,
+            Aggregate::Max,
+            Aggregate::Avg,
+            Aggregate::Sum,
+        ],
+        percentiles: vec![0.5, 0.95],
+        confirm: true,
+        datagram_bytes_max: 1432,
+        delivery: delivery(),
+    }
+}
+
+/// Every output over HTTP, in each of its forms.
+pub const OVER_HTTP: [&str; 5] = [
+    "datadog",
+    "remote_write 1.0",
+    "remote_write 2.0",
+    "otlp delta",
+    "otlp cumulative",
+];
+
+/// The settings of one of [`OVER_HTTP`], or of `otlp grpc`.
+fn settings_of(name: &str, url: &str, delivery: DeliverySettings) -> Box<dyn Start> {
+    match name {
+        "datadog" => {
+            let mut settings = datadog(url);
+            settings.delivery = delivery;
+            Box::new(settings)
+        }
+        "otlp delta" | "otlp cumulative" | "otlp grpc" => {
+            let mut settings = otlp(url);
+            settings.delivery = delivery;
+            if name == "otlp cumulative" {
+                settings.temporality = Temporality::Cumulative;
+            }
+            if name == "otlp grpc" {
+                settings.protocol = Protocol::Grpc;
+            }
+            Box::new(settings)
+        }
+        _ => {
+            let mut settings = remote_write(url);
+            settings.delivery = delivery;
+            if name == "remote_write 2.0" {
+                settings.version = RemoteWriteVersion::V2;
+            }
+            Box::new(settings)
+        }
+    }
+}
+
+/// Starts one of [`OVER_HTTP`], or `otlp grpc`.
+pub fn start_output(name: &str, url: &str, delivery: DeliverySettings, around: &Surroundings) -> Delivery {
+    settings_of(name, url, delivery)
+        .start(name, &Arc::new(Expansion::default()), around)
+        .unwrap()
 }
 
 pub fn surroundings(clock: Clock) -> Surroundings {
@@ -447,6 +666,17 @@ fn run_decoder(command: &mut Command, lines: String) -> Vec<Json> {
     lines.map(|line| serde_json::from_slice(line).unwrap()).collect()
 }
 
+/// Runs what may have to fetch something, from a server that may be out of reach for a moment: a few times, until it succeeds.
+fn succeeds(command: &mut Command) -> std::io::Result<bool> {
+    for pause in [1, 5, 10, 20] {
+        if command.status()?.success() {
+            return Ok(true);
+        }
+        std::thread::sleep(Duration::from_secs(pause));
+    }
+    Ok(command.status()?.success())
+}
+
 /// Builds a decoder once per test run.
 fn build(name: &'static str) -> PathBuf {
     static BUILT: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
@@ -454,16 +684,15 @@ fn build(name: &'static str) -> PathBuf {
         let source = format!("{}/tests/decoders/{name}", env!("CARGO_MANIFEST_DIR"));
         let directory = option_env!("CARGO_TARGET_TMPDIR").map_or_else(std::env::temp_dir, PathBuf::from);
         let own = directory.join(format!("decode-{name}-{}", std::process::id()));
-        let built = Command::new("go")
-            .args(["build", "-o"])
-            .arg(&own)
-            .arg(".")
-            .current_dir(source)
-            .status();
+        let built = succeeds(
+            Command::new("go")
+                .args(["build", "-o"])
+                .arg(&own)
+                .arg(".")
+                .current_dir(source),
+        );
         assert!(
-            built
-                .expect("the Go toolchain is needed for the decoders")
-                .success(),
+            built.expect("the Go toolchain is needed for the decoders"),
             "the decoder does not build"
         );
         let binary = directory.join(format!("decode-{name}"));
@@ -500,7 +729,7 @@ fn python() -> PathBuf {
             let own = directory.join(format!("decode-otlp-{}", std::process::id()));
             let run = |command: &mut Command| {
                 assert!(
-                    command.status().expect("python3 is needed").success(),
+                    succeeds(command).expect("python3 is needed"),
                     "{command:?} failed"
                 );
             };
