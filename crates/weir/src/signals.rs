@@ -99,11 +99,18 @@ pub struct ChangeReport {
 pub struct Reloader {
     inputs: Inputs,
     current: Loaded,
+    /// What the process started with: settings that need a restart are still as they are here.
+    started: Loaded,
 }
 
 impl Reloader {
     pub fn new(inputs: Inputs, current: Loaded) -> Self {
-        Self { inputs, current }
+        let started = current.clone();
+        Self {
+            inputs,
+            current,
+            started,
+        }
     }
 
     pub fn current(&self) -> &Loaded {
@@ -117,10 +124,19 @@ impl Reloader {
     ) -> Result<Vec<Change>, Vec<String>> {
         let loaded = config::load(&self.inputs)
             .map_err(|problems| problems.0.iter().map(ToString::to_string).collect::<Vec<_>>())?;
-        let changes = loaded.changes(&self.current);
-        if !changes.is_empty() {
+        let since_last = loaded.changes(&self.current);
+        if !since_last.is_empty() {
             apply(&loaded)?;
         }
+        // What needs a restart is told at every reload until there is one, with the value that is in force.
+        let waiting = loaded.changes(&self.started);
+        let waits = |key: &str| waiting.iter().any(|change| change.key == key && !change.live);
+        let applied = since_last
+            .into_iter()
+            .filter(|change| change.live && !waits(&change.key));
+        let mut changes: Vec<Change> = applied.collect();
+        changes.extend(waiting.into_iter().filter(|change| !change.live));
+        changes.sort_by(|a, b| a.key.cmp(&b.key));
         self.current = loaded;
         Ok(changes)
     }
@@ -200,6 +216,80 @@ mod tests {
             .map(|change| (change.key.as_str(), change.live))
             .collect();
         assert_eq!(found, [("bucket_width", false), ("log_level", true)]);
-        assert_eq!(reloader.reload(|_| unreachable!()).unwrap(), []);
+        // Nothing is new, and the restart still due.
+        let changes = reloader.reload(|_| unreachable!()).unwrap();
+        assert_eq!(changes.len(), 1);
+        assert_eq!(
+            (changes[0].key.as_str(), changes[0].from.as_str()),
+            ("bucket_width", "10s")
+        );
+    }
+
+    #[test]
+    fn an_output_that_is_switched_on_or_off_is_one_change() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("weir.yaml");
+        std::fs::write(&file, "outputs: {file: {path: /a}}\n").unwrap();
+        let inputs = Inputs {
+            file: Some(file.clone()),
+            ..Inputs::default()
+        };
+        let loaded = config::load(&inputs).unwrap();
+        let mut reloader = Reloader::new(inputs, loaded);
+        let text = "outputs: {graphite: {address: 'tcp://a:1'}, other: {type: file, path: /b}}\n";
+        std::fs::write(&file, text).unwrap();
+        let changes = reloader.reload(|_| Ok(())).unwrap();
+        let found: Vec<_> = changes
+            .iter()
+            .map(|change| (change.key.as_str(), change.to.as_str(), change.live))
+            .collect();
+        let expected = [
+            ("outputs.file.enabled", "false", false),
+            ("outputs.graphite.enabled", "true", false),
+            ("outputs.other.enabled", "true", false),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_changed_output_is_named_until_the_restart_and_no_longer_when_it_is_changed_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("weir.yaml");
+        let write = |url: &str, key: &str| {
+            let text = format!("outputs: {{datadog: {{url: 'http://{url}', api_key: {key}}}}}\n");
+            std::fs::write(&file, text).unwrap();
+        };
+        let key = "0123456789abcdef0123456789abcdef";
+        write("a", key);
+        let inputs = Inputs {
+            file: Some(file.clone()),
+            ..Inputs::default()
+        };
+        let loaded = config::load(&inputs).unwrap();
+        let mut reloader = Reloader::new(inputs, loaded);
+        let mut changes = |url: &str, key: &str| {
+            write(url, key);
+            let found = reloader.reload(|_| Ok(())).unwrap();
+            assert!(found.iter().all(|change| !change.live), "{found:?}");
+            let texts = found
+                .into_iter()
+                .map(|change| (change.key, change.from, change.to));
+            texts.collect::<Vec<_>>()
+        };
+        let url = |to: &str| {
+            let key = "outputs.datadog.url".to_owned();
+            (key, "http://a".to_owned(), format!("http://{to}"))
+        };
+        assert_eq!(changes("b", key), [url("b")]);
+        assert_eq!(changes("b", key), [url("b")], "a reminder");
+        assert_eq!(
+            changes("c", key),
+            [url("c")],
+            "what is in force is still the first"
+        );
+        assert_eq!(changes("a", key), []);
+        let replaced = changes("a", "ffffffffffffffffffffffffffffffff");
+        assert_eq!(replaced[0].0, "outputs.datadog.api_key");
+        assert!(!format!("{replaced:?}").contains("0123456789"), "{replaced:?}");
     }
 }

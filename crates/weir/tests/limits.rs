@@ -4,40 +4,12 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
-use std::process::Command;
 
 use serde_json::Value;
-use support::{Agent, until};
-
-fn get(admin: &str, path: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(admin).unwrap();
-    write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    let code = head.split_whitespace().nth(1).unwrap().parse().unwrap();
-    (code, body.to_owned())
-}
-
-fn json(admin: &str, path: &str) -> Value {
-    let (code, body) = get(admin, path);
-    assert_eq!(code, 200, "{path}: {body}");
-    serde_json::from_str(&body).unwrap()
-}
-
-fn weir(arguments: &[&str]) -> (bool, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_weir"))
-        .args(arguments)
-        .env_clear()
-        .output()
-        .unwrap();
-    let text =
-        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    (output.status.success(), text)
-}
+use support::{Agent, get, json, until, weir};
 
 #[test]
 fn top_shows_who_uses_how_much() {
@@ -45,10 +17,9 @@ fn top_shows_who_uses_how_much() {
     let admin = agent.wait_for("admin on http://");
     let report = |top: u32| json(&admin, &format!("/api/v1/contexts?top={top}"));
     until("the contexts of a are counted", || {
-        for number in 0..5 {
-            agent.send(&format!("a:1|g|#shard:{number},env:prod\n"));
-        }
-        agent.send(&"b:1|c\n".repeat(50));
+        // In one datagram, so that no look at the contexts comes between: growth is counted from the first.
+        let of_a = (0..5).map(|number| format!("a:1|g|#shard:{number},env:prod\n"));
+        agent.send(&(of_a.collect::<String>() + &"b:1|c\n".repeat(50)));
         let (code, body) = get(&admin, "/api/v1/contexts");
         if code == 503 {
             assert!(body.contains("none yet"), "{body}");

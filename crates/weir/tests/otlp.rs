@@ -260,11 +260,9 @@ fn a_real_collector() {
                 assert_eq!(point["asDouble"], 3.0);
                 assert_eq!(point["attributes"].as_array().unwrap().len(), 2);
                 let size = &found["size"]["exponentialHistogram"]["dataPoints"][0];
-                assert_eq!(
-                    (&size["count"], &size["sum"]),
-                    (&"4".into(), &(-1.0).into()),
-                    "{size}"
-                );
+                assert_eq!(size["count"], "4", "{size}");
+                // Go writes whole numbers without a point.
+                assert_eq!(size["sum"].as_f64(), Some(-1.0), "{size}");
                 assert_eq!(size["zeroCount"], "1");
                 return Ok(());
             }

@@ -46,10 +46,17 @@ const SHAPES: [&str; 11] = [
 #[test]
 fn stdout() {
     let page = include_str!("../../../docs/outputs/stdout.md");
-    let agent = Agent::start(configurations(page)[0], &[]);
-    agent.send(MESSAGES);
-    let (stdout, _) = agent.stop();
-    assert_eq!(shapes(&json_lines(&stdout)), SHAPES);
+    let configurations = configurations(page);
+    assert_eq!(configurations.len(), 2);
+    let mut full: Vec<&str> = SHAPES.to_vec();
+    full.extend(["load.time.99percentile gauge", "load.time.sum gauge"]);
+    full.sort();
+    for (text, expected) in configurations.iter().zip([SHAPES.to_vec(), full]) {
+        let agent = Agent::start(text, &[]);
+        agent.send(MESSAGES);
+        let (stdout, _) = agent.stop();
+        assert_eq!(shapes(&json_lines(&stdout)), expected);
+    }
 }
 
 #[test]

@@ -319,3 +319,45 @@ fn converted_configurations_are_taken_and_do_the_same() {
         ]
     );
 }
+
+#[test]
+fn check_says_which_rules_are_probably_not_meant() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("weir.yaml");
+    let config = "
+mapper_profiles:
+  - name: p
+    prefix: a.
+    mappings:
+      - {match: a.*, name: first}
+      - {match: a.b, name: second}
+      - {match: b.*, name: third}
+      - {match: a.c.*, name: merged, types: [counter]}
+      - {match: a.d.*, name: merged, types: [gauge]}
+rules:
+  - {name: shadow, match: x.*, drop: true}
+  - {name: shadowed, match: x.y, exclude_tags: [id]}
+  - {name: never, match: 'a^b', match_type: regex, drop: true}
+  - {name: everything, include_tags: [env]}
+";
+    std::fs::write(&file, config).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(["check", "--config"])
+        .arg(&file)
+        .env_clear()
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "they are notes, not errors");
+    let text =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    for part in [
+        "line 7: mapper_profiles[0].mappings[1]: never applies",
+        "line 8: mapper_profiles[0].mappings[2].match: \"b.*\" never matches",
+        "line 10: mapper_profiles[0].mappings[4].name: \"merged\" is the new name in mapper_profiles[0].mappings[3] too",
+        "line 13: rules[1]: never applies: \"shadow\" drops its metrics",
+        "line 14: rules[2].match: \"a^b\" matches no name",
+        "line 15: rules[3]: takes every tag but env from every metric",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+}

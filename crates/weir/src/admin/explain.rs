@@ -23,7 +23,7 @@ pub struct Explanation {
     pub origin: OriginExplanation,
     /// The stages of the rules that changed something, in their order.
     pub steps: Vec<ExplainedStep>,
-    /// Absent when a rule drops the message.
+    /// Absent when a rule drops the message, or its sender may not send.
     pub context: Option<ExplainedContext>,
 }
 
@@ -69,6 +69,16 @@ impl Explanation {
         page.push_str("\norigin\n");
         if let (Some(pid), Some(process)) = (self.origin.pid, &self.origin.process) {
             let _ = writeln!(page, "  process {pid}: {process}");
+        }
+        if let Some(access) = &self.origin.access {
+            let verdict = if access.allowed { "allowed" } else { "refused" };
+            let _ = writeln!(page, "  {verdict}: {}", access.why);
+            if !access.allowed {
+                page.push_str(
+                    "\nno context: over a Unix socket its packets are dropped before they are parsed\n",
+                );
+                return page;
+            }
         }
         for step in &self.origin.steps {
             let _ = writeln!(page, "  {}: {}", step.means, step.what);

@@ -20,7 +20,7 @@ pub struct Status {
     pub hostname: String,
     /// Unix seconds.
     pub started: u64,
-    /// Unix seconds of the flush that this snapshot was taken at; 0 before the first.
+    /// Unix seconds of the workers' newest report, of which there is one a second; 0 before the first.
     pub as_of: u64,
     /// `None` when ready, else why not.
     pub not_ready: Option<String>,
@@ -115,6 +115,9 @@ pub struct PointBooks {
     pub delivered: u64,
     /// Counted where it lies, never by subtraction.
     pub pending: u64,
+    /// Which parts of it lie where: `to_encode`, `open_payloads`, `memory`, `under_way`, `disk`. Empty for outputs that tell only the sum.
+    #[serde(default)]
+    pub pending_where: Reasons,
     pub dropped: Reasons,
 }
 
@@ -145,6 +148,12 @@ pub struct ListenerStatus {
     /// Connections of senders that are not allowed, closed at once.
     #[serde(default)]
     pub connections_refused: u64,
+    /// Connections that were to be encrypted and could not be.
+    #[serde(default)]
+    pub connections_failed_tls: u64,
+    /// Connections beyond those that there is memory or descriptors for, closed at once.
+    #[serde(default)]
+    pub connections_refused_limit: u64,
     /// Bytes of receive buffer the kernel granted; 0 where that has no meaning.
     pub receive_buffer: u64,
     pub receive_buffer_wanted: u64,
@@ -157,6 +166,12 @@ pub struct ContextStatus {
     pub expired: u64,
     /// Series named after a metric that took the samples of contexts the budget had no room for.
     pub overflow_series: u64,
+    /// Messages known by their bytes alone, whatever their values.
+    #[serde(default)]
+    pub aliases: u64,
+    /// Metrics that were not among them and were found or made by their parts.
+    #[serde(default)]
+    pub alias_misses: u64,
 }
 
 /// What the rules did since the start. A rule that keeps its name keeps its numbers over a reload.
@@ -210,6 +225,33 @@ pub struct LimitStatus {
     pub limited: Vec<LimitedRow>,
     /// Tag keys with more values than `tag_values_alert`, most values first.
     pub tag_keys: Vec<TagKeyRow>,
+    /// Who sent more than a rate limit allows, those who lost most first.
+    #[serde(default)]
+    pub rates: Vec<RateLimitedRow>,
+    /// Who sent over a Unix socket in the last minute and may not, those who lost most first.
+    #[serde(default)]
+    pub senders_refused: Vec<RefusedSenderRow>,
+}
+
+/// A sender that `allowed_origins` does not let send.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RefusedSenderRow {
+    pub source: String,
+    /// `origin_not_allowed` or `origin_unknown`.
+    pub reason: String,
+    /// The process that sent last; 0 where the kernel names none.
+    pub pid: i32,
+    /// Dropped since the start, or since the sender was last quiet for a minute.
+    pub packets: u64,
+}
+
+/// A network, address or origin that sent more than it may.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RateLimitedRow {
+    pub source: String,
+    pub bytes_per_second: u64,
+    /// Dropped since the start, or since the source was last forgotten for being quiet.
+    pub packets: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -224,6 +266,9 @@ pub struct MemoryStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FlushStatus {
     pub count: u64,
+    /// Unix seconds at which the last one was handed over; 0 before the first.
+    #[serde(default)]
+    pub at: u64,
     pub bucket_seconds: u64,
     /// Of the last flush.
     pub series: u64,
@@ -469,17 +514,28 @@ pub fn own_series(status: &Status) -> Vec<OwnSeries> {
             listener.connections as f64,
         );
     }
-    for listener in status
-        .listeners
-        .iter()
-        .filter(|listener| listener.connections_refused > 0)
-    {
-        series.counter(
+    let closed: [Counted<ListenerStatus>; 3] = [
+        (
             "weir_connections_refused_total",
             "Connections of senders that are not allowed, closed at once.",
-            vec![("listener", listener.address.clone())],
-            listener.connections_refused,
-        );
+            |listener| listener.connections_refused,
+        ),
+        (
+            "weir_connections_refused_limit_total",
+            "Connections beyond those that there is memory or descriptors for, closed at once.",
+            |listener| listener.connections_refused_limit,
+        ),
+        (
+            "weir_connections_failed_tls_total",
+            "Connections that were to be encrypted and could not be.",
+            |listener| listener.connections_failed_tls,
+        ),
+    ];
+    for (name, help, count) in closed {
+        for listener in status.listeners.iter().filter(|listener| count(listener) > 0) {
+            let labels = vec![("listener", listener.address.clone())];
+            series.counter(name, help, labels, count(listener));
+        }
     }
     let contexts = &status.contexts;
     series.gauge("weir_contexts", "Live contexts.", vec![], contexts.live as f64);
@@ -500,6 +556,18 @@ pub fn own_series(status: &Status) -> Vec<OwnSeries> {
         "Series that hold the samples of contexts without room.",
         vec![],
         contexts.overflow_series as f64,
+    );
+    series.gauge(
+        "weir_aliases",
+        "Messages known by their bytes alone, whatever their values.",
+        vec![],
+        contexts.aliases as f64,
+    );
+    series.counter(
+        "weir_alias_misses_total",
+        "Metrics whose bytes were not known: their context was found or made by its parts.",
+        vec![],
+        contexts.alias_misses,
     );
     series.limits(&status.limits);
     series.gauge(
@@ -604,6 +672,23 @@ impl Series {
                 "Samples of metrics whose new contexts met a limit in the last bucket; absent when there are none.",
                 labels,
                 limited.samples as f64,
+            );
+        }
+        for limited in &limits.rates {
+            self.gauge(
+                "weir_rate_limited_packets",
+                "Packets dropped of sources that send more than a rate limit allows; absent when they are quiet.",
+                vec![("source", limited.source.clone())],
+                limited.packets as f64,
+            );
+        }
+        for row in &limits.senders_refused {
+            let labels = vec![("reason", row.reason.clone()), ("source", row.source.clone())];
+            self.gauge(
+                "weir_sender_refused_packets",
+                "Packets dropped of senders that allowed_origins does not let send; absent when they are quiet.",
+                labels,
+                row.packets as f64,
             );
         }
         for key in &limits.tag_keys {
@@ -901,6 +986,7 @@ mod tests {
             produced: 9,
             delivered: 4,
             pending: 3,
+            pending_where: [("disk".to_owned(), 3)].into(),
             dropped: [("too_old".to_owned(), 2)].into(),
         };
         Status {

@@ -34,6 +34,9 @@ fn report(loaded: &Loaded) -> String {
             indent = 2 * parents.len()
         );
         let _ = write!(report, "{line:<48} # {}", shown.source);
+        if let Some(content) = &shown.content {
+            let _ = write!(report, ", holds {content}");
+        }
         if !shown.overridden.is_empty() {
             let losers: Vec<String> = shown.overridden.iter().map(ToString::to_string).collect();
             let _ = write!(report, ", over {}", losers.join(", "));

@@ -1,14 +1,15 @@
 //! `weir send`: messages from the command line to an agent.
 
 use std::io::{self, Write as _};
-use std::net::{TcpStream, ToSocketAddrs as _, UdpSocket};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _, UdpSocket};
 use std::os::unix::net::{UnixDatagram, UnixStream};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use weir_listener::{Address, Signer};
 use weir_protocol::{ParseOptions, parse_packet};
 
-use crate::config::{ADDRESS_FORMS, Address};
+use crate::config::signing_keys;
 use crate::failure::Failure;
 
 /// An agent that stops reading must not hold up a shell for ever.
@@ -30,7 +31,9 @@ pub fn command() -> Command {
                 .long("to")
                 .value_name("ADDRESS")
                 .default_value("udp://127.0.0.1:8125")
-                .help(format!("{ADDRESS_FORMS}, the last being a stream")),
+                .help(
+                    "udp://host:port, tcp://host:port, unixgram:///path (datagrams) or unix:///path (stream)",
+                ),
         )
         .arg(
             Arg::new("framing")
@@ -38,6 +41,12 @@ pub fn command() -> Command {
                 .default_value("length")
                 .value_parser(["length", "newline"])
                 .help("How a tcp:// address wants packets: each after its length in four bytes, or as lines"),
+        )
+        .arg(
+            Arg::new("sign")
+                .long("sign")
+                .value_name("FILE")
+                .help("Sign datagrams with the first key of this file, for an address of udp_signed"),
         )
         .arg(
             Arg::new("raw")
@@ -49,7 +58,7 @@ pub fn command() -> Command {
 
 pub fn send(arguments: &ArgMatches) -> Result<(), Failure> {
     let to = arguments.get_one::<String>("to").map_or("", String::as_str);
-    let address = Address::parse(to).map_err(|message| Failure::usage(format!("flag --to: {message}")))?;
+    let address = destination(to)?;
     let messages: Vec<&String> = arguments
         .get_many("message")
         .map(Iterator::collect)
@@ -62,7 +71,16 @@ pub fn send(arguments: &ArgMatches) -> Result<(), Failure> {
     let newline = arguments
         .get_one::<String>("framing")
         .is_some_and(|framing| framing == "newline");
-    deliver(&address, &messages, newline).map_err(|error| {
+    let signer = match arguments.get_one::<String>("sign") {
+        None => None,
+        Some(file) if matches!(address, Address::Udp { .. }) => Some(signer(file)?),
+        Some(_) => {
+            let message =
+                format!("flag --sign: only UDP datagrams are signed, and {address} is no udp:// address");
+            return Err(Failure::usage(message));
+        }
+    };
+    deliver(&address, &messages, newline, signer).map_err(|error| {
         let hint = match error.kind() {
             io::ErrorKind::ConnectionRefused => ": nobody receives there; is the agent running?",
             io::ErrorKind::NotFound => ": there is no such socket; is the agent running?",
@@ -70,6 +88,30 @@ pub fn send(arguments: &ArgMatches) -> Result<(), Failure> {
         };
         Failure::runtime(format!("cannot send to {address}: {error}{hint}"))
     })
+}
+
+fn destination(text: &str) -> Result<Address, Failure> {
+    let address: Address = text
+        .parse()
+        .map_err(|error| Failure::usage(format!("flag --to: {error}")))?;
+    if let Address::Udp { port: 0, .. } | Address::Tcp { port: 0, .. } = address {
+        return Err(Failure::usage(format!(
+            "flag --to: {address} has no port to send to; agents listen on 8125 unless told otherwise"
+        )));
+    }
+    Ok(address)
+}
+
+fn signer(file: &str) -> Result<Signer, Failure> {
+    use std::hash::{BuildHasher as _, RandomState};
+    let keys =
+        signing_keys(file.as_ref()).map_err(|message| Failure::usage(format!("flag --sign: {message}")))?;
+    // The operating system's randomness, by way of the standard library's hash keys.
+    let sender = RandomState::new().hash_one(std::process::id());
+    let first = keys.into_iter().next();
+    first
+        .map(|key| Signer::new(key, sender))
+        .ok_or_else(|| Failure::usage("flag --sign: the file holds no key"))
 }
 
 /// A typing slip is better found here than in a counter of the agent.
@@ -97,15 +139,26 @@ fn refuse_malformed(message: &str) -> Result<(), Failure> {
     }
 }
 
-fn deliver(address: &Address, messages: &[&String], newline: bool) -> io::Result<()> {
+fn deliver(
+    address: &Address,
+    messages: &[&String],
+    newline: bool,
+    mut signer: Option<Signer>,
+) -> io::Result<()> {
     match address {
-        Address::Udp(target) => {
-            let target = resolve(target)?;
+        Address::Udp { host, port } => {
+            let target = resolve(host, *port)?;
             let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
             let socket = UdpSocket::bind(any)?;
             socket.connect(target)?;
             for message in messages {
-                whole(socket.send(message.as_bytes())?, message)?;
+                match &mut signer {
+                    None => whole(socket.send(message.as_bytes())?, message.len())?,
+                    Some(signer) => {
+                        let datagram = signer.sign(message.as_bytes(), unix_ms());
+                        whole(socket.send(&datagram)?, datagram.len())?;
+                    }
+                }
                 // On this machine the refusal is there as soon as the packet has been handed over.
                 if let Some(error) = socket.take_error()? {
                     return Err(error);
@@ -113,37 +166,42 @@ fn deliver(address: &Address, messages: &[&String], newline: bool) -> io::Result
             }
             Ok(())
         }
-        Address::Unixgram(path) => {
+        Address::UnixDatagram(path) => {
             let socket = UnixDatagram::unbound()?;
             socket.set_write_timeout(Some(TIMEOUT))?;
             socket.connect(path)?;
             messages
                 .iter()
-                .try_for_each(|message| whole(socket.send(message.as_bytes())?, message))
+                .try_for_each(|message| whole(socket.send(message.as_bytes())?, message.len()))
         }
-        Address::Unix(path) => {
+        Address::UnixStream(path) => {
             let mut stream = UnixStream::connect(path)?;
             stream.set_write_timeout(Some(TIMEOUT))?;
             stream.write_all(&framed(messages, false))
         }
-        Address::Tcp(target) => {
-            let mut stream = TcpStream::connect_timeout(&resolve(target)?, TIMEOUT)?;
+        Address::Tcp { host, port } => {
+            let mut stream = TcpStream::connect_timeout(&resolve(host, *port)?, TIMEOUT)?;
             stream.set_write_timeout(Some(TIMEOUT))?;
             stream.write_all(&framed(messages, newline))
         }
     }
 }
 
-fn resolve(target: &str) -> io::Result<std::net::SocketAddr> {
-    let found: Vec<_> = target.to_socket_addrs()?.collect();
+fn resolve(host: &str, port: u16) -> io::Result<SocketAddr> {
+    let found: Vec<_> = (host, port).to_socket_addrs()?.collect();
     let first = found.iter().find(|address| address.is_ipv4()).or(found.first());
     first
         .copied()
         .ok_or_else(|| io::Error::other("the host has no address"))
 }
 
-fn whole(sent: usize, message: &str) -> io::Result<()> {
-    if sent == message.len() {
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
+}
+
+fn whole(sent: usize, length: usize) -> io::Result<()> {
+    if sent == length {
         Ok(())
     } else {
         Err(io::Error::other("the packet was cut"))

@@ -186,10 +186,10 @@ fn render(status: &Status, now: u64) -> String {
         "weir {} on {}, pid {}, up {up}, {state}",
         status.version, status.hostname, status.pid
     );
-    if status.as_of == 0 {
-        let _ = writeln!(page, "no flush yet: the figures below are those of the start");
+    if status.flush.at == 0 {
+        let _ = writeln!(page, "no flush yet: what is below is what has come in so far");
     } else {
-        let age = duration(now.saturating_sub(status.as_of));
+        let age = duration(now.saturating_sub(status.flush.at));
         let flush = &status.flush;
         let _ = writeln!(
             page,
@@ -305,6 +305,31 @@ fn listeners(page: &mut String, status: &Status) {
         ]);
     }
     table.write(page);
+    for listener in &status.listeners {
+        for (count, what) in [
+            (
+                listener.connections_refused,
+                "refused: their senders are not allowed",
+            ),
+            (
+                listener.connections_failed_tls,
+                "closed: they could not be encrypted",
+            ),
+            (
+                listener.connections_refused_limit,
+                "closed at once: there are as many as there is memory or descriptors for",
+            ),
+        ] {
+            if count > 0 {
+                let _ = writeln!(
+                    page,
+                    "{}: {} connections {what}",
+                    listener.address,
+                    grouped(count)
+                );
+            }
+        }
+    }
 }
 
 fn state_of_contexts(page: &mut String, status: &Status) {
@@ -409,6 +434,28 @@ fn limits(page: &mut String, limits: &LimitStatus) {
         );
     }
     limited(page, &limits.limited);
+    let mut table = Table::new(&["sends more than it may", "packets dropped", "bytes per second"]);
+    for row in &limits.rates {
+        table.row([
+            shown(&row.source),
+            grouped(row.packets),
+            grouped(row.bytes_per_second),
+        ]);
+    }
+    table.write(page);
+    let mut table = Table::new(&["may not send", "packets dropped", "because", "last process"]);
+    for row in &limits.senders_refused {
+        table.row([
+            shown(&row.source),
+            grouped(row.packets),
+            row.reason.clone(),
+            match row.pid {
+                0 => String::new(),
+                pid => pid.to_string(),
+            },
+        ]);
+    }
+    table.write(page);
     for key in &limits.tag_keys {
         let _ = writeln!(
             page,
@@ -464,7 +511,7 @@ fn outputs(page: &mut String, outputs: &[OutputStatus], now: u64) {
     let mut table = Table::new(&[
         "output",
         "state",
-        "points",
+        "produced",
         "delivered",
         "pending",
         "dropped",
@@ -481,13 +528,18 @@ fn outputs(page: &mut String, outputs: &[OutputStatus], now: u64) {
             lag if lag > 0.0 => duration(lag as u64),
             _ => String::new(),
         };
+        // A relay has messages and no points.
+        let books = match output.output_type.as_str() {
+            "relay" => &output.messages,
+            _ => &output.points,
+        };
         table.row([
             output.name.clone(),
             format!("{state}{since}"),
-            grouped(output.points.produced),
-            grouped(output.points.delivered),
-            grouped(output.points.pending),
-            grouped(sum_of(&output.points.dropped)),
+            grouped(books.produced),
+            grouped(books.delivered),
+            grouped(books.pending),
+            grouped(sum_of(&books.dropped)),
             lag,
             grouped(output.bytes),
         ]);
@@ -503,6 +555,9 @@ fn outputs(page: &mut String, outputs: &[OutputStatus], now: u64) {
             ("checks", &output.checks),
             ("messages", &output.messages),
         ] {
+            if !books.pending_where.is_empty() {
+                line(format!("{kind} pending: {}", reasons(&books.pending_where)));
+            }
             if sum_of(&books.dropped) > 0 {
                 line(format!("{kind} dropped: {}", reasons(&books.dropped)));
             }

@@ -6,7 +6,7 @@ use weir_output::settings::{Kind, OUTPUT_TYPES, OutputType, Setting};
 
 use super::table::GROUPS;
 use super::value::{allowed, show_bytes};
-use super::{Entry, variable_of};
+use super::{Entry, Live, variable_of};
 
 const HEAD: &str = "# Configuration
 
@@ -60,7 +60,15 @@ fn own(page: &mut String, entry: &Entry) {
     ];
     names.extend(entry.second_names.iter().map(|name| format!("`{name}`")));
     let _ = writeln!(page, "* Also: {}", names.join(", "));
-    let reload = if entry.live { "applied" } else { "needs a restart" };
+    let reload = match entry.live {
+        Live::Yes => "applied".to_owned(),
+        Live::No => "needs a restart".to_owned(),
+        Live::While(other) => {
+            format!(
+                "the file is read again and another one taken; switching `{other}` on or off needs a restart"
+            )
+        }
+    };
     let _ = writeln!(page, "* On reload: {reload}");
 }
 

@@ -21,12 +21,13 @@ mod value;
 
 pub use docs::{help, page as documentation};
 pub use node::FILE_BYTES_MAX;
-pub use resolve::{Aggregation, Config, EolRequired, Listeners, Names, Origin, OriginSources};
-pub use rules::{RuleConfig, SUFFIXES_MAX, all_percentiles};
-pub use table::{Entry, GROUPS, Group, entries};
-pub use types::{
-    ADDRESS_FORMS, Address, Cardinality, Framing, HistogramAggregate, HistogramWeights, LogLevel, Ownership,
+pub use resolve::{
+    Aggregation, Config, EolRequired, Listeners, Names, Origin, OriginSources, RateLimits, Signed,
+    signing_keys,
 };
+pub use rules::{RuleConfig, SUFFIXES_MAX, all_percentiles};
+pub use table::{Entry, GROUPS, Group, Live, entries};
+pub use types::{Cardinality, Framing, HistogramAggregate, HistogramWeights, LogLevel, Ownership};
 pub use value::{hide_password, is_invisible, nearest, show_text};
 
 use node::{Content, Node};
@@ -135,8 +136,25 @@ pub struct Shown {
     pub source: Source,
     /// Sources that say something else and lost.
     pub overridden: Vec<Source>,
+    /// What is in the file that the value names, as far as it may be shown, where a reload reads that again.
+    pub content: Option<String>,
     /// Differs where the values do, even if what may be shown of two secrets is the same.
     fingerprint: u64,
+}
+
+impl Shown {
+    /// The value, and what is in its file.
+    fn described(&self) -> String {
+        match &self.content {
+            None => self.value.clone(),
+            Some(content) => format!("{} ({content})", self.value),
+        }
+    }
+
+    /// Whether the setting switches something on.
+    fn is_on(&self) -> bool {
+        !matches!(self.value.as_str(), "''" | "[]" | "off" | "false")
+    }
 }
 
 /// A complete, valid configuration.
@@ -163,17 +181,38 @@ impl Loaded {
             .map(|shown| (shown.key.as_str(), shown))
             .collect();
         let keys = old.keys().chain(new.keys().filter(|key| !old.contains_key(*key)));
-        let value = |shown: Option<&&Shown>| shown.map_or("(unset)".to_owned(), |shown| shown.value.clone());
+        let value =
+            |shown: Option<&&Shown>| shown.map_or_else(|| "(unset)".to_owned(), |shown| shown.described());
         let same = |key: &&&str| match (old.get(**key), new.get(**key)) {
-            (Some(old), Some(new)) => old.value == new.value && old.fingerprint == new.fingerprint,
+            (Some(old), Some(new)) => {
+                (&old.value, &old.content) == (&new.value, &new.content) && old.fingerprint == new.fingerprint
+            }
             _ => false,
         };
-        keys.filter(|key| !same(key))
+        let is_on = |key: &str| {
+            [&old, &new]
+                .iter()
+                .all(|map| map.get(key).is_some_and(|shown| shown.is_on()))
+        };
+        let live = |key: &str| {
+            let entry = entries().find(|entry| entry.setting.key == key);
+            entry.is_some_and(|entry| match entry.live {
+                Live::Yes => true,
+                Live::No => false,
+                Live::While(other) => is_on(other),
+            })
+        };
+        // Of an output that is switched on or off, that alone is worth saying, and not what each of its settings was or will be.
+        let is_switched = |key: &&&str| {
+            let known_twice = old.contains_key(**key) && new.contains_key(**key);
+            !known_twice && key.starts_with("outputs.") && !key.ends_with(".enabled")
+        };
+        keys.filter(|key| !same(key) && !is_switched(key))
             .map(|key| Change {
                 key: (*key).to_owned(),
                 from: value(old.get(key)),
                 to: value(new.get(key)),
-                live: entries().any(|entry| entry.setting.key == *key && entry.live),
+                live: live(key),
             })
             .collect()
     }
@@ -255,19 +294,17 @@ fn finish(mut reader: Reader<'_>) -> Result<Loaded, Problems> {
         }
         Err(more) => Err(more),
     };
+    match resolved {
+        Ok((config, shown)) if problems.is_empty() => return Ok(Loaded { config, shown, notes }),
+        Ok(_) => {}
+        Err(more) => problems.extend(more.into_iter().map(|problem| at_line(&file, problem))),
+    }
     // In the order of the file, what other sources brought after it.
     problems.sort_by_key(|problem| match &problem.source {
         Source::File { line, .. } => *line,
         _ => usize::MAX,
     });
-    match resolved {
-        Ok((config, shown)) if problems.is_empty() => Ok(Loaded { config, shown, notes }),
-        Ok(_) => Err(Problems(problems)),
-        Err(more) => {
-            problems.extend(more.into_iter().map(|problem| at_line(&file, problem)));
-            Err(Problems(problems))
-        }
-    }
+    Err(Problems(problems))
 }
 
 /// Whether a kind of setting takes a node; if not: the line, the part of it, and why.
@@ -437,6 +474,7 @@ impl<'a> Reader<'a> {
         let (checked, source) = chosen?;
         self.shown.push(Shown {
             fingerprint: fingerprint(&checked.value),
+            content: None,
             key: key.to_owned(),
             value: checked.shown,
             source,

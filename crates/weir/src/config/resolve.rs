@@ -12,7 +12,7 @@ use super::rules::{self, RuleConfig};
 use super::table::Raw;
 use super::types::{
     Cardinality, EolTransport, Framing, HistogramAggregate, HistogramWeights, LogLevel, Ownership, account,
-    is_off, listen_address, mode, percentile, socket_path,
+    admin_address, is_off, listen_address, mode, percentile, socket_path,
 };
 use super::value::{show_bytes, show_text};
 use super::{Problem, Shown, Source};
@@ -54,7 +54,14 @@ pub struct Listeners {
     pub tcp: Vec<SocketAddr>,
     /// Who may send over the network; empty: everybody.
     pub allowed_networks: Vec<weir_listener::Network>,
+    /// `None`: nobody signs.
+    pub signed: Option<Signed>,
+    /// `None`: TCP is not encrypted.
+    pub tls: Option<weir_listener::TlsFiles>,
+    pub rates: RateLimits,
     pub tcp_framing: Framing,
+    /// Who may send over Unix sockets; `None`: everybody.
+    pub allowed_origins: Option<weir_origin::AllowedOrigins>,
     /// Mode bits of the Unix socket files.
     pub socket_mode: u32,
     pub socket_ownership: Ownership,
@@ -62,6 +69,22 @@ pub struct Listeners {
     pub receive_buffer: Option<u64>,
     pub packet_bytes_max: usize,
     pub eol_required: EolRequired,
+}
+
+/// UDP that takes signed datagrams only.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Signed {
+    pub addresses: Vec<SocketAddr>,
+    pub keys: PathBuf,
+    pub window: Duration,
+}
+
+/// Bytes per second. Nothing: not limited.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RateLimits {
+    pub networks: Vec<(weir_listener::Network, u64)>,
+    pub per_address: Option<u64>,
+    pub per_origin: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -118,6 +141,8 @@ pub struct Kubelet {
     pub url: String,
     pub token_file: PathBuf,
     pub ca_file: PathBuf,
+    /// Certificate and key to show it.
+    pub identity: Option<(PathBuf, PathBuf)>,
     pub verify: bool,
 }
 
@@ -157,6 +182,21 @@ pub struct Names {
 }
 
 const MIB: u64 = 1 << 20;
+
+/// The longest file that can be one of keys.
+const KEY_FILE_BYTES_MAX: u64 = 64 * 1024;
+
+/// The keys that a file holds; an error says which file and why, and nothing of what is in it.
+pub fn signing_keys(path: &std::path::Path) -> Result<Vec<weir_listener::SigningKey>, String> {
+    let shown = path.display();
+    let found = std::fs::metadata(path).map_err(|error| format!("{shown}: {error}"))?;
+    if !found.is_file() || found.len() > KEY_FILE_BYTES_MAX {
+        return Err(format!("{shown} is no file of at most 64 KiB"));
+    }
+    let bytes = std::fs::read(path).map_err(|error| format!("{shown}: {error}"))?;
+    let text = std::str::from_utf8(&bytes).map_err(|_| format!("{shown} is no text"))?;
+    weir_listener::SigningKey::read(text).map_err(|error| format!("{shown}, {error}"))
+}
 
 /// Fails with everything that is wrong. Values that were worked out replace what is shown for them.
 pub(super) fn resolve(
@@ -260,6 +300,7 @@ impl Resolver {
             flush_summary: raw.flush_summary,
             outputs,
         };
+        self.note_missing_sources(&config);
         for (output_type, what) in [("stdout", "standard output"), ("prometheus", "the path /metrics")] {
             let names: Vec<&str> = config
                 .outputs
@@ -328,10 +369,30 @@ impl Resolver {
             format!("https://{text}:10250")
         };
         self.show("origin_kubelet", show_text(&url));
+        let (certificate, key) = (&raw.origin_kubelet_certificate, &raw.origin_kubelet_key);
+        let identity = match (certificate.is_empty(), key.is_empty()) {
+            (true, true) => None,
+            (false, false) => Some((PathBuf::from(certificate), PathBuf::from(key))),
+            (true, false) => {
+                self.problem(
+                    "origin_kubelet_key",
+                    "needs origin_kubelet_certificate, the certificate it belongs to",
+                );
+                None
+            }
+            (false, true) => {
+                self.problem(
+                    "origin_kubelet_certificate",
+                    "needs origin_kubelet_key, its private key",
+                );
+                None
+            }
+        };
         Some(Kubelet {
             url,
             token_file: raw.origin_kubelet_token.clone().into(),
             ca_file: raw.origin_kubelet_ca.clone().into(),
+            identity,
             verify: raw.origin_kubelet_tls_verify,
         })
     }
@@ -363,6 +424,16 @@ impl Resolver {
             found
         };
         let udp = addresses(self, "udp", &raw.udp);
+        let signed = addresses(self, "udp_signed", &raw.udp_signed);
+        if let Some(both) = signed
+            .iter()
+            .find(|address| address.port() != 0 && udp.contains(address))
+        {
+            self.problem(
+                "udp_signed",
+                format!("{both} is in udp too; signed datagrams need an address of their own"),
+            );
+        }
         let tcp = addresses(self, "tcp", &raw.tcp);
         let paths = |texts: &[String]| -> Vec<PathBuf> {
             texts
@@ -385,6 +456,9 @@ impl Resolver {
             }
         }
         let eol = |transport| raw.eol_required.contains(&transport);
+        let signed = self.signed(raw, signed);
+        let tls = self.tls(raw, tcp.is_empty());
+        let rates = self.rates(raw);
         let uid = account(&raw.socket_owner, "/etc/passwd");
         let gid = account(&raw.socket_group, "/etc/group");
         Listeners {
@@ -396,8 +470,12 @@ impl Resolver {
                 .iter()
                 .filter_map(|text| text.parse().ok())
                 .collect(),
+            signed,
+            tls,
+            rates,
             tcp,
             tcp_framing: raw.tcp_framing,
+            allowed_origins: self.allowed_origins(raw),
             socket_mode: mode(&raw.socket_mode).unwrap_or(0o722),
             socket_ownership: Ownership {
                 uid: self.ok("socket_owner", uid),
@@ -409,6 +487,161 @@ impl Resolver {
                 udp: eol(EolTransport::Udp),
                 uds: eol(EolTransport::Uds),
             },
+        }
+    }
+
+    fn allowed_origins(&mut self, raw: &Raw) -> Option<weir_origin::AllowedOrigins> {
+        let patterns = raw.allowed_origins.iter().filter_map(|text| text.parse().ok());
+        let list = weir_origin::AllowedOrigins::new(patterns.collect())?;
+        let key = "allowed_origins";
+        if !raw.origin_detection {
+            let message =
+                "needs origin_detection: true, by which weir learns whose process sends on a Unix socket";
+            self.problem(key, message);
+        }
+        if raw.uds.is_empty() && raw.uds_stream.is_empty() {
+            self.notes.push(format!(
+                "{key}: it is without effect, no Unix socket is in uds or uds_stream; for the network there is allowed_networks"
+            ));
+        }
+        Some(list)
+    }
+
+    /// Nobody may tell the tags that the list is about.
+    fn note_missing_sources(&mut self, config: &Config) {
+        let sources = &config.origin.sources;
+        let OriginSources {
+            docker,
+            containerd,
+            kubelet,
+            file,
+            ..
+        } = sources;
+        let none = docker.is_empty() && containerd.is_empty() && kubelet.is_none() && file.is_none();
+        if none
+            && let Some(list) = &config.listeners.allowed_origins
+            && list.needs_sources()
+        {
+            self.notes.push(
+                "allowed_origins: nobody tells the tags it is about, no source of tags is on (origin_docker, origin_containerd, origin_kubelet, origin_file); of containers only container_id is known"
+                    .into(),
+            );
+        }
+    }
+
+    fn signed(&mut self, raw: &Raw, addresses: Vec<SocketAddr>) -> Option<Signed> {
+        if addresses.is_empty() {
+            return None;
+        }
+        if raw.udp_signing_keys.is_empty() {
+            self.problem(
+                "udp_signed",
+                "needs udp_signing_keys: a file with one key a line, such as `openssl rand -hex 32` makes",
+            );
+            return None;
+        }
+        let keys = PathBuf::from(&raw.udp_signing_keys);
+        match signing_keys(&keys) {
+            Ok(keys) => {
+                let ids: Vec<String> = keys.iter().map(weir_listener::SigningKey::id).collect();
+                let plural = if ids.len() == 1 { "" } else { "s" };
+                self.holds(
+                    "udp_signing_keys",
+                    format!("{} key{plural}: {}", ids.len(), ids.join(", ")),
+                );
+            }
+            Err(message) => self.problem("udp_signing_keys", message),
+        }
+        Some(Signed {
+            addresses,
+            keys,
+            window: raw.udp_signed_window,
+        })
+    }
+
+    fn tls(&mut self, raw: &Raw, no_tcp: bool) -> Option<weir_listener::TlsFiles> {
+        let path = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
+        let client_ca = path(&raw.tcp_tls_client_ca);
+        let files = match (path(&raw.tcp_tls_certificate), path(&raw.tcp_tls_key)) {
+            (None, None) => {
+                if client_ca.is_some() {
+                    let message =
+                        "needs tcp_tls_certificate and tcp_tls_key: without TLS clients show no certificate";
+                    self.problem("tcp_tls_client_ca", message);
+                }
+                return None;
+            }
+            (Some(_), None) => {
+                self.problem("tcp_tls_certificate", "needs tcp_tls_key, its private key");
+                return None;
+            }
+            (None, Some(_)) => {
+                self.problem(
+                    "tcp_tls_key",
+                    "needs tcp_tls_certificate, the certificate it belongs to",
+                );
+                return None;
+            }
+            (Some(certificate), Some(key)) => weir_listener::TlsFiles {
+                certificate,
+                key,
+                client_ca,
+            },
+        };
+        match weir_listener::TlsServer::load(&files) {
+            Ok(server) => {
+                self.holds("tcp_tls_certificate", server.certificate());
+                if let Some(authorities) = server.client_ca() {
+                    self.holds("tcp_tls_client_ca", authorities);
+                }
+            }
+            Err(error) => {
+                let key = if error.path == files.certificate {
+                    "tcp_tls_certificate"
+                } else if error.path == files.key {
+                    "tcp_tls_key"
+                } else {
+                    "tcp_tls_client_ca"
+                };
+                self.problem(key, error.to_string());
+            }
+        }
+        if no_tcp {
+            self.notes
+                .push("tcp_tls_certificate is without effect: no address is in tcp".into());
+        }
+        Some(files)
+    }
+
+    fn rates(&mut self, raw: &Raw) -> RateLimits {
+        let mut networks: Vec<(weir_listener::Network, u64)> = Vec::new();
+        for (text, rate) in &raw.rate_limit_per_network {
+            match text.parse() {
+                Ok(network) if networks.iter().any(|(known, _)| *known == network) => {
+                    self.problem("rate_limit_per_network", format!("{network} is listed twice"));
+                }
+                Ok(network) => networks.push((network, *rate)),
+                Err(error) => self.problem("rate_limit_per_network", format!("{text:?}: {error}")),
+            }
+        }
+        if raw.rate_limit_per_origin > 0 && !raw.origin_detection {
+            self.problem(
+                "rate_limit_per_origin",
+                "needs origin_detection: what messages say of themselves is no ground to limit anybody",
+            );
+        }
+        let limit = |rate: u64| (rate > 0).then_some(rate);
+        RateLimits {
+            networks,
+            per_address: limit(raw.rate_limit_per_address),
+            per_origin: limit(raw.rate_limit_per_origin),
+        }
+    }
+
+    /// Says what is in a setting's file.
+    fn holds(&mut self, key: &str, content: String) {
+        if let Some(shown) = self.shown.iter_mut().find(|shown| shown.key == key) {
+            shown.content = Some(content);
         }
     }
 
@@ -531,7 +764,7 @@ impl Resolver {
             return None;
         }
         // A port alone means loopback whatever `bind_host` says: this server hands out profiles.
-        let address = listen_address(text, "127.0.0.1", false, self.resolve_names);
+        let address = listen_address(admin_address(text), "127.0.0.1", false, self.resolve_names);
         self.ok("admin", address)
     }
 

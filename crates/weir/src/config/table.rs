@@ -9,7 +9,7 @@ use weir_output::settings::{DURATION_MAX, Kind, Setting, setting};
 use super::rules::{self, RawProfile, RawRule, RawTagFilter};
 use super::types::{
     Cardinality, EolTransport, Framing, HistogramAggregate, HistogramWeights, LogLevel, is_address,
-    is_address_or_off, is_mode, is_network, is_percentile, is_socket_path,
+    is_admin_address_or_off, is_mode, is_network, is_origin_pattern, is_percentile, is_socket_path,
 };
 
 /// A setting with what only the agent's own settings have.
@@ -20,8 +20,17 @@ pub struct Entry {
     pub second_names: &'static [&'static str],
     /// Shown by `-h`; the others by `--help`.
     pub common: bool,
-    /// A reload applies it; the others need a restart.
-    pub live: bool,
+    pub live: Live,
+}
+
+/// What a reload does with another value of a setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Live {
+    /// Nothing: it needs a restart.
+    No,
+    Yes,
+    /// It applies it while this other setting is on, before and after.
+    While(&'static str),
 }
 
 /// Settings that belong together on the configuration page and in `--help`.
@@ -36,7 +45,7 @@ const fn entry(setting: Setting) -> Entry {
         setting,
         second_names: &[],
         common: false,
-        live: false,
+        live: Live::No,
     }
 }
 
@@ -52,7 +61,12 @@ impl Entry {
     }
 
     const fn live(mut self) -> Self {
-        self.live = true;
+        self.live = Live::Yes;
+        self
+    }
+
+    const fn live_while(mut self, key: &'static str) -> Self {
+        self.live = Live::While(key);
         self
     }
 }
@@ -74,10 +88,20 @@ pub struct Raw {
     pub uds_stream: Vec<String>,
     pub tcp: Vec<String>,
     pub allowed_networks: Vec<String>,
+    pub udp_signed: Vec<String>,
+    pub udp_signing_keys: String,
+    pub udp_signed_window: Duration,
     pub tcp_framing: Framing,
+    pub tcp_tls_certificate: String,
+    pub tcp_tls_key: String,
+    pub tcp_tls_client_ca: String,
+    pub rate_limit_per_network: BTreeMap<String, u64>,
+    pub rate_limit_per_address: u64,
+    pub rate_limit_per_origin: u64,
     pub socket_mode: String,
     pub socket_owner: String,
     pub socket_group: String,
+    pub allowed_origins: Vec<String>,
     pub receive_buffer: u64,
     pub packet_bytes_max: u64,
     pub eol_required: Vec<EolTransport>,
@@ -92,6 +116,8 @@ pub struct Raw {
     pub origin_kubelet: String,
     pub origin_kubelet_token: String,
     pub origin_kubelet_ca: String,
+    pub origin_kubelet_certificate: String,
+    pub origin_kubelet_key: String,
     pub origin_kubelet_tls_verify: bool,
     pub origin_podinfo: String,
     pub origin_file: String,
@@ -136,6 +162,8 @@ pub struct Raw {
 }
 
 const SECOND: Duration = Duration::from_secs(1);
+/// Ten seconds of it are far from the end of what can be counted.
+const RATE_MAX: u64 = 1 << 50;
 const ADDRESS: Kind = Kind::Checked {
     allowed: "an address such as 127.0.0.1:8125, [::1]:8125, or a port alone, which `bind_host` completes",
     check: is_address,
@@ -143,6 +171,10 @@ const ADDRESS: Kind = Kind::Checked {
 const NETWORK: Kind = Kind::Checked {
     allowed: "a network or an address, such as 10.1.0.0/16, 192.0.2.7 or fd00::/8, without bits set beyond the prefix",
     check: is_network,
+};
+const ORIGIN: Kind = Kind::Checked {
+    allowed: "no_container, unknown, or a tag of containers such as kube_namespace:prod, image_name:shop/*, container_name:web-*, container_id:8fca07c6*",
+    check: is_origin_pattern,
 };
 const SOCKET_PATH: Kind = Kind::Checked {
     allowed: "an absolute path of at most 107 bytes, such as /run/weir/dsd.socket",
@@ -206,9 +238,66 @@ pub const GROUPS: &[Group] = &[
                     .who("Operators who receive from other machines."),
             ),
             entry(
+                setting("udp_signed", Kind::List(&ADDRESS), "[]")
+                    .effect("UDP addresses that take signed datagrams only (docs/signed-datagrams.md), as `host:port` or a port alone, which `bind_host` completes. What is not signed with a key of `udp_signing_keys`, or was taken before, is dropped and counted by reason.")
+                    .zero("An empty list, or the port `0` alone: none.")
+                    .who("Operators who receive over UDP from other machines."),
+            ),
+            entry(
+                setting("udp_signing_keys", Kind::Text, "''")
+                    .effect("File with the keys of `udp_signed`, one a line of 32 to 256 printable characters. Up to 16 are good at the same time. Read again on reload.")
+                    .zero("Empty: none, and no address of `udp_signed` either.")
+                    .who("Operators who receive over UDP from other machines."),
+            )
+            .live_while("udp_signed"),
+            entry(
+                setting("udp_signed_window", Kind::Duration { min: SECOND, max: Duration::from_secs(3600) }, "30s")
+                    .effect("How far the time in a signed datagram may be from weir's, either way.")
+                    .who("Operators of machines without a common time."),
+            ),
+            entry(
                 setting("tcp_framing", Kind::Choice(&["length", "newline"]), "length")
                     .effect("How TCP carries packets: each after its length in four bytes, the lowest first, or as lines.")
                     .who("Operators of clients that send lines (`newline`)."),
+            ),
+            entry(
+                setting("tcp_tls_certificate", Kind::Text, "''")
+                    .effect("PEM file with the certificate that TCP clients are shown, those of intermediate authorities behind it. With it every address of `tcp` takes TLS (1.2 or 1.3) and nothing else. Read again on reload; connections that are open stay as they are.")
+                    .zero("Empty: TCP is not encrypted.")
+                    .who("Operators who receive over networks that others can read or write."),
+            )
+            .live_while("tcp_tls_certificate"),
+            entry(
+                setting("tcp_tls_key", Kind::Text, "''")
+                    .effect("PEM file with the private key of `tcp_tls_certificate`. Read again with it.")
+                    .zero("Empty: none, and no certificate either.")
+                    .who("Operators who receive over networks that others can read or write."),
+            )
+            .live_while("tcp_tls_certificate"),
+            entry(
+                setting("tcp_tls_client_ca", Kind::Text, "''")
+                    .effect("PEM file with the certificates of authorities. With it TCP clients have to show a certificate that one of them signed. Read again on reload; connections that are open stay open.")
+                    .zero("Empty: clients need none.")
+                    .who("Operators who say which machines may send."),
+            )
+            .live_while("tcp_tls_certificate"),
+            entry(
+                setting("rate_limit_per_network", Kind::Map(&Kind::Bytes { min: 1, max: RATE_MAX }), "{}")
+                    .effect("Bytes per second that each of these networks may send as a whole over UDP and TCP, as in `10.0.0.0/8: 1MiB`; of several that hold an address the smallest counts. Ten seconds' worth may come at once, and a packet counts as 64 bytes more than it holds. What is beyond is dropped and counted as `rate_limited`. 127.0.0.1 and ::1 are not limited.")
+                    .zero("Empty: none is limited.")
+                    .who("Operators who receive from networks that others run."),
+            ),
+            entry(
+                setting("rate_limit_per_address", Kind::Bytes { min: 0, max: RATE_MAX }, "0")
+                    .effect("Bytes per second that each address (of IPv6: each /64) may send over UDP and TCP, in the same way.")
+                    .zero("0: addresses are not limited.")
+                    .who("Operators who receive from many machines."),
+            ),
+            entry(
+                setting("rate_limit_per_origin", Kind::Bytes { min: 0, max: RATE_MAX }, "0")
+                    .effect("Bytes per second that each container may send over Unix sockets, in the same way, with `origin_detection`; processes outside of containers are one. What is beyond is dropped and counted as `origin_rate_limited`.")
+                    .zero("0: origins are not limited.")
+                    .who("Operators who run other people's containers."),
             ),
             entry(
                 setting("socket_mode", Kind::Checked { allowed: "an octal file mode such as 0722", check: is_mode }, "0722")
@@ -227,6 +316,13 @@ pub const GROUPS: &[Group] = &[
                     .zero("Empty: the group weir runs as.")
                     .who("Operators who restrict who may send."),
             ),
+            entry(
+                setting("allowed_origins", Kind::List(&ORIGIN), "[]")
+                    .effect("Who may send on Unix sockets, with `origin_detection`: containers by their tags (of every cardinality; in the value `*` stands for any characters), `no_container` for processes outside of containers, `unknown` for senders that nothing could be found out about. Packets of others are dropped and counted as `origin_not_allowed`, and as `origin_unknown` where nothing could be found out (docs/limits.md).")
+                    .zero("An empty list: whoever may open the socket.")
+                    .who("Operators who run other people's containers."),
+            )
+            .live(),
             entry(
                 setting("receive_buffer", Kind::Bytes { min: 0, max: 1 << 30 }, "8MiB")
                     .effect("Receive buffer to ask the kernel for, per socket. weir says at start what was granted and how to get more.")
@@ -322,6 +418,20 @@ pub const GROUPS: &[Group] = &[
                     .who("Operators who mount it elsewhere."),
             )
             .also(&["DD_KUBELET_CLIENT_CA"]),
+            entry(
+                setting("origin_kubelet_certificate", Kind::Text, "''")
+                    .effect("PEM file with a certificate to show the kubelet, for those that know their clients by certificates. Read again when a connection fails.")
+                    .zero("Empty: none.")
+                    .who("Operators whose kubelets take no tokens."),
+            )
+            .also(&["DD_KUBELET_CLIENT_CRT"]),
+            entry(
+                setting("origin_kubelet_key", Kind::Text, "''")
+                    .effect("PEM file with the private key of `origin_kubelet_certificate`.")
+                    .zero("Empty: none, and no certificate either.")
+                    .who("Operators whose kubelets take no tokens."),
+            )
+            .also(&["DD_KUBELET_CLIENT_KEY"]),
             entry(
                 setting("origin_kubelet_tls_verify", Kind::Bool, "true")
                     .effect("The kubelet has to show a certificate that its authority signed for its address.")
@@ -609,7 +719,7 @@ pub const GROUPS: &[Group] = &[
             entry(
                 setting(
                     "admin",
-                    Kind::Checked { allowed: "an address such as 127.0.0.1:8127, or off", check: is_address_or_off },
+                    Kind::Checked { allowed: "an address such as 127.0.0.1:8127, or off", check: is_admin_address_or_off },
                     "127.0.0.1:8127",
                 )
                 .effect("Address of the admin HTTP server: metrics, status, profiles. Whoever reaches it can read metric names and take profiles.")

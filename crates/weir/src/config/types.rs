@@ -1,8 +1,6 @@
 //! The types of resolved settings, and the checks that the table applies to texts.
 
-use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
 
 use serde::Deserialize;
 
@@ -73,56 +71,6 @@ pub struct Ownership {
     pub gid: Option<u32>,
 }
 
-/// Somewhere packets are sent to: the one way addresses are written everywhere.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
-    /// `udp://host:port`
-    Udp(String),
-    /// `tcp://host:port`
-    Tcp(String),
-    /// `unixgram:///path`
-    Unixgram(PathBuf),
-    /// `unix:///path`: a stream.
-    Unix(PathBuf),
-}
-
-pub const ADDRESS_FORMS: &str = "udp://host:port, tcp://host:port, unixgram:///path or unix:///path";
-
-impl Address {
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let refuse = || format!("{text:?} is not an address; write {ADDRESS_FORMS}");
-        let (scheme, rest) = text.split_once("://").ok_or_else(refuse)?;
-        match scheme {
-            "udp" | "tcp" => {
-                let (host, port) = split_host(rest).ok_or_else(refuse)?;
-                let host = if host.is_empty() { "127.0.0.1" } else { host };
-                let target = if host.contains(':') {
-                    format!("[{host}]:{port}")
-                } else {
-                    format!("{host}:{port}")
-                };
-                if port == 0 {
-                    return Err(format!("{text:?} has no port to send to; write {ADDRESS_FORMS}"));
-                }
-                Ok(if scheme == "udp" {
-                    Self::Udp(target)
-                } else {
-                    Self::Tcp(target)
-                })
-            }
-            "unixgram" | "unix" if rest.starts_with('/') => Ok(if scheme == "unix" {
-                Self::Unix(PathBuf::from(rest))
-            } else {
-                Self::Unixgram(PathBuf::from(rest))
-            }),
-            "unixgram" | "unix" => Err(format!(
-                "{text:?} needs an absolute path: three slashes, as in {scheme}:///run/weir.sock"
-            )),
-            _ => Err(refuse()),
-        }
-    }
-}
-
 impl HistogramAggregate {
     pub fn as_str(self) -> &'static str {
         match self {
@@ -132,17 +80,6 @@ impl HistogramAggregate {
             Self::Avg => "avg",
             Self::Sum => "sum",
             Self::Count => "count",
-        }
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Udp(target) => write!(f, "udp://{target}"),
-            Self::Tcp(target) => write!(f, "tcp://{target}"),
-            Self::Unixgram(path) => write!(f, "unixgram://{}", path.display()),
-            Self::Unix(path) => write!(f, "unix://{}", path.display()),
         }
     }
 }
@@ -181,12 +118,24 @@ pub(super) fn is_off(text: &str) -> bool {
     text.is_empty() || text.eq_ignore_ascii_case("off")
 }
 
-pub(super) fn is_address_or_off(text: &str) -> bool {
-    is_off(text) || is_address(text)
+pub(super) fn is_admin_address_or_off(text: &str) -> bool {
+    is_off(text) || is_address(admin_address(text))
+}
+
+/// An address of the admin server without what the log shows before it.
+pub(super) fn admin_address(text: &str) -> &str {
+    match text.strip_prefix("http://") {
+        Some(address) => address.trim_end_matches('/'),
+        None => text,
+    }
 }
 
 pub(super) fn is_network(text: &str) -> bool {
     text.parse::<weir_listener::Network>().is_ok()
+}
+
+pub(super) fn is_origin_pattern(text: &str) -> bool {
+    text.parse::<weir_origin::OriginPattern>().is_ok()
 }
 
 /// A socket path that the kernel can take: `sun_path` has 108 bytes, the last of them zero.
@@ -346,29 +295,6 @@ mod tests {
                 .to_string(),
             "10.0.0.1:1"
         );
-    }
-
-    #[test]
-    fn targets() {
-        for text in [
-            "udp://127.0.0.1:8125",
-            "tcp://[::1]:9",
-            "unixgram:///a/b",
-            "unix:///a",
-        ] {
-            assert_eq!(Address::parse(text).unwrap().to_string(), text);
-        }
-        for text in [
-            "",
-            "127.0.0.1:8125",
-            "udp://",
-            "udp://h:0",
-            "unix://a",
-            "http://x:1",
-            "unixgram://",
-        ] {
-            assert!(Address::parse(text).is_err(), "{text}");
-        }
     }
 
     #[test]

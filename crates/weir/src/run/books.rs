@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use weir_context::{LimitReason, RuleCounts};
-use weir_ingest::{IngestCounts, SampleDrop, WorkerSnapshot};
-use weir_listener::ListenerCounters;
+use weir_ingest::{ListenerSnapshot, Refusal, SampleDrop, WorkerSnapshot};
+use weir_listener::SignatureFault;
 use weir_protocol::{ErrorClass, Kind};
 
 use super::pipeline::State;
@@ -48,8 +48,11 @@ pub fn fill(status: &mut Status, listeners: &[BoundListener], state: &State) {
             let entry = &mut status.listeners[usize::from(listener.listener)];
             entry.connections += listener.socket.connections_open;
             entry.connections_refused += listener.socket.connections_refused_source;
-            add(&mut entry.books, &listener.socket, &listener.ingest);
-            add(&mut status.total, &listener.socket, &listener.ingest);
+            entry.connections_failed_tls += listener.socket.connections_failed_tls;
+            entry.connections_refused_limit +=
+                listener.socket.connections_refused_limit + listener.socket.connections_refused_descriptors;
+            add(&mut entry.books, listener);
+            add(&mut status.total, listener);
         }
         status.drop_disagreements += worker.drop_disagreements;
         status.contexts.live += worker.contexts as u64;
@@ -60,6 +63,8 @@ pub fn fill(status: &mut Status, listeners: &[BoundListener], state: &State) {
             count(&mut status.limits.samples, reason.as_str(), samples);
         }
         status.contexts.overflow_series += worker.overflow_names as u64;
+        status.contexts.aliases += worker.aliases as u64;
+        status.contexts.alias_misses += worker.alias_misses;
         for kind in Kind::ALL {
             *status.rows.samples.entry(kind.as_str().into()).or_default() +=
                 worker.aggregate.samples[kind as usize];
@@ -68,7 +73,9 @@ pub fn fill(status: &mut Status, listeners: &[BoundListener], state: &State) {
             ("contexts", worker.context_bytes),
             ("state", worker.state_bytes),
             ("partial_frames", worker.partial_bytes),
+            ("tls_sessions", worker.tls_bytes),
             ("awaiting_origin", worker.origin.parked_bytes as usize),
+            ("rate_limits", worker.origin.rate_bytes as usize),
         ] {
             *status.memory.parts.entry(part.into()).or_default() += bytes as u64;
         }
@@ -78,6 +85,7 @@ pub fn fill(status: &mut Status, listeners: &[BoundListener], state: &State) {
     }
     rules(&mut status.rules, &workers);
     status.flush.seconds = state.flush_seconds;
+    status.flush.at = state.flushed_at;
     status.memory.used = status.memory.parts.values().sum();
 }
 
@@ -163,19 +171,43 @@ fn count(reasons: &mut Reasons, reason: &str, number: u64) {
     }
 }
 
-fn add(books: &mut Books, socket: &ListenerCounters, ingest: &IngestCounts) {
+fn add(books: &mut Books, listener: &ListenerSnapshot) {
+    let ListenerSnapshot {
+        socket,
+        ingest,
+        packets_waiting,
+        ..
+    } = listener;
     books.bytes += socket.bytes;
     let datagrams = &mut books.datagrams;
     let lost = [
         ("kernel", socket.kernel_dropped),
         ("source_not_allowed", socket.sources_refused),
+        ("rate_limited", socket.rate_limited),
         ("refused_at_shutdown", socket.refused_draining),
         ("frame_too_long", socket.frames_too_long),
         ("frame_cut", socket.frames_cut),
     ];
-    datagrams.received += socket.packets + lost.iter().map(|(_, number)| number).sum::<u64>();
+    let signatures =
+        SignatureFault::ALL.map(|fault| (fault.as_str(), socket.signatures_refused[fault as usize]));
+    let lost = || lost.into_iter().chain(signatures);
+    // What waits for its sender to be known is counted, received and otherwise, when it goes on.
+    datagrams.received += socket.packets - packets_waiting + lost().map(|(_, number)| number).sum::<u64>();
     datagrams.parsed += ingest.packets;
-    for (reason, number) in lost {
+    // Handed over by the listener, so received already.
+    count(
+        &mut datagrams.dropped,
+        "origin_rate_limited",
+        ingest.packets_rate_limited,
+    );
+    for why in Refusal::ALL {
+        count(
+            &mut datagrams.dropped,
+            why.as_str(),
+            ingest.packets_refused[why as usize],
+        );
+    }
+    for (reason, number) in lost() {
         count(&mut datagrams.dropped, reason, number);
     }
     let messages = &mut books.messages;

@@ -52,6 +52,7 @@ pub fn status(output_type: &str, delivery: &Delivery) -> Vec<OutputStatus> {
         let mut notes: Vec<String> = endpoint
             .details
             .iter()
+            .filter(|(_, value)| value.as_str() != "0")
             .map(|(name, value)| format!("{name}: {value}"))
             .collect();
         if !several {
@@ -71,10 +72,23 @@ pub fn status(output_type: &str, delivery: &Delivery) -> Vec<OutputStatus> {
             for (reason, items) in &endpoint.dropped {
                 *dropped.entry(reason.as_str().into()).or_default() += class(items);
             }
+            let pending = &endpoint.pending;
+            let places = [
+                ("to_encode", class(&pending.inbox)),
+                ("open_payloads", class(&pending.open_payloads)),
+                ("memory", class(&pending.memory)),
+                ("under_way", class(&pending.in_flight)),
+                ("disk", class(&pending.disk)),
+            ];
             PointBooks {
                 produced: class(&status.received) + class(&endpoint.restored),
                 delivered: class(&endpoint.delivered),
-                pending: class(&endpoint.pending.total()),
+                pending: class(&pending.total()),
+                pending_where: places
+                    .into_iter()
+                    .filter(|(_, items)| *items > 0)
+                    .map(|(place, items)| (place.to_owned(), items))
+                    .collect(),
                 dropped,
             }
         };

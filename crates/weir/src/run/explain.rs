@@ -54,7 +54,9 @@ pub fn explain(
     } else if !options.origin_client && has_origin_sections(line) {
         explanation.note = Some("origin_client is off, so c:, e: and card: are not read".to_owned());
     }
-    follow(&message, tags, &found, rules, &mut explanation);
+    if found.access.as_ref().is_none_or(|access| access.allowed) {
+        follow(&message, tags, &found, rules, &mut explanation);
+    }
     explanation.origin = found;
     explanation
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use weir_aggregate::AggregatorSettings;
 use weir_context::{HashSecret, Limits, Rules};
-use weir_ingest::{Command, EndSettings, IngestSettings, WorkerHandle};
+use weir_ingest::{Command, IngestSettings, TLS_FAULT, WorkerHandle, WorkerSettings};
 use weir_listener::{Address, AllowList, BoundSocket, Framing, ListenerConfig, ListenerId};
 use weir_origin::Origins;
 use weir_output::delivery::{Clock, Delivery, Surroundings};
@@ -23,6 +23,7 @@ use crate::failure::Failure;
 use crate::logging::{BadInput, Logging};
 use crate::signals::{ReloadRequest, Reloaded, Reloader, Request, Signals};
 
+mod access;
 mod books;
 mod delivery;
 mod explain;
@@ -33,6 +34,7 @@ mod rules;
 mod scrape;
 mod usage;
 
+use access::Access;
 use books::BoundListener;
 use delivery::DeliverySink;
 use pipeline::{BatchSink, Flushed, Pipeline, Shared};
@@ -170,6 +172,7 @@ struct View {
     scrape: Option<ScrapeOutput>,
     origins: Option<Origins>,
     usage: Arc<Usage>,
+    access: Access,
     /// What messages may contain, and what applies to them, for explanations.
     options: ParseOptions,
     rules: Mutex<Rules>,
@@ -225,8 +228,13 @@ impl View {
             .memory
             .parts
             .insert("summaries".into(), self.usage.heap_bytes());
+        for (part, bytes) in self.access.heap_bytes() {
+            status.memory.parts.insert(part.into(), bytes);
+        }
         books::fill(&mut status, &self.listeners, &state);
         self.usage.fill(&mut status.limits);
+        status.limits.rates = self.access.limited(&state);
+        status.limits.senders_refused = Access::refused(&state);
         status.origin = self
             .origins
             .as_ref()
@@ -297,7 +305,8 @@ impl AdminSource for View {
 
 impl Agent {
     fn start(config: &Config) -> Result<Agent, Failure> {
-        let planned = listeners(config);
+        let access = Access::new(config, unix_ms())?;
+        let planned = listeners(config, &access);
         let mut sockets: Vec<Vec<(BoundSocket, ListenerId)>> =
             (0..config.workers).map(|_| Vec::new()).collect();
         let mut bound_listeners: Vec<BoundListener> = Vec::new();
@@ -315,7 +324,6 @@ impl Agent {
             if let Some(remedy) = buffer.remedy() {
                 tracing::warn!("{address}: {remedy}");
             }
-            tracing::info!("listening on {address}");
             bound_listeners.push(BoundListener {
                 address,
                 receive_buffer: buffer.granted as u64,
@@ -327,9 +335,13 @@ impl Agent {
                 sockets[worker].push((socket, id));
             }
         }
+        // Once all are there: whoever waits for one of these lines may connect to any of them.
+        for ((listener, _), bound) in planned.iter().zip(&bound_listeners) {
+            tracing::info!("listening on {}{}", bound.address, Access::remark(listener));
+        }
         if bound_listeners.is_empty() {
             return Err(Failure::usage(
-                "no listener is configured: set udp, uds, uds_stream or tcp",
+                "no listener is configured: set udp, udp_signed, uds, uds_stream or tcp",
             ));
         }
 
@@ -422,7 +434,16 @@ impl Agent {
             shared.clone(),
             Box::new({
                 let (shared, mut log) = (shared.clone(), BadInput::new(BAD_INPUT_INTERVAL));
+                let mut next_tls_line = Instant::now();
                 move |bad| {
+                    if bad.class == TLS_FAULT {
+                        if Instant::now() >= next_tls_line {
+                            next_tls_line = Instant::now() + BAD_INPUT_INTERVAL;
+                            let (address, fault) = (&addresses[bad.listener], &bad.example);
+                            tracing::warn!("{address}: a connection could not be encrypted: {fault}");
+                        }
+                        return;
+                    }
                     let total = refused(&shared, bad.listener, bad.class);
                     let address = &addresses[bad.listener];
                     if let Some(line) = log.line(address, bad.class, total, &bad.example, Instant::now()) {
@@ -432,7 +453,11 @@ impl Agent {
             }),
             Box::new({
                 let (mut before, last_flush) = (Totals::default(), last_flush.clone());
+                let (access, bound) = (access.clone(), bound_listeners.clone());
                 move |flushed| {
+                    for line in access.log_lines(&flushed.state, &bound, Instant::now()) {
+                        tracing::warn!("{line}");
+                    }
                     let now = Totals::of(flushed);
                     let facts = LastFlush {
                         rates: now.rates(&before, bucket_seconds),
@@ -465,6 +490,8 @@ impl Agent {
             |max: Option<usize>| max.map_or(usize::MAX, |max: usize| max.div_ceil(config.workers));
         let hostname: Arc<str> = config.names.hostname.as_str().into();
         let resolver = origins::resolver(config);
+        let by_number: Vec<&ListenerConfig> = planned.iter().map(|(listener, _)| listener).collect();
+        let admission = Access::admission(config, &by_number);
         let mut workers = Vec::new();
         for (worker, sockets) in sockets.into_iter().enumerate() {
             let settings = IngestSettings {
@@ -488,16 +515,22 @@ impl Agent {
                 gauge_deltas: config.aggregation.gauge_deltas,
                 listeners: planned.iter().map(|(_, options)| *options).collect(),
             };
-            let end = EndSettings {
+            let around = WorkerSettings {
+                give_back: crate::sys::heap::give_back,
                 flush_open_bucket: config.aggregation.flush_open_buckets,
             };
-            let link = resolver.as_ref().map(|resolver| resolver.link(worker as u16));
+            let link = resolver.as_ref().map(|resolver| {
+                resolver
+                    .link(worker as u16)
+                    .with_rate(config.listeners.rates.per_origin)
+                    .with_admission(admission.clone())
+            });
             let relay_links = relay::links(&relays, worker);
             let handle = weir_ingest::spawn(
                 settings,
                 sockets,
                 share / 16,
-                end,
+                around,
                 reports.clone(),
                 link,
                 relay_links,
@@ -512,6 +545,7 @@ impl Agent {
         let view = View {
             origins,
             usage,
+            access,
             options: ParseOptions {
                 origin_client: config.origin.client,
                 timestamps: config.aggregation.timestamps,
@@ -541,10 +575,20 @@ impl Agent {
         })
     }
 
-    /// Takes what a reload may change: names, tags, filters and rules. Contexts and open buckets stay. An error is why a
-    /// restart is needed; then nothing has changed.
+    /// Takes what a reload may change: names, tags, filters and rules, who may send, keys and certificates. Contexts, open
+    /// buckets and open connections stay. An error is what is wrong, or why a restart is needed; then nothing has changed.
     fn apply(&self, config: &Config) -> Result<(), Vec<String>> {
         let rules = self.fixed.rules(config)?;
+        let renewal = self.view.access.read_again(config)?;
+        self.view.access.renew(renewal);
+        if let Some(origins) = &self.view.origins {
+            // What is said of containers comes from there.
+            origins.allow(config.listeners.allowed_origins.clone());
+        }
+        let list = Access::admission_list(config);
+        for worker in &self.workers {
+            worker.send(Command::Admission(list));
+        }
         for worker in &self.workers {
             worker.send(Command::Rules(Box::new(rules.clone())));
         }
@@ -658,10 +702,10 @@ impl Totals {
 }
 
 /// The listeners in the order of their numbers, each with what its messages may contain.
-fn listeners(config: &Config) -> Vec<(ListenerConfig, ParseOptions)> {
+fn listeners(config: &Config, access: &Access) -> Vec<(ListenerConfig, ParseOptions)> {
     let settings = &config.listeners;
     let mut planned = Vec::new();
-    let mut plan = |address: Address, framing: Option<Framing>, eol_required: bool| {
+    let mut plan = |address: Address, framing: Option<Framing>, eol_required: bool, signed: bool| {
         let mut listener = ListenerConfig::new(address);
         listener.framing = framing.unwrap_or(listener.framing);
         listener.receive_buffer_bytes = settings.receive_buffer.map(|bytes| bytes as usize);
@@ -669,8 +713,13 @@ fn listeners(config: &Config) -> Vec<(ListenerConfig, ParseOptions)> {
         listener.socket_mode = settings.socket_mode;
         listener.socket_owner = settings.socket_ownership.uid;
         listener.socket_group = settings.socket_ownership.gid;
-        listener.pass_credentials = config.origin.detection;
+        let is_unix = matches!(
+            listener.address,
+            Address::UnixDatagram(_) | Address::UnixStream(_)
+        );
+        listener.pass_credentials = config.origin.detection && is_unix;
         listener.allow = AllowList::new(settings.allowed_networks.clone());
+        access.apply(&mut listener, signed);
         let options = ParseOptions {
             origin_client: config.origin.client,
             timestamps: config.aggregation.timestamps,
@@ -690,6 +739,18 @@ fn listeners(config: &Config) -> Vec<(ListenerConfig, ParseOptions)> {
             },
             None,
             settings.eol_required.udp,
+            false,
+        );
+    }
+    for address in settings.signed.iter().flat_map(|signed| &signed.addresses) {
+        plan(
+            Address::Udp {
+                host: address.ip().to_string(),
+                port: address.port(),
+            },
+            None,
+            settings.eol_required.udp,
+            true,
         );
     }
     for path in &settings.uds {
@@ -697,10 +758,16 @@ fn listeners(config: &Config) -> Vec<(ListenerConfig, ParseOptions)> {
             Address::UnixDatagram(path.clone()),
             None,
             settings.eol_required.uds,
+            false,
         );
     }
     for path in &settings.uds_stream {
-        plan(Address::UnixStream(path.clone()), None, settings.eol_required.uds);
+        plan(
+            Address::UnixStream(path.clone()),
+            None,
+            settings.eol_required.uds,
+            false,
+        );
     }
     for address in &settings.tcp {
         plan(
@@ -709,6 +776,7 @@ fn listeners(config: &Config) -> Vec<(ListenerConfig, ParseOptions)> {
                 port: address.port(),
             },
             Some(framing),
+            false,
             false,
         );
     }
@@ -720,6 +788,11 @@ fn hash_secret() -> HashSecret {
     use std::hash::{BuildHasher, RandomState};
     let word = || RandomState::new().hash_one(0u64);
     HashSecret::from_random(word(), word())
+}
+
+fn unix_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
 }
 
 fn unix_now() -> u64 {

@@ -32,6 +32,7 @@ pub fn resolver(config: &Config) -> Option<Resolver> {
         },
         proc_root: origin.proc_root.clone(),
         cgroup_root: origin.cgroup_root.clone(),
+        allowed: config.listeners.allowed_origins.clone(),
     };
     Some(Resolver::new(settings, sources(&origin.sources)))
 }
@@ -51,6 +52,7 @@ fn sources(settings: &config::OriginSources) -> Vec<Box<dyn Source>> {
             url: kubelet.url.clone(),
             token_file: kubelet.token_file.clone(),
             ca_file: kubelet.ca_file.clone(),
+            identity: kubelet.identity.clone(),
             verify: kubelet.verify,
             pod_labels: pod_labels.clone(),
         })));

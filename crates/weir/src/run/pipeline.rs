@@ -29,6 +29,8 @@ pub struct State {
     pub rows_pending: u64,
     /// Unix seconds of the last bucket handed over completely.
     pub last_bucket: Option<i64>,
+    /// And when that was.
+    pub flushed_at: u64,
     /// Seconds from the first to the last batch of that bucket.
     pub flush_seconds: f64,
 }
@@ -152,6 +154,7 @@ impl Pipeline {
                 let mut state = self.shared.lock();
                 state.rows_merged += rows;
                 state.last_bucket = Some(bucket.start);
+                state.flushed_at = super::unix_now();
                 state.flush_seconds = self
                     .began
                     .take()

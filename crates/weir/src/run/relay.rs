@@ -130,6 +130,11 @@ pub fn status(relay: &Relay) -> Vec<OutputStatus> {
                 produced: target.produced,
                 delivered: target.delivered,
                 pending: target.waiting + target.in_flight,
+                pending_where: [("memory", target.waiting), ("under_way", target.in_flight)]
+                    .into_iter()
+                    .filter(|(_, messages)| *messages > 0)
+                    .map(|(place, messages)| (place.to_owned(), messages))
+                    .collect(),
                 dropped: dropped
                     .map(|(reason, messages)| (reason.as_str().to_owned(), *messages))
                     .collect(),

@@ -48,6 +48,7 @@ impl ScrapeOutput {
             produced: counts.taken,
             delivered: counts.delivered,
             pending: 0,
+            pending_where: Default::default(),
             dropped: [
                 ("memory".to_owned(), counts.dropped_memory),
                 ("older_than_shown".to_owned(), counts.dropped_older),

@@ -17,7 +17,7 @@ const HISTORY_SECONDS: u64 = 300;
 const MENTION_SECONDS: u64 = 60;
 
 /// Metrics that the log may be about within that time.
-const MENTIONS_MAX: usize = 256;
+const MENTIONS_MAX: usize = 16;
 
 /// Tag keys that an alert may be about.
 const ALERTS_MAX: usize = 32;
@@ -133,7 +133,7 @@ impl Merged {
                 row.metric = limited.name.to_string();
                 row.samples += limited.samples;
                 row.reason = limited.reason.as_str().into();
-                row.origin = origin(&limited.origin);
+                row.origin = origin_name(&limited.origin);
                 if let Some((key, values)) = &limited.tag_key
                     && *values >= row.tag_values
                 {
@@ -219,7 +219,7 @@ impl Usage {
             if !limited.origin.is_empty() {
                 line.push_str(&format!(
                     "; origin {}",
-                    printable(origin(&limited.origin).as_bytes())
+                    printable(origin_name(&limited.origin).as_bytes())
                 ));
             }
             lines.push(line);
@@ -278,7 +278,7 @@ impl Usage {
             .origins
             .iter()
             .map(|(text, &(contexts, samples))| OriginRow {
-                origin: origin(text),
+                origin: origin_name(text),
                 contexts,
                 samples_per_second: per_second(samples),
             })
@@ -376,7 +376,7 @@ fn alerts(alerts: &mut BTreeSet<String>, merged: &Merged, limit: Option<u64>) ->
 }
 
 /// For people.
-fn origin(text: &str) -> String {
+pub fn origin_name(text: &str) -> String {
     if text.is_empty() {
         return "unknown".into();
     }

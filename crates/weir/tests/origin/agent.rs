@@ -1,6 +1,7 @@
 //! A running agent with a Unix socket, and what comes out of it.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -91,6 +92,32 @@ impl Agent {
                 return rest.to_owned();
             }
         }
+    }
+
+    /// Lets it read its configuration again, and waits until it says this of it.
+    pub fn reload(&mut self, says: &str) {
+        let id = self.child.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args(["-HUP", &id])
+                .status()
+                .unwrap()
+                .success()
+        );
+        self.wait_for(says);
+    }
+
+    /// A page of its admin server.
+    pub fn get(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(&self.admin).unwrap();
+        write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+    }
+
+    pub fn status(&self) -> Value {
+        serde_json::from_str(&self.get("/api/v1/status")).unwrap()
     }
 
     pub fn socket(&self) -> PathBuf {

@@ -60,19 +60,30 @@ impl Group {
     /// Starts a process inside that sends `message`, and again for each line on its standard input, until that ends: so it
     /// lives for as long as the test wants.
     pub fn sender(&self, agent: &Agent, message: &str) -> Child {
+        let perl = r#"socket(S, PF_UNIX, SOCK_DGRAM, 0) or die; my $to = sockaddr_un($ARGV[0]);
+            do { send(S, $ARGV[1], 0, $to) or die } while (<STDIN>);"#;
+        self.run(perl, &agent.socket(), message)
+    }
+
+    /// The same over one connection, each message after its length.
+    pub fn stream_sender(&self, path: &Path, message: &str) -> Child {
+        let perl = r#"socket(S, PF_UNIX, SOCK_STREAM, 0) or die; connect(S, sockaddr_un($ARGV[0])) or die;
+            do { syswrite(S, pack("V/a", $ARGV[1])) or die } while (<STDIN>);"#;
+        self.run(perl, path, message)
+    }
+
+    fn run(&self, perl: &str, socket: &Path, message: &str) -> Child {
         let groups = self
             .0
             .iter()
             .map(|path| format!("echo $$ > {}/cgroup.procs\n", path.display()));
-        let perl = r#"socket(S, PF_UNIX, SOCK_DGRAM, 0) or die; my $to = sockaddr_un($ARGV[0]);
-            do { send(S, $ARGV[1], 0, $to) or die } while (<STDIN>);"#;
         let script = format!(
             "set -e\n{}exec perl -MSocket -e '{perl}' \"$@\"",
             groups.collect::<String>()
         );
         Command::new("sh")
             .args(["-c", &script, "sh"])
-            .arg(agent.socket())
+            .arg(socket)
             .arg(message)
             .stdin(Stdio::piped())
             .spawn()
@@ -81,12 +92,12 @@ impl Group {
 }
 
 /// Lets a sender send once more.
-fn once_more(sender: &mut Child) {
+pub fn once_more(sender: &mut Child) {
     sender.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
 }
 
 /// Lets a sender end.
-fn end(mut sender: Child) {
+pub fn end(mut sender: Child) {
     drop(sender.stdin.take());
     assert!(sender.wait().unwrap().success());
 }
@@ -189,4 +200,42 @@ fn a_process_that_lives_on_when_its_group_has_gone_is_still_its_containers() {
         texts(&points).contains(&format!("a container_id:{container}")),
         "{points:?}"
     );
+}
+
+#[test]
+fn on_a_stream_it_is_whoever_connected() {
+    let (one, two) = (id(5), id(6));
+    let (Some(first), Some(second)) = (Group::new(&format!("docker-{one}.scope")), Group::new(&two)) else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let file = tags_file(
+        directory.path(),
+        &format!(r#"{{"containers": {{"{one}": {{"low": ["c:one"]}}, "{two}": {{"low": ["c:two"]}}}}}}"#),
+    );
+    let stream = directory.path().join("stream.sock");
+    let agent = Agent::start(&[
+        "--origin-detection",
+        "--origin-file",
+        file.to_str().unwrap(),
+        "--uds-stream",
+        stream.to_str().unwrap(),
+    ]);
+    agent.wait_for_source("file", "entities", 2);
+    for (number, group) in [&first, &second].into_iter().enumerate() {
+        let mut sender = group.stream_sender(&stream, "a:1|c|#k:v");
+        wait_for_look_ups(&agent, number as u64 + 1);
+        once_more(&mut sender);
+        end(sender);
+    }
+    // This process is in neither, and its connection is one of its own.
+    let mut own = std::os::unix::net::UnixStream::connect(&stream).unwrap();
+    own.write_all(b"\x0a\0\0\0a:1|c|#k:v").unwrap();
+    drop(own);
+    let points = agent.points();
+    let values: Vec<String> = points
+        .iter()
+        .map(|(name, tags, value)| format!("{name} {} {:.0}", tags.join(","), value * 3600.0))
+        .collect();
+    assert_eq!(values, ["a c:one,k:v 2", "a c:two,k:v 2", "a k:v 1"]);
 }

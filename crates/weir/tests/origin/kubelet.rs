@@ -5,6 +5,9 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use rustls::pki_types::CertificateDer;
+use rustls::server::WebPkiClientVerifier;
+
 use crate::agent::{Agent, texts, until};
 
 struct Kubelet {
@@ -16,14 +19,28 @@ struct Kubelet {
 impl Kubelet {
     /// Serves until the test ends, with a certificate for 127.0.0.1 whose authority goes into `ca`.
     fn start(ca: &Path, body: &str) -> Kubelet {
+        Kubelet::start_for(ca, body, None)
+    }
+
+    /// With `clients`, for those alone that show this certificate.
+    fn start_for(ca: &Path, body: &str, clients: Option<CertificateDer<'static>>) -> Kubelet {
         let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
         std::fs::write(ca, made.cert.pem()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
-        let config = rustls::ServerConfig::builder_with_provider(provider)
+        let builder = rustls::ServerConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
+            .unwrap();
+        let builder = match clients {
+            None => builder.with_no_client_auth(),
+            Some(clients) => {
+                let mut roots = rustls::RootCertStore::empty();
+                roots.add(clients).unwrap();
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                builder.with_client_cert_verifier(verifier.build().unwrap())
+            }
+        };
+        let config = builder
             .with_single_cert(vec![made.cert.der().clone()], key)
             .unwrap();
         let config = Arc::new(config);
@@ -184,4 +201,35 @@ fn a_kubelet_that_refuses_or_cannot_be_trusted_is_named_and_what_it_said_stands(
     drop(agent);
     let agent = start(&kubelet, directory.path(), &["--origin-kubelet-tls-verify=false"]);
     agent.wait_for_source("kubelet", "entities", 3);
+}
+
+#[test]
+fn a_kubelet_that_knows_its_clients_by_certificates_is_shown_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let made = rcgen::generate_simple_self_signed(vec!["weir".to_owned()]).unwrap();
+    let clients = Some(made.cert.der().clone());
+    std::fs::write(path("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    let kubelet = Kubelet::start_for(&path("ca.pem"), PODS, clients);
+    let (certificate, key) = (path("client.pem"), path("key.pem"));
+    let arguments = [
+        "--origin-kubelet-certificate",
+        certificate.to_str().unwrap(),
+        "--origin-kubelet-key",
+        key.to_str().unwrap(),
+    ];
+    // It comes later than the agent, which names the file until then.
+    let agent = start(&kubelet, directory.path(), &arguments);
+    agent.wait_for_source("kubelet", "failures", 1);
+    let page = agent.ask(&["status"]);
+    assert!(page.contains("client.pem"), "{page}");
+    std::fs::write(&certificate, made.cert.pem()).unwrap();
+    agent.wait_for_source("kubelet", "entities", 3);
+    agent.send("a:1|c|#dd.internal.entity_id:uid-1|card:orch");
+    assert!(texts(&agent.points())[0].contains("pod_name:cart-6d5f7c9f8b-abcde"));
+
+    // Without one it is not answered.
+    let agent = start(&kubelet, directory.path(), &[]);
+    agent.wait_for_source("kubelet", "failures", 1);
+    agent.points();
 }

@@ -2,6 +2,7 @@
 //! kubelet on TLS, and everything that can go wrong with them.
 
 mod agent;
+mod allowed;
 mod cgroup;
 mod containerd;
 mod faults;

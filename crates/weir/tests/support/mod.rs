@@ -3,13 +3,14 @@
 // Each test file uses a part of it.
 #![allow(dead_code)]
 
-use std::io::{BufRead, BufReader, Read};
-use std::net::UdpSocket;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpStream, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use weir_output::settings::{Kind, OUTPUT_TYPES, Setting};
 
 /// However slow the machine: what takes longer is broken.
@@ -39,6 +40,39 @@ pub fn names_every_setting(text: &str, output: &str) {
     check(text, found.settings);
 }
 
+/// What the admin server answers: its code, and the body.
+pub fn get(admin: &str, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(admin).unwrap();
+    write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let code = head.split_whitespace().nth(1).unwrap().parse().unwrap();
+    (code, body.to_owned())
+}
+
+pub fn json(admin: &str, path: &str) -> Value {
+    let (code, body) = get(admin, path);
+    assert_eq!(code, 200, "{path}: {body}");
+    serde_json::from_str(&body).unwrap()
+}
+
+pub fn status(admin: &str) -> Value {
+    json(admin, "/api/v1/status")
+}
+
+/// Runs the program to its end: whether that was a good one, and what it said, standard output first.
+pub fn weir(arguments: &[&str]) -> (bool, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(arguments)
+        .env_clear()
+        .output()
+        .unwrap();
+    let text =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (output.status.success(), text)
+}
+
 /// Polls, for what nobody tells.
 pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
@@ -54,7 +88,7 @@ pub struct Agent {
     stderr: Receiver<String>,
     address: String,
     log: String,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Agent {
@@ -92,7 +126,7 @@ impl Agent {
             stderr: receiver,
             address: String::new(),
             log: String::new(),
-            _directory: directory,
+            directory,
         };
         agent.address = agent.wait_for("listening on udp://");
         agent
@@ -111,10 +145,20 @@ impl Agent {
         }
     }
 
+    /// Another configuration, for a reload.
+    pub fn rewrite(&self, config: &str) {
+        std::fs::write(self.directory.path().join("weir.yaml"), config).unwrap();
+    }
+
     /// Of UDP, as host and port.
     #[allow(dead_code)]
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Of the process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// One datagram.

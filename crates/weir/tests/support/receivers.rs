@@ -35,16 +35,32 @@ pub struct Agent {
 
 impl Agent {
     pub fn start(arguments: &[&str], environment: &[(&str, &str)]) -> Agent {
+        Self::start_with(Stdio::inherit(), arguments, environment)
+    }
+
+    pub fn start_with(stdout: Stdio, arguments: &[&str], environment: &[(&str, &str)]) -> Agent {
+        let command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        Self::start_as(command, stdout, arguments, environment)
+    }
+
+    /// `command` is the agent, or whatever becomes the agent with these arguments.
+    pub fn start_as(
+        mut command: Command,
+        stdout: Stdio,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Agent {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("dsd.socket");
         let mut child = Killed(
-            Command::new(env!("CARGO_BIN_EXE_weir"))
+            command
                 .args(["run", "--udp", "127.0.0.1:0", "--uds"])
                 .arg(&path)
                 .args(["--admin", "127.0.0.1:0", "--hostname", "agent"])
                 .args(arguments)
                 .env_clear()
                 .envs(environment.iter().copied())
+                .stdout(stdout)
                 .stderr(Stdio::piped())
                 .spawn()
                 .unwrap(),
@@ -77,12 +93,36 @@ impl Agent {
         }
     }
 
+    /// What `/api/v1/status` says.
+    pub fn status(&self) -> Value {
+        let (_, body) = until("status", || {
+            get(&self.admin, "/api/v1/status", "*/*").ok_or("no answer".into())
+        });
+        serde_json::from_slice(&body).unwrap()
+    }
+
+    /// An output's part of the status, by its name there.
+    pub fn output(&self, name: &str) -> Value {
+        let status = self.status();
+        let outputs = status["outputs"].as_array().unwrap();
+        let found = outputs.iter().find(|output| output["name"] == name);
+        found
+            .unwrap_or_else(|| panic!("{name} is not in {status}"))
+            .clone()
+    }
+
+    /// An output's books.
+    pub fn points(&self, output: &str) -> PointBooks {
+        PointBooks::read(&self.output(output)["points"])
+    }
+
     /// A Unix datagram socket holds the sender back when it is full, so nothing gets lost.
     pub fn send(&self, message: impl AsRef<[u8]>) {
         self.socket.send(message.as_ref()).unwrap();
     }
 
-    pub fn finish(mut self) {
+    /// Ends it by SIGTERM, which delivers what was sent.
+    pub fn finish(self) {
         let id = self.child.0.id().to_string();
         assert!(
             Command::new("kill")
@@ -91,11 +131,41 @@ impl Agent {
                 .unwrap()
                 .success()
         );
+        self.finished();
+    }
+
+    /// Waits for its end, which has to be a good one.
+    pub fn finished(mut self) {
         let status = self.child.0.wait().unwrap();
         let log: Vec<String> = self.log.iter().collect();
         assert!(status.success(), "{status}: {log:?}");
         assert!(!log.iter().any(|line| line.contains("do not balance")), "{log:?}");
         drop(self.directory);
+    }
+}
+
+/// An output's books of points, or a relay's of messages.
+#[derive(Debug)]
+pub struct PointBooks {
+    pub produced: u64,
+    pub delivered: u64,
+    pub pending: u64,
+    /// Of these, in batches that are not encoded yet and in payloads that are open.
+    pub to_write: u64,
+    pub dropped: u64,
+}
+
+impl PointBooks {
+    pub fn read(books: &Value) -> PointBooks {
+        let number = |value: &Value| value.as_u64().unwrap_or(0);
+        let lies = &books["pending_where"];
+        PointBooks {
+            produced: number(&books["produced"]),
+            delivered: number(&books["delivered"]),
+            pending: number(&books["pending"]),
+            to_write: number(&lies["to_encode"]) + number(&lies["open_payloads"]),
+            dropped: books["dropped"].as_object().unwrap().values().map(number).sum(),
+        }
     }
 }
 

@@ -1,0 +1,355 @@
+//! Who may send over the network and how much: what the listeners need for it, and what people are told of it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use weir_ingest::{AdmissionList, AdmissionSettings, Refusal, RefusedSender};
+use weir_listener::{
+    Address, ListenerConfig, Monotonic, RateLimited, SignatureFault, SigningKey, SourceRates,
+    TLS_SESSION_BYTES, TlsServer, Verifier,
+};
+
+use super::books::BoundListener;
+use super::pipeline::State;
+use super::usage::origin_name;
+use crate::admin::status::{RateLimitedRow, RefusedSenderRow};
+use crate::config::{Config, RateLimits, signing_keys};
+use crate::failure::Failure;
+
+/// How often the log speaks of the same source or reason.
+const MENTION_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Sources and reasons that it may speak of within that time.
+const MENTIONS_MAX: usize = 16;
+
+/// Sources that are named.
+const NAMED_MAX: usize = 16;
+
+/// One part in this many of the memory budget is for encrypted connections.
+const TLS_SHARE: u64 = 16;
+
+/// Shared by all listeners. Nothing in it where nothing is configured.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    rates: Option<Arc<SourceRates>>,
+    signed: Option<Arc<Verifier>>,
+    tls: Option<Arc<TlsServer>>,
+    tls_connections_max: usize,
+    limits: RateLimits,
+    mentioned: Arc<Mutex<HashMap<String, Mention>>>,
+}
+
+/// Files that were read again and found good. Nothing of it is in force yet.
+#[derive(Default)]
+pub struct Renewal {
+    keys: Option<Vec<SigningKey>>,
+    tls: Option<TlsServer>,
+}
+
+#[derive(Debug)]
+struct Mention {
+    at: Instant,
+    /// The total that the log spoke of.
+    reported: u64,
+}
+
+impl Access {
+    pub fn new(config: &Config, unix_ms: u64) -> Result<Access, Failure> {
+        let settings = &config.listeners;
+        let limits = settings.rates.clone();
+        let is_limited = !limits.networks.is_empty() || limits.per_address.is_some();
+        let rates = is_limited.then(|| {
+            let networks = limits.networks.clone();
+            Arc::new(SourceRates::new(networks, limits.per_address, Monotonic::now()))
+        });
+        let signed = match &settings.signed {
+            None => None,
+            Some(signed) => {
+                let keys = signing_keys(&signed.keys)
+                    .map_err(|message| Failure::usage(format!("udp_signing_keys: {message}")))?;
+                let window = signed.window.as_millis() as u64;
+                Some(Arc::new(Verifier::new(keys, window, unix_ms)))
+            }
+        };
+        let tls = match &settings.tls {
+            None => None,
+            Some(files) => {
+                let server = TlsServer::load(files)
+                    .map_err(|error| Failure::usage(format!("tcp_tls_certificate: {error}")))?;
+                Some(Arc::new(server))
+            }
+        };
+        // Each listener has its own connections.
+        let share = config.memory / TLS_SHARE / TLS_SESSION_BYTES as u64 / settings.tcp.len().max(1) as u64;
+        Ok(Access {
+            rates,
+            signed,
+            tls,
+            tls_connections_max: share.max(1) as usize,
+            limits,
+            mentioned: Arc::default(),
+        })
+    }
+
+    /// Reads keys and certificates again, as far as they are in use. What was not switched on at the start is not now.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with them; nothing has changed.
+    pub fn read_again(&self, config: &Config) -> Result<Renewal, Vec<String>> {
+        let mut renewal = Renewal::default();
+        let mut faults = Vec::new();
+        if let (Some(_), Some(signed)) = (&self.signed, &config.listeners.signed) {
+            match signing_keys(&signed.keys) {
+                Ok(keys) => renewal.keys = Some(keys),
+                Err(message) => faults.push(format!("udp_signing_keys: {message}")),
+            }
+        }
+        if let (Some(_), Some(files)) = (&self.tls, &config.listeners.tls) {
+            match TlsServer::load(files) {
+                Ok(server) => renewal.tls = Some(server),
+                Err(error) => faults.push(format!("tcp_tls_certificate: {error}")),
+            }
+        }
+        if faults.is_empty() {
+            Ok(renewal)
+        } else {
+            Err(faults)
+        }
+    }
+
+    /// Puts in force what was read again. Connections that are open stay as they are.
+    pub fn renew(&self, renewal: Renewal) {
+        if let (Some(verifier), Some(keys)) = (&self.signed, renewal.keys) {
+            verifier.replace_keys(keys);
+        }
+        if let (Some(server), Some(renewed)) = (&self.tls, renewal.tls) {
+            server.replace(renewed);
+        }
+    }
+
+    /// What workers need to know of who may send.
+    pub fn admission(config: &Config, listeners: &[&ListenerConfig]) -> AdmissionSettings {
+        AdmissionSettings {
+            list: Self::admission_list(config),
+            listeners: listeners
+                .iter()
+                .map(|listener| listener.pass_credentials)
+                .collect(),
+        }
+    }
+
+    pub fn admission_list(config: &Config) -> Option<AdmissionList> {
+        let list = config.listeners.allowed_origins.as_ref()?;
+        Some(AdmissionList {
+            no_container: list.no_container(),
+            unknown: list.unknown(),
+        })
+    }
+
+    /// Gives a listener what it needs of it.
+    pub fn apply(&self, listener: &mut ListenerConfig, signed: bool) {
+        match listener.address {
+            Address::Udp { .. } => {
+                listener.rates.clone_from(&self.rates);
+                if signed {
+                    listener.signed.clone_from(&self.signed);
+                }
+            }
+            Address::Tcp { .. } => {
+                listener.rates.clone_from(&self.rates);
+                listener.tls.clone_from(&self.tls);
+                if self.tls.is_some() {
+                    listener.max_connections = listener.max_connections.min(self.tls_connections_max);
+                }
+            }
+            Address::UnixDatagram(_) | Address::UnixStream(_) => {}
+        }
+    }
+
+    /// What is said of a listener beside its address.
+    pub fn remark(listener: &ListenerConfig) -> &'static str {
+        match (&listener.signed, &listener.tls, &listener.address) {
+            (Some(_), _, _) => ", signed datagrams only",
+            (_, Some(_), Address::Tcp { .. }) => ", encrypted",
+            _ => "",
+        }
+    }
+
+    /// Who has sent more than allowed, those who lost most first.
+    pub fn limited(&self, state: &State) -> Vec<RateLimitedRow> {
+        let mut rows: Vec<RateLimitedRow> = Vec::new();
+        if let Some(rates) = &self.rates {
+            rows.extend(rates.limited(NAMED_MAX).into_iter().map(row));
+        }
+        let per_origin = self.limits.per_origin.unwrap_or(0);
+        for limited in state
+            .workers
+            .iter()
+            .flatten()
+            .flat_map(|worker| &worker.limited_origins)
+        {
+            let source = origin_name(&limited.origin);
+            match rows.iter_mut().find(|row| row.source == source) {
+                Some(row) => row.packets += limited.packets,
+                None => rows.push(RateLimitedRow {
+                    source,
+                    bytes_per_second: per_origin,
+                    packets: limited.packets,
+                }),
+            }
+        }
+        rows.sort_by_key(|row| std::cmp::Reverse(row.packets));
+        rows.truncate(NAMED_MAX);
+        rows
+    }
+
+    /// Who lately sent and may not, those who lost most first.
+    pub fn refused(state: &State) -> Vec<RefusedSenderRow> {
+        let mut rows: Vec<RefusedSenderRow> = Vec::new();
+        let refused = state.workers.iter().flatten();
+        for sender in refused.flat_map(|worker| &worker.refused_senders) {
+            let source = sender_name(sender);
+            let reason = sender.why.as_str();
+            match rows
+                .iter_mut()
+                .find(|row| row.source == source && row.reason == reason)
+            {
+                Some(row) => row.packets += sender.packets,
+                None => rows.push(RefusedSenderRow {
+                    source,
+                    reason: reason.to_owned(),
+                    pid: sender.pid,
+                    packets: sender.packets,
+                }),
+            }
+        }
+        rows.sort_by_key(|row| std::cmp::Reverse(row.packets));
+        rows.truncate(NAMED_MAX);
+        rows
+    }
+
+    /// Memory in use, by what it is for.
+    pub fn heap_bytes(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let rates = self
+            .rates
+            .as_ref()
+            .map(|rates| ("rate_limits", rates.heap_bytes() as u64));
+        let signed = self
+            .signed
+            .as_ref()
+            .map(|signed| ("signed_senders", signed.heap_bytes() as u64));
+        rates.into_iter().chain(signed)
+    }
+
+    /// What the log should say after a flush.
+    pub fn log_lines(&self, state: &State, listeners: &[BoundListener], now: Instant) -> Vec<String> {
+        let mut lines = Vec::new();
+        for row in self.limited(state) {
+            let (source, rate) = (&row.source, row.bytes_per_second);
+            if let Some(new) = self.mention(source, row.packets, now) {
+                lines.push(format!(
+                    "{source} sends more than its {rate} bytes per second: {new} packets dropped"
+                ));
+            }
+        }
+        for row in Self::refused(state) {
+            let (source, reason, pid) = (&row.source, &row.reason, row.pid);
+            if let Some(new) = self.mention(&format!("{source} {reason}"), row.packets, now) {
+                let last = match pid {
+                    0 => String::new(),
+                    pid => format!(", the last of process {pid}"),
+                };
+                lines.push(format!(
+                    "{source} may not send ({reason}, by allowed_origins): {new} packets dropped{last}"
+                ));
+            }
+        }
+        if self.signed.is_none() {
+            return lines;
+        }
+        for (number, listener) in listeners.iter().enumerate() {
+            for fault in SignatureFault::ALL {
+                let counted = state
+                    .workers
+                    .iter()
+                    .flatten()
+                    .flat_map(|worker| &worker.listeners);
+                let total: u64 = counted
+                    .filter(|counted| usize::from(counted.listener) == number)
+                    .map(|counted| counted.socket.signatures_refused[fault as usize])
+                    .sum();
+                let (address, reason) = (&listener.address, fault.as_str());
+                if let Some(new) = self.mention(&format!("{address} {reason}"), total, now) {
+                    lines.push(format!("{address}: {new} datagrams refused ({reason})"));
+                }
+            }
+        }
+        lines
+    }
+
+    /// How much has been added to a total since it was mentioned, if that is to be said now.
+    fn mention(&self, what: &str, total: u64, now: Instant) -> Option<u64> {
+        let mut mentioned = self.mentioned.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = mentioned.get(what);
+        let recent = |mention: &Mention| now.duration_since(mention.at) < MENTION_INTERVAL;
+        // A total that went down was forgotten in the meantime.
+        let reported = known.map_or(0, |mention| mention.reported).min(total);
+        if total == reported || known.is_some_and(recent) {
+            return None;
+        }
+        if mentioned.values().filter(|mention| recent(mention)).count() >= MENTIONS_MAX {
+            return None;
+        }
+        if known_too_many(&mentioned) {
+            mentioned.retain(|_, mention| recent(mention));
+        }
+        let mention = Mention {
+            at: now,
+            reported: total,
+        };
+        mentioned.insert(what.to_owned(), mention);
+        Some(total - reported)
+    }
+}
+
+fn sender_name(sender: &RefusedSender) -> String {
+    match (sender.origin.as_str(), sender.why) {
+        ("", Refusal::NotAllowed) => "processes outside of containers".to_owned(),
+        ("", Refusal::Unknown) => "senders of which nothing is known".to_owned(),
+        (origin, _) => origin_name(origin),
+    }
+}
+
+/// So that names which somebody makes up do not stay for ever.
+fn known_too_many(mentioned: &HashMap<String, Mention>) -> bool {
+    mentioned.len() >= 64 * MENTIONS_MAX
+}
+
+fn row(limited: RateLimited) -> RateLimitedRow {
+    RateLimitedRow {
+        source: limited.source,
+        bytes_per_second: limited.bytes_per_second,
+        packets: limited.packets,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_source_is_mentioned_once_a_minute_with_what_is_new() {
+        let access = Access::default();
+        let start = Instant::now();
+        assert_eq!(access.mention("a", 0, start), None, "nothing happened");
+        assert_eq!(access.mention("a", 5, start), Some(5));
+        assert_eq!(access.mention("a", 9, start + Duration::from_secs(59)), None);
+        assert_eq!(access.mention("a", 9, start + MENTION_INTERVAL), Some(4));
+        assert_eq!(access.mention("a", 9, start + 3 * MENTION_INTERVAL), None);
+        let later = start + 3 * MENTION_INTERVAL;
+        let lines = (0..100).filter(|n| access.mention(&format!("source {n}"), 1, later).is_some());
+        assert_eq!(lines.count(), MENTIONS_MAX);
+    }
+}

@@ -1,0 +1,815 @@
+//! Who may send and how much, with the real binary: signed datagrams, encrypted connections, rate limits.
+
+mod support;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpStream, UdpSocket};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use serde_json::Value;
+use support::{Agent, get, json, status, until, weir};
+use weir_listener::{Signer, SigningKey};
+
+const SECRET: &str = "correct-horse-battery-staple-0123456789";
+const OTHER: &str = "0123456789-staple-battery-horse-correct";
+
+fn write(directory: &Path, name: &str, text: &str) -> PathBuf {
+    let path = directory.join(name);
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64
+}
+
+fn signer(secret: &str, sender: u64) -> Signer {
+    Signer::new(SigningKey::read(secret).unwrap().remove(0), sender)
+}
+
+/// What follows in the log, up to the remark.
+fn address_of(agent: &mut Agent, scheme: &str) -> String {
+    let rest = agent.wait_for(&format!("listening on {scheme}://"));
+    rest.split(',').next().unwrap().to_owned()
+}
+
+#[test]
+fn signed_datagrams_are_taken_once_and_others_are_counted_by_reason() {
+    let directory = tempfile::tempdir().unwrap();
+    let keys = write(directory.path(), "keys", &format!("# ours\n{SECRET}\n"));
+    let others = write(directory.path(), "others", OTHER);
+    let config = format!(
+        "bucket_width: 1s\nworkers: 2\nudp_signed: ['127.0.0.1:0']\nudp_signing_keys: {}\noutputs:\n  stdout: {{}}\n",
+        keys.display()
+    );
+    let mut agent = Agent::start(&config, &[]);
+    let signed = address_of(&mut agent, "udp");
+    let admin = agent.wait_for("admin on http://");
+    let to = format!("udp://{signed}");
+    let send =
+        |file: &Path, message: &str| weir(&["send", message, "--to", &to, "--sign", file.to_str().unwrap()]);
+    assert!(send(&keys, "mine:1|c").0);
+    assert!(send(&keys, "mine:2|c").0);
+    assert!(send(&others, "theirs:1|c").0);
+    assert!(weir(&["send", "plain:1|c", "--to", &to]).0);
+
+    let mut signer = signer(SECRET, 7);
+    let first = signer.sign(b"mine:4|c", now_ms());
+    let mut changed = signer.sign(b"mine:8|c", now_ms());
+    changed[36] ^= 1;
+    let stale = signer.sign(b"mine:16|c", now_ms() - 31_000);
+    let before = signer.sign(b"mine:32|c", now_ms() - 3_600_000);
+    // Whoever replays it does so from another port, which another worker may read.
+    for _ in 0..8 {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.send_to(&first, &signed).unwrap();
+    }
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for datagram in [&changed, &stale, &before] {
+        socket.send_to(datagram, &signed).unwrap();
+    }
+    // The one without signatures goes on as ever.
+    agent.send("plain:5|c");
+    let expected = serde_json::json!({
+        "signature_missing": 1, "signature_unknown_key": 1, "signature_wrong": 1,
+        "signature_stale": 2, "signature_replayed": 7,
+    });
+    until("everything has come", || {
+        let status = status(&admin);
+        let found = &status["listeners"][1]["books"]["datagrams"];
+        found["dropped"] == expected && found["parsed"] == 3 && status["total"]["datagrams"]["received"] == 16
+    });
+    let (_, page) = weir(&["status", "--admin", &admin]);
+    assert!(
+        page.contains("signature_replayed 7") && page.contains("The books balance"),
+        "{page}"
+    );
+    assert!(status(&admin)["memory"]["parts"]["signed_senders"].as_u64() > Some(0));
+    let metrics = get(&admin, "/metrics").1;
+    assert!(metrics.contains("reason=\"signature_stale\"} 2"), "{metrics}");
+    agent.wait_for("datagrams refused (signature_");
+    let (stdout, log) = agent.stop();
+    let sums: Vec<(String, f64)> = stdout
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .map(|row| {
+            let sum = row["value"].as_f64().unwrap() * row["interval"].as_f64().unwrap();
+            (row["metric"].as_str().unwrap().to_owned(), sum)
+        })
+        .collect();
+    let sum = |name: &str| {
+        sums.iter()
+            .filter(|(n, _)| n == name)
+            .map(|(_, sum)| sum)
+            .sum::<f64>()
+    };
+    assert_eq!(
+        (sum("mine"), sum("plain"), sum("theirs")),
+        (7.0, 5.0, 0.0),
+        "{stdout}"
+    );
+    assert!(!log.contains(SECRET) && !page.contains(SECRET));
+}
+
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let pem = params.self_signed(&key).unwrap().pem();
+        Authority {
+            issuer: Issuer::new(params, key),
+            pem,
+        }
+    }
+
+    /// Certificate and key for a name.
+    fn issue(&self, name: &str) -> (String, String) {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        (
+            params.signed_by(&key, &self.issuer).unwrap().pem(),
+            key.serialize_pem(),
+        )
+    }
+}
+
+/// A connection whose client trusts `authority` and shows `identity`.
+fn connect(
+    address: &str,
+    authority: &Authority,
+    identity: Option<&(String, String)>,
+) -> StreamOwned<ClientConnection, TcpStream> {
+    let mut roots = RootCertStore::empty();
+    let root = CertificateDer::from_pem_slice(authority.pem.as_bytes()).unwrap();
+    roots.add(root).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots);
+    let config = match identity {
+        None => builder.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
+            let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+            builder.with_client_auth_cert(vec![certificate], key).unwrap()
+        }
+    };
+    let connection = ClientConnection::new(Arc::new(config), "localhost".try_into().unwrap()).unwrap();
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    StreamOwned::new(connection, stream)
+}
+
+/// Waits until the other side has ended the connection, in whatever way.
+fn expect_end(stream: &mut impl Read) {
+    let mut byte = [0];
+    match stream.read(&mut byte) {
+        Ok(0) => {}
+        Ok(_) => panic!("the agent says nothing but what TLS needs"),
+        Err(error) => assert!(
+            !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
+            "still open: {error}"
+        ),
+    }
+}
+
+#[test]
+fn encrypted_connections_with_and_without_client_certificates() {
+    let directory = tempfile::tempdir().unwrap();
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let (certificate, key) = authority.issue("localhost");
+    let certificate = write(directory.path(), "server.pem", &certificate);
+    let key = write(directory.path(), "server.key", &key);
+    let ca = write(directory.path(), "ca.pem", &authority.pem);
+    for with_client_ca in [false, true] {
+        let mut config = format!(
+            "bucket_width: 1s\nworkers: 1\ntcp: ['127.0.0.1:0']\ntcp_framing: newline\ntcp_tls_certificate: {}\ntcp_tls_key: {}\noutputs:\n  stdout: {{}}\n",
+            certificate.display(),
+            key.display()
+        );
+        if with_client_ca {
+            config += &format!("tcp_tls_client_ca: {}\n", ca.display());
+        }
+        let mut agent = Agent::start(&config, &[]);
+        let tcp = address_of(&mut agent, "tcp");
+        let admin = agent.wait_for("admin on http://");
+
+        // Enough for many records, and lines that end inside of them.
+        let identity = with_client_ca.then(|| authority.issue("client"));
+        let mut good = connect(&tcp, &authority, identity.as_ref());
+        let lines: String = (0..20_000)
+            .map(|n| format!("tls.lines:1|c|#n:{}\n", n % 10))
+            .collect();
+        good.write_all(lines.as_bytes()).unwrap();
+        good.write_all(b"tls.last:1|c").unwrap();
+        good.conn.send_close_notify();
+        good.flush().unwrap();
+        expect_end(&mut good);
+
+        // One that is cut off has not said that its last line is whole.
+        let mut cut = connect(&tcp, &authority, identity.as_ref());
+        cut.write_all(b"tls.cut:1|c\ntls.cut:100").unwrap();
+        cut.flush().unwrap();
+        until("its first line has come", || {
+            status(&admin)["total"]["messages"]["accepted"] == 20_002
+        });
+        cut.sock.shutdown(std::net::Shutdown::Both).unwrap();
+
+        // No TLS at all.
+        let mut plain = TcpStream::connect(&tcp).unwrap();
+        plain.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        plain.write_all(b"plain:1|c\n").unwrap();
+        // An alert may come before the end.
+        let _ = plain.read_to_end(&mut Vec::new());
+        let mut failed = 1;
+        agent.wait_for("a connection could not be encrypted: ");
+        if with_client_ca {
+            for identity in [None, Some(stranger.issue("client"))] {
+                let mut refused = connect(&tcp, &authority, identity.as_ref());
+                let _ = refused.write_all(b"refused:1|c\n");
+                expect_end(&mut refused);
+                failed += 1;
+            }
+        }
+        until("all are counted", || {
+            let status = status(&admin);
+            let listener = &status["listeners"][1];
+            listener["connections_failed_tls"] == failed
+                && listener["connections"] == 0
+                && listener["books"]["datagrams"]["dropped"]["frame_cut"] == 1
+        });
+        let (_, page) = weir(&["status", "--admin", &admin]);
+        assert!(
+            page.contains(&format!(
+                "{failed} connections closed: they could not be encrypted"
+            )),
+            "{page}"
+        );
+        let (stdout, _) = agent.stop();
+        assert!(
+            !stdout.contains("plain") && !stdout.contains("refused"),
+            "{stdout}"
+        );
+        let sums = sums(&stdout);
+        let expected = [("tls.cut", 1.0), ("tls.last", 1.0), ("tls.lines", 20_000.0)];
+        assert_eq!(sums, expected.map(|(name, sum)| (name.to_owned(), sum)).into());
+    }
+}
+
+#[test]
+fn addresses_and_networks_get_their_rate_and_are_named() {
+    let config = "bucket_width: 1s\nworkers: 2\ntcp: ['127.0.0.1:0']\ntcp_framing: length\nrate_limit_per_address: 1000\nrate_limit_per_network: {127.0.0.128/25: 500}\noutputs:\n  stdout: {}\n";
+    let mut agent = Agent::start(config, &[]);
+    let tcp = address_of(&mut agent, "tcp");
+    let admin = agent.wait_for("admin on http://");
+    let udp = agent.address().to_owned();
+    let from = |host: &str, count: u32| {
+        let socket = UdpSocket::bind((host, 0)).unwrap();
+        for number in 0..count {
+            // 36 bytes, which count as a hundred.
+            let message = format!("rate:1|c|#host:{host:<13}#n:{number:>5}");
+            assert_eq!(message.len(), 36, "{message}");
+            socket.send_to(message.as_bytes(), &udp).unwrap();
+        }
+    };
+    from("127.0.0.1", 300);
+    from("127.0.0.2", 300);
+    // Two of a network that has less than one of its addresses.
+    from("127.0.0.200", 150);
+    from("127.0.0.201", 150);
+    let mut stream = TcpStream::connect(&tcp).unwrap();
+    stream.write_all(b"\x0a\0\0\0of.tcp:1|c").unwrap();
+    drop(stream);
+    until("everything has come", || {
+        status(&admin)["total"]["datagrams"]["received"] == 901
+    });
+    let found = status(&admin);
+    let datagrams = &found["total"]["datagrams"];
+    let dropped = datagrams["dropped"]["rate_limited"].as_u64().unwrap();
+    // Each had ten seconds' worth, 100 and 50 datagrams, and what came in while the test ran.
+    assert!(dropped <= 450 && dropped > 150, "{found}");
+    assert_eq!(datagrams["parsed"].as_u64(), Some(901 - dropped), "{found}");
+    let rates = found["limits"]["rates"].as_array().unwrap();
+    let of = |source: &str| rates.iter().find(|row| row["source"] == source);
+    assert!(
+        of("address 127.0.0.2").unwrap()["packets"].as_u64() > Some(0),
+        "{found}"
+    );
+    assert_eq!(of("network 127.0.0.128/25").unwrap()["bytes_per_second"], 500);
+    assert!(
+        of("address 127.0.0.1").is_none(),
+        "this machine has no limit: {found}"
+    );
+    let (_, page) = weir(&["status", "--admin", &admin]);
+    for part in [
+        "sends more than it may",
+        "address 127.0.0.2",
+        "rate_limited",
+        "The books balance",
+    ] {
+        assert!(page.contains(part), "{part:?} is not in\n{page}");
+    }
+    let metrics = get(&admin, "/metrics").1;
+    assert!(
+        metrics.contains("weir_rate_limited_packets{source=\"network 127.0.0.128/25\"}"),
+        "{metrics}"
+    );
+    agent.wait_for("sends more than its ");
+    let (stdout, log) = agent.stop();
+    assert!(stdout.contains("of.tcp"), "{stdout}");
+    assert!(
+        log.lines()
+            .filter(|line| line.contains("address 127.0.0.2 sends more"))
+            .count()
+            <= 1,
+        "{log}"
+    );
+}
+
+/// An agent that looks who sends, with these settings besides, and a socket connected to it.
+fn over_unix(settings: &str) -> (tempfile::TempDir, Agent, UnixDatagram) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("dsd.socket");
+    let config = format!(
+        "bucket_width: 1s\nworkers: 1\nuds: [{}]\norigin_detection: true\n{settings}outputs:\n  stdout: {{}}\n",
+        path.display()
+    );
+    let agent = Agent::start(&config, &[]);
+    let socket = UnixDatagram::unbound().unwrap();
+    socket.connect(&path).unwrap();
+    (directory, agent, socket)
+}
+
+#[test]
+fn origins_get_their_rate_and_are_named() {
+    let (_directory, mut agent, socket) =
+        over_unix("origin_docker: []\norigin_containerd: []\nrate_limit_per_origin: 1000\n");
+    let admin = agent.wait_for("admin on http://");
+    socket.send(b"known:1|c").unwrap();
+    until("it is known who sends", || {
+        status(&admin)["total"]["datagrams"]["parsed"] == 1
+    });
+    for _ in 0..500 {
+        socket.send(b"flood:1|c").unwrap();
+    }
+    until("everything has come", || {
+        status(&admin)["total"]["datagrams"]["received"] == 501
+    });
+    let found = status(&admin);
+    let datagrams = &found["total"]["datagrams"];
+    let dropped = datagrams["dropped"]["origin_rate_limited"].as_u64().unwrap();
+    assert!(
+        dropped > 0 && datagrams["parsed"].as_u64() == Some(501 - dropped),
+        "{found}"
+    );
+    let row = &found["limits"]["rates"][0];
+    assert_eq!(row["packets"].as_u64(), Some(dropped), "{found}");
+    agent.wait_for(" sends more than its 1000 bytes per second: ");
+    let (_, page) = weir(&["status", "--admin", &admin]);
+    assert!(page.contains("The books balance"), "{page}");
+    agent.stop();
+}
+
+#[test]
+fn a_sender_that_is_not_allowed_is_named_in_the_log() {
+    let (_directory, mut agent, socket) = over_unix("allowed_origins: ['container_id:none*']\n");
+    socket.send(b"refused:1|c").unwrap();
+    // The list is about Unix sockets; the network knows no processes.
+    agent.send("taken:1|c");
+    // Whether this test runs in a container is not for it to say.
+    let line = agent.wait_for(" may not send (origin_");
+    let pid = std::process::id();
+    assert!(
+        line.ends_with(&format!("1 packets dropped, the last of process {pid}")),
+        "{line}"
+    );
+    let (stdout, _) = agent.stop();
+    assert_eq!(sums(&stdout).into_keys().collect::<Vec<_>>(), ["taken"]);
+}
+
+fn post(admin: &str, path: &str) -> (String, Value) {
+    let mut stream = TcpStream::connect(admin).unwrap();
+    write!(stream, "POST {path} HTTP/1.0\r\nContent-Length: 0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let code = head.split(' ').nth(1).unwrap().to_owned();
+    (code, serde_json::from_str(body).unwrap())
+}
+
+/// Sums of counters by name, from standard output.
+fn sums(stdout: &str) -> std::collections::BTreeMap<String, f64> {
+    let mut sums = std::collections::BTreeMap::new();
+    for line in stdout.lines() {
+        let row: Value = serde_json::from_str(line).unwrap();
+        let sum = row["value"].as_f64().unwrap() * row["interval"].as_f64().unwrap();
+        *sums
+            .entry(row["metric"].as_str().unwrap().to_owned())
+            .or_default() += sum;
+    }
+    sums
+}
+
+#[test]
+fn signing_keys_are_read_again_and_a_bad_file_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let keys = write(at, "keys", SECRET);
+    let config = format!(
+        "bucket_width: 1s\nworkers: 2\nudp_signed: ['127.0.0.1:0']\nudp_signing_keys: {}\noutputs:\n  stdout: {{}}\n",
+        keys.display()
+    );
+    let mut agent = Agent::start(&config, &[]);
+    let signed = address_of(&mut agent, "udp");
+    let admin = agent.wait_for("admin on http://");
+    let (mut old, mut new) = (signer(SECRET, 1), signer(OTHER, 1));
+    let send = |datagram: &[u8]| {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.send_to(datagram, &signed).unwrap();
+    };
+    let wait = |parsed: u64, dropped: Value| {
+        until(&format!("{parsed} taken, dropped {dropped}"), || {
+            let status = status(&admin);
+            let datagrams = &status["listeners"][1]["books"]["datagrams"];
+            datagrams["parsed"] == parsed && datagrams["dropped"] == dropped
+        });
+    };
+    let first = old.sign(b"old:1|c", now_ms());
+    send(&first);
+    send(&new.sign(b"new:1|c", now_ms()));
+    wait(1, serde_json::json!({"signature_unknown_key": 1}));
+
+    // The new one beside the old one, at another place in the file. What has come before does not come in again.
+    write(at, "keys", &format!("{OTHER}\n{SECRET}\n"));
+    agent.signal("-HUP");
+    let line = agent.wait_for("reload: udp_signing_keys is now ");
+    let (now, was) = line.split_once(", was ").unwrap();
+    assert!(now.contains("(2 keys: ") && was.contains("(1 key: "), "{line}");
+    assert!(!line.contains(SECRET) && !line.contains(OTHER), "{line}");
+    send(&new.sign(b"new:2|c", now_ms()));
+    send(&old.sign(b"old:2|c", now_ms()));
+    send(&first);
+    wait(
+        3,
+        serde_json::json!({"signature_unknown_key": 1, "signature_replayed": 1}),
+    );
+
+    // Half a file.
+    write(at, "keys", &OTHER[..20]);
+    let (code, answer) = post(&admin, "/api/v1/reload");
+    assert_eq!(code, "422", "{answer}");
+    let error = answer["errors"][0].as_str().unwrap();
+    assert!(
+        error.contains("udp_signing_keys") && error.contains("32 to 256"),
+        "{error}"
+    );
+    agent.signal("-HUP");
+    agent.wait_for("the configuration in force stays as it is");
+    send(&new.sign(b"new:4|c", now_ms()));
+    send(&old.sign(b"old:4|c", now_ms()));
+    wait(
+        5,
+        serde_json::json!({"signature_unknown_key": 1, "signature_replayed": 1}),
+    );
+
+    // The old one goes.
+    write(at, "keys", OTHER);
+    let (code, answer) = post(&admin, "/api/v1/reload");
+    assert!(
+        code == "200" && answer["changes"][0]["applied"] == true,
+        "{answer}"
+    );
+    send(&old.sign(b"old:8|c", now_ms()));
+    send(&new.sign(b"new:8|c", now_ms()));
+    wait(
+        6,
+        serde_json::json!({"signature_unknown_key": 2, "signature_replayed": 1}),
+    );
+    let (_, answer) = post(&admin, "/api/v1/reload");
+    assert_eq!(answer["changes"], serde_json::json!([]), "nothing is new");
+    let (stdout, log) = agent.stop();
+    assert_eq!(
+        sums(&stdout),
+        [("new", 14.0), ("old", 7.0)]
+            .map(|(n, v)| (n.to_owned(), v))
+            .into()
+    );
+    assert!(!log.contains(SECRET) && !log.contains(&OTHER[..20]), "{log}");
+}
+
+#[test]
+fn certificates_are_read_again_and_open_connections_stay() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let (first, second) = (Authority::new(), Authority::new());
+    let put = |authority: &Authority| {
+        let (certificate, key) = authority.issue("localhost");
+        write(at, "server.pem", &certificate);
+        write(at, "server.key", &key)
+    };
+    let key = put(&first);
+    let ca = write(at, "ca.pem", &first.pem);
+    let config = format!(
+        "bucket_width: 1s\nworkers: 1\ntcp: ['127.0.0.1:0']\ntcp_framing: newline\ntcp_tls_certificate: {}\ntcp_tls_key: {}\ntcp_tls_client_ca: {}\noutputs:\n  stdout: {{}}\n",
+        at.join("server.pem").display(),
+        key.display(),
+        ca.display(),
+    );
+    let mut agent = Agent::start(&config, &[]);
+    let tcp = address_of(&mut agent, "tcp");
+    let admin = agent.wait_for("admin on http://");
+    let accepted = |count: u64| {
+        until(&format!("{count} messages"), || {
+            status(&admin)["total"]["messages"]["accepted"] == count
+        });
+    };
+    let send = |stream: &mut StreamOwned<ClientConnection, TcpStream>, line: &[u8]| {
+        stream.write_all(line)?;
+        stream.flush()
+    };
+    let (ours, theirs) = (first.issue("client"), second.issue("client"));
+    let mut old = connect(&tcp, &first, Some(&ours));
+    send(&mut old, b"old:1|c\n").unwrap();
+    accepted(1);
+
+    // Another certificate for the server alone.
+    put(&second);
+    agent.signal("-HUP");
+    agent.wait_for("reload: tcp_tls_certificate is now ");
+    let mut new = connect(&tcp, &second, Some(&ours));
+    send(&mut new, b"new:1|c\n").unwrap();
+    send(&mut old, b"old:2|c\n").unwrap();
+    accepted(3);
+    assert!(send(&mut connect(&tcp, &first, Some(&ours)), b"refused:1|c\n").is_err());
+
+    // A key of somebody else's: nothing changes.
+    let (_, other_key) = second.issue("localhost");
+    let good_key = std::fs::read_to_string(&key).unwrap();
+    write(at, "server.key", &other_key);
+    let (code, answer) = post(&admin, "/api/v1/reload");
+    assert_eq!(code, "422", "{answer}");
+    let error = answer["errors"][0].as_str().unwrap();
+    assert!(
+        error.contains("tcp_tls_key") && error.contains("does not go with"),
+        "{error}"
+    );
+    send(&mut connect(&tcp, &second, Some(&ours)), b"new:2|c\n").unwrap();
+    accepted(4);
+
+    // Other authorities for clients.
+    write(at, "server.key", &good_key);
+    write(at, "ca.pem", &second.pem);
+    let (code, answer) = post(&admin, "/api/v1/reload");
+    assert_eq!(code, "200", "{answer}");
+    assert_eq!(answer["changes"][0]["key"], "tcp_tls_client_ca", "{answer}");
+    send(&mut connect(&tcp, &second, Some(&theirs)), b"new:4|c\n").unwrap();
+    send(&mut old, b"old:4|c\n").unwrap();
+    send(&mut new, b"new:8|c\n").unwrap();
+    accepted(7);
+    let mut refused = connect(&tcp, &second, Some(&ours));
+    let _ = send(&mut refused, b"refused:1|c\n");
+    expect_end(&mut refused);
+    drop((old, new));
+    let (stdout, _) = agent.stop();
+    assert_eq!(
+        sums(&stdout),
+        [("new", 15.0), ("old", 7.0)]
+            .map(|(n, v)| (n.to_owned(), v))
+            .into()
+    );
+}
+
+/// TLS is switched on and off by a restart: a listener that took plain text a moment ago must not surprise its clients.
+#[test]
+fn switching_encryption_on_waits_for_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let authority = Authority::new();
+    let (certificate, key) = authority.issue("localhost");
+    let (certificate, key) = (
+        write(at, "server.pem", &certificate),
+        write(at, "server.key", &key),
+    );
+    let config = "workers: 1\ntcp: ['127.0.0.1:0']\ntcp_framing: newline\n";
+    let mut agent = Agent::start(config, &[]);
+    let tcp = address_of(&mut agent, "tcp");
+    let admin = agent.wait_for("admin on http://");
+    agent.rewrite(&format!(
+        "{config}tcp_tls_certificate: {}\ntcp_tls_key: {}\n",
+        certificate.display(),
+        key.display()
+    ));
+    let (code, answer) = post(&admin, "/api/v1/reload");
+    assert_eq!(code, "200", "{answer}");
+    let changes = answer["changes"].as_array().unwrap();
+    assert!(
+        changes.len() == 2 && changes.iter().all(|change| change["applied"] == false),
+        "{answer}"
+    );
+    // Another certificate before that restart is no more in force.
+    let (certificate, key) = authority.issue("localhost");
+    write(at, "server.pem", &certificate);
+    write(at, "server.key", &key);
+    let (_, answer) = post(&admin, "/api/v1/reload");
+    let changes = answer["changes"].as_array().unwrap();
+    assert!(
+        changes.len() == 2 && changes.iter().all(|change| change["applied"] == false),
+        "{answer}"
+    );
+    let mut plain = TcpStream::connect(&tcp).unwrap();
+    plain.write_all(b"plain:1|c\n").unwrap();
+    until("it is taken", || {
+        status(&admin)["total"]["messages"]["accepted"] == 1
+    });
+    agent.stop();
+}
+
+#[test]
+fn encrypted_connections_are_among_the_memory_and_bounded() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let authority = Authority::new();
+    let (certificate, key) = authority.issue("localhost");
+    let (certificate, key) = (
+        write(at, "server.pem", &certificate),
+        write(at, "server.key", &key),
+    );
+    // A sixteenth of 24 MiB at 48 KiB each is 32, shared by two addresses.
+    let config = format!(
+        "bucket_width: 1s\nworkers: 1\nmemory: 24MiB\ntcp: ['127.0.0.1:0', '127.0.0.2:0']\ntcp_framing: newline\ntcp_tls_certificate: {}\ntcp_tls_key: {}\n",
+        certificate.display(),
+        key.display()
+    );
+    let mut agent = Agent::start(&config, &[]);
+    let tcp = [address_of(&mut agent, "tcp"), address_of(&mut agent, "tcp")];
+    let admin = agent.wait_for("admin on http://");
+    let allocated = || -> u64 {
+        let variables = json(&admin, "/debug/vars");
+        variables["memstats"]["allocated"].as_u64().unwrap()
+    };
+    let tls = || {
+        status(&admin)["memory"]["parts"]["tls_sessions"]
+            .as_u64()
+            .unwrap()
+    };
+    let mut open = Vec::new();
+    let mut before = 0;
+    for number in 0..17 {
+        for address in &tcp {
+            let mut stream = connect(address, &authority, None);
+            // One beyond those that fit is closed without a word.
+            let sent = stream.write_all(format!("a:1|c|#n:{number}\n").as_bytes());
+            let _ = stream.flush();
+            if number < 16 {
+                sent.unwrap();
+                open.push(stream);
+            } else {
+                expect_end(&mut stream);
+            }
+        }
+        if number == 0 {
+            until("the first two are there", || {
+                status(&admin)["total"]["messages"]["accepted"] == 2
+            });
+            before = allocated();
+        }
+    }
+    until("all that fit are there", || {
+        status(&admin)["total"]["messages"]["accepted"] == 32
+    });
+    let held = tls();
+    assert!((32 * 48 * 1024..33 * 48 * 1024).contains(&held), "{held}");
+    // Each in the middle of a record, which is held until the rest comes.
+    for stream in &mut open {
+        let record = [&[23u8, 3, 3, 0x40, 0][..], &[0; 16_000]].concat();
+        stream.sock.write_all(&record).unwrap();
+    }
+    until("the records are there", || {
+        let grown = allocated().saturating_sub(before);
+        println!("{grown} bytes for 30 connections with half a record each, {held} set aside for 32");
+        grown > 30 * 16_000
+    });
+    assert!(
+        allocated() - before <= 31 * 48 * 1024,
+        "{} of {held}",
+        allocated() - before
+    );
+    let status = status(&admin);
+    assert!(
+        status["memory"]["used"].as_u64() >= Some(held),
+        "it counts: {}",
+        status["memory"]
+    );
+    for listener in [1, 2] {
+        assert_eq!(
+            status["listeners"][listener]["connections_refused_limit"], 1,
+            "{status}"
+        );
+    }
+    let (_, page) = weir(&["status", "--admin", &admin]);
+    assert!(
+        page.contains("tls_sessions 1.5 MiB") && page.contains("1 connections closed at once"),
+        "{page}"
+    );
+    drop(open);
+    until("they are given back", || tls() < 48 * 1024);
+    agent.stop();
+}
+
+#[test]
+fn bad_files_and_settings_are_refused_with_a_reason() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let authority = Authority::new();
+    let (certificate, key) = authority.issue("localhost");
+    let (_, other_key) = authority.issue("localhost");
+    write(at, "server.pem", &certificate);
+    write(at, "server.key", &key);
+    write(at, "other.key", &other_key);
+    write(at, "no.key", &certificate);
+    write(at, "short", "# none\nhunter2\n");
+    write(at, "empty", "");
+    let cases = [
+        ("udp_signed: ['9']", &["udp_signed", "udp_signing_keys"][..]),
+        (
+            "udp_signed: ['9']\nudp_signing_keys: /nowhere/keys",
+            &["udp_signing_keys", "/nowhere/keys", "No such file"],
+        ),
+        (
+            "udp_signed: ['9']\nudp_signing_keys: AT/short",
+            &["line 2", "32 to 256", "this one 7"],
+        ),
+        (
+            "udp_signed: ['9']\nudp_signing_keys: AT/empty",
+            &["openssl rand -hex 32"],
+        ),
+        ("udp_signed: ['9']\nudp_signing_keys: AT", &["is no file"]),
+        (
+            "udp: ['9']\nudp_signed: ['9']\nudp_signing_keys: AT/server.key",
+            &["is in udp too"],
+        ),
+        ("udp_signed_window: 2h", &["udp_signed_window", "1h"]),
+        ("tcp_tls_certificate: AT/server.pem", &["needs tcp_tls_key"]),
+        ("tcp_tls_key: AT/server.key", &["needs tcp_tls_certificate"]),
+        (
+            "tcp_tls_client_ca: AT/server.pem",
+            &["needs tcp_tls_certificate and tcp_tls_key"],
+        ),
+        (
+            "tcp_tls_certificate: AT/server.key\ntcp_tls_key: AT/server.key",
+            &["tcp_tls_certificate", "holds no certificate"],
+        ),
+        (
+            "tcp_tls_certificate: AT/server.pem\ntcp_tls_key: AT/no.key",
+            &["tcp_tls_key", "holds no private key"],
+        ),
+        (
+            "tcp_tls_certificate: AT/server.pem\ntcp_tls_key: AT/other.key",
+            &["tcp_tls_key", "does not go with"],
+        ),
+        (
+            "tcp_tls_certificate: AT/server.pem\ntcp_tls_key: AT/server.key\ntcp_tls_client_ca: AT/none",
+            &["tcp_tls_client_ca", "No such file"],
+        ),
+        (
+            "rate_limit_per_network: {10.1.2.3/8: 1MiB}",
+            &["rate_limit_per_network", "10.0.0.0/8 is meant"],
+        ),
+        (
+            "rate_limit_per_network: {10.0.0.0/8: 0}",
+            &["rate_limit_per_network", "size"],
+        ),
+        (
+            "rate_limit_per_origin: 1MiB",
+            &["rate_limit_per_origin", "origin_detection"],
+        ),
+    ];
+    for (config, parts) in cases {
+        let config = config.replace("AT", at.to_str().unwrap());
+        let file = write(at, "weir.yaml", &config);
+        let (ok, text) = weir(&["check", "--config", file.to_str().unwrap()]);
+        assert!(!ok, "{config}\n{text}");
+        for part in parts.iter().chain(&["weir.yaml"]) {
+            assert!(text.contains(part), "{part:?} is not in\n{text}\nof\n{config}");
+        }
+        assert!(!text.contains("hunter2"), "{text}");
+    }
+    let (ok, text) = weir(&["send", "a:1|c", "--to", "unixgram:///tmp/x", "--sign", "/nowhere"]);
+    assert!(!ok && text.contains("only UDP datagrams are signed"), "{text}");
+    let (ok, text) = weir(&["send", "a:1|c", "--sign", "/nowhere"]);
+    assert!(!ok && text.contains("/nowhere"), "{text}");
+}

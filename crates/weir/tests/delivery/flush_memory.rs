@@ -1,0 +1,99 @@
+//! What a flush adds to the memory of the real agent: little, as batches and payloads are made and gone piece by piece.
+//!
+//! `WEIR_TEST_CONTEXTS=1000000 cargo test --release -p weir --test delivery flush_memory -- --nocapture` measures a million contexts.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::intake::{Answer, Intake};
+use crate::support::{Agent, PATIENCE};
+
+/// Kilobytes of resident memory: `VmRSS` now, `VmHWM` at most. `None` when the process has ended.
+fn kilobytes(id: u32, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    line.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+/// Clock ticks that the process has been on a processor.
+fn ticks(id: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
+    let fields: Vec<&str> = text
+        .rsplit(')')
+        .next()
+        .unwrap()
+        .split_ascii_whitespace()
+        .collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+#[test]
+fn a_flush_adds_less_than_a_quarter() {
+    // So many that the batches which wait for an encoder on a busy machine, up to a number of them, are a small part.
+    let contexts: usize = std::env::var("WEIR_TEST_CONTEXTS").map_or(300_000, |n| n.parse().unwrap());
+    let intake = Intake::start(false, |_| Answer::Accept);
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("weir.yaml");
+    // One bucket for all of it: the end of the process closes it.
+    let text = format!(
+        "bucket_width: 1h\nmemory: 2GiB\ngrace_period: 60s\noutputs:\n  prometheus: {{enabled: false}}\n  datadog:\n    \
+         api_key: 0123456789abcdef0123456789abcdef\n    url: http://{}\n",
+        intake.address,
+    );
+    std::fs::write(&config, text).unwrap();
+    let agent = Agent::start(&["--config", config.to_str().unwrap()], &[]);
+    let id = agent.child.0.id();
+    let idle = kilobytes(id, "VmRSS:").unwrap();
+    let mut packet = String::new();
+    for i in 0..contexts {
+        let kind = ["c", "g", "d"][i % 3];
+        let line = format!(
+            "application.requests.{}:{}|{kind}|#env:production,service:checkout-{},region:eu-west-{},version:1.{}.0,pod:checkout-{i:08x},team:payments\n",
+            i % 200,
+            i % 1000 + 1,
+            i % 50,
+            i % 3,
+            i % 20
+        );
+        if packet.len() + line.len() > 8192 {
+            agent.send(std::mem::take(&mut packet));
+        }
+        packet += &line;
+    }
+    agent.send(packet);
+    // The socket holds ten datagrams; they are read when the process has nothing left to do.
+    let deadline = Instant::now() + PATIENCE;
+    let (mut before, mut quiet) = (ticks(id), 0);
+    while quiet < 10 {
+        assert!(Instant::now() < deadline, "the agent does not come to rest");
+        std::thread::sleep(Duration::from_millis(50));
+        let now = ticks(id);
+        quiet = if now <= before + 1 { quiet + 1 } else { 0 };
+        before = now;
+    }
+    let held = kilobytes(id, "VmRSS:").unwrap();
+    // From here on the peak counts anew.
+    std::fs::write(format!("/proc/{id}/clear_refs"), "5").unwrap();
+    let mut peak = held;
+    assert!(
+        Command::new("kill")
+            .args(["-TERM", &id.to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
+    // Ended, it is a zombie without memory until it is waited for.
+    while let Some(now) = kilobytes(id, "VmHWM:") {
+        assert!(Instant::now() < deadline + PATIENCE, "the agent does not end");
+        peak = peak.max(now);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    agent.finished();
+    let (posts, bytes) = *intake.posts.lock().unwrap();
+    let growth = (peak as f64 / held as f64 - 1.0) * 100.0;
+    println!(
+        "{contexts} contexts: {idle} kB idle, {held} kB before the flush, {peak} kB at most during flush and delivery (+{growth:.1} %), {posts} payloads, {bytes} bytes"
+    );
+    assert!(posts > 1 && bytes > contexts, "{posts} payloads of {bytes} bytes");
+    assert!(growth < 25.0, "{growth:.1} %");
+}

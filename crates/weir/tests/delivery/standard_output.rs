@@ -1,0 +1,78 @@
+//! A reader of standard output that misbehaves is its own problem.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::support::{Agent, until};
+
+const CONTEXTS: usize = 2000;
+
+/// Starts an agent whose standard output is a pipe, sends it more than pipe and queue hold, and waits until all of it is in a file.
+fn start(directory: &Path, reader_is_gone: bool) -> Agent {
+    let (file, config) = (directory.join("metrics.jsonl"), directory.join("weir.yaml"));
+    let text = format!(
+        "bucket_width: 1s\nmemory: 16MiB\ngrace_period: 500ms\noutputs:\n  prometheus: {{enabled: false}}\n  stdout: {{enabled: true}}\n  file: {{path: {}}}\n",
+        file.display()
+    );
+    std::fs::write(&config, text).unwrap();
+    let mut agent = Agent::start_with(Stdio::piped(), &["--config", config.to_str().unwrap()], &[]);
+    if reader_is_gone {
+        drop(agent.child.0.stdout.take());
+    }
+    let padding = "x".repeat(150);
+    for i in 0..CONTEXTS {
+        agent.send(format!("hits:{i}|c|#i:{i},a:{padding},b:{padding},c:{padding}"));
+    }
+    until("the file has every context", || {
+        let text = std::fs::read_to_string(&file).map_err(|error| error.to_string())?;
+        let sum: f64 = text
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+            .map(|line| line["value"].as_f64().unwrap())
+            .sum();
+        let expected = (CONTEXTS * (CONTEXTS - 1) / 2) as f64;
+        (sum == expected)
+            .then_some(())
+            .ok_or(format!("{sum} of {expected}"))
+    });
+    agent
+}
+
+#[test]
+fn a_reader_that_stands_still_holds_up_nothing_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let agent = start(directory.path(), false);
+    // Idle counters go on with zeros, a megabyte a bucket, until the oldest lines have to go.
+    until("the queue is full", || {
+        let stdout = agent.output("stdout");
+        let dropped = stdout["points"]["dropped"]["queue_full"].as_u64().unwrap_or(0);
+        let waits = stdout["points"]["pending"].as_u64().unwrap();
+        (dropped > 0 && waits > 0).then_some(()).ok_or(stdout.to_string())
+    });
+    let file = agent.output("file");
+    assert!(
+        file["healthy"] == true && file["points"]["dropped"] == serde_json::json!({}),
+        "{file}"
+    );
+    // And it does not hold up the end, which has to be a good one with books that balance.
+    agent.finish();
+}
+
+#[test]
+fn a_reader_that_is_gone_is_told_of() {
+    let directory = tempfile::tempdir().unwrap();
+    let agent = start(directory.path(), true);
+    let stdout = until("refused and counted", || {
+        let stdout = agent.output("stdout");
+        let rejected = stdout["points"]["dropped"]["rejected"].as_u64().unwrap_or(0);
+        (rejected >= CONTEXTS as u64)
+            .then_some(stdout.clone())
+            .ok_or(stdout.to_string())
+    });
+    assert_eq!(stdout["healthy"], false);
+    let error = stdout["last_error"].as_str().unwrap();
+    assert!(error.contains("standard output cannot be written"), "{error}");
+    agent.finish();
+}

@@ -1,0 +1,84 @@
+//! A stop is bounded in time whatever the receivers do: with nobody at their addresses, or with somebody who takes a connection
+//! and never says a word, the agent ends after its grace period, in order and with books that balance.
+
+use std::net::{TcpListener, UdpSocket};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::time::Instant;
+
+use crate::support::{Agent, PATIENCE, until};
+
+/// Every output that talks to somebody, each with a timeout beyond any patience.
+fn config(tcp: &str, udp: &str, unix: &Path) -> String {
+    let delivery = "delivery: {timeout: 1h, backoff_base: 10ms}";
+    format!(
+        "bucket_width: 1s\ngrace_period: 500ms\noutputs:\n  prometheus: {{enabled: false}}\n  \
+         datadog: {{api_key: 0123456789abcdef0123456789abcdef, url: 'http://{tcp}', {delivery}}}\n  \
+         rw1: {{type: remote_write, url: 'http://{tcp}/api/v1/write', {delivery}}}\n  \
+         rw2: {{type: remote_write, version: '2.0', url: 'http://{tcp}/api/v1/write', {delivery}}}\n  \
+         otlp: {{url: 'http://{tcp}', {delivery}}}\n  \
+         cumulative: {{type: otlp, temporality: cumulative, url: 'http://{tcp}', {delivery}}}\n  \
+         grpc: {{type: otlp, protocol: grpc, url: 'http://{tcp}', {delivery}}}\n  \
+         graphite: {{address: 'tcp://{tcp}', {delivery}}}\n  \
+         graphite_udp: {{type: graphite, address: 'udp://{udp}', {delivery}}}\n  \
+         relay: {{targets: ['tcp://{tcp}', 'udp://{udp}', 'unixgram://{}'], timeout: 1h}}\n  \
+         lines: {{type: relay, targets: ['tcp://{tcp}'], tcp_framing: newline, timeout: 1h}}\n",
+        unix.display()
+    )
+}
+
+fn stop(config: &str, all_try: impl Fn(&serde_json::Value) -> bool) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("weir.yaml");
+    std::fs::write(&path, config).unwrap();
+    let agent = Agent::start(&["--config", path.to_str().unwrap()], &[]);
+    let lines: String = (0..100)
+        .map(|i| format!("page.views:1|c|#i:{i}\nsize:{i}|d|#i:{i}\n"))
+        .collect();
+    until("every output tries", || {
+        // Over UDP a refusal is noticed with what comes after it.
+        agent.send(&lines);
+        let status = agent.status();
+        let waiting: Vec<String> = status["outputs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|output| !all_try(output))
+            .map(|output| output["name"].to_string())
+            .collect();
+        waiting.is_empty().then_some(()).ok_or(format!("{waiting:?}"))
+    });
+    let begun = Instant::now();
+    agent.finish();
+    let took = begun.elapsed();
+    println!("ended after {took:?}");
+    // Half a second is the grace; the hour that a receiver has to answer is what must not be waited for.
+    assert!(took < PATIENCE, "{took:?}");
+}
+
+#[test]
+fn nobody_listens() {
+    let dead = |address: std::io::Result<std::net::SocketAddr>| address.unwrap().to_string();
+    let tcp = dead(TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()));
+    let udp = dead(UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()));
+    let directory = tempfile::tempdir().unwrap();
+    stop(&config(&tcp, &udp, &directory.path().join("none")), |output| {
+        output["healthy"] == false
+    });
+}
+
+#[test]
+fn nobody_answers() {
+    // Connections wait to be accepted, which nobody does; datagrams wait to be read.
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let unix = directory.path().join("datagrams");
+    let _unread = UnixDatagram::bind(&unix).unwrap();
+    let (tcp_address, udp_address) = (tcp.local_addr().unwrap(), udp.local_addr().unwrap());
+    let config = config(&tcp_address.to_string(), &udp_address.to_string(), &unix);
+    stop(&config, |output| {
+        let of = |part: &str| output[part]["produced"].as_u64().unwrap();
+        of("points") + of("messages") > 0
+    });
+}

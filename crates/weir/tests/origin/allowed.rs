@@ -1,0 +1,242 @@
+//! Who may send over Unix sockets: processes in real control groups, told apart by what a file says of their containers.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::agent::{Agent, tags_file, until};
+use crate::cgroup::{Group, end, id, once_more};
+
+fn write(directory: &Path, name: &str, text: &str) -> String {
+    let path = directory.join(name);
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// Waits for what became of datagrams: taken, and dropped by these reasons.
+fn wait_for_packets(agent: &Agent, parsed: u64, not_allowed: u64, unknown: u64) -> Value {
+    let mut status = Value::Null;
+    let of = |datagrams: &Value, reason: &str| datagrams["dropped"][reason].as_u64().unwrap_or(0);
+    until(
+        &format!("{parsed} taken, {not_allowed} and {unknown} refused"),
+        || {
+            status = agent.status();
+            let datagrams = &status["total"]["datagrams"];
+            let found = (
+                datagrams["parsed"].as_u64().unwrap(),
+                of(datagrams, "origin_not_allowed"),
+                of(datagrams, "origin_unknown"),
+            );
+            assert!(
+                found.0 <= parsed && found.1 <= not_allowed && found.2 <= unknown,
+                "{found:?}, not {:?}",
+                (parsed, not_allowed, unknown)
+            );
+            found == (parsed, not_allowed, unknown)
+        },
+    );
+    status
+}
+
+#[test]
+fn only_containers_on_the_list_are_taken_and_the_others_are_named() {
+    let (one, two) = (id(31), id(32));
+    let (Some(first), Some(second)) = (Group::new(&format!("docker-{one}.scope")), Group::new(&two)) else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let tags = |first: &str, second: &str| {
+        tags_file(
+            at,
+            &format!(
+                r#"{{"containers": {{"{one}": {{"low": ["kube_namespace:{first}"]}}, "{two}": {{"high": ["kube_namespace:{second}"]}}}}}}"#
+            ),
+        )
+    };
+    let file = tags("prod", "dev");
+    let config = |list: &str| {
+        write(
+            at,
+            "weir.yaml",
+            &format!("origin_detection: true\nallowed_origins: {list}\n"),
+        )
+    };
+    let path = config("['kube_namespace:pro*']");
+    let stream = at.join("stream.sock");
+    let mut agent = Agent::start(&[
+        "--config",
+        &path,
+        "--origin-file",
+        file.to_str().unwrap(),
+        "--uds-stream",
+        stream.to_str().unwrap(),
+        "--workers=2",
+    ]);
+    // Nobody waits for the source: what is sent before it has told anything waits to be allowed.
+    let mut good = first.sender(&agent, "good:1|c");
+    let mut bad = second.sender(&agent, "bad:1|c");
+    let mut streamed = second.stream_sender(&stream, "bad:1|c");
+    agent.send("own:1|c");
+    wait_for_packets(&agent, 1, 3, 0);
+    for sender in [&mut good, &mut bad, &mut streamed] {
+        once_more(sender);
+    }
+    let status = wait_for_packets(&agent, 2, 5, 0);
+    let rows = status["limits"]["senders_refused"].as_array().unwrap();
+    let row = |source: &str| rows.iter().find(|row| row["source"] == source).unwrap();
+    assert_eq!(row(&format!("container {two}"))["packets"], 4, "{rows:?}");
+    let own = row("processes outside of containers");
+    assert_eq!(own["pid"], std::process::id(), "{rows:?}");
+    let page = agent.ask(&["status"]);
+    for part in ["origin_not_allowed 5", "may not send", &two, "The books balance"] {
+        assert!(page.contains(part), "{part:?} is not in\n{page}");
+    }
+    let metrics = agent.get("/metrics");
+    assert!(metrics.contains("reason=\"origin_not_allowed\"} "), "{metrics}");
+    assert!(metrics.contains(&format!(
+        "weir_sender_refused_packets{{reason=\"origin_not_allowed\",source=\"container {two}\"}} 4"
+    )));
+
+    let explained = agent.explain("good:1|c", Some(good.id()));
+    assert_eq!(explained["origin"]["access"]["allowed"], true, "{explained}");
+    assert_eq!(explained["context"]["name"], "good", "{explained}");
+    let explained = agent.explain("bad:1|c", Some(bad.id()));
+    let access = &explained["origin"]["access"];
+    assert!(
+        access["allowed"] == false && access["why"].as_str().unwrap().contains("kube_namespace:dev"),
+        "{explained}"
+    );
+    assert_eq!(explained["context"], Value::Null);
+    let text = agent.ask(&["explain", "own:1|c", "--pid", &std::process::id().to_string()]);
+    assert!(
+        text.contains("refused: it is no container's, and no_container is not in allowed_origins"),
+        "{text}"
+    );
+    // Nobody is named, so nobody is judged.
+    assert_eq!(agent.explain("own:1|c", None)["origin"]["access"], Value::Null);
+
+    // Tags change, and with them who may send. A worker is told of it within a moment.
+    tags("dev", "prod");
+    until("the list says so", || {
+        agent.explain("x:1|c", Some(good.id()))["origin"]["access"]["allowed"] == false
+    });
+    let before = agent.status()["total"]["datagrams"]["parsed"].as_u64().unwrap();
+    until("the second is taken", || {
+        once_more(&mut bad);
+        agent.status()["total"]["datagrams"]["parsed"].as_u64().unwrap() > before
+    });
+
+    // Another list; a bad one changes nothing and says why.
+    config("[prod]");
+    agent.reload("the configuration in force stays as it is");
+    config("[no_container, 'container_id:1f*']");
+    agent.reload("reload: allowed_origins is now [no_container, container_id:1f*]");
+    let before = agent.status()["total"]["datagrams"]["parsed"].as_u64().unwrap();
+    until("this process and the first container are taken", || {
+        agent.send("own:1|c");
+        once_more(&mut good);
+        agent.status()["total"]["datagrams"]["parsed"].as_u64().unwrap() >= before + 4
+    });
+    until("and the second no more", || {
+        agent.explain("x:1|c", Some(bad.id()))["origin"]["access"]["allowed"] == false
+    });
+    for sender in [good, bad, streamed] {
+        end(sender);
+    }
+    let names: std::collections::BTreeSet<String> =
+        agent.points().into_iter().map(|(name, _, _)| name).collect();
+    assert_eq!(names.into_iter().collect::<Vec<_>>(), ["bad", "good", "own"]);
+}
+
+#[test]
+fn senders_that_nothing_is_known_of_are_refused_unless_the_list_has_them() {
+    let Some(group) = Group::new(&id(33)) else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    for (list, taken) in [
+        ("['kube_namespace:prod']", false),
+        ("['kube_namespace:prod', unknown]", true),
+    ] {
+        let path = write(
+            directory.path(),
+            "weir.yaml",
+            &format!(
+                "origin_detection: true\nallowed_origins: {list}\norigin_file: {}\n",
+                tags_file(directory.path(), "{}").display()
+            ),
+        );
+        let agent = Agent::start(&["--config", &path]);
+        let mut sender = group.sender(&agent, "unknown:1|c");
+        once_more(&mut sender);
+        let (parsed, refused) = if taken { (2, 0) } else { (0, 2) };
+        wait_for_packets(&agent, parsed, 0, refused);
+        let explained = agent.explain("unknown:1|c", Some(sender.id()));
+        assert_eq!(explained["origin"]["access"]["allowed"], taken, "{explained}");
+        end(sender);
+        // A process that has ended before anybody looks: the kernel's word for it is all that is left.
+        let explained = agent.explain("gone:1|c", Some(i32::MAX as u32));
+        assert_eq!(explained["origin"]["access"]["allowed"], taken, "{explained}");
+        agent.points();
+    }
+}
+
+#[test]
+fn what_the_list_needs_is_checked() {
+    let directory = tempfile::tempdir().unwrap();
+    let check = |config: &str| {
+        let path = write(directory.path(), "weir.yaml", config);
+        let output = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .args(["check", "--config", &path])
+            .env_clear()
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let text =
+            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        (output.status.code(), text)
+    };
+    for (config, code, parts) in [
+        (
+            "uds: [/tmp/x.sock]\nallowed_origins: ['a:b']\n",
+            2,
+            &["weir.yaml:2", "allowed_origins", "origin_detection: true"][..],
+        ),
+        (
+            "origin_detection: true\nallowed_origins: [host]\n",
+            2,
+            &[
+                "weir.yaml:2",
+                "allowed_origins[0]",
+                "no_container",
+                "kube_namespace:prod",
+            ],
+        ),
+        (
+            "origin_detection: true\nallowed_origins: ['container_id:ab*']\n",
+            0,
+            &[
+                "note: line 2: allowed_origins",
+                "no Unix socket",
+                "allowed_networks",
+            ],
+        ),
+        (
+            "uds: [/tmp/x.sock]\norigin_detection: true\norigin_docker: []\norigin_containerd: []\nallowed_origins: ['image_name:web']\n",
+            0,
+            &["note: line 5: allowed_origins", "no source of tags is on"],
+        ),
+    ] {
+        let (found, text) = check(config);
+        assert_eq!(found, Some(code), "{config}{text}");
+        for part in parts {
+            assert!(text.contains(part), "{part:?} is not in\n{text}\nof\n{config}");
+        }
+    }
+    let (_, text) = check(
+        "uds: [/tmp/x.sock]\norigin_detection: true\nallowed_origins: ['container_id:ab*', no_container]\n",
+    );
+    assert!(!text.contains("note"), "{text}");
+}
