@@ -7,8 +7,8 @@ runs=${RUNS:-7}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cc -O3 -march=native -o "$work/floor-c" experiments/floor-c/floor.c
-cargo build --release --locked -q -p weir-bench
-bench=${CARGO_TARGET_DIR:-target}/release/weir-bench
+[ -n "${WEIR_BENCH:-}" ] || cargo build --release --locked -q -p weir-bench
+bench=${WEIR_BENCH:-${CARGO_TARGET_DIR:-target}/release/weir-bench}
 
 # measure WHICH TRANSPORT PACKETS BYTES: prints CPU nanoseconds per message of one run.
 measure() {
@@ -16,7 +16,7 @@ measure() {
   [ "$transport" = udp ] && where=18126 && address=udp://127.0.0.1:18126 || address=unixgram://$where
   rm -f "$work/socket" "$out"
   case $which in
-    ours-*) "$bench" floor --listen "$address" --receive "${which#ours-}" --cpu 0 >"$out" & ;;
+    ours-*) "$bench" floor --listen "$address" --receive "${which#ours-}" --cpu 0 --until-idle 500ms >"$out" & ;;
     c-*) taskset -c 0 "$work/floor-c" "${which#c-}" "$transport" "$where" >"$out" & ;;
   esac
   receiver=$!
@@ -51,4 +51,4 @@ echo "transport, packets, bytes; $runs pairs each"
 compare ours-r1 c-recv unixgram 200000 8192
 compare ours-r2 c-mmsg unixgram 200000 8192
 compare ours-r2 c-mmsg unixgram 500000 150
-compare ours-r2 c-mmsg udp 300000 1432
+compare ours-r2 c-mmsg udp 1000000 1432

@@ -2,11 +2,12 @@
  *
  *   floor recv unixgram PATH     recv(), count newlines, throw away
  *   floor mmsg unixgram PATH     the same with recvmmsg() and 64 slots
+ *   floor null unixgram PATH     recvmmsg() with MSG_TRUNC into no room, without ever sleeping: counts only, for senders
  *   floor recv udp PORT          likewise on 127.0.0.1
  *   floor send unixgram PATH PACKETS BYTES
  *   floor send udp PORT PACKETS BYTES
  *
- * Receivers end after two seconds of silence once something came, and print packets, messages, CPU seconds and
+ * Receivers end after half a second of silence once something came, and print packets, messages, CPU seconds and
  * nanoseconds of CPU per message. The sender's messages are about 150 bytes long.
  */
 #define _GNU_SOURCE
@@ -22,6 +23,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { SLOT = 65536, SLOTS = 64 };
@@ -82,8 +84,8 @@ static int open_socket(const char *kind, const char *where, int listening) {
 }
 
 static void set_timeout(int fd) {
-    struct timeval two = {2, 0};
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &two, sizeof two);
+    struct timeval half = {0, 500000};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &half, sizeof half);
 }
 
 static void receive(int fd, int many) {
@@ -97,7 +99,7 @@ static void receive(int fd, int many) {
         headers[i].msg_hdr.msg_iov = &vectors[i];
         headers[i].msg_hdr.msg_iovlen = 1;
     }
-    /* Wait for the first packet without a limit, then give up after two seconds of silence. */
+    /* Wait for the first packet without a limit, then give up after half a second of silence. */
     struct pollfd waiting = {fd, POLLIN, 0};
     puts("listening");
     fflush(stdout);
@@ -126,6 +128,49 @@ static void receive(int fd, int many) {
     double used = cpu_seconds() - before;
     printf("{\"packets\":%zu,\"messages\":%zu,\"syscalls\":%zu,\"cpu_s\":%.6f,\"cpu_ns_per_message\":%.3f}\n", packets,
            messages, calls, used, messages ? used * 1e9 / messages : 0.0);
+}
+
+static void pause_briefly(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static double now_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec + now.tv_nsec / 1e9;
+}
+
+/* Prints the rate from the first packet to the last, too: what the sender was able to do. */
+static void count(int fd) {
+    static struct mmsghdr headers[SLOTS];
+    size_t packets = 0, bytes = 0;
+    double first = 0, last = 0;
+    puts("listening");
+    fflush(stdout);
+    for (;;) {
+        int filled = recvmmsg(fd, headers, SLOTS, MSG_TRUNC | MSG_DONTWAIT, NULL);
+        if (filled < 0) {
+            if (errno != EAGAIN && errno != EWOULDBLOCK)
+                die("receive");
+            if (packets > 0 && now_seconds() - last > 0.5)
+                break;
+            for (int i = 0; i < 64; i++)
+                pause_briefly();
+            continue;
+        }
+        last = now_seconds();
+        if (packets == 0)
+            first = last;
+        packets += filled;
+        for (int i = 0; i < filled; i++)
+            bytes += headers[i].msg_len;
+    }
+    printf("{\"packets\":%zu,\"bytes\":%zu,\"elapsed_s\":%.6f,\"packets_per_s\":%.0f,\"bytes_per_s\":%.0f}\n", packets, bytes,
+           last - first, packets / (last - first), bytes / (last - first));
 }
 
 static void send_all(int fd, long packets, size_t bytes) {
@@ -169,6 +214,8 @@ int main(int argc, char **argv) {
         receive(open_socket(argv[2], argv[3], 1), 0);
     } else if (argc == 4 && strcmp(argv[1], "mmsg") == 0) {
         receive(open_socket(argv[2], argv[3], 1), 1);
+    } else if (argc == 4 && strcmp(argv[1], "null") == 0) {
+        count(open_socket(argv[2], argv[3], 1));
     } else if (argc == 6 && strcmp(argv[1], "send") == 0) {
         send_all(open_socket(argv[2], argv[3], 0), atol(argv[4]), atol(argv[5]));
     } else {

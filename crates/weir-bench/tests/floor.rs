@@ -121,11 +121,12 @@ fn every_datagram_variant_counts_everything() {
 
 #[test]
 fn gro_counts_the_datagrams_inside() {
-    let floor = Floor::start("udp://127.0.0.1:0", &["--receive", "r4", "--until-idle", "1s"]);
+    let floor = Floor::start("udp://127.0.0.1:0", &["--receive", "r4"]);
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
     for _ in 0..100 {
         sender.send_to(PACKET, floor.port()).unwrap();
     }
+    floor.terminate();
     check(&floor.result(), "R4+L0", 100);
 }
 
@@ -133,10 +134,7 @@ fn gro_counts_the_datagrams_inside() {
 fn streams_count_frames_and_lines_cut_anywhere() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("floor.sock");
-    let floor = Floor::start(
-        &format!("unix://{}", path.display()),
-        &["--receive", "r1", "--until-idle", "1s"],
-    );
+    let floor = Floor::start(&format!("unix://{}", path.display()), &["--receive", "r1"]);
     let mut frames = Vec::new();
     for _ in 0..200 {
         frames.extend_from_slice(&(PACKET.len() as u32).to_le_bytes());
@@ -152,15 +150,17 @@ fn streams_count_frames_and_lines_cut_anywhere() {
         }
     }
     drop(connections);
+    floor.terminate();
     check(&floor.result(), "read+L0", 400);
 
-    let floor = Floor::start("tcp://127.0.0.1:0", &["--receive", "r1", "--until-idle", "1s"]);
+    let floor = Floor::start("tcp://127.0.0.1:0", &["--receive", "r1"]);
     let mut connection = TcpStream::connect(floor.port()).unwrap();
     for piece in b"a:1|c\nbb:2|c\n".repeat(100).chunks(5) {
         connection.write_all(piece).unwrap();
     }
     connection.write_all(b"last:1|c").unwrap();
     drop(connection);
+    floor.terminate();
     let result = floor.result();
     assert_eq!(result["messages"], 201);
     assert_eq!(result["bytes"], 1308);

@@ -82,7 +82,7 @@ impl Sink {
 
     /// Waits until the statistics of a kind of sink say so.
     fn wait_for(&self, sink: &str, key: &str, value: u64) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             let stats: Value = serde_json::from_str(&self.get("/_sink/stats").body).unwrap();
             if stats[sink][key] == value {
@@ -123,7 +123,7 @@ fn request(
     body: &[u8],
 ) -> Option<Response> {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let mut head = format!(
         "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n",
         body.len()
@@ -439,7 +439,7 @@ fn otlp_over_http_and_grpc() {
     assert_eq!(sink.post(0, "/v1/metrics", &[PROTOBUF], &body).status, 200);
     let headers = [PROTOBUF, ("Content-Encoding", "gzip")];
     assert_eq!(sink.post(0, "/v1/metrics", &headers, &gzip(&body)).status, 200);
-    assert_eq!(sink.post(0, "/v1/traces", &[PROTOBUF], &body).status, 404);
+    assert_eq!(sink.post(0, "/v1/profiles", &[PROTOBUF], &body).status, 404);
 
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -551,6 +551,23 @@ fn lines_arrive_over_every_socket() {
     assert_eq!(result["sinks"]["graphite"]["rejected"], json!({"400": 1}));
     assert_eq!(result["sinks"]["null"]["bytes"], 4);
     assert!(!gram.exists() && !stream.exists(), "socket files stay behind");
+}
+
+#[test]
+fn silence_ends_a_sink_but_only_once_something_came() {
+    let flags = ["--listen", "statsd=udp://127.0.0.1:0", "--until-idle", "50ms"];
+    let mut sink = Sink::start(&flags);
+    // Nothing can show that it would wait for ever; it has outlived the time of its silence.
+    let started = std::time::Instant::now();
+    while started.elapsed() < std::time::Duration::from_millis(200) {
+        assert!(sink.child.try_wait().unwrap().is_none());
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    sender.send_to(b"a:1|c", &sink.addresses[0]).unwrap();
+    let (code, result) = sink.wait();
+    assert_eq!(code, 0);
+    assert_eq!(result["sinks"]["statsd"]["points"], 1, "{result}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What this machine can send at best: the same profile, all-out, into the built-in null receiver.
 
-use crate::null::Null;
+use crate::null::{How, Null};
 use crate::profile::{Throttle, Transport};
 use crate::run::{self, Options, Report, RunError, Verdict};
 use crate::source::Load;
@@ -107,6 +107,35 @@ fn compose_alone(load: &Load, time: Duration) -> (f64, f64) {
     (spent * 1e9 / messages as f64, bytes as f64 / spent)
 }
 
+/// Waits for what is still in the socket and holds what the receiver counted to what was sent: the share of it that came.
+fn received_share(load: &Load, report: &Report, null: &Null) -> Result<f64, RunError> {
+    let lossy = load.transport == Transport::Udp;
+    // A stream has no packets, and frames around them.
+    let packets_wanted = match load.transport {
+        Transport::Unix | Transport::Tcp => 0,
+        _ => report.packets,
+    };
+    // What was lost never comes; what cannot be lost may have to wait for a processor.
+    let deadline = Instant::now() + Duration::from_millis(if lossy { 300 } else { 10_000 });
+    while (null.packets() < packets_wanted || null.bytes() < report.bytes) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let (packets, bytes) = (null.packets(), null.bytes());
+    let exact = packets_wanted > 0;
+    if lossy || (packets == packets_wanted && bytes == report.bytes) || (!exact && bytes >= report.bytes) {
+        let (got, wanted) = if exact {
+            (packets, packets_wanted)
+        } else {
+            (bytes, report.bytes)
+        };
+        return Ok((got as f64 / wanted.max(1) as f64).min(1.0));
+    }
+    Err(RunError::Io(std::io::Error::other(format!(
+        "the null receiver counted {packets} packets and {bytes} bytes of {} and {}: nothing can be said",
+        report.packets, report.bytes
+    ))))
+}
+
 /// Runs the calibration. `cpus` are the sender's and the receiver's processors.
 pub fn calibrate(
     load: &Load,
@@ -118,7 +147,13 @@ pub fn calibrate(
     let mut load = load.clone();
     load.profile.throttle = Throttle::AllOut;
     let (compose_ns, compose_bytes) = compose_alone(&load, time / 10);
-    let null = Null::open(load.transport, folder, cpus.map(|c| c.1), None).map_err(RunError::Io)?;
+    let how = How {
+        cpu: cpus.map(|c| c.1),
+        pace: None,
+        // Whoever names two processors gives the receiver one of its own.
+        spin: cpus.is_some_and(|(sender, receiver)| sender != receiver),
+    };
+    let null = Null::open(load.transport, folder, how).map_err(RunError::Io)?;
     let mut options = Options::new(null.target());
     options.duration = Some(time);
     options.oversize_ok = true;
@@ -128,19 +163,7 @@ pub fn calibrate(
     if let Some(error) = error {
         return Err(error);
     }
-    let wanted = match load.transport {
-        Transport::Udp | Transport::Unixgram | Transport::Http => report.packets,
-        _ => report.bytes,
-    };
-    let got = || match load.transport {
-        Transport::Udp | Transport::Unixgram | Transport::Http => null.packets(),
-        _ => null.bytes(),
-    };
-    // What is still in the socket arrives soon; what was lost never does.
-    let deadline = Instant::now() + Duration::from_millis(300);
-    while got() < wanted && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let received_share = received_share(&load, &report, &null)?;
     let elapsed = report.elapsed.as_secs_f64();
     let cpu = (report.cpu_user + report.cpu_system).as_secs_f64();
     let (host, kernel) = host();
@@ -157,7 +180,7 @@ pub fn calibrate(
         blocked_share: report.blocked.as_secs_f64() / elapsed / f64::from(report.threads),
         compose_ns_per_message: compose_ns,
         compose_bytes_per_s: compose_bytes,
-        received_share: (got() as f64 / wanted.max(1) as f64).min(1.0),
+        received_share,
         system_calls_per_packet: report.system_calls as f64 / report.packets.max(1) as f64,
         gso: report.gso,
     };

@@ -4,7 +4,7 @@
 //! oracle learns what was sent without watching the run.
 
 use crate::model::{Context, GAUGE, Model, PAD, Piece, SET};
-use crate::profile::{Churn, FILLER, Fit, PacketSize, Popularity, Sharing, TagOrder, ValueKind};
+use crate::profile::{Churn, FILLER, Fit, PacketSize, Popularity, Sharing, TagOrder, Value, ValueKind};
 use crate::rng::{Alias, Rng, mix};
 use crate::units::RateUnit;
 use std::sync::Arc;
@@ -30,6 +30,8 @@ pub enum Drawn {
         stamped: bool,
         /// The value itself when values are numbered; 0 otherwise.
         sequence: u64,
+        /// Above zero when this message makes its packet unlike any other: see [`renumbered`].
+        serial: u64,
     },
     Event(u32),
     Check(u32),
@@ -119,7 +121,7 @@ fn put_hex(out: &mut [u8], at: usize, value: u64, digits: usize) -> usize {
 }
 
 fn put_decimal(out: &mut [u8], at: usize, value: i64) -> usize {
-    let mut digits = [0u8; 20];
+    let mut digits = [0u8; 21];
     let mut start = digits.len();
     let mut rest = value.unsigned_abs();
     loop {
@@ -130,12 +132,72 @@ fn put_decimal(out: &mut [u8], at: usize, value: i64) -> usize {
             break;
         }
     }
+    if value < 0 {
+        start -= 1;
+        digits[start] = b'-';
+    }
     put_text(out, at, &digits[start..])
+}
+
+fn put_serial(out: &mut [u8], at: usize, serial: u64) {
+    let mut rest = serial;
+    for digit in out[at..at + SERIAL_DIGITS].iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
 }
 
 /// Text of the instance tag of a group of contexts in one generation.
 pub fn instance(seed: u64, group: u64, generation: u32) -> u64 {
     mix(mix(seed, group), u64::from(generation)) >> 24
+}
+
+/// Digits of a number that keeps packets apart.
+pub const SERIAL_DIGITS: usize = 12;
+const SERIALS: i128 = 1_000_000_000_000;
+
+/// The first value of a packet of an SMP shape: the value drawn, its last twelve digits replaced by the packet's number. Such
+/// packets often hold a single message, and would come again whenever context and value do.
+pub fn renumbered(drawn: i128, serial: u64, value: &Value) -> i128 {
+    let ValueKind::Uniform { min, max } = value.kind else {
+        return drawn;
+    };
+    let serial = i128::from(serial) % SERIALS;
+    let (sign, leading) = (if drawn < 0 { -1 } else { 1 }, drawn.abs() / SERIALS);
+    let number = sign * (leading * SERIALS + serial);
+    // Another digit in front keeps the value in its range.
+    if number > i128::from(max) || number < i128::from(min) {
+        sign * ((leading - 1) * SERIALS + serial)
+    } else {
+        number
+    }
+}
+
+/// True when values leave room for a number within them.
+pub fn numbers_packets(value: &Value) -> bool {
+    match value.kind {
+        ValueKind::Uniform { min, max } => i128::from(min) <= -4 * SERIALS && i128::from(max) >= 4 * SERIALS,
+        _ => false,
+    }
+}
+
+/// The whole part of the first value of a text, and the length of that value.
+pub fn first_value(text: &[u8]) -> (i128, usize) {
+    let len = text
+        .iter()
+        .position(|byte| matches!(byte, b':' | b'|'))
+        .unwrap_or(text.len());
+    let negative = text.first() == Some(&b'-');
+    let whole = text[usize::from(negative)..len]
+        .iter()
+        .take_while(|byte| byte.is_ascii_digit())
+        .fold(0i128, |value, byte| value * 10 + i128::from(byte - b'0'));
+    (if negative { -whole } else { whole }, len)
+}
+
+/// The member of a set that keeps its packet apart.
+pub fn serial_member(serial: u64) -> String {
+    format!("n{serial}")
 }
 
 /// Digits of the instance and flood tags.
@@ -196,6 +258,12 @@ pub struct Composer {
     size_floor: u64,
     /// Messages of each context so far, when values are numbered.
     sequence: Vec<u64>,
+    /// One message of every packet carries the packet's number; all do where a message may be carried over.
+    numbers: Option<Fit>,
+    /// Numbers given so far, and whether this packet has its own.
+    serials: u64,
+    numbered: bool,
+    notices: u64,
     /// Units sent so far and per second, for the schedule's time.
     units: f64,
     units_per_second: f64,
@@ -250,6 +318,7 @@ impl Composer {
             && p.malformed_p == 0.0
             && p.timestamp.is_none()
             && p.value.kind != ValueKind::Sequence
+            && !numbers_packets(&p.value)
             && model.suffixes.len() == 1;
         let size = p.packet_size_on(model.transport);
         let sizes_drawn = match &size {
@@ -288,6 +357,10 @@ impl Composer {
                 ValueKind::Sequence => vec![0; model.contexts.len()],
                 _ => Vec::new(),
             },
+            numbers: numbers_packets(&p.value).then_some(p.fit),
+            serials: 0,
+            numbered: false,
+            notices: 0,
             units: 0.0,
             units_per_second: p.rate.map_or(0.0, |r| r.per_second / f64::from(connections)),
             unit: p.rate_unit().unwrap_or(RateUnit::Messages),
@@ -323,6 +396,7 @@ impl Composer {
         if self.churn.is_some() {
             self.advance_churn(&model);
         }
+        self.numbered = false;
         let mut limit = self.draw_limit();
         let exact = self.size.exact().is_some();
         let most = match model.profile.messages_per_packet {
@@ -363,6 +437,7 @@ impl Composer {
                 }
                 rejected += 1;
                 if discard && rejected < 1000 {
+                    self.numbered = false;
                     // An empty block: try a larger one, as lading does.
                     self.size_floor += limit as u64 / 4;
                     limit = self.draw_limit();
@@ -549,8 +624,14 @@ impl Composer {
             fresh: 0,
             stamped: false,
             sequence: 0,
+            serial: 0,
         };
         (at, drawn)
+    }
+
+    /// The number of this connection's `count`-th of something, unlike those of the other connections.
+    fn serial(&self, count: u64) -> u64 {
+        (count - 1) * self.connections + self.connection + 1
     }
 
     fn full_message(&mut self, model: &Model, out: &mut [u8], start: usize) -> (usize, Drawn) {
@@ -568,11 +649,21 @@ impl Composer {
         let context = model.contexts[index as usize];
         if kind > 0 {
             let notices = if kind == 1 { &model.events } else { &model.checks };
-            let number = self.extras.below(notices.len() as u64) as u32;
+            let mut number = self.extras.below(notices.len() as u64) as u32;
+            if kind == 2 && start == 0 {
+                // Every second check has a text, and a number in it: a packet does not begin with one of the others.
+                number &= !1;
+            }
             let notice = &notices[number as usize];
-            let at = put(out, start, model, notice.head);
-            let at = put(out, at, model, context.tail);
-            let at = put(out, at, model, notice.after);
+            self.notices += 1;
+            let serial = self.serial(self.notices);
+            let head = put(out, start, model, notice.head);
+            let tail = put(out, head, model, context.tail);
+            let at = put(out, tail, model, notice.after);
+            if let Some(place) = notice.number {
+                put_serial(out, if kind == 1 { start } else { tail } + place as usize, serial);
+                self.numbered = true;
+            }
             let at = put(out, at, model, model.suffixes[context.suffix as usize]);
             let drawn = if kind == 1 {
                 Drawn::Event(number)
@@ -589,7 +680,24 @@ impl Composer {
             *sent += 1;
             at = put_decimal(out, at, sequence as i64);
         }
-        let text = model.texts[context.kind as usize][entry as usize];
+        let mut text = model.texts[context.kind as usize][entry as usize];
+        let mut serial = 0;
+        if let Some(fit) = self.numbers
+            && (!self.numbered || fit == Fit::Carry)
+        {
+            self.numbered = true;
+            self.serials += 1;
+            serial = self.serial(self.serials);
+            let (first, len) = first_value(&model.arena[text.off as usize..(text.off + text.len) as usize]);
+            at = if context.kind == SET {
+                out[at] = b'n';
+                put_decimal(out, at + 1, serial as i64)
+            } else {
+                put_decimal(out, at, renumbered(first, serial, &p.value) as i64)
+            };
+            text.off += len as u32;
+            text.len -= len as u32;
+        }
         let at = put(out, at, model, text);
         let mut at = self.put_tags(model, out, at, &context);
         let mut has_tags = context.tail.len > 0;
@@ -627,6 +735,7 @@ impl Composer {
             fresh,
             stamped,
             sequence,
+            serial,
         };
         (at, drawn)
     }

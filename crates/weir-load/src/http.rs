@@ -2,26 +2,28 @@
 
 use crate::profile::Payload;
 use crate::records;
-use crate::source::Load;
-use crate::target::{Socket, Target};
+use crate::requests::{Answer, Requests};
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 /// The requests of one connection.
-pub struct Requests {
+pub struct Posts {
     stream: TcpStream,
     head: String,
     payload: Payload,
     buffer: Vec<u8>,
 }
 
-impl Requests {
-    pub fn new(load: &Load, target: &Target, socket: &Socket, headers: &[String]) -> io::Result<Requests> {
-        let (Target::Http { host, path, .. }, Socket::Tcp(stream)) = (target, socket) else {
-            return Err(io::Error::other("requests need an http target"));
-        };
-        let payload = load.profile.payload;
+impl Posts {
+    /// Requests to a path; to the payload's usual one when it is `/`.
+    pub fn new(
+        payload: Payload,
+        host: &str,
+        path: &str,
+        stream: &TcpStream,
+        headers: &[String],
+    ) -> io::Result<Posts> {
         let (usual_path, content) = records::request(payload);
         let path = if path == "/" { usual_path } else { path };
         let stream = stream.try_clone()?;
@@ -33,7 +35,7 @@ impl Requests {
             head.push_str(header);
             head.push_str("\r\n");
         }
-        Ok(Requests {
+        Ok(Posts {
             stream,
             head,
             payload,
@@ -41,28 +43,7 @@ impl Requests {
         })
     }
 
-    /// Posts one body and returns the status answered.
-    pub fn post(&mut self, body: &[u8], records: u32, patience: Duration) -> io::Result<u16> {
-        let count = match self.payload {
-            Payload::DdTracesJson | Payload::DdTracesMsgpack => {
-                format!("X-Datadog-Trace-Count: {records}\r\n")
-            }
-            _ => String::new(),
-        };
-        let head = format!("{}{count}Content-Length: {}\r\n\r\n", self.head, body.len());
-        self.stream.set_write_timeout(Some(patience))?;
-        let mut slices = [IoSlice::new(head.as_bytes()), IoSlice::new(body)];
-        let mut left = &mut slices[..];
-        while !left.is_empty() {
-            let written = self.stream.write_vectored(left)?;
-            if written == 0 {
-                return Err(io::ErrorKind::ConnectionReset.into());
-            }
-            IoSlice::advance_slices(&mut left, written);
-        }
-        self.answer(patience)
-    }
-
+    /// The status answered.
     fn answer(&mut self, patience: Duration) -> io::Result<u16> {
         let deadline = Instant::now() + patience;
         let mut have = 0;
@@ -122,6 +103,33 @@ impl Requests {
             ))),
             other => other,
         }
+    }
+}
+
+impl Requests for Posts {
+    fn post(&mut self, body: &[u8], records: u32, patience: Duration) -> io::Result<Answer> {
+        let count = match self.payload {
+            Payload::DdTracesJson | Payload::DdTracesMsgpack => {
+                format!("X-Datadog-Trace-Count: {records}\r\n")
+            }
+            _ => String::new(),
+        };
+        let head = format!("{}{count}Content-Length: {}\r\n\r\n", self.head, body.len());
+        self.stream.set_write_timeout(Some(patience))?;
+        let mut slices = [IoSlice::new(head.as_bytes()), IoSlice::new(body)];
+        let mut left = &mut slices[..];
+        while !left.is_empty() {
+            let written = self.stream.write_vectored(left)?;
+            if written == 0 {
+                return Err(io::ErrorKind::ConnectionReset.into());
+            }
+            IoSlice::advance_slices(&mut left, written);
+        }
+        Ok(match self.answer(patience)? {
+            200..=299 => Answer::Taken,
+            429 | 503 => Answer::Busy,
+            status => Answer::Rejected(status.to_string()),
+        })
     }
 }
 

@@ -4,6 +4,7 @@
 //! A message is the copy of three or four pieces. Gathering the pieces in the kernel (one iovec each) was measured
 //! and lost: at 150 bytes per message the kernel pays more per piece than the copy costs (see `docs/load.md`).
 
+use crate::compose::{SERIAL_DIGITS, first_value, renumbered};
 use crate::manifest::Decimal;
 use crate::profile::{
     Extension, FILLER, Names, Payload, Popularity, Profile, ProfileError, TagCount, TagKeys, TagValues,
@@ -64,6 +65,8 @@ pub struct Notice {
     pub after: Piece,
     /// The title, or `name|status`.
     pub key: String,
+    /// Where the number lies that keeps notices apart: in the head of an event, after the tags of a check.
+    pub number: Option<u32>,
 }
 
 /// Everything prepared of one profile and seed.
@@ -112,6 +115,10 @@ struct Builder<'p> {
     list_rng: Rng,
     name_rng: Rng,
 }
+
+/// Room for a number that is written when the message is composed.
+const SERIAL_ROOM: &str = "000000000000";
+const _: () = assert!(SERIAL_ROOM.len() == SERIAL_DIGITS);
 
 const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 
@@ -250,6 +257,16 @@ impl Builder<'_> {
             list.push((id, text));
         }
         Ok(list)
+    }
+
+    /// Text is found by 32-bit offsets.
+    fn check_size(&self, wanted: usize) -> Result<(), ProfileError> {
+        if self.arena.len() + PAD <= u32::MAX as usize {
+            return Ok(());
+        }
+        Err(ProfileError(format!(
+            "contexts: {wanted} contexts of this shape need more than 4096 MiB of text, which is the most"
+        )))
     }
 
     /// Stores a list unless the same set of tags is known, and says which it is.
@@ -513,8 +530,9 @@ fn build_events(b: &mut Builder<'_>, seed: u64) -> Vec<Notice> {
             let text: Vec<&str> = (0..rng.between(3, 40))
                 .map(|_| pick(&mut rng, words::METRICS))
                 .collect();
-            let text = text.join(" ");
+            let text = format!("{} {SERIAL_ROOM}", text.join(" "));
             let mut head = format!("_e{{{},{}}}:{title}|{text}", title.len(), text.len());
+            let number = (head.len() - SERIAL_DIGITS) as u32;
             if rng.chance(0.5) {
                 let _ = write!(head, "|h:host-{}", rng.below(100));
             }
@@ -532,6 +550,7 @@ fn build_events(b: &mut Builder<'_>, seed: u64) -> Vec<Notice> {
                 head: b.store(&head),
                 after: Piece::default(),
                 key: title,
+                number: Some(number),
             }
         })
         .collect()
@@ -541,23 +560,25 @@ fn build_checks(b: &mut Builder<'_>, seed: u64) -> Vec<Notice> {
     let mut rng = Rng::new(seed, "checks", 0);
     let pick = |rng: &mut Rng, words: &[&'static str]| words[rng.below(words.len() as u64) as usize];
     (0..64)
-        .map(|_| {
+        .map(|index| {
             let status = [0, 0, 0, 1, 2, 3][rng.below(6) as usize];
             let name = format!(
                 "{}.{}.can_connect",
                 pick(&mut rng, words::SERVICES),
                 pick(&mut rng, words::COMPONENTS)
             );
-            let after = if rng.chance(0.5) {
-                let text = format!("|m:state {} reached", rng.below(1000));
-                b.store(&text)
+            // Every second one has a text.
+            let (after, number) = if index % 2 == 0 {
+                let text = format!("|m:state {SERIAL_ROOM} reached");
+                (b.store(&text), Some("|m:state ".len() as u32))
             } else {
-                Piece::default()
+                (Piece::default(), None)
             };
             Notice {
                 head: b.store(&format!("_sc|{name}|{status}")),
                 after,
                 key: format!("{name}|{status}"),
+                number,
             }
         })
         .collect()
@@ -652,12 +673,7 @@ impl Model {
             names: b.names.len() as u32,
         };
         build_suffixes(&mut b, &mut model, seed);
-        if b.arena.len() as u64 + PAD as u64 > u64::from(u32::MAX) {
-            return Err(ProfileError(format!(
-                "contexts: {wanted} contexts of this shape need {} MiB of text, the most is 4096 MiB",
-                b.arena.len() >> 20
-            )));
-        }
+        b.check_size(wanted)?;
         b.arena.resize(b.arena.len() + PAD, 0);
         model.arena = std::mem::take(&mut b.arena);
         model.message_max = message_max(&model);
@@ -681,6 +697,33 @@ impl Model {
 
     pub fn name(&self, context: &Context) -> &str {
         self.text(context.name).trim_end_matches(':')
+    }
+
+    /// An entry as it counts, its first value made to carry a number.
+    pub fn numbered_entry(&self, kind: u8, entry: u32, serial: u64) -> Entry {
+        let entry = self.entries[kind as usize][entry as usize];
+        let text = self.text(entry.text);
+        let values = text.split('|').next().expect("split yields one part at least");
+        let values: Vec<Decimal> = values
+            .split(':')
+            .enumerate()
+            .map(|(index, value)| match index {
+                0 => {
+                    let (first, _) = first_value(value.as_bytes());
+                    Decimal::from_int(renumbered(first, serial, &self.profile.value) as i64)
+                }
+                _ => value.parse().expect("a plain decimal"),
+            })
+            .collect();
+        Entry {
+            sum: Decimal {
+                micros: values.iter().map(|value| value.micros).sum(),
+            },
+            min: *values.iter().min().expect("one value at least"),
+            max: *values.iter().max().expect("one value at least"),
+            last: *values.last().expect("one value at least"),
+            ..entry
+        }
     }
 
     /// The tags of a list, in the order they are written.
@@ -783,6 +826,7 @@ fn build_contexts(
     let mut seen: HashSet<(u32, u32, u8)> = HashSet::with_capacity(wanted);
     let mut contexts: Vec<Context> = Vec::with_capacity(wanted);
     for (index, weight) in weights.iter().enumerate() {
+        b.check_size(wanted)?;
         // The type furthest behind its share of all messages, so that shares hold whatever the popularity.
         total += weight;
         let kind = (0..6)

@@ -1,7 +1,7 @@
 //! The built-in null receiver: takes packets and forgets them, as fast as it can or at a set pace.
 
 use crate::profile::Transport;
-use crate::sys::{self, RecvBatch};
+use crate::sys::{self, CountBatch};
 use crate::target::Target;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, UdpSocket};
@@ -34,6 +34,18 @@ pub struct Pace {
     pub packets_per_second: f64,
 }
 
+/// How a receiver runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct How {
+    /// Processor its threads are pinned to.
+    pub cpu: Option<usize>,
+    /// Take no more than this; without it, all there is.
+    pub pace: Option<Pace>,
+    /// Look for datagrams for a while before sleeping until one comes: a sender that is busy then never has to wake the
+    /// receiver, which costs it as much as sending. Only for a receiver that has a processor of its own.
+    pub spin: bool,
+}
+
 struct Brake {
     pace: Option<Pace>,
     start: Option<Instant>,
@@ -63,13 +75,8 @@ impl Brake {
 }
 
 impl Null {
-    /// Opens a receiver for a transport. Socket files are made in `folder`. `cpu` pins its threads.
-    pub fn open(
-        transport: Transport,
-        folder: &Path,
-        cpu: Option<usize>,
-        pace: Option<Pace>,
-    ) -> io::Result<Null> {
+    /// Opens a receiver for a transport. Socket files are made in `folder`.
+    pub fn open(transport: Transport, folder: &Path, how: How) -> io::Result<Null> {
         let counts = Arc::new(Counts::default());
         let stop = Arc::new(AtomicBool::new(false));
         let timeout = Some(Duration::from_millis(50));
@@ -81,7 +88,7 @@ impl Null {
                 sys::set_buffer(socket.as_fd(), false, 8 << 20)?;
                 socket.set_read_timeout(timeout)?;
                 let target = Target::Udp(socket.local_addr()?);
-                threads.push(datagrams(socket, &counts, &stop, cpu, pace));
+                threads.push(datagrams(socket, &counts, &stop, how));
                 target
             }
             Transport::Unixgram => {
@@ -89,7 +96,7 @@ impl Null {
                 let socket = UnixDatagram::bind(&path)?;
                 socket.set_read_timeout(timeout)?;
                 file = Some(path.clone());
-                threads.push(datagrams(socket, &counts, &stop, cpu, pace));
+                threads.push(datagrams(socket, &counts, &stop, how));
                 Target::Unixgram(path)
             }
             Transport::Unix => {
@@ -104,7 +111,7 @@ impl Null {
                         Ok(stream)
                     })
                 };
-                threads.push(streams(accept, &counts, &stop, cpu, pace, swallow));
+                threads.push(streams(accept, &counts, &stop, how, swallow));
                 Target::Unix(path)
             }
             Transport::Tcp | Transport::Http => {
@@ -120,10 +127,10 @@ impl Null {
                     })
                 };
                 if transport == Transport::Tcp {
-                    threads.push(streams(accept, &counts, &stop, cpu, pace, swallow));
+                    threads.push(streams(accept, &counts, &stop, how, swallow));
                     Target::Tcp(address)
                 } else {
-                    threads.push(streams(accept, &counts, &stop, cpu, pace, answer));
+                    threads.push(streams(accept, &counts, &stop, how, answer));
                     Target::Http {
                         address,
                         host: address.to_string(),
@@ -171,41 +178,59 @@ fn datagrams<S: AsFd + Send + 'static>(
     socket: S,
     counts: &Arc<Counts>,
     stop: &Arc<AtomicBool>,
-    cpu: Option<usize>,
-    pace: Option<Pace>,
+    how: How,
 ) -> JoinHandle<()> {
     let (counts, stop) = (counts.clone(), stop.clone());
     std::thread::spawn(move || {
-        if let Some(cpu) = cpu {
+        if let Some(cpu) = how.cpu {
             let _ = sys::pin(cpu);
         }
         sys::precise_timers();
-        let mut batch = RecvBatch::new(sys::BATCH, 65_536);
+        let mut batch = CountBatch::new(sys::BATCH);
         let mut brake = Brake {
-            pace,
+            pace: how.pace,
             start: None,
             taken: 0.0,
         };
+        let mut looks = 0;
         while !stop.load(Relaxed) {
             let most = brake.allow();
-            // A timeout is how the loop notices that it should stop.
-            let Ok(count) = batch.receive(socket.as_fd(), most) else {
+            let wait = !how.spin || looks >= LOOKS;
+            // A timeout is how a loop that sleeps notices that it should stop.
+            let Ok((packets, bytes)) = batch.receive(socket.as_fd(), most, wait) else {
+                if !wait {
+                    looks += 1;
+                    pause();
+                }
                 continue;
             };
-            brake.took(count);
-            let bytes: usize = (0..count).map(|index| batch.packet(index).len()).sum();
-            counts.packets.fetch_add(count as u64, Relaxed);
+            looks = 0;
+            brake.took(packets);
+            counts.packets.fetch_add(packets as u64, Relaxed);
             counts.bytes.fetch_add(bytes as u64, Relaxed);
         }
     })
 }
 
+/// About as long as a packet takes to send: a receiver that asks without pause holds the socket's lock just when the sender
+/// wants it.
+fn pause() {
+    for _ in 0..PAUSES {
+        std::hint::spin_loop();
+    }
+}
+
+const PAUSES: u32 = 64;
+
+/// Looks in vain before a receiver sleeps after all: longer than a sender composes a whole system call's packets. A receiver that
+/// never sleeps looks like any busy program to the scheduler, and waits for its turn where others want the processor, too.
+const LOOKS: u32 = 100;
+
 fn streams<S: Send + 'static>(
     accept: impl Fn() -> io::Result<S> + Send + 'static,
     counts: &Arc<Counts>,
     stop: &Arc<AtomicBool>,
-    cpu: Option<usize>,
-    pace: Option<Pace>,
+    how: How,
     serve: fn(S, &Counts, &AtomicBool, Option<Pace>),
 ) -> JoinHandle<()> {
     let (counts, stop) = (counts.clone(), stop.clone());
@@ -216,10 +241,10 @@ fn streams<S: Send + 'static>(
                 Ok(stream) => {
                     let (counts, stop) = (counts.clone(), stop.clone());
                     served.push(std::thread::spawn(move || {
-                        if let Some(cpu) = cpu {
+                        if let Some(cpu) = how.cpu {
                             let _ = sys::pin(cpu);
                         }
-                        serve(stream, &counts, &stop, pace);
+                        serve(stream, &counts, &stop, how.pace);
                     }));
                 }
                 // Nobody is waiting: look again soon. New connections come once per run.

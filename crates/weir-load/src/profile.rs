@@ -873,6 +873,15 @@ impl Profile {
         check((1..=65_536).contains(&self.value.pool), || {
             format!("value.pool: {} is outside 1..65536", self.value.pool)
         })?;
+        let values = self.value.pool as u64 * self.multivalue_n.max;
+        check(self.multivalue_p == 0.0 || values <= 1 << 24, || {
+            format!(
+                "value.pool: {} texts of up to {} values (multivalue_n) are {values}, the most is {}",
+                self.value.pool,
+                self.multivalue_n.max,
+                1 << 24
+            )
+        })?;
         match self.value.kind {
             ValueKind::Uniform { min, max } => check(min <= max, || {
                 format!("value.kind: uniform {min} to {max} is an impossible range")
@@ -930,6 +939,18 @@ impl Profile {
             )?,
             None => {}
         }
+        if let Some(size) = &self.packet_size {
+            check(size.max() <= PACKET_MAX, || {
+                format!(
+                    "packet_size: {} is above {}",
+                    Bytes(size.max()),
+                    Bytes(PACKET_MAX)
+                )
+            })?;
+        }
+        check(self.prebuilt.0 <= PREBUILT_MAX, || {
+            format!("prebuilt: {} is above {}", self.prebuilt, Bytes(PREBUILT_MAX))
+        })?;
         if let Some(range) = self.messages_per_packet {
             check(range.min >= 1, || {
                 "messages_per_packet: must be at least 1".into()
@@ -1014,6 +1035,10 @@ impl Profile {
         }
     }
 }
+
+/// Beyond this a packet is a slip; no intake takes one.
+const PACKET_MAX: u64 = 64 << 20;
+const PREBUILT_MAX: u64 = 16 << 30;
 
 fn read_weights(path: &Path) -> Result<Vec<f64>, ProfileError> {
     let bad = |text: String| ProfileError(format!("{}: {text}", path.display()));

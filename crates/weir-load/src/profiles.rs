@@ -68,6 +68,7 @@ pub fn all() -> Vec<Named> {
             "smp-adp-heavy",
             "smp-adp-ultraheavy",
             "small-packets",
+            "counted-packets",
             "client-agg",
             "spiky",
             "flush-storm",
@@ -348,6 +349,17 @@ fn base(name: &str) -> Option<Profile> {
             shared_tagsets: 0.0,
             unique_tag_ratio: 0.2,
             packet_size: Some(PacketSize::Fill(Bytes(if count > 256 { 65_535 } else { 8192 }))),
+            // Few messages fit a packet; numbered, none comes again.
+            multivalue_p: if count >= 64 {
+                0.0
+            } else {
+                Profile::default().multivalue_p
+            },
+            value: if count >= 64 {
+                numbered()
+            } else {
+                Profile::default().value
+            },
             throttle: Throttle::AllOut,
             ..Profile::default()
         });
@@ -408,6 +420,16 @@ fn base(name: &str) -> Option<Profile> {
             value: numbered(),
             throttle: Throttle::AllOut,
             ..Profile::default()
+        },
+        "counted-packets" => Profile {
+            about: "one unsampled distribution per packet, so that whoever counts samples counts packets"
+                .into(),
+            types: Types {
+                distribution: 1.0,
+                ..Types::default()
+            },
+            sample_p: 0.0,
+            ..named("small-packets")?
         },
         "client-agg" => Profile {
             about: "40 clients with aggregation: large packets, all at once every 2 s".into(),

@@ -2,7 +2,7 @@
 
 use crate::profile::Transport;
 use crate::recorded::Recorded;
-use crate::run::{Framing, RunError};
+use crate::run::{Framing, RunError, udp_drops};
 use crate::sys::{self, BATCH, SendBatch, Span};
 use crate::target::Target;
 use std::io;
@@ -28,6 +28,8 @@ pub struct Replayed {
     pub blocked: Duration,
     /// How late the latest packet was.
     pub latest: Duration,
+    /// Packets the kernel dropped at the target's UDP socket meanwhile, where it can be seen.
+    pub kernel_drops: Option<u64>,
 }
 
 /// Sends all packets.
@@ -57,6 +59,11 @@ pub fn replay(packets: &[Recorded], options: &Options) -> Result<Replayed, RunEr
     let socket = target
         .connect()
         .map_err(|error| RunError::Target(format!("{target}: cannot connect: {error}")))?;
+    let drops = || match target {
+        Target::Udp(address) => udp_drops(address.port()),
+        _ => None,
+    };
+    let drops_before = drops();
     let mut done = Replayed::default();
     let mut batch = SendBatch::new();
     let start = Instant::now();
@@ -123,5 +130,8 @@ pub fn replay(packets: &[Recorded], options: &Options) -> Result<Replayed, RunEr
         }
     }
     done.elapsed = start.elapsed();
+    done.kernel_drops = drops_before
+        .zip(drops())
+        .map(|(before, after)| after.saturating_sub(before));
     Ok(done)
 }

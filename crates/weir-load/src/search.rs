@@ -1,7 +1,7 @@
 //! The highest rate a target takes without loss: a ramp, a bisection, and a long confirmation.
 
 use crate::profile::Throttle;
-use crate::run::{self, Options, Report, RunError};
+use crate::run::{self, Options, Report, RunError, Verdict};
 use crate::source::Load;
 use crate::units::Rate;
 use serde::Serialize;
@@ -43,7 +43,8 @@ pub struct Found {
     pub unit: String,
     /// The highest rate confirmed; nothing when even the first rate failed.
     pub rate: Option<f64>,
-    /// Why the next higher rate failed: the target or the generator. A generator's limit says nothing of the target.
+    /// Why the next higher rate failed: the verdict of a run, or `late` when all was sent but not in time. A generator's limit says
+    /// nothing of the target.
     pub limited_by: String,
     pub probes: Vec<Probe>,
 }
@@ -75,18 +76,17 @@ pub fn search(
         let lost = report.refused_packets + report.kernel_drops.unwrap_or(0);
         let loss = lost as f64 / attempted.max(1) as f64;
         let achieved = report.achieved / report.scheduled.max(1e-9);
+        let late = report.lateness_p99_s > plan.lateness.as_secs_f64();
         let probe = Probe {
             rate,
-            good: loss <= plan.loss
-                && report.lateness_p99_s <= plan.lateness.as_secs_f64()
-                && achieved >= 0.99,
+            good: loss <= plan.loss && !late && achieved >= 0.99,
             loss,
             lateness_p99_s: report.lateness_p99_s,
             achieved_share: achieved,
-            verdict: if lost > 0 {
-                "target-limited".into()
-            } else {
-                report.verdict().name().into()
+            verdict: match report.verdict() {
+                _ if lost > 0 => Verdict::TargetLimited.name().into(),
+                Verdict::OnSchedule if late => "late".into(),
+                verdict => verdict.name().into(),
             },
             confirming,
         };

@@ -108,7 +108,7 @@ impl Load {
             | Payload::DdTracesMsgpack
             | Payload::OtlpLogs
             | Payload::OtlpMetrics
-            | Payload::OtlpTraces => (transport == Transport::Http, "http"),
+            | Payload::OtlpTraces => (transport == Transport::Http, carriers(Transport::Http)),
             Payload::Dogstatsd | Payload::Statsd => {
                 (transport != Transport::Http, "udp, unixgram, unix, tcp")
             }
@@ -118,7 +118,7 @@ impl Load {
             return Err(ProfileError(format!(
                 "payload {}: is not carried over {}; allowed: {allowed}",
                 payload.name(),
-                transport.name()
+                carriers(transport)
             )));
         }
         let model = if profile.payload.is_statsd() {
@@ -188,6 +188,14 @@ impl Load {
             )));
         }
         Ok(())
+    }
+}
+
+/// The schemes of a transport, as a user writes them.
+fn carriers(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Http => "http or grpc",
+        other => other.name(),
     }
 }
 

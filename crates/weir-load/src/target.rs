@@ -20,6 +20,11 @@ pub enum Target {
         host: String,
         path: String,
     },
+    /// HTTP/2 without TLS; the payload says which method is called.
+    Grpc {
+        address: SocketAddr,
+        host: String,
+    },
 }
 
 /// The address cannot be used.
@@ -43,12 +48,13 @@ fn resolve(address: &str, whole: &str) -> Result<SocketAddr, BadTarget> {
 }
 
 impl Target {
-    /// `udp://host:port`, `tcp://host:port`, `unixgram:///path`, `unix:///path` or `http://host:port/path`.
+    /// `udp://host:port`, `tcp://host:port`, `unixgram:///path`, `unix:///path`, `http://host:port/path` or
+    /// `grpc://host:port`.
     pub fn parse(text: &str) -> Result<Target, BadTarget> {
         let (scheme, rest) = text.split_once("://").ok_or_else(|| {
             BadTarget(format!(
                 "{text:?} is not an address: udp://host:port, tcp://host:port, unixgram:///path, unix:///path, \
-                 http://host:port/path"
+                 http://host:port/path, grpc://host:port"
             ))
         })?;
         let path = || {
@@ -81,8 +87,12 @@ impl Target {
                     path,
                 })
             }
+            "grpc" => Ok(Target::Grpc {
+                address: resolve(rest, text)?,
+                host: rest.to_string(),
+            }),
             other => Err(BadTarget(format!(
-                "{text:?}: unknown scheme {other:?}, allowed are udp, tcp, unixgram, unix, http"
+                "{text:?}: unknown scheme {other:?}, allowed are udp, tcp, unixgram, unix, http, grpc"
             ))),
         }
     }
@@ -93,7 +103,7 @@ impl Target {
             Target::Unixgram(_) => Transport::Unixgram,
             Target::Unix(_) => Transport::Unix,
             Target::Tcp(_) => Transport::Tcp,
-            Target::Http { .. } => Transport::Http,
+            Target::Http { .. } | Target::Grpc { .. } => Transport::Http,
         }
     }
 
@@ -122,7 +132,7 @@ impl Target {
                 socket.set_nonblocking(true)?;
                 Socket::Unix(socket)
             }
-            Target::Tcp(address) | Target::Http { address, .. } => {
+            Target::Tcp(address) | Target::Http { address, .. } | Target::Grpc { address, .. } => {
                 let socket = TcpStream::connect_timeout(address, std::time::Duration::from_secs(5))?;
                 socket.set_nodelay(true)?;
                 socket.set_nonblocking(true)?;
@@ -141,6 +151,7 @@ impl fmt::Display for Target {
             Target::Unix(path) => write!(f, "unix://{}", path.display()),
             Target::Tcp(address) => write!(f, "tcp://{address}"),
             Target::Http { host, path, .. } => write!(f, "http://{host}{path}"),
+            Target::Grpc { host, .. } => write!(f, "grpc://{host}"),
         }
     }
 }
@@ -190,10 +201,18 @@ mod tests {
             "unixgram:///run/a.sock",
             "unix:///b",
             "http://127.0.0.1:80/v1/logs",
+            "grpc://127.0.0.1:4317",
         ] {
             assert_eq!(Target::parse(text).unwrap().to_string(), text);
         }
-        for text in ["8125", "udp://nonsense", "unix://relative", "ftp://x:1", ""] {
+        for text in [
+            "8125",
+            "udp://nonsense",
+            "grpc://127.0.0.1:1/path",
+            "unix://relative",
+            "ftp://x:1",
+            "",
+        ] {
             assert!(Target::parse(text).is_err(), "{text}");
         }
     }

@@ -1,6 +1,8 @@
 //! The oracle: replays the stream for the packets that were sent and adds up what an agent must have seen.
 
-use crate::compose::{Composer, Drawn, FAULTS, Observer, filler_name, fresh_tag, instance, instance_tag};
+use crate::compose::{
+    Composer, Drawn, FAULTS, Observer, filler_name, fresh_tag, instance, instance_tag, serial_member,
+};
 use crate::manifest::{ContextTruth, Decimal, Distinct, Manifest, Sending, Totals, TypeTotals, VERSION};
 use crate::model::{GAUGE, KINDS, Model, SET};
 use crate::profile::{Churn, ValueKind};
@@ -8,6 +10,9 @@ use crate::run::{Report, Sent};
 use crate::source::Load;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+/// Marks a member that is the number of its packet.
+const SERIAL: u64 = 1 << 63;
 
 /// What is known of one context in one generation.
 #[derive(Clone, Debug, Default)]
@@ -20,13 +25,16 @@ struct Row {
     min: Option<Decimal>,
     max: Option<Decimal>,
     last: Vec<(u32, Decimal)>,
-    /// Entries of the model, or the numbers themselves when values are numbered.
+    /// Entries of the model, or the numbers themselves when values are numbered; with `SERIAL`, the number of a packet.
     members: BTreeSet<u64>,
 }
 
 impl Row {
-    fn add(&mut self, model: &Model, kind: u8, entry: u32, sequence: u64, connection: u32) {
+    fn add(&mut self, model: &Model, kind: u8, entry: u32, sequence: u64, serial: u64, connection: u32) {
         let mut e = model.entries[kind as usize][entry as usize];
+        if serial > 0 && kind != SET {
+            e = model.numbered_entry(kind, entry, serial);
+        }
         if sequence > 0 {
             let value = Decimal::from_int(sequence as i64);
             (e.sum, e.min, e.max, e.last) = (value, value, value, value);
@@ -35,8 +43,11 @@ impl Row {
         self.samples += u64::from(e.samples);
         self.weight += u64::from(e.samples) * u64::from(e.weight);
         if kind == SET {
-            self.members
-                .insert(if sequence > 0 { sequence } else { u64::from(entry) });
+            self.members.insert(match (sequence, serial) {
+                (0, 0) => u64::from(entry),
+                (0, serial) => SERIAL | serial,
+                (sequence, _) => sequence,
+            });
             return;
         }
         self.sum.micros += e.sum.micros;
@@ -59,6 +70,7 @@ struct Fresh {
     entry: u32,
     generation: u32,
     sequence: u64,
+    serial: u64,
 }
 
 /// Adds up one replay.
@@ -105,6 +117,7 @@ impl Observer for Books<'_> {
                 fresh,
                 stamped: _,
                 sequence,
+                serial,
             } => {
                 let kind = self.model.contexts[context as usize].kind;
                 let e = &self.model.entries[kind as usize][entry as usize];
@@ -123,6 +136,7 @@ impl Observer for Books<'_> {
                             entry,
                             generation,
                             sequence,
+                            serial,
                         });
                     }
                     return;
@@ -132,7 +146,7 @@ impl Observer for Books<'_> {
                 } else {
                     self.later.entry((context, generation)).or_default()
                 };
-                row.add(self.model, kind, entry, sequence, self.connection);
+                row.add(self.model, kind, entry, sequence, serial, self.connection);
             }
         }
     }
@@ -372,6 +386,7 @@ fn table(books: &Books<'_>) -> Vec<ContextTruth> {
             .iter()
             .map(|member| match model.profile.value.kind {
                 ValueKind::Sequence => member.to_string(),
+                _ if member & SERIAL > 0 => serial_member(member ^ SERIAL),
                 _ => {
                     let text = model.text(model.entries[SET as usize][*member as usize].text);
                     text.split('|').next().unwrap_or("").to_string()
@@ -411,7 +426,7 @@ fn table(books: &Books<'_>) -> Vec<ContextTruth> {
     rows.extend(books.fresh.iter().map(|fresh| {
         let mut row = Row::default();
         let kind = model.contexts[fresh.context as usize].kind;
-        row.add(model, kind, fresh.entry, fresh.sequence, 0);
+        row.add(model, kind, fresh.entry, fresh.sequence, fresh.serial, 0);
         truth(fresh.context, fresh.generation, fresh.number, &row)
     }));
     rows.extend(books.fillers.iter().map(|(extra, count)| {

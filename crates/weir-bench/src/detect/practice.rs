@@ -10,7 +10,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -295,27 +295,39 @@ fn load(a: &LoadArgs) -> io::Result<()> {
     fs::write(&a.manifest, manifest.to_string())
 }
 
+/// What connected targets told, a number of messages each, the newest one of each.
+#[derive(Default)]
+struct Told {
+    counts: Vec<u64>,
+    connected: usize,
+}
+
+/// How long a sink that is told to stop waits for the last words of targets that have ended: they need only be read.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
 fn sink(a: &SinkArgs) -> io::Result<()> {
     sys::catch_interrupts();
     let listener = TcpListener::bind(plain(&a.listen))?;
     let udp = UdpSocket::bind(plain(&a.listen))?;
     udp.set_read_timeout(Some(Duration::from_millis(20)))?;
-    let counts: Arc<Mutex<Vec<u64>>> = Arc::default();
-    let shared = counts.clone();
+    let shared: Arc<(Mutex<Told>, Condvar)> = Arc::default();
+    let of_streams = shared.clone();
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            let shared = shared.clone();
+            let shared = of_streams.clone();
+            let mut told = lock(&shared.0);
+            let slot = told.counts.len();
+            told.counts.push(0);
+            told.connected += 1;
+            drop(told);
             thread::spawn(move || {
-                let slot = {
-                    let mut all = shared.lock().unwrap_or_else(|e| e.into_inner());
-                    all.push(0);
-                    all.len() - 1
-                };
                 for line in BufReader::new(stream).lines().map_while(Result::ok) {
                     if let Ok(n) = line.trim().parse() {
-                        shared.lock().unwrap_or_else(|e| e.into_inner())[slot] = n;
+                        lock(&shared.0).counts[slot] = n;
                     }
                 }
+                lock(&shared.0).connected -= 1;
+                shared.1.notify_all();
             });
         }
     });
@@ -330,13 +342,16 @@ fn sink(a: &SinkArgs) -> io::Result<()> {
             bytes += n as u64;
         }
     }
-    let delivered: u64 = counts
-        .lock()
-        .unwrap_or_else(|e| e.into_inner())
-        .iter()
-        .sum::<u64>()
-        + stray;
+    let told = shared
+        .1
+        .wait_timeout_while(lock(&shared.0), LAST_WORDS, |told| told.connected > 0);
+    let (told, _) = told.unwrap_or_else(PoisonError::into_inner);
+    let delivered = told.counts.iter().sum::<u64>() + stray;
     let report =
         serde_json::json!({"delivered_messages": delivered, "received_bytes": bytes + 8 * delivered});
     fs::write(&a.report, report.to_string())
+}
+
+fn lock(told: &Mutex<Told>) -> MutexGuard<'_, Told> {
+    told.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -137,7 +137,17 @@ pub fn sink_report(
             .unwrap_or_default();
         let sum = |key: &str| stats.iter().filter_map(|s| s[key].as_u64()).sum::<u64>();
         out["received_bytes"] = sum("bytes").into();
-        out["errors_answered"] = result["refused"].clone();
+        // A scraper that finds nobody has answered nobody: it asks a last time when the target is gone already.
+        let unreachable = if sink.kind == "scrape" {
+            stats.iter().filter_map(|s| s["rejected"]["502"].as_u64()).sum()
+        } else {
+            0
+        };
+        out["errors_answered"] = result["refused"]
+            .as_u64()
+            .unwrap_or(0)
+            .saturating_sub(unreachable)
+            .into();
         if let Some(oracle) = result["oracle"].as_object() {
             out["mismatches"] = oracle
                 .values()

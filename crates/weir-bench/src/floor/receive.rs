@@ -64,15 +64,20 @@ fn wait_for_end(
     let start = Instant::now();
     let mut seen = 0;
     let mut active: Option<(Instant, Instant)> = None;
+    // In ticks of our own: a machine that stands still is not a silent sender.
+    let mut silence = Duration::ZERO;
     loop {
         let terminated = sys::wait_termination(TICK);
         let now = Instant::now();
         let calls = counters.bytes.load(Relaxed) + counters.packets.load(Relaxed);
         if calls != seen {
             seen = calls;
+            silence = Duration::ZERO;
             active = Some((active.map_or(now, |(first, _)| first), now));
+        } else {
+            silence += TICK;
         }
-        let idle = active.is_some_and(|(_, last)| !until_idle.is_zero() && now - last >= until_idle);
+        let idle = active.is_some() && !until_idle.is_zero() && silence >= until_idle;
         let over = duration.is_some_and(|duration| now - start >= duration);
         if terminated || idle || over || counters.stop.load(Relaxed) {
             return active;

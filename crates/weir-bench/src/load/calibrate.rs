@@ -1,6 +1,6 @@
 //! `weir-bench load calibrate`: proof that the generator is not the bottleneck.
 
-use super::common::{ProfileArgs, TransportArg, check_cpus, failure, scratch, write};
+use super::common::{ProfileArgs, TransportArg, check_cpus, failure, print_line, scratch, write};
 use crate::failure::Failure;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -58,7 +58,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         calibrate::calibrate(&load, folder.path(), args.duration, cpus, args.gso).map_err(failure)?;
     drop(folder);
     let text = serde_json::to_string(&calibration).map_err(|error| Failure::Runtime(error.to_string()))?;
-    println!("{text}");
+    print_line(&calibration)?;
     if !args.no_store {
         let store = args
             .store

@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::floor::sys;
+use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 use weir_load::profile::{Profile, Throttle, Transport};
@@ -128,9 +129,46 @@ pub fn check_cpus(cpus: &[usize]) -> Result<(), Failure> {
     }
 }
 
+/// Prints to standard output. A reader that has seen enough is no failure, and costs nobody a manifest.
+pub fn print(text: &[u8]) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::Runtime(format!("standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prints one JSON line.
+pub fn print_line(value: &impl serde::Serialize) -> Result<(), Failure> {
+    let mut line = serde_json::to_vec(value).map_err(|error| Failure::Runtime(error.to_string()))?;
+    line.push(b'\n');
+    print(&line)
+}
+
 /// Writes a file, naming it in the error.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     std::fs::write(path, bytes).map_err(|error| Failure::Runtime(format!("{}: {error}", path.display())))
+}
+
+/// Refuses a file that could not be written, without making it: whoever waits for it would find it empty.
+pub fn check_writable(flag: &str, path: &Path) -> Result<(), Failure> {
+    let bad = |what: String| Failure::Usage(format!("{flag} {}: {what}", path.display()));
+    if path.exists() {
+        return match std::fs::OpenOptions::new().append(true).open(path) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(bad(error.to_string())),
+        };
+    }
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    match tempfile::tempfile_in(folder) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(bad(format!("cannot be made in {}: {error}", folder.display()))),
+    }
 }
 
 /// A fresh folder for socket files. It goes with the value; after SIGTERM or SIGINT it goes too, and the process with it.

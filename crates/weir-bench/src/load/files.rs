@@ -1,6 +1,6 @@
 //! `weir-bench load files` and `load tree`: load for whoever watches files.
 
-use super::common::ProfileArgs;
+use super::common::{ProfileArgs, print_line};
 use crate::failure::Failure;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -45,6 +45,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
             ));
         }
     };
+    if !(1..=10_000).contains(&args.files) {
+        return Err(Failure::Usage(format!(
+            "--files {}: allowed is 1 to 10000",
+            args.files
+        )));
+    }
     let plan = LogFiles {
         folder: args.folder,
         files: args.files,
@@ -56,14 +62,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
     };
     let done = write_logs(&load, &plan)
         .map_err(|error| Failure::Runtime(format!("{}: {error}", plan.folder.display())))?;
-    println!(
-        "{}",
-        serde_json::json!({
-            "profile": load.name, "files": done.files, "bytes": done.bytes, "lines": done.lines,
-            "rotations": done.rotations, "elapsed_s": done.elapsed.as_secs_f64(),
-        })
-    );
-    Ok(())
+    print_line(&serde_json::json!({
+        "profile": load.name, "files": done.files, "bytes": done.bytes, "lines": done.lines,
+        "rotations": done.rotations, "elapsed_s": done.elapsed.as_secs_f64(),
+    }))
 }
 
 #[derive(clap::Args)]
@@ -91,6 +93,12 @@ pub struct TreeArgs {
 }
 
 pub fn tree(args: TreeArgs) -> Result<(), Failure> {
+    if args.depth == 0 || !(args.renames >= 0.0 && args.renames.is_finite()) {
+        return Err(Failure::Usage(format!(
+            "--depth {} --renames {}: at least 1, and zero or more",
+            args.depth, args.renames
+        )));
+    }
     let folders: f64 = (0..args.depth)
         .map(|d| f64::from(args.width).powi(d as i32))
         .sum();
@@ -115,9 +123,5 @@ pub fn tree(args: TreeArgs) -> Result<(), Failure> {
     };
     let grew =
         grow_tree(&tree).map_err(|error| Failure::Runtime(format!("{}: {error}", tree.folder.display())))?;
-    println!(
-        "{}",
-        serde_json::json!({"folders": grew.folders, "files": grew.files, "renames": grew.renames})
-    );
-    Ok(())
+    print_line(&serde_json::json!({"folders": grew.folders, "files": grew.files, "renames": grew.renames}))
 }

@@ -1,21 +1,24 @@
 //! Looking at profiles.
 
-use super::common::ProfileArgs;
+use super::common::{ProfileArgs, print, print_line};
 use crate::failure::Failure;
+use std::io::Write;
 use weir_load::profiles;
 use weir_load::run::Sent;
 use weir_load::truth::{self, Detail};
 use weir_load::units::RateUnit;
 
 pub fn profiles() -> Result<(), Failure> {
+    let mut out = Vec::new();
     for profile in profiles::all() {
-        println!("{:<32} {}", profile.name, profile.about);
+        writeln!(out, "{:<32} {}", profile.name, profile.about)?;
     }
-    println!(
+    writeln!(
+        out,
         "\ninterner-*, smp-* and dsd-* take @tags-unique or @tags-reused, and @smooth or @lading-burst: \
          interner-8MiB-10k@tags-unique"
-    );
-    Ok(())
+    )?;
+    print(&out)
 }
 
 #[derive(clap::Args)]
@@ -25,8 +28,7 @@ pub struct ShowArgs {
 }
 
 pub fn show(args: ShowArgs) -> Result<(), Failure> {
-    print!("{}", args.profile.profile()?.1.to_yaml());
-    Ok(())
+    print(args.profile.profile()?.1.to_yaml().as_bytes())
 }
 
 #[derive(clap::Args)]
@@ -34,7 +36,7 @@ pub struct Args {
     #[command(flatten)]
     profile: ProfileArgs,
     /// Packets to look at.
-    #[arg(long, default_value_t = 20_000)]
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
     packets: u64,
     /// One JSON object instead of the table.
     #[arg(long)]
@@ -126,51 +128,60 @@ pub fn run(args: Args) -> Result<(), Failure> {
             "rate": rate.map(|(packets, messages, bytes)| serde_json::json!({
                 "packets_per_s": packets, "messages_per_s": messages, "bytes_per_s": bytes })),
         });
-        println!("{object}");
-        return Ok(());
+        return print_line(&object);
     }
-    println!(
+    let mut out = Vec::new();
+    writeln!(
+        out,
         "{} (seed {}, {}): {}",
         load.name,
         load.seed,
         load.transport.name(),
         load.profile.about
-    );
-    println!(
+    )?;
+    writeln!(
+        out,
         "first {} packets: {} messages, {} bytes, {}\n",
         args.packets, truth.totals.messages, truth.totals.bytes, truth.digest
-    );
-    println!(
+    )?;
+    writeln!(
+        out,
         "{:<22}{:>10}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}",
         "", "mean", "min", "p10", "p50", "p90", "p99", "max"
-    );
+    )?;
     for (name, values) in rows {
         if values.is_empty() {
             continue;
         }
         let mean = values.iter().sum::<u64>() as f64 / values.len() as f64;
-        print!("{:<22}{mean:>10.1}", name.replace('_', " "));
+        write!(out, "{:<22}{mean:>10.1}", name.replace('_', " "))?;
         for q in [0.0, 0.1, 0.5, 0.9, 0.99, 1.0] {
-            print!("{:>8}", quantile(values, q));
+            write!(out, "{:>8}", quantile(values, q))?;
         }
-        println!();
+        writeln!(out)?;
     }
-    println!();
+    writeln!(out)?;
     let repeated = truth.totals.repeated_packets.unwrap_or(0);
-    println!("equal to an earlier one {repeated} of {} packets", args.packets);
+    writeln!(
+        out,
+        "equal to an earlier one {repeated} of {} packets",
+        args.packets
+    )?;
     if let Some(model) = &load.model {
-        println!(
+        writeln!(
+            out,
             "whole profile         {} contexts, {} names, {} tags, {} tag lists",
             model.contexts.len(),
             model.names,
             model.tags.len(),
             model.lists.len()
-        );
+        )?;
         let d = truth.distinct;
-        println!(
+        writeln!(
+            out,
             "in these packets      {} contexts, {} names, {} tags, {} tag lists",
             d.contexts, d.names, d.tags, d.tag_lists
-        );
+        )?;
         let metrics = truth.totals.metrics.max(1) as f64;
         let shares: Vec<String> = truth
             .totals
@@ -178,21 +189,23 @@ pub fn run(args: Args) -> Result<(), Failure> {
             .iter()
             .map(|(name, t)| format!("{name} {:.2} %", t.messages as f64 * 100.0 / metrics))
             .collect();
-        println!("types                 {}", shares.join(", "));
-        println!(
+        writeln!(out, "types                 {}", shares.join(", "))?;
+        writeln!(
+            out,
             "kinds                 {} metrics, {} events, {} service checks, {} malformed",
             truth.totals.metrics,
             truth.totals.events,
             truth.totals.service_checks,
             truth.totals.malformed.values().sum::<u64>()
-        );
+        )?;
     }
     match rate {
-        Some((packets, messages, bytes)) => println!(
+        Some((packets, messages, bytes)) => writeln!(
+            out,
             "at the profile's rate {messages:.0} messages/s, {packets:.0} packets/s, {:.3} MB/s",
             bytes / 1e6
         ),
-        None => println!("at the profile's rate as much as the target takes"),
-    }
-    Ok(())
+        None => writeln!(out, "at the profile's rate as much as the target takes"),
+    }?;
+    print(&out)
 }

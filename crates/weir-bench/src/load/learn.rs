@@ -1,5 +1,6 @@
 //! `weir-bench load learn`: a profile from recorded traffic.
 
+use super::common::print;
 use crate::failure::Failure;
 use std::path::PathBuf;
 use weir_load::{learn, recorded};
@@ -28,6 +29,5 @@ pub fn run(args: Args) -> Result<(), Failure> {
         "{} packets, {} messages, {} contexts, {} lines not understood",
         learned.packets, learned.messages, learned.contexts, learned.unread
     );
-    print!("{}", profile.to_yaml());
-    Ok(())
+    print(profile.to_yaml().as_bytes())
 }

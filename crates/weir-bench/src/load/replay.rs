@@ -1,6 +1,6 @@
 //! `weir-bench load replay`: recorded packets once more.
 
-use super::common::{FramingArg, failure};
+use super::common::{FramingArg, failure, print_line};
 use crate::failure::Failure;
 use std::path::PathBuf;
 use weir_load::recorded;
@@ -37,6 +37,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
             args.speed
         )));
     }
+    if args.rounds == 0 {
+        return Err(Failure::Usage("--rounds 0: must be above zero".into()));
+    }
     let packets = recorded::read(&args.file, args.port).map_err(|error| Failure::Usage(error.to_string()))?;
     if packets.is_empty() {
         return Err(Failure::Usage(format!(
@@ -51,13 +54,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
         framing: args.framing.map(Into::into),
     };
     let done = replay(&packets, &options).map_err(failure)?;
-    println!(
-        "{}",
-        serde_json::json!({
-            "target": options.target.to_string(), "packets": done.packets, "bytes": done.bytes,
-            "elapsed_s": done.elapsed.as_secs_f64(), "blocked_s": done.blocked.as_secs_f64(),
-            "latest_s": done.latest.as_secs_f64(),
-        })
-    );
-    Ok(())
+    print_line(&serde_json::json!({
+        "target": options.target.to_string(), "packets": done.packets, "bytes": done.bytes,
+        "elapsed_s": done.elapsed.as_secs_f64(), "blocked_s": done.blocked.as_secs_f64(),
+        "latest_s": done.latest.as_secs_f64(), "kernel_drops": done.kernel_drops,
+    }))
 }

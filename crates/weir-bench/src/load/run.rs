@@ -1,6 +1,6 @@
 //! `weir-bench load run`.
 
-use super::common::{FramingArg, ProfileArgs, check_cpus, failure, write};
+use super::common::{FramingArg, ProfileArgs, check_cpus, check_writable, failure, print_line, write};
 use crate::failure::Failure;
 use crate::floor::sys;
 use serde_json::json;
@@ -20,7 +20,7 @@ use weir_load::units::{Bytes, parse_duration};
 pub struct Args {
     #[command(flatten)]
     profile: ProfileArgs,
-    /// Where to: udp://host:port, unixgram:///path, unix:///path, tcp://host:port, http://host:port/path.
+    /// Where to: udp://host:port, unixgram:///path, unix:///path, tcp://host:port, http://host:port/path, grpc://host:port.
     #[arg(long)]
     to: String,
     /// Stop after this time: 30s, 5m.
@@ -161,9 +161,9 @@ fn headroom(args: &Args, load: &Load) -> Option<f64> {
 }
 
 /// Writes the progress of a run once a second until it ends.
-fn capture(path: &Path, load: &Load, running: &Running) -> Result<(), Failure> {
+fn capture(path: &Path, file: File, load: &Load, running: &Running) -> Result<(), Failure> {
     let named = |error: std::io::Error| Failure::Runtime(format!("{}: {error}", path.display()));
-    let mut out = BufWriter::new(File::create(path).map_err(named)?);
+    let mut out = BufWriter::new(file);
     let header = json!({"v": 1, "run": "load", "profile": load.name, "seed": load.seed.to_string()});
     writeln!(out, "{header}").map_err(named)?;
     let start = Instant::now();
@@ -204,13 +204,24 @@ pub fn run(args: Args) -> Result<(), Failure> {
     check_cpus(&args.cpu)?;
     let load = args.profile.load(Some(target.transport()))?;
     let options = args.options(target);
+    // What cannot be written should be known before the run, not after it.
+    if let Some(path) = &args.manifest {
+        check_writable("--manifest", path)?;
+    }
+    let capture_file = match &args.capture {
+        Some(path) => Some(
+            File::create(path)
+                .map_err(|error| Failure::Usage(format!("--capture {}: {error}", path.display())))?,
+        ),
+        None => None,
+    };
     // Before the first thread starts, so that all inherit it.
     sys::block_termination()?;
     let running = weir_load::run::start(&load, &options).map_err(failure)?;
     stop_on_termination(&running);
-    let captured = match &args.capture {
-        Some(path) => capture(path, &load, &running),
-        None => Ok(()),
+    let captured = match (&args.capture, capture_file) {
+        (Some(path), Some(file)) => capture(path, file, &load, &running),
+        _ => Ok(()),
     };
     let stopped = running.stop.clone();
     let (report, error) = running.finish();
@@ -235,7 +246,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
     });
     let repeated = manifest.as_ref().and_then(|m| m.totals.repeated_packets);
     line["repeated_packets"] = json!(repeated);
-    println!("{line}");
+    let written = match (&args.manifest, &manifest) {
+        (Some(path), Some(manifest)) => serde_json::to_vec(manifest)
+            .map_err(|error| Failure::Runtime(error.to_string()))
+            .and_then(|text| write(path, &text)),
+        _ => Ok(()),
+    };
+    print_line(&line)?;
     let early = if error.is_none() && stopped.load(Ordering::Relaxed) {
         ", stopped by a signal"
     } else {
@@ -249,10 +266,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         report.elapsed.as_secs_f64(),
         report.messages as f64 / report.elapsed.as_secs_f64().max(1e-9),
     );
-    if let (Some(path), Some(manifest)) = (&args.manifest, &manifest) {
-        let text = serde_json::to_vec(manifest).map_err(|error| Failure::Runtime(error.to_string()))?;
-        write(path, &text)?;
-    }
+    written?;
     captured?;
     if let Some(error) = error {
         return Err(failure(error));

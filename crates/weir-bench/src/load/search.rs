@@ -1,6 +1,6 @@
 //! `weir-bench load search`: the highest rate a target takes without loss.
 
-use super::common::{ProfileArgs, check_cpus, failure};
+use super::common::{ProfileArgs, check_cpus, failure, print_line};
 use crate::failure::Failure;
 use std::time::Duration;
 use weir_load::run::Options;
@@ -12,7 +12,7 @@ use weir_load::units::{Rate, parse_duration};
 pub struct Args {
     #[command(flatten)]
     profile: ProfileArgs,
-    /// Where to: udp://host:port, unixgram:///path, unix:///path, tcp://host:port, http://host:port/path.
+    /// Where to: udp://host:port, unixgram:///path, unix:///path, tcp://host:port, http://host:port/path, grpc://host:port.
     #[arg(long)]
     to: String,
     /// First rate; its unit is the search's.
@@ -46,6 +46,17 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if args.up_to.is_some_and(|to| to.unit != args.from.unit) {
         return Err(Failure::Usage("--up-to: needs the same unit as --from".into()));
     }
+    for (flag, value, most) in [("--precision", args.precision, 1.0), ("--loss", args.loss, 1.0)] {
+        let least = if flag == "--loss" { 0.0 } else { 0.001 };
+        if !(least..=most).contains(&value) {
+            return Err(Failure::Usage(format!(
+                "{flag} {value}: allowed is {least} to {most}"
+            )));
+        }
+    }
+    if args.probe.is_zero() || args.confirm.is_zero() {
+        return Err(Failure::Usage("--probe, --confirm: must be above zero".into()));
+    }
     check_cpus(&args.cpu)?;
     let load = args.profile.load(Some(target.transport()))?;
     let mut options = Options::new(target);
@@ -73,9 +84,5 @@ pub fn run(args: Args) -> Result<(), Failure> {
         );
     })
     .map_err(failure)?;
-    println!(
-        "{}",
-        serde_json::to_string(&found).map_err(|error| Failure::Runtime(error.to_string()))?
-    );
-    Ok(())
+    print_line(&found)
 }

@@ -256,10 +256,11 @@ fn take(
             match path {
                 "/v1/metrics" => otlp::metrics(&body)?,
                 "/v1/logs" => otlp::logs(&body)?,
+                "/v1/traces" => otlp::traces(&body)?,
                 _ => {
                     return Err(Reject::new(
                         404,
-                        format!("no {path} here; /v1/metrics and /v1/logs are"),
+                        format!("no {path} here; /v1/metrics, /v1/logs and /v1/traces are"),
                     ));
                 }
             }
@@ -291,6 +292,7 @@ fn take(
                         otlp::metrics(&message)?
                     }
                     "/opentelemetry.proto.collector.logs.v1.LogsService/Export" => otlp::logs(&message)?,
+                    "/opentelemetry.proto.collector.trace.v1.TraceService/Export" => otlp::traces(&message)?,
                     _ => return Err(Reject::new(404, format!("no method {path}"))),
                 });
             }

@@ -211,6 +211,7 @@ struct Stats {
     events: u64,
     checks: u64,
     logs: u64,
+    spans: u64,
     /// What a real receiver would refuse, by status.
     rejected: BTreeMap<u16, u64>,
     /// The first such reasons.
@@ -230,6 +231,7 @@ impl Stats {
         json!({
             "requests": self.requests, "packets": self.packets, "bytes": self.bytes, "uncompressed": self.uncompressed,
             "points": self.points, "events": self.events, "checks": self.checks, "logs": self.logs,
+            "spans": self.spans,
             "rejected": self.rejected, "reasons": self.reasons,
         })
     }
@@ -275,6 +277,7 @@ impl Shared {
                 Record::Event(_) => stats.events += 1,
                 Record::Check(_) => stats.checks += 1,
                 Record::Log(_) => stats.logs += 1,
+                Record::Span(_) => stats.spans += 1,
             }
             if inner.capture.is_some() || self.options.keep > 0 {
                 let line = serde_json::to_string(&record).expect("records have string keys");
@@ -475,18 +478,24 @@ fn receive(shared: &Arc<Shared>, args: &Args) -> Result<(), Failure> {
             args.scrape_count,
         ))
     });
+    const TICK: Duration = Duration::from_millis(20);
     let start = Instant::now();
+    let mut seen = None;
+    let mut silence = Duration::ZERO;
     loop {
-        if sys::wait_termination(Duration::from_millis(20)) {
+        if sys::wait_termination(TICK) {
             break;
         }
-        let now = Instant::now();
-        let over = args.duration.is_some_and(|duration| now - start >= duration);
+        let over = args.duration.is_some_and(|duration| start.elapsed() >= duration);
+        // In ticks of our own: a machine that stands still is not a silent sender.
         let last = shared.inner().last_traffic;
-        let idle = args
-            .until_idle
-            .zip(last)
-            .is_some_and(|(idle, last)| now.saturating_duration_since(last) >= idle);
+        if last == seen {
+            silence += TICK;
+        } else {
+            silence = Duration::ZERO;
+            seen = last;
+        }
+        let idle = last.is_some() && args.until_idle.is_some_and(|idle| silence >= idle);
         let scraped = scraping.as_ref().is_some_and(|task| task.is_finished());
         if over || idle || scraped {
             break;

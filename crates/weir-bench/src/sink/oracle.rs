@@ -174,7 +174,7 @@ impl Observed {
                 let status = check.get("status").and_then(Value::as_u64).unwrap_or_default();
                 *self.checks.entry(format!("{name}|{status}")).or_default() += 1;
             }
-            Record::Log(_) => {}
+            Record::Log(_) | Record::Span(_) => {}
         }
     }
 

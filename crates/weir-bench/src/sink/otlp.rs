@@ -1,4 +1,4 @@
-//! OpenTelemetry: metrics and logs as agents export them, over HTTP and gRPC.
+//! OpenTelemetry: metrics, logs and traces as agents export them, over HTTP and gRPC.
 
 use super::protobuf::otlp as pb;
 use super::record::{Bucket, Data, Kind, Point, Record, Text};
@@ -261,6 +261,50 @@ pub fn logs(body: &[u8]) -> Result<Vec<Record>, Reject> {
     Ok(records)
 }
 
+/// Decodes an `ExportTraceServiceRequest`.
+pub fn traces(body: &[u8]) -> Result<Vec<Record>, Reject> {
+    let request: pb::TracesRequest = body_of(body)?;
+    let mut records = Vec::new();
+    for group in request.resource_spans {
+        for span in group.scope_spans.into_iter().flat_map(|scoped| scoped.spans) {
+            let id = |what: &str, bytes: &[u8], length: usize| {
+                if bytes.len() == length && bytes.iter().any(|byte| *byte != 0) {
+                    Ok(Value::from(hex(bytes)))
+                } else {
+                    let what = format!(
+                        "span {:?}: {what} {:?}; {length} bytes that are not all zero were expected",
+                        span.name,
+                        hex(bytes)
+                    );
+                    Err(Reject::new(400, what))
+                }
+            };
+            let parent = match span.parent_id.as_slice() {
+                [] => Value::Null,
+                parent => id("parent_span_id", parent, 8)?,
+            };
+            records.push(Record::Span(BTreeMap::from([
+                ("trace_id".to_owned(), id("trace_id", &span.trace_id, 16)?),
+                ("span_id".to_owned(), id("span_id", &span.span_id, 8)?),
+                ("parent_id".to_owned(), parent),
+                ("name".to_owned(), Value::from(span.name.as_str())),
+                ("start_ns".to_owned(), Value::from(span.start_ns)),
+                ("end_ns".to_owned(), Value::from(span.end_ns)),
+                (
+                    "error".to_owned(),
+                    Value::from(span.status.as_ref().is_some_and(|status| status.code == 2)),
+                ),
+                ("attributes".to_owned(), Value::from(tags(&span.attributes))),
+            ])));
+        }
+    }
+    Ok(records)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Attributes as tags: `key:value`, the bare key for a boolean true, one tag for each element of an array.
 fn tags(attributes: &[pb::KeyValue]) -> Vec<String> {
     let mut tags = Vec::new();
@@ -384,6 +428,50 @@ mod tests {
             ]
         );
         assert!(metrics(&exponential(7)).unwrap_err().reason.contains("hold 6"));
+    }
+
+    #[test]
+    fn spans_need_identifiers() {
+        let decoded = |trace_id: &[u8], span_id: &[u8], parent_id: &[u8]| {
+            let span = pb::Span {
+                trace_id: trace_id.into(),
+                span_id: span_id.into(),
+                parent_id: parent_id.into(),
+                name: "GET /".into(),
+                start_ns: 1,
+                end_ns: 3,
+                status: Some(pb::SpanStatus {
+                    message: String::new(),
+                    code: 2,
+                }),
+                ..pb::Span::default()
+            };
+            let scope_spans = vec![pb::ScopeSpans { spans: vec![span] }];
+            let resource_spans = vec![pb::ResourceSpans {
+                resource: None,
+                scope_spans,
+            }];
+            traces(&pb::TracesRequest { resource_spans }.encode_to_vec())
+        };
+        let records = decoded(&[1; 16], &[2; 8], &[]).unwrap();
+        let [Record::Span(span)] = records.as_slice() else {
+            panic!("{records:?}")
+        };
+        assert_eq!(span["trace_id"], "01".repeat(16));
+        assert_eq!(span["span_id"], "02".repeat(8));
+        assert_eq!(
+            (&span["parent_id"], &span["error"]),
+            (&Value::Null, &Value::from(true))
+        );
+        for (trace_id, span_id, parent_id, said) in [
+            (&[1; 8][..], &[2; 8][..], &[][..], "trace_id"),
+            (&[0; 16], &[2; 8], &[], "trace_id"),
+            (&[1; 16], &[], &[], "span_id"),
+            (&[1; 16], &[2; 8], &[3; 7], "parent_span_id"),
+        ] {
+            let reject = decoded(trace_id, span_id, parent_id).unwrap_err();
+            assert!(reject.reason.contains(said), "{}", reject.reason);
+        }
     }
 
     #[test]

@@ -136,7 +136,7 @@ pub mod datadog {
     }
 }
 
-/// OpenTelemetry metrics and logs.
+/// OpenTelemetry metrics, logs and traces.
 pub mod otlp {
     use super::*;
 
@@ -422,6 +422,55 @@ pub mod otlp {
         pub body: Option<AnyValue>,
         #[prost(message, repeated, tag = "6")]
         pub attributes: Vec<KeyValue>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub struct TracesRequest {
+        #[prost(message, repeated, tag = "1")]
+        pub resource_spans: Vec<ResourceSpans>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub struct ResourceSpans {
+        #[prost(message, optional, tag = "1")]
+        pub resource: Option<Resource>,
+        #[prost(message, repeated, tag = "2")]
+        pub scope_spans: Vec<ScopeSpans>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub struct ScopeSpans {
+        #[prost(message, repeated, tag = "2")]
+        pub spans: Vec<Span>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub struct Span {
+        #[prost(bytes = "vec", tag = "1")]
+        pub trace_id: Vec<u8>,
+        #[prost(bytes = "vec", tag = "2")]
+        pub span_id: Vec<u8>,
+        #[prost(bytes = "vec", tag = "4")]
+        pub parent_id: Vec<u8>,
+        #[prost(string, tag = "5")]
+        pub name: String,
+        #[prost(fixed64, tag = "7")]
+        pub start_ns: u64,
+        #[prost(fixed64, tag = "8")]
+        pub end_ns: u64,
+        #[prost(message, repeated, tag = "9")]
+        pub attributes: Vec<KeyValue>,
+        #[prost(message, optional, tag = "15")]
+        pub status: Option<SpanStatus>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub struct SpanStatus {
+        #[prost(string, tag = "2")]
+        pub message: String,
+        /// 2 is an error.
+        #[prost(int32, tag = "3")]
+        pub code: i32,
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a sink makes of what it received: one record per point, event, check or log line, whatever the wire format was.
+//! What a sink makes of what it received: one record per point, event, check, log line or span, whatever the wire format was.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -12,6 +12,7 @@ pub enum Record {
     Event(BTreeMap<String, serde_json::Value>),
     Check(BTreeMap<String, serde_json::Value>),
     Log(BTreeMap<String, serde_json::Value>),
+    Span(BTreeMap<String, serde_json::Value>),
     #[serde(untagged)]
     Point(Point),
 }

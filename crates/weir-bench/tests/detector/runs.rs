@@ -179,12 +179,11 @@ fn a_target_over_its_memory_is_ended() {
     library.assert_clean();
 }
 
-#[test]
-fn a_busy_machine_discards_pairs_instead_of_flagging_anything() {
+/// Runs a comparison of a program with itself beside a shell script that is none of the detector's.
+fn beside(script: &str) {
     let library = Library::new("");
-    // One core is burnt for the whole time by a program that is none of the detector's.
     let burner = Command::new("sh")
-        .args(["-c", "while :; do :; done"])
+        .args(["-c", script])
         .stdin(Stdio::null())
         .spawn()
         .unwrap();
@@ -196,6 +195,16 @@ fn a_busy_machine_discards_pairs_instead_of_flagging_anything() {
     assert_eq!(row(&report)["verdict"], "invalid");
     assert!(report["pairs_discarded"].as_u64().unwrap() >= 3);
     library.assert_clean();
+}
+
+#[test]
+fn a_busy_machine_discards_pairs_instead_of_flagging_anything() {
+    beside("while :; do :; done");
+}
+
+#[test]
+fn a_machine_that_is_busy_half_of_the_time_flags_nothing_either() {
+    beside("while :; do timeout 0.2 sh -c 'while :; do :; done'; sleep 0.2; done");
 }
 
 #[test]

@@ -1,0 +1,58 @@
+//! Payloads that go out as requests, each of which waits for its answer: over HTTP or gRPC.
+
+use crate::grpc::Calls;
+use crate::http::Posts;
+use crate::source::Load;
+use crate::target::{Socket, Target};
+use std::io;
+use std::time::Duration;
+
+/// What a target says to a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Taken,
+    /// It asks for less: try the next one, this one is lost.
+    Busy,
+    /// It does not want this load: its words.
+    Rejected(String),
+}
+
+/// The requests of one connection.
+pub trait Requests: Send {
+    /// Sends one body of so many records and waits for the answer.
+    fn post(&mut self, body: &[u8], records: u32, patience: Duration) -> io::Result<Answer>;
+}
+
+/// Requests over a connected socket, with headers `Name: value` in each.
+pub fn open(
+    load: &Load,
+    target: &Target,
+    socket: &Socket,
+    headers: &[String],
+) -> io::Result<Box<dyn Requests>> {
+    let payload = load.profile.payload;
+    match (target, socket) {
+        (Target::Http { host, path, .. }, Socket::Tcp(stream)) => {
+            Ok(Box::new(Posts::new(payload, host, path, stream, headers)?))
+        }
+        (Target::Grpc { host, .. }, Socket::Tcp(stream)) => {
+            Ok(Box::new(Calls::new(payload, host, stream, headers)?))
+        }
+        _ => Err(io::Error::other("requests need an http or grpc target")),
+    }
+}
+
+/// Refuses headers that are not `Name: value` on one line.
+pub fn check_header(header: &str) -> Result<(), String> {
+    let token = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    match header.split_once(':') {
+        Some((name, value))
+            if !name.is_empty()
+                && name.bytes().all(token)
+                && !value.bytes().any(|byte| byte < b' ' || byte == 0x7f) =>
+        {
+            Ok(())
+        }
+        _ => Err(format!("headers: {header:?} is not `Name: value` on one line")),
+    }
+}
