@@ -482,7 +482,7 @@ func TestEnvironment(t *testing.T) {
 			t.Setenv("DD_CARDINALITY", "bogus")
 			t.Setenv("DATADOG_CARDINALITY", "HIGH")
 			before := x.server.count()
-			c, err := New("", WithoutTelemetry(), WithTags([]string{"own"}), WithContainerID("cid"))
+			c, err := New("", WithoutTelemetry(), WithTags([]string{"own"}), WithContainerID("cid"), WithWriteTimeout(patience))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -150,10 +150,14 @@ func (x *series) matches(name string, tags []string) bool {
 		if n > size-at {
 			return false
 		}
-		// Most tags have 8 to 16 bytes, for which two loads that may overlap are cheaper than a call.
-		if n >= 8 && n <= 16 {
+		// Most tags have 8 to 64 bytes, for which a few loads, of which the last may overlap, are cheaper than a call.
+		if n >= 8 && n <= 64 {
 			q := unsafe.Pointer(unsafe.StringData(t))
-			if load64(p, at) != load64(q, 0) || load64(p, at+n-8) != load64(q, n-8) {
+			differ := (load64(p, at) ^ load64(q, 0)) | (load64(p, at+n-8) ^ load64(q, n-8))
+			for i := 8; i < n-8; i += 8 {
+				differ |= load64(p, at+i) ^ load64(q, i)
+			}
+			if differ != 0 {
 				return false
 			}
 		} else if x.tags[at:at+n] != t {

@@ -14,6 +14,7 @@ import (
 type core struct {
 	table    atomic.Pointer[table]
 	memo     atomic.Pointer[memo]
+	lines    atomic.Pointer[lineCache]
 	out      output
 	workers  []worker
 	inboxes  []inbox
@@ -34,15 +35,20 @@ type core struct {
 	scopes uint64
 	vecs   []sweeper
 
-	// flushMu lets one flush of the series run at a time; it guards collector and flushing.
+	// flushMu lets one flush of the series run at a time; it guards collector, flushing and flushLost.
 	flushMu   sync.Mutex
 	collector worker
 	flushing  []*series
+	// flushLost is what a flush lost, to be reported once it has let go of flushMu.
+	flushLost []*ErrorSenderChannelFull
 
 	// countMu guards totals and the moving of calls from series into them.
 	countMu sync.Mutex
 	totals  [kindLimit]uint64
 	flushed [kindLimit]uint64
+
+	// gaugesPast says that a gauge went straight into a packet since the last flush looked. See collected.
+	gaugesPast atomic.Bool
 
 	sampledOut [kindLimit]atomic.Uint64
 	invalid    atomic.Uint64
@@ -80,8 +86,6 @@ func (c *core) refuse(err error) error {
 	c.invalid.Add(1)
 	return err
 }
-
-func appendInt(b []byte, v int64) []byte { return strconv.AppendInt(b, v, 10) }
 
 // appendValue writes a value as its kind is written.
 func appendValue(b []byte, k kind, v float64) []byte {
@@ -149,15 +153,29 @@ func (s *scope) send(k kind, name string, value []byte, tags []string, x extras)
 	if c.inboxes != nil {
 		return s.sendToInbox(k, name, value, tags, x)
 	}
+	line := s.lineOf(k, name, tags, x)
 	w := c.lock(k, name)
 	w.tally[k]++
-	b := s.appendMetric(w.begin(), k, name, value, tags, x)
-	err := w.commit(b)
+	var err error
+	if line != nil {
+		err = w.rawLine(line, value, x.rate)
+	} else {
+		err = w.commit(s.appendMetric(w.begin(), k, name, value, tags, x))
+	}
 	c.unlock(w)
 	if err != nil {
 		c.oversized.Add(1)
 	}
 	return err
+}
+
+// lineOf returns the line of a metric that is not aggregated if it is known and has nothing that lines do not have.
+func (s *scope) lineOf(k kind, name string, tags []string, x extras) *series {
+	// A list with nothing but an empty tag is written for some kinds and not for others.
+	if x.timestamp != 0 || len(tags) == 1 && tags[0] == "" {
+		return nil
+	}
+	return s.findLine(s.key(k, x.card), name, tags)
 }
 
 func (s *scope) appendMetric(b []byte, k kind, name string, value []byte, tags []string, x extras) []byte {
@@ -184,13 +202,18 @@ func (s *scope) appendMetric(b []byte, k kind, name string, value []byte, tags [
 // sendGauge writes a gauge that is not aggregated. Plain StatsD takes a sign for a change, so a negative value is a change from zero.
 func (s *scope) sendGauge(name string, v float64, tags []string, x extras) error {
 	var tmp [32]byte
+	var err error
 	if s.core.plain && math.Signbit(v) && v != 0 {
-		if err := s.send(kindGauge, name, []byte("0"), tags, extras{rate: 1, card: x.card}); err != nil {
-			return err
+		if err = s.send(kindGauge, name, []byte("0"), tags, extras{rate: 1, card: x.card}); err == nil {
+			err = s.send(kindGaugeDelta, name, appendFloat(tmp[:0], v), tags, x)
 		}
-		return s.send(kindGaugeDelta, name, appendFloat(tmp[:0], v), tags, x)
+	} else {
+		err = s.send(kindGauge, name, appendFloat(tmp[:0], v), tags, x)
 	}
-	return s.send(kindGauge, name, appendFloat(tmp[:0], v), tags, x)
+	if s.core.aggregate {
+		s.core.gaugesPast.Store(true)
+	}
+	return err
 }
 
 // sendNow writes a value of a series at once, counting it as so many calls.
@@ -200,6 +223,9 @@ func (x *series) sendNow(value []byte, calls uint64) error {
 	w.tally[x.kind] += calls
 	err := w.line(x, value, x.rate)
 	c.unlock(w)
+	if x.kind == kindGauge {
+		c.gaugesPast.Store(true)
+	}
 	if err != nil {
 		return c.tooLong()
 	}
@@ -263,21 +289,30 @@ func (w *worker) packedText(k kind, head string, values []float64, rate []byte, 
 		b = append(b, head...)
 		b = append(b, text...)
 		values = values[1:]
-		for len(values) > 0 {
-			text = appendValue(tmp[:0], k, values[0])
-			if len(b)+1+len(text) > last {
-				break
-			}
-			b = append(b, ':')
-			b = append(b, text...)
-			values = values[1:]
-		}
+		b, values = appendValues(b, k, values, last)
 		b = append(b, kindMiddle[k]...)
 		b = append(b, rate...)
 		b = append(b, tail...)
 		_ = w.commit(b)
 	}
 	return lost
+}
+
+// appendValues writes values, each after a colon, while the text stays within last bytes, and returns those left over. Each is written
+// in place, and taken back if it is too long.
+func appendValues(b []byte, k kind, values []float64, last int) ([]byte, []float64) {
+	for i, v := range values {
+		n := len(b)
+		if b = append(b, ':'); k == kindTiming {
+			b = appendFixed6(b, v)
+		} else {
+			b = appendFloat(b, v)
+		}
+		if len(b) > last {
+			return b[:n], values[i:]
+		}
+	}
+	return b, nil
 }
 
 // takeValues returns the values of a packed series with the sample rate they stand for. The caller holds x.mu and has to
@@ -335,10 +370,20 @@ const (
 )
 
 // flushSeries writes what has been collected into packets. It waits for room in the queue: what is not taken out of a series is not
-// lost, it goes on collecting.
-func (c *core) flushSeries() {
+// lost, it goes on collecting. wait says whether packets of the workers wait, too, instead of being dropped.
+func (c *core) flushSeries(wait bool) {
 	c.flushMu.Lock()
-	defer c.flushMu.Unlock()
+	c.writeSeries(wait)
+	lost := c.flushLost
+	c.flushLost = nil
+	c.flushMu.Unlock()
+	for _, l := range lost {
+		c.handle(l)
+	}
+}
+
+// writeSeries is flushSeries for a caller that holds flushMu.
+func (c *core) writeSeries(wait bool) {
 	c.tableMu.Lock()
 	c.flushing = append(c.flushing[:0], c.live...)
 	c.tableMu.Unlock()
@@ -360,19 +405,33 @@ func (c *core) flushSeries() {
 			}
 		}
 		c.countMu.Unlock()
-		w.release()
+		c.collected(w, wait)
 	}
 	w.send()
-	w.release()
+	c.collected(w, wait)
 	if idle > 0 {
 		vecs := c.retire(limit)
 		w.send()
-		w.release()
+		c.collected(w, wait)
 		for _, v := range vecs {
 			v.sweep()
 		}
 	}
 	clear(c.flushing)
+}
+
+// collected hands over the packets filled by a flush. A gauge that found no room in the table was sent at once, and may lie in a
+// worker's packet still when its next value, which found room, is in one of these: packets of the workers go first then.
+func (c *core) collected(w *worker, wait bool) {
+	if len(w.full) > 0 && c.gaugesPast.Swap(false) {
+		c.drainInboxes()
+		for i := range c.workers {
+			if lost := c.workers[i].flush(wait); lost != nil {
+				c.flushLost = append(c.flushLost, lost)
+			}
+		}
+	}
+	w.release()
 }
 
 // flushOne writes what one series has collected and says whether there was anything. The caller holds flushMu and countMu.
@@ -475,7 +534,7 @@ func (c *core) retire(limit uint32) []sweeper {
 	var gone []*series
 	kept := make([]*series, 0, len(c.live))
 	for _, x := range c.live {
-		if x.idle > limit && !x.pinned() {
+		if x.idle > limit && !x.pinned() && x.closeIfEmpty() {
 			gone = append(gone, x)
 		} else {
 			kept = append(kept, x)
@@ -504,6 +563,13 @@ func (c *core) retire(limit uint32) []sweeper {
 	return append([]sweeper(nil), c.vecs...)
 }
 
+// closeIfEmpty closes the cell of a gauge that holds no value. One that has got a value since the flush looked stays: what is set next
+// could be sent past that value, for lack of room in the table, and arrive before it. The caller holds tableMu, which whoever finds the
+// cell closed waits for. Series of other kinds may be retired at any time.
+func (x *series) closeIfEmpty() bool {
+	return x.kind != kindGauge || x.cell.CompareAndSwap(gaugeEmpty, gaugeClosed)
+}
+
 func (c *core) closeSeries(w *worker, x *series) {
 	x.mu.Lock()
 	x.closed = true
@@ -520,10 +586,7 @@ func (c *core) closeSeries(w *worker, x *series) {
 		}
 		x.mu.Unlock()
 	case kindGauge:
-		if cell := x.cell.Swap(gaugeClosed); cell != gaugeEmpty {
-			c.flushedOne(x.kind, max(x.calls.Swap(0), 1))
-			c.countLost(w.line(x, appendFloat(tmp[:0], math.Float64frombits(cell)), 1))
-		}
+		// Its cell was closed by closeIfEmpty.
 		x.mu.Unlock()
 	default:
 		x.mu.Unlock()
@@ -575,7 +638,7 @@ func (c *core) clock() {
 			c.armed.Store(false)
 			c.flushWorkers(false)
 		case <-flush:
-			c.flushSeries()
+			c.flushSeries(false)
 		case <-report:
 			c.telemetry.report()
 		}
@@ -585,13 +648,15 @@ func (c *core) clock() {
 func (c *core) flush() {
 	c.drainInboxes()
 	if c.aggregate {
-		c.flushSeries()
+		c.flushSeries(true)
 	}
 	c.flushWorkers(true)
 	c.out.queue.flush()
 }
 
 func (c *core) close() error {
+	// First, because everything below may wait for room in the queue.
+	c.sender.hurry()
 	c.closing.Lock()
 	defer c.closing.Unlock()
 	if c.isClosed.Swap(true) {
@@ -601,7 +666,7 @@ func (c *core) close() error {
 	c.closeInboxes()
 	c.stopped.Wait()
 	if c.aggregate {
-		c.flushSeries()
+		c.flushSeries(true)
 	}
 	c.flushWorkers(true)
 	err := c.sender.close()

@@ -2,6 +2,7 @@ package statsd
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -56,12 +57,12 @@ const (
 func appendFloat(b []byte, v float64) []byte {
 	if v > -floatIntMax && v < floatIntMax {
 		if i := int64(v); float64(i) == v && (i != 0 || !math.Signbit(v)) {
-			return strconv.AppendInt(b, i, 10)
+			return appendInt(b, i)
 		}
 		if v > -floatFastMax && v < floatFastMax {
-			scaled := math.Abs(v) * floatScale
-			r := uint64(scaled + 0.5)
-			if r != 0 && float64(r)/floatScale == math.Abs(v) {
+			a := math.Abs(v)
+			r := uint64(a*floatScale + 0.5)
+			if r != 0 && float64(r)/floatScale == a {
 				return appendMicros(b, v < 0, r, true)
 			}
 		}
@@ -88,28 +89,104 @@ func appendFixed6(b []byte, v float64) []byte {
 	return strconv.AppendFloat(b, v, 'f', 6, 64)
 }
 
-// appendMicros writes millionths with six decimals, or without the trailing zeros.
+// pairs holds the digits of 0 to 99.
+const pairs = "00010203040506070809101112131415161718192021222324252627282930313233343536373839404142434445464748495051525354555657585960616263646566676869707172737475767778798081828384858687888990919293949596979899"
+
+// numberRoom is the longest text of appendInt and appendMicros.
+const numberRoom = 24
+
+// appendInt writes a decimal integer. Small numbers, which most are, are written where they belong at once; strconv builds them
+// elsewhere and copies.
+func appendInt(b []byte, v int64) []byte {
+	if uint64(v) < 1e6 {
+		b = growFor(b, numberRoom)
+		n := len(b)
+		return b[:n+putSmall((*[6]byte)(b[n:n+6]), uint32(v))]
+	}
+	return strconv.AppendInt(b, v, 10)
+}
+
+// growFor makes sure there are n bytes of room after the text.
+func growFor(b []byte, n int) []byte {
+	if cap(b)-len(b) < n {
+		b = slices.Grow(b, n)
+	}
+	return b
+}
+
+// putSmall writes a number below a million and returns its length.
+func putSmall(d *[6]byte, v uint32) int {
+	switch {
+	case v < 10:
+		d[0] = byte('0' + v)
+		return 1
+	case v < 100:
+		d[0], d[1] = pairs[2*v], pairs[2*v+1]
+		return 2
+	case v < 1000:
+		h := v / 100
+		d[0] = byte('0' + h)
+		v -= 100 * h
+		d[1], d[2] = pairs[2*v], pairs[2*v+1]
+		return 3
+	case v < 10000:
+		h := v / 100
+		v -= 100 * h
+		d[0], d[1], d[2], d[3] = pairs[2*h], pairs[2*h+1], pairs[2*v], pairs[2*v+1]
+		return 4
+	case v < 100000:
+		h := v / 10000
+		d[0] = byte('0' + h)
+		v -= 10000 * h
+		m := v / 100
+		v -= 100 * m
+		d[1], d[2], d[3], d[4] = pairs[2*m], pairs[2*m+1], pairs[2*v], pairs[2*v+1]
+		return 5
+	default:
+		putSix(d, v)
+		return 6
+	}
+}
+
+// putSix writes a number below a million with leading zeros.
+func putSix(d *[6]byte, v uint32) {
+	h := v / 10000
+	v -= 10000 * h
+	m := v / 100
+	v -= 100 * m
+	d[0], d[1], d[2], d[3], d[4], d[5] = pairs[2*h], pairs[2*h+1], pairs[2*m], pairs[2*m+1], pairs[2*v], pairs[2*v+1]
+}
+
+// appendMicros writes millionths with six decimals, or without the trailing zeros. The number is below 1e15.
 func appendMicros(b []byte, negative bool, micros uint64, trim bool) []byte {
+	b = growFor(b, numberRoom)
+	n := len(b)
+	d := b[n : n+numberRoom]
 	if negative {
-		b = append(b, '-')
+		d[0] = '-'
+		d, n = d[1:], n+1
 	}
 	whole := micros / 1e6
-	rest := micros - whole*1e6
-	b = strconv.AppendUint(b, whole, 10)
+	rest := uint32(micros - whole*1e6)
+	k := 0
+	if whole < 1e6 {
+		k = putSmall((*[6]byte)(d), uint32(whole))
+	} else {
+		k = len(strconv.AppendUint(d[:0], whole, 10))
+	}
 	if trim && rest == 0 {
-		return b
+		return b[:n+k]
 	}
-	var d [7]byte
-	d[0] = '.'
-	for i := 6; i > 0; i-- {
-		d[i] = byte('0' + rest%10)
-		rest /= 10
+	d[k] = '.'
+	d = d[k+1 : k+7]
+	putSix((*[6]byte)(d), rest)
+	n += k + 7
+	if trim {
+		for i := 5; d[i] == '0'; i-- {
+			n--
+		}
 	}
-	n := 7
-	for trim && d[n-1] == '0' {
-		n--
-	}
-	return append(b, d[:n]...)
+	return b[:n]
 }
 
 // appendRate writes the section of a sample rate below one.
@@ -186,26 +263,32 @@ func appendTagList(b []byte, tags []string) []byte {
 	if textIsClean(b[start:]) {
 		return b
 	}
-	return appendCleanText(b[:start], string(b[start:]))
+	return cleanText(b, start)
 }
 
 func textIsClean(text []byte) bool {
 	return indexByte(text, '\n') < 0 && indexByte(text, '|') < 0 && utf8.Valid(text)
 }
 
-// appendCleanText writes text as it may stand in a section: newlines are deleted, as the other clients do, and what would end
-// the section becomes '_'.
-func appendCleanText(b []byte, text string) []byte {
-	for _, r := range strings.ToValidUTF8(text, "_") {
-		switch r {
-		case '\n':
-		case '|':
-			b = append(b, '_')
+// cleanText makes the text from start on what may stand in a section: newlines are deleted, as the other clients do, what would end
+// the section becomes '_', and so does each run of bytes that are not UTF-8. It never grows, so it is done in place.
+func cleanText(b []byte, start int) []byte {
+	out, invalid := start, false
+	for at := start; at < len(b); {
+		r, size := utf8.DecodeRune(b[at:])
+		bad := r == utf8.RuneError && size == 1
+		switch {
+		case bad && invalid, r == '\n':
+		case bad, r == '|':
+			b[out] = '_'
+			out++
 		default:
-			b = utf8.AppendRune(b, r)
+			out += copy(b[out:], b[at:at+size])
 		}
+		invalid = bad
+		at += size
 	}
-	return b
+	return b[:out]
 }
 
 // appendField writes one section whose text comes from the caller.
@@ -216,7 +299,7 @@ func appendField(b []byte, key, text string) []byte {
 	if textIsClean(b[start:]) {
 		return b
 	}
-	return appendCleanText(b[:start], text)
+	return cleanText(b, start)
 }
 
 // appendSetValue writes a set member. A newline is a byte of the value here, not of a list, so it becomes '_' too.

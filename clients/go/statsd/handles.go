@@ -67,8 +67,14 @@ func (x *series) isClosed() bool {
 // Counter is a handle of a counter.
 type Counter struct{ handle }
 
-// Inc adds one.
-func (h *Counter) Inc() { h.Add(1) }
+// Inc adds one. What it costs is one atomic addition.
+func (h *Counter) Inc() {
+	if h != nil {
+		if x := h.series.Load(); int64(x.cell.Add(1+cellCall)) < 0 {
+			h.slow(x, 1)
+		}
+	}
+}
 
 // Add adds n.
 func (h *Counter) Add(n int64) {
@@ -124,11 +130,7 @@ func (h *GaugeHandle) Set(v float64) {
 		return
 	}
 	x := h.series.Load()
-	if !finite(v) || !x.usable {
-		h.refuse(x)
-		return
-	}
-	if x.cell.Swap(math.Float64bits(v)) == gaugeClosed {
+	if v-v != 0 || x.cell.Swap(math.Float64bits(v)) == gaugeClosed {
 		h.slow(x, v)
 	}
 }
@@ -142,6 +144,13 @@ func (h *GaugeHandle) refuse(x *series) {
 }
 
 func (h *GaugeHandle) slow(x *series, v float64) {
+	if !x.usable {
+		x.cell.Store(gaugeClosed)
+	}
+	if !finite(v) || !x.usable {
+		h.refuse(x)
+		return
+	}
 	if x.direct {
 		x.mu.Lock()
 		x.level = v

@@ -68,20 +68,45 @@ func (c *core) runInbox(in *inbox) {
 	}
 }
 
+// inOrder says whether a message of a kind may be written now, past the goroutine: a gauge may not while others wait. The caller holds
+// the worker's lock, so that what the goroutine has taken is either in a packet or makes it busy.
+func (in *inbox) inOrder(k kind) bool {
+	if k != kindGauge && k != kindGaugeDelta {
+		return true
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.count == 0 && !in.busy
+}
+
 // sendToInbox writes a metric into a packet if that needs no waiting, and otherwise leaves it for the goroutine, unless too many wait.
-// Gauges are always left, because they must not overtake each other.
 func (s *scope) sendToInbox(k kind, name string, value []byte, tags []string, x extras) error {
 	c := s.core
 	in := &c.inboxes[spread(name, len(c.inboxes))]
-	if w := in.worker; k != kindGauge && k != kindGaugeDelta && w.mu.TryLock() {
+	if w := in.worker; w.mu.TryLock() {
+		if !in.inOrder(k) {
+			c.unlock(w)
+			return s.leave(in, k, name, value, tags, x)
+		}
 		w.tally[k]++
-		err := w.commit(s.appendMetric(w.begin(), k, name, value, tags, x))
+		var err error
+		if line := s.lineOf(k, name, tags, x); line != nil {
+			err = w.rawLine(line, value, x.rate)
+		} else {
+			err = w.commit(s.appendMetric(w.begin(), k, name, value, tags, x))
+		}
 		c.unlock(w)
 		if err != nil {
 			return c.tooLong()
 		}
 		return nil
 	}
+	return s.leave(in, k, name, value, tags, x)
+}
+
+// leave leaves a message for the goroutine.
+func (s *scope) leave(in *inbox, k kind, name string, value []byte, tags []string, x extras) error {
+	c := s.core
 	in.mu.Lock()
 	in.tally[k]++
 	if in.count >= in.max || in.closed {

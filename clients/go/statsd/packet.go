@@ -186,15 +186,25 @@ func (c *core) unlock(w *worker) {
 	}
 }
 
-// flush sends a packet that is not full yet.
+// flushWorker sends a packet that is not full yet.
 func (c *core) flushWorker(w *worker, wait bool) {
+	if lost := w.flush(wait); lost != nil {
+		c.handle(lost)
+	}
+}
+
+// flush is flushWorker for a caller that reports the loss later.
+func (w *worker) flush(wait bool) (lost *ErrorSenderChannelFull) {
 	if !w.stale.Load() {
-		return
+		return nil
 	}
 	w.mu.Lock()
 	w.stale.Store(false)
 	w.waits = wait
 	w.send()
 	w.waits = false
-	c.unlock(w)
+	lost = w.dropped
+	w.dropped = nil
+	w.mu.Unlock()
+	return lost
 }

@@ -6,6 +6,10 @@ import (
 	"time"
 )
 
+// aheadMax is how many packets may wait when a flush goes on filling more. It bounds the memory of a flush of very many contexts, and
+// leaves the rest of the queue to calls that must not wait.
+const aheadMax = 128
+
 // batchMax is how many packets are taken from the queue at once.
 const batchMax = 64
 
@@ -46,10 +50,10 @@ func (q *queue) push(k *packet) (waiting int, ok bool) {
 	return 0, true
 }
 
-// pushWait adds a packet when there is room.
+// pushWait adds a packet when there is room and few others wait.
 func (q *queue) pushWait(k *packet) {
 	q.mu.Lock()
-	for q.count >= q.max && !q.closed {
+	for q.count >= min(q.max, aheadMax) && !q.closed {
 		q.wait()
 	}
 	if q.closed {
@@ -134,7 +138,8 @@ type batchTransport interface {
 	writeBatch(packets []*packet, errs []error)
 }
 
-// hurrier is a transport that can be told to stop waiting for a peer which does not read.
+// hurrier is a transport that can be told, from any goroutine, that the client is closing: from then on it waits for a peer which
+// does not read or cannot be reached only so long in all, and refuses the rest at once.
 type hurrier interface{ hurry() }
 
 // sender writes packets in one goroutine.
@@ -144,7 +149,6 @@ type sender struct {
 	pool      *pool
 	handle    func(error)
 	finished  chan struct{}
-	closing   atomic.Bool
 
 	sentPackets, sentBytes       atomic.Uint64
 	droppedPackets, droppedBytes atomic.Uint64
@@ -156,15 +160,11 @@ func newSender(t Transport, out *output, handle func(error)) *sender {
 	return s
 }
 
-// patience is how many packets in a row may run into the write timeout once the client is closing.
-const patience = 10
-
 func (s *sender) run() {
 	defer close(s.finished)
 	batches, _ := s.transport.(batchTransport)
 	var packets [batchMax]*packet
 	var errs [batchMax]error
-	timeouts := 0
 	for {
 		batch := s.queue.take(packets[:])
 		if len(batch) == 0 {
@@ -183,30 +183,29 @@ func (s *sender) run() {
 				s.droppedPackets.Add(1)
 				s.droppedBytes.Add(size)
 				s.handle(err)
-				if isTimeout(err) {
-					timeouts++
-				}
 			} else {
 				s.sentPackets.Add(1)
 				s.sentBytes.Add(size)
-				timeouts = 0
 			}
 			errs[i] = nil
 			packets[i] = nil
 			s.pool.put(k)
 		}
 		s.queue.finish(len(batch))
-		if timeouts >= patience && s.closing.Load() {
-			if h, ok := s.transport.(hurrier); ok {
-				h.hurry()
-			}
-		}
 	}
 }
 
-// close writes what is in the queue and closes the transport. A peer that reads nothing for ten write timeouts loses the rest.
+// hurry is called when the client begins to close: what waits is still written, unless that fails for longer than closePatience
+// allows.
+func (s *sender) hurry() {
+	if h, ok := s.transport.(hurrier); ok {
+		h.hurry()
+	}
+}
+
+// close writes what is in the queue and closes the transport.
 func (s *sender) close() error {
-	s.closing.Store(true)
+	s.hurry()
 	s.queue.close()
 	<-s.finished
 	return s.transport.Close()

@@ -7,6 +7,7 @@ import (
 	"sort"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -40,7 +41,7 @@ func TestTotalsAfterClose(t *testing.T) {
 				noLeaks(t)
 				s := x.serve(t)
 				// The receiver's machine may be busy: a packet must not be dropped for a slow reader, and the queue must hold all.
-				options := append([]Option{WithoutTelemetry(), WithSenderQueueSize(1 << 20), WithWriteTimeout(20 * time.Second), WithAggregationInterval(3 * time.Millisecond),
+				options := append([]Option{WithoutTelemetry(), WithSenderQueueSize(1 << 20), WithWriteTimeout(patience), WithAggregationInterval(3 * time.Millisecond),
 					WithBufferFlushInterval(2 * time.Millisecond)}, modes[mode]...)
 				c, err := New(x.prefix+s.address, options...)
 				if err != nil {
@@ -48,6 +49,15 @@ func TestTotalsAfterClose(t *testing.T) {
 				}
 				seed := time.Now().UnixNano()
 				t.Logf("seed %d", seed)
+				pace := func() {}
+				if x.paced {
+					pace = func() {
+						c.Flush()
+						if !s.readAll(c) {
+							t.Error("the server does not get what was sent")
+						}
+					}
+				}
 				const goroutines, calls = 8, 4000
 				var all sync.WaitGroup
 				want := make([]map[string]int64, goroutines)
@@ -56,7 +66,7 @@ func TestTotalsAfterClose(t *testing.T) {
 					all.Add(1)
 					go func() {
 						defer all.Done()
-						mixture(c, rand.New(rand.NewSource(seed+int64(g))), g, calls, want[g], x.paced)
+						mixture(c, rand.New(rand.NewSource(seed+int64(g))), g, calls, want[g], pace)
 					}()
 				}
 				all.Wait()
@@ -111,8 +121,8 @@ func TestTotalsAfterClose(t *testing.T) {
 }
 
 // mixture makes calls of all kinds through all interfaces, and notes what the receiver should count. Sets and gauges are of this goroutine
-// alone, since what others do to them depends on the order.
-func mixture(c *Client, r *rand.Rand, g, calls int, want map[string]int64, paced bool) {
+// alone, since what others do to them depends on the order. It calls pace now and then.
+func mixture(c *Client, r *rand.Rand, g, calls int, want map[string]int64, pace func()) {
 	counter, distribution := c.NewCounter("handle", "a:1"), c.NewDistribution("handle.d", "a:1")
 	gauge := c.NewGauge(fmt.Sprint("handle.g", g))
 	vec := c.NewCounterVec("vec", "l")
@@ -166,13 +176,72 @@ func mixture(c *Client, r *rand.Rand, g, calls int, want map[string]int64, paced
 			want["child.count|c|c:1,own"]++
 		}
 		if i%100 == 99 {
-			if paced {
-				// The kernel may drop what comes faster than the receiver reads.
-				c.Flush()
-			}
+			pace()
 			runtime.Gosched()
 		}
 	}
+}
+
+// TestOrderOfGaugesWithoutRoom: a gauge that finds no room in the table is sent at once, and its next value, which finds some, comes after
+// it all the same.
+func TestOrderOfGaugesWithoutRoom(t *testing.T) {
+	for mode, options := range map[string][]Option{"default": nil, "channel": {WithChannelMode()}} {
+		c, r := record(t, append(options, WithMaxContexts(1), WithContextIdleTime(1))...)
+		_ = c.Count("other", 1, nil, 1)
+		_ = c.Gauge("g", 1, nil, 1)
+		if c.Stats().Overflow != 1 {
+			t.Fatalf("%s: there was room for both", mode)
+		}
+		for c.Stats().Contexts > 0 {
+			c.clientEx.core.flushSeries(false)
+		}
+		_ = c.Gauge("g", 2, nil, 1)
+		if c.Stats().Contexts != 1 {
+			t.Fatalf("%s: there is no room yet", mode)
+		}
+		c.Flush()
+		equalLines(t, r.lines(), []string{"g:1|g", "other:1|c", "g:2|g"})
+	}
+}
+
+// TestHandlerFlushesWhatAFlushLost: an error handler may use the client, also when it is told of a gauge that a flush had to send and for
+// which the queue had no room.
+func TestHandlerFlushesWhatAFlushLost(t *testing.T) {
+	r := &recorder{block: make(chan struct{}), entered: make(chan struct{}, 1)}
+	var c *Client
+	told := make(chan struct{})
+	var once sync.Once
+	handler := func(error) {
+		once.Do(func() {
+			c.clientEx.core.flushSeries(false)
+			close(told)
+		})
+	}
+	c, err := NewWithWriter(r, WithoutTelemetry(), WithoutOriginDetection(), WithAggregationInterval(time.Hour), WithBufferFlushInterval(time.Hour),
+		WithSenderQueueSize(1), WithMaxContexts(1), WithErrorHandler(handler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	core := c.clientEx.core
+	// One packet is being written, and one waits: the queue is full.
+	_ = c.Count("other", 1, nil, 1)
+	core.flushSeries(false)
+	<-r.entered
+	_ = c.Count("other", 2, nil, 1)
+	core.flushSeries(false)
+	_ = c.Gauge("g", 1, nil, 1)
+	_ = c.Count("other", 3, nil, 1)
+	go core.flushSeries(false)
+	eventually(t, "the gauge is dropped", func() bool { return c.GetTelemetry().TotalPayloadsDroppedQueueFull == 1 })
+	close(r.block)
+	select {
+	case <-told:
+	case <-time.After(patience):
+		t.Fatal("the handler hangs")
+	}
+	c.Flush()
+	equalLines(t, r.lines(), []string{"other:1|c", "other:2|c", "other:3|c"})
 }
 
 // TestOrderOfGauges: the last value of a gauge is the last one on the wire, however it is sent.
@@ -215,6 +284,8 @@ func TestEverythingAtOnce(t *testing.T) {
 	c, r := record(t, WithExtendedClientSideAggregation(), WithAggregationInterval(time.Millisecond), WithBufferFlushInterval(time.Millisecond),
 		WithContextIdleTime(1), WithMaxContexts(50))
 	var all sync.WaitGroup
+	var made atomic.Int64
+	half := make(chan struct{})
 	for g := 0; g < 8; g++ {
 		all.Add(1)
 		go func() {
@@ -222,6 +293,9 @@ func TestEverythingAtOnce(t *testing.T) {
 			gauge := c.NewGauge("level")
 			vec := c.NewGaugeVec("v", "l")
 			for i := 0; i < 3000; i++ {
+				if made.Add(1) == 8*3000/2 {
+					close(half)
+				}
 				switch i % 8 {
 				case 0:
 					_ = c.Count(fmt.Sprint("n", i%100), 1, []string{"a"}, 1)
@@ -248,8 +322,11 @@ func TestEverythingAtOnce(t *testing.T) {
 	all.Add(1)
 	go func() {
 		defer all.Done()
-		eventually(t, "some packets", func() bool { return len(r.lines()) > 5000 || c.IsClosed() })
+		<-half
 		c.Close()
 	}()
 	all.Wait()
+	if n := len(r.lines()); n < 1000 {
+		t.Errorf("only %d lines were sent", n)
+	}
 }

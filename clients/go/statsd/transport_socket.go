@@ -27,8 +27,10 @@ type socketTransport struct {
 
 	writeTimeout   time.Duration
 	connectTimeout time.Duration
-	hurried        bool
 	refusedAt      time.Time
+	// hurried is set by any goroutine; the sender's spends patience from then on.
+	hurried  atomic.Bool
+	patience time.Duration
 
 	conn   net.Conn
 	stream bool
@@ -42,6 +44,7 @@ type socketTransport struct {
 func newSocketTransport(path, network string, o *Options) *socketTransport {
 	t := &socketTransport{
 		network: network, address: path, writeTimeout: o.writeTimeout, connectTimeout: o.connectTimeout,
+		patience: closePatience * o.writeTimeout,
 	}
 	t.setTitle()
 	return t
@@ -51,6 +54,7 @@ func newTCPTransport(host string, port int, o *Options) *socketTransport {
 	t := &socketTransport{
 		network: "tcp", address: net.JoinHostPort(host, strconv.Itoa(port)), tcpPort: port,
 		writeTimeout: o.writeTimeout, connectTimeout: o.connectTimeout,
+		patience: closePatience * o.writeTimeout,
 	}
 	t.setTitle()
 	if ip, err := numericHost(host); err == nil {
@@ -77,15 +81,31 @@ func (t *socketTransport) setTitle() {
 
 func (t *socketTransport) GetTransportName() string { return *t.title.Load() }
 
-func (t *socketTransport) hurry() { t.hurried = true }
+// closePatience is how many write timeouts a closing client spends in all on writes and connections that fail. Failures in a row would
+// be no bound: a hung agent's system accepts connections for it, and each takes some packets.
+const closePatience = 10
 
-// timeout is the time one packet may take.
-func (t *socketTransport) timeout() time.Duration {
-	if t.hurried {
-		return min(t.writeTimeout, time.Millisecond)
+// errClosing refuses packets when that time is up.
+var errClosing = errors.New("statsd: the client is closing and the agent does not read")
+
+func (t *socketTransport) hurry() { t.hurried.Store(true) }
+
+// within shortens a wait to what is left of the patience.
+func (t *socketTransport) within(wait time.Duration) time.Duration {
+	if t.hurried.Load() {
+		return min(wait, max(t.patience, time.Millisecond))
 	}
-	return t.writeTimeout
+	return wait
 }
+
+// spend takes a failure that began at start from the patience.
+func (t *socketTransport) spend(start time.Time) {
+	if t.hurried.Load() {
+		t.patience -= time.Since(start)
+	}
+}
+
+func (t *socketTransport) outOfPatience() bool { return t.patience <= 0 && t.hurried.Load() }
 
 func (t *socketTransport) connect() error {
 	if t.conn != nil {
@@ -117,9 +137,9 @@ func (t *socketTransport) dial(network string) error {
 	if ip := t.ip.Load(); ip != nil {
 		address = netip.AddrPortFrom(*ip, uint16(t.tcpPort)).String()
 	}
-	end := deadline(t.connectTimeout)
+	end := deadline(t.within(t.connectTimeout))
 	tries := dialTries
-	if t.hurried || time.Since(t.refusedAt) < t.connectTimeout {
+	if t.hurried.Load() || time.Since(t.refusedAt) < t.connectTimeout {
 		// Trying patiently has just failed; it must not hold up every packet.
 		tries = 1
 	}
@@ -166,8 +186,15 @@ func (t *socketTransport) Write(b []byte) (int, error) {
 func (t *socketTransport) writeBatch(packets []*packet, errs []error) {
 	fresh := false
 	for len(packets) > 0 {
+		start := time.Now()
 		had := t.conn != nil
-		if err := t.connect(); err != nil {
+		err := errClosing
+		if !t.outOfPatience() {
+			if err = t.connect(); err != nil {
+				t.spend(start)
+			}
+		}
+		if err != nil {
 			for i := range packets {
 				errs[i] = err
 			}
@@ -175,7 +202,6 @@ func (t *socketTransport) writeBatch(packets []*packet, errs []error) {
 		}
 		fresh = fresh || !had
 		var n int
-		var err error
 		if t.stream {
 			n, err = t.writeFrames(packets)
 		} else {
@@ -188,6 +214,7 @@ func (t *socketTransport) writeBatch(packets []*packet, errs []error) {
 			}
 			continue
 		}
+		t.spend(start)
 		var cut *cutFrameError
 		if !isTimeout(err) || errors.As(err, &cut) {
 			t.disconnect()
@@ -205,7 +232,7 @@ func (t *socketTransport) writeBatch(packets []*packet, errs []error) {
 
 // writeDatagrams writes packets until one fails, and returns how many were written.
 func (t *socketTransport) writeDatagrams(packets []*packet) (int, error) {
-	_ = t.conn.SetWriteDeadline(deadline(t.timeout()))
+	_ = t.conn.SetWriteDeadline(deadline(t.within(t.writeTimeout)))
 	if conn, ok := t.conn.(syscall.Conn); ok && len(packets) > 1 {
 		if n, err := t.batch.send(conn, packets); n > 0 || err != nil {
 			if n > 0 {
@@ -230,7 +257,7 @@ func (e *cutFrameError) Timeout() bool { return isTimeout(e.err) }
 
 // writeFrames writes packets as frames with one system call, and returns how many were written whole.
 func (t *socketTransport) writeFrames(packets []*packet) (int, error) {
-	_ = t.conn.SetWriteDeadline(deadline(t.timeout()))
+	_ = t.conn.SetWriteDeadline(deadline(t.within(t.writeTimeout)))
 	if len(packets) == 1 {
 		frame := frameOf(packets[0])
 		n, err := t.conn.Write(frame)
@@ -280,11 +307,7 @@ func frameOf(k *packet) []byte {
 
 // finishFrame writes the rest of a frame that has been begun, for which there is more time.
 func (t *socketTransport) finishFrame(whole int, rest []byte) (int, error) {
-	timeout := t.connectTimeout
-	if t.hurried {
-		timeout = t.timeout()
-	}
-	_ = t.conn.SetWriteDeadline(deadline(timeout))
+	_ = t.conn.SetWriteDeadline(deadline(t.within(t.connectTimeout)))
 	if _, err := t.conn.Write(rest); err != nil {
 		return whole, &cutFrameError{err}
 	}

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -278,6 +279,32 @@ func startAgent(t testing.TB, dir string) *agent {
 	return a
 }
 
+// nearlyRead waits until the agent has read nearly all that lies in its UDP socket, because the kernel drops what it has no room for.
+// How much that is differs between machines, and so does how soon the agent gets to it.
+func (a *agent) nearlyRead() {
+	_, text, _ := strings.Cut(a.addresses["udp"], ":")
+	port, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return
+	}
+	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		table, _ := os.ReadFile("/proc/net/udp")
+		waiting := int64(0)
+		for _, line := range strings.Split(string(table), "\n") {
+			f := strings.Fields(line)
+			if len(f) < 5 || !strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) {
+				continue
+			}
+			_, bytes, _ := strings.Cut(f[4], ":")
+			n, _ := strconv.ParseInt(bytes, 16, 64)
+			waiting += n
+		}
+		if waiting < 32<<10 {
+			return
+		}
+	}
+}
+
 // stop ends the agent and returns what it delivered: sums of counters, numbers of values, members of sets, last values of gauges.
 func (a *agent) stop() map[string]float64 {
 	a.t.Helper()
@@ -337,7 +364,7 @@ func TestTotalsWithTheRealAgent(t *testing.T) {
 				a := startAgent(t, shortDir(t))
 				c, err := statsd.New(x.prefix+a.addresses[x.scheme], append([]statsd.Option{
 					statsd.WithoutTelemetry(), statsd.WithoutOriginDetection(), statsd.WithSenderQueueSize(1 << 20),
-					statsd.WithWriteTimeout(20 * time.Second), statsd.WithAggregationInterval(10 * time.Millisecond),
+					statsd.WithWriteTimeout(60 * time.Second), statsd.WithAggregationInterval(10 * time.Millisecond),
 				}, options...)...)
 				if err != nil {
 					t.Fatal(err)
@@ -375,8 +402,10 @@ func TestTotalsWithTheRealAgent(t *testing.T) {
 								own[fmt.Sprint("gauge", g, "|")] = float64(i)
 							}
 							if i%200 == 0 {
-								// Over UDP the kernel drops what comes faster than the agent reads.
 								_ = c.Flush()
+								if x.scheme == "udp" {
+									a.nearlyRead()
+								}
 							}
 						}
 						mu.Lock()
@@ -411,7 +440,7 @@ func TestRealAgentRestarts(t *testing.T) {
 			t.Parallel()
 			dir := shortDir(t)
 			c, err := statsd.New(x.scheme+"://"+filepath.Join(dir, x.file), statsd.WithoutTelemetry(), statsd.WithoutOriginDetection(),
-				statsd.WithConnectTimeout(100*time.Millisecond))
+				statsd.WithConnectTimeout(100*time.Millisecond), statsd.WithWriteTimeout(60*time.Second))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -481,7 +510,8 @@ func TestRealAgentStops(t *testing.T) {
 			if got := a.stop()["calls|"+tags[0]]; got != float64(want) {
 				t.Errorf("the agent got %v of %d calls, reported as lost are %d", got, calls, calls-want)
 			}
-			if slowest > 2*time.Second {
+			// A call never waits for the agent, which stood still for 5 s; the bound leaves room for a busy machine.
+			if slowest > 4*time.Second {
 				t.Errorf("a call took %v", slowest)
 			}
 			t.Logf("%d calls, %d lost, the slowest took %v", calls, calls-want, slowest)

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"math/rand"
 	"runtime"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	datadog "github.com/DataDog/datadog-go/v5/statsd"
@@ -57,31 +59,37 @@ func loop(b *meter, c client, body func(lo, hi, step int)) { loopFlushing(b, c, 
 func loopPaced(b *meter, c client, body func(lo, hi, step int)) { loopFlushing(b, c, paced, body) }
 
 func loopFlushing(b *meter, c client, every int, body func(lo, hi, step int)) {
-	body(0, paced, 1)
+	first := min(paced, every)
+	body(0, first, 1)
 	_ = c.Flush()
 	b.start()
-	workers := runtime.GOMAXPROCS(0)
 	for lo := 0; lo < b.N; lo += every {
 		hi := min(b.N, lo+every)
-		if workers == 1 {
-			body(lo, hi, 1)
-		} else {
-			var all sync.WaitGroup
-			for w := 0; w < workers; w++ {
-				all.Add(1)
-				go func() {
-					defer all.Done()
-					body(lo+w, hi, workers)
-				}()
-			}
-			all.Wait()
-		}
+		spread(hi-lo, func(i, end, step int) { body(lo+i, lo+end, step) })
 		_ = c.Flush()
 	}
 	b.stop()
-	b.calls += uint64(b.N + paced)
+	b.calls += uint64(b.N + first)
 	b.lost += lostCalls(c)
 	_ = c.Close()
+}
+
+// spread makes n calls, shared out over the processors.
+func spread(n int, body func(lo, hi, step int)) {
+	workers := runtime.GOMAXPROCS(0)
+	if workers == 1 {
+		body(0, n, 1)
+		return
+	}
+	var all sync.WaitGroup
+	for w := 0; w < workers; w++ {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			body(w, n, workers)
+		}()
+	}
+	all.Wait()
 }
 
 // lostCalls counts packets that were dropped, and calls where the client counts those.
@@ -103,6 +111,22 @@ type side func(b *meter)
 type benchmark struct {
 	name         string
 	ours, theirs side
+}
+
+// targets are the ratios that were set before the client was written.
+var targets = map[string]float64{
+	"counter handle `Inc`, 5 tags, against `Count`":                         10,
+	"gauge handle `Set`, 5 tags, against `Gauge`":                           10,
+	"distribution handle `Observe`, 5 tags, packed, against `Distribution`": 8,
+	"`Count`, 0 tags": 1.6, "`Count`, 2 tags": 2.2, "`Count`, 5 tags": 1.8, "`Count`, 10 tags": 1.5,
+	"`Count`, 2 tags as a literal at the call":                3,
+	"`Count`, 5 tags, 10,000 contexts in turn":                1.5,
+	"`Distribution`, 5 tags, packed":                          3,
+	"`Count`, 5 tags, not aggregated":                         2,
+	"`Gauge` 123.456, 5 tags, not aggregated":                 2,
+	"`Distribution` 12.3456, 5 tags, not packed":              2,
+	"10,000 `Count`s of 10,000 contexts, 5 tags, and `Flush`": 8,
+	"`New` and `Close`, UDP, default options":                 15,
 }
 
 func count(n int, o []weir.Option, d []datadog.Option) (side, side) { return countWith(loop, n, o, d) }
@@ -139,6 +163,14 @@ func benchmarks() []benchmark {
 	}
 
 	_, peer := count(5, nil, nil)
+	add("one atomic addition without any client, the floor of a counter handle, against `Count`, 5 tags", func(b *meter) {
+		var cell atomic.Uint64
+		b.start()
+		for i := 0; i < b.N; i++ {
+			cell.Add(1)
+		}
+		b.stop()
+	}, peer)
 	add("counter handle `Inc`, 5 tags, against `Count`", func(b *meter) {
 		c := ours(b)
 		h := c.NewCounter(name, tags[:5]...)
@@ -182,6 +214,24 @@ func benchmarks() []benchmark {
 			}
 		})
 	}, peerDistribution)
+	add("locking and unlocking a mutex without any client, below the floor of a distribution handle, against `Distribution`, 5 tags, packed", func(b *meter) {
+		var mu sync.Mutex
+		sum := 0.0
+		b.start()
+		for i := 0; i < b.N; i++ {
+			mu.Lock()
+			sum += 12.3456
+			mu.Unlock()
+		}
+		b.stop()
+		runtime.KeepAlive(sum)
+	}, peerDistribution)
+	// Durations as they are measured: with all the digits a float has.
+	different := make([]float64, 1000)
+	random := rand.New(rand.NewSource(1))
+	for i := range different {
+		different[i] = random.ExpFloat64() / 100
+	}
 	values := []string{"GET", "POST", "PUT", "HEAD"}
 	add("label family `With(2 labels).Inc`, against `Count` with 2 tags", func(b *meter) {
 		c := ours(b)
@@ -204,6 +254,22 @@ func benchmarks() []benchmark {
 		})
 	})
 
+	add("distribution handle `Observe` of 1000 different values, packed, against `Distribution`", func(b *meter) {
+		c := ours(b, packOurs...)
+		h := c.NewDistribution(name, tags[:5]...)
+		loopPaced(b, c, func(i, end, step int) {
+			for ; i < end; i += step {
+				h.Observe(different[i%1000])
+			}
+		})
+	}, func(b *meter) {
+		c := theirs(b, packTheirs...)
+		loopPaced(b, c, func(i, end, step int) {
+			for ; i < end; i += step {
+				_ = c.Distribution(name, different[i%1000], tags[:5], 1)
+			}
+		})
+	})
 	for _, n := range []int{0, 2, 5, 10} {
 		o, d := count(n, nil, nil)
 		add("`Count`, "+strconv.Itoa(n)+" tags", o, d)

@@ -21,18 +21,10 @@ import (
 // receive is the receiver, run as a process of its own so that its work is not measured. It prints its address, and when its
 // input is closed, the sum of the counters that arrived.
 func receive(network string) error {
-	var conn net.PacketConn
-	var err error
-	if network == "udp" {
-		conn, err = net.ListenPacket("udp", "127.0.0.1:0")
-	} else {
-		dir, mkErr := os.MkdirTemp("", "bench")
-		if mkErr != nil {
-			return mkErr
-		}
-		defer os.RemoveAll(dir)
-		conn, err = net.ListenPacket("unixgram", filepath.Join(dir, "s"))
+	if network == "unix" || strings.HasSuffix(network, "-drain") {
+		return drain(strings.TrimSuffix(network, "-drain"))
 	}
+	conn, err := listen(network)
 	if err != nil {
 		return err
 	}
@@ -54,7 +46,7 @@ func receive(network string) error {
 			for text := string(b[:n]); text != ""; {
 				line, rest, _ := strings.Cut(text, "\n")
 				text = rest
-				if _, value, ok := strings.Cut(line, ":"); ok {
+				if _, value, ok := strings.Cut(line, ":"); ok && strings.Contains(value, "|c") {
 					value, _, _ = strings.Cut(value, "|")
 					v, _ := strconv.ParseInt(value, 10, 64)
 					total += v
@@ -72,6 +64,59 @@ func receive(network string) error {
 	conn.Close()
 	<-done
 	fmt.Println(sum.Load())
+	return nil
+}
+
+func listen(network string) (net.PacketConn, error) {
+	if network == "udp" {
+		return net.ListenPacket("udp", "127.0.0.1:0")
+	}
+	dir, err := os.MkdirTemp("", "bench")
+	if err != nil {
+		return nil, err
+	}
+	return net.ListenPacket(network, filepath.Join(dir, "s"))
+}
+
+// drain is a receiver that only reads: packets of a datagram socket or the connections of a stream socket.
+func drain(network string) error {
+	empty := func(conn io.Reader) {
+		b := make([]byte, 65536)
+		for {
+			if _, err := conn.Read(b); err != nil {
+				return
+			}
+		}
+	}
+	if network != "unix" {
+		conn, err := listen(network)
+		if err != nil {
+			return err
+		}
+		fmt.Println(conn.LocalAddr())
+		go empty(conn.(io.Reader))
+	} else {
+		dir, err := os.MkdirTemp("", "bench")
+		if err != nil {
+			return err
+		}
+		l, err := net.Listen("unix", filepath.Join(dir, "s"))
+		if err != nil {
+			return err
+		}
+		fmt.Println(l.Addr())
+		go func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go empty(conn)
+			}
+		}()
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	fmt.Println(0)
 	return nil
 }
 
@@ -110,6 +155,9 @@ func (r *receiver) stop() int64 {
 		panic(err)
 	}
 	_ = r.cmd.Wait()
+	if strings.HasPrefix(r.address, "/") {
+		_ = os.RemoveAll(filepath.Dir(r.address))
+	}
 	return n
 }
 
@@ -173,6 +221,52 @@ func wireBenchmarks() []benchmark {
 				benchmark{fmt.Sprintf("%s, %d metrics, aggregated", network, n), overSocketOurs(network, names), overSocketTheirs(network, names)},
 			)
 		}
+	}
+	return list
+}
+
+// passBenchmarks use each of many metrics once between two flushes, as a service with so many live contexts does. Only a Unix socket can
+// take such a flush without a loss.
+func passBenchmarks() []benchmark {
+	var list []benchmark
+	for _, n := range []int{10000, 100000, 200000} {
+		names := namesOf(n)
+		pass := func(connect func(address string) (func(string), func() error, func())) side {
+			return func(b *meter) {
+				r := startReceiver("unixgram")
+				call, flush, stop := connect("unixgram://" + r.address)
+				round := func() {
+					for _, name := range names {
+						call(name)
+					}
+					_ = flush()
+				}
+				round()
+				b.N = 2 * n
+				b.start()
+				round()
+				round()
+				b.stop()
+				stop()
+				b.calls = uint64(3 * n)
+				b.lost = uint64(max(int64(3*n)-r.stop(), 0))
+			}
+		}
+		list = append(list, benchmark{fmt.Sprintf("unixgram, %d metrics, each once between flushes, aggregated", n),
+			pass(func(address string) (func(string), func() error, func()) {
+				c, err := weir.New(address, weir.WithoutTelemetry(), weir.WithoutOriginDetection(), weir.WithAggregationInterval(time.Hour), weir.WithSenderQueueSize(1<<20))
+				if err != nil {
+					panic(err)
+				}
+				return func(name string) { _ = c.Count(name, 1, nil, 1) }, c.Flush, func() { _ = c.Close() }
+			}),
+			pass(func(address string) (func(string), func() error, func()) {
+				c, err := datadog.New(address, datadog.WithoutTelemetry(), datadog.WithoutOriginDetection(), datadog.WithAggregationInterval(time.Hour), datadog.WithSenderQueueSize(1<<20))
+				if err != nil {
+					panic(err)
+				}
+				return func(name string) { _ = c.Count(name, 1, nil, 1) }, c.Flush, func() { _ = c.Close() }
+			})})
 	}
 	return list
 }

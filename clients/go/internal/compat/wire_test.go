@@ -61,11 +61,14 @@ type optionSet struct {
 }
 
 // optionSets are the same settings for both. The container id is given in all of them: the pinned client keeps it for the process.
+// Nothing is sent by time, or a stop of the machine would put what one client aggregates or packs into two.
 func optionSets() []optionSet {
 	both := func(name string, aggregated bool, d []datadog.Option, w []weir.Option) optionSet {
 		return optionSet{name, aggregated,
-			append([]datadog.Option{datadog.WithoutTelemetry(), datadog.WithContainerID("cid"), datadog.WithWorkersCount(1)}, d...),
-			append([]weir.Option{weir.WithoutTelemetry(), weir.WithContainerID("cid"), weir.WithWorkersCount(1)}, w...)}
+			append([]datadog.Option{datadog.WithoutTelemetry(), datadog.WithContainerID("cid"), datadog.WithWorkersCount(1),
+				datadog.WithBufferFlushInterval(time.Hour), datadog.WithAggregationInterval(time.Hour)}, d...),
+			append([]weir.Option{weir.WithoutTelemetry(), weir.WithContainerID("cid"), weir.WithWorkersCount(1),
+				weir.WithBufferFlushInterval(time.Hour), weir.WithAggregationInterval(time.Hour)}, w...)}
 	}
 	return []optionSet{
 		both("plain calls", false,
@@ -269,8 +272,8 @@ func unpack(lines []string) (out []string) {
 func TestPackedLinesAcrossPackets(t *testing.T) {
 	for _, limit := range []int{60, 100, 1432} {
 		o := optionSet{
-			theirs: []datadog.Option{datadog.WithoutTelemetry(), datadog.WithContainerID("cid"), datadog.WithWorkersCount(1), datadog.WithMaxBytesPerPayload(limit)},
-			ours:   []weir.Option{weir.WithoutTelemetry(), weir.WithContainerID("cid"), weir.WithWorkersCount(1), weir.WithMaxBytesPerPayload(limit)},
+			theirs: []datadog.Option{datadog.WithoutTelemetry(), datadog.WithContainerID("cid"), datadog.WithWorkersCount(1), datadog.WithMaxBytesPerPayload(limit), datadog.WithBufferFlushInterval(time.Hour)},
+			ours:   []weir.Option{weir.WithoutTelemetry(), weir.WithContainerID("cid"), weir.WithWorkersCount(1), weir.WithMaxBytesPerPayload(limit), weir.WithBufferFlushInterval(time.Hour)},
 		}
 		values := make([]float64, 500)
 		for i := range values {
