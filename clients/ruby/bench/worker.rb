@@ -1,7 +1,10 @@
 # frozen_string_literal: true
 
-# Measures one implementation and prints the result as JSON. Started by bench/calls.rb, one process
-# for each implementation, because both define the module StatsD.
+# Measures single calls of one implementation and prints the result as JSON. Started by bench/table.rb, one
+# process for each implementation, because both define the module StatsD.
+#
+# The cases after "of the peer's own" are the blocks of statsd-instrument's own benchmarks: `send_metrics` of
+# benchmark/send-metrics-to-*, and test/benchmark/metrics.rb.
 #
 #   ruby bench/worker.rb IMPLEMENTATION LIB_DIRECTORY CALLS
 
@@ -17,6 +20,9 @@ TAGS_ARRAY_OPEN = TAGS_ARRAY.map(&:dup)
 TAGS_HASH = { shop: "1", region: "us-east", env: "production", pod: "22", kind: "web" }
 TAGS_HASH_FROZEN = TAGS_HASH.dup.freeze
 TAGS_TWO = { shop: "1", region: "us-east" }
+TAG_ONE = { something: "a value" }
+# Calls that take long are measured this many times fewer.
+SLOW = 10
 
 # Accepts and forgets, so that only the client is measured.
 class DiscardingSink
@@ -50,6 +56,7 @@ def statsd_cases
   $batched = StatsD::Instrument::Client.new(sink: $batched_sink, enable_aggregation: false)
   StatsD.singleton_client = $aggregating
   define_compiled_metrics
+  define_peers_clients
   drain = "$aggregating.force_flush"
   flush = "$batched_sink.flush(blocking: false)"
   static = "STATIC.increment"
@@ -74,8 +81,51 @@ def statsd_cases
     ["compiled counter, 2 dynamic tags", 'DYNAMIC.increment(shop: 1, region: "us")', drain],
     ["compiled distribution, 2 dynamic tags", 'DYNAMIC_D.distribution(3.5, shop: 1, region: "us")', drain],
     ["batched increment, no tags", '$batched.increment("bench.counter")', flush],
-    ["batched increment, 5-tag Hash", '$batched.increment("bench.counter", tags: TAGS_HASH)', flush]
+    ["batched increment, 5-tag Hash", '$batched.increment("bench.counter", tags: TAGS_HASH)', flush],
+    ["batched increment and a flush",
+     '$batched.increment("bench.counter"); $batched_sink.flush(blocking: false)', flush, SLOW],
+    ["batched timed block with a tag and a flush",
+     '$batched.measure("bench.time", tags: TAG_ONE) { 1111 }; $batched_sink.flush(blocking: false)', flush, SLOW],
+    # Of the peer's own.
+    ["send_metrics, UDP batched", "send_metrics($batched)", flush, SLOW],
+    ["send_metrics, UDP, one packet each", "send_metrics($unbatched)", "nil", SLOW],
+    ["send_metrics, UDP aggregated", "send_metrics($udp_aggregating)", "$udp_aggregating.force_flush", SLOW],
+    ["send_metrics to a log at /dev/null", "send_metrics($logging)", "nil", SLOW],
+    ["metrics.rb: increment, sink that discards", '$null.increment("GoogleBase.insert", 10)', "nil"],
+    ["metrics.rb: measure", '$null.measure("helper_function") { helper_function }', "nil"],
+    ["metrics.rb: gauge", '$null.gauge("GoogleBase.insert", 12)', "nil"],
+    ["metrics.rb: set", '$null.set("GoogleBase.customers", "12345", sample_rate: 1.0)', "nil"],
+    ["metrics.rb: event", '$null.event("Event Title", "12345")', "nil"],
+    ["metrics.rb: service check", '$null.service_check("shipit.redis_connection", "ok")', "nil"]
   ]
+end
+
+# The block of the peer's benchmarks.
+def send_metrics(client)
+  client.increment("StatsD.increment", 10)
+  client.measure("StatsD.measure") { 1 + 1 }
+  client.gauge("StatsD.gauge", 12.0, tags: ["foo:bar", "quc"])
+  client.set("StatsD.set", "value", tags: { foo: "bar", baz: "quc" })
+  client.event("StasD.event", "12345")
+  client.service_check("StatsD.service_check", "ok")
+end
+
+def helper_function
+  a = 10
+  a += a
+  a -= a
+  a * a
+end
+
+def define_peers_clients
+  address = "127.0.0.1:#{PORT}"
+  unbatched = StatsD::Instrument::Sink.for_addr(address)
+  $unbatched = StatsD::Instrument::Client.new(sink: unbatched, enable_aggregation: false)
+  batched = StatsD::Instrument::BatchedSink.new(StatsD::Instrument::Sink.for_addr(address), buffer_capacity: CALLS * 4)
+  $udp_aggregating = StatsD::Instrument::Client.new(sink: batched, enable_aggregation: true)
+  log = StatsD::Instrument::LogSink.new(Logger.new(File::NULL))
+  $logging = StatsD::Instrument::Client.new(sink: log, enable_aggregation: false)
+  $null = StatsD::Instrument::Client.new(sink: DiscardingSink.new, enable_aggregation: false)
 end
 
 def define_compiled_metrics
@@ -92,7 +142,11 @@ def dogstatsd_cases
   flush = "$client.flush(sync: true)"
   [
     ["batched increment, no tags", '$client.increment("bench.counter")', flush],
-    ["batched increment, 5-tag Hash", '$client.increment("bench.counter", tags: TAGS_HASH)', flush]
+    ["batched increment, 5-tag Hash", '$client.increment("bench.counter", tags: TAGS_HASH)', flush],
+    ["batched increment and a flush", '$client.increment("bench.counter"); $client.flush(sync: true)', flush,
+     SLOW],
+    ["batched timed block with a tag and a flush",
+     '$client.time("bench.time", tags: TAG_ONE) { 1111 }; $client.flush(sync: true)', flush, SLOW]
   ]
 end
 
@@ -117,27 +171,28 @@ end
 def objects_per_call(index)
   send("case_#{index}", 1)
   before = GC.stat(:total_allocated_objects)
-  send("case_#{index}", 1_000)
-  ((GC.stat(:total_allocated_objects) - before) / 1_000.0).floor
+  send("case_#{index}", 500)
+  ((GC.stat(:total_allocated_objects) - before) / 500.0).floor
 end
 
-def nanoseconds_per_call(index)
+def nanoseconds_per_call(index, calls)
   clock = Process::CLOCK_THREAD_CPUTIME_ID
   started = Process.clock_gettime(clock, :nanosecond)
-  send("case_#{index}", CALLS)
-  (Process.clock_gettime(clock, :nanosecond) - started) / CALLS.to_f
+  send("case_#{index}", calls)
+  (Process.clock_gettime(clock, :nanosecond) - started) / calls.to_f
 end
 
 cases = implementation == "dogstatsd" ? dogstatsd_cases : statsd_cases
-result = cases.each_with_index.to_h do |(name, code, finish), index|
+result = cases.each_with_index.to_h do |(name, code, finish, slow), index|
   define_case(index, code, finish)
-  nanoseconds_per_call(index)
+  calls = CALLS / (slow || 1)
+  nanoseconds_per_call(index, calls)
   send("finish_#{index}")
   objects = objects_per_call(index)
   send("finish_#{index}")
   best = Array.new(3) do
     GC.start
-    time = nanoseconds_per_call(index)
+    time = nanoseconds_per_call(index, calls)
     send("finish_#{index}")
     time
   end.min

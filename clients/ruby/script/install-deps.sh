@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs from Debian's packages what the checks and tests need and this machine lacks.
 # Nothing comes from a gem server. Does nothing when everything is there.
+# With the argument "jruby": what the tests on JRuby need besides, a Java runtime and Maven.
 set -euo pipefail
 
 missing=()
@@ -18,6 +19,10 @@ need 'command -v yard' yard
 need 'ruby -rmkmf -e "exit File.exist?(RbConfig::CONFIG[%q(rubyhdrdir)] + %q(/ruby.h))"' ruby-dev
 need 'command -v cc' gcc libc6-dev
 need 'command -v make' make
+if [ "${1:-}" = jruby ]; then
+  need 'command -v java' default-jre-headless
+  need 'command -v mvn' maven
+fi
 
 [ "${#missing[@]}" -eq 0 ] && exit 0
 if ! command -v apt-get >/dev/null 2>&1; then
@@ -26,5 +31,15 @@ if ! command -v apt-get >/dev/null 2>&1; then
 fi
 sudo=()
 [ "$(id -u)" -eq 0 ] || sudo=(sudo)
-"${sudo[@]}" apt-get update -qq
-"${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
+# A mirror may be out of reach for a moment, and another program may be installing.
+patient=(-qq -o Acquire::Retries=5 -o DPkg::Lock::Timeout=600)
+for attempt in 1 2 3 4 5; do
+  if "${sudo[@]}" apt-get "${patient[@]}" update &&
+    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get "${patient[@]}" install -y --no-install-recommends "${missing[@]}"; then
+    exit 0
+  fi
+  echo "install-deps: attempt $attempt failed" >&2
+  sleep $((attempt * 5))
+done
+echo "install-deps: ${missing[*]} could not be installed" >&2
+exit 1

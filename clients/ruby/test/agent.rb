@@ -52,6 +52,11 @@ module Agent
       @log.dup
     end
 
+    # Host and port of the admin server, once it is known.
+    def admin
+      log[%r{admin on http://(\S+)}, 1]
+    end
+
     # Ends it as an operator would: it reads what is left, flushes and exits.
     def stop
       ::Process.kill("TERM", @wait.pid)

@@ -6,11 +6,10 @@ require_relative "agent"
 # The client against the real agent: what was recorded is what the agent reports.
 class AgentTest < TestCase
   def with_agent(*arguments)
-    admin = "127.0.0.1:#{free_port}"
-    agent = Agent::Process.new("--admin", admin, *arguments)
-    wait_until("the agent: #{agent.log}") do
+    agent = Agent::Process.new("--udp", "0", "--admin", "127.0.0.1:0", *arguments)
+    wait_until("the agent") do
       flunk("the agent ended: #{agent.log}") unless agent.running?
-      ready?(admin)
+      agent.admin && ready?(agent.admin)
     end
     yield agent
   ensure
@@ -24,11 +23,9 @@ class AgentTest < TestCase
     false
   end
 
-  def free_port
-    socket = TCPServer.new("127.0.0.1", 0)
-    socket.addr[1]
-  ensure
-    socket.close
+  # A sink that waits for an agent on a busy machine.
+  def patient(address)
+    StatsD::Instrument::Sink.for_addr(address, write_timeout: DEADLINE.to_f)
   end
 
   def record(client)
@@ -66,7 +63,7 @@ class AgentTest < TestCase
     skip "JRuby has no Unix datagram sockets" if RUBY_ENGINE == "jruby"
     path = unix_path
     with_agent("--uds", path) do |agent|
-      sink = StatsD::Instrument::BatchedSink.for_addr(path)
+      sink = StatsD::Instrument::BatchedSink.new(patient("unixgram://#{path}"))
       client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 0.05)
       (@clients ||= []) << client
       record(client)
@@ -78,10 +75,11 @@ class AgentTest < TestCase
   def test_unix_streams
     path = unix_path
     with_agent("--uds-stream", path) do |agent|
-      sink = StatsD::Instrument::BatchedSink.for_addr("unix://#{path}")
+      sink = StatsD::Instrument::BatchedSink.new(patient("unix://#{path}"))
       client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 0.05)
       (@clients ||= []) << client
       record(client)
+      assert_equal 0, client.telemetry[:packets_dropped]
       check_totals(agent)
     end
   end

@@ -13,10 +13,15 @@ class AllocationsTest < TestCase
   def objects(calls = 1_000, &block)
     # Rings reach their final length and caches fill.
     3.times { block.call(calls) }
+    # Threads that other tests have left may allocate at the same time, which only adds.
+    Array.new(5) { allocated { block.call(calls) } }.min / calls.to_f
+  end
+
+  def allocated
     GC.start
     before = GC.stat(:total_allocated_objects)
-    block.call(calls)
-    (GC.stat(:total_allocated_objects) - before) / calls.to_f
+    yield
+    GC.stat(:total_allocated_objects) - before
   end
 
   # The handful that counting itself and a rare flush cost do not matter.
@@ -61,9 +66,10 @@ class AllocationsTest < TestCase
       client.force_flush
     end
     # The rings are long enough now; only the flush itself makes objects.
-    before = GC.stat(:total_allocated_objects)
-    record.call(1_000)
-    assert_operator GC.stat(:total_allocated_objects) - before, :<=, 20
+    counts = Array.new(5) do
+      allocated { record.call(1_000) }.tap { client.force_flush }
+    end
+    assert_operator counts.min, :<=, 20, counts.inspect
   end
 
   def test_blocks
@@ -89,16 +95,44 @@ class AllocationsTest < TestCase
     StatsD.singleton_client = before
   end
 
-  def test_calls_that_are_not_aggregated_make_one_message
-    sink = Class.new(StatsD::Instrument::BatchedSink) do
-      def <<(_datagram) = self
-    end.for_addr(udp_server.address)
+  def test_calls_that_are_not_aggregated_make_at_most_one_message
+    sink = StatsD::Instrument::BatchedSink.for_addr(deaf_address, buffer_capacity: 100_000)
     client = StatsD::Instrument::Client.new(sink: sink, enable_aggregation: false)
-    check(1, "increment") { |n| n.times { client.increment("a") } }
-    check(1, "tags") { |n| n.times { client.increment("a", tags: TAGS_HASH) } }
-    check(1, "gauge") { |n| n.times { client.gauge("g", 5, tags: TAGS_HASH) } }
+    message = StatsD::Instrument::NATIVE ? 0 : 1
+    # The dispatcher would make packets meanwhile.
+    Thread.list.select { |thread| thread.name == "statsd-dispatcher" }.each { |thread| thread.kill.join }
+    check(0, "increment") { |n| n.times { client.increment("a") } }
+    check(0, "tags") { |n| n.times { client.increment("a", tags: TAGS_HASH) } }
+    check(message, "increment by more") { |n| n.times { client.increment("a", 5) } }
+    check(message, "gauge") { |n| n.times { client.gauge("g", 5, tags: TAGS_HASH) } }
   ensure
     sink.shutdown
+  end
+
+  # The numbers that dogstatsd-ruby 5.7 asserts in its own tests, telemetry counted as here: a call, and a flush that
+  # waits until the message was handed to the kernel.
+  def test_a_call_and_a_flush_that_waits
+    sink = StatsD::Instrument::BatchedSink.for_addr(deaf_address)
+    client = StatsD::Instrument::Client.new(sink: sink, enable_aggregation: false, prefix: "sample_ns",
+                                            default_tags: %w[abc def])
+    (@clients ||= []) << client
+    # Whether the dispatcher has just taken something depends on the machine; without it the caller sends.
+    Thread.list.select { |thread| thread.name == "statsd-dispatcher" }.each { |thread| thread.kill.join }
+    tags = { something: "a value" }
+    { "increment" => [18, proc { client.increment("foobar") }],
+      "increment with tags" => [26, proc { client.increment("foobar", tags: tags) }],
+      "time" => [17, proc { client.time("foobar") { 1111 } }],
+      "time with tags" => [25, proc { client.time("foobar", tags: tags) { 1111 } }],
+      "event" => [21, proc { client.event("foobar", "happening") }],
+      "service check" => [16, proc { client.service_check("foobar", "ok") }] }.each do |what, (limit, call)|
+      counted = objects(200) do |n|
+        n.times do
+          call.call
+          client.flush(sync: true)
+        end
+      end
+      assert_operator counted, :<=, limit, what
+    end
   end
 
   def test_flushing_idle_contexts_costs_a_constant
@@ -106,9 +140,7 @@ class AllocationsTest < TestCase
     measure = lambda do |contexts|
       contexts.times { |index| client.increment("a#{index}") }
       2.times { client.force_flush }
-      before = GC.stat(:total_allocated_objects)
-      client.force_flush
-      GC.stat(:total_allocated_objects) - before
+      Array.new(5) { allocated { client.force_flush } }.min
     end
     few = measure.call(10)
     many = measure.call(500)

@@ -92,7 +92,6 @@ class NativeTest < TestCase
       [tags, shelf.store("name#{index % 7}", tags, cell)]
     end
     GC.start
-    GC.compact if GC.respond_to?(:compact)
     all.each_with_index { |(tags, _), index| assert shelf.put("name#{index % 7}", tags.to_a.to_h, index) }
     GC.start
     all.each_with_index { |(_, one), index| assert_equal [1, index], one.take }
@@ -136,9 +135,110 @@ class NativeTest < TestCase
     assert_equal [2, []], [core.asked, samples.take]
   end
 
+  def test_the_queue_joins_messages_into_packets
+    queue = Native::Queue.new(6, 10)
+    assert_nil queue.take
+    %w[abcd efgh ij].each { |message| assert queue.push(message) }
+    assert queue.push_packet("k\nl")
+    assert_equal [false, true], [queue.push("x" * 11), queue.push("x" * 10)]
+    assert queue.push("_e{1,1}")
+    assert_nil queue.push("full")
+    assert_equal 6, queue.length
+    packets, items, messages, events, checks, waiting = queue.take
+    assert_equal ["abcd\nefgh", "ij\nk\nl", "x" * 10, "_e{1,1}"], packets
+    assert_equal [[2, 2, 1, 1], 5, 1, 0, 6], [items, messages, events, checks, waiting]
+    assert_equal [0, nil], [queue.length, queue.take]
+    assert queue.push("_sc|a|0")
+    assert_equal [1, 0, 1], queue.take[2, 3]
+    queue.push("gone")
+    queue.clear
+    assert_equal [0, nil], [queue.length, queue.take]
+    queue.close
+    assert_nil queue.push("closed")
+    assert_predicate queue, :closed?
+  end
+
+  def test_a_queue_wakes_the_thread_that_waits
+    queue = Native::Queue.new(10, 100)
+    taken = Queue.new
+    thread = Thread.new { 3.times { queue.park && (taken << queue.take&.first) } }
+    wait_until("the thread to sleep") { thread.status == "sleep" }
+    queue.push("a")
+    assert_equal ["a"], taken.pop
+    queue.wake
+    assert_nil taken.pop
+    # A call that comes before the thread sleeps is not lost.
+    queue.push("b")
+    assert_equal ["b"], taken.pop
+    thread.join
+  end
+
+  def test_many_packets_at_once
+    server = unix_server
+    sink = patient_sink(server)
+    packets = Array.new(100) { |index| "a:#{index}|c" }
+    sink.send_packets(packets)
+    wait_until("all of them") { server.packets_so_far.size == 100 }
+    assert_equal packets, server.packets_so_far
+    assert_equal [100, packets.sum(&:bytesize)], [sink.telemetry[:packets_sent], sink.telemetry[:bytes_sent]]
+  end
+
+  def test_packets_the_kernel_refuses_are_dropped_one_by_one
+    server = udp_server
+    sink = StatsD::Instrument::Sink.for_addr(server.address)
+    sink.send_packets(["a:1|c", "x" * 70_000, "b:1|c"])
+    wait_until("the others") { server.lines.sort == ["a:1|c", "b:1|c"] }
+    assert_equal [2, 1], [sink.telemetry[:packets_sent], sink.telemetry[:packets_dropped_writer]]
+  end
+
+  # Other threads go on while the kernel makes the sending thread wait.
+  def test_sending_lets_other_threads_run
+    receiver = Socket.new(Socket::AF_UNIX, Socket::SOCK_DGRAM)
+    receiver.bind(Socket.pack_sockaddr_un(path = unix_path))
+    connection = StatsD::Instrument::UdsConnection.new(path, write_timeout: DEADLINE.to_f)
+    total = 64
+    packets = Array.new(total) { "a:1|c#{"x" * 4_000}" }
+    sender = Thread.new do
+      position = 0
+      position += connection.send_datagrams(packets, position) while position < total
+      position
+    end
+    # The kernel queues few datagrams; the rest waits for us, and we are allowed to run.
+    total.times { assert_equal packets.first, receiver.recv(8_192) }
+    assert_equal total, sender.value
+    connection.close
+    timeout = StatsD::Instrument::UdsConnection.new(path, write_timeout: 0.05)
+    result = 1
+    result = timeout.send_datagrams(packets, 0) until result <= 0
+    assert_equal(-Errno::ETIMEDOUT::Errno, result)
+  ensure
+    timeout&.close
+    receiver&.close
+  end
+
+  def test_an_emitter_writes_what_ruby_writes
+    sink = StatsD::Instrument::BatchedSink.for_addr(unix_server.path, overflow: :drop)
+    Thread.list.select { |thread| thread.name == "statsd-dispatcher" }.each { |thread| thread.kill.join }
+    template = StatsD::Instrument::Template.new(:g, "a\u00fc:", "|g|#t:1")
+    emitter = Native::Emitter.new(template, sink.dispatcher)
+    values = [1, -5, 2.5, -0.25, 2**70, 1e30, 1e-9, 10.0, 3r, "7"]
+    values.each { |value| assert emitter.put(value), value.inspect }
+    [nil, Float::NAN, Object.new, "x"].each { |value| refute emitter.put(value), value.inspect }
+    lines = sink.dispatcher.queue.take.first.join("\n").split("\n")
+    expected = values.map { |value| "a\u00fc:#{Wire.number(value)}|g|#t:1".b }
+    assert_equal expected, lines
+  ensure
+    sink&.shutdown
+  end
+
   def test_arguments_of_the_wrong_kind
     assert_raises(TypeError) { Native.pack("x") }
     assert_raises(ArgumentError) { Native::CounterCell.new }
     assert_raises(TypeError) { shelf.store("a", nil, Object.new) }
+    assert_raises(ArgumentError) { Native::Queue.new(0, 1) }
+    assert_raises(ArgumentError) { Native::Emitter.allocate.put(1) }
+    assert_raises(TypeError) { Native.send_packets(0, [nil], 0, 1) }
+    assert_equal 0, Native.send_packets(0, ["a"], 1, 1)
+    assert_equal(-Errno::EBADF::Errno, Native.send_packets(-1, ["a"], 0, 1))
   end
 end

@@ -58,7 +58,7 @@ class SinksTest < TestCase
 
   def test_unix_streams_frame_their_packets
     server = stream_server
-    sink = StatsD::Instrument::BatchedSink.for_addr("unix://#{server.path}")
+    sink = StatsD::Instrument::BatchedSink.new(patient_sink(server))
     client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 3600.0)
     (@clients ||= []) << client
     500.times { |index| client.increment("a#{index}") }
@@ -167,8 +167,8 @@ class SinksTest < TestCase
   end
 
   def test_a_full_queue_makes_the_caller_send
-    server = udp_server
-    sink = StatsD::Instrument::BatchedSink.for_addr(server.address, buffer_capacity: 1)
+    server = lossless_server
+    sink = StatsD::Instrument::BatchedSink.new(patient_sink(server), buffer_capacity: 1)
     1_000.times { sink << "a:1|c" }
     sink.flush(blocking: true)
     wait_until("all of them") { server.total("a") == 1_000 }
@@ -182,12 +182,21 @@ class SinksTest < TestCase
     server = udp_server
     gate = Mutex.new
     slow = StatsD::Instrument::Sink.for_addr(server.address)
-    slow.define_singleton_method(:send_packet) { |packet| gate.synchronize { super(packet) } }
+    entered = Queue.new
+    slow.define_singleton_method(:send_packet) do |packet|
+      entered << packet
+      gate.synchronize { super(packet) }
+    end
     sink = StatsD::Instrument::BatchedSink.new(slow, buffer_capacity: 10, overflow: :drop)
-    gate.synchronize { 100.times { sink << "a:1|c" } }
+    gate.synchronize do
+      sink << "a:1|c"
+      # With the first message the thread waits at the gate; ten of the others find room.
+      entered.pop
+      99.times { sink << "a:1|c" }
+    end
     sink.flush(blocking: true)
     dropped = sink.telemetry[:packets_dropped_queue]
-    assert_operator dropped, :>=, 80
+    assert_equal 89, dropped
     wait_until("what was not dropped") { server.total("a") == 100 - dropped }
     assert_equal dropped * 5, sink.telemetry[:bytes_dropped_queue]
     assert_equal dropped, sink.telemetry[:packets_dropped]

@@ -34,7 +34,8 @@ end
 
 # Things most tests need: servers that keep what they receive, and waiting without sleeping blindly.
 module Support
-  DEADLINE = 20
+  # Seconds; only a failure takes as long, however busy the machine.
+  DEADLINE = 60
 
   FORKS = Process.respond_to?(:fork) && RUBY_ENGINE == "ruby"
 
@@ -232,9 +233,8 @@ module Support
 
   # A client as in production, that flushes when told to.
   def network_client(server, **options)
-    address = address_of(server)
     sink_options = options.slice(:buffer_capacity, :max_packet_size, :overflow)
-    sink = StatsD::Instrument::BatchedSink.new(StatsD::Instrument::Sink.for_addr(address), **sink_options)
+    sink = StatsD::Instrument::BatchedSink.new(patient_sink(server), **sink_options)
     client = StatsD::Instrument::Client.new(
       sink: sink, aggregation_flush_interval: 3600.0, **options.except(*sink_options.keys)
     )
@@ -244,6 +244,21 @@ module Support
 
   def address_of(server)
     server.respond_to?(:address) ? server.address : server.path
+  end
+
+  # Waits for its server for as long as it takes. The servers are threads of this process, and may get their turn
+  # later than an application would wait.
+  def patient_sink(server)
+    patience = server.is_a?(UdpServer) ? {} : { write_timeout: DEADLINE.to_f }
+    scheme = server.is_a?(StreamServer) ? "unix://" : ""
+    StatsD::Instrument::Sink.for_addr("#{scheme}#{address_of(server)}", **patience)
+  end
+
+  # The address of a UDP socket that nobody reads.
+  def deaf_address
+    (@deaf ||= []) << UDPSocket.new
+    @deaf.last.bind("127.0.0.1", 0)
+    "127.0.0.1:#{@deaf.last.addr[1]}"
   end
 
   # A client that aggregates into a list.
@@ -278,6 +293,7 @@ module Support
   def after_teardown
     @clients&.each { |client| client.shutdown(0.5) }
     @servers&.each(&:close)
+    @deaf&.each(&:close)
     FileUtils.remove_entry(@directory) if @directory
     super
   end

@@ -1,19 +1,26 @@
 /*
- * The hot parts of the client: finding the cell of a context, adding to it, and writing numbers as text.
+ * The hot parts of the client: finding the cell of a context, adding to it, writing numbers as text, joining
+ * messages into packets, and handing packets to the kernel.
  *
- * Everything here runs under the global interpreter lock, and no function lets go of it between reading
- * and writing a cell. Cells are therefore shared by all threads. Whatever is not a plain case returns to
- * the Ruby code, which is complete without this file.
+ * Everything here runs under the global interpreter lock except `send_all`, and no function lets go of it between
+ * reading and writing a cell or a queue. Cells and queues are therefore shared by all threads. Whatever is not a
+ * plain case returns to the Ruby code, which is complete without this file.
  */
+#include <errno.h>
 #include <math.h>
+#include <poll.h>
 #include <ruby.h>
 #include <ruby/encoding.h>
+#include <ruby/thread.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
 static VALUE wire;
 static ID id_exact, id_number, id_plus, id_flush_cell, id_deliver, id_abandoned, id_max_values, id_put;
+static ID id_head_bytes, id_tail_bytes, id_queue, id_append;
 static VALUE void_value;
 static uint64_t last_stamp;
 
@@ -177,7 +184,7 @@ static VALUE gauge_set(struct cell *cell, VALUE value) {
     if (NIL_P(value)) return Qfalse;
   }
   cell->value = value;
-  cell->stamp = ++last_stamp;
+  cell->stamp = __atomic_add_fetch(&last_stamp, 1, __ATOMIC_RELAXED);
   cell->hits++;
   return Qtrue;
 }
@@ -197,8 +204,9 @@ static VALUE samples_add(VALUE self, struct cell *cell, VALUE value) {
     if (NIL_P(value)) return Qfalse;
   }
   if (cell->count == cell->capacity) {
-    cell->capacity = cell->capacity ? cell->capacity * 2 : 8;
-    REALLOC_N(cell->values, VALUE, cell->capacity);
+    size_t capacity = cell->capacity ? cell->capacity * 2 : 8;
+    REALLOC_N(cell->values, VALUE, capacity);
+    cell->capacity = capacity;
   }
   cell->values[cell->count++] = value;
   if (cell->count >= cell->limit) {
@@ -247,6 +255,427 @@ static VALUE handle_record(VALUE self, VALUE value) {
   return rb_funcall(self, id_deliver, 1, value);
 }
 
+/* ---- numbers as text ---------------------------------------------------------------------------- */
+
+static char *write_integer(char *at, uint64_t value) {
+  char digits[20];
+  int count = 0;
+  do {
+    digits[count++] = (char)('0' + value % 10);
+    value /= 10;
+  } while (value);
+  while (count) *at++ = digits[--count];
+  return at;
+}
+
+/* Writes a float that has at most six decimals, which most have that people measure.
+ * Returns NULL for others. The result reads back as the same float. */
+static char *write_short_float(char *at, double value) {
+  double magnitude = fabs(value);
+  if (!(magnitude < 1e9)) return NULL;
+  double scaled = magnitude * 1e6;
+  uint64_t whole = (uint64_t)(scaled + 0.5);
+  if ((double)whole / 1e6 != magnitude) return NULL;
+  if (signbit(value)) *at++ = '-';
+  at = write_integer(at, whole / 1000000);
+  *at++ = '.';
+  uint32_t rest = (uint32_t)(whole % 1000000);
+  char *end = at + 1;
+  for (uint32_t unit = 100000, i = 1; unit; unit /= 10, i++) {
+    char digit = (char)('0' + rest / unit % 10);
+    *at++ = digit;
+    if (digit != '0') end = at;
+  }
+  return end;
+}
+
+/* Longest text of a number that is written here: sign, 20 digits, point, 6 digits. */
+enum { NUMBER_MAX = 32 };
+
+/* Returns the end, or NULL when the number must be written by Ruby. */
+static char *write_number(char *at, VALUE value) {
+  if (FIXNUM_P(value)) {
+    long number = FIX2LONG(value);
+    if (number < 0) *at++ = '-';
+    return write_integer(at, number < 0 ? (uint64_t)0 - (uint64_t)number : (uint64_t)number);
+  }
+  return RB_FLOAT_TYPE_P(value) ? write_short_float(at, RFLOAT_VALUE(value)) : NULL;
+}
+
+/* ---- queue: messages joined into packets as they come -------------------------------------------- */
+
+struct packet {
+  struct packet *next;
+  size_t length;
+  /* Items are what the capacity counts; the rest is for telemetry. */
+  long items, messages, events, checks;
+  char bytes[];
+};
+
+struct queue {
+  struct packet *first, *last, *spare;
+  size_t max_packet, spare_count;
+  long items, capacity;
+  bool closed, parked, poked;
+  VALUE thread; /* the one that takes and sends */
+};
+
+/* Packets kept for reuse; more than one call to sendmmsg needs are freed. */
+enum { SPARE_PACKETS = 64, SEND_BATCH = 32 };
+
+static void free_packets(struct packet *packet) {
+  while (packet) {
+    struct packet *next = packet->next;
+    xfree(packet);
+    packet = next;
+  }
+}
+
+static void queue_mark(void *data) { rb_gc_mark(((struct queue *)data)->thread); }
+
+static void queue_free(void *data) {
+  struct queue *queue = data;
+  free_packets(queue->first);
+  free_packets(queue->spare);
+  xfree(queue);
+}
+
+static size_t queue_size(const void *data) {
+  const struct queue *queue = data;
+  size_t packets = queue->spare_count;
+  for (const struct packet *packet = queue->first; packet; packet = packet->next) packets++;
+  return sizeof(*queue) + packets * (sizeof(struct packet) + queue->max_packet);
+}
+
+static const rb_data_type_t queue_type = {
+    .wrap_struct_name = "weir queue",
+    .function = {.dmark = queue_mark, .dfree = queue_free, .dsize = queue_size},
+    .flags = RUBY_TYPED_FREE_IMMEDIATELY,
+};
+
+static struct queue *get_queue(VALUE self) {
+  struct queue *queue;
+  TypedData_Get_Struct(self, struct queue, &queue_type, queue);
+  return queue;
+}
+
+static VALUE queue_alloc(VALUE klass) {
+  struct queue *queue;
+  VALUE self = TypedData_Make_Struct(klass, struct queue, &queue_type, queue);
+  queue->thread = Qnil;
+  return self;
+}
+
+static VALUE queue_initialize(VALUE self, VALUE capacity, VALUE max_packet) {
+  struct queue *queue = get_queue(self);
+  long items = NUM2LONG(capacity);
+  long bytes = NUM2LONG(max_packet);
+  if (items <= 0 || bytes <= 0) rb_raise(rb_eArgError, "capacity and packet size must be positive");
+  /* The size of a packet in the making must not change. */
+  if (queue->max_packet) rb_raise(rb_eArgError, "initialized twice");
+  queue->capacity = items;
+  queue->max_packet = (size_t)bytes;
+  return self;
+}
+
+static struct packet *new_packet(struct queue *queue) {
+  struct packet *packet = queue->spare;
+  if (packet) {
+    queue->spare = packet->next;
+    queue->spare_count--;
+  } else {
+    packet = xmalloc(sizeof(*packet) + queue->max_packet);
+  }
+  memset(packet, 0, sizeof(*packet));
+  if (queue->last) queue->last->next = packet;
+  else queue->first = packet;
+  queue->last = packet;
+  return packet;
+}
+
+static void recycle(struct queue *queue, struct packet *packet) {
+  if (queue->spare_count >= SPARE_PACKETS) {
+    xfree(packet);
+    return;
+  }
+  packet->next = queue->spare;
+  queue->spare = packet;
+  queue->spare_count++;
+}
+
+static void queue_wake_now(struct queue *queue) {
+  queue->poked = true;
+  if (!queue->parked) return;
+  queue->parked = false;
+  rb_thread_wakeup_alive(queue->thread);
+}
+
+enum added { ADDED, FULL, TOO_LONG };
+
+struct part {
+  const char *bytes;
+  size_t length;
+};
+
+/* One message, or several that were joined already. Wakes the sending thread if it sleeps. */
+static enum added queue_add(struct queue *queue, const struct part *parts, int count, bool message) {
+  size_t length = 0;
+  for (int i = 0; i < count; i++) length += parts[i].length;
+  if (length > queue->max_packet) return TOO_LONG;
+  if (queue->closed || queue->items >= queue->capacity) return FULL;
+  if (length == 0) return ADDED;
+  struct packet *packet = queue->last;
+  if (packet && packet->length + 1 + length <= queue->max_packet) {
+    packet->bytes[packet->length++] = '\n';
+  } else {
+    packet = new_packet(queue);
+  }
+  char *at = packet->bytes + packet->length;
+  const char *start = at;
+  for (int i = 0; i < count; i++) {
+    memcpy(at, parts[i].bytes, parts[i].length);
+    at += parts[i].length;
+  }
+  packet->length += length;
+  packet->items++;
+  queue->items++;
+  if (message) {
+    packet->messages++;
+    if (start[0] == '_' && length >= 4) {
+      if (memcmp(start, "_e{", 3) == 0) packet->events++;
+      else if (memcmp(start, "_sc|", 4) == 0) packet->checks++;
+    }
+  }
+  if (queue->parked) queue_wake_now(queue);
+  return ADDED;
+}
+
+static VALUE queue_push_string(VALUE self, VALUE text, bool message) {
+  StringValue(text);
+  struct part part = {RSTRING_PTR(text), (size_t)RSTRING_LEN(text)};
+  enum added added = queue_add(get_queue(self), &part, 1, message);
+  RB_GC_GUARD(text);
+  return added == ADDED ? Qtrue : added == FULL ? Qnil : Qfalse;
+}
+
+/* push(message) -> true: taken; nil: full or closed; false: longer than a packet */
+static VALUE queue_push(VALUE self, VALUE text) { return queue_push_string(self, text, true); }
+
+/* The same for a finished packet, whose messages were counted before. */
+static VALUE queue_push_packet(VALUE self, VALUE text) { return queue_push_string(self, text, false); }
+
+/* take -> nil when empty, else [packets, items in each, messages, events, checks, items that were waiting] */
+static VALUE queue_take(VALUE self) {
+  struct queue *queue = get_queue(self);
+  if (!queue->first) return Qnil;
+  VALUE packets = rb_ary_new_capa(SEND_BATCH);
+  VALUE counts = rb_ary_new_capa(SEND_BATCH);
+  long waiting = queue->items, messages = 0, events = 0, checks = 0;
+  for (int i = 0; i < SEND_BATCH && queue->first; i++) {
+    struct packet *packet = queue->first;
+    rb_ary_push(packets, rb_str_new(packet->bytes, (long)packet->length));
+    rb_ary_push(counts, LONG2NUM(packet->items));
+    queue->first = packet->next;
+    if (!queue->first) queue->last = NULL;
+    queue->items -= packet->items;
+    messages += packet->messages;
+    events += packet->events;
+    checks += packet->checks;
+    recycle(queue, packet);
+  }
+  return rb_ary_new_from_args(6, packets, counts, LONG2NUM(messages), LONG2NUM(events), LONG2NUM(checks),
+                              LONG2NUM(waiting));
+}
+
+/* Sleeps until something comes or `wake` is called, which may have happened already. */
+static VALUE queue_park(VALUE self) {
+  struct queue *queue = get_queue(self);
+  if (!queue->first && !queue->poked) {
+    queue->thread = rb_thread_current();
+    queue->parked = true;
+    rb_thread_sleep_forever();
+    queue->parked = false;
+  }
+  queue->poked = false;
+  return self;
+}
+
+static VALUE queue_wake(VALUE self) {
+  queue_wake_now(get_queue(self));
+  return self;
+}
+
+static VALUE queue_clear(VALUE self) {
+  struct queue *queue = get_queue(self);
+  free_packets(queue->first);
+  queue->first = queue->last = NULL;
+  queue->items = 0;
+  queue->parked = queue->poked = false;
+  queue->thread = Qnil;
+  return self;
+}
+
+static VALUE queue_close(VALUE self) {
+  get_queue(self)->closed = true;
+  return queue_wake(self);
+}
+
+static VALUE queue_closed(VALUE self) { return get_queue(self)->closed ? Qtrue : Qfalse; }
+
+static VALUE queue_parked(VALUE self) { return get_queue(self)->parked ? Qtrue : Qfalse; }
+
+static VALUE queue_length(VALUE self) { return LONG2NUM(get_queue(self)->items); }
+
+/* ---- emitters: one context, each value a message of its own --------------------------------------- */
+
+struct emitter {
+  VALUE template_, tags, head, tail, queue_object, dispatcher;
+  struct queue *queue;
+};
+
+static void emitter_mark(void *data) {
+  struct emitter *emitter = data;
+  rb_gc_mark(emitter->template_);
+  rb_gc_mark(emitter->tags);
+  rb_gc_mark(emitter->head);
+  rb_gc_mark(emitter->tail);
+  rb_gc_mark(emitter->queue_object);
+  rb_gc_mark(emitter->dispatcher);
+}
+
+static size_t emitter_size(const void *data) { return sizeof(struct emitter); }
+
+static const rb_data_type_t emitter_type = {
+    .wrap_struct_name = "weir emitter",
+    .function = {.dmark = emitter_mark, .dfree = RUBY_DEFAULT_FREE, .dsize = emitter_size},
+    .flags = RUBY_TYPED_FREE_IMMEDIATELY,
+};
+
+static struct emitter *get_emitter(VALUE self) {
+  struct emitter *emitter;
+  TypedData_Get_Struct(self, struct emitter, &emitter_type, emitter);
+  return emitter;
+}
+
+static VALUE emitter_alloc(VALUE klass) {
+  struct emitter *emitter;
+  VALUE self = TypedData_Make_Struct(klass, struct emitter, &emitter_type, emitter);
+  emitter->template_ = emitter->tags = emitter->head = emitter->tail = Qnil;
+  emitter->queue_object = emitter->dispatcher = Qnil;
+  return self;
+}
+
+static VALUE emitter_initialize(VALUE self, VALUE template_, VALUE dispatcher) {
+  struct emitter *emitter = get_emitter(self);
+  VALUE head = rb_funcall(template_, id_head_bytes, 0);
+  VALUE tail = rb_funcall(template_, id_tail_bytes, 0);
+  VALUE queue_object = rb_funcall(dispatcher, id_queue, 0);
+  Check_Type(head, T_STRING);
+  Check_Type(tail, T_STRING);
+  emitter->queue = get_queue(queue_object);
+  emitter->template_ = template_;
+  emitter->dispatcher = dispatcher;
+  emitter->queue_object = queue_object;
+  emitter->head = rb_str_new_frozen(head);
+  emitter->tail = rb_str_new_frozen(tail);
+  return self;
+}
+
+static VALUE emitter_template(VALUE self) { return get_emitter(self)->template_; }
+static VALUE emitter_tags(VALUE self) { return get_emitter(self)->tags; }
+static VALUE emitter_set_tags(VALUE self, VALUE tags) { return get_emitter(self)->tags = tags; }
+
+/* What the queue did not take, the dispatcher decides about. */
+static void emitter_overflow(struct emitter *emitter, const struct part *parts, int count) {
+  VALUE text = rb_str_buf_new(64);
+  for (int i = 0; i < count; i++) rb_str_cat(text, parts[i].bytes, (long)parts[i].length);
+  rb_funcall(emitter->dispatcher, id_append, 1, text);
+}
+
+/* false when the value cannot be sent */
+static VALUE emitter_emit(VALUE self, struct emitter *emitter, VALUE value) {
+  if (!emitter->queue) rb_raise(rb_eArgError, "not initialized");
+  char buffer[NUMBER_MAX];
+  struct part parts[3];
+  VALUE text = Qnil;
+  char *end = plain_number(value) ? write_number(buffer, value) : NULL;
+  if (end) {
+    parts[1] = (struct part){buffer, (size_t)(end - buffer)};
+  } else {
+    text = rb_funcall(wire, id_number, 1, value);
+    if (NIL_P(text)) return Qfalse;
+    text = rb_obj_as_string(text);
+    parts[1] = (struct part){RSTRING_PTR(text), (size_t)RSTRING_LEN(text)};
+  }
+  parts[0] = (struct part){RSTRING_PTR(emitter->head), (size_t)RSTRING_LEN(emitter->head)};
+  parts[2] = (struct part){RSTRING_PTR(emitter->tail), (size_t)RSTRING_LEN(emitter->tail)};
+  if (queue_add(emitter->queue, parts, 3, true) != ADDED) emitter_overflow(emitter, parts, 3);
+  RB_GC_GUARD(text);
+  RB_GC_GUARD(self);
+  return Qtrue;
+}
+
+static VALUE emitter_put(VALUE self, VALUE value) { return emitter_emit(self, get_emitter(self), value); }
+
+/* ---- sending without the interpreter lock -------------------------------------------------------- */
+
+struct sending {
+  int descriptor, count, sent, error, timeout_ms;
+  struct mmsghdr *headers;
+};
+
+/* Runs without the lock: touches nothing of Ruby. */
+static void *send_all(void *data) {
+  struct sending *sending = data;
+  while (sending->sent < sending->count) {
+    int sent = sendmmsg(sending->descriptor, sending->headers + sending->sent,
+                        (unsigned int)(sending->count - sending->sent), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent > 0) {
+      sending->sent += sent;
+      continue;
+    }
+    if (sent == 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) {
+      sending->error = errno;
+      return NULL;
+    }
+    struct pollfd wait = {.fd = sending->descriptor, .events = POLLOUT};
+    int ready = poll(&wait, 1, sending->timeout_ms);
+    if (ready > 0) continue;
+    sending->error = ready == 0 ? ETIMEDOUT : errno;
+    return NULL;
+  }
+  return NULL;
+}
+
+/* send_packets(descriptor, packets, from, timeout in ms) -> packets sent from there on, or the negative error number
+ * if not even one was */
+static VALUE native_send_packets(VALUE self, VALUE descriptor, VALUE packets, VALUE from, VALUE timeout) {
+  Check_Type(packets, T_ARRAY);
+  long start = NUM2LONG(from);
+  long count = RARRAY_LEN(packets) - start;
+  if (start < 0 || count <= 0) return INT2FIX(0);
+  if (count > SEND_BATCH) count = SEND_BATCH;
+  /* Kept on the stack, where the collector neither frees nor moves them; frozen, so that nobody changes them. */
+  VALUE kept[SEND_BATCH];
+  struct iovec vectors[SEND_BATCH];
+  struct mmsghdr headers[SEND_BATCH];
+  memset(headers, 0, sizeof(headers));
+  for (long i = 0; i < count; i++) {
+    VALUE packet = RARRAY_AREF(packets, start + i);
+    Check_Type(packet, T_STRING);
+    kept[i] = rb_str_new_frozen(packet);
+    vectors[i] = (struct iovec){RSTRING_PTR(kept[i]), (size_t)RSTRING_LEN(kept[i])};
+    headers[i].msg_hdr.msg_iov = &vectors[i];
+    headers[i].msg_hdr.msg_iovlen = 1;
+  }
+  struct sending sending = {
+      .descriptor = NUM2INT(descriptor), .count = (int)count, .timeout_ms = NUM2INT(timeout), .headers = headers};
+  rb_thread_call_without_gvl(send_all, &sending, RUBY_UBF_IO, NULL);
+  for (long i = 0; i < count; i++) RB_GC_GUARD(kept[i]);
+  if (sending.sent == 0 && sending.error) return INT2NUM(-sending.error);
+  return INT2NUM(sending.sent);
+}
+
 /* ---- shelves ------------------------------------------------------------------------------------ */
 
 enum form { FORM_NONE, FORM_ARRAY, FORM_HASH, FORM_ONE };
@@ -255,7 +684,8 @@ struct entry {
   struct entry *next;
   uint64_t hash;
   VALUE name, cell_object;
-  struct cell *cell;
+  struct cell *cell;       /* NULL for kind e */
+  struct emitter *emitter; /* NULL for other kinds, and where the emitter is a Ruby object */
   enum form form;
   long length;
   VALUE tags[];
@@ -459,7 +889,9 @@ static VALUE shelf_put(VALUE self, VALUE name, VALUE tags, VALUE value) {
   switch (shelf->kind) {
     case 'c': done = counter_add(entry->cell, value); break;
     case 'g': done = gauge_set(entry->cell, value); break;
-    case 'e': done = rb_funcall(object, id_put, 1, value); break;
+    case 'e':
+      done = entry->emitter ? emitter_emit(object, entry->emitter, value) : rb_funcall(object, id_put, 1, value);
+      break;
     default: done = samples_add(object, entry->cell, value); break;
   }
   /* Ruby code that ran meanwhile may have removed the entry, but not while we hold its cell. */
@@ -507,11 +939,13 @@ static VALUE shelf_store(VALUE self, VALUE name, VALUE tags, VALUE cell_object) 
     }
   }
   VALUE kept_name = frozen(name);
+  struct cell *cell = shelf->kind == 'e' ? NULL : get_cell(cell_object);
   struct entry *entry = xmalloc(sizeof(*entry) + (size_t)length * sizeof(VALUE));
   entry->hash = hash;
   entry->name = kept_name;
   entry->cell_object = cell_object;
-  entry->cell = shelf->kind == 'e' ? NULL : get_cell(cell_object);
+  entry->cell = cell;
+  entry->emitter = shelf->kind == 'e' && rb_typeddata_is_kind_of(cell_object, &emitter_type) ? get_emitter(cell_object) : NULL;
   entry->form = form;
   entry->length = length;
   for (long i = 0; i < length; i++) entry->tags[i] = RARRAY_AREF(copies, i);
@@ -546,39 +980,7 @@ static VALUE shelf_sweep(VALUE self) {
 
 static VALUE shelf_length(VALUE self) { return SIZET2NUM(get_shelf(self)->entry_count); }
 
-/* ---- numbers as text ---------------------------------------------------------------------------- */
-
-static char *write_integer(char *at, uint64_t value) {
-  char digits[20];
-  int count = 0;
-  do {
-    digits[count++] = (char)('0' + value % 10);
-    value /= 10;
-  } while (value);
-  while (count) *at++ = digits[--count];
-  return at;
-}
-
-/* Writes a float that has at most six decimals, which most have that people measure.
- * Returns NULL for others. The result reads back as the same float. */
-static char *write_short_float(char *at, double value) {
-  double magnitude = fabs(value);
-  if (!(magnitude < 1e9)) return NULL;
-  double scaled = magnitude * 1e6;
-  uint64_t whole = (uint64_t)(scaled + 0.5);
-  if ((double)whole / 1e6 != magnitude) return NULL;
-  if (signbit(value)) *at++ = '-';
-  at = write_integer(at, whole / 1000000);
-  *at++ = '.';
-  uint32_t rest = (uint32_t)(whole % 1000000);
-  char *end = at + 1;
-  for (uint32_t unit = 100000, i = 1; unit; unit /= 10, i++) {
-    char digit = (char)('0' + rest / unit % 10);
-    *at++ = digit;
-    if (digit != '0') end = at;
-  }
-  return end;
-}
+/* ---- packed values ------------------------------------------------------------------------------- */
 
 /* pack(values) -> text or nil, as Wire.pack */
 static VALUE native_pack(VALUE self, VALUE values) {
@@ -592,14 +994,7 @@ static VALUE native_pack(VALUE self, VALUE values) {
     VALUE value = RARRAY_AREF(values, i);
     char *start = at;
     if (!first) *at++ = ':';
-    char *end = NULL;
-    if (FIXNUM_P(value)) {
-      long number = FIX2LONG(value);
-      if (number < 0) *at++ = '-';
-      end = write_integer(at, number < 0 ? (uint64_t)0 - (uint64_t)number : (uint64_t)number);
-    } else if (RB_FLOAT_TYPE_P(value)) {
-      end = write_short_float(at, RFLOAT_VALUE(value));
-    }
+    char *end = write_number(at, value);
     if (end) {
       at = end;
       first = false;
@@ -626,6 +1021,10 @@ static VALUE native_pack(VALUE self, VALUE values) {
 /* ---- setup -------------------------------------------------------------------------------------- */
 
 void Init_weir_statsd_native(void) {
+#ifdef HAVE_RB_EXT_RACTOR_SAFE
+  /* Objects belong to one Ractor; what all share is `last_stamp` and what is set here. */
+  rb_ext_ractor_safe(true);
+#endif
   VALUE statsd = rb_const_get(rb_cObject, rb_intern("StatsD"));
   VALUE instrument = rb_const_get(statsd, rb_intern("Instrument"));
   wire = rb_const_get(instrument, rb_intern("Wire"));
@@ -640,9 +1039,36 @@ void Init_weir_statsd_native(void) {
   id_abandoned = rb_intern("abandoned?");
   id_max_values = rb_intern("max_values");
   id_put = rb_intern("put");
+  id_head_bytes = rb_intern("head_bytes");
+  id_tail_bytes = rb_intern("tail_bytes");
+  id_queue = rb_intern("queue");
+  id_append = rb_intern("<<");
 
   VALUE native = rb_define_module_under(instrument, "Native");
   rb_define_module_function(native, "pack", native_pack, 1);
+  rb_define_module_function(native, "send_packets", native_send_packets, 4);
+
+  VALUE queue = rb_define_class_under(native, "Queue", rb_cObject);
+  rb_define_alloc_func(queue, queue_alloc);
+  rb_define_method(queue, "initialize", queue_initialize, 2);
+  rb_define_method(queue, "push", queue_push, 1);
+  rb_define_method(queue, "push_packet", queue_push_packet, 1);
+  rb_define_method(queue, "take", queue_take, 0);
+  rb_define_method(queue, "park", queue_park, 0);
+  rb_define_method(queue, "wake", queue_wake, 0);
+  rb_define_method(queue, "clear", queue_clear, 0);
+  rb_define_method(queue, "close", queue_close, 0);
+  rb_define_method(queue, "closed?", queue_closed, 0);
+  rb_define_method(queue, "parked?", queue_parked, 0);
+  rb_define_method(queue, "length", queue_length, 0);
+
+  VALUE emitter = rb_define_class_under(native, "Emitter", rb_cObject);
+  rb_define_alloc_func(emitter, emitter_alloc);
+  rb_define_method(emitter, "initialize", emitter_initialize, 2);
+  rb_define_method(emitter, "template", emitter_template, 0);
+  rb_define_method(emitter, "tags", emitter_tags, 0);
+  rb_define_method(emitter, "tags=", emitter_set_tags, 1);
+  rb_define_method(emitter, "put", emitter_put, 1);
 
   VALUE cell = rb_define_class_under(native, "Cell", rb_cObject);
   rb_define_alloc_func(cell, cell_alloc);

@@ -258,17 +258,37 @@ module StatsD
 
   class << self
     # @return [Logger] where the library reports its own trouble
-    attr_accessor :logger
+    def logger
+      @logger
+    rescue Instrument::Ractors::ISOLATION_ERROR
+      Instrument::Ractors.logger
+    end
 
-    # @return [Instrument::Client] what the methods of this module are sent to
+    # @param logger [Logger]
+    def logger=(logger)
+      if Instrument::Ractors.main?
+        @logger = logger
+      else
+        Instrument::Ractors.logger = logger
+      end
+    end
+
+    # @return [Instrument::Client] what the methods of this module are sent to; a Ractor other than the main one has
+    #   none until it sets its own
     def singleton_client
       @singleton_client ||= Instrument::Environment.current.client
+    rescue Instrument::Ractors::ISOLATION_ERROR
+      Instrument::Ractors.client
     end
 
     # @param client [Instrument::Client, nil] nil: made from the environment at the next use
     def singleton_client=(client)
-      @singleton_client = client
-      Instrument::Handles.client_changed
+      if Instrument::Ractors.main?
+        @singleton_client = client
+        Instrument::Handles.client_changed
+      else
+        Instrument::Ractors.client = client
+      end
     end
 
     # @!method increment(name, value = 1, **options)
@@ -312,7 +332,12 @@ module StatsD
       class_eval(<<~RUBY, __FILE__, __LINE__ + 1)
         def #{method}(name, #{value}, sample_rate: nil, tags: nil, no_prefix: false,
                       #{rare.map { |key| "#{key}: nil" }.join(", ")}#{block})
-          client = @singleton_client || singleton_client
+          # Only outside the main Ractor does this raise.
+          client = begin
+            @singleton_client || singleton_client
+          rescue Instrument::Ractors::ISOLATION_ERROR
+            Instrument::Ractors.client
+          end
           if #{rare.join(" || ")}
             client.#{method}(#{usual}, #{rare.map { |key| "#{key}: #{key}" }.join(", ")}#{block})
           else
@@ -361,6 +386,8 @@ end
 require "statsd/instrument/version"
 require "statsd/instrument/wire"
 require "statsd/instrument/native"
+require "statsd/instrument/ractors"
+require "statsd/instrument/weak_set"
 require "statsd/instrument/fork_tracker"
 require "statsd/instrument/background"
 require "statsd/instrument/identity_map"
@@ -380,6 +407,9 @@ require "statsd/instrument/uds_connection"
 require "statsd/instrument/uds_stream_connection"
 require "statsd/instrument/sink"
 require "statsd/instrument/batched_sink"
+require "statsd/instrument/dispatcher_stats"
+require "statsd/instrument/dispatcher"
+require "statsd/instrument/native_dispatcher" if StatsD::Instrument::NATIVE
 require "statsd/instrument/template"
 require "statsd/instrument/cells"
 require "statsd/instrument/table"

@@ -32,7 +32,7 @@ module StatsD
 
       def initialize(sink, **options)
         @core = Core.new(sink, **options)
-        ObjectSpace.define_finalizer(self, self.class.finalize(@core))
+        ObjectSpace.define_finalizer(self, self.class.finalize(@core)) if Ractors.main?
       end
 
       # One context, with the cells that threads keep for it.
@@ -139,14 +139,14 @@ module StatsD
           @telemetry = telemetry || Telemetry.new
           @report = report
           @stopping = false
-          @clients = ObjectSpace::WeakMap.new
+          @clients = WeakSet.new
           reset
           ForkTracker.track(self)
         end
 
         # @param client [#detach] told when nothing is aggregated any more
         def attach(client)
-          @clients[client] = true
+          @clients.add(client)
         end
 
         # Announces a new cell. Lock-free, allowed everywhere.
@@ -197,7 +197,7 @@ module StatsD
         # @return [void]
         def shutdown(wait = 2)
           @stopping = true
-          @clients.keys.each(&:detach)
+          @clients.to_a.each(&:detach)
           thread = @thread
           wake_until_ended(thread, wait) if thread&.alive? && thread != Thread.current
           flush

@@ -148,8 +148,9 @@ module StatsD
         @builders = {}.freeze
         @cell_tables = IdentityMap.new
         @emitter_tables = IdentityMap.new
-        @handles = ObjectSpace::WeakMap.new
+        @handles = WeakSet.new
         @own_telemetry = nil
+        @nobodys_table = Ractors.main? ? NOBODYS_TABLE : Table.new(nil)
         @aggregator = aggregator || new_aggregator
         @aggregator&.core&.attach(self)
         enter_mode
@@ -173,7 +174,7 @@ module StatsD
       def increment(name, value = 1, sample_rate: nil, tags: nil, no_prefix: false, by: nil, pre_sampled: false,
                     cardinality: nil, timestamp: nil)
         table = @table
-        if table.owner.equal?(Thread.current) && !(sample_rate || no_prefix || by || cardinality || timestamp)
+        if table.owner == Thread.current && !(sample_rate || no_prefix || by || cardinality || timestamp)
           if tags
             if (map = table.tagged_counters[name])
               cell = map.recent
@@ -227,7 +228,7 @@ module StatsD
       def gauge(name, value, sample_rate: nil, tags: nil, no_prefix: false, pre_sampled: false, cardinality: nil,
                 timestamp: nil)
         table = @table
-        if table.owner.equal?(Thread.current) && !(no_prefix || cardinality || timestamp)
+        if table.owner == Thread.current && !(no_prefix || cardinality || timestamp)
           if tags
             if (map = table.tagged_gauges[name])
               cell = map.recent
@@ -264,7 +265,7 @@ module StatsD
         end
 
         table = @table
-        if table.owner.equal?(Thread.current) && !(sample_rate || no_prefix || cardinality)
+        if table.owner == Thread.current && !(sample_rate || no_prefix || cardinality)
           if tags
             if (map = table.tagged_timings[name])
               cell = map.recent
@@ -301,7 +302,7 @@ module StatsD
         end
 
         table = @table
-        if table.owner.equal?(Thread.current) && !(sample_rate || no_prefix || cardinality)
+        if table.owner == Thread.current && !(sample_rate || no_prefix || cardinality)
           if tags
             if (map = table.tagged_distributions[name])
               cell = map.recent
@@ -331,7 +332,7 @@ module StatsD
       # @raise [NotImplementedError] if the implementation has no histograms
       def histogram(name, value, sample_rate: nil, tags: nil, no_prefix: false, pre_sampled: false, cardinality: nil)
         table = @table
-        if table.owner.equal?(Thread.current) && !(sample_rate || no_prefix || cardinality)
+        if table.owner == Thread.current && !(sample_rate || no_prefix || cardinality)
           if tags
             if (map = table.tagged_histograms[name])
               cell = map.recent
@@ -631,7 +632,7 @@ module StatsD
       # Keeps a handle informed about changes of mode.
       # @api private
       def bind(handle)
-        @handles[handle] = true
+        @handles.add(handle)
       end
 
       # @return [Aggregator::Core, nil] where cells are announced, when calls are aggregated
@@ -808,8 +809,8 @@ module StatsD
         # Sinks of others decide themselves what to sample and may look at every message.
         @draws_itself = network && [BatchedSink, Sink].include?(@sink.method(:sample?).owner)
         @remembers = @aggregating || network
-        @table = NOBODYS_TABLE
-        @handles.keys.each(&:unbind)
+        @table = @nobodys_table
+        @handles.to_a.each(&:unbind)
       end
 
       # Everything a fast path does not cover.
@@ -873,7 +874,7 @@ module StatsD
         table.size += 1
         if table.size > MAX_EMITTERS
           @emitter_tables[table.owner] = Table.new(table.owner, self)
-          @table = NOBODYS_TABLE
+          @table = @nobodys_table
         end
         Emitter.new(template, @sink)
       end
@@ -903,7 +904,7 @@ module StatsD
       # @return [Boolean] whether the short way to a cell was open
       def deposit_time(type, name, elapsed, tags)
         table = @table
-        return false unless table.owner.equal?(Thread.current)
+        return false unless table.owner == Thread.current
 
         cell = table.shelf(type, nil)[name, tags]
         cell ? cell.put(elapsed) : false

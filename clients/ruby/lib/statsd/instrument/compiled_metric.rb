@@ -248,7 +248,7 @@ module StatsD
             def self.#{method_name}(#{value}, #{keys.map { |key| "#{key}:" }.join(", ")})
               #{timing_source("record_combination(__value__, [#{keys.join(", ")}])")}
               __combinations__ = @combinations
-              if __combinations__.owner.equal?(Thread.current)
+              if __combinations__.owner == Thread.current
                 __node__ = __combinations__.root
                 #{lookup.join("\n    ")}
                 if __node__

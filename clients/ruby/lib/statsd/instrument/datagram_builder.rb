@@ -49,9 +49,12 @@ module StatsD
       # @!method kv(name, value, sample_rate, tags)
       #   @return [String] a key/value message
       %w[c g ms s h d kv].each do |type|
-        define_method(type) do |name, value, sample_rate, tags|
-          generate_generic_datagram(name, value, type, sample_rate, tags)
-        end
+        # Written as text, because methods made of blocks work only in the Ractor that made them.
+        class_eval(<<~RUBY, __FILE__, __LINE__ + 1)
+          def #{type}(name, value, sample_rate, tags)
+            generate_generic_datagram(name, value, "#{type}", sample_rate, tags)
+          end
+        RUBY
       end
 
       # @param values [Array<Numeric>] samples of one context

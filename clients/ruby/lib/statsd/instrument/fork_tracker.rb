@@ -7,23 +7,23 @@ module StatsD
     # look at the process id.
     # @api private
     module ForkTracker
-      @tracked = ObjectSpace::WeakMap.new
+      @tracked = WeakSet.new
 
       class << self
         # @param object [#after_fork, #after_daemon] kept alive by others
         def track(object)
-          @tracked[object] = true
+          @tracked.add(object) if Ractors.main?
         end
 
         # In the child of a fork: everything buffered belongs to the parent.
         def after_fork
-          @tracked.keys.each(&:after_fork)
+          @tracked.to_a.each(&:after_fork)
         end
 
         # Where finalizers do not run at exit, or run while threads are still at work: a last flush, sent
         # before the handlers that were registered earlier run. What those emit is sent at once.
         def at_exit
-          tracked = @tracked.keys
+          tracked = @tracked.to_a
           tracked.grep(Aggregator::Core).each(&:shutdown)
           tracked.grep(BatchedSink::Dispatcher).each(&:shutdown)
         end
@@ -31,7 +31,7 @@ module StatsD
         # In a process that became a daemon: the parent is gone without sending anything, so what is
         # buffered is still ours, but the threads are gone.
         def after_daemon
-          @tracked.keys.each(&:after_daemon)
+          @tracked.to_a.each(&:after_daemon)
         end
       end
 

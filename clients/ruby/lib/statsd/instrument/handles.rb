@@ -5,6 +5,8 @@ module StatsD
     # Metrics bound to one context: name and tags are looked up when the handle is made, so that
     # recording is a few instructions. Make a handle once, keep it in a constant, share it freely.
     #
+    # Threads are compared with `==`, which the interpreter does without a call, unlike `equal?`.
+    #
     # A handle made with `StatsD.counter` and its siblings follows {StatsD.singleton_client}; one made
     # with {Client#counter} stays with its client.
     #
@@ -12,18 +14,18 @@ module StatsD
     #   SIGN_UPS = StatsD.counter("sign_ups", tags: { plan: "free" })
     #   SIGN_UPS.increment
     module Handles
-      @following = ObjectSpace::WeakMap.new
+      @following = WeakSet.new
 
       class << self
         # @api private
         def follow(handle)
-          @following[handle] = true
+          @following.add(handle)
         end
 
         # The singleton client is another one now.
         # @api private
         def client_changed
-          @following.keys.each(&:unbind)
+          @following.to_a.each(&:unbind)
         end
       end
 
@@ -170,7 +172,7 @@ module StatsD
       # @api private
       module CounterCalls
         def increment(value = 1)
-          if value == 1 && @owner.equal?(Thread.current)
+          if value == 1 && @owner == Thread.current
             @ones += 1
             VOID
           else
@@ -183,7 +185,7 @@ module StatsD
       # @api private
       module GaugeCalls
         def set(value)
-          if @owner.equal?(Thread.current)
+          if @owner == Thread.current
             put(value) ? VOID : client.refuse(@name, value)
           else
             deliver(value)
@@ -195,7 +197,7 @@ module StatsD
       # @api private
       module SampleCalls
         def record(value)
-          if @owner.equal?(Thread.current)
+          if @owner == Thread.current
             put(value) ? VOID : client.refuse(@name, value)
           else
             deliver(value)
@@ -327,7 +329,7 @@ module StatsD
         # @param value [#to_s] the member to count
         # @return [Object] {VOID}
         def add(value)
-          if @owner.equal?(Thread.current)
+          if @owner == Thread.current
             put(value) ? VOID : client.refuse(@name, value)
           else
             deliver(value)

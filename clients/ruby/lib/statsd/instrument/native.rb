@@ -2,12 +2,10 @@
 
 module StatsD
   module Instrument
-    # Whether the native extension does the work: only where it was compiled and the environment variable
-    # `WEIR_NATIVE` asks for it. Under load a fork has met a client whose parts the collector had taken,
-    # with the extension and never without it; until that is understood nobody gets it unasked.
+    # Whether the native extension does the work: wherever it was compiled, unless the environment variable
+    # `WEIR_PURE_RUBY` refuses it. Everything works without it.
     NATIVE = begin
-      wanted = ["", "0"].include?(ENV.fetch("WEIR_PURE_RUBY", "")) && ENV.fetch("WEIR_NATIVE", "") == "1"
-      if RUBY_ENGINE != "ruby" || !wanted
+      if RUBY_ENGINE != "ruby" || !["", "0"].include?(ENV.fetch("WEIR_PURE_RUBY", ""))
         false
       else
         require "statsd/instrument/weir_statsd_native"

@@ -18,7 +18,7 @@ module StatsD
 
         # @param emitters [Boolean] whether values are sent at once instead of kept in cells
         def initialize(client, emitters:)
-          @client = WeakRef.new(client)
+          @client = Ractors.main? ? WeakRef.new(client) : nil
           @emitters = emitters
           @sweep = false
           @size = 0
@@ -36,7 +36,7 @@ module StatsD
         end
 
         def abandoned?
-          !@client.weakref_alive?
+          !@client.nil? && !@client.weakref_alive?
         end
 
         private
@@ -181,7 +181,11 @@ module StatsD
           @native_emitters = nil
           enter_mode
         end
-        Emitter.new(template, @sink)
+        if template.type != :s && @sink.instance_of?(BatchedSink)
+          Native::Emitter.new(template, @sink.dispatcher)
+        else
+          Emitter.new(template, @sink)
+        end
       end
     end
 

@@ -133,6 +133,30 @@ module StatsD
         end
       end
 
+      # Sends several packets, with as few system calls as the connection allows.
+      # @param packets [Array<String>]
+      # @return [void]
+      # @api private
+      def send_packets(packets)
+        position = 0
+        while position < packets.size
+          sent = send_at_once(packets, position)
+          if sent.positive?
+            @telemetry.sent(packets[position, sent].sum(&:bytesize), sent)
+            position += sent
+          elsif sent == -Errno::ETIMEDOUT::Errno
+            # A server that does not read will not read faster for being asked twice.
+            drop(packets[position], Errno::ETIMEDOUT.new("server does not read"))
+            invalidate_connection
+            position += 1
+          else
+            # What the kernel objects to, it objects to once more here, where errors are handled.
+            send_packet(packets[position])
+            position += 1
+          end
+        end
+      end
+
       # @api private
       def after_fork
         @telemetry.after_fork
@@ -152,6 +176,16 @@ module StatsD
 
       def invalidate_connection
         connection&.close
+      end
+
+      # @return [Integer] packets sent, or a negative error number
+      def send_at_once(packets, position)
+        connection = self.connection
+        return 0 unless connection.respond_to?(:send_datagrams)
+
+        connection.send_datagrams(packets, position)
+      rescue SocketError, IOError, SystemCallError
+        0
       end
 
       def count_accepted(datagram)

@@ -118,7 +118,9 @@ module StatsD
       # @param client [Client, nil] the cells are abandoned when it is gone
       def initialize(owner, client = nil)
         @owner = owner
-        @client = client && WeakRef.new(client)
+        # Weak references keep their books in a class variable, which other Ractors cannot read. Clients live as long
+        # as those do.
+        @client = client && Ractors.main? ? WeakRef.new(client) : nil
         @sweep = false
         @size = 0
         @shelves = new_shelves

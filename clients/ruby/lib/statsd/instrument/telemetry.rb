@@ -47,9 +47,9 @@ module StatsD
       end
 
       # @api private
-      def sent(bytes)
+      def sent(bytes, packets = 1)
         synchronize do
-          @counts[:packets_sent] += 1
+          @counts[:packets_sent] += packets
           @counts[:bytes_sent] += bytes
         end
       end

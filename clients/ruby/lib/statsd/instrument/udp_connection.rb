@@ -37,6 +37,16 @@ module StatsD
         socket.send(message, 0)
       end
 
+      if NATIVE
+        # @param packets [Array<String>]
+        # @param from [Integer] index of the first
+        # @return [Integer] packets sent, or the negative number of the error the first of them met
+        # @api private
+        def send_datagrams(packets, from)
+          Native.send_packets(socket.fileno, packets, from, 1_000)
+        end
+      end
+
       # (see ConnectionBehavior#type)
       def type
         :udp

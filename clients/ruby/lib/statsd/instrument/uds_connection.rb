@@ -37,6 +37,14 @@ module StatsD
         write_within_timeout(socket, message)
       end
 
+      if NATIVE
+        # (see UdpConnection#send_datagrams)
+        # @api private
+        def send_datagrams(packets, from)
+          Native.send_packets(socket.fileno, packets, from, (@write_timeout * 1_000).ceil)
+        end
+      end
+
       # @return [nil] Unix sockets have no host
       def host
         nil

@@ -12,6 +12,9 @@ module StatsD
         write_within_timeout(socket, [message.bytesize, message].pack("Va*"))
       end
 
+      # Frames may go out in pieces, so each is written by itself.
+      undef_method :send_datagrams if method_defined?(:send_datagrams)
+
       # (see ConnectionBehavior#type)
       def type
         :uds_stream

@@ -1,0 +1,64 @@
+# frozen_string_literal: true
+
+require "weakref"
+
+module StatsD
+  module Instrument
+    if RUBY_ENGINE == "ruby"
+      # Objects that others keep alive: asking for them returns those that still live.
+      #
+      # Each object is its own value in the map. Before Ruby 3.2 a WeakMap looks only at the value when it
+      # decides whether a pair is alive, so a map from objects to `true` hands out objects that the collector
+      # has condemned but not yet swept, with parts of them gone (Ruby's bug 18586). Whoever calls a method
+      # of one, or merely keeps it, crashes the interpreter.
+      # @api private
+      class WeakSet
+        def initialize
+          @map = ObjectSpace::WeakMap.new
+        end
+
+        # @return [self]
+        def add(object)
+          @map[object] = object
+          self
+        end
+
+        # @return [Array] the objects that are alive, in no particular order
+        def to_a
+          @map.keys
+        end
+      end
+    else
+      # The same for JRuby, where a WeakMap keeps its keys alive.
+      # @api private
+      class WeakSet
+        def initialize
+          @references = []
+          @limit = 16
+          @lock = Mutex.new
+        end
+
+        def add(object)
+          @lock.synchronize do
+            if @references.size >= @limit
+              # Looking through all of them each time they have doubled costs each addition a constant.
+              @references.select!(&:weakref_alive?)
+              @limit = [16, @references.size * 2].max
+            end
+            @references << WeakRef.new(object)
+          end
+          self
+        end
+
+        def to_a
+          alive = @lock.synchronize { @references.dup }.filter_map do |reference|
+            reference.__getobj__
+          rescue WeakRef::RefError
+            nil
+          end
+          alive.uniq(&:__id__)
+        end
+      end
+    end
+  end
+end

@@ -1,0 +1,171 @@
+# frozen_string_literal: true
+
+require_relative "test_helper"
+
+# What the client keeps must survive the collector, and what it forgets must be gone for good.
+class CollectorTest < TestCase
+  Client = StatsD::Instrument::Client
+
+  def collect_garbage
+    return GC.start unless RUBY_ENGINE == "jruby"
+
+    # There GC.start is only a hint that is not taken.
+    require "java"
+    Java::JavaLang::System.gc
+  end
+
+  def client_of_a_moment(sink)
+    Client.new(sink: sink, enable_aggregation: true, aggregation_flush_interval: 3600.0).increment("a")
+  end
+
+  # A forked child called `after_fork` of a client that the collector had condemned and not yet swept, and whose
+  # aggregator was already gone. Weak maps of Ruby 3.1 hand such objects out when their values are not the keys
+  # themselves; in processes of their own because the interpreter then crashes.
+  def test_condemned_clients_are_not_met_again
+    code = <<~RUBY
+      require "statsd-instrument"
+      include StatsD::Instrument
+      sink = NullSink.new
+      make = lambda do
+        Array.new(150) do
+          client = Client.new(sink: sink, enable_aggregation: true, aggregation_flush_interval: 3600.0)
+          client.aggregating_core.shutdown(1)
+          nil
+        end
+      end
+      rest = []
+      40.times do
+        make.call
+        GC.start(immediate_sweep: false)
+        20.times { rest << Object.new << "x" * 30 }
+        ForkTracker.after_fork
+        rest.clear
+      end
+      puts "survived"
+    RUBY
+    output, = ruby(code, env: { "STATSD_ENV" => "test" })
+    assert_equal "survived\n", output[0, 2_000]
+  end
+
+  def test_a_weak_set_has_no_condemned_objects
+    code = <<~RUBY
+      require "statsd-instrument"
+      Thing = Struct.new(:part)
+      kept = Array.new(5) { |index| Thing.new("part \#{index}") }
+      set = StatsD::Instrument::WeakSet.new
+      kept.each { |thing| set.add(thing) }
+      rest = []
+      200.times do
+        200.times { set.add(Thing.new(["part"])) }
+        GC.start(immediate_sweep: false)
+        20.times { rest << Object.new << "x" * 30 << [1, 2, 3, 4] }
+        set.to_a.each { |thing| thing.part.size }
+        rest.clear
+      end
+      p (kept - set.to_a).size
+    RUBY
+    output, = ruby(code, env: { "STATSD_ENV" => "test" })
+    assert_equal "0\n", output[0, 2_000]
+  end
+
+  def test_a_weak_set_forgets
+    set = StatsD::Instrument::WeakSet.new
+    100.times { set.add(Object.new) }
+    kept = Object.new
+    2.times { set.add(kept) }
+    wait_until("the collector") do
+      collect_garbage
+      set.to_a.size < 20
+    end
+    assert_includes set.to_a, kept
+    assert_equal set.to_a.size, set.to_a.uniq.size
+  end
+
+  def test_many_forks_of_a_process_that_makes_and_drops_clients
+    skip "no fork here" unless Support::FORKS
+    server = lossless_server
+    client = network_client(server)
+    handle = client.counter("handle")
+    sink = StatsD::Instrument::NullSink.new
+    forks = 40
+    forks.times do |round|
+      10.times { client_of_a_moment(sink) }
+      client.increment("a", tags: { round: round % 5 })
+      GC.start(immediate_sweep: false) if round.even?
+      pid = fork do
+        GC.compact if round % 8 == 7 && GC.respond_to?(:compact)
+        client.increment("a", tags: { round: round % 5 })
+        client.distribution("d", round)
+        handle.increment
+        GC.start
+        client.shutdown
+        exit!(0)
+      end
+      assert_predicate Process.wait2(pid).last, :success?
+    end
+    client.flush(sync: true)
+    wait_until("all of them") do
+      server.total("a") >= 2 * forks && server.total("handle") >= forks && server.samples("d") >= forks
+    end
+    assert_equal [2 * forks, forks, forks], [server.total("a"), server.total("handle"), server.samples("d")]
+  end
+
+  def test_everything_while_each_allocation_collects
+    client, sink = list_client
+    handles = [client.counter("hc", tags: { a: 1 }), client.gauge_handle("hg"), client.distribution_handle("hd")]
+    work = proc do |round|
+      client.increment("c", tags: { "k" => "v#{round}", b: round })
+      client.increment("c", 2**62, tags: ["x:#{round}"])
+      client.gauge("g", round + 0.5)
+      client.distribution("d", round + 0.25, tags: "t:#{round}")
+      client.set("s", "member#{round}")
+      handles[0].increment
+      handles[1].set(round)
+      handles[2].record(round * 1.5)
+    end
+    work.call(0)
+    GC.stress = true
+    3.times(&work)
+    client.force_flush
+    GC.stress = false
+    lines = sink.to_a
+    assert_includes lines, "hc:4|c|#a:1"
+    assert_equal 4, lines.sum { |line| line.start_with?("hd:") ? line.count(":") : 0 }
+    { 0 => 2, 1 => 1, 2 => 1 }.each { |round, count| assert_includes lines, "c:#{count}|c|#b:#{round},k:v#{round}" }
+    3.times { |round| assert_includes lines, "s:member#{round}|s" }
+  ensure
+    GC.stress = false
+  end
+
+  # In a process of its own: extensions of test tools do not survive having their objects moved.
+  def test_cells_survive_compaction
+    skip "no compaction here" unless GC.respond_to?(:compact) && RUBY_ENGINE == "ruby"
+    code = <<~RUBY
+      require "statsd-instrument"
+      lines = []
+      sink = Object.new
+      sink.define_singleton_method(:sample?) { |_rate| true }
+      sink.define_singleton_method(:<<) { |line| lines << line.dup }
+      sink.define_singleton_method(:flush) { |blocking: false| }
+      client = StatsD::Instrument::Client.new(sink: sink, enable_aggregation: true, aggregation_flush_interval: 3600.0)
+      handle = client.timer("t")
+      5.times do |round|
+        50.times do |index|
+          client.increment("c", tags: { "k\#{index}" => "v" })
+          client.increment("e", tags: ["k:\#{index}", "short"])
+          handle.record(index + 0.5)
+        end
+        GC.verify_compaction_references(toward: :empty, double_heap: true) if round == 2
+        GC.compact
+      end
+      client.force_flush
+      50.times do |index|
+        raise "c\#{index}" unless lines.include?("c:5|c|#k\#{index}:v")
+        raise "e\#{index}" unless lines.include?("e:5|c|#k:\#{index},short")
+      end
+      p lines.sum { |line| line.start_with?("t:") ? line.split("|").first.count(":") : 0 }
+    RUBY
+    output, = ruby(code, env: { "STATSD_ENV" => "test" })
+    assert_equal "250\n", output[0, 2_000]
+  end
+end

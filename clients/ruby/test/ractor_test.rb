@@ -1,0 +1,76 @@
+# frozen_string_literal: true
+
+require_relative "test_helper"
+
+return unless defined?(Ractor)
+
+# Each Ractor has a client of its own. In processes of their own, because a process with Ractors behaves differently.
+class RactorTest < TestCase
+  def in_ruby(code, address = "127.0.0.1:1")
+    output, status = ruby(code, env: { "STATSD_ENV" => "production", "STATSD_ADDR" => address },
+                                arguments: ["-W:no-experimental"])
+    assert_predicate status, :success?, output
+    output
+  end
+
+  def test_ractors_with_clients_of_their_own
+    server = udp_server
+    in_ruby(<<~RUBY, server.address)
+      require "statsd-instrument"
+      ractors = Array.new(4) do |number|
+        Ractor.new(ENV["STATSD_ADDR"], number) do |address, number|
+          sink = StatsD::Instrument::BatchedSink.for_addr(address)
+          StatsD::Instrument::Client.open(sink: sink, prefix: "r", aggregation_flush_interval: 0.01) do |client|
+            StatsD.singleton_client = client
+            handle = client.counter("handle", tags: { number: number })
+            2_000.times do |round|
+              client.increment("a", tags: { round: round % 3 })
+              client.distribution("d", round) if round % 20 == 0
+              client.gauge("g", round + 0.5)
+              handle.increment
+            end
+            StatsD.increment("module", 2)
+            StatsD.measure("block", tags: ["t"]) { nil }
+            StatsD.event("title", "text")
+            client.with_options(prefix: "clone") { |clone| clone.increment("a") }
+            client.flush(sync: true)
+          end
+          :done
+        end
+      end
+      2_000.times { StatsD.increment("main") }
+      exit(1) unless ractors.map(&:take) == [:done] * 4
+    RUBY
+    wait_until("all of them") do
+      server.total("r.a") == 8_000 && server.total("r.handle") == 8_000 && server.samples("r.d") == 400 &&
+        server.total("main") == 2_000 && server.total("clone.a") == 4 && server.total("r.module") >= 8 &&
+        server.samples("r.block") >= 4 && server.lines.grep(/\A_e/).size >= 4
+    end
+    assert_equal [8, 4, 4], [server.total("r.module"), server.samples("r.block"),
+                             server.lines.grep(/\A_e\{7,4\}:r\.title\|text/).size]
+  end
+
+  def test_without_a_client_the_error_says_what_to_do
+    output = in_ruby(<<~RUBY)
+      require "statsd-instrument"
+      StatsD.increment("main")
+      messages = [
+        Ractor.new { StatsD.increment("a") rescue $!.message },
+        Ractor.new { StatsD.event("a", "b") rescue $!.message },
+        Ractor.new { StatsD.singleton_client rescue $!.message }
+      ].map(&:take)
+      puts messages
+    RUBY
+    assert_equal 3, output.lines.size, output
+    output.each_line { |line| assert_match(/no StatsD client; give it one with `StatsD.singleton_client = /, line) }
+  end
+
+  def test_handles_of_the_main_ractor_stay_there
+    output = in_ruby(<<~RUBY)
+      require "statsd-instrument"
+      HANDLE = StatsD.counter("a")
+      puts(Ractor.new { HANDLE.increment rescue $!.class }.take)
+    RUBY
+    assert_equal "Ractor::IsolationError\n", output
+  end
+end
