@@ -1,8 +1,13 @@
 # Every verb works here and, with the same name, inside each client's folder.
 CARGO ?= cargo
 CLIENTS := $(wildcard clients/*/Makefile)
+# A registry may be out of reach for a moment.
+export CARGO_NET_RETRY ?= 10
+# Tests build the agent; those of the clients take that one, because to build it for them alone would mean other features of its
+# dependencies, and most of them once more.
+AGENT = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/weir
 
-.PHONY: run build test check bench fuzz soak deps clients-%
+.PHONY: run build test check bench bench-outputs fuzz soak deps clients-%
 
 ## run: build and start the agent with useful defaults (UDP 127.0.0.1:8125, admin 127.0.0.1:8127)
 run:
@@ -14,7 +19,7 @@ build:
 ## test: install what the tests need, then run every test of every language
 test: deps
 	$(CARGO) test --workspace --locked
-	@set -e; for m in $(CLIENTS); do $(MAKE) -C $$(dirname $$m) test; done
+	@set -e; for m in $(CLIENTS); do WEIR_BIN="$${WEIR_BIN:-$$(ls $(AGENT))}" $(MAKE) -C $$(dirname $$m) test; done
 
 ## check: format and lint, cheapest first
 check: deps
@@ -26,6 +31,10 @@ check: deps
 ## bench: ratios against the floor of this machine, with their spread
 bench:
 	scripts/bench.sh $(ARGS)
+
+## bench-outputs: CPU and bytes per series of every output, 100,000 contexts
+bench-outputs:
+	scripts/bench-outputs.sh
 
 ## fuzz: extend the corpora (nightly toolchain and cargo-fuzz), 60 s per target unless SECONDS_PER_TARGET is set
 fuzz:

@@ -3,22 +3,23 @@
 # language toolchains lacks. Does nothing when everything is there.
 set -euo pipefail
 
-declare -A package_of=(
-  [ruby]=ruby
-  [prometheus]=prometheus
-  [valgrind]=valgrind
-  [podman]=podman
-  [runc]=runc
-  [containerd]=containerd
-  [victoria-metrics]=victoria-metrics
-  [python3]=python3-venv
-  [carbon-cache]=graphite-carbon
-  [whisper-fetch]=python3-whisper
-)
 missing=()
-for program in "${!package_of[@]}"; do
-  command -v "$program" >/dev/null 2>&1 || missing+=("${package_of[$program]}")
-done
+need() { # COMMAND-THAT-SUCCEEDS PACKAGE
+  bash -c "$1" >/dev/null 2>&1 || missing+=("$2")
+}
+
+need 'command -v ruby' ruby
+need 'command -v prometheus' prometheus
+need 'command -v valgrind' valgrind
+need 'command -v podman' podman
+need 'command -v runc' runc
+need 'command -v containerd' containerd
+need 'command -v victoria-metrics' victoria-metrics
+# Debian packs what makes virtual environments apart from the interpreter.
+need 'python3 -c "import ensurepip, venv"' python3-venv
+need 'command -v carbon-cache' graphite-carbon
+need 'command -v whisper-fetch' python3-whisper
+need 'command -v jq' jq
 [ "${#missing[@]}" -eq 0 ] && exit 0
 
 if ! command -v apt-get >/dev/null 2>&1; then
@@ -27,6 +28,16 @@ if ! command -v apt-get >/dev/null 2>&1; then
 fi
 sudo=()
 [ "$(id -u)" -eq 0 ] || sudo=(sudo)
-"${sudo[@]}" apt-get update -qq
-# Servers are started by the tests themselves, never by the package's service files.
-"${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
+# A mirror may be out of reach for a moment, and another program may be installing.
+patient=(-qq -o Acquire::Retries=5 -o DPkg::Lock::Timeout=600)
+for attempt in 1 2 3 4 5; do
+  # Servers are started by the tests themselves, never by the package's service files.
+  if "${sudo[@]}" apt-get "${patient[@]}" update &&
+    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get "${patient[@]}" install -y --no-install-recommends "${missing[@]}"; then
+    exit 0
+  fi
+  echo "install-test-deps: attempt $attempt failed" >&2
+  sleep $((attempt * 5))
+done
+echo "install-test-deps: ${missing[*]} could not be installed" >&2
+exit 1

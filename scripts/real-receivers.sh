@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Receivers that no distribution packages yet, built from their sources through the Go module proxy: an OpenTelemetry collector with
+# its OTLP receiver, and Prometheus 3 for remote write 2.0 and its OTLP receiver. Not part of `make test`: the first build takes
+# several minutes and gigabytes. With names of tests as arguments only those.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tests=("$@")
+[ "${#tests[@]}" -gt 0 ] || tests=(a_real_collector a_real_prometheus version_2_to_a_real_prometheus)
+for test in "${tests[@]}"; do
+  target=otlp
+  [ "$test" = version_2_to_a_real_prometheus ] && target=remote_write
+  start=$SECONDS
+  cargo test --locked -p weir --test "$target" -- --ignored --exact "$test"
+  echo "$test: $((SECONDS - start)) s, building included"
+done
