@@ -1,5 +1,8 @@
 //! The real binary on real sockets: what goes in comes out, to the last sample.
 
+#[path = "support/log.rs"]
+mod log;
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpStream, UdpSocket};
@@ -8,11 +11,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
+
+use log::Log;
 
 /// However slow the machine: what takes longer is broken.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -21,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Agent {
     child: Child,
     stdout: Option<thread::JoinHandle<Vec<String>>>,
-    stderr: Receiver<String>,
+    log: Log,
     directory: tempfile::TempDir,
 }
 
@@ -52,17 +56,11 @@ impl Agent {
             .unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         let stdout = thread::spawn(move || stdout.lines().map_while(Result::ok).collect());
-        let stderr = BufReader::new(child.stderr.take().unwrap());
-        let (lines, receiver) = channel();
-        thread::spawn(move || {
-            for line in stderr.lines().map_while(Result::ok) {
-                let _ = lines.send(line);
-            }
-        });
+        let log = Log::of(child.stderr.take().unwrap());
         let mut agent = Agent {
             child,
             stdout: Some(stdout),
-            stderr: receiver,
+            log,
             directory,
         };
         let addresses = (0..listeners).map(|_| agent.wait_for("listening on ")).collect();
@@ -71,15 +69,7 @@ impl Agent {
 
     /// Waits for a log line with this text and returns what follows it.
     fn wait_for(&mut self, text: &str) -> String {
-        loop {
-            let line = self
-                .stderr
-                .recv_timeout(PATIENCE)
-                .unwrap_or_else(|error| panic!("no {text:?}: {error}"));
-            if let Some((_, rest)) = line.split_once(text) {
-                return rest.to_string();
-            }
-        }
+        self.log.wait_for(text)
     }
 
     fn signal(&self, name: &str) {
@@ -94,12 +84,9 @@ impl Agent {
     fn finish(mut self) -> Vec<Value> {
         self.signal("-TERM");
         let status = self.child.wait().unwrap();
-        let stderr: Vec<String> = self.stderr.iter().collect();
-        assert!(status.success(), "{status}: {stderr:?}");
-        assert!(
-            !stderr.iter().any(|line| line.contains("do not balance")),
-            "{stderr:?}"
-        );
+        let log = self.log.to_the_end();
+        assert!(status.success(), "{status}:\n{log}");
+        assert!(!log.contains("do not balance"), "{log}");
         let lines = self.stdout.take().unwrap().join().unwrap();
         lines
             .iter()

@@ -1,7 +1,10 @@
 //! The real binary: configuration from every source, its errors and exit codes, and each command on real
 //! sockets.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+#[path = "support/log.rs"]
+mod log;
+
+use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::{Path, PathBuf};
@@ -10,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use weir_output::settings::{Kind, OUTPUT_TYPES, Setting};
+
+use log::Log;
 
 const KEY: &str = "0123456789abcdefFEDCBA9876543210";
 
@@ -820,7 +825,7 @@ fn status_says_when_there_is_no_agent() {
 struct Agent {
     child: Child,
     admin: String,
-    log: std::sync::mpsc::Receiver<String>,
+    log: Log,
 }
 
 impl Agent {
@@ -840,36 +845,9 @@ impl Agent {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let stderr = BufReader::new(child.stderr.take().unwrap());
-        let (lines, log) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            for line in stderr.lines().map_while(Result::ok) {
-                let _ = lines.send(line);
-            }
-        });
-        let mut agent = Self {
-            child,
-            admin: String::new(),
-            log,
-        };
-        let line = agent.wait_for("admin on http://");
-        agent.admin = line.rsplit("http://").next().unwrap().to_owned();
-        agent
-    }
-
-    fn wait_for(&self, part: &str) -> String {
-        let end = Instant::now() + DEADLINE;
-        let mut seen = Vec::new();
-        loop {
-            match self
-                .log
-                .recv_timeout(end.saturating_duration_since(Instant::now()))
-            {
-                Ok(line) if line.contains(part) => return line,
-                Ok(line) => seen.push(line),
-                Err(error) => panic!("{part:?} was not logged ({error}); the log:\n{}", seen.join("\n")),
-            }
-        }
+        let mut log = Log::of(child.stderr.take().unwrap());
+        let admin = log.wait_for("admin on http://");
+        Self { child, admin, log }
     }
 
     fn signal(&self, name: &str) {
@@ -918,7 +896,7 @@ fn status_shows_a_running_agent_and_a_signal_ends_it() {
     let mut agent = Agent::start(&["--uds", socket.to_str().unwrap()]);
     let to = format!("unixgram://{}", socket.display());
     assert_eq!(run(&["send", "--raw", "a:1|c", "bad", "--to", &to]).code, 0);
-    agent.wait_for("refused a message (no_separator)");
+    agent.log.wait_for("refused a message (no_separator)");
     let end = Instant::now() + DEADLINE;
     let page = loop {
         let ran = run(&["status", "--admin", &agent.admin]);
@@ -969,22 +947,24 @@ fn a_reload_validates_first_and_applies_what_it_can() {
     };
     replace("log_level: loud\n");
     agent.signal("HUP");
-    let line = agent.wait_for("reload:");
+    let line = agent.log.wait_for("reload:");
     assert!(
         line.contains("weir.yaml:1: log_level") && line.contains("one of"),
         "{line}"
     );
-    agent.wait_for("stays as it is");
+    agent.log.wait_for("stays as it is");
     replace("log_level: debug\nworkers: 2\n");
     agent.signal("HUP");
-    agent.wait_for("reload: log_level is now debug, was info");
-    agent.wait_for("reload: workers will be 2 after a restart");
+    agent.log.wait_for("reload: log_level is now debug, was info");
+    agent.log.wait_for("reload: workers will be 2 after a restart");
     // What waits for a restart is named again, with what is in force; and no longer when it is taken back.
     agent.signal("HUP");
-    agent.wait_for("reload: workers will be 2 after a restart; until then it stays 1");
+    agent
+        .log
+        .wait_for("reload: workers will be 2 after a restart; until then it stays 1");
     replace("log_level: debug\n");
     agent.signal("HUP");
-    agent.wait_for("nothing has changed");
+    agent.log.wait_for("nothing has changed");
     agent.signal("INT");
     assert_eq!(agent.end(), 0);
 }

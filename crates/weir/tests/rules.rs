@@ -1,6 +1,9 @@
 //! Rules through the real binary: the page's examples, a reload over HTTP, converted configurations.
 
-use std::io::{BufRead, BufReader, Read, Write};
+#[path = "support/log.rs"]
+mod log;
+
+use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -8,13 +11,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use log::Log;
+
 /// However slow the machine: what takes longer is broken.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running agent; ended when dropped.
 struct Agent {
     child: Child,
-    lines: std::sync::mpsc::Receiver<String>,
     directory: tempfile::TempDir,
 }
 
@@ -32,34 +36,15 @@ impl Agent {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let stderr = BufReader::new(child.stderr.take().unwrap());
-        let (sender, lines) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            for line in stderr.lines().map_while(Result::ok) {
-                let _ = sender.send(line);
-            }
-        });
-        let agent = Agent {
-            child,
-            lines,
-            directory,
-        };
-        let mut addresses = (String::new(), String::new());
-        while addresses.0.is_empty() || addresses.1.is_empty() {
-            let line = agent
-                .lines
-                .recv_timeout(PATIENCE)
-                .expect("it says where it listens");
-            if let Some((_, address)) = line.split_once("listening on udp://") {
-                addresses.0 = address.to_owned();
-            }
-            if let Some((_, address)) = line.split_once("admin on http://") {
-                addresses.1 = address.to_owned();
-            }
-        }
+        let mut log = Log::of(child.stderr.take().unwrap());
+        let (udp, admin) = (
+            log.wait_for("listening on udp://"),
+            log.wait_for("admin on http://"),
+        );
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        socket.connect(&addresses.0).unwrap();
-        (agent, socket, addresses.1)
+        socket.connect(udp).unwrap();
+        let agent = Agent { child, directory };
+        (agent, socket, admin)
     }
 
     fn rewrite(&self, config: &str) {

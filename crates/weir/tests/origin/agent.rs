@@ -1,15 +1,16 @@
 //! A running agent with a Unix socket, and what comes out of it.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+use crate::log::Log;
 
 /// However slow the machine: what takes longer is broken.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -26,7 +27,7 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
 pub struct Agent {
     child: Child,
     stdout: Option<JoinHandle<String>>,
-    stderr: Receiver<String>,
+    log: Log,
     admin: String,
     directory: tempfile::TempDir,
 }
@@ -63,17 +64,11 @@ impl Agent {
             stdout.read_to_string(&mut text).unwrap();
             text
         });
-        let stderr = BufReader::new(child.stderr.take().unwrap());
-        let (lines, receiver) = channel();
-        std::thread::spawn(move || {
-            for line in stderr.lines().map_while(Result::ok) {
-                let _ = lines.send(line);
-            }
-        });
+        let log = Log::of(child.stderr.take().unwrap());
         let mut agent = Agent {
             child,
             stdout: Some(stdout),
-            stderr: receiver,
+            log,
             admin: String::new(),
             directory,
         };
@@ -82,16 +77,7 @@ impl Agent {
     }
 
     pub fn wait_for(&mut self, text: &str) -> String {
-        let mut log = String::new();
-        loop {
-            let Ok(line) = self.stderr.recv_timeout(PATIENCE) else {
-                panic!("no {text:?} in the log:\n{log}");
-            };
-            log += &format!("{line}\n");
-            if let Some((_, rest)) = line.split_once(text) {
-                return rest.to_owned();
-            }
-        }
+        self.log.wait_for(text)
     }
 
     /// Lets it read its configuration again, and waits until it says this of it.
@@ -180,9 +166,9 @@ impl Agent {
                 .success()
         );
         let status = self.child.wait().unwrap();
-        let log: Vec<String> = self.stderr.iter().collect();
-        assert!(status.success(), "{status}: {log:?}");
-        assert!(!log.iter().any(|line| line.contains("do not balance")), "{log:?}");
+        let log = self.log.to_the_end();
+        assert!(status.success(), "{status}:\n{log}");
+        assert!(!log.contains("do not balance"), "{log}");
         let text = self.stdout.take().unwrap().join().unwrap();
         let mut points: Vec<_> = text
             .lines()

@@ -3,15 +3,18 @@
 // Each test file uses a part of it.
 #![allow(dead_code)]
 
-use std::io::{BufRead, BufReader, Read, Write};
+mod log;
+
+use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use weir_output::settings::{Kind, OUTPUT_TYPES, Setting};
+
+use log::Log;
 
 /// However slow the machine: what takes longer is broken.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -85,9 +88,8 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
 pub struct Agent {
     child: Child,
     stdout: Option<JoinHandle<String>>,
-    stderr: Receiver<String>,
+    log: Log,
     address: String,
-    log: String,
     directory: tempfile::TempDir,
 }
 
@@ -113,19 +115,12 @@ impl Agent {
             stdout.read_to_string(&mut text).unwrap();
             text
         });
-        let stderr = BufReader::new(child.stderr.take().unwrap());
-        let (lines, receiver) = channel();
-        std::thread::spawn(move || {
-            for line in stderr.lines().map_while(Result::ok) {
-                let _ = lines.send(line);
-            }
-        });
+        let log = Log::of(child.stderr.take().unwrap());
         let mut agent = Agent {
             child,
             stdout: Some(stdout),
-            stderr: receiver,
+            log,
             address: String::new(),
-            log: String::new(),
             directory,
         };
         agent.address = agent.wait_for("listening on udp://");
@@ -134,15 +129,7 @@ impl Agent {
 
     /// Waits for a log line with this text and returns what follows it.
     pub fn wait_for(&mut self, text: &str) -> String {
-        loop {
-            let Ok(line) = self.stderr.recv_timeout(PATIENCE) else {
-                panic!("no {text:?} in the log:\n{}", self.log);
-            };
-            self.log += &format!("{line}\n");
-            if let Some((_, rest)) = line.split_once(text) {
-                return rest.to_owned();
-            }
-        }
+        self.log.wait_for(text)
     }
 
     /// Another configuration, for a reload.
@@ -176,8 +163,7 @@ impl Agent {
     pub fn stop(mut self) -> (String, String) {
         self.signal("-TERM");
         let status = self.child.wait().unwrap();
-        let mut log = std::mem::take(&mut self.log);
-        log.extend(self.stderr.iter().map(|line| format!("{line}\n")));
+        let log = self.log.to_the_end();
         assert!(status.success(), "{status}:\n{log}");
         assert!(!log.contains("do not balance"), "{log}");
         (self.stdout.take().unwrap().join().unwrap(), log)

@@ -3,8 +3,10 @@
 // Each test file uses a part of it.
 #![allow(dead_code)]
 
+mod log;
+
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -12,6 +14,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+use log::Log;
 
 /// However slow the machine: what takes longer is broken.
 pub const PATIENCE: Duration = Duration::from_secs(90);
@@ -27,7 +31,7 @@ impl Drop for Killed {
 
 pub struct Agent {
     pub child: Killed,
-    log: std::sync::mpsc::Receiver<String>,
+    log: Log,
     pub admin: String,
     socket: UnixDatagram,
     directory: tempfile::TempDir,
@@ -65,23 +69,8 @@ impl Agent {
                 .spawn()
                 .unwrap(),
         );
-        let stderr = BufReader::new(child.0.stderr.take().unwrap());
-        let (sender, log) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            for line in stderr.lines().map_while(Result::ok) {
-                let _ = sender.send(line);
-            }
-        });
-        let mut seen = Vec::new();
-        let admin = loop {
-            let line = log
-                .recv_timeout(PATIENCE)
-                .unwrap_or_else(|error| panic!("{error}: {seen:?}"));
-            if let Some((_, address)) = line.split_once("admin on http://") {
-                break address.to_owned();
-            }
-            seen.push(line);
-        };
+        let mut log = Log::of(child.0.stderr.take().unwrap());
+        let admin = log.wait_for("admin on http://");
         let socket = UnixDatagram::unbound().unwrap();
         socket.connect(&path).unwrap();
         Agent {
@@ -137,9 +126,9 @@ impl Agent {
     /// Waits for its end, which has to be a good one.
     pub fn finished(mut self) {
         let status = self.child.0.wait().unwrap();
-        let log: Vec<String> = self.log.iter().collect();
-        assert!(status.success(), "{status}: {log:?}");
-        assert!(!log.iter().any(|line| line.contains("do not balance")), "{log:?}");
+        let log = self.log.to_the_end();
+        assert!(status.success(), "{status}:\n{log}");
+        assert!(!log.contains("do not balance"), "{log}");
         drop(self.directory);
     }
 }
