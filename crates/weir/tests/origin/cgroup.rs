@@ -179,6 +179,61 @@ fn a_container_is_found_by_the_inode_of_its_control_group() {
 }
 
 #[test]
+fn only_a_privileged_process_can_name_another_as_the_sender() {
+    let container = id(9);
+    let Some(group) = Group::new(&container) else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let file = tags_file(
+        directory.path(),
+        &format!(r#"{{"containers": {{"{container}": {{"low": ["c:other"]}}}}}}"#),
+    );
+    let agent = Agent::start(&["--origin-detection", "--origin-file", file.to_str().unwrap()]);
+    agent.wait_for_source("file", "entities", 1);
+    let other = group.sender(&agent, "others:1|c");
+    wait_for_look_ups(&agent, 1);
+    // The kernel checks what a process attaches: any living process where it may administer the system, else only itself.
+    let python = r#"
+import os, socket, struct, sys
+to = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+to.connect(sys.argv[1])
+other = int(sys.argv[2])
+def send(message, process):
+    credentials = struct.pack("3i", process, os.getuid(), os.getgid())
+    to.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_CREDENTIALS, credentials)])
+def refused(message, process, error):
+    try:
+        send(message, process)
+    except error:
+        return
+    sys.exit("was taken: %r" % message)
+refused(b"nobodys:1|c", 2**22, ProcessLookupError)
+send(b"roots:1|c", other)
+os.setgid(65534)
+os.setuid(65534)
+refused(b"forged:1|c", other, PermissionError)
+send(b"own:1|c", os.getpid())
+"#;
+    let forger = Command::new("python3")
+        .args(["-c", python])
+        .arg(agent.socket())
+        .arg(other.id().to_string())
+        .output()
+        .unwrap();
+    assert!(
+        forger.status.success(),
+        "{}",
+        String::from_utf8_lossy(&forger.stderr)
+    );
+    end(other);
+    assert_eq!(
+        texts(&agent.points()),
+        ["others c:other", "own ", "roots c:other"]
+    );
+}
+
+#[test]
 fn a_process_that_lives_on_when_its_group_has_gone_is_still_its_containers() {
     let container = id(4);
     let Some(group) = Group::new(&container) else {
