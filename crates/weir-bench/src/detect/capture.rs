@@ -204,9 +204,15 @@ impl Capture {
 
     /// Increase of a counter over the window and the seconds between the two readings. Counters, not averages of rates:
     /// a late reading then changes both numbers and not the quotient.
+    ///
+    /// It begins with the last reading of the warm-up, so that n readings are n periods: a window of whole flush intervals
+    /// then has the same number of flushes in every replicate.
     pub fn increase(&self, src: &str, name: &str) -> Option<(f64, f64)> {
-        let points = self.window(src, name);
-        let (first, last) = (points.first()?, points.last()?);
+        let points = self.series(src, name);
+        let begin = points.iter().position(|p| p.phase == Phase::Measure)?;
+        let before = points[..begin].last().filter(|p| p.phase == Phase::Warmup);
+        let first = before.unwrap_or(&points[begin]);
+        let last = points.iter().rfind(|p| p.phase == Phase::Measure)?;
         let seconds = (last.t - first.t) as f64 / 1e9;
         (seconds > 0.0).then_some((last.v - first.v, seconds))
     }

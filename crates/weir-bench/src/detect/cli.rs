@@ -439,7 +439,7 @@ fn conclude(finished: &Finished, o: &Options, gate: &Gate, file: Option<&Path>) 
         return Ok(130);
     }
     if let Some(note) = &report.calibration {
-        history::store_calibration(&o.cache, &run::host_key(), note)
+        history::store_calibration(&o.cache, &finished.calibration_key, note)
             .map_err(|e| Refusal::Failed(format!("{}: {e}", o.cache.display())))?;
     } else if let Some(file) = file {
         history::append(file, &report, &run::host_key())
@@ -659,7 +659,7 @@ fn doctor(a: &DoctorArgs) -> Result<u8, Refusal> {
     let (m0, t0) = (procfs::machine(), std::time::Instant::now());
     std::thread::sleep(std::time::Duration::from_secs(1));
     if let (Some(a), Some(b)) = (m0, procfs::machine()) {
-        let share = (b.busy_ns - a.busy_ns) as f64 / t0.elapsed().as_nanos() as f64;
+        let share = b.since(a).busy_ns as f64 / t0.elapsed().as_nanos() as f64;
         line(
             share < 0.05,
             "other programs",
@@ -680,11 +680,13 @@ fn doctor(a: &DoctorArgs) -> Result<u8, Refusal> {
             format!("{:.1} % of a core", 100.0 * steal),
         );
     }
-    let note = history::stored_calibration(&cache_folder(&a.cache), &run::host_key());
-    line(
-        note.is_some(),
-        "calibration",
-        note.map_or("none: make one with `weir-bench aa`".to_owned(), |n| n.sentence()),
-    );
+    for (together, what) in [(false, "calibration"), (true, "calibration, arms together")] {
+        let note = history::stored_calibration(&cache_folder(&a.cache), &run::calibration_key(together));
+        line(
+            note.is_some(),
+            what,
+            note.map_or("none: make one with `weir-bench aa`".to_owned(), |n| n.sentence()),
+        );
+    }
     Ok(if bad { 5 } else { 0 })
 }

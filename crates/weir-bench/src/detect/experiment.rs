@@ -121,6 +121,8 @@ pub struct Measure {
     pub duration: Duration,
     pub sample_period: Duration,
     pub smaps_period: Duration,
+    /// Both arms of a pair at the same time, on the same core: whatever the machine does then happens to both.
+    pub together: bool,
     /// `None`: two flush intervals and two seconds, or less for a target that flushes when stopped.
     pub drain: Option<Duration>,
 }
@@ -501,6 +503,23 @@ fn read_experiment(tree: &Node) -> Result<Experiment> {
         Some(n) => read_measure(n)?,
         None => read_measure(&Node::empty_map())?,
     };
+    // Arms that share a core and a generator's core take from each other what these goals count.
+    let shared = [
+        Goal::IngressThroughput,
+        Goal::IngressMessages,
+        Goal::EgressThroughput,
+        Goal::MaxRate,
+    ];
+    if measure.together && shared.contains(&goal) {
+        return Err(invalid(
+            goal_node,
+            "measure.together",
+            format!(
+                "arms that run at the same time cannot be compared by {}; by CPU time or memory they can",
+                goal.key()
+            ),
+        ));
+    }
     let checks = r.list("checks", read_check)?;
     let valid = match r.take("valid") {
         Some(n) => read_valid(n)?,
@@ -784,6 +803,7 @@ fn read_measure(tree: &Node) -> Result<Measure> {
     let sample_period = r.or("sample_period", Duration::from_secs(1), units::duration)?;
     let smaps_period = r.or("smaps_period", Duration::from_secs(5), units::duration)?;
     let drain = r.optional("drain", units::duration)?;
+    let together = r.or("together", false, node::boolean)?;
     r.finish()?;
     if replicates_max < replicates {
         return Err(invalid(tree, "measure.replicates_max", "below replicates"));
@@ -802,6 +822,7 @@ fn read_measure(tree: &Node) -> Result<Measure> {
         duration,
         sample_period,
         smaps_period,
+        together,
         drain,
     })
 }
@@ -970,6 +991,11 @@ mod tests {
         );
         let error = broken("checks: [{name: a, series: pss_byte, upper: 1MiB}]\n");
         assert!(error.contains("did you mean \"pss_bytes\""), "{error}");
+        let error = broken("goal: max_rate\nmeasure: {together: true}\n");
+        assert!(
+            error.contains("experiment.yaml:1: measure.together") && error.contains("max_rate"),
+            "{error}"
+        );
         assert!(broken("checks: [{name: a, series: pss_bytes}]\n").contains("needs `upper`"));
         assert!(broken("extends: nothing\n").contains("no template"));
         assert!(broken("measure: {warmup: 10}\n").contains("a duration such as 10s"));

@@ -155,7 +155,8 @@ impl State {
 
     fn tick(&mut self) {
         let t = sys::monotonic_ns() - self.plan.start_ns;
-        let members = procfs::tree(self.target, &procfs::all_processes());
+        let all = procfs::all_processes();
+        let members = procfs::tree(self.target, &all);
         let alive: Vec<&procfs::Stat> = members.iter().filter(|p| !p.zombie).collect();
         for p in &alive {
             let totals = self.processes.entry(p.pid).or_default();
@@ -170,6 +171,9 @@ impl State {
             w.last = sys::cpu_time_ns(w.pid).unwrap_or(w.last);
         }
         let machine = procfs::machine();
+        let rig = procfs::tree(std::process::id() as i32, &all);
+        let ours = rig.iter().chain(&members).map(|p| p.pid).collect();
+        let foreign = procfs::foreign_ticks(&all, &ours);
         let mut gauges = Gauges::default();
         let smaps = t >= self.smaps_due && !alive.is_empty();
         if smaps {
@@ -206,7 +210,7 @@ impl State {
         }
         self.hwm = self.hwm.max(gauges.hwm).max(gauges.rss);
         self.record(t, &gauges);
-        self.record_machine(t, machine);
+        self.record_machine(t, machine, foreign);
         if let Some(limit) = self.plan.memory_limit
             && gauges.rss > limit
             && !self.out.over_memory
@@ -266,22 +270,19 @@ impl State {
         }
     }
 
-    fn record_machine(&mut self, t: u64, machine: Option<procfs::Machine>) {
+    fn record_machine(&mut self, t: u64, machine: Option<procfs::Machine>, foreign_ticks: Option<u64>) {
         if let (Some(start), Some(now)) = (self.machine_start, machine) {
             let ours = self.processes.values().map(|p| p.cpu_ns).sum::<u64>()
                 + self.watched.iter().map(|w| w.last).sum::<u64>()
                 + sys::own_cpu_ns();
-            // The machine counts in ticks and we in nanoseconds: the difference may fall for a moment, its growth over a
-            // window is right within a tick or two.
-            let foreign = (now.busy_ns - start.busy_ns) as f64 - ours as f64;
+            let went_by = now.since(start);
+            // What belongs to nobody else and not to us either is interrupts, unless others cannot be seen.
+            let foreign = match foreign_ticks {
+                Some(ticks) => (ticks * (1_000_000_000 / sys::ticks_per_second())) as f64,
+                None => went_by.busy_ns as f64 - ours as f64,
+            };
             self.put(t, "host", "foreign_cpu_ns", true, foreign);
-            self.put(
-                t,
-                "host",
-                "steal_ns",
-                true,
-                (now.steal_ns - start.steal_ns) as f64,
-            );
+            self.put(t, "host", "steal_ns", true, went_by.steal_ns as f64);
         }
         if let Some(ns) = procfs::pressure_ns() {
             self.put(t, "host", "psi_some_ns", true, ns as f64);

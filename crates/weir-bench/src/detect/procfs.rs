@@ -15,6 +15,8 @@ pub struct Stat {
     pub majflt: u64,
     pub user_ticks: u64,
     pub system_ticks: u64,
+    /// Of its children that have ended and that it has waited for, with theirs.
+    pub ended_ticks: u64,
     pub threads: u64,
     pub zombie: bool,
 }
@@ -33,6 +35,7 @@ pub fn parse_stat(text: &str) -> Option<Stat> {
         majflt: number(9)? as u64,
         user_ticks: number(11)? as u64,
         system_ticks: number(12)? as u64,
+        ended_ticks: (number(13)? + number(14)?) as u64,
         threads: number(17)? as u64,
     })
 }
@@ -65,6 +68,22 @@ pub fn tree(root: i32, all: &[Stat]) -> Vec<Stat> {
         }
     }
     all.iter().filter(|p| members.contains(&p.pid)).copied().collect()
+}
+
+/// CPU time of every process that is not among `ours`, in ticks since boot. `None` in a process namespace of its own, where
+/// others cannot be seen: the kernel's own threads then cannot be seen either.
+///
+/// The time of a process that ends goes to its parent, so the sum does not fall for that. Each process is exact but for the
+/// rounding to ticks, also on kernels that sample the machine's sums.
+pub fn foreign_ticks(all: &[Stat], ours: &BTreeSet<i32>) -> Option<u64> {
+    const KERNEL_THREADS: i32 = 2;
+    all.iter().find(|p| p.pid == KERNEL_THREADS && p.ppid == 0)?;
+    let others = all.iter().filter(|p| !ours.contains(&p.pid));
+    Some(
+        others
+            .map(|p| p.user_ticks + p.system_ticks + p.ended_ticks)
+            .sum(),
+    )
 }
 
 /// `Key:   123 kB` lines.
@@ -181,31 +200,51 @@ pub fn udp_rows() -> Vec<UdpRow> {
         .collect()
 }
 
-/// Busy and stolen time of the whole machine since boot, in nanoseconds of one core.
+/// Busy and stolen time of the whole machine, in nanoseconds of one core, from an arbitrary moment on.
+///
+/// Busy is what is neither idle nor stolen. A kernel that stops its tick on an idle core measures idle time; the times beside it in
+/// `/proc/stat` it samples with the tick, which over a second is wrong by some percent of a core where programs sleep and wake.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Machine {
-    pub busy_ns: u64,
-    pub steal_ns: u64,
+    pub busy_ns: i64,
+    pub steal_ns: i64,
 }
 
-pub fn parse_machine(text: &str, hz: u64) -> Option<Machine> {
+impl Machine {
+    /// What went by since an earlier look.
+    pub fn since(self, earlier: Machine) -> Machine {
+        Machine {
+            busy_ns: self.busy_ns - earlier.busy_ns,
+            steal_ns: self.steal_ns - earlier.steal_ns,
+        }
+    }
+}
+
+/// `text` is that of `/proc/stat`, read at `now_ns`.
+pub fn parse_machine(text: &str, now_ns: u64, hz: u64) -> Option<Machine> {
     let line = text.lines().find(|l| l.starts_with("cpu "))?;
-    let f: Vec<u64> = line
+    let cores = text
+        .lines()
+        .filter(|l| l.starts_with("cpu") && !l.starts_with("cpu "))
+        .count() as i64;
+    let f: Vec<i64> = line
         .split_whitespace()
         .skip(1)
         .filter_map(|v| v.parse().ok())
         .collect();
-    let tick = 1_000_000_000 / hz;
-    // user nice system idle iowait irq softirq steal; guest time is part of user already.
-    let busy = f.first()? + f.get(1)? + f.get(2)? + f.get(5).unwrap_or(&0) + f.get(6).unwrap_or(&0);
+    let tick = 1_000_000_000 / hz as i64;
+    // user nice system idle iowait irq softirq steal
+    let steal_ns = f.get(7).unwrap_or(&0) * tick;
+    let idle_ns = (f.get(3)? + f.get(4)?) * tick;
     Some(Machine {
-        busy_ns: busy * tick,
-        steal_ns: f.get(7).unwrap_or(&0) * tick,
+        busy_ns: now_ns as i64 * cores - idle_ns - steal_ns,
+        steal_ns,
     })
 }
 
 pub fn machine() -> Option<Machine> {
-    parse_machine(&fs::read_to_string("/proc/stat").ok()?, sys::ticks_per_second())
+    let text = fs::read_to_string("/proc/stat").ok()?;
+    parse_machine(&text, sys::monotonic_ns(), sys::ticks_per_second())
 }
 
 /// Total time in which something waited for a CPU, nanoseconds.
@@ -303,9 +342,38 @@ mod tests {
     }
 
     #[test]
+    fn foreign_time_is_that_of_others_and_does_not_fall_when_one_ends() {
+        let p = |pid, ppid, user_ticks, ended_ticks| Stat {
+            pid,
+            ppid,
+            user_ticks,
+            ended_ticks,
+            ..Stat::default()
+        };
+        let ours = BTreeSet::from([10, 11]);
+        let mut all = vec![
+            p(1, 0, 5, 100),
+            p(2, 0, 3, 0),
+            p(10, 1, 900, 900),
+            p(11, 10, 500, 0),
+            p(20, 1, 40, 2),
+        ];
+        assert_eq!(foreign_ticks(&all, &ours), Some(150));
+        all.pop();
+        all[0].ended_ticks += 42;
+        assert_eq!(foreign_ticks(&all, &ours), Some(150));
+        all.remove(1);
+        assert_eq!(foreign_ticks(&all, &ours), None);
+    }
+
+    #[test]
     fn machine_time() {
-        let m = parse_machine("cpu  10 1 5 1000 7 2 3 4 9 0\ncpu0 1 1 1\n", 100).unwrap();
-        assert_eq!((m.busy_ns, m.steal_ns), (210_000_000, 40_000_000));
+        let first = "cpu  10 1 5 1000 7 2 3 4 9 0\ncpu0 1 1 1\ncpu1 2 2 2\nintr 5\n";
+        let then = "cpu  99 9 9 1130 10 9 9 6 9 0\ncpu0 1 1 1\ncpu1 2 2 2\nintr 5\n";
+        let first = parse_machine(first, 1_000_000_000, 100).unwrap();
+        let went_by = parse_machine(then, 2_000_000_000, 100).unwrap().since(first);
+        // Of two seconds of cores 1.3 were idle, 0.03 waited for a disk and 0.02 were taken.
+        assert_eq!((went_by.busy_ns, went_by.steal_ns), (650_000_000, 20_000_000));
     }
 
     #[test]

@@ -296,6 +296,7 @@ pub fn run(o: &Options, replicates: usize) -> Result<(PathBuf, String), Refusal>
                 } else {
                     &e.info.rules.comparison
                 },
+                meeting: None,
                 profile: Some(&fetch),
             });
             match result {

@@ -13,6 +13,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,48 @@ pub struct Replicate<'a> {
     pub rig_cpus: Option<&'a [usize]>,
     pub rules: &'a Rules,
     pub profile: Option<Profiler<'a>>,
+    /// Of a pair whose arms run at the same time.
+    pub meeting: Option<&'a Meeting>,
+}
+
+/// Where two arms that run at the same time wait for each other: before their load, and before they are stopped.
+#[derive(Debug, Default)]
+pub struct Meeting {
+    state: Mutex<Met>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Met {
+    arrivals: usize,
+    /// One of the two has ended, well or not; the other goes on alone.
+    left: bool,
+}
+
+impl Meeting {
+    fn lock(&self) -> MutexGuard<'_, Met> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the other arm is here too, `time` being the first or the second.
+    fn wait(&self, time: usize) {
+        let mut state = self.lock();
+        state.arrivals += 1;
+        self.changed.notify_all();
+        while state.arrivals < 2 * time && !state.left {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// However an arm ends, the other must not wait for it.
+struct Leave<'a>(&'a Meeting);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        self.0.lock().left = true;
+        self.0.changed.notify_all();
+    }
 }
 
 /// Something outside the run went wrong; trying again is pointless or the user wants to stop.
@@ -90,6 +133,7 @@ impl Events {
 /// Runs it and stores capture, events, manifest and verdict. A target that misbehaves gives an invalid result, not an
 /// error.
 pub fn run(r: &Replicate) -> Result<Measured, Abort> {
+    let _leave = r.meeting.map(Leave);
     fs::create_dir_all(r.folder)?;
     let start_ns = sys::monotonic_ns();
     let mut header = r.header.clone();
@@ -256,9 +300,15 @@ fn measured(r: &Replicate, start_ns: u64, events: &mut Events, work: &Path) -> R
         .collect::<Result<_, _>>()?;
     wait_ready(&ready, e.target.ready_timeout, &mut target, r.folder)?;
     events.add("ready", "")?;
+    if let Some(meeting) = r.meeting {
+        meeting.wait(1);
+    }
 
     let phases = load_phase(r, events, work, start_ns, &mut names, &mut target, &observer)?;
     events.add("load-ended", "")?;
+    if let Some(meeting) = r.meeting {
+        meeting.wait(2);
+    }
 
     drain(e, &mut target)?;
     events.add("stopping", "")?;

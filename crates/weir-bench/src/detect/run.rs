@@ -7,7 +7,7 @@ use super::capture::{self, Header};
 use super::experiment::{self, Case, Experiment, Library, Load, Stat};
 use super::node::{ConfigError, Node};
 use super::process::POLL;
-use super::replicate::{self, Abort, Replicate};
+use super::replicate::{self, Abort, Meeting, Replicate};
 use super::targets::{self, ArmProgram, Targets};
 use super::units::show_duration;
 use super::values::{CheckRule, Measured, Rules};
@@ -15,6 +15,7 @@ use super::{procfs, sys};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, IsTerminal, Write};
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -77,6 +78,8 @@ impl From<ConfigError> for Refusal {
 #[derive(Debug)]
 pub struct Finished {
     pub folder: PathBuf,
+    /// Under which a calibration of this kind is remembered.
+    pub calibration_key: String,
     pub interrupted: bool,
     /// Storing failed or the configuration turned out wrong on the way.
     pub aborted: Option<String>,
@@ -221,6 +224,7 @@ fn prepare_case(mut case: Case, arms: &[ArmProgram; 2], o: &Options) -> Result<P
     if payload(&b) != payload(&c)
         || b.measure.duration != c.measure.duration
         || b.measure.warmup != c.measure.warmup
+        || b.measure.together != c.measure.together
     {
         return Err(Refusal::Config(format!(
             "experiment {}: the arms would get different loads; an override may change where a load goes, not what it is",
@@ -240,6 +244,9 @@ fn prepare_case(mut case: Case, arms: &[ArmProgram; 2], o: &Options) -> Result<P
             "different transports: {} over {}, {} over {}",
             left_out[0].0, left_out[0].1, left_out[1].0, left_out[1].1
         ));
+    }
+    if b.measure.together {
+        notes.push("both arms of a pair ran at the same time".to_owned());
     }
     let info = info(&case.name, &[b.clone(), c.clone()], unsupported, notes, o);
     Ok(Prepared {
@@ -343,7 +350,8 @@ pub const BUSY_ACCEPTED: f64 = 1e6;
 /// Runs (or continues) the plan. Whatever happens after the folder exists, what was measured stays.
 pub fn execute(o: &Options) -> Result<Finished, Refusal> {
     let (prepared, arms) = prepare(o)?;
-    let calibration = super::history::stored_calibration(&o.cache, &host_key());
+    let calibration_key = calibration_key(prepared.iter().all(|p| p.arms[0].measure.together));
+    let calibration = super::history::stored_calibration(&o.cache, &calibration_key);
     if o.require_calibration && calibration.as_ref().is_none_or(|c| c.state == "failed") {
         return Err(Refusal::Environment(format!(
             "this machine has no accepted calibration{}; make one with `weir-bench aa`",
@@ -358,6 +366,7 @@ pub fn execute(o: &Options) -> Result<Finished, Refusal> {
         print_plan(&prepared, &schedule, o.seed);
         return Ok(Finished {
             folder: PathBuf::new(),
+            calibration_key,
             interrupted: false,
             aborted: None,
         });
@@ -377,6 +386,7 @@ pub fn execute(o: &Options) -> Result<Finished, Refusal> {
         Err(other) => (false, Some(other.to_string())),
     };
     Ok(Finished {
+        calibration_key,
         folder,
         interrupted,
         aborted,
@@ -400,7 +410,11 @@ fn print_plan(prepared: &[Prepared], schedule: &[Vec<PlannedPair>], seed: u64) {
     }
 }
 
-/// What calibration depends on: the machine, not the program.
+/// What calibration depends on: the machine and whether the arms of a pair run together, not the program.
+pub fn calibration_key(together: bool) -> String {
+    host_key() + if together { "; arms together" } else { "" }
+}
+
 pub fn host_key() -> String {
     let h = procfs::describe_host();
     ["cpu", "cpus", "kernel"]
@@ -491,6 +505,9 @@ fn open_folder(o: &Options, info: &RunInfo) -> Result<PathBuf, Refusal> {
     fs::write(folder.join("run.json"), text).map_err(|e| store(&folder, e))?;
     Ok(folder)
 }
+
+/// Number and folder of a replicate and what it measured; or why there is nothing to go on with, and what to remove.
+type Outcome = Result<(usize, PathBuf, Measured), (Abort, Option<PathBuf>)>;
 
 struct Runner<'a> {
     o: &'a Options,
@@ -645,8 +662,8 @@ impl<'a> Runner<'a> {
             let mut numbers = [0; 2];
             let mut results: [Measured; 2] = Default::default();
             let mut folders = Vec::new();
-            for arm in order {
-                let outcome = self.replicate(planned, arm);
+            let mut aborted = None;
+            for (arm, outcome) in self.both(planned, order) {
                 match outcome {
                     Ok((number, folder, measured)) => {
                         numbers[arm] = number;
@@ -654,13 +671,16 @@ impl<'a> Runner<'a> {
                         folders.push(folder);
                     }
                     Err((abort, folder)) => {
-                        // Half a pair is no evidence.
                         folders.extend(folder);
-                        folders.iter().for_each(|f| drop(fs::remove_dir_all(f)));
-                        return Err(abort);
+                        aborted = Some(abort);
                     }
                 }
                 self.progress.step();
+            }
+            if let Some(abort) = aborted {
+                // Half a pair is no evidence.
+                folders.iter().for_each(|f| drop(fs::remove_dir_all(f)));
+                return Err(abort);
             }
             let record = PairRecord {
                 experiment: p.name.clone(),
@@ -693,11 +713,34 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    fn replicate(
-        &self,
-        planned: &PlannedPair,
-        arm: usize,
-    ) -> Result<(usize, PathBuf, Measured), (Abort, Option<PathBuf>)> {
+    /// Runs the arms of a pair, one after the other or together; stops at the first that aborts.
+    fn both(&self, planned: &PlannedPair, order: [usize; 2]) -> Vec<(usize, Outcome)> {
+        if self.prepared[planned.experiment].arms[0].measure.together {
+            let meeting = &Meeting::default();
+            return thread::scope(|scope| {
+                order
+                    .map(|arm| {
+                        (
+                            arm,
+                            scope.spawn(move || self.replicate(planned, arm, Some(meeting))),
+                        )
+                    })
+                    .into_iter()
+                    .map(|(arm, thread)| (arm, thread.join().unwrap_or_else(|panic| resume_unwind(panic))))
+                    .collect()
+            });
+        }
+        let mut outcomes = Vec::new();
+        for arm in order {
+            outcomes.push((arm, self.replicate(planned, arm, None)));
+            if outcomes.last().is_some_and(|(_, outcome)| outcome.is_err()) {
+                break;
+            }
+        }
+        outcomes
+    }
+
+    fn replicate(&self, planned: &PlannedPair, arm: usize, meeting: Option<&Meeting>) -> Outcome {
         let p = &self.prepared[planned.experiment];
         let arm_name = ["baseline", "comparison"][arm];
         let (number, folder) = replicate::next_folder(&analysis::arm_folder(&self.folder, &p.name, arm_name))
@@ -738,6 +781,7 @@ impl<'a> Runner<'a> {
             rig_cpus: self.rig_cpus.as_deref(),
             rules,
             profile: None,
+            meeting,
         });
         match measured {
             Ok(m) => Ok((number, folder, m)),
@@ -779,8 +823,8 @@ impl<'a> Runner<'a> {
             let Some(after) = procfs::machine() else {
                 return Ok(());
             };
-            let foreign = (after.busy_ns - before.busy_ns).saturating_sub(sys::own_cpu_ns() - own) as f64;
-            let share = foreign / began.elapsed().as_nanos() as f64;
+            let foreign = after.since(before).busy_ns - (sys::own_cpu_ns() - own) as i64;
+            let share = foreign as f64 / began.elapsed().as_nanos() as f64;
             if share < 0.05 {
                 return Ok(());
             }

@@ -69,6 +69,31 @@ fn a_known_slow_down_and_known_memory_are_found() {
 }
 
 #[test]
+fn arms_that_run_at_the_same_time_are_told_apart() {
+    let library = Library::new(
+        "measure: {replicates: 5, together: true}\narms_override: {comparison: {target.env: {PRACTICE_SLOWDOWN: '100'}}}\n",
+    );
+    let (code, text) = output(library.compare(&["--accept-busy"]));
+    assert_eq!(code, 1, "{text}");
+    library.assert_clean();
+    let report = library.report();
+    let r = row(&report);
+    assert_eq!(r["verdict"], "regression", "{r:#}");
+    assert!(r["change"]["low"].as_f64().unwrap() > 10.0, "{r:#}");
+    let notes = report["notes"].to_string();
+    assert!(notes.contains("at the same time"), "{notes}");
+    // Their loads overlap: neither began after the other's had ended.
+    let times = |arm: &str| {
+        let folder = library.run_folder().join("case").join(arm).join("00");
+        let header = fs::read_to_string(folder.join("manifest.json")).unwrap();
+        let manifest: serde_json::Value = serde_json::from_str(&header).unwrap();
+        manifest["started_unix_ns"].as_u64().unwrap()
+    };
+    let apart = times("baseline").abs_diff(times("comparison"));
+    assert!(apart < 1_000_000_000, "{apart} ns");
+}
+
+#[test]
 fn udp_overload_is_accounted_for() {
     let library = Library::new(
         r#"
@@ -145,24 +170,32 @@ fn loss_inside_the_target_is_invalid() {
 
 #[test]
 fn a_target_that_dies_in_the_window_ends_the_run_with_a_reason() {
-    let library = Library::new(
-        "arms_override: {comparison: {target.command: ['{bench}', practice, target, --listen, 'unixgram://{work}/p.sock', --forward, '{sink.0}', --crash-after, '5000']}}\n",
-    );
-    let (code, text) = output(library.compare(&["--accept-busy"]));
-    assert_eq!(code, 3, "{text}");
-    assert!(text.contains("exit code 9"), "{text}");
-    library.assert_clean();
+    for together in [false, true] {
+        let library = Library::new(&format!(
+            "measure: {{together: {together}}}\narms_override: {{comparison: {{target.command: ['{{bench}}', practice, target, --listen, 'unixgram://{{work}}/p.sock', --forward, '{{sink.0}}', --crash-after, '5000']}}}}\n",
+        ));
+        let (code, text) = output(library.compare(&["--accept-busy"]));
+        assert_eq!(code, 3, "{text}");
+        assert!(text.contains("exit code 9"), "{text}");
+        library.assert_clean();
+    }
 }
 
 #[test]
 fn a_target_that_never_becomes_ready_ends_the_run_with_a_reason() {
-    let library = Library::new(
-        "target: {ready: {timeout: 300ms}, command: ['{bench}', practice, target, --listen, 'unixgram://{work}/p.sock', --never-ready]}\n",
-    );
-    let (code, text) = output(library.compare(&["--accept-busy"]));
-    assert_eq!(code, 3, "{text}");
-    assert!(text.contains("not ready after 300ms"), "{text}");
-    library.assert_clean();
+    // With one arm that does, and waits for the other, or none.
+    for extra in [
+        "",
+        "measure: {together: true}\narms_override: {baseline: {target.ready: {timeout: 10s}, target.command: ['{bench}', practice, target, --listen, 'unixgram://{work}/p.sock', --forward, '{sink.0}']}}\n",
+    ] {
+        let library = Library::new(&format!(
+            "target: {{ready: {{timeout: 300ms}}, command: ['{{bench}}', practice, target, --listen, 'unixgram://{{work}}/p.sock', --never-ready]}}\n{extra}",
+        ));
+        let (code, text) = output(library.compare(&["--accept-busy"]));
+        assert_eq!(code, 3, "{text}");
+        assert!(text.contains("not ready after 300ms"), "{text}");
+        library.assert_clean();
+    }
 }
 
 #[test]
