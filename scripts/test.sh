@@ -13,11 +13,9 @@ trap 'rm -f "$log"' EXIT
 broken=()
 flaky=()
 
-again() { # NAME COMMAND [ARGUMENT ...]
-  local name=$1
-  shift
+again() { # COMMAND [ARGUMENT ...]
   echo "test: once more: $*"
-  if "$@"; then flaky+=("$name"); else broken+=("$name"); fi
+  if "$@"; then flaky+=("$*"); else broken+=("$*"); fi
 }
 
 "$cargo" test --workspace --locked --no-fail-fast 2>&1 | tee "$log"
@@ -27,8 +25,7 @@ if [ "${PIPESTATUS[0]}" -ne 0 ]; then
   [ "${#targets[@]}" -gt 0 ] || exit 1
   for target in "${targets[@]}"; do
     read -ra arguments <<<"$target"
-    again "cargo test $target: $(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$log" | tr '\n' ' ')" \
-      "$cargo" test --locked "${arguments[@]}"
+    again "$cargo" test --locked "${arguments[@]}"
   done
 fi
 
@@ -39,9 +36,10 @@ export WEIR_BIN
 [ -x "$WEIR_BIN" ] || { echo "test: there is no agent at $WEIR_BIN" >&2; exit 1; }
 for client in clients/*/Makefile; do
   client=$(dirname "$client")
-  "$make" -C "$client" test || again "make -C $client test" "$make" -C "$client" test
+  "$make" -C "$client" test || again "$make" -C "$client" test
 done
 
+sed -n 's/^test \(.*\) \.\.\. FAILED$/test: failed at first: \1/p' "$log"
 for name in "${flaky[@]}"; do echo "test: flaky, passed the second time: $name"; done
 for name in "${broken[@]}"; do echo "test: failed twice: $name" >&2; done
 [ "${#broken[@]}" -eq 0 ]

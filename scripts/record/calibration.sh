@@ -12,7 +12,7 @@ page=$pages/calibration.md
   echo
   jq -r '.calibration | "**\(.excluded) of \(.rows) intervals exclude zero, expected \(.rows / 10); accepted \(.low) to \(.high). \(.flagged) would have been reported as a change, accepted at most \([.rows / 60 | floor, 1] | max). \(.state).**"' "$folder/report.json"
   echo
-  jq -r '[.rows[].change.mde // empty] | sort | "The median row could tell a change of \(.[length / 2 | floor] | round) % from none. Where that is well above 5 %, the second bound says how noisy the machine is: an interval that excludes zero by accident then nearly always says more than the 5 % from which on a change is reported."' "$folder/report.json"
+  jq -r '[.rows[].change.mde // empty] | sort | .[length / 2 | floor] | "The median row could tell a change of \(round) % from none." + if . > 5 then " An interval of that width that excludes zero by accident nearly always says more than the 5 % from which on a change is reported." else "" end' "$folder/report.json"
   echo
   discarded "$folder/report.json"
   echo

@@ -446,7 +446,8 @@ fn proofs(out: &mut Measured, capture: &Capture, sent: &Sent, received: &Receive
         ));
     }
     // The target's own counters are never evidence that all is well, but they can show that nothing arrived. They may be a
-    // second old, and nothing is read after the target was stopped: what was sent later than that is not expected.
+    // second old, and nothing is read after the target was stopped: what was sent later than that is not expected; nor is
+    // what was sent before the first reading, which is late where the target was not ready for it at once.
     let sending: Vec<u64> = capture
         .series("target", "cpu_ns")
         .iter()
@@ -457,9 +458,15 @@ fn proofs(out: &mut Measured, capture: &Capture, sent: &Sent, received: &Receive
         sending.first().copied().unwrap_or(0),
         sending.last().copied().unwrap_or(0),
     );
-    let known = |last: u64| match end.saturating_sub(begin) {
+    let known = |first: u64, last: u64| match end.saturating_sub(begin) {
         0 => 0.0,
-        whole => (last.saturating_sub(TELEMETRY_AGE).clamp(begin, end) - begin) as f64 / whole as f64,
+        whole => {
+            let (from, to) = (
+                first.clamp(begin, end),
+                last.saturating_sub(TELEMETRY_AGE).clamp(begin, end),
+            );
+            to.saturating_sub(from) as f64 / whole as f64
+        }
     };
     for (name, expected) in [
         ("parsed_messages", sent.messages),
@@ -469,7 +476,7 @@ fn proofs(out: &mut Measured, capture: &Capture, sent: &Sent, received: &Receive
         if let (Some(first), Some(last)) = (series.first(), series.last())
             && series.len() > 1
             && !rules.overload
-            && last.v - first.v < 0.5 * expected * known(last.t)
+            && last.v - first.v < 0.5 * expected * known(first.t, last.t)
         {
             out.invalid.push(format!(
                 "the target's own {name} rose by {:.0} while {expected:.0} were sent: the load does not cross the target",
@@ -613,6 +620,8 @@ mod tests {
         scheduled: f64,
         verdict: &'static str,
         udp_drops: f64,
+        /// Seconds at which the target was asked what it had parsed, and what it said.
+        parsed: &'static [(u64, f64)],
     }
 
     const GOOD: Fake = Fake {
@@ -622,6 +631,7 @@ mod tests {
         scheduled: 40_000.0,
         verdict: "on-schedule",
         udp_drops: 0.0,
+        parsed: &[],
     };
 
     fn run(fake: &Fake, rules: &Rules) -> Measured {
@@ -656,6 +666,11 @@ mod tests {
             w.add(t, phase, "generator", "sent_bytes", true, s * 150_000.0)
                 .unwrap();
             w.add(t, phase, "host", "foreign_cpu_ns", true, s * fake.foreign * 1e9)
+                .unwrap();
+        }
+        for (second, said) in fake.parsed {
+            let t = second * 1_000_000_000;
+            w.add(t, Phase::Measure, "telemetry", "parsed_messages", true, *said)
                 .unwrap();
         }
         w.finish().unwrap();
@@ -722,6 +737,22 @@ mod tests {
             &rules(),
             "something else writes to the sink",
         );
+    }
+
+    #[test]
+    fn a_target_that_says_it_saw_little_is_believed() {
+        let saw_little = "the target's own parsed_messages rose by 1000 while 40000 were sent";
+        let parsed = |parsed| Fake { parsed, ..GOOD };
+        invalid(parsed(&[(0, 0.0), (40, 1_000.0)]), &rules(), saw_little);
+        // Not where the first reading came late or the last early: it saw the rest before and after.
+        for readings in [
+            &[(38, 38_000.0), (40, 39_000.0)],
+            &[(0, 0.0), (2, 1_000.0)],
+            &[(0, 0.0), (40, 39_000.0)],
+        ] {
+            let m = run(&parsed(readings), &rules());
+            assert!(m.is_valid(), "{readings:?}: {:?}", m.invalid);
+        }
     }
 
     #[test]
