@@ -84,7 +84,7 @@ impl Agent {
     fn finish(mut self) -> Vec<Value> {
         self.signal("-TERM");
         let status = self.child.wait().unwrap();
-        let log = self.log.to_the_end();
+        let log = self.log.until_it_ends();
         assert!(status.success(), "{status}:\n{log}");
         assert!(!log.contains("do not balance"), "{log}");
         let lines = self.stdout.take().unwrap().join().unwrap();

@@ -166,7 +166,7 @@ impl Agent {
                 .success()
         );
         let status = self.child.wait().unwrap();
-        let log = self.log.to_the_end();
+        let log = self.log.until_it_ends();
         assert!(status.success(), "{status}:\n{log}");
         assert!(!log.contains("do not balance"), "{log}");
         let text = self.stdout.take().unwrap().join().unwrap();

@@ -61,7 +61,7 @@ impl Log {
 
     /// All lines to the end of the process.
     #[allow(dead_code)]
-    pub fn to_the_end(&mut self) -> String {
+    pub fn until_it_ends(&mut self) -> String {
         let rest = self.arriving.iter().map(|text| Line { text, met: false });
         self.lines.extend(rest);
         self.text()

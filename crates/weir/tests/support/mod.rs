@@ -163,7 +163,7 @@ impl Agent {
     pub fn stop(mut self) -> (String, String) {
         self.signal("-TERM");
         let status = self.child.wait().unwrap();
-        let log = self.log.to_the_end();
+        let log = self.log.until_it_ends();
         assert!(status.success(), "{status}:\n{log}");
         assert!(!log.contains("do not balance"), "{log}");
         (self.stdout.take().unwrap().join().unwrap(), log)

@@ -126,7 +126,7 @@ impl Agent {
     /// Waits for its end, which has to be a good one.
     pub fn finished(mut self) {
         let status = self.child.0.wait().unwrap();
-        let log = self.log.to_the_end();
+        let log = self.log.until_it_ends();
         assert!(status.success(), "{status}:\n{log}");
         assert!(!log.contains("do not balance"), "{log}");
         drop(self.directory);
