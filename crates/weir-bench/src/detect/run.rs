@@ -415,6 +415,7 @@ pub fn calibration_key(together: bool) -> String {
     host_key() + if together { "; arms together" } else { "" }
 }
 
+/// The machine as far as it decides how well it measures.
 pub fn host_key() -> String {
     let h = procfs::describe_host();
     ["cpu", "cpus", "kernel"]
