@@ -6,16 +6,30 @@ return unless defined?(Ractor)
 
 # Each Ractor has a client of its own. In processes of their own, because a process with Ractors behaves differently.
 class RactorTest < TestCase
-  def in_ruby(code, address = "127.0.0.1:1")
-    output, status = ruby(code, env: { "STATSD_ENV" => "production", "STATSD_ADDR" => address },
-                                arguments: ["-W:no-experimental"])
+  ATTEMPTS = 3
+
+  # The block gives the address of the server, once for each attempt.
+  def in_ruby(code)
+    output = status = nil
+    ATTEMPTS.times do
+      address = block_given? ? yield : "127.0.0.1:1"
+      output, status = ruby(code, env: { "STATSD_ENV" => "production", "STATSD_ADDR" => address },
+                                  arguments: ["-W:no-experimental"])
+      break unless interpreter_crashed?(output)
+    end
     assert_predicate status, :success?, output
     output
   end
 
+  # Ractors are experimental: Ruby 3.1.2 itself crashes with them, about once in sixty runs on a busy machine, while it
+  # marks objects. A crash with the extension on the stack is no such thing.
+  def interpreter_crashed?(output)
+    output.include?("[BUG]") && !output[/^-- C level backtrace.*?\n\n/m].to_s.include?("weir_statsd_native")
+  end
+
   def test_ractors_with_clients_of_their_own
-    server = udp_server
-    in_ruby(<<~RUBY, server.address)
+    server = nil
+    in_ruby(<<~RUBY) { (server = udp_server).address }
       require "statsd-instrument"
       ractors = Array.new(4) do |number|
         Ractor.new(ENV["STATSD_ADDR"], number) do |address, number|

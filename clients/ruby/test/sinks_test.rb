@@ -131,6 +131,57 @@ class SinksTest < TestCase
     socket&.close
   end
 
+  # The address of a Unix datagram socket that nobody reads, and the socket.
+  def deaf_unix_socket
+    skip "JRuby has no Unix datagram sockets" if RUBY_ENGINE == "jruby"
+    path = unix_path
+    socket = Socket.new(Socket::AF_UNIX, Socket::SOCK_DGRAM)
+    socket.bind(Socket.pack_sockaddr_un(path))
+    (@deaf ||= []) << socket
+    [path, socket]
+  end
+
+  def test_a_server_that_stands_still_is_waited_for_once
+    path, socket = deaf_unix_socket
+    sink = StatsD::Instrument::Sink.for_addr(path, write_timeout: 1.0)
+    began = Support.now
+    sink << "a:1|c" until sink.telemetry[:packets_dropped_writer] >= 50
+    sink.send_packets(["b:1|c"] * 50)
+    assert_equal 100, sink.telemetry[:packets_dropped_writer]
+    assert_operator Support.now - began, :<, 50
+    # What was queued is read; then there is room, and the next server that stands still is waited for again.
+    sent = sink.telemetry[:packets_sent]
+    sent.times { assert_equal "a:1|c", socket.recv_nonblock(100) }
+    sink << "c:1|c"
+    assert_equal sent + 1, sink.telemetry[:packets_sent]
+    assert_equal "c:1|c", socket.recv_nonblock(100)
+  end
+
+  def test_shutdown_waits_for_a_server_that_stands_still_no_longer_than_told
+    path, = deaf_unix_socket
+    inner = StatsD::Instrument::Sink.for_addr(path, write_timeout: 2.0)
+    sink = StatsD::Instrument::BatchedSink.new(inner, max_packet_size: 10)
+    100.times { sink << "a:1|c" }
+    began = Support.now
+    sink.shutdown(0.1)
+    wait_until("what was under way") { sink.telemetry[:packets_sent] + sink.telemetry[:packets_dropped] == 100 }
+    assert_operator Support.now - began, :<, DEADLINE
+    assert_equal 100, sink.telemetry[:metrics]
+  end
+
+  def test_patience
+    patience = StatsD::Instrument::Patience.new(5.0)
+    assert_in_delta 5.0, patience.seconds
+    patience.lose
+    assert_in_delta 0.0, patience.seconds
+    patience.regain
+    assert_in_delta 5.0, patience.seconds
+    patience.end_within(100)
+    assert_in_delta 5.0, patience.seconds
+    patience.end_within(0)
+    assert_in_delta 0.0, patience.seconds
+  end
+
   def test_messages_longer_than_a_packet_are_counted
     server = udp_server
     client = network_client(server, enable_aggregation: false)

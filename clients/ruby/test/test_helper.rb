@@ -55,6 +55,34 @@ module Support
     result
   end
 
+  # Ends the suite when one test takes longer than any of them should, and says where everybody stood: a test that hangs
+  # says nothing by itself.
+  module Watchdog
+    LIMIT = 300
+
+    class << self
+      def watch(name)
+        @name = name
+        @since = Support.now
+        @thread = Thread.new { run } unless @thread&.alive?
+      end
+
+      private
+
+      def run
+        sleep(1) while Support.now - @since < LIMIT
+        stands = Thread.list.map { |thread| [thread.inspect, *thread.backtrace].join("\n  ") }
+        $stderr.write("\n#{@name} has been running for #{LIMIT} s\n#{stands.join("\n")}\n")
+        exit!(1)
+      end
+    end
+  end
+
+  def before_setup
+    super
+    Watchdog.watch("#{self.class}##{name}")
+  end
+
   # A server on a socket. A thread reads packets as they come.
   class Server
     attr_reader :packets

@@ -7,7 +7,7 @@ module StatsD
     #
     # A connection belongs to one thread. {Sink} makes one for each thread that sends.
     module ConnectionBehavior
-      # Seconds a full Unix socket may keep the sending thread waiting.
+      # Seconds a full Unix socket may keep the sending thread waiting, once until the server reads again.
       DEFAULT_WRITE_TIMEOUT = 1.0
 
       # @return [Integer] bytes in the longest packet
@@ -22,6 +22,14 @@ module StatsD
         end
       ensure
         @socket = nil
+      end
+
+      # From now on all sends together may wait for the server this long, and none later.
+      # @param seconds [Numeric]
+      # @return [void]
+      # @api private
+      def end_within(seconds)
+        @patience&.end_within(seconds)
       end
 
       # Forgets the socket without touching it: after a fork it belongs to the parent.
@@ -69,21 +77,27 @@ module StatsD
         socket.sendmsg_nonblock(bytes, 0, exception: false)
       end
 
-      # Writes all bytes or raises. A server that does not read gets {DEFAULT_WRITE_TIMEOUT} seconds.
+      # Writes all bytes or raises. For how long a server that does not read is waited for is up to {Patience}.
       def write_within_timeout(socket, bytes)
         deadline = nil
         until bytes.empty?
           written = write_some(socket, bytes)
           if written == :wait_writable
-            deadline ||= Process.clock_gettime(Process::CLOCK_MONOTONIC) + @write_timeout
+            deadline ||= Process.clock_gettime(Process::CLOCK_MONOTONIC) + @patience.seconds
             left = deadline - Process.clock_gettime(Process::CLOCK_MONOTONIC)
-            raise Errno::ETIMEDOUT, "server does not read" if left <= 0 || !socket.wait_writable(left)
+            give_up if left <= 0 || !socket.wait_writable(left)
           else
+            @patience.regain
             return if written == bytes.bytesize
 
             bytes = bytes.byteslice(written..)
           end
         end
+      end
+
+      def give_up
+        @patience.lose
+        raise Errno::ETIMEDOUT, "server does not read"
       end
     end
   end

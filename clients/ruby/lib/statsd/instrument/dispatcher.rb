@@ -105,6 +105,7 @@ module StatsD
 
         def shutdown(wait = 2)
           @interrupted = true
+          @sink.end_within(wait) if @sink.respond_to?(:end_within)
           @buffer.close
           thread = @dispatcher_thread
           thread.join(wait) if thread&.alive? && thread != Thread.current

@@ -157,6 +157,12 @@ module StatsD
         end
       end
 
+      # From now on all sends together may wait for the server this long, and none later.
+      # @api private
+      def end_within(seconds)
+        @prototype.end_within(seconds) if @prototype.respond_to?(:end_within)
+      end
+
       # @api private
       def after_fork
         @telemetry.after_fork

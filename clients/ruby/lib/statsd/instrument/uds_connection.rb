@@ -14,7 +14,7 @@ module StatsD
 
       # @param socket_path [String] file name of the server's socket
       # @param max_packet_size [Integer] bytes
-      # @param write_timeout [Float] seconds to wait for a server that does not read
+      # @param write_timeout [Float] seconds to wait for a server that does not read, once until it reads again
       def initialize(socket_path, max_packet_size: DEFAULT_MAX_PACKET_SIZE,
                      write_timeout: ConnectionBehavior::DEFAULT_WRITE_TIMEOUT)
         if max_packet_size <= 0
@@ -26,7 +26,7 @@ module StatsD
         end
         @socket_path = socket_path
         @max_packet_size = max_packet_size
-        @write_timeout = write_timeout
+        @patience = Patience.new(write_timeout)
         @socket = nil
       end
 
@@ -41,7 +41,13 @@ module StatsD
         # (see UdpConnection#send_datagrams)
         # @api private
         def send_datagrams(packets, from)
-          Native.send_packets(socket.fileno, packets, from, (@write_timeout * 1_000).ceil)
+          sent = Native.send_packets(socket.fileno, packets, from, (@patience.seconds * 1_000).ceil)
+          if sent.positive?
+            @patience.regain
+          elsif sent == -Errno::ETIMEDOUT::Errno
+            @patience.lose
+          end
+          sent
         end
       end
 

@@ -1,0 +1,44 @@
+# frozen_string_literal: true
+
+module StatsD
+  module Instrument
+    # How long a server that does not read may keep senders waiting. Shared by the connections that all threads have to
+    # it, because it is the same server for all of them.
+    #
+    # Waiting once for a server that stands still is enough: from then on what does not fit is dropped at once, until
+    # something could be written again. Without this a full queue in front of it would cost a timeout per packet.
+    # @api private
+    class Patience
+      # @param seconds [Float] what one write may wait
+      def initialize(seconds)
+        @seconds = seconds
+        @lost = false
+        @deadline = nil
+      end
+
+      # @return [Float] what the next write may wait now
+      def seconds
+        return 0.0 if @lost
+        return @seconds unless @deadline
+
+        left = @deadline - Process.clock_gettime(Process::CLOCK_MONOTONIC)
+        left.clamp(0.0, @seconds)
+      end
+
+      # A write waited in vain.
+      def lose
+        @lost = true
+      end
+
+      # A write succeeded.
+      def regain
+        @lost = false
+      end
+
+      # The client shuts down: all writes together may wait this long from now on, and none later.
+      def end_within(seconds)
+        @deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + seconds
+      end
+    end
+  end
+end
