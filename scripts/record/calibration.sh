@@ -3,11 +3,11 @@
 source "$(dirname "$0")/common.sh"
 count=${ROWS:-60}
 pairs=${PAIRS:-10}
-detector folder aa --target target:weir --suite calibration --preset together --rows "$count" --pairs "$pairs"
+detector folder aa --target target:weir --suite calibration --preset quick --rows "$count" --pairs "$pairs"
 page=$pages/calibration.md
 {
   header "A/A calibration" "scripts/record/calibration.sh"
-  echo "weir against itself, $count rows over the suite \`calibration\`, $pairs pairs each, preset \`together\`: the arms of a pair at the same time,"
+  echo "weir against itself, $count rows over the suite \`calibration\`, $pairs pairs each, preset \`quick\`: the arms of a pair at the same time,"
   echo "half a second of warm-up and windows of 2 s. Goal: CPU per message."
   echo
   jq -r '.calibration | "**\(.excluded) of \(.rows) intervals exclude zero, expected \(.rows / 10); accepted \(.low) to \(.high). \(.flagged) would have been reported as a change, accepted at most \([.rows / 60 | floor, 1] | max). \(.state).**"' "$folder/report.json"

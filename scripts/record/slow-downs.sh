@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Known answers: a target made slower by 2, 5, 10 and 100 % per message, and one that keeps 10 % more memory. PAIRS (20) pairs
-# each with windows of 1 s: many short pairs follow the drift of a shared machine better than few long ones. About 8 minutes.
+# each with windows of 1 s, both arms of a pair at the same time. About 5 minutes.
 source "$(dirname "$0")/common.sh"
 detector folder compare --baseline bin:/bin/true --comparison bin:/bin/true --as none --pairs "${PAIRS:-20}" \
   --set measure.warmup=300ms --set measure.duration=1s 'practice-slower-*' practice-larger

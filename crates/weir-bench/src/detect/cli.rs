@@ -680,12 +680,25 @@ fn doctor(a: &DoctorArgs) -> Result<u8, Refusal> {
             format!("{:.1} % of a core", 100.0 * steal),
         );
     }
-    for (together, what) in [(false, "calibration"), (true, "calibration, arms together")] {
+    for (together, what) in [
+        (true, "calibration, arms together"),
+        (false, "calibration, arms in turn"),
+    ] {
         let note = history::stored_calibration(&cache_folder(&a.cache), &run::calibration_key(together));
         line(
             note.is_some(),
             what,
-            note.map_or("none: make one with `weir-bench aa`".to_owned(), |n| n.sentence()),
+            note.map_or_else(
+                || {
+                    let alone = if together {
+                        ""
+                    } else {
+                        " --set measure.together=false"
+                    };
+                    format!("none: make one with `weir-bench aa{alone}`")
+                },
+                |n| n.sentence(),
+            ),
         );
     }
     Ok(if bad { 5 } else { 0 })

@@ -22,6 +22,8 @@ pub struct Experiment {
     pub load: Vec<Load>,
     pub sinks: Vec<Sink>,
     pub measure: Measure,
+    /// Both arms of a pair run at the same time, on the same core: whatever the machine does then happens to both.
+    pub together: bool,
     pub checks: Vec<Check>,
     pub valid: Valid,
 }
@@ -100,6 +102,15 @@ pub enum Load {
     },
 }
 
+impl Load {
+    /// The load sends as much as the target takes.
+    pub fn all_out(&self) -> bool {
+        match self {
+            Load::Profile { all_out, .. } | Load::Command { all_out, .. } => *all_out,
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sink {
     /// A kind of `weir-bench sink`, or `command`.
@@ -121,8 +132,8 @@ pub struct Measure {
     pub duration: Duration,
     pub sample_period: Duration,
     pub smaps_period: Duration,
-    /// Both arms of a pair at the same time, on the same core: whatever the machine does then happens to both.
-    pub together: bool,
+    /// Both arms of a pair at the same time; `None` leaves it to goal and load.
+    pub together: Option<bool>,
     /// `None`: two flush intervals and two seconds, or less for a target that flushes when stopped.
     pub drain: Option<Duration>,
 }
@@ -503,27 +514,24 @@ fn read_experiment(tree: &Node) -> Result<Experiment> {
         Some(n) => read_measure(n)?,
         None => read_measure(&Node::empty_map())?,
     };
-    // Arms that share a core and a generator's core take from each other what these goals count.
-    let shared = [
-        Goal::IngressThroughput,
-        Goal::IngressMessages,
-        Goal::EgressThroughput,
-        Goal::MaxRate,
-    ];
-    if measure.together && shared.contains(&goal) {
-        return Err(invalid(
-            goal_node,
-            "measure.together",
-            format!(
-                "arms that run at the same time cannot be compared by {}; by CPU time or memory they can",
-                goal.key()
-            ),
-        ));
-    }
     let checks = r.list("checks", read_check)?;
     let valid = match r.take("valid") {
         Some(n) => read_valid(n)?,
         None => read_valid(&Node::empty_map())?,
+    };
+    let together = match measure.together {
+        Some(true) if !goal.survives_company() => {
+            return Err(invalid(
+                goal_node,
+                "measure.together",
+                format!(
+                    "arms that run at the same time cannot be compared by {}; by CPU time or memory they can",
+                    goal.key()
+                ),
+            ));
+        }
+        Some(wanted) => wanted,
+        None => goal.survives_company() && !valid.overload && !load.iter().any(Load::all_out),
     };
     // Read for every target of the case, so it is known here although `resolved_tree` has used it up.
     r.take("arms_override");
@@ -538,6 +546,7 @@ fn read_experiment(tree: &Node) -> Result<Experiment> {
         load,
         sinks,
         measure,
+        together,
         checks,
         valid,
     })
@@ -803,7 +812,11 @@ fn read_measure(tree: &Node) -> Result<Measure> {
     let sample_period = r.or("sample_period", Duration::from_secs(1), units::duration)?;
     let smaps_period = r.or("smaps_period", Duration::from_secs(5), units::duration)?;
     let drain = r.optional("drain", units::duration)?;
-    let together = r.or("together", false, node::boolean)?;
+    let together = r.or("together", None, |n, p| match &n.value {
+        Value::Bool(wanted) => Ok(Some(*wanted)),
+        Value::Text(word) if word == "auto" => Ok(None),
+        _ => Err(node::wrong_kind(n, p, "auto, true or false")),
+    })?;
     r.finish()?;
     if replicates_max < replicates {
         return Err(invalid(tree, "measure.replicates_max", "below replicates"));
@@ -1006,6 +1019,39 @@ mod tests {
         assert!(broken("matrix: {a: [1]}\n").contains("needs `name`"));
         assert!(broken("target: {files: {../x: y}}\n").contains("leaves the work directory"));
         assert!(broken("target: [\n").contains("experiment.yaml"));
+    }
+
+    #[test]
+    fn arms_run_together_where_goal_and_load_allow_it() {
+        let together = |case: &str| {
+            let (_dir, library) = library(&[(
+                "cases/one/experiment.yaml",
+                &format!("target: {{command: [x]}}\n{case}"),
+            )]);
+            let cases = library.cases().unwrap();
+            resolve(&cases[0], &overlay(&[], "{}\n")).unwrap().together
+        };
+        let load = |how: &str| format!("load: [{{profile: p, to: 'udp://x:1'{how}}}]\n");
+        assert!(together(&format!("goal: cpu_per_message\n{}", load(""))));
+        assert!(together(&format!(
+            "goal: memory\nmeasure: {{together: auto}}\n{}",
+            load("")
+        )));
+        assert!(!together(&format!(
+            "goal: memory\nmeasure: {{together: false}}\n{}",
+            load("")
+        )));
+        assert!(!together(&format!("goal: loss\n{}", load(""))));
+        assert!(!together(&format!("goal: startup\n{}", load(""))));
+        let all_out = load(", all_out: true");
+        assert!(!together(&format!("goal: cpu_per_message\n{all_out}")));
+        assert!(together(&format!(
+            "goal: cpu_per_message\nmeasure: {{together: true}}\n{all_out}"
+        )));
+        assert!(!together(&format!(
+            "goal: cpu\nvalid: {{overload: true}}\n{}",
+            load("")
+        )));
     }
 
     #[test]

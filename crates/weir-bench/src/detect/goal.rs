@@ -116,6 +116,21 @@ impl Goal {
         }
     }
 
+    /// Whether two targets that share a core, each with its own load, still show their difference: what a process does counts,
+    /// not how soon or how much of it gets done.
+    pub fn survives_company(self) -> bool {
+        matches!(
+            self,
+            Goal::Cpu
+                | Goal::CpuPerMessage
+                | Goal::Memory
+                | Goal::MemoryPeak
+                | Goal::ContextSwitches
+                | Goal::Rss
+                | Goal::PageFaults
+        )
+    }
+
     /// Compared by difference because zero is an ordinary value.
     pub fn is_difference(self) -> bool {
         matches!(self, Goal::Loss)

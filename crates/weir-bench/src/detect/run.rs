@@ -224,7 +224,7 @@ fn prepare_case(mut case: Case, arms: &[ArmProgram; 2], o: &Options) -> Result<P
     if payload(&b) != payload(&c)
         || b.measure.duration != c.measure.duration
         || b.measure.warmup != c.measure.warmup
-        || b.measure.together != c.measure.together
+        || b.together != c.together
     {
         return Err(Refusal::Config(format!(
             "experiment {}: the arms would get different loads; an override may change where a load goes, not what it is",
@@ -245,7 +245,7 @@ fn prepare_case(mut case: Case, arms: &[ArmProgram; 2], o: &Options) -> Result<P
             left_out[0].0, left_out[0].1, left_out[1].0, left_out[1].1
         ));
     }
-    if b.measure.together {
+    if b.together {
         notes.push("both arms of a pair ran at the same time".to_owned());
     }
     let info = info(&case.name, &[b.clone(), c.clone()], unsupported, notes, o);
@@ -321,9 +321,8 @@ fn rules(e: &Experiment, o: &Options) -> Rules {
             e.valid.max_foreign_cpu
         },
         udp: to.is_some_and(|t| t.contains("udp://")),
-        all_out: e.load.iter().any(|l| match l {
-            Load::Profile { all_out, .. } | Load::Command { all_out, .. } => *all_out,
-        }),
+        all_out: e.load.iter().any(Load::all_out),
+        together: e.together,
         checks: e
             .checks
             .iter()
@@ -350,8 +349,9 @@ pub const BUSY_ACCEPTED: f64 = 1e6;
 /// Runs (or continues) the plan. Whatever happens after the folder exists, what was measured stays.
 pub fn execute(o: &Options) -> Result<Finished, Refusal> {
     let (prepared, arms) = prepare(o)?;
-    let calibration_key = calibration_key(prepared.iter().all(|p| p.arms[0].measure.together));
-    let calibration = super::history::stored_calibration(&o.cache, &calibration_key);
+    let ways = ways(&prepared, o.rows.is_some())?;
+    let calibration_key = calibration_key(!ways.contains(&false));
+    let calibration = weakest(&ways, &o.cache);
     if o.require_calibration && calibration.as_ref().is_none_or(|c| c.state == "failed") {
         return Err(Refusal::Environment(format!(
             "this machine has no accepted calibration{}; make one with `weir-bench aa`",
@@ -408,6 +408,41 @@ fn print_plan(prepared: &[Prepared], schedule: &[Vec<PlannedPair>], seed: u64) {
             }
         }
     }
+}
+
+/// The values of `together` among the experiments. A calibration is of one of the two.
+fn ways(prepared: &[Prepared], calibrates: bool) -> Result<Vec<bool>, Refusal> {
+    let mut ways: Vec<bool> = prepared.iter().map(|p| p.arms[0].together).collect();
+    ways.sort_unstable();
+    ways.dedup();
+    if calibrates && ways.len() > 1 {
+        let names = |together: bool| {
+            let names: Vec<&str> = prepared
+                .iter()
+                .filter(|p| p.arms[0].together == together)
+                .map(|p| p.name.as_str())
+                .collect();
+            names.join(", ")
+        };
+        return Err(Refusal::Config(format!(
+            "the arms of {} run together, those of {} one after the other; these are calibrated apart \
+             (--set measure.together=false runs none together)",
+            names(true),
+            names(false)
+        )));
+    }
+    Ok(ways)
+}
+
+/// The calibration that says least for a run of these ways: none if one of them has none, a failed one before an accepted one.
+fn weakest(ways: &[bool], cache: &Path) -> Option<CalibrationNote> {
+    let notes: Option<Vec<CalibrationNote>> = ways
+        .iter()
+        .map(|together| super::history::stored_calibration(cache, &calibration_key(*together)))
+        .collect();
+    let mut notes = notes?;
+    let failed = notes.iter().position(|n| n.state == "failed").unwrap_or(0);
+    Some(notes.swap_remove(failed))
 }
 
 /// What calibration depends on: the machine and whether the arms of a pair run together, not the program.
@@ -716,7 +751,7 @@ impl<'a> Runner<'a> {
 
     /// Runs the arms of a pair, one after the other or together; stops at the first that aborts.
     fn both(&self, planned: &PlannedPair, order: [usize; 2]) -> Vec<(usize, Outcome)> {
-        if self.prepared[planned.experiment].arms[0].measure.together {
+        if self.prepared[planned.experiment].arms[0].together {
             let meeting = &Meeting::default();
             return thread::scope(|scope| {
                 order

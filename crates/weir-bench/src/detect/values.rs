@@ -24,6 +24,8 @@ pub struct Rules {
     /// The load arrives over UDP, which never pushes back.
     pub udp: bool,
     pub all_out: bool,
+    /// Both arms of a pair ran at the same time.
+    pub together: bool,
     pub checks: Vec<CheckRule>,
 }
 
@@ -430,9 +432,14 @@ fn proofs(out: &mut Measured, capture: &Capture, sent: &Sent, received: &Receive
         }
         (false, Some(least), Some(share)) if share < least => out.invalid.push(format!(
             "only {:.2} % of what was sent was delivered, {:.2} % are required: the load does not cross the target, or the \
-             target loses it",
+             target loses it{}",
             100.0 * share,
-            100.0 * least
+            100.0 * least,
+            if rules.together {
+                " (with the other arm on the same core; measure.together: false gives each the core for itself)"
+            } else {
+                ""
+            }
         )),
         (false, Some(_), None) => {
             out.invalid.push("no sink counted what was delivered, so nothing shows that the load crosses the target".to_owned());
@@ -609,6 +616,7 @@ mod tests {
             max_foreign_cpu: 0.03,
             udp: false,
             all_out: false,
+            together: false,
             checks: Vec::new(),
         }
     }

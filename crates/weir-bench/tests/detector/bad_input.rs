@@ -62,6 +62,34 @@ fn a_machine_without_calibration_is_refused_when_one_is_required() {
 }
 
 #[test]
+fn pairs_together_and_in_turn_are_calibrated_apart() {
+    let library = Library::new("");
+    fs::create_dir(library.path("experiments/cases/lost")).unwrap();
+    fs::write(
+        library.path("experiments/cases/lost/experiment.yaml"),
+        "extends: practice\ngoal: loss\n",
+    )
+    .unwrap();
+    let (code, text) = output(library.command(&[
+        "aa",
+        "--target",
+        "bin:/bin/true",
+        "--as",
+        "none",
+        "--library",
+        "experiments",
+        "case",
+        "lost",
+    ]));
+    assert_eq!(code, 2, "{text}");
+    assert!(
+        text.contains("the arms of case run together, those of lost one after the other"),
+        "{text}"
+    );
+    assert!(!library.path("results").exists(), "something was run");
+}
+
+#[test]
 fn results_that_cannot_be_stored_are_code_3() {
     let library = Library::new("");
     fs::write(library.path("results"), "a file, no folder").unwrap();

@@ -162,7 +162,7 @@ fn write_run(root: &Path) {
             |u| json!([{"name": "memory", "series": "rss_bytes", "stat": "max", "upper": u, "lower": null}]),
         );
         let rules = json!({"min_target_share": if m.udp { None } else { Some(0.99) }, "generator_headroom": 1.5, "overload": m.udp, "idle": false,
-            "max_steal": 0.02, "max_foreign_cpu": 0.03, "udp": m.udp, "all_out": false, "checks": checks});
+            "max_steal": 0.02, "max_foreign_cpu": 0.03, "udp": m.udp, "all_out": false, "together": false, "checks": checks});
         experiments.push(json!({"name": m.name, "description": format!("made to be {}", m.name), "goal": m.goal, "better": m.better, "erratic": m.erratic,
             "pairs_min": 7, "pairs_max": 7, "warmup_s": 2.0, "duration_s": 5.0, "unsupported": m.unsupported, "left_out": [],
             "rules": {"baseline": rules, "comparison": rules}}));

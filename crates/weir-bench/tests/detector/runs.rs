@@ -335,9 +335,9 @@ fn a_calibration_judges_its_rows_and_is_remembered() {
         names.contains(&"case#1") && names.contains(&"case#2"),
         "{names:?}"
     );
+    let stored = fs::read_to_string(library.path("cache/calibration.json")).unwrap();
     assert!(
-        fs::read_to_string(library.path("cache/calibration.json"))
-            .unwrap()
-            .contains("\"rows\": 2")
+        stored.contains("\"rows\": 2") && stored.contains("; arms together\""),
+        "{stored}"
     );
 }
