@@ -2,17 +2,19 @@
 
 use crate::rng::Rng;
 use crate::source::Load;
+use crate::truth::digest_packet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Growing log files.
 #[derive(Clone, Debug)]
 pub struct LogFiles {
     pub folder: PathBuf,
     pub files: u32,
-    /// Bytes per second and file; nothing: as fast as the disk.
+    /// Bytes per second and file, written to the last that is due, so that two runs write the same; nothing: as fast as the
+    /// disk, until the time is over.
     pub rate: Option<f64>,
     pub rotate_at: u64,
     /// Rotated files kept: `NAME.1` is the youngest.
@@ -23,9 +25,14 @@ pub struct LogFiles {
 }
 
 /// What was written.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Written {
     pub files: u32,
+    pub began: SystemTime,
+    /// Bytes that were due; nothing where there was no rate.
+    pub scheduled: Option<u64>,
+    /// Of all lines, file after file.
+    pub digest: u64,
     pub bytes: u64,
     pub lines: u64,
     pub rotations: u64,
@@ -37,6 +44,7 @@ struct Grown {
     file: File,
     size: u64,
     total: u64,
+    digest: u64,
 }
 
 fn open(path: &Path) -> io::Result<File> {
@@ -77,19 +85,30 @@ pub fn write_logs(load: &Load, plan: &LogFiles) -> io::Result<Written> {
             file,
             size,
             total: 0,
+            digest: 0,
         });
         sources.push(load.composed(index));
     }
     let room = sources.iter().map(|s| s.room()).max().unwrap_or(0) + 1;
     let mut buffer = vec![0u8; room];
+    let due_in_all = plan.rate.map(|rate| (rate * plan.duration.as_secs_f64()) as u64);
+    let most = due_in_all.into_iter().chain(plan.bytes).min();
+    // A disk that cannot keep up does not hold anybody up for ever.
+    let end = plan.duration * if due_in_all.is_some() { 2 } else { 1 };
     let mut written = Written {
         files: plan.files,
-        ..Written::default()
+        began: SystemTime::now(),
+        scheduled: due_in_all.map(|bytes| bytes * u64::from(plan.files)),
+        digest: 0,
+        bytes: 0,
+        lines: 0,
+        rotations: 0,
+        elapsed: Duration::ZERO,
     };
     let start = Instant::now();
     loop {
         let now = start.elapsed();
-        if now >= plan.duration {
+        if now >= end {
             break;
         }
         let mut idle = true;
@@ -98,7 +117,7 @@ pub fn write_logs(load: &Load, plan: &LogFiles) -> io::Result<Written> {
                 Some(rate) => (now.as_secs_f64() * rate) as u64,
                 None => u64::MAX,
             };
-            if grown.total >= due.min(plan.bytes.unwrap_or(u64::MAX)) {
+            if grown.total >= due.min(most.unwrap_or(u64::MAX)) {
                 continue;
             }
             idle = false;
@@ -114,20 +133,21 @@ pub fn write_logs(load: &Load, plan: &LogFiles) -> io::Result<Written> {
             grown.file.write_all(&buffer[..packet.len + 1])?;
             grown.size += bytes;
             grown.total += bytes;
+            grown.digest = digest_packet(grown.digest, &buffer[..packet.len + 1]);
             written.bytes += bytes;
             written.lines += u64::from(packet.messages);
         }
         if idle {
-            if plan
-                .bytes
-                .is_some_and(|most| grown.iter().all(|g| g.total >= most))
-            {
+            if most.is_some_and(|most| grown.iter().all(|g| g.total >= most)) {
                 break;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
     }
     written.elapsed = start.elapsed();
+    written.digest = grown
+        .iter()
+        .fold(0, |all, g| digest_packet(all, &g.digest.to_le_bytes()));
     Ok(written)
 }
 
@@ -147,11 +167,16 @@ pub struct Tree {
 }
 
 /// What was done to the tree.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grew {
     pub folders: u64,
     pub files: u64,
     pub renames: u64,
+    /// When the first rename was due; the tree was there.
+    pub began: SystemTime,
+    pub elapsed: Duration,
+    /// Of what was renamed, in order.
+    pub digest: u64,
 }
 
 fn plant(
@@ -184,26 +209,38 @@ fn plant(
     Ok(())
 }
 
-/// Makes the tree, then renames random files at the rate until the time is over.
+/// Makes the tree, then renames random files at the rate, as many as are due in the time.
 pub fn grow_tree(tree: &Tree) -> io::Result<Grew> {
-    let mut grew = Grew::default();
+    let mut grew = Grew {
+        folders: 0,
+        files: 0,
+        renames: 0,
+        began: SystemTime::UNIX_EPOCH,
+        elapsed: Duration::ZERO,
+        digest: 0,
+    };
     let mut files = Vec::new();
     plant(tree, &tree.folder, tree.depth, &mut grew, &mut files)?;
     let mut rng = Rng::new(tree.seed, "tree", 0);
+    grew.began = SystemTime::now();
     let start = Instant::now();
-    while start.elapsed() < tree.duration && !files.is_empty() {
-        let due = Duration::from_secs_f64(grew.renames as f64 / tree.renames_per_second.max(1e-9));
-        let now = start.elapsed();
-        if due > now {
-            std::thread::sleep((due - now).min(tree.duration.saturating_sub(now)));
-            continue;
-        }
+    let all = if files.is_empty() {
+        0
+    } else {
+        (tree.renames_per_second * tree.duration.as_secs_f64()) as u64
+    };
+    while grew.renames < all {
+        let due = Duration::from_secs_f64(grew.renames as f64 / tree.renames_per_second);
+        std::thread::sleep(due.saturating_sub(start.elapsed()));
         let index = rng.below(files.len() as u64) as usize;
         let to = files[index].with_file_name(format!("renamed-{}", grew.renames));
         fs::rename(&files[index], &to)?;
         files[index] = to;
+        grew.digest = digest_packet(grew.digest, &(index as u64).to_le_bytes());
         grew.renames += 1;
     }
+    std::thread::sleep(tree.duration.saturating_sub(start.elapsed()));
+    grew.elapsed = start.elapsed();
     Ok(grew)
 }
 
@@ -254,6 +291,34 @@ mod tests {
     }
 
     #[test]
+    fn two_runs_at_a_rate_write_the_same() {
+        let profile = profiles::named("apache-logs").unwrap();
+        let load = Load::prepare("apache-logs", &profile, profile.transport, 1).unwrap();
+        let write = || {
+            let folder = tempfile::tempdir().unwrap();
+            let plan = LogFiles {
+                folder: folder.path().to_owned(),
+                files: 2,
+                rate: Some(500_000.0),
+                rotate_at: 40_000,
+                keep: 100,
+                duration: Duration::from_millis(200),
+                bytes: None,
+            };
+            let written = write_logs(&load, &plan).unwrap();
+            let on_disk: u64 = fs::read_dir(folder.path())
+                .unwrap()
+                .map(|entry| entry.unwrap().metadata().unwrap().len())
+                .sum();
+            assert_eq!(written.bytes, on_disk);
+            assert_eq!(written.scheduled, Some(200_000));
+            assert!((200_000..210_000).contains(&written.bytes), "{written:?}");
+            (written.bytes, written.lines, written.digest)
+        };
+        assert_eq!(write(), write());
+    }
+
+    #[test]
     fn a_tree_has_its_files_and_they_are_renamed() {
         let folder = tempfile::tempdir().unwrap();
         let grew = grow_tree(&Tree {
@@ -268,6 +333,6 @@ mod tests {
         })
         .unwrap();
         assert_eq!((grew.folders, grew.files), (7, 28));
-        assert!(grew.renames > 10, "{grew:?}");
+        assert_eq!(grew.renames, 200);
     }
 }

@@ -76,7 +76,7 @@ impl Observer {
                         Ok(Message::Watch(src, pid)) => state.watched.push(Watched { src, pid, last: 0 }),
                         Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => {
                             state.tick();
-                            return state.out;
+                            return state.end();
                         }
                         Err(RecvTimeoutError::Timeout) => break,
                     }
@@ -120,6 +120,15 @@ struct Totals {
     system: u64,
 }
 
+/// How asking one source of telemetry goes.
+#[derive(Debug, Default, Clone)]
+struct Scrape {
+    due: u64,
+    answered: bool,
+    /// What the first of several failures in a row said.
+    failure: Option<String>,
+}
+
 struct State {
     plan: Plan,
     target: i32,
@@ -129,8 +138,7 @@ struct State {
     drops: BTreeMap<u64, u64>,
     hwm: u64,
     smaps_due: u64,
-    scrape_due: Vec<u64>,
-    scrape_failed: Vec<bool>,
+    scrapes: Vec<Scrape>,
     machine_start: Option<procfs::Machine>,
     out: Outcome,
 }
@@ -146,8 +154,7 @@ impl State {
             drops: BTreeMap::new(),
             hwm: 0,
             smaps_due: 0,
-            scrape_due: vec![0; n],
-            scrape_failed: vec![false; n],
+            scrapes: vec![Scrape::default(); n],
             machine_start: procfs::machine(),
             out: Outcome::default(),
         }
@@ -297,14 +304,18 @@ impl State {
 
     fn scrape(&mut self, t: u64) {
         for i in 0..self.plan.telemetry.len() {
-            if t < self.scrape_due[i] {
+            if t < self.scrapes[i].due {
                 continue;
             }
             let source = self.plan.telemetry[i].clone();
             let began = Instant::now();
             match telemetry::scrape(&source, Duration::from_secs(2)) {
                 Ok(scrape) => {
-                    self.scrape_failed[i] = false;
+                    let state = &mut self.scrapes[i];
+                    // Refused while it was starting: that is how a target starts.
+                    let outage = state.failure.take().filter(|_| state.answered);
+                    state.answered = true;
+                    self.out.problems.extend(outage);
                     let canonical = telemetry::canonical(&source, &scrape);
                     for (name, v) in &canonical {
                         self.put(t, "telemetry", name, true, *v);
@@ -313,20 +324,25 @@ impl State {
                         self.put(t, "telemetry", &format!("target/{name}"), false, v);
                     }
                 }
-                // A target that is still starting refuses; one line per outage is enough.
-                Err(e) if !self.scrape_failed[i] => {
-                    self.scrape_failed[i] = true;
-                    self.out.problems.push(format!("{}: {e}", source.address));
+                Err(e) => {
+                    let failure = &mut self.scrapes[i].failure;
+                    failure.get_or_insert_with(|| format!("{}: {e}", source.address));
                 }
-                Err(_) => {}
             }
             let pause = if began.elapsed() > SCRAPE_CHEAP {
                 Duration::from_secs(5)
             } else {
                 Duration::from_millis(900)
             };
-            self.scrape_due[i] = t + pause.as_nanos() as u64;
+            self.scrapes[i].due = t + pause.as_nanos() as u64;
         }
+    }
+
+    /// A source that answered and then no more was stopped with its target; one that never did is worth a word.
+    fn end(mut self) -> Outcome {
+        let silent = self.scrapes.into_iter().filter(|s| !s.answered);
+        self.out.problems.extend(silent.filter_map(|s| s.failure));
+        self.out
     }
 
     fn put(&mut self, t: u64, src: &'static str, name: &str, counter: bool, v: f64) {

@@ -7,7 +7,7 @@ use super::experiment::{Load, Sink};
 use super::observe::Seen;
 use serde_json::{Value, json};
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -67,9 +67,12 @@ pub fn load_argv(load: &Load, call: &LoadCall) -> Vec<String> {
 /// Points are read from what the target itself prints: no process, no socket.
 pub const TARGET_STDOUT: &str = "target-stdout";
 
+/// Likewise, where every line that the target prints is a message that it delivers.
+pub const TARGET_LINES: &str = "target-lines";
+
 /// The command of a sink; `None` when there is nothing to start.
 pub fn sink_argv(sink: &Sink, program: &Path, points: &Path, manifest: &Path) -> Option<Vec<String>> {
-    if sink.kind == TARGET_STDOUT {
+    if [TARGET_STDOUT, TARGET_LINES].contains(&sink.kind.as_str()) {
         return None;
     }
     if sink.kind == "command" {
@@ -100,6 +103,11 @@ pub fn sink_report(
     manifest: &Path,
     report: &Path,
 ) -> io::Result<()> {
+    if sink.kind == TARGET_LINES {
+        let (lines, bytes) = count_lines(stdout)?;
+        let out = json!({"delivered_messages": lines, "received_bytes": bytes});
+        return fs::write(report, out.to_string());
+    }
     let json = |path: &Path| -> Option<Value> { serde_json::from_str(&fs::read_to_string(path).ok()?).ok() };
     let manifest = json(manifest);
     let ignored: Vec<String> = sink
@@ -170,6 +178,21 @@ pub fn sink_report(
         )));
     }
     fs::write(report, out.to_string())
+}
+
+/// Lines and bytes of a file that may be larger than memory.
+fn count_lines(path: &Path) -> io::Result<(usize, usize)> {
+    let mut file = fs::File::open(path)?;
+    let mut buffer = vec![0; 1 << 16];
+    let (mut lines, mut bytes) = (0, 0);
+    loop {
+        let read = file.read(&mut buffer)?;
+        if read == 0 {
+            return Ok((lines, bytes));
+        }
+        lines += memchr::memchr_iter(b'\n', &buffer[..read]).count();
+        bytes += read;
+    }
 }
 
 /// Readings of the generator itself, moved from its clock to ours. Its lines carry nanoseconds since its first packet.

@@ -446,7 +446,9 @@ fn proofs(out: &mut Measured, capture: &Capture, sent: &Sent, received: &Receive
         }
         _ => {}
     }
-    if share.is_some_and(|s| s > 1.001) {
+    // What may be missing may also be too much: agents round sampled counts, each in its own way.
+    let most = 1.0 + (1.0 - rules.min_target_share.unwrap_or(1.0)).max(0.001);
+    if share.is_some_and(|s| s > most) {
         out.invalid.push(format!(
             "{:.2} % of what was sent was delivered: something else writes to the sink",
             100.0 * share.unwrap_or(0.0)

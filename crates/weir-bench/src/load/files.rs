@@ -2,8 +2,9 @@
 
 use super::common::{ProfileArgs, print_line};
 use crate::failure::Failure;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weir_load::files::{LogFiles, Tree, grow_tree, write_logs};
 use weir_load::profile::Throttle;
 use weir_load::units::{Bytes, RateUnit, parse_duration};
@@ -25,6 +26,9 @@ pub struct Args {
     keep: u32,
     #[arg(long, value_parser = parse_duration)]
     duration: Duration,
+    /// Write what was written, as counts and digest, to this file.
+    #[arg(long)]
+    manifest: Option<PathBuf>,
 }
 
 /// Writes a profile of lines; its rate is that of each file.
@@ -62,10 +66,59 @@ pub fn run(args: Args) -> Result<(), Failure> {
     };
     let done = write_logs(&load, &plan)
         .map_err(|error| Failure::Runtime(format!("{}: {error}", plan.folder.display())))?;
+    if let Some(path) = &args.manifest {
+        // Without a rate nothing is due, and nobody is late.
+        let due = done.scheduled.unwrap_or(done.bytes);
+        write_manifest(
+            path,
+            &Done {
+                began: done.began,
+                elapsed: done.elapsed,
+                messages: done.lines,
+                bytes: done.bytes,
+                digest: done.digest,
+                scheduled: due,
+                achieved: done.bytes.min(due),
+            },
+        )?;
+    }
     print_line(&serde_json::json!({
         "profile": load.name, "files": done.files, "bytes": done.bytes, "lines": done.lines,
         "rotations": done.rotations, "elapsed_s": done.elapsed.as_secs_f64(),
     }))
+}
+
+/// What the manifest of a load on files says.
+struct Done {
+    began: SystemTime,
+    elapsed: Duration,
+    messages: u64,
+    bytes: u64,
+    digest: u64,
+    scheduled: u64,
+    achieved: u64,
+}
+
+/// The fields that `weir-bench compare` reads of any load.
+fn write_manifest(path: &Path, done: &Done) -> Result<(), Failure> {
+    let began = done.began.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let late = (done.achieved as f64) < 0.99 * done.scheduled as f64;
+    let manifest = serde_json::json!({
+        "version": 1,
+        "started_unix_ns": began.as_nanos() as u64,
+        "totals": {"messages": done.messages, "packets": done.messages, "bytes": done.bytes},
+        "digest": format!("xxh3:{:016x}", done.digest),
+        "sending": {
+            "elapsed_s": done.elapsed.as_secs_f64(),
+            "scheduled": done.scheduled,
+            "achieved": done.achieved,
+            "refused_messages": 0,
+            // Files push nobody back: who is late has a slow disk or too little of a core.
+            "verdict": if late { "generator-limited" } else { "on-schedule" },
+        },
+    });
+    fs::write(path, manifest.to_string())
+        .map_err(|error| Failure::Runtime(format!("{}: {error}", path.display())))
 }
 
 #[derive(clap::Args)]
@@ -90,6 +143,9 @@ pub struct TreeArgs {
     duration: Duration,
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Write what was done, as counts and digest, to this file.
+    #[arg(long)]
+    manifest: Option<PathBuf>,
 }
 
 pub fn tree(args: TreeArgs) -> Result<(), Failure> {
@@ -123,5 +179,19 @@ pub fn tree(args: TreeArgs) -> Result<(), Failure> {
     };
     let grew =
         grow_tree(&tree).map_err(|error| Failure::Runtime(format!("{}: {error}", tree.folder.display())))?;
+    if let Some(path) = &args.manifest {
+        write_manifest(
+            path,
+            &Done {
+                began: grew.began,
+                elapsed: grew.elapsed,
+                messages: grew.renames,
+                bytes: 0,
+                digest: grew.digest,
+                scheduled: grew.renames,
+                achieved: grew.renames,
+            },
+        )?;
+    }
     print_line(&serde_json::json!({"folders": grew.folders, "files": grew.files, "renames": grew.renames}))
 }

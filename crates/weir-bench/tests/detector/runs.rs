@@ -1,6 +1,6 @@
 //! Runs whose outcome is known.
 
-use crate::support::{Guard, Library, lines, output, wait_until};
+use crate::support::{Guard, Library, PROGRAM, lines, output, wait_until};
 use std::fs;
 use std::process::{Command, Stdio};
 
@@ -91,6 +91,63 @@ fn arms_that_run_at_the_same_time_are_told_apart() {
     };
     let apart = times("baseline").abs_diff(times("comparison"));
     assert!(apart < 1_000_000_000, "{apart} ns");
+}
+
+/// Runs cases of the repository's own library on one of its targets, and returns the report and the library.
+fn shipped(target: &str, cases: &[&str]) -> (serde_json::Value, Library) {
+    let library = Library::new("");
+    let experiments = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments");
+    let targets = format!("{experiments}/targets.yaml");
+    let mut command = library.command(&["compare", "--baseline", target, "--comparison", target]);
+    command.env("WEIR_BENCH", PROGRAM);
+    command.args(["--library", experiments, "--targets", &targets]);
+    command.args(["--results", "results", "--cache", "cache", "--accept-busy"]);
+    command.args([
+        "--preset",
+        "quick",
+        "--pairs",
+        "2",
+        "--set",
+        "measure.warmup=200ms",
+    ]);
+    command.args(["--set", "measure.duration=1s", "--set", "measure.drain=500ms"]);
+    command.args(cases);
+    let (code, text) = output(command);
+    // Two pairs show nothing about change. That they are valid is what counts.
+    assert!(code == 0 || code == 1, "{code}: {text}");
+    let report = library.report();
+    let rows = report["rows"].as_array().unwrap();
+    assert!(rows.iter().all(|row| row["verdict"] != "invalid"), "{text}");
+    library.assert_clean();
+    (report, library)
+}
+
+#[test]
+fn shipped_cases_of_logs_and_traces_run() {
+    let cases = [
+        "tcp-syslog-to-blackhole",
+        "tcp-dd-logs-filter-exclude",
+        "trace-agent-json",
+        "trace-agent-msgpack",
+        "otel-to-otel-logs",
+    ];
+    let (report, _library) = shipped("target:throw-away", &cases);
+    assert_eq!(report["rows"].as_array().unwrap().len(), cases.len());
+}
+
+#[test]
+fn a_shipped_case_of_files_runs_and_every_line_is_found_again() {
+    let (_, library) = shipped("target:tail", &["file-to-blackhole-1MB"]);
+    let verdict = library
+        .run_folder()
+        .join("file-to-blackhole-1MB/baseline/00/verdict.json");
+    let verdict: serde_json::Value = serde_json::from_str(&fs::read_to_string(verdict).unwrap()).unwrap();
+    let (sent, delivered) = (&verdict["books"]["sent"], &verdict["books"]["delivered"]);
+    assert!(sent.as_f64().unwrap() > 10_000.0, "{verdict:#}");
+    assert!(
+        delivered.as_f64().unwrap() >= 0.99 * sent.as_f64().unwrap(),
+        "{verdict:#}"
+    );
 }
 
 #[test]
