@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# A/A calibration: weir against itself in ROWS (60) rows of PAIRS (10) pairs, arms of a pair at the same time. About 40 minutes on 2 cores.
+# A/A calibration: weir against itself in ROWS (60) rows of PAIRS (14) pairs, arms of a pair at the same time. About 55 minutes on 2 cores.
 source "$(dirname "$0")/common.sh"
 count=${ROWS:-60}
-pairs=${PAIRS:-10}
+pairs=${PAIRS:-14}
 detector folder aa --target target:weir --suite calibration --preset quick --rows "$count" --pairs "$pairs"
 page=$pages/calibration.md
 {

@@ -21,8 +21,9 @@ mkdir -p "$pages" "$results"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Once, before a page that is kept in the repository is written anew.
-commit=$(git describe --always --dirty --exclude '*' 2>/dev/null || echo unknown)
+# The pages that such runs write, one after the other, do not make what they measure another program.
+commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
+git diff --quiet HEAD -- . ':!docs/benchmarks' 2>/dev/null || commit+=-dirty
 
 machine() {
   echo "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | sort -u | head -1), $(nproc) CPUs, Linux $(uname -r)"
