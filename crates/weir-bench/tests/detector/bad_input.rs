@@ -70,17 +70,7 @@ fn pairs_together_and_in_turn_are_calibrated_apart() {
         "extends: practice\ngoal: loss\n",
     )
     .unwrap();
-    let (code, text) = output(library.command(&[
-        "aa",
-        "--target",
-        "bin:/bin/true",
-        "--as",
-        "none",
-        "--library",
-        "experiments",
-        "case",
-        "lost",
-    ]));
+    let (code, text) = output(library.aa(&["case", "lost"]));
     assert_eq!(code, 2, "{text}");
     assert!(
         text.contains("the arms of case run together, those of lost one after the other"),

@@ -357,27 +357,8 @@ fn one_seed_gives_one_plan_and_one_payload() {
 #[test]
 fn a_calibration_judges_its_rows_and_is_remembered() {
     let library = Library::new("measure: {duration: 1s, warmup: 0ms, drain: 0ms}\n");
-    let mut command = library.command(&[
-        "aa",
-        "--target",
-        "bin:/bin/true",
-        "--as",
-        "none",
-        "--library",
-        "experiments",
-    ]);
-    command.args([
-        "--results",
-        "results",
-        "--cache",
-        "cache",
-        "--rows",
-        "2",
-        "--pairs",
-        "2",
-        "--accept-busy",
-        "case",
-    ]);
+    let mut command = library.aa(&["--results", "results", "--cache", "cache"]);
+    command.args(["--rows", "2", "--pairs", "2", "--accept-busy", "case"]);
     let (code, text) = output(command);
     assert!(code == 0 || code == 5, "{code}: {text}");
     let report = library.report();

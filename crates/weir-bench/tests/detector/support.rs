@@ -80,6 +80,13 @@ impl Library {
         c
     }
 
+    /// `weir-bench aa` of the practice target, with further flags and cases.
+    pub fn aa(&self, arguments: &[&str]) -> Command {
+        let mut c = self.command(&["aa", "--target", "bin:/bin/true", "--as", "none"]);
+        c.args(["--library", "experiments"]).args(arguments);
+        c
+    }
+
     pub fn command(&self, args: &[&str]) -> Command {
         let mut c = Command::new(PROGRAM);
         c.args(args)
