@@ -410,15 +410,15 @@ fn print_plan(prepared: &[Prepared], schedule: &[Vec<PlannedPair>], seed: u64) {
     }
 }
 
-/// The values of `together` among the experiments. A calibration is of one of the two.
+/// The values of `together` among the experiments that will run. A calibration is of one of the two.
 fn ways(prepared: &[Prepared], calibrates: bool) -> Result<Vec<bool>, Refusal> {
-    let mut ways: Vec<bool> = prepared.iter().map(|p| p.arms[0].together).collect();
+    let run = || prepared.iter().filter(|p| p.info.unsupported.is_none());
+    let mut ways: Vec<bool> = run().map(|p| p.arms[0].together).collect();
     ways.sort_unstable();
     ways.dedup();
     if calibrates && ways.len() > 1 {
         let names = |together: bool| {
-            let names: Vec<&str> = prepared
-                .iter()
+            let names: Vec<&str> = run()
                 .filter(|p| p.arms[0].together == together)
                 .map(|p| p.name.as_str())
                 .collect();
@@ -440,9 +440,9 @@ fn weakest(ways: &[bool], cache: &Path) -> Option<CalibrationNote> {
         .iter()
         .map(|together| super::history::stored_calibration(cache, &calibration_key(*together)))
         .collect();
-    let mut notes = notes?;
-    let failed = notes.iter().position(|n| n.state == "failed").unwrap_or(0);
-    Some(notes.swap_remove(failed))
+    let notes = notes?;
+    let failed = notes.iter().find(|n| n.state == "failed");
+    failed.or(notes.first()).cloned()
 }
 
 /// What calibration depends on: the machine and whether the arms of a pair run together, not the program.
