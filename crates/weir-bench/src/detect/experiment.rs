@@ -164,7 +164,7 @@ pub struct Valid {
     pub overload: bool,
     /// No load at all (idle): nothing to deliver.
     pub idle: bool,
-    pub max_steal: f64,
+    pub max_steal: Option<f64>,
     pub max_foreign_cpu: f64,
 }
 
@@ -888,7 +888,7 @@ fn read_valid(tree: &Node) -> Result<Valid> {
         generator_headroom: r.or("generator_headroom", 1.5, node::number)?,
         overload: r.or("overload", false, node::boolean)?,
         idle: r.or("idle", false, node::boolean)?,
-        max_steal: r.or("max_steal", 0.02, share)?,
+        max_steal: r.optional("max_steal", share)?,
         max_foreign_cpu: r.or("max_foreign_cpu", 0.03, share)?,
     };
     r.finish()?;

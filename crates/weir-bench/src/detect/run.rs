@@ -22,8 +22,14 @@ use std::time::{Duration, Instant};
 use weir_regress::Direction;
 use weir_regress::plan::{Order, PlannedPair, plan};
 
-/// Attempts per pair: the first and two more.
+/// Attempts per pair: the first and two more at once.
 const ATTEMPTS: usize = 3;
+/// What the machine disturbed each time gets as many again at the end: a host that is short of CPU time stays so for minutes.
+const ATTEMPTS_MAX: usize = 2 * ATTEMPTS;
+/// What the host may take away of a core. Arms together lose it together: the ratios of pairs that lost up to a tenth of a core
+/// vary by 4 to 7 % where those of undisturbed pairs do by 3 to 7 %; beyond that, by 4 to 9 % (docs/benchmarking.md, calibration).
+const STEAL: f64 = 0.02;
+const STEAL_TOGETHER: f64 = 0.1;
 /// An adaptive run has seen enough when the interval is this narrow (percent, half width).
 const NARROW: f64 = 1.5;
 /// Results need room; a run that cannot store them is refused before it costs anybody an hour.
@@ -313,7 +319,8 @@ fn rules(e: &Experiment, o: &Options) -> Rules {
         max_steal: if o.accept_busy {
             BUSY_ACCEPTED
         } else {
-            e.valid.max_steal
+            let usual = if e.together { STEAL_TOGETHER } else { STEAL };
+            e.valid.max_steal.unwrap_or(usual)
         },
         max_foreign_cpu: if o.accept_busy {
             BUSY_ACCEPTED
@@ -545,6 +552,23 @@ fn open_folder(o: &Options, info: &RunInfo) -> Result<PathBuf, Refusal> {
 /// Number and folder of a replicate and what it measured; or why there is nothing to go on with, and what to remove.
 type Outcome = Result<(usize, PathBuf, Measured), (Abort, Option<PathBuf>)>;
 
+/// What came of a pair so far.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tries {
+    attempts: usize,
+    /// Attempts that were invalid for reasons of their own, which waiting does not cure.
+    own_fault: usize,
+    valid: bool,
+}
+
+impl Tries {
+    fn add(&mut self, arms: &[Measured; 2]) {
+        self.attempts += 1;
+        self.own_fault += usize::from(arms.iter().any(|m| !m.invalid.is_empty()));
+        self.valid |= arms.iter().all(Measured::is_valid);
+    }
+}
+
 struct Runner<'a> {
     o: &'a Options,
     prepared: &'a [Prepared],
@@ -554,6 +578,8 @@ struct Runner<'a> {
     program: PathBuf,
     rig_cpus: Option<Vec<usize>>,
     done: Vec<PairRecord>,
+    /// By experiment and pair.
+    tries: BTreeMap<(String, usize), Tries>,
     /// Experiments that cannot succeed: every attempt of a pair was invalid for reasons of its own.
     hopeless: BTreeMap<usize, String>,
     progress: Progress,
@@ -621,10 +647,29 @@ impl<'a> Runner<'a> {
             program,
             rig_cpus,
             done,
+            tries: BTreeMap::new(),
             hopeless: BTreeMap::new(),
             progress: Progress::new(total),
         };
         runner.progress.done = 2 * runner.done.len();
+        let repeated = runner.done.iter().filter(|r| r.attempt > 0).count();
+        runner.progress.total += 2 * repeated;
+        for r in &runner.done {
+            if let Some(p) = prepared.iter().find(|p| p.name == r.experiment) {
+                let read = |arm: &str, n: usize, rules: &Rules| {
+                    super::values::measure(
+                        &analysis::arm_folder(&runner.folder, &p.name, arm).join(format!("{n:02}")),
+                        rules,
+                    )
+                };
+                let arms = [
+                    read("baseline", r.baseline, &p.info.rules.baseline),
+                    read("comparison", r.comparison, &p.info.rules.comparison),
+                ];
+                let tries = runner.tries.entry((p.name.clone(), r.pair)).or_default();
+                tries.add(&arms);
+            }
+        }
         Ok(runner)
     }
 
@@ -633,39 +678,29 @@ impl<'a> Runner<'a> {
             // What this program itself does must not land on the target's core.
             let _ = sys::pin(cpus);
         }
-        for round in schedule {
-            for planned in round {
+        for attempts_max in [ATTEMPTS, ATTEMPTS_MAX] {
+            for planned in schedule.iter().flatten() {
                 let p = &self.prepared[planned.experiment];
                 if p.info.unsupported.is_some()
                     || planned.pair >= p.info.pairs_max
                     || self.hopeless.contains_key(&planned.experiment)
-                    || self.is_decided(p, planned.pair)
+                    || self.is_decided(p, planned.pair, attempts_max)
                 {
                     continue;
                 }
-                self.pair(planned)?;
+                self.pair(planned, attempts_max)?;
             }
         }
         self.progress.end();
         Ok(())
     }
 
-    /// This pair was already run (a resumed run), or the interval is narrow enough (an adaptive one). Significance never
+    /// This pair needs no more attempts, or the interval is narrow enough (an adaptive run). Significance never
     /// stops a run: looking until it appears would make it appear.
-    fn is_decided(&self, p: &Prepared, pair: usize) -> bool {
-        let valid = |r: &PairRecord| {
-            let read = |arm: &str, n: usize, rules: &Rules| {
-                super::values::measure(
-                    &analysis::arm_folder(&self.folder, &p.name, arm).join(format!("{n:02}")),
-                    rules,
-                )
-            };
-            read("baseline", r.baseline, &p.info.rules.baseline).is_valid()
-                && read("comparison", r.comparison, &p.info.rules.comparison).is_valid()
-        };
-        let mine: Vec<&PairRecord> = self.done.iter().filter(|r| r.experiment == p.name).collect();
-        let attempts: Vec<&&PairRecord> = mine.iter().filter(|r| r.pair == pair).collect();
-        if attempts.len() >= ATTEMPTS || attempts.iter().any(|r| valid(r)) {
+    fn is_decided(&self, p: &Prepared, pair: usize, attempts_max: usize) -> bool {
+        let key = (p.name.clone(), pair);
+        let tries = self.tries.get(&key).copied().unwrap_or_default();
+        if tries.valid || tries.attempts >= attempts_max || tries.own_fault >= ATTEMPTS {
             return true;
         }
         if pair < p.info.pairs_min || p.info.pairs_max == p.info.pairs_min {
@@ -681,15 +716,15 @@ impl<'a> Runner<'a> {
         })
     }
 
-    fn pair(&mut self, planned: &PlannedPair) -> Result<(), Abort> {
+    fn pair(&mut self, planned: &PlannedPair, attempts_max: usize) -> Result<(), Abort> {
         let p = &self.prepared[planned.experiment];
-        let before = self
-            .done
-            .iter()
-            .filter(|r| r.experiment == p.name && r.pair == planned.pair)
-            .count();
-        let mut own_fault = 0;
-        for attempt in before..ATTEMPTS {
+        let key = (p.name.clone(), planned.pair);
+        let before = self.tries.get(&key).map_or(0, |tries| tries.attempts);
+        if before >= ATTEMPTS {
+            // The plan counted it, and then the attempts that failed.
+            self.progress.total += 2;
+        }
+        for attempt in before..attempts_max {
             self.wait_for_calm(&p.name)?;
             let order = match planned.order {
                 Order::BaselineFirst => [0, 1],
@@ -729,18 +764,19 @@ impl<'a> Runner<'a> {
             };
             self.store(&record)?;
             self.done.push(record);
-            let valid = results.iter().all(Measured::is_valid);
+            let tries = self.tries.entry(key.clone()).or_default();
+            tries.add(&results);
+            let valid = tries.valid;
             self.progress
                 .say(&pair_line(p, planned, attempt, &results, valid));
             if valid {
                 return Ok(());
             }
-            own_fault += usize::from(results.iter().any(|m| !m.invalid.is_empty()));
-            if attempt + 1 < ATTEMPTS {
+            if attempt + 1 < attempts_max {
                 self.progress.total += 2;
             }
         }
-        if own_fault == ATTEMPTS {
+        if self.tries[&key].own_fault >= ATTEMPTS {
             // Three honest attempts failed for reasons that waiting does not cure: the other rounds would only repeat it.
             self.hopeless.insert(planned.experiment, p.name.clone());
             self.progress

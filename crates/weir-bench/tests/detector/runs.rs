@@ -298,6 +298,31 @@ fn a_machine_that_is_busy_half_of_the_time_flags_nothing_either() {
 }
 
 #[test]
+fn a_pair_that_was_disturbed_each_time_is_run_again_at_the_end() {
+    let library = Library::new("");
+    let burner = Command::new("sh")
+        .args(["-c", "while :; do :; done"])
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    let burner = Guard(burner);
+    let mut command = library.compare(&["--calm-wait", "0s"]);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = Guard(command.spawn().unwrap());
+    wait_until("three attempts", || {
+        fs::read_dir(library.path("results")).is_ok_and(|mut d| d.next().is_some())
+            && lines(&library.run_folder().join("pairs.jsonl")) >= 3
+    });
+    drop(burner);
+    let status = child.0.wait().unwrap();
+    let report = library.report();
+    assert_eq!(report["pairs_done"], 2, "{status}: {report}");
+    assert_eq!(report["incomplete"], false);
+    assert!(report["pairs_discarded"].as_u64().unwrap() >= 3);
+    library.assert_clean();
+}
+
+#[test]
 fn an_interrupted_run_cleans_up_and_goes_on_later() {
     let library = Library::new("");
     let mut command = library.compare(&["--accept-busy", "--seed", "7"]);
