@@ -1550,6 +1550,24 @@ impl Contexts {
         self.origins.release(origin);
     }
 
+    /// [`Contexts::note_samples`] for a message whose bytes an alias knows, at a tenth of the cost. False: none does.
+    pub fn note_known_samples(&mut self, hash: u64, key: &AliasKey<'_>, samples: u64, now: u32) -> bool {
+        let Some(lookup) = self.resolve_alias(hash, key, now) else {
+            return false;
+        };
+        let raw = match lookup {
+            Lookup::Context(_, raw) | Lookup::OnTrial(_, raw) | Lookup::Filtered(raw) => raw,
+            _ => return false,
+        };
+        let RawContext { origin, kind, .. } = self.raw[raw.slot as usize];
+        if let Lookup::Context(id, _) | Lookup::OnTrial(id, _) = lookup {
+            let name = self.contexts[usize::from(kind)][id.0 as usize].name;
+            self.names.add_samples(name, self.strings.hash(name), samples);
+        }
+        self.origins.add_samples(origin, samples);
+        true
+    }
+
     /// Looks at up to `max` names for the next summary. Returns it when all have been looked at; what it counts since the
     /// last one begins anew.
     pub fn summarise(&mut self, max: usize) -> Option<UsageSummary> {

@@ -599,10 +599,15 @@ impl Ingest {
     /// Looks at those messages of a packet that stand for many others, for the summary. They have been taken already.
     #[inline(never)]
     fn look_at(&mut self, packet: &Received<'_>) {
-        let mut start = 0;
-        for end in memchr::memchr_iter(b'\n', packet.bytes).chain([packet.bytes.len()]) {
+        let mut next = 0;
+        for number in 0.. {
+            // Where lines end is known since they were taken.
+            let (start, end) = (next, self.scan.newline(number));
+            if start >= packet.bytes.len() {
+                return;
+            }
+            next = end + 1;
             let line = &packet.bytes[start..end];
-            start = end + 1;
             let line = line.strip_suffix(b"\r").unwrap_or(line);
             if line.is_empty() {
                 continue;
@@ -610,13 +615,30 @@ impl Ingest {
             let Some(weight) = self.sampler.next() else {
                 continue;
             };
+            let mut values = std::mem::take(&mut self.values);
+            values.clear();
+            let pending = self.next_line(packet, &mut Place { start, number }, &mut values);
+            self.values = values;
+            let now = self.aggregator.now();
+            if let Some(Pending {
+                fast: Some(fast),
+                hash,
+                ..
+            }) = &pending
+                && fast.kind != Kind::Set
+            {
+                let key = alias_key(line, fast, self.sender);
+                let samples = u64::from(fast.count.max(1)) * weight;
+                if self.contexts.note_known_samples(*hash, &key, samples, now) {
+                    continue;
+                }
+            }
             let options = &self.settings.listeners[packet.listener];
             if let Ok(Message::Metric(metric)) = parse_line(line, options) {
                 let values = match metric.values {
                     Values::Numbers(numbers) => numbers.iter().count() as u64,
                     Values::Member(_) => 1,
                 };
-                let now = self.aggregator.now();
                 self.contexts
                     .note_samples(&metric, self.sender, values * weight, now);
             }
