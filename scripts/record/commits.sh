@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # weir against an earlier build of itself: EARLIER=path/to/weir, or EARLIER_COMMIT=revision to build one. CASES (three cases),
-# PAIRS (10). About 3 minutes with a build at hand.
+# PAIRS (14). About 3 minutes with a build at hand.
 source "$(dirname "$0")/common.sh"
 if [ -n "${EARLIER:-}" ]; then
   baseline=bin:$EARLIER
@@ -8,11 +8,11 @@ else
   baseline=git:${EARLIER_COMMIT:?set EARLIER or EARLIER_COMMIT}
 fi
 read -ra cases <<<"${CASES:-dsd-real-web dsd-contexts-10k dsd-dist-heavy}"
-detector folder compare --baseline "$baseline" --comparison "bin:$WEIR_BIN" --allow-profile-mismatch --preset quick --pairs "${PAIRS:-10}" "${cases[@]}"
+detector folder compare --baseline "$baseline" --comparison "bin:$WEIR_BIN" --allow-profile-mismatch --preset quick --pairs "${PAIRS:-14}" "${cases[@]}"
 page=$pages/commits.md
 {
   header "weir against an earlier commit of itself" "scripts/record/commits.sh"
-  echo "Baseline: ${EARLIER_COMMIT:-$(basename "${EARLIER}")}; comparison: this commit. Preset \`quick\`, ${PAIRS:-10} pairs, both arms of a pair at the same time."
+  echo "Baseline: ${EARLIER_COMMIT:-$(basename "${EARLIER}")}; comparison: this commit. Preset \`quick\`, ${PAIRS:-14} pairs, both arms of a pair at the same time."
   echo
   rows "$folder/report.json"
   echo
