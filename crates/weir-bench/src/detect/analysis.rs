@@ -300,6 +300,17 @@ pub fn arm_folder(run: &Path, experiment: &str, arm: &str) -> std::path::PathBuf
     run.join(experiment).join(arm)
 }
 
+/// What both arms of a pair measured, baseline first.
+pub fn measure_pair(run: &Path, e: &ExperimentInfo, pair: &PairRecord) -> [Measured; 2] {
+    [
+        ("baseline", pair.baseline, &e.rules.baseline),
+        ("comparison", pair.comparison, &e.rules.comparison),
+    ]
+    .map(|(arm, number, rules)| {
+        values::measure(&arm_folder(run, &e.name, arm).join(format!("{number:02}")), rules)
+    })
+}
+
 /// Recomputes everything from the stored captures.
 pub fn analyze(folder: &Path) -> io::Result<Report> {
     let run = read_run(folder)?;
@@ -332,14 +343,7 @@ pub fn analyze(folder: &Path) -> io::Result<Report> {
         let mut pairs: Vec<Pair> = Vec::new();
         let mut last_reason = None;
         for record in records.iter().filter(|r| r.experiment == e.name) {
-            let read = |arm: &str, number: usize, rules: &Rules| {
-                values::measure(
-                    &arm_folder(folder, &e.name, arm).join(format!("{number:02}")),
-                    rules,
-                )
-            };
-            let baseline = read("baseline", record.baseline, &e.rules.baseline);
-            let comparison = read("comparison", record.comparison, &e.rules.comparison);
+            let [baseline, comparison] = measure_pair(folder, e, record);
             if baseline.is_valid() && comparison.is_valid() {
                 pairs.push(Pair {
                     record: record.clone(),

@@ -164,6 +164,7 @@ pub struct Valid {
     pub overload: bool,
     /// No load at all (idle): nothing to deliver.
     pub idle: bool,
+    /// `None`: what is usual for arms together or in turn.
     pub max_steal: Option<f64>,
     pub max_foreign_cpu: f64,
 }

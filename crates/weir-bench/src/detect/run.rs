@@ -26,9 +26,10 @@ use weir_regress::plan::{Order, PlannedPair, plan};
 const ATTEMPTS: usize = 3;
 /// What the machine disturbed each time gets as many again at the end: a host that is short of CPU time stays so for minutes.
 const ATTEMPTS_MAX: usize = 2 * ATTEMPTS;
-/// What the host may take away of a core. Arms together lose it together: the ratios of pairs that lost up to a tenth of a core
-/// vary by 4 to 7 % where those of undisturbed pairs do by 3 to 7 %; beyond that, by 4 to 9 % (docs/benchmarking.md, calibration).
+/// What the host may take away of a core.
 const STEAL: f64 = 0.02;
+/// The same for arms together, which lose it together: the ratios of pairs that lost up to this vary by 4 to 7 % where those of
+/// undisturbed pairs do by 3 to 7 %; beyond it, by 4 to 9 % (docs/benchmarks/calibration.md).
 const STEAL_TOGETHER: f64 = 0.1;
 /// An adaptive run has seen enough when the interval is this narrow (percent, half width).
 const NARROW: f64 = 1.5;
@@ -577,7 +578,6 @@ struct Runner<'a> {
     folder: PathBuf,
     program: PathBuf,
     rig_cpus: Option<Vec<usize>>,
-    done: Vec<PairRecord>,
     /// By experiment and pair.
     tries: BTreeMap<(String, usize), Tries>,
     /// Experiments that cannot succeed: every attempt of a pair was invalid for reasons of its own.
@@ -646,28 +646,20 @@ impl<'a> Runner<'a> {
             folder,
             program,
             rig_cpus,
-            done,
             tries: BTreeMap::new(),
             hopeless: BTreeMap::new(),
             progress: Progress::new(total),
         };
-        runner.progress.done = 2 * runner.done.len();
-        let repeated = runner.done.iter().filter(|r| r.attempt > 0).count();
-        runner.progress.total += 2 * repeated;
-        for r in &runner.done {
-            if let Some(p) = prepared.iter().find(|p| p.name == r.experiment) {
-                let read = |arm: &str, n: usize, rules: &Rules| {
-                    super::values::measure(
-                        &analysis::arm_folder(&runner.folder, &p.name, arm).join(format!("{n:02}")),
-                        rules,
-                    )
-                };
-                let arms = [
-                    read("baseline", r.baseline, &p.info.rules.baseline),
-                    read("comparison", r.comparison, &p.info.rules.comparison),
-                ];
-                let tries = runner.tries.entry((p.name.clone(), r.pair)).or_default();
-                tries.add(&arms);
+        runner.progress.done = 2 * done.len();
+        runner.progress.total += 2 * done.iter().filter(|r| r.attempt > 0).count();
+        for record in &done {
+            if let Some(p) = prepared.iter().find(|p| p.name == record.experiment) {
+                let arms = analysis::measure_pair(&runner.folder, &p.info, record);
+                runner
+                    .tries
+                    .entry((p.name.clone(), record.pair))
+                    .or_default()
+                    .add(&arms);
             }
         }
         Ok(runner)
@@ -703,6 +695,10 @@ impl<'a> Runner<'a> {
         if tries.valid || tries.attempts >= attempts_max || tries.own_fault >= ATTEMPTS {
             return true;
         }
+        if attempts_max > ATTEMPTS {
+            // The end is for what was tried before, not for pairs that an adaptive run did not need.
+            return tries.attempts == 0;
+        }
         if pair < p.info.pairs_min || p.info.pairs_max == p.info.pairs_min {
             return false;
         }
@@ -720,8 +716,8 @@ impl<'a> Runner<'a> {
         let p = &self.prepared[planned.experiment];
         let key = (p.name.clone(), planned.pair);
         let before = self.tries.get(&key).map_or(0, |tries| tries.attempts);
-        if before >= ATTEMPTS {
-            // The plan counted it, and then the attempts that failed.
+        if before > 0 {
+            // What the plan counted for this pair went into the attempts that failed.
             self.progress.total += 2;
         }
         for attempt in before..attempts_max {
@@ -763,7 +759,6 @@ impl<'a> Runner<'a> {
                 comparison: numbers[1],
             };
             self.store(&record)?;
-            self.done.push(record);
             let tries = self.tries.entry(key.clone()).or_default();
             tries.add(&results);
             let valid = tries.valid;
