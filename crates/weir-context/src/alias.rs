@@ -185,6 +185,12 @@ impl AliasTable {
         None
     }
 
+    /// [`AliasTable::get`] for a look that is no message's: it counts nothing and keeps nothing alive.
+    pub fn find(&self, hash: u64, key: &AliasKey<'_>) -> Option<RawId> {
+        let shard = &self.shards[Self::shard_of(hash)];
+        shard.find(hash, key, self.level).map(|at| shard.slots[at].raw)
+    }
+
     /// Offers an alias after a miss. The first alias of a raw context is taken at once while there is room; when there is none,
     /// and always for further ones such as other orders of the same tags, the second sight decides.
     pub fn offer(&mut self, hash: u64, key: &AliasKey<'_>, raw: RawId, is_first: bool) {

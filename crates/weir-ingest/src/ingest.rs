@@ -616,8 +616,8 @@ impl Ingest {
                 continue;
             };
             let mut values = std::mem::take(&mut self.values);
-            values.clear();
             let pending = self.next_line(packet, &mut Place { start, number }, &mut values);
+            values.clear();
             self.values = values;
             let now = self.aggregator.now();
             if let Some(Pending {
@@ -625,6 +625,7 @@ impl Ingest {
                 hash,
                 ..
             }) = &pending
+                // A member may be no text, and then its message was refused.
                 && fast.kind != Kind::Set
             {
                 let key = alias_key(line, fast, self.sender);

@@ -1,5 +1,5 @@
 //! Which messages are looked at to tell whose there are most of. A few hundred in a second tell as much as all of them and
-//! cost nothing that could be measured; as long as there are no more, it is all of them.
+//! cost the same however many there are; as long as there are no more, it is all of them.
 
 /// Messages looked at in a second, about.
 const PER_SECOND: u64 = 256;
