@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use weir_regress::adjust::benjamini_hochberg;
 use weir_regress::calibration::{CalibrationState, calibrate};
 use weir_regress::describe::{self, Variation};
@@ -49,6 +49,9 @@ pub struct RunInfo {
     #[serde(default)]
     pub calibration: Option<CalibrationNote>,
     pub folder_of_experiments: String,
+    /// Where relative paths in `argv` begin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub working_folder: Option<PathBuf>,
 }
 
 /// One of the two programs.

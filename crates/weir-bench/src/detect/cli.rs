@@ -7,6 +7,7 @@ use super::run::{self, Finished, Options, Refusal};
 use super::targets::Targets;
 use super::{history, procfs, report, sys};
 use clap::{Args, Subcommand, ValueEnum};
+use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -386,6 +387,14 @@ fn measure(o: &Options, c: &Common) -> Result<u8, Refusal> {
 fn resume(folder: &Path) -> Result<u8, Refusal> {
     use clap::Parser;
     let old = analysis::read_run(folder).map_err(|e| Refusal::Config(e.to_string()))?;
+    let folder =
+        &fs::canonicalize(folder).map_err(|e| Refusal::Config(format!("{}: {e}", folder.display())))?;
+    if let Some(began) = &old.working_folder {
+        std::env::set_current_dir(began).map_err(|e| {
+            let (folder, began) = (folder.display(), began.display());
+            Refusal::Config(format!("{folder}: it was begun in {began}: {e}"))
+        })?;
+    }
     let cli = crate::Cli::try_parse_from(&old.argv)
         .map_err(|e| Refusal::Config(format!("{}: {e}", folder.display())))?;
     let (o, c) = match cli.command {

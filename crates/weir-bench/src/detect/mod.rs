@@ -14,6 +14,7 @@ mod history;
 mod http;
 mod node;
 mod observe;
+mod ports;
 mod practice;
 mod process;
 mod procfs;

@@ -7,11 +7,11 @@ use super::observe::{Observer, Plan};
 use super::process::{self, Cgroup, POLL, Process, Start, Stopped};
 use super::rig::{self, LoadCall, Phases};
 use super::values::{self, Measured, Rules};
-use super::{http, procfs, sys};
+use super::{http, ports, procfs, sys};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -832,18 +832,10 @@ impl Names {
         if let Some(port) = self.ports.get(name) {
             return Ok(*port);
         }
-        // Free for TCP and UDP at this moment; nothing holds it until the program binds it, as with any such scheme.
-        for _ in 0..100 {
-            let Ok(tcp) = TcpListener::bind("127.0.0.1:0") else {
-                continue;
-            };
-            let Ok(address) = tcp.local_addr() else { continue };
-            if UdpSocket::bind(address).is_ok() && !self.ports.values().any(|p| *p == address.port()) {
-                self.ports.insert(name.to_owned(), address.port());
-                return Ok(address.port());
-            }
-        }
-        Err(ConfigError(format!("{{port:{name}}}: no free port on 127.0.0.1")))
+        let port = ports::free()
+            .ok_or_else(|| ConfigError(format!("{{port:{name}}}: no free port on 127.0.0.1")))?;
+        self.ports.insert(name.to_owned(), port);
+        Ok(port)
     }
 }
 

@@ -22,14 +22,13 @@ use std::time::{Duration, Instant};
 use weir_regress::Direction;
 use weir_regress::plan::{Order, PlannedPair, plan};
 
-/// Attempts per pair: the first and two more at once.
+/// Attempts per pair: the first and two more at once. What the machine disturbed each time gets as many again at the end, since a
+/// host that is short of CPU time stays so for minutes, and as many again whenever the run is gone on with.
 const ATTEMPTS: usize = 3;
-/// What the machine disturbed each time gets as many again at the end: a host that is short of CPU time stays so for minutes.
-const ATTEMPTS_MAX: usize = 2 * ATTEMPTS;
 /// What the host may take away of a core.
 const STEAL: f64 = 0.02;
-/// The same for arms together, which lose it together: the ratios of pairs that lost up to this vary by 4 to 7 % where those of
-/// undisturbed pairs do by 3 to 7 %; beyond it, by 4 to 9 % (docs/benchmarks/calibration.md).
+/// The same for arms together, which lose it together: the ratios of pairs that lost up to this vary by 4 to 8 % where those of
+/// undisturbed pairs do by 3 to 7 %; beyond it, by 4 to 9 % (docs/benchmarking.md).
 const STEAL_TOGETHER: f64 = 0.1;
 /// An adaptive run has seen enough when the interval is this narrow (percent, half width).
 const NARROW: f64 = 1.5;
@@ -506,6 +505,7 @@ fn run_info(
         }),
         calibration,
         folder_of_experiments: o.experiments.display().to_string(),
+        working_folder: std::env::current_dir().ok(),
     }
 }
 
@@ -557,6 +557,8 @@ type Outcome = Result<(usize, PathBuf, Measured), (Abort, Option<PathBuf>)>;
 #[derive(Debug, Clone, Copy, Default)]
 struct Tries {
     attempts: usize,
+    /// Those of them that were made before the run was gone on with.
+    earlier: usize,
     /// Attempts that were invalid for reasons of their own, which waiting does not cure.
     own_fault: usize,
     valid: bool,
@@ -568,6 +570,21 @@ impl Tries {
         self.own_fault += usize::from(arms.iter().any(|m| !m.invalid.is_empty()));
         self.valid |= arms.iter().all(Measured::is_valid);
     }
+
+    /// How many there may be in all, by the end of a round.
+    fn attempts_max(&self, round: Round) -> usize {
+        match round {
+            Round::First => ATTEMPTS,
+            Round::Again => (2 * ATTEMPTS).max(self.earlier + ATTEMPTS),
+        }
+    }
+}
+
+/// Every pair has its turn before any that was disturbed has another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Round {
+    First,
+    Again,
 }
 
 struct Runner<'a> {
@@ -655,11 +672,9 @@ impl<'a> Runner<'a> {
         for record in &done {
             if let Some(p) = prepared.iter().find(|p| p.name == record.experiment) {
                 let arms = analysis::measure_pair(&runner.folder, &p.info, record);
-                runner
-                    .tries
-                    .entry((p.name.clone(), record.pair))
-                    .or_default()
-                    .add(&arms);
+                let tries = runner.tries.entry((p.name.clone(), record.pair)).or_default();
+                tries.add(&arms);
+                tries.earlier = tries.attempts;
             }
         }
         Ok(runner)
@@ -670,17 +685,17 @@ impl<'a> Runner<'a> {
             // What this program itself does must not land on the target's core.
             let _ = sys::pin(cpus);
         }
-        for attempts_max in [ATTEMPTS, ATTEMPTS_MAX] {
+        for round in [Round::First, Round::Again] {
             for planned in schedule.iter().flatten() {
                 let p = &self.prepared[planned.experiment];
                 if p.info.unsupported.is_some()
                     || planned.pair >= p.info.pairs_max
                     || self.hopeless.contains_key(&planned.experiment)
-                    || self.is_decided(p, planned.pair, attempts_max)
+                    || self.is_decided(p, planned.pair, round)
                 {
                     continue;
                 }
-                self.pair(planned, attempts_max)?;
+                self.pair(planned, round)?;
             }
         }
         self.progress.end();
@@ -689,13 +704,13 @@ impl<'a> Runner<'a> {
 
     /// This pair needs no more attempts, or the interval is narrow enough (an adaptive run). Significance never
     /// stops a run: looking until it appears would make it appear.
-    fn is_decided(&self, p: &Prepared, pair: usize, attempts_max: usize) -> bool {
+    fn is_decided(&self, p: &Prepared, pair: usize, round: Round) -> bool {
         let key = (p.name.clone(), pair);
         let tries = self.tries.get(&key).copied().unwrap_or_default();
-        if tries.valid || tries.attempts >= attempts_max || tries.own_fault >= ATTEMPTS {
+        if tries.valid || tries.attempts >= tries.attempts_max(round) || tries.own_fault >= ATTEMPTS {
             return true;
         }
-        if attempts_max > ATTEMPTS {
+        if round == Round::Again {
             // The end is for what was tried before, not for pairs that an adaptive run did not need.
             return tries.attempts == 0;
         }
@@ -712,10 +727,11 @@ impl<'a> Runner<'a> {
         })
     }
 
-    fn pair(&mut self, planned: &PlannedPair, attempts_max: usize) -> Result<(), Abort> {
+    fn pair(&mut self, planned: &PlannedPair, round: Round) -> Result<(), Abort> {
         let p = &self.prepared[planned.experiment];
         let key = (p.name.clone(), planned.pair);
-        let before = self.tries.get(&key).map_or(0, |tries| tries.attempts);
+        let tries = self.tries.get(&key).copied().unwrap_or_default();
+        let (before, attempts_max) = (tries.attempts, tries.attempts_max(round));
         if before > 0 {
             // What the plan counted for this pair went into the attempts that failed.
             self.progress.total += 2;

@@ -269,38 +269,46 @@ fn a_target_over_its_memory_is_ended() {
     library.assert_clean();
 }
 
-/// Runs a comparison of a program with itself beside a shell script that is none of the detector's.
-fn beside(script: &str) {
+/// Runs a comparison of a program with itself beside a shell script that is none of the detector's, which goes on.
+fn beside(script: &str) -> (Library, Guard) {
     let library = Library::new("");
     let burner = Command::new("sh")
         .args(["-c", script])
         .stdin(Stdio::null())
         .spawn()
         .unwrap();
-    let _burner = Guard(burner);
+    let burner = Guard(burner);
     let (code, text) = output(library.compare(&["--calm-wait", "0s"]));
     assert_eq!(code, 3, "{text}");
     assert!(text.contains("other programs used"), "{text}");
     let report = library.report();
     assert_eq!(row(&report)["verdict"], "invalid");
     // Three attempts at once, and as many again when all others have had theirs.
-    let tried = fs::read_to_string(library.run_folder().join("pairs.jsonl")).unwrap();
-    let tried: Vec<u64> = tried
-        .lines()
-        .map(|line| {
-            serde_json::from_str::<serde_json::Value>(line).unwrap()["pair"]
-                .as_u64()
-                .unwrap()
-        })
-        .collect();
-    assert_eq!(tried, [0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1]);
+    assert_eq!(pairs_tried(&library), [0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1]);
     assert_eq!(report["pairs_discarded"], 12);
     library.assert_clean();
+    (library, burner)
+}
+
+/// The numbers of the pairs, in the order of their attempts.
+fn pairs_tried(library: &Library) -> Vec<u64> {
+    let records = fs::read_to_string(library.run_folder().join("pairs.jsonl")).unwrap();
+    let number = |line| serde_json::from_str::<serde_json::Value>(line).unwrap()["pair"].as_u64();
+    records.lines().filter_map(number).collect()
 }
 
 #[test]
 fn a_busy_machine_discards_pairs_instead_of_flagging_anything() {
-    beside("while :; do :; done");
+    let (library, burner) = beside("while :; do :; done");
+    // Gone on with, from wherever, such pairs have three more attempts.
+    let folder = library.run_folder().display().to_string();
+    let mut resume = library.command(&["run", "--resume", &folder]);
+    resume.current_dir("/");
+    let (code, text) = output(resume);
+    assert_eq!(code, 3, "{text}");
+    assert_eq!(pairs_tried(&library)[12..], [0, 0, 0, 1, 1, 1]);
+    drop(burner);
+    library.assert_clean();
 }
 
 #[test]
