@@ -1,0 +1,85 @@
+//! Whose samples they are: what is noted of some, and the summary of it.
+
+use weir_protocol::Metric;
+
+use super::{Contexts, Lookup, RawContext};
+use crate::alias::AliasKey;
+use crate::origins::{OriginId, OriginKey};
+use crate::strings::StringId;
+use crate::usage::{MetricUsage, UsageSummary};
+
+impl Contexts {
+    /// The name that a metric has after rules, if a context has it.
+    fn resolved_name(&mut self, metric: &Metric<'_>, sender: OriginId, now: u32) -> Option<StringId> {
+        if metric.origin.is_empty() {
+            let (name, tags) = (metric.name.as_bytes(), metric.tags.raw().as_bytes());
+            if let Some(Lookup::Context(id, _) | Lookup::OnTrial(id, _)) =
+                self.find(metric.kind, name, tags, sender, now)
+            {
+                return Some(self.contexts[metric.kind as usize][id.0 as usize].name);
+            }
+        }
+        let rules = self.rules.clone();
+        let mut resolved = std::mem::take(&mut self.scratch.resolved);
+        let mut subject = rules.subject(metric.kind, metric.name, metric.tags.iter());
+        let passes = rules.apply(&mut subject, &mut resolved).passes;
+        let name = self.strings.find(subject.name.as_bytes(), &self.secret);
+        drop(subject);
+        self.scratch.resolved = resolved;
+        name.filter(|_| passes)
+    }
+
+    /// Takes note of samples, as far as somebody looks at all: `samples` stands for those that were not looked at too.
+    pub fn note_samples(&mut self, metric: &Metric<'_>, sender: OriginId, samples: u64, now: u32) {
+        if let Some(name) = self.resolved_name(metric, sender, now) {
+            self.names.add_samples(name, self.strings.hash(name), samples);
+        }
+        let key = OriginKey::of_message(metric.origin, metric.tags.iter());
+        let origin = self.origins.acquire(&key, sender, &self.secret, now);
+        self.origins.add_samples(origin, samples);
+        self.origins.release(origin);
+    }
+
+    /// [`Contexts::note_samples`] for a message whose bytes an alias knows, without reading its tags. False: none does.
+    pub fn note_known_samples(&mut self, hash: u64, key: &AliasKey<'_>, samples: u64, now: u32) -> bool {
+        let found = self.aliases.find(hash, key);
+        let (raw, context) = match found.and_then(|raw| self.resolve_raw(raw, now)) {
+            Some(Lookup::Context(id, raw) | Lookup::OnTrial(id, raw)) => (raw, Some(id)),
+            Some(Lookup::Filtered(raw)) => (raw, None),
+            _ => return false,
+        };
+        let RawContext { origin, kind, .. } = self.raw[raw.slot as usize];
+        if let Some(id) = context {
+            let name = self.contexts[usize::from(kind)][id.0 as usize].name;
+            self.names.add_samples(name, self.strings.hash(name), samples);
+        }
+        self.origins.add_samples(origin, samples);
+        true
+    }
+
+    /// Looks at up to `max` names for the next summary. Returns it when all have been looked at; what it counts since the
+    /// last one begins anew.
+    pub fn summarise(&mut self, max: usize) -> Option<UsageSummary> {
+        let walked = self.names.walk(max)?;
+        let metrics = walked.into_iter().map(|(entry, samples)| MetricUsage {
+            name: self.strings.get(entry.name).into(),
+            contexts: u64::from(entry.contexts),
+            samples,
+        });
+        let metrics = metrics.collect();
+        let keys = self.strings.tag_keys();
+        let (limited, limited_others) = self.offenders.take();
+        Some(UsageSummary {
+            contexts: self.live_count as u64,
+            metrics,
+            metrics_live: self.names.len() as u64,
+            tag_keys: keys.top(),
+            tag_keys_live: keys.len() as u64,
+            tag_values_untracked: keys.untracked(),
+            origins: self.origins.top(),
+            origins_live: self.origins.len() as u64,
+            limited,
+            limited_others,
+        })
+    }
+}

@@ -1,0 +1,355 @@
+//! The short cut: metrics whose bytes were seen before, looked up and added without being parsed.
+
+use weir_context::{AliasKey, ContextId, Level, Lookup, OriginId};
+use weir_protocol::{FastMetric, Kind, parse_fast};
+
+use super::{Ingest, Received};
+use crate::counts::SampleDrop;
+
+/// Lines looked up together. Enough to have several loads from memory on their way, few enough to stay in the first-level
+/// cache with their values.
+pub(super) const GROUP_LINES: usize = 32;
+
+/// Aliases from which on a look-up is worth preparing: below, keys, targets and state fit the second-level cache.
+const PREFETCH_ALIASES_MIN: usize = 4096;
+
+/// A line that is read and not looked up yet.
+pub(super) struct Pending {
+    /// Its place in the packet.
+    pub(super) start: u32,
+    pub(super) len: u32,
+    pub(super) terminated: bool,
+    pub(super) fast: Option<FastMetric>,
+    /// Where its numbers begin.
+    pub(super) first_value: u32,
+    pub(super) hash: u64,
+}
+
+/// Where in a packet the next line begins, and how many are before it.
+#[derive(Default)]
+pub(super) struct Place {
+    pub(super) start: usize,
+    pub(super) number: usize,
+}
+
+/// What a group adds to the counts of its listener.
+#[derive(Default)]
+struct Tally {
+    messages: u64,
+    samples: u64,
+    /// Samples that a rule drops.
+    filtered: u64,
+    rate_faults: u64,
+}
+
+#[inline]
+pub(super) fn alias_key<'a>(line: &'a [u8], fast: &FastMetric, sender: OriginId) -> AliasKey<'a> {
+    AliasKey {
+        head: AliasKey::head(fast.kind, sender),
+        name: &line[..fast.name_end as usize],
+        tail: &line[fast.tail as usize..],
+    }
+}
+
+/// The tags of a tail that is nothing but a tag section, or nothing at all.
+fn only_tags(tail: &[u8]) -> Option<&[u8]> {
+    if tail.is_empty() {
+        return Some(tail);
+    }
+    let tags = tail.strip_prefix(b"|#")?;
+    memchr::memchr(b'|', tags).is_none().then_some(tags)
+}
+
+impl Ingest {
+    /// The lines of a packet that has been counted.
+    pub(super) fn lines(&mut self, packet: Received<'_>) {
+        if !self.relays.is_empty() {
+            self.relay_lines(&packet);
+            if self.relay_only {
+                return;
+            }
+        }
+        // SAFETY: the level says that the processor has what the function is compiled for.
+        #[allow(unsafe_code)]
+        match self.settings.secret.level() {
+            #[cfg(target_arch = "x86_64")]
+            Level::Wide => unsafe { self.lines_wide(&packet) },
+            #[cfg(target_arch = "x86_64")]
+            Level::Aes => unsafe { self.lines_aes(&packet) },
+            _ => self.lines_inlined(&packet),
+        }
+    }
+
+    /// [`Ingest::lines`], compiled for [`Level::Wide`].
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,avx2,bmi1,bmi2,lzcnt,popcnt,aes")]
+    fn lines_wide(&mut self, packet: &Received<'_>) {
+        self.lines_inlined(packet);
+    }
+
+    /// [`Ingest::lines`], compiled for [`Level::Aes`].
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt,aes")]
+    fn lines_aes(&mut self, packet: &Received<'_>) {
+        self.lines_inlined(packet);
+    }
+
+    #[inline(always)]
+    fn lines_inlined(&mut self, packet: &Received<'_>) {
+        let mut values = std::mem::take(&mut self.values);
+        self.scan.scan(packet.bytes);
+        let mut tally = Tally::default();
+        // In small tables everything is in the cache anyway.
+        if self.contexts.aliases() > PREFETCH_ALIASES_MIN {
+            self.lines_ahead(packet, &mut values, &mut tally);
+        } else {
+            self.lines_in_turn(packet, &mut values, &mut tally);
+        }
+        self.values = values;
+        let counts = &mut self.counts[packet.listener];
+        counts.messages += tally.messages;
+        counts.metrics += tally.messages;
+        counts.samples += tally.samples + tally.filtered;
+        counts.samples_aggregated += tally.samples;
+        counts.samples_dropped[SampleDrop::Filtered as usize] += tally.filtered;
+        counts.rate_faults += tally.rate_faults;
+    }
+
+    /// One line after the other, each read before the one in front of it is looked up: while the look-up waits for its memory
+    /// the processor has something to read, and the slot of the next look-up is on its way.
+    #[inline(always)]
+    fn lines_in_turn(&mut self, packet: &Received<'_>, values: &mut Vec<f64>, tally: &mut Tally) {
+        let mut place = Place::default();
+        let mut next = self.next_line(packet, &mut place, values);
+        while let Some(pending) = next {
+            next = self.next_line(packet, &mut place, values);
+            if let Some(next) = &next {
+                self.contexts.prefetch_alias(next.hash);
+            }
+            self.take(packet, &pending, values, tally);
+        }
+        values.clear();
+    }
+
+    /// Lines in groups, in steps that each ask for the memory the next one needs.
+    #[inline(always)]
+    fn lines_ahead(&mut self, packet: &Received<'_>, values: &mut Vec<f64>, tally: &mut Tally) {
+        self.aggregator.find_places();
+        let mut group = std::mem::take(&mut self.group);
+        let mut place = Place::default();
+        loop {
+            while group.len() < GROUP_LINES
+                && let Some(pending) = self.next_line(packet, &mut place, values)
+            {
+                self.contexts.prefetch_alias(pending.hash);
+                group.push(pending);
+            }
+            if group.is_empty() {
+                break;
+            }
+            self.look_ahead(&group);
+            for pending in &group {
+                self.take(packet, pending, values, tally);
+            }
+            group.clear();
+            values.clear();
+        }
+        self.group = group;
+    }
+
+    /// Reads the line at `place`, or behind it where that is empty, up to what identifies it; appends its numbers to `values`.
+    #[inline(always)]
+    pub(super) fn next_line(
+        &self,
+        packet: &Received<'_>,
+        place: &mut Place,
+        values: &mut Vec<f64>,
+    ) -> Option<Pending> {
+        let options = &self.settings.listeners[packet.listener];
+        loop {
+            let from = place.start;
+            if from >= packet.bytes.len() {
+                return None;
+            }
+            let newline = self.scan.newline(place.number);
+            *place = Place {
+                start: newline + 1,
+                number: place.number + 1,
+            };
+            let terminated = newline < packet.bytes.len();
+            let line = &packet.bytes[from..newline];
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            if line.is_empty() {
+                continue;
+            }
+            let first_value = values.len() as u32;
+            let whole = terminated || !(packet.truncated || options.eol_required);
+            let fast = if whole {
+                let colon = self.scan.colon(from);
+                parse_fast(line, colon - from, self.scan.colon_window(colon + 1), values)
+            } else {
+                None
+            };
+            let hash = match &fast {
+                Some(fast) => self.contexts.alias_hash(&alias_key(line, fast, self.sender)),
+                None => {
+                    values.truncate(first_value as usize);
+                    0
+                }
+            };
+            return Some(Pending {
+                start: from as u32,
+                len: line.len() as u32,
+                terminated,
+                fast,
+                first_value,
+                hash,
+            });
+        }
+    }
+
+    /// Asks for the memory that looking up a group will touch, one step of the look-up after the other.
+    #[inline(always)]
+    fn look_ahead(&self, group: &[Pending]) {
+        let mut raws = [None; GROUP_LINES];
+        for (pending, raw) in group.iter().zip(&mut raws) {
+            *raw = self.contexts.prefetch_target(pending.hash);
+        }
+        // Counters and gauges are done with the first step; of the others there are few.
+        let mut deep = [(Kind::Counter, ContextId(0)); GROUP_LINES];
+        let mut deep_count = 0;
+        for (pending, raw) in group.iter().zip(&raws) {
+            if let (Some(fast), Some(raw)) = (&pending.fast, raw)
+                && let Some(id) = self.contexts.probable_context(*raw)
+            {
+                self.aggregator.prefetch_state(fast.kind, id);
+                deep[deep_count] = (fast.kind, id);
+                deep_count += usize::from(!matches!(fast.kind, Kind::Counter | Kind::Gauge));
+            }
+        }
+        for &(kind, id) in &deep[..deep_count] {
+            self.aggregator.prefetch_body(kind, id);
+        }
+        for &(kind, id) in &deep[..deep_count] {
+            self.aggregator.prefetch_sample(kind, id);
+        }
+    }
+
+    /// Looks a line up and adds its values.
+    #[inline(always)]
+    fn take(&mut self, packet: &Received<'_>, pending: &Pending, values: &[f64], tally: &mut Tally) {
+        let line = &packet.bytes[pending.start as usize..][..pending.len as usize];
+        let Some(fast) = &pending.fast else {
+            self.line(packet, line, pending.terminated);
+            return;
+        };
+        let key = alias_key(line, fast, self.sender);
+        let numbers = &values[pending.first_value as usize..][..fast.count as usize];
+        let now = self.aggregator.now();
+        match self.contexts.resolve_alias(pending.hash, &key, now) {
+            Some(Lookup::Context(id, _)) if self.add_fast(fast, line, id, numbers, packet.received) => {
+                tally.messages += 1;
+                tally.samples += u64::from(fast.count.max(1));
+                tally.rate_faults += u64::from(fast.rate_fault);
+            }
+            // What a rule drops has no business being parsed again; a member's text is checked the simple way.
+            Some(Lookup::Filtered(raw)) if fast.kind != Kind::Set => {
+                let samples = u64::from(fast.count.max(1));
+                tally.messages += 1;
+                tally.filtered += samples;
+                tally.rate_faults += u64::from(fast.rate_fault);
+                self.contexts.count_dropped(raw, samples);
+            }
+            Some(_) => {
+                self.line(packet, line, pending.terminated);
+            }
+            None => self.unknown(packet, line, pending, &key, numbers),
+        }
+    }
+
+    /// Adds the values of a metric whose context is known. False: it has to take the simple way.
+    #[inline(always)]
+    fn add_fast(
+        &mut self,
+        fast: &FastMetric,
+        line: &[u8],
+        id: ContextId,
+        numbers: &[f64],
+        received: u64,
+    ) -> bool {
+        match fast.kind {
+            Kind::Counter => {
+                for &value in numbers {
+                    self.aggregator.counter(id, value * fast.weight);
+                }
+            }
+            Kind::Distribution => self.aggregator.distribution_values(id, numbers, fast.weight),
+            Kind::Gauge => {
+                if self.settings.gauge_deltas {
+                    return false;
+                }
+                for &value in numbers {
+                    self.aggregator.gauge(id, value, received);
+                }
+            }
+            Kind::Histogram | Kind::Timing => {
+                if self.copies_histograms {
+                    return false;
+                }
+                for &value in numbers {
+                    self.aggregator.histogram(fast.kind, id, value, fast.weight);
+                }
+            }
+            Kind::Set => {
+                // The one text that differs from message to message, and so the one to check each time.
+                let member = &line[fast.name_end as usize + 1..fast.value_end as usize];
+                if std::str::from_utf8(member).is_err() {
+                    return false;
+                }
+                self.aggregator.set(id, member);
+            }
+        }
+        true
+    }
+
+    /// A metric that no alias knows: by its known parts if it has only such, else the simple way; and an alias for the next
+    /// time.
+    #[inline(never)]
+    fn unknown(
+        &mut self,
+        packet: &Received<'_>,
+        line: &[u8],
+        pending: &Pending,
+        key: &AliasKey<'_>,
+        numbers: &[f64],
+    ) {
+        if let Some(fast) = &pending.fast
+            && let Some(tags) = only_tags(key.tail)
+            && let Some(Lookup::Context(id, raw)) =
+                self.contexts
+                    .find(fast.kind, key.name, tags, self.sender, self.aggregator.now())
+            && self.add_fast(fast, line, id, numbers, packet.received)
+        {
+            let counts = &mut self.counts[packet.listener];
+            let samples = u64::from(fast.count.max(1));
+            counts.messages += 1;
+            counts.metrics += 1;
+            counts.samples += samples;
+            counts.samples_aggregated += samples;
+            counts.rate_faults += u64::from(fast.rate_fault);
+            self.contexts.remember_alias(pending.hash, key, raw);
+            return;
+        }
+        let raw = self.line(packet, line, pending.terminated);
+        // A tail with a rate or a timestamp says something else in each message.
+        let varies = key
+            .tail
+            .split(|&byte| byte == b'|')
+            .any(|section| matches!(section.first(), Some(b'@' | b'T')));
+        if let Some(raw) = raw
+            && !varies
+        {
+            self.contexts.remember_alias(pending.hash, key, raw);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Packets to buckets. [`fast`] and [`simple`] are the two ways that a line can take.
+
+use weir_aggregate::{Aggregator, AggregatorSettings, Batch};
+use weir_context::{Contexts, HashSecret, Limits, OriginId, Resolved, Rules};
+use weir_protocol::{ParseOptions, Scan};
+
+use crate::admission::Admissions;
+use crate::counts::IngestCounts;
+use crate::origin_rates::OriginRates;
+use crate::parking::Parking;
+use crate::relay::Relay;
+use crate::sampler::Sampler;
+use crate::senders::Senders;
+use crate::timestamped::Timestamped;
+
+mod fast;
+mod origins;
+mod passing;
+mod relayed;
+mod sampled;
+mod simple;
+
+use fast::{GROUP_LINES, Pending};
+
+/// What one worker needs to know besides its sockets.
+#[derive(Clone, Debug)]
+pub struct IngestSettings {
+    pub worker: u16,
+    pub aggregator: AggregatorSettings,
+    pub rules: Rules,
+    pub limits: Limits,
+    pub secret: HashSecret,
+    /// Plain StatsD's reading of a signed gauge: a change to its last value.
+    pub gauge_deltas: bool,
+    /// What each listener's messages may contain, by listener number.
+    pub listeners: Vec<ParseOptions>,
+}
+
+/// A packet as this crate needs it.
+#[derive(Clone, Copy, Debug)]
+pub struct Received<'a> {
+    pub bytes: &'a [u8],
+    /// Index in `IngestSettings::listeners`.
+    pub listener: usize,
+    /// The socket cut the packet: its last line is not to be trusted.
+    pub truncated: bool,
+    /// Monotonic nanoseconds of the receive call.
+    pub received: u64,
+}
+
+/// How long what waits for its origin may go on waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hurry {
+    /// Until it has waited long enough.
+    None,
+    /// Its bucket ends: what need not wait goes on.
+    Bucket,
+    /// Nothing waits any longer.
+    End,
+}
+
+/// One example of input that was refused, for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadInput {
+    pub listener: usize,
+    pub class: &'static str,
+    /// The beginning of the line, made printable.
+    pub example: String,
+}
+
+/// Packets to buckets: everything a worker does between its sockets and the hand-over, without either.
+pub struct Ingest {
+    settings: IngestSettings,
+    contexts: Contexts,
+    aggregator: Aggregator,
+    counts: Vec<IngestCounts>,
+    /// Timestamped samples, events and checks on their way.
+    passing: Option<Batch>,
+    passing_sequence: u64,
+    outbox: std::collections::VecDeque<Batch>,
+    resolved: Resolved,
+    timestamped: Timestamped,
+    scan: Scan,
+    group: Vec<Pending>,
+    values: Vec<f64>,
+    copies_histograms: bool,
+    bad_input: Option<BadInput>,
+    /// Whether an example is wanted; the owner rations them.
+    want_example: bool,
+    now: i64,
+    /// The origin of the process that sent the packet at hand.
+    sender: OriginId,
+    /// The origin of senders that nothing is known of; most often none.
+    nobody: OriginId,
+    senders: Senders,
+    admissions: Admissions,
+    origin_rates: Option<OriginRates>,
+    parking: Parking,
+    relays: Vec<Relay>,
+    /// Lines are relayed and nothing else.
+    relay_only: bool,
+    /// Whether a message may wait for its origin's tags: somebody is there to give them, and it has not waited yet.
+    may_wait: bool,
+    sampler: Sampler,
+}
+
+impl Ingest {
+    /// `now`: Unix seconds.
+    pub fn new(settings: IngestSettings, now: i64) -> Self {
+        Ingest {
+            contexts: Contexts::new(settings.secret, settings.rules.clone(), settings.limits),
+            aggregator: Aggregator::new(settings.aggregator.clone(), settings.worker, now),
+            counts: vec![IngestCounts::default(); settings.listeners.len()],
+            passing: None,
+            passing_sequence: 0,
+            outbox: Default::default(),
+            resolved: Resolved::default(),
+            timestamped: Timestamped::default(),
+            scan: Scan::new(),
+            group: Vec::with_capacity(GROUP_LINES),
+            values: Vec::new(),
+            copies_histograms: settings.rules.copies_histograms(),
+            bad_input: None,
+            want_example: true,
+            now,
+            sender: OriginId::NONE,
+            nobody: OriginId::NONE,
+            senders: Senders::new(),
+            admissions: Admissions::default(),
+            origin_rates: None,
+            parking: Parking::default(),
+            relays: Vec::new(),
+            relay_only: false,
+            may_wait: false,
+            sampler: Sampler::new(),
+            settings,
+        }
+    }
+
+    pub fn contexts(&self) -> &Contexts {
+        &self.contexts
+    }
+
+    pub fn contexts_mut(&mut self) -> &mut Contexts {
+        &mut self.contexts
+    }
+
+    pub fn aggregator(&self) -> &Aggregator {
+        &self.aggregator
+    }
+
+    /// Replaces the rules. Contexts, their state and open buckets stay; raw contexts are resolved again as
+    /// [`Contexts::sweep_stale`] finds them.
+    pub fn set_rules(&mut self, rules: Rules) {
+        self.copies_histograms = rules.copies_histograms();
+        self.timestamped = Timestamped::default();
+        self.contexts.set_rules(rules);
+    }
+
+    /// Counts by listener.
+    pub fn counts(&self) -> &[IngestCounts] {
+        &self.counts
+    }
+
+    /// The example that was kept since the last call, if any.
+    pub fn take_bad_input(&mut self) -> Option<BadInput> {
+        self.bad_input.take()
+    }
+
+    /// Allows the next refused line to be kept as an example.
+    pub fn want_example(&mut self) {
+        self.want_example = true;
+    }
+
+    /// Takes the time in Unix seconds. Returns false when a bucket ought to close and the one before is not handed over.
+    #[must_use]
+    pub fn advance(&mut self, now: i64) -> bool {
+        if !self.parking.is_empty() && now >= self.aggregator.open_bucket_end() {
+            // They came in time for this bucket.
+            self.feed_parked(0, Hurry::Bucket);
+        }
+        self.now = self.now.max(now);
+        self.aggregator.advance(now)
+    }
+
+    /// Closes the open bucket before its time, for shutdown.
+    #[must_use]
+    pub fn close_now(&mut self) -> bool {
+        self.feed_parked(0, Hurry::End);
+        self.aggregator.close_now()
+    }
+
+    /// Goes on counting what the state takes; see [`Aggregator::take_census`].
+    pub fn take_census(&mut self, states_max: usize) {
+        self.aggregator.take_census(states_max);
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.aggregator.is_draining()
+    }
+
+    /// Hands over the next part of the closed bucket, looking at up to `contexts_max` contexts.
+    pub fn drain(&mut self, contexts_max: usize) -> Option<Batch> {
+        self.aggregator.drain(&mut self.contexts, contexts_max)
+    }
+
+    /// Takes one packet.
+    ///
+    /// The simple version is: parse each line, look its context up, add its values. This one takes a short cut for metrics
+    /// whose bytes were seen before; whatever does not fit it takes the simple way, in its turn.
+    pub fn packet(&mut self, packet: Received<'_>) {
+        let counts = &mut self.counts[packet.listener];
+        counts.packets += 1;
+        counts.bytes += packet.bytes.len() as u64;
+        let before = counts.messages;
+        self.lines(packet);
+        if self.sampler.wants(self.counts[packet.listener].messages - before) {
+            self.look_at(&packet);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! What passes without aggregation: events, service checks, samples with a timestamp of their own.
+
+use std::borrow::Cow;
+
+use weir_aggregate::{Aggregator, Batch, CheckRecord, EventRecord, TimestampedSample};
+use weir_context::{OriginKey, OriginTags};
+use weir_protocol::{Event, Kind, Metric, ServiceCheck, Tags, Values, unescape_newlines};
+
+use super::Ingest;
+use crate::counts::SampleDrop;
+
+/// Events, checks and timestamped samples are handed over when this many wait, or with the next tick.
+const PASSED_ON_MAX: usize = 2048;
+
+/// Batches of passed-on messages that may wait for the hand-over; beyond them events and checks are dropped and counted.
+const OUTBOX_MAX: usize = 64;
+
+impl Ingest {
+    /// Hands over what passes without aggregation. Called at least once a second.
+    pub fn take_passed_on(&mut self) -> Option<Batch> {
+        self.outbox.pop_front().or_else(|| self.passing.take())
+    }
+
+    /// Passes a timestamped sample on: no bucket, no rate, no zeros, and no place in the tables either.
+    pub(super) fn timestamped(&mut self, metric: &Metric<'_>, listener: usize) {
+        let (Values::Numbers(numbers), Kind::Counter | Kind::Gauge) = (metric.values, metric.kind) else {
+            self.drop_samples(metric, listener, SampleDrop::UnsupportedTimestampedType);
+            return;
+        };
+        let timestamp = metric.timestamp.expect("the caller looked");
+        let origin_tags = self.origin_tags(&OriginKey::of_message(metric.origin, metric.tags.iter()));
+        let tags = with_origin(metric.tags, &origin_tags);
+        let (contexts, resolved) = (&mut self.contexts, &mut self.resolved);
+        let Some(known) = self.timestamped.resolve(metric, tags, contexts, resolved) else {
+            let rule = self.resolved.applied.dropped_by;
+            let samples = self.drop_samples(metric, listener, SampleDrop::Filtered);
+            self.contexts.count_dropped_by(rule, samples);
+            return;
+        };
+        let tags: Vec<&str> = known.tags.iter().map(|tag| &**tag).collect();
+        let passing = passing(&mut self.passing, &mut self.passing_sequence, &self.aggregator);
+        let mut samples = 0;
+        for value in numbers.iter() {
+            passing.push_timestamped(&TimestampedSample {
+                kind: metric.kind,
+                name: &known.name,
+                host: known.host.as_deref(),
+                tags: &tags,
+                timestamp,
+                value,
+            });
+            samples += 1;
+        }
+        self.counts[listener].samples += samples;
+        self.counts[listener].samples_timestamped += samples;
+        self.cut_passing();
+    }
+
+    /// A full batch waits in the outbox. Timestamped samples are never dropped here: their memory is bounded by what the
+    /// sockets deliver between two turns.
+    fn cut_passing(&mut self) {
+        let full = |batch: &Batch| batch.len() + batch.events.len() + batch.checks.len() >= PASSED_ON_MAX;
+        if self.passing.as_ref().is_some_and(full) {
+            self.outbox.extend(self.passing.take());
+        }
+    }
+
+    pub(super) fn event(&mut self, event: &Event<'_>, listener: usize) {
+        self.counts[listener].events += 1;
+        if self.outbox.len() >= OUTBOX_MAX {
+            self.counts[listener].events_dropped += 1;
+            return;
+        }
+        let origin_tags = self.origin_tags(&OriginKey::of_message(event.origin, event.tags.iter()));
+        let mut tags = with_origin(event.tags, &origin_tags);
+        let tag_host = self.contexts.rules().apply_to_tags(&mut tags);
+        let record = EventRecord {
+            title: unescape_newlines(event.title).into_owned(),
+            text: unescape_newlines(event.text).into_owned(),
+            timestamp: event
+                .timestamp
+                .filter(|&seconds| seconds != 0)
+                .unwrap_or(self.now),
+            host: if event.host.is_empty() {
+                tag_host
+            } else {
+                Some(event.host.to_string())
+            },
+            aggregation_key: event.aggregation_key.to_string(),
+            source_type: event.source_type.to_string(),
+            priority: event.priority,
+            alert_type: event.alert_type,
+            tags: tags.iter().map(ToString::to_string).collect(),
+        };
+        passing(&mut self.passing, &mut self.passing_sequence, &self.aggregator)
+            .events
+            .push(record);
+        self.cut_passing();
+    }
+
+    pub(super) fn check(&mut self, check: &ServiceCheck<'_>, listener: usize) {
+        self.counts[listener].checks += 1;
+        if self.outbox.len() >= OUTBOX_MAX {
+            self.counts[listener].checks_dropped += 1;
+            return;
+        }
+        let origin_tags = self.origin_tags(&OriginKey::of_message(check.origin, check.tags.iter()));
+        let mut tags = with_origin(check.tags, &origin_tags);
+        let tag_host = self.contexts.rules().apply_to_tags(&mut tags);
+        let record = CheckRecord {
+            name: check.name.to_string(),
+            status: check.status,
+            timestamp: check
+                .timestamp
+                .filter(|&seconds| seconds != 0)
+                .unwrap_or(self.now),
+            host: if check.host.is_empty() {
+                tag_host
+            } else {
+                Some(check.host.to_string())
+            },
+            message: check.message.to_string(),
+            tags: tags.iter().map(ToString::to_string).collect(),
+        };
+        passing(&mut self.passing, &mut self.passing_sequence, &self.aggregator)
+            .checks
+            .push(record);
+        self.cut_passing();
+    }
+}
+
+/// The tags of a message and those of its origin.
+fn with_origin<'a>(tags: Tags<'a>, origin: &'a Option<OriginTags>) -> Vec<Cow<'a, str>> {
+    let origin = origin.iter().flat_map(|tags| tags.iter().map(AsRef::as_ref));
+    tags.iter().chain(origin).map(Cow::Borrowed).collect()
+}
+
+/// The batch that collects what passes without aggregation.
+fn passing<'a>(slot: &'a mut Option<Batch>, sequence: &mut u64, aggregator: &Aggregator) -> &'a mut Batch {
+    slot.get_or_insert_with(|| {
+        *sequence += 1;
+        aggregator.passing_batch(*sequence)
+    })
+}

@@ -1,0 +1,181 @@
+//! The simple way: a line is parsed, its context looked up by its parts, its values added.
+
+use weir_context::{ContextId, LimitReason, Lookup, RawId};
+use weir_protocol::{ErrorClass, Kind, Message, Metric, Values, parse_line};
+
+use super::{BadInput, Ingest, Received};
+use crate::counts::SampleDrop;
+
+impl Ingest {
+    /// The simple way for one line. Returns the raw context, where there is one.
+    #[inline(never)]
+    pub(super) fn line(&mut self, packet: &Received<'_>, line: &[u8], terminated: bool) -> Option<RawId> {
+        let options = self.settings.listeners[packet.listener];
+        self.counts[packet.listener].messages += 1;
+        if !terminated && packet.truncated {
+            self.counts[packet.listener].rejected_truncated += 1;
+            self.keep_example(packet.listener, "truncated", line);
+            return None;
+        }
+        let parsed = if !terminated && options.eol_required {
+            Err(ErrorClass::Unterminated)
+        } else {
+            parse_line(line, &options)
+        };
+        if self.may_wait
+            && let Ok(message) = &parsed
+            && self.waits_for_tags(packet, line, message)
+        {
+            // It is counted when it goes on.
+            self.counts[packet.listener].messages -= 1;
+            return None;
+        }
+        match parsed {
+            Ok(Message::Metric(metric)) => return self.metric(&metric, packet),
+            Ok(Message::Event(event)) => self.event(&event, packet.listener),
+            Ok(Message::Check(check)) => self.check(&check, packet.listener),
+            Err(class) => {
+                self.counts[packet.listener].rejected[class as usize] += 1;
+                self.keep_example(packet.listener, class.as_str(), line);
+            }
+        }
+        None
+    }
+
+    #[cold]
+    pub(super) fn keep_example(&mut self, listener: usize, class: &'static str, line: &[u8]) {
+        if !self.want_example {
+            return;
+        }
+        self.want_example = false;
+        let shown = &line[..line.len().min(120)];
+        let mut example = shown.escape_ascii().to_string();
+        if shown.len() < line.len() {
+            example.push_str("...");
+        }
+        self.bad_input = Some(BadInput {
+            listener,
+            class,
+            example,
+        });
+    }
+
+    fn metric(&mut self, metric: &Metric<'_>, packet: &Received<'_>) -> Option<RawId> {
+        let counts = &mut self.counts[packet.listener];
+        counts.metrics += 1;
+        counts.rate_faults += u64::from(metric.rate_fault.is_some());
+        if let Values::Numbers(numbers) = metric.values {
+            let non_finite = u64::from(numbers.non_finite);
+            counts.samples += non_finite;
+            counts.samples_dropped[SampleDrop::NonFinite as usize] += non_finite;
+        }
+        if metric.timestamp.is_some() {
+            self.timestamped(metric, packet.listener);
+            return None;
+        }
+        match self.contexts.resolve(metric, self.sender, self.aggregator.now()) {
+            Lookup::Context(id, raw) => {
+                let samples = self.aggregate(metric, id, packet.received);
+                self.counts[packet.listener].samples += samples;
+                self.counts[packet.listener].samples_aggregated += samples;
+                return Some(raw);
+            }
+            Lookup::Unremembered(id) => {
+                let samples = self.aggregate(metric, id, packet.received);
+                self.counts[packet.listener].samples += samples;
+                self.counts[packet.listener].samples_aggregated += samples;
+            }
+            Lookup::Overflow(id) => {
+                let samples = self.aggregate(metric, id, packet.received);
+                self.counts[packet.listener].samples += samples;
+                self.counts[packet.listener].samples_overflowed += samples;
+            }
+            Lookup::OnTrial(id, raw) => {
+                let samples = self.aggregate(metric, id, packet.received);
+                self.counts[packet.listener].samples += samples;
+                self.counts[packet.listener].samples_aggregated += samples;
+                self.contexts.count_trial(raw, samples);
+                return Some(raw);
+            }
+            Lookup::Filtered(raw) => {
+                let samples = self.drop_samples(metric, packet.listener, SampleDrop::Filtered);
+                self.contexts.count_dropped(raw, samples);
+                return Some(raw);
+            }
+            Lookup::Refused => {
+                let reason = match self.contexts.refused_by() {
+                    LimitReason::Memory => SampleDrop::NoMemory,
+                    _ => SampleDrop::ContextLimit,
+                };
+                self.drop_samples(metric, packet.listener, reason);
+            }
+        }
+        None
+    }
+
+    pub(super) fn drop_samples(&mut self, metric: &Metric<'_>, listener: usize, reason: SampleDrop) -> u64 {
+        let samples = match metric.values {
+            Values::Numbers(numbers) => numbers.iter().count() as u64,
+            Values::Member(_) => 1,
+        };
+        self.counts[listener].samples += samples;
+        self.counts[listener].samples_dropped[reason as usize] += samples;
+        samples
+    }
+
+    /// Adds the values of one metric to the state of its context. Returns how many there were.
+    fn aggregate(&mut self, metric: &Metric<'_>, id: ContextId, received: u64) -> u64 {
+        let numbers = match metric.values {
+            Values::Member(member) => {
+                self.aggregator.set(id, member.as_bytes());
+                return 1;
+            }
+            Values::Numbers(numbers) => numbers,
+        };
+        let weight = 1.0 / metric.rate;
+        let mut samples = 0;
+        match metric.kind {
+            Kind::Counter => {
+                for value in numbers.iter() {
+                    self.aggregator.counter(id, value * weight);
+                    samples += 1;
+                }
+            }
+            Kind::Gauge if self.settings.gauge_deltas => {
+                for (value, signed) in numbers.iter_signed() {
+                    let base = if signed {
+                        self.aggregator.last_gauge(id).unwrap_or(0.0)
+                    } else {
+                        0.0
+                    };
+                    self.aggregator.gauge(id, base + value, received);
+                    samples += 1;
+                }
+            }
+            Kind::Gauge => {
+                for value in numbers.iter() {
+                    self.aggregator.gauge(id, value, received);
+                    samples += 1;
+                }
+            }
+            Kind::Histogram | Kind::Timing => {
+                let copy_to = self.contexts.get(metric.kind, id).copy_to();
+                for value in numbers.iter() {
+                    self.aggregator.histogram(metric.kind, id, value, weight);
+                    if let Some(copy) = copy_to {
+                        self.aggregator.copied_distribution(copy, value, weight);
+                    }
+                    samples += 1;
+                }
+            }
+            Kind::Distribution => {
+                for value in numbers.iter() {
+                    self.aggregator.distribution(id, value, weight);
+                    samples += 1;
+                }
+            }
+            Kind::Set => unreachable!("a set has a member, not numbers"),
+        }
+        samples
+    }
+}

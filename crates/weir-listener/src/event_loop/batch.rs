@@ -1,0 +1,124 @@
+//! What a receive call brought, as it is handed over.
+
+use crate::sys::{self, Entry};
+use crate::{Credentials, ListenerId};
+
+/// A point in time on the monotonic clock, in nanoseconds. Comparable within one boot of one machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Monotonic(pub u64);
+
+impl Monotonic {
+    /// Reads the clock.
+    pub fn now() -> Self {
+        Self(sys::monotonic_nanos())
+    }
+}
+
+/// One packet: a datagram, a stream frame, or a run of complete lines of a stream (newlines included).
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    /// What was received. Never more than [`crate::DATAGRAM_BYTES_MAX`].
+    pub bytes: &'a [u8],
+    /// Which listener received it.
+    pub listener: ListenerId,
+    /// The end is missing, because the datagram did not fit.
+    pub truncated: bool,
+    /// Who sent it, if asked for and known. On stream sockets: who connected.
+    pub origin: Option<Credentials>,
+    /// When its batch was received.
+    pub received: Monotonic,
+}
+
+/// Packets received together from one descriptor: a non-empty list, lent for the duration of the call.
+#[derive(Clone, Copy)]
+pub struct Batch<'a> {
+    pub(super) memory: &'a [u8],
+    pub(super) entries: &'a [Entry],
+    pub(super) listener: ListenerId,
+    pub(super) received: Monotonic,
+    /// The same for all packets of a connection.
+    pub(super) origin: Option<Credentials>,
+}
+
+impl<'a> Batch<'a> {
+    /// How many packets.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Never true for a batch that was handed over.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Which listener received them.
+    pub fn listener(&self) -> ListenerId {
+        self.listener
+    }
+
+    /// When they were received. The clock is read once for all.
+    pub fn received(&self) -> Monotonic {
+        self.received
+    }
+
+    /// One packet by its position, so that a later one can be looked at while an earlier one is handled.
+    pub fn get(&self, index: usize) -> Option<Packet<'a>> {
+        self.entries.get(index).map(|entry| self.packet(entry))
+    }
+
+    /// The packets in the order in which they were received.
+    pub fn iter(&self) -> Packets<'a> {
+        Packets {
+            batch: *self,
+            entries: self.entries.iter(),
+        }
+    }
+
+    #[inline]
+    fn packet(&self, entry: &Entry) -> Packet<'a> {
+        Packet {
+            bytes: &self.memory[entry.start as usize..][..entry.length as usize],
+            listener: self.listener,
+            truncated: entry.truncated,
+            origin: entry.origin.or(self.origin),
+            received: self.received,
+        }
+    }
+}
+
+/// Iterates over the packets of a [`Batch`].
+pub struct Packets<'a> {
+    batch: Batch<'a>,
+    entries: std::slice::Iter<'a, Entry>,
+}
+
+impl<'a> Iterator for Packets<'a> {
+    type Item = Packet<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Packet<'a>> {
+        self.entries.next().map(|entry| self.batch.packet(entry))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.entries.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Packets<'_> {}
+
+impl<'a> IntoIterator for Batch<'a> {
+    type Item = Packet<'a>;
+    type IntoIter = Packets<'a>;
+    fn into_iter(self) -> Packets<'a> {
+        self.iter()
+    }
+}
+
+impl<'a> IntoIterator for &Batch<'a> {
+    type Item = Packet<'a>;
+    type IntoIter = Packets<'a>;
+    fn into_iter(self) -> Packets<'a> {
+        self.iter()
+    }
+}
