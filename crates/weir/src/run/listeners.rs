@@ -1,0 +1,143 @@
+//! From the configuration to bound sockets.
+
+use weir_listener::{Address, AllowList, BoundSocket, Framing, ListenerConfig, ListenerId};
+use weir_protocol::ParseOptions;
+
+use super::access::Access;
+use super::books::BoundListener;
+use crate::config::{self, Config};
+use crate::failure::Failure;
+
+/// Sockets that are bound and not read yet.
+pub struct Bound {
+    /// What each worker reads.
+    pub of_workers: Vec<Vec<(BoundSocket, ListenerId)>>,
+    /// In the order of their numbers.
+    pub listeners: Vec<BoundListener>,
+}
+
+/// Binds all listeners, or none.
+pub fn bind(planned: &[(ListenerConfig, ParseOptions)], workers: usize) -> Result<Bound, Failure> {
+    if planned.is_empty() {
+        return Err(Failure::usage(
+            "no listener is configured: set udp, udp_signed, uds, uds_stream or tcp",
+        ));
+    }
+    let mut of_workers: Vec<Vec<(BoundSocket, ListenerId)>> = (0..workers).map(|_| Vec::new()).collect();
+    let mut listeners: Vec<BoundListener> = Vec::new();
+    for (number, (listener, _)) in planned.iter().enumerate() {
+        let id = ListenerId(number as u16);
+        let spread = matches!(listener.address, Address::Udp { .. }) && workers > 1;
+        let bound = if spread {
+            weir_listener::bind_group(listener, workers)
+        } else {
+            weir_listener::bind(listener).map(|socket| vec![socket])
+        }
+        .map_err(|error| Failure::runtime(error.to_string()))?;
+        let address = bound[0].address().to_string();
+        let buffer = bound[0].receive_buffer();
+        if let Some(remedy) = buffer.remedy() {
+            tracing::warn!("{address}: {remedy}");
+        }
+        listeners.push(BoundListener {
+            address,
+            receive_buffer: buffer.granted as u64,
+            receive_buffer_wanted: buffer.wanted.unwrap_or(buffer.granted) as u64,
+        });
+        for (worker, socket) in bound.into_iter().enumerate() {
+            // A socket that only one worker reads goes to the workers in turn.
+            let worker = if spread { worker } else { number % workers };
+            of_workers[worker].push((socket, id));
+        }
+    }
+    // Once all are there: whoever waits for one of these lines may connect to any of them.
+    for ((listener, _), bound) in planned.iter().zip(&listeners) {
+        tracing::info!("listening on {}{}", bound.address, Access::remark(listener));
+    }
+    Ok(Bound {
+        of_workers,
+        listeners,
+    })
+}
+
+/// The listeners in the order of their numbers, each with what its messages may contain.
+pub fn plan(config: &Config, access: &Access) -> Vec<(ListenerConfig, ParseOptions)> {
+    let settings = &config.listeners;
+    let mut planned = Vec::new();
+    let mut plan = |address: Address, framing: Option<Framing>, eol_required: bool, signed: bool| {
+        let mut listener = ListenerConfig::new(address);
+        listener.framing = framing.unwrap_or(listener.framing);
+        listener.receive_buffer_bytes = settings.receive_buffer.map(|bytes| bytes as usize);
+        listener.max_packet_bytes = settings.packet_bytes_max;
+        listener.socket_mode = settings.socket_mode;
+        listener.socket_owner = settings.socket_ownership.uid;
+        listener.socket_group = settings.socket_ownership.gid;
+        let is_unix = matches!(
+            listener.address,
+            Address::UnixDatagram(_) | Address::UnixStream(_)
+        );
+        listener.pass_credentials = config.origin.detection && is_unix;
+        listener.allow = AllowList::new(settings.allowed_networks.clone());
+        access.apply(&mut listener, signed);
+        let options = ParseOptions {
+            origin_client: config.origin.client,
+            timestamps: config.aggregation.timestamps,
+            eol_required,
+        };
+        planned.push((listener, options));
+    };
+    let framing = match settings.tcp_framing {
+        config::Framing::Length => Framing::LengthPrefixed,
+        config::Framing::Newline => Framing::Newline,
+    };
+    for address in &settings.udp {
+        plan(
+            Address::Udp {
+                host: address.ip().to_string(),
+                port: address.port(),
+            },
+            None,
+            settings.eol_required.udp,
+            false,
+        );
+    }
+    for address in settings.signed.iter().flat_map(|signed| &signed.addresses) {
+        plan(
+            Address::Udp {
+                host: address.ip().to_string(),
+                port: address.port(),
+            },
+            None,
+            settings.eol_required.udp,
+            true,
+        );
+    }
+    for path in &settings.uds {
+        plan(
+            Address::UnixDatagram(path.clone()),
+            None,
+            settings.eol_required.uds,
+            false,
+        );
+    }
+    for path in &settings.uds_stream {
+        plan(
+            Address::UnixStream(path.clone()),
+            None,
+            settings.eol_required.uds,
+            false,
+        );
+    }
+    for address in &settings.tcp {
+        plan(
+            Address::Tcp {
+                host: address.ip().to_string(),
+                port: address.port(),
+            },
+            Some(framing),
+            false,
+            false,
+        );
+    }
+    planned
+}

@@ -1,0 +1,164 @@
+//! What the log is told while the agent runs: bad input, and a line per flush.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use weir_ingest::TLS_FAULT;
+use weir_protocol::ErrorClass;
+
+use super::access::Access;
+use super::books::BoundListener;
+use super::pipeline::{Flushed, Shared};
+use crate::admin::status::Rates;
+use crate::config::Config;
+use crate::logging::BadInput;
+
+/// How often one listener's bad input of one kind is mentioned.
+const BAD_INPUT_INTERVAL: Duration = Duration::from_secs(10);
+
+/// What the last flush said, for whoever asks.
+#[derive(Clone, Default)]
+pub struct LastFlush {
+    pub rates: Rates,
+    pub series: u64,
+}
+
+/// Mentions bad input, with an example, and not too often.
+pub fn bad_input(
+    shared: Arc<Shared>,
+    listeners: &[BoundListener],
+) -> Box<dyn FnMut(weir_ingest::BadInput) + Send> {
+    let addresses: Vec<String> = listeners
+        .iter()
+        .map(|listener| listener.address.clone())
+        .collect();
+    let mut log = BadInput::new(BAD_INPUT_INTERVAL);
+    let mut next_tls_line = Instant::now();
+    Box::new(move |bad| {
+        let address = &addresses[bad.listener];
+        if bad.class == TLS_FAULT {
+            if Instant::now() >= next_tls_line {
+                next_tls_line = Instant::now() + BAD_INPUT_INTERVAL;
+                let fault = &bad.example;
+                tracing::warn!("{address}: a connection could not be encrypted: {fault}");
+            }
+            return;
+        }
+        let total = refused(&shared, bad.listener, bad.class);
+        if let Some(line) = log.line(address, bad.class, total, &bad.example, Instant::now()) {
+            tracing::warn!("{line}");
+        }
+    })
+}
+
+/// Keeps what a flush said, and logs it if the configuration asks for that.
+pub fn flushes(
+    config: &Config,
+    access: Access,
+    listeners: Vec<BoundListener>,
+    last_flush: Arc<Mutex<LastFlush>>,
+) -> Box<dyn FnMut(&Flushed) + Send> {
+    let (summary, bucket_seconds) = (config.flush_summary, config.aggregation.bucket_seconds);
+    let mut before = Totals::default();
+    Box::new(move |flushed| {
+        for line in access.log_lines(&flushed.state, &listeners, Instant::now()) {
+            tracing::warn!("{line}");
+        }
+        let now = Totals::of(flushed);
+        let facts = LastFlush {
+            rates: now.rates(&before, bucket_seconds),
+            series: flushed.rows,
+        };
+        *last_flush.lock().unwrap_or_else(PoisonError::into_inner) = facts;
+        if summary {
+            tracing::info!("{}", now.summary(&before, flushed));
+        }
+        before = now;
+    })
+}
+
+/// Messages of one listener that were refused for one reason, as far as workers have reported.
+fn refused(shared: &Shared, listener: usize, class: &str) -> u64 {
+    let Some(class) = ErrorClass::ALL.into_iter().find(|known| known.as_str() == class) else {
+        return 0;
+    };
+    let state = shared.lock();
+    let listeners = state
+        .workers
+        .iter()
+        .flatten()
+        .flat_map(|worker| &worker.listeners);
+    let of_listener = listeners.filter(|counted| usize::from(counted.listener) == listener);
+    of_listener
+        .map(|counted| counted.ingest.rejected[class as usize])
+        .sum()
+}
+
+/// Totals at one flush, for the difference to the one before.
+#[derive(Clone, Copy, Default)]
+struct Totals {
+    packets: u64,
+    messages: u64,
+    rejected: u64,
+    dropped: u64,
+    kernel_dropped: u64,
+    contexts: u64,
+    bytes: u64,
+    samples: u64,
+}
+
+impl Totals {
+    fn of(flushed: &Flushed) -> Totals {
+        let mut totals = Totals::default();
+        for worker in flushed.state.workers.iter().flatten() {
+            totals.contexts += worker.contexts as u64;
+            for listener in &worker.listeners {
+                totals.packets += listener.socket.packets;
+                totals.kernel_dropped += listener.socket.kernel_dropped;
+                totals.messages += listener.ingest.messages;
+                totals.bytes += listener.socket.bytes;
+                totals.samples += listener.ingest.samples;
+                totals.rejected += listener.ingest.rejected_total();
+                totals.dropped += listener.ingest.dropped_total();
+            }
+        }
+        totals
+    }
+
+    /// Per second, over one bucket.
+    fn rates(&self, before: &Totals, bucket_seconds: u64) -> Rates {
+        let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / bucket_seconds as f64;
+        Rates {
+            datagrams: rate(
+                self.packets + self.kernel_dropped,
+                before.packets + before.kernel_dropped,
+            ),
+            bytes: rate(self.bytes, before.bytes),
+            messages: rate(self.messages, before.messages),
+            samples: rate(self.samples, before.samples),
+        }
+    }
+
+    fn summary(&self, before: &Totals, flushed: &Flushed) -> String {
+        let mut text = format!(
+            "flushed {} series of {} contexts; since the last: {} messages in {} packets",
+            flushed.rows,
+            self.contexts,
+            self.messages - before.messages,
+            self.packets - before.packets
+        );
+        for (count, what) in [
+            (self.rejected - before.rejected, "messages rejected"),
+            (self.dropped - before.dropped, "samples dropped"),
+            (
+                self.kernel_dropped - before.kernel_dropped,
+                "datagrams dropped by the kernel",
+            ),
+        ] {
+            if count > 0 {
+                text.push_str(&format!(", {count} {what}"));
+            }
+        }
+        text
+    }
+}

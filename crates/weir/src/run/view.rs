@@ -1,0 +1,159 @@
+//! The running agent as the admin address and reloads see it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use weir_context::Rules;
+use weir_origin::Origins;
+use weir_output::delivery::Delivery;
+use weir_output::relay::Relay;
+use weir_protocol::ParseOptions;
+
+use super::access::Access;
+use super::books::{self, BoundListener};
+use super::log::LastFlush;
+use super::pipeline::Shared;
+use super::scrape::ScrapeOutput;
+use super::usage::Usage;
+use super::{delivery, explain, relay};
+use crate::admin::contexts::ContextReport;
+use crate::admin::explain::{ExplainRequest, Explanation};
+use crate::admin::status::Status;
+use crate::admin::{AdminSource, Answer, Exposition, ScrapeRequest};
+use crate::signals::{ReloadRequest, Reloaded};
+
+/// What can be asked while it runs.
+pub struct View {
+    pub shared: Arc<Shared>,
+    /// Of the last flush.
+    pub last_flush: Arc<Mutex<LastFlush>>,
+    pub workers: usize,
+    pub listeners: Vec<BoundListener>,
+    /// Outputs that deliver batches, with the name of their type.
+    pub deliveries: Vec<(&'static str, Arc<Delivery>)>,
+    pub relays: Vec<Arc<Relay>>,
+    pub scrape: Option<ScrapeOutput>,
+    pub origins: Option<Origins>,
+    pub usage: Arc<Usage>,
+    pub access: Access,
+    /// What messages may contain, and what applies to them, for explanations.
+    pub options: ParseOptions,
+    pub rules: Mutex<Rules>,
+    pub hostname: String,
+    pub memory: u64,
+    pub bucket_seconds: u64,
+    pub started_at: u64,
+    pub stopping: AtomicBool,
+    /// Where the admin server asks for a reload.
+    pub reloads: OnceLock<tokio::sync::mpsc::Sender<ReloadRequest>>,
+}
+
+impl View {
+    /// The books as they stand.
+    pub fn snapshot(&self) -> Status {
+        let state = self.shared.lock().clone();
+        let flush = self
+            .last_flush
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let mut status = Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            hostname: self.hostname.clone(),
+            started: self.started_at,
+            not_ready: self.readiness().err(),
+            rates: flush.rates,
+            outputs: self
+                .deliveries
+                .iter()
+                .flat_map(|(output_type, delivery)| delivery::status(output_type, delivery))
+                .chain(self.relays.iter().flat_map(|relay| relay::status(relay)))
+                .collect(),
+            ..Status::default()
+        };
+        status.memory.budget = self.memory;
+        status.flush.bucket_seconds = self.bucket_seconds;
+        status.flush.series = flush.series;
+        let queued = self
+            .deliveries
+            .iter()
+            .map(|(_, delivery)| delivery::queued_bytes(delivery))
+            .chain(self.relays.iter().map(|relay| relay::queued_bytes(relay)));
+        status.memory.parts.insert("queues".into(), queued.sum());
+        status
+            .memory
+            .parts
+            .insert("summaries".into(), self.usage.heap_bytes());
+        for (part, bytes) in self.access.heap_bytes() {
+            status.memory.parts.insert(part.into(), bytes);
+        }
+        books::fill(&mut status, &self.listeners, &state);
+        self.usage.fill(&mut status.limits);
+        status.limits.rates = self.access.limited(&state);
+        status.limits.senders_refused = Access::refused(&state);
+        status.origin = self
+            .origins
+            .as_ref()
+            .map(|origins| books::origin(origins.status(), &state));
+        if let Some(scrape) = &self.scrape {
+            scrape.report(&mut status);
+        }
+        status
+    }
+
+    /// Lets outputs that write files open them anew.
+    pub fn reopen(&self) {
+        for (_, delivery) in &self.deliveries {
+            delivery.reopen();
+        }
+    }
+}
+
+impl AdminSource for View {
+    fn readiness(&self) -> Result<(), String> {
+        if self.stopping.load(Ordering::Acquire) {
+            return Err("it is stopping".into());
+        }
+        let running = self.shared.lock().workers.iter().flatten().count();
+        if running < self.workers {
+            return Err("not every worker has reported yet".into());
+        }
+        Ok(())
+    }
+
+    fn status(&self) -> Answer<'_, Status> {
+        Box::pin(async { self.snapshot() })
+    }
+
+    fn reload(&self) -> Answer<'_, Option<Reloaded>> {
+        Box::pin(async {
+            let (answer, answered) = tokio::sync::oneshot::channel();
+            self.reloads.get()?.send(answer).await.ok()?;
+            answered.await.ok()
+        })
+    }
+
+    fn contexts(&self, top: usize) -> Answer<'_, Option<ContextReport>> {
+        Box::pin(async move { self.usage.report(top) })
+    }
+
+    fn explain(&self, request: ExplainRequest) -> Answer<'_, Explanation> {
+        let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (options, origins) = (self.options, self.origins.clone());
+        Box::pin(async move {
+            // Whoever finds out about origins reads files; nobody else is to wait for that.
+            let explained = tokio::task::spawn_blocking(move || {
+                explain::explain(&request, &options, &rules, origins.as_ref())
+            });
+            explained.await.unwrap_or_default()
+        })
+    }
+
+    fn scrape(&self, request: ScrapeRequest) -> Answer<'_, Option<Exposition>> {
+        Box::pin(async move {
+            let scrape = self.scrape.as_ref()?;
+            Some(scrape.answer(&request, &self.snapshot()))
+        })
+    }
+}

@@ -1,0 +1,104 @@
+//! The ingest workers, each with its sockets and its part of the limits.
+
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+
+use weir_aggregate::AggregatorSettings;
+use weir_context::{HashSecret, Limits, Rules};
+use weir_ingest::{IngestSettings, Report, WorkerHandle, WorkerSettings};
+use weir_listener::{BoundSocket, ListenerConfig, ListenerId};
+use weir_origin::Resolver;
+use weir_output::relay::Relay;
+use weir_protocol::ParseOptions;
+
+use super::access::Access;
+use super::relay;
+use crate::config::Config;
+use crate::failure::Failure;
+
+/// Bytes of state and alias that a context needs beside its entry in the tables, for the budget's estimate.
+const STATE_BYTES_PER_CONTEXT: usize = 96;
+
+/// One part in this many of a worker's memory is for a batch on its way to the pipeline.
+const BATCH_SHARE: usize = 16;
+
+/// What all workers are started from.
+pub struct Start<'a> {
+    pub config: &'a Config,
+    pub listeners: &'a [(ListenerConfig, ParseOptions)],
+    pub rules: &'a Rules,
+    pub resolver: Option<&'a Resolver>,
+    pub relays: &'a [Arc<Relay>],
+    pub reports: SyncSender<Report>,
+}
+
+impl Start<'_> {
+    /// One worker for each element of `sockets`.
+    pub fn workers(self, sockets: Vec<Vec<(BoundSocket, ListenerId)>>) -> Result<Vec<WorkerHandle>, Failure> {
+        let secret = hash_secret();
+        let listeners: Vec<&ListenerConfig> = self.listeners.iter().map(|(listener, _)| listener).collect();
+        let admission = Access::admission(self.config, &listeners);
+        let start = |(worker, sockets)| {
+            let around = WorkerSettings {
+                give_back: crate::sys::heap::give_back,
+                flush_open_bucket: self.config.aggregation.flush_open_buckets,
+            };
+            let link = self.resolver.map(|resolver| {
+                resolver
+                    .link(worker as u16)
+                    .with_rate(self.config.listeners.rates.per_origin)
+                    .with_admission(admission.clone())
+            });
+            weir_ingest::spawn(
+                self.settings(worker, secret),
+                sockets,
+                self.memory() / BATCH_SHARE,
+                around,
+                self.reports.clone(),
+                link,
+                relay::links(self.relays, worker),
+            )
+            .map_err(|error| Failure::runtime(format!("ingest worker {worker}: {error}")))
+        };
+        sockets.into_iter().enumerate().map(start).collect()
+    }
+
+    /// Bytes of the budget for one worker.
+    fn memory(&self) -> usize {
+        self.config.memory as usize / self.config.workers
+    }
+
+    fn settings(&self, worker: usize, secret: HashSecret) -> IngestSettings {
+        let config = self.config;
+        let per_worker =
+            |max: Option<usize>| max.map_or(usize::MAX, |max: usize| max.div_ceil(config.workers));
+        IngestSettings {
+            worker: worker as u16,
+            aggregator: AggregatorSettings {
+                bucket_width: config.aggregation.bucket_seconds as u32,
+                counter_expiry: config.aggregation.counter_expiry.as_secs() as u32,
+                context_expiry: config.aggregation.context_expiry.as_secs() as u32,
+                hostname: config.names.hostname.as_str().into(),
+            },
+            rules: self.rules.clone(),
+            limits: Limits {
+                bytes_max: self.memory(),
+                contexts_max: per_worker(config.contexts_max),
+                contexts_per_metric_max: per_worker(config.contexts_per_metric_max),
+                contexts_per_origin_max: per_worker(config.contexts_per_origin_max),
+                bytes_per_context: STATE_BYTES_PER_CONTEXT,
+                ..Limits::default()
+            },
+            secret,
+            gauge_deltas: config.aggregation.gauge_deltas,
+            listeners: self.listeners.iter().map(|(_, options)| *options).collect(),
+        }
+    }
+}
+
+/// A secret from the operating system's randomness, by way of the standard library's hash keys.
+fn hash_secret() -> HashSecret {
+    use std::hash::{BuildHasher, RandomState};
+    let word = || RandomState::new().hash_one(0u64);
+    HashSecret::from_random(word(), word())
+}
