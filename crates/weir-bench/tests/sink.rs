@@ -205,6 +205,8 @@ fn datadog_intake_takes_every_compression_and_refuses_what_the_real_one_does() {
     let sketch = field(1, &[&field(1, &[b"d"]), &bins]);
     assert_eq!(send("/api/beta/sketches", &[KEY, PROTOBUF], &sketch), 202);
     assert_eq!(sink.get("/api/v1/validate").body, r#"{"valid":true}"#);
+    let key_in_query = request(&sink.addresses[0], "GET", "/api/v1/validate?api_key=k", &[], b"").unwrap();
+    assert_eq!(key_in_query.body, r#"{"valid":true}"#);
 
     let points = sink.points();
     assert_eq!(points.len(), 7);
@@ -257,7 +259,7 @@ fn datadog_intake_takes_every_compression_and_refuses_what_the_real_one_does() {
     let captured = std::fs::read_to_string(&capture).unwrap();
     assert_eq!(captured.lines().count(), 7);
     let requests = std::fs::read_to_string(&requests).unwrap();
-    assert_eq!(requests.lines().count(), 15);
+    assert_eq!(requests.lines().count(), 16);
     assert!(!requests.contains(KEY.1), "the key is written down");
     assert!(requests.contains("***cdef"));
 }

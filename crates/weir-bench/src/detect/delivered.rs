@@ -159,8 +159,12 @@ impl Points {
                         .find(name, &["", "_count"], &tags)
                         .map(Arrived::count)
                         .filter(|c| *c > 0.0);
-                    let got =
-                        whole.or_else(|| self.find(name, &[".count", "_count"], &tags).map(Arrived::sum));
+                    // Some call a rate by another name, beside a gauge of the count.
+                    let counts = [".count", "_count", ".count_ps"];
+                    let mut sums = counts
+                        .iter()
+                        .filter_map(|s| self.find(name, &[s], &tags).map(Arrived::sum));
+                    let got = whole.or_else(|| sums.find(|sum| *sum > 0.0));
                     got.map_or(0.0, |g| if want > 0.0 { g / want } else { 1.0 })
                 }
             };
@@ -265,6 +269,18 @@ mod tests {
             }
         );
         assert_eq!(p.markers, [(7, 99)]);
+    }
+
+    #[test]
+    fn a_count_may_be_a_gauge_beside_its_rate() {
+        let p = points(
+            false,
+            &[
+                json!({"metric": "h.count", "type": "gauge", "interval": 1, "value": 20.0, "tags": []}),
+                json!({"metric": "h.count_ps", "type": "rate", "interval": 2, "value": 10.0, "tags": []}),
+            ],
+        );
+        assert_eq!(p.delivered(&manifest()).unwrap().messages, 20.0);
     }
 
     #[test]

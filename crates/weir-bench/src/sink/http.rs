@@ -178,7 +178,11 @@ fn take(
     };
     let records = match service {
         Service::Datadog => {
-            let key = header_text(&parts.headers, "dd-api-key");
+            let key = match header_text(&parts.headers, "dd-api-key") {
+                // As older senders do, and as the real intake still takes it.
+                "" => query_value(parts.uri.query(), "api_key"),
+                key => key,
+            };
             let allowed =
                 shared.options.api_keys.is_empty() || shared.options.api_keys.iter().any(|own| own == key);
             if key.is_empty() || !allowed {
@@ -355,6 +359,15 @@ async fn read(mut body: Incoming, bytes_per_second: Option<u64>) -> Result<Bytes
         }
     }
     Ok(bytes.into())
+}
+
+/// The value of a query's parameter, or nothing. Not decoded: keys are letters and digits.
+fn query_value<'a>(query: Option<&'a str>, name: &str) -> &'a str {
+    let mut pairs = query
+        .unwrap_or_default()
+        .split('&')
+        .filter_map(|p| p.split_once('='));
+    pairs.find(|(key, _)| *key == name).map_or("", |(_, value)| value)
 }
 
 /// All headers, the key shortened to its end.
