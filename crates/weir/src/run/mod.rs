@@ -50,7 +50,7 @@ pub fn run(loaded: Loaded, inputs: Inputs) -> Result<(), Failure> {
     for note in &loaded.notes {
         tracing::info!("{note}");
     }
-    // Outputs, admin and signals need little; one thread serves them all and keeps the process small.
+    // Admin and signals need little: this thread serves both. Outputs have a runtime of their own.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(8)
@@ -136,7 +136,7 @@ struct Agent {
     workers: Vec<WorkerHandle>,
     fixed: Fixed,
     pipeline: std::thread::JoinHandle<()>,
-    /// What they run on.
+    /// What outputs run on.
     outputs: tokio::runtime::Runtime,
     view: Arc<View>,
 }
