@@ -95,14 +95,7 @@ impl EventLoop {
         let listener = &mut self.listeners[connection.listener as usize];
         let before = connection.framer.partial_bytes() as u64;
         let mut counts = FramingCounts::default();
-        let mut delivery = Delivery {
-            id: listener.id,
-            origin: connection.origin,
-            received: Monotonic::now(),
-            limits: connection.source.zip(listener.config.rates.as_deref()),
-            passing: &mut self.passing,
-            dropped: Dropped::default(),
-        };
+        let mut delivery = Delivery::new(listener, connection.origin, connection.source, &mut self.passing);
         let fed = connection.framer.feed(
             &mut self.stream_memory,
             STREAM_READ_START,
@@ -352,14 +345,7 @@ impl EventLoop {
         }
         listener.counters.partial_bytes -= connection.framer.partial_bytes() as u64;
         let mut counts = FramingCounts::default();
-        let mut delivery = Delivery {
-            id: listener.id,
-            origin: connection.origin,
-            received: Monotonic::now(),
-            limits: connection.source.zip(listener.config.rates.as_deref()),
-            passing: &mut self.passing,
-            dropped: Dropped::default(),
-        };
+        let mut delivery = Delivery::new(listener, connection.origin, connection.source, &mut self.passing);
         let end = connection
             .framer
             .finish(orderly, &mut self.pool, &mut counts, |memory, entries| {
@@ -418,7 +404,23 @@ struct Dropped {
     bytes: u64,
 }
 
-impl Delivery<'_> {
+impl<'a> Delivery<'a> {
+    fn new(
+        listener: &'a Listener,
+        origin: Option<Credentials>,
+        source: Option<IpAddr>,
+        passing: &'a mut Vec<Entry>,
+    ) -> Self {
+        Self {
+            id: listener.id,
+            origin,
+            received: Monotonic::now(),
+            limits: source.zip(listener.config.rates.as_deref()),
+            passing,
+            dropped: Dropped::default(),
+        }
+    }
+
     #[inline]
     fn deliver(&mut self, memory: &[u8], entries: &[Entry], handle: &mut impl FnMut(Batch<'_>)) {
         let batch = Batch {

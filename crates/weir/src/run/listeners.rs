@@ -1,5 +1,7 @@
 //! From the configuration to bound sockets.
 
+use std::net::SocketAddr;
+
 use weir_listener::{Address, AllowList, BoundSocket, Framing, ListenerConfig, ListenerId};
 use weir_protocol::ParseOptions;
 
@@ -90,54 +92,27 @@ pub fn plan(config: &Config, access: &Access) -> Vec<(ListenerConfig, ParseOptio
         config::Framing::Length => Framing::LengthPrefixed,
         config::Framing::Newline => Framing::Newline,
     };
+    let port_of = |address: &SocketAddr| (address.ip().to_string(), address.port());
+    let udp = |address| {
+        let (host, port) = port_of(address);
+        Address::Udp { host, port }
+    };
+    let eol = settings.eol_required;
     for address in &settings.udp {
-        plan(
-            Address::Udp {
-                host: address.ip().to_string(),
-                port: address.port(),
-            },
-            None,
-            settings.eol_required.udp,
-            false,
-        );
+        plan(udp(address), None, eol.udp, false);
     }
     for address in settings.signed.iter().flat_map(|signed| &signed.addresses) {
-        plan(
-            Address::Udp {
-                host: address.ip().to_string(),
-                port: address.port(),
-            },
-            None,
-            settings.eol_required.udp,
-            true,
-        );
+        plan(udp(address), None, eol.udp, true);
     }
     for path in &settings.uds {
-        plan(
-            Address::UnixDatagram(path.clone()),
-            None,
-            settings.eol_required.uds,
-            false,
-        );
+        plan(Address::UnixDatagram(path.clone()), None, eol.uds, false);
     }
     for path in &settings.uds_stream {
-        plan(
-            Address::UnixStream(path.clone()),
-            None,
-            settings.eol_required.uds,
-            false,
-        );
+        plan(Address::UnixStream(path.clone()), None, eol.uds, false);
     }
     for address in &settings.tcp {
-        plan(
-            Address::Tcp {
-                host: address.ip().to_string(),
-                port: address.port(),
-            },
-            Some(framing),
-            false,
-            false,
-        );
+        let (host, port) = port_of(address);
+        plan(Address::Tcp { host, port }, Some(framing), false, false);
     }
     planned
 }

@@ -19,8 +19,8 @@ use crate::failure::Failure;
 /// Bytes of state and alias that a context needs beside its entry in the tables, for the budget's estimate.
 const STATE_BYTES_PER_CONTEXT: usize = 96;
 
-/// One part in this many of a worker's memory is for a batch on its way to the pipeline.
-const BATCH_SHARE: usize = 16;
+/// One part in this many of a worker's memory is for frames of which only the beginning has come.
+const PARTIAL_SHARE: usize = 16;
 
 /// What all workers are started from.
 pub struct Start<'a> {
@@ -52,7 +52,7 @@ impl Start<'_> {
             weir_ingest::spawn(
                 self.settings(worker, secret),
                 sockets,
-                self.memory() / BATCH_SHARE,
+                self.memory() / PARTIAL_SHARE,
                 around,
                 self.reports.clone(),
                 link,
