@@ -9,9 +9,9 @@
 
 use weir_protocol::Kind;
 
-use crate::contexts::RawId;
 use crate::level::Level;
 use crate::origins::OriginId;
+use crate::raw_table::RawId;
 use crate::same::same;
 
 /// Longer keys are not cached: they cost more to keep than the canonical path costs to take.

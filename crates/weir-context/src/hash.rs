@@ -50,29 +50,29 @@ impl HashSecret {
     /// Hash of one byte string.
     #[inline(always)]
     pub fn bytes(&self, bytes: &[u8]) -> u64 {
-        match self.level {
-            // SAFETY: the level says that the processor has the instructions.
-            #[cfg(target_arch = "x86_64")]
-            Level::Wide => unsafe { crate::wide::one(&self.words, bytes) },
+        #[cfg(target_arch = "x86_64")]
+        if self.level.is_wide() {
+            // SAFETY: the level proves that the processor has the instructions.
+            return unsafe { crate::wide::one(&self.words, bytes) };
+        } else if self.level.is_aes() {
             // SAFETY: as above.
-            #[cfg(target_arch = "x86_64")]
-            Level::Aes => unsafe { aes::one(&self.words, bytes) },
-            _ => self.keyed(0, bytes),
+            return unsafe { aes::one(&self.words, bytes) };
         }
+        self.keyed(0, bytes)
     }
 
     /// Hash of two byte strings and a word. Their lengths are mixed in, so moving a byte from one to the other changes it.
     #[inline(always)]
     pub fn pair(&self, first: &[u8], second: &[u8], word: u64) -> u64 {
-        match self.level {
-            // SAFETY: the level says that the processor has the instructions.
-            #[cfg(target_arch = "x86_64")]
-            Level::Wide => unsafe { crate::wide::pair(&self.words, first, second, word) },
+        #[cfg(target_arch = "x86_64")]
+        if self.level.is_wide() {
+            // SAFETY: the level proves that the processor has the instructions.
+            return unsafe { crate::wide::pair(&self.words, first, second, word) };
+        } else if self.level.is_aes() {
             // SAFETY: as above.
-            #[cfg(target_arch = "x86_64")]
-            Level::Aes => unsafe { aes::pair(&self.words, first, second, word) },
-            _ => self.keyed(self.keyed(word, first), second),
+            return unsafe { aes::pair(&self.words, first, second, word) };
         }
+        self.keyed(self.keyed(word, first), second)
     }
 
     /// Hash of two words, in order.

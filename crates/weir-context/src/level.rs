@@ -1,10 +1,15 @@
 //! What the processor can do beyond what every one of its kind can.
 
-/// Chosen once per process: hashes of different levels differ.
+/// Instructions that this processor was seen to have. Chosen once per process: hashes of different levels differ.
+///
+/// A level is a proof: only detection makes one above [`Level::PORTABLE`]. So whoever holds one may use what it stands for,
+/// as [`compiled_for_levels`](crate::compiled_for_levels) does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    /// Nothing is assumed.
-    Portable,
+pub struct Level(Has);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Has {
+    Nothing,
     /// x86-64 since about 2013: AVX2, bit manipulation, AES rounds.
     Aes,
     /// x86-64 with AVX-512 and vector AES (Intel since Ice Lake, AMD since Zen 4): loads of up to 64 bytes whose end is a mask, so
@@ -13,36 +18,105 @@ pub enum Level {
 }
 
 impl Level {
+    /// Nothing is assumed.
+    pub const PORTABLE: Level = Level(Has::Nothing);
+
     /// The highest that this processor has.
     pub fn detect() -> Level {
-        Level::available()
-            .last()
-            .expect("there is always the portable one")
+        #[cfg(target_arch = "x86_64")]
+        match crate::compiled_for_levels!(@with_features detected) {
+            (true, true) => return Level(Has::Wide),
+            (true, false) => return Level(Has::Aes),
+            _ => {}
+        }
+        Level::PORTABLE
     }
 
     /// All that this processor has, in ascending order.
     pub fn available() -> impl Iterator<Item = Level> {
-        let mut levels = vec![Level::Portable];
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::is_x86_feature_detected;
-            if is_x86_feature_detected!("avx2")
-                && is_x86_feature_detected!("bmi1")
-                && is_x86_feature_detected!("bmi2")
-                && is_x86_feature_detected!("lzcnt")
-                && is_x86_feature_detected!("popcnt")
-                && is_x86_feature_detected!("aes")
+        let highest = Level::detect();
+        [Has::Nothing, Has::Aes, Has::Wide]
+            .into_iter()
+            .map(Level)
+            .filter(move |level| *level <= highest)
+    }
+
+    /// AVX-512 and vector AES are there.
+    #[inline(always)]
+    pub fn is_wide(self) -> bool {
+        self.0 == Has::Wide
+    }
+
+    /// AVX2 and AES are there, and AVX-512 or vector AES is not.
+    #[inline(always)]
+    pub fn is_aes(self) -> bool {
+        self.0 == Has::Aes
+    }
+}
+
+/// Defines a method that is compiled once per [`Level`] and calls the form for the level at hand:
+///
+/// ```text
+/// compiled_for_levels! {
+///     /// What it does.
+///     pub fn find(&mut self: Contexts, name: &[u8]) -> Option<u32>;
+///     level: self.level;
+///     body: find_inlined
+/// }
+/// ```
+///
+/// `body` is a method with the same arguments, marked `#[inline(always)]` so that it becomes part of each form.
+#[macro_export]
+macro_rules! compiled_for_levels {
+    // The one list of what each level stands for.
+    (@with_features $then:ident $($rest:tt)*) => {
+        $crate::compiled_for_levels! {
+            @$then
+            ["avx2", "bmi1", "bmi2", "lzcnt", "popcnt", "aes"]
+            ["avx512f", "avx512bw", "avx512vl", "vaes"]
+            $($rest)*
+        }
+    };
+    (@detected [$($aes:tt),*] [$($wide:tt),*]) => {
+        (
+            true $(&& ::std::arch::is_x86_feature_detected!($aes))*,
+            true $(&& ::std::arch::is_x86_feature_detected!($wide))*,
+        )
+    };
+    (@method [$($aes:tt),*] [$($wide:tt),*]
+        $(#[$meta:meta])*
+        $vis:vis fn $name:ident(&mut $this:ident: $type:ty $(, $argument:ident: $of:ty)*) $(-> $result:ty)?;
+        level: $level:expr;
+        body: $body:ident
+    ) => {
+        $(#[$meta])*
+        $vis fn $name(&mut $this $(, $argument: $of)*) $(-> $result)? {
+            #[cfg(target_arch = "x86_64")]
             {
-                levels.push(Level::Aes);
-                if is_x86_feature_detected!("avx512f")
-                    && is_x86_feature_detected!("avx512bw")
-                    && is_x86_feature_detected!("avx512vl")
-                    && is_x86_feature_detected!("vaes")
-                {
-                    levels.push(Level::Wide);
+                #[target_feature($(enable = $aes),*)]
+                fn aes(this: &mut $type $(, $argument: $of)*) $(-> $result)? {
+                    this.$body($($argument),*)
+                }
+                #[target_feature($(enable = $aes,)* $(enable = $wide),*)]
+                fn wide(this: &mut $type $(, $argument: $of)*) $(-> $result)? {
+                    this.$body($($argument),*)
+                }
+                let level: $crate::Level = $level;
+                if level.is_wide() {
+                    // SAFETY: a level proves that the processor has what its form is compiled for.
+                    #[allow(unsafe_code)]
+                    return unsafe { wide($this $(, $argument)*) };
+                }
+                if level.is_aes() {
+                    // SAFETY: as above.
+                    #[allow(unsafe_code)]
+                    return unsafe { aes($this $(, $argument)*) };
                 }
             }
+            $this.$body($($argument),*)
         }
-        levels.into_iter()
-    }
+    };
+    ($(#[$meta:meta])* $vis:vis fn $($rest:tt)*) => {
+        $crate::compiled_for_levels! { @with_features method $(#[$meta])* $vis fn $($rest)* }
+    };
 }

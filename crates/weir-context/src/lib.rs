@@ -4,12 +4,16 @@
 
 mod alias;
 mod chunked;
+mod context_table;
 mod contexts;
 mod hash;
+mod interner;
 mod level;
 mod origins;
 mod prefetch;
+mod raw_table;
 mod rules;
+mod rules_in_force;
 mod same;
 mod sharded;
 mod slab;
@@ -22,16 +26,17 @@ mod wide;
 
 pub use alias::{ALIAS_KEY_BYTES_MAX, AliasCounts, AliasKey};
 pub use chunked::{CHUNK, Chunked};
-pub use contexts::{
-    ContextId, ContextRef, Contexts, Limits, LiveContext, Lookup, OVERFLOW_TAG, PARTITIONS, RawId, RuleCounts,
-};
+pub use context_table::{ContextId, LiveContext, PARTITIONS};
+pub use contexts::{ContextRef, Contexts, Limits, Lookup, OVERFLOW_TAG, Way};
 pub use hash::HashSecret;
 pub use level::Level;
 pub use origins::{
     Admission, KnownTags, OriginCounts, OriginId, OriginKey, OriginQuestion, OriginTags, OriginTicket,
 };
 pub use prefetch::prefetch;
+pub use raw_table::RawId;
 pub use rules::{NAMESPACE_EXCEPTIONS, NameFilter, Resolved, RuleSettings, Rules, Trial, Verdict};
+pub use rules_in_force::RuleCounts;
 pub use trials::TrialReport;
 pub use usage::{
     LimitReason, LimitedMetric, MetricUsage, OriginUsage, SUMMARY_ROWS, TagKeyUsage, UsageSummary,

@@ -8,7 +8,7 @@ use crate::level::Level;
 #[inline(always)]
 pub(crate) fn same<const BLOCKS: usize>(a: &[u8], b: &[u8], level: Level) -> bool {
     #[cfg(target_arch = "x86_64")]
-    if level == Level::Wide {
+    if level.is_wide() {
         // SAFETY: the level says that the processor has the instructions.
         #[allow(unsafe_code)]
         return unsafe { crate::wide::same::<BLOCKS>(a, b) };

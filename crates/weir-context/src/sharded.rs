@@ -1,3 +1,5 @@
+use hashbrown::HashTable;
+
 /// A table cut into 64 by the top bits of the hash. A table that grows rehashes all it holds; cut into 64, the pause is a
 /// 64th, and a table of a million entries grows in steps of well under a millisecond.
 pub(crate) struct Sharded<T> {
@@ -31,5 +33,12 @@ impl<T> Sharded<T> {
 
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.shards.iter()
+    }
+}
+
+/// Gives back a shard's memory once three quarters of it are unused.
+pub(crate) fn shrink<T>(shard: &mut HashTable<T>, hash: impl Fn(&T) -> u64) {
+    if shard.capacity() > 64 && shard.len() < shard.capacity() / 4 {
+        shard.shrink_to(shard.len() * 2, hash);
     }
 }

@@ -3,7 +3,7 @@ use hashbrown::HashTable;
 use crate::hash::HashSecret;
 use crate::level::Level;
 use crate::same::same;
-use crate::sharded::Sharded;
+use crate::sharded::{Sharded, shrink};
 use crate::slab::Slab;
 use crate::usage::{NO_KEY, TagKeys};
 
@@ -145,12 +145,5 @@ impl Strings {
             + self.entries.heap_bytes()
             + self.index.iter().map(HashTable::allocation_size).sum::<usize>()
             + self.tag_keys.heap_bytes()
-    }
-}
-
-/// Gives back a shard's memory once three quarters of it are unused.
-pub(crate) fn shrink(shard: &mut HashTable<u32>, hash: impl Fn(&u32) -> u64) {
-    if shard.capacity() > 64 && shard.len() < shard.capacity() / 4 {
-        shard.shrink_to(shard.len() * 2, hash);
     }
 }

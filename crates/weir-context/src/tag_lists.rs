@@ -2,9 +2,9 @@ use hashbrown::HashTable;
 
 use crate::hash::HashSecret;
 use crate::level::Level;
-use crate::sharded::Sharded;
+use crate::sharded::{Sharded, shrink};
 use crate::slab::Slab;
-use crate::strings::{StringId, Strings, shrink};
+use crate::strings::{StringId, Strings};
 
 /// A sorted, duplicate-free list of tags, shared by every context that has exactly these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

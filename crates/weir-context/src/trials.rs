@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use weir_protocol::Kind;
 use weir_rules::{RuleId, Subject};
 
-use crate::ContextId;
+use crate::context_table::ContextId;
 use crate::rules::Trial;
 
 /// Raw contexts that are followed, per worker; about 200 bytes each. More are counted only as being more.
@@ -57,10 +57,6 @@ pub struct TrialReport {
 }
 
 impl Trials {
-    pub fn is_empty(&self) -> bool {
-        self.followed.is_empty()
-    }
-
     /// Takes note of a raw context. False: there is no room.
     pub fn follow(
         &mut self,
@@ -98,6 +94,9 @@ impl Trials {
 
     /// The raw context is gone, or leads elsewhere.
     pub fn forget(&mut self, slot: u32) {
+        if self.followed.is_empty() {
+            return;
+        }
         let Some(Followed { context, outcomes }) = self.followed.remove(&slot) else {
             return;
         };

@@ -4,8 +4,7 @@
 use std::collections::HashMap;
 
 use weir_context::{
-    AliasKey, ContextId, Contexts, HashSecret, Limits, Lookup, OriginId, PARTITIONS, RawId, RuleSettings,
-    Rules,
+    AliasKey, ContextId, Contexts, HashSecret, Limits, Lookup, OriginId, PARTITIONS, RuleSettings, Rules, Way,
 };
 use weir_protocol::{Kind, Message, ParseOptions, parse_line};
 
@@ -39,7 +38,7 @@ fn alias(text: &Text) -> AliasKey<'_> {
     }
 }
 
-fn make(contexts: &mut Contexts, text: &Text) -> (ContextId, RawId) {
+fn make(contexts: &mut Contexts, text: &Text) -> (ContextId, Way) {
     let options = ParseOptions {
         origin_client: true,
         timestamps: true,

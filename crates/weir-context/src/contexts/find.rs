@@ -2,11 +2,14 @@
 
 use weir_protocol::{Kind, separators};
 
-use super::{ContextId, Contexts, FILTERED, FIRST_ID, FREE, Lookup, NO_RAW, RawId, STALE, context_of};
+use super::{Contexts, Lookup, Way};
 use crate::alias::{AliasCounts, AliasKey};
-use crate::level::Level;
+use crate::compiled_for_levels;
+use crate::context_table::ContextId;
+use crate::interner::Interner;
 use crate::origins::OriginId;
 use crate::prefetch::prefetch;
+use crate::raw_table::{Leads, RawId};
 use crate::tag_lists::{self, PAIRS_MAX, RawTag};
 
 impl Contexts {
@@ -30,15 +33,14 @@ impl Contexts {
         prefetch(key);
         prefetch(key.wrapping_add(64));
         prefetch(key.wrapping_add(128));
-        prefetch(self.targets.address(raw.slot as usize));
+        prefetch(self.raw.target_address(raw));
         Some(raw)
     }
 
     /// Third step: the probable context, whose state the caller may ask for. Nothing may rely on it.
     #[inline]
     pub fn probable_context(&self, raw: RawId) -> Option<ContextId> {
-        let target = self.targets.get(raw.slot as usize)?;
-        (target.to >= FIRST_ID).then(|| context_of(target.to))
+        self.raw.probable_context(raw)
     }
 
     /// The context of a message seen before: one comparison of its bytes.
@@ -48,37 +50,20 @@ impl Contexts {
         self.resolve_raw(raw, now)
     }
 
-    /// Finds the raw context of a metric from the bytes of its name and tags, where both are known: the short form of
-    /// [`Contexts::resolve`] for known tags in a new order. `tags` is a tag section without its `#`, and nothing else is said
-    /// about the origin than `sender`. `None`: the long form must look.
-    pub fn find(
-        &mut self,
-        kind: Kind,
-        name: &[u8],
-        tags: &[u8],
-        sender: OriginId,
-        now: u32,
-    ) -> Option<Lookup> {
-        #[cfg(target_arch = "x86_64")]
-        if self.secret.level() == Level::Wide {
-            // SAFETY: the level says that the processor has the instructions.
-            #[allow(unsafe_code)]
-            return unsafe { self.find_wide(kind, name, tags, sender, now) };
-        }
-        self.find_inlined(kind, name, tags, sender, now)
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,avx2,bmi1,bmi2,lzcnt,popcnt,aes")]
-    fn find_wide(
-        &mut self,
-        kind: Kind,
-        name: &[u8],
-        tags: &[u8],
-        sender: OriginId,
-        now: u32,
-    ) -> Option<Lookup> {
-        self.find_inlined(kind, name, tags, sender, now)
+    compiled_for_levels! {
+        /// Finds the raw context of a metric from the bytes of its name and tags, where both are known: the short form of
+        /// [`Contexts::resolve`] for known tags in a new order. `tags` is a tag section without its `#`, and nothing else is
+        /// said about the origin than `sender`. `None`: the long form must look.
+        pub fn find(
+            &mut self: Contexts,
+            kind: Kind,
+            name: &[u8],
+            tags: &[u8],
+            sender: OriginId,
+            now: u32
+        ) -> Option<Lookup>;
+        level: self.secret.level();
+        body: find_inlined
     }
 
     #[inline(always)]
@@ -123,37 +108,20 @@ impl Contexts {
         }
     }
 
-    /// The form of [`Contexts::find`] for many tags and for duplicates. A function of its own with the levels of its own: in one with
-    /// the short form, that takes 320 instead of 130 ns with 8 tags.
-    #[inline(never)]
-    fn find_many(
-        &mut self,
-        kind: Kind,
-        name: &[u8],
-        tags: &[u8],
-        sender: OriginId,
-        now: u32,
-    ) -> Option<Lookup> {
-        #[cfg(target_arch = "x86_64")]
-        if self.secret.level() == Level::Wide {
-            // SAFETY: the level says that the processor has the instructions.
-            #[allow(unsafe_code)]
-            return unsafe { self.find_many_wide(kind, name, tags, sender, now) };
-        }
-        self.find_many_inlined(kind, name, tags, sender, now)
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,avx2,bmi1,bmi2,lzcnt,popcnt,aes")]
-    fn find_many_wide(
-        &mut self,
-        kind: Kind,
-        name: &[u8],
-        tags: &[u8],
-        sender: OriginId,
-        now: u32,
-    ) -> Option<Lookup> {
-        self.find_many_inlined(kind, name, tags, sender, now)
+    compiled_for_levels! {
+        /// The form of [`Contexts::find`] for many tags and for duplicates. A function of its own with the levels of its own: in
+        /// one with the short form, that takes 320 instead of 130 ns with 8 tags.
+        #[inline(never)]
+        fn find_many(
+            &mut self: Contexts,
+            kind: Kind,
+            name: &[u8],
+            tags: &[u8],
+            sender: OriginId,
+            now: u32
+        ) -> Option<Lookup>;
+        level: self.secret.level();
+        body: find_many_inlined
     }
 
     #[inline(always)]
@@ -249,42 +217,31 @@ impl Contexts {
             list_hash,
             self.origins.hash(sender),
         );
+        let Interner {
+            strings, tag_lists, ..
+        } = &self.interner;
         // A loop and no closure: that would be compiled without what this function's callers are compiled for.
-        let mut candidates = self.raw_index.shard(hash).iter_hash(hash);
+        let mut candidates = self.raw.candidates(hash);
         let slot = loop {
             let &slot = candidates.next()?;
-            let raw = &self.raw[slot as usize];
+            let raw = self.raw.get(slot);
             if (raw.kind, raw.origin) == (kind as u8, sender)
-                && self.strings.is(raw.name, name, level)
-                && self
-                    .tag_lists
-                    .holds(raw.tags, parts, &self.strings, level, &mut self.scratch.taken)
+                && strings.is(raw.name, name, level)
+                && tag_lists.holds(raw.tags, parts, strings, level, &mut self.scratch.taken)
             {
                 break slot;
             }
         };
-        self.resolve_found(slot, now)
+        drop(candidates);
+        self.resolve_raw(self.raw.id(slot), now)
     }
 
-    fn resolve_found(&mut self, slot: u32, now: u32) -> Option<Lookup> {
-        self.raw_created = false;
-        self.resolve_raw(
-            RawId {
-                slot,
-                generation: self.targets[slot as usize].generation,
-            },
-            now,
-        )
-    }
-
-    /// Remembers the bytes of the message that [`Contexts::resolve`] was just called for, so that they lead to `raw` at once
-    /// the next time. Only for messages whose tail says nothing else, such as a rate or a timestamp.
-    pub fn remember_alias(&mut self, hash: u64, key: &AliasKey<'_>, raw: RawId) {
-        if raw == NO_RAW {
-            return;
+    /// Remembers the bytes of the message that `way` was found for, so that they lead there at once the next time. Only for
+    /// messages whose tail says nothing else, such as a rate or a timestamp.
+    pub fn remember_alias(&mut self, hash: u64, key: &AliasKey<'_>, way: Way) {
+        if way.raw != RawId::NONE {
+            self.aliases.offer(hash, key, way.raw, way.is_new);
         }
-        let is_first = self.raw_created;
-        self.aliases.offer(hash, key, raw, is_first);
     }
 
     pub fn alias_counts(&self) -> AliasCounts {
@@ -295,38 +252,28 @@ impl Contexts {
         self.aliases.len()
     }
 
-    /// Ages a 64th of the aliases.
-    pub fn sweep_aliases(&mut self) {
-        let targets = &self.targets;
-        self.aliases.sweep_next(|raw| {
-            targets
-                .get(raw.slot as usize)
-                .is_some_and(|target| target.generation == raw.generation)
-        });
-    }
-
-    /// The target of a raw context that was found before, if its slot still holds it.
+    /// Where a raw context leads that was found before, if its slot still holds it.
     #[inline(always)]
     pub(super) fn resolve_raw(&mut self, raw: RawId, now: u32) -> Option<Lookup> {
-        let target = *self.targets.get(raw.slot as usize)?;
-        if target.generation != raw.generation {
-            return None;
+        let target = self.raw.target(raw)?;
+        let way = Way { raw, is_new: false };
+        match target.ordinary() {
+            Some(id) => Some(Lookup::Context(id, way)),
+            None => self.resolve_other(way, target.leads(), now),
         }
-        if target.to as i32 >= FIRST_ID as i32 {
-            return Some(Lookup::Context(ContextId(target.to - FIRST_ID), raw));
-        }
-        self.resolve_other(raw, target.to, now)
     }
 
     #[cold]
-    fn resolve_other(&mut self, raw: RawId, to: u32, now: u32) -> Option<Lookup> {
-        match to {
-            FREE | STALE => None,
-            FILTERED => {
-                self.raw[raw.slot as usize].last_seen = now;
-                Some(Lookup::Filtered(raw))
+    fn resolve_other(&mut self, way: Way, leads: Leads, now: u32) -> Option<Lookup> {
+        match leads {
+            Leads::Nowhere | Leads::Stale => None,
+            Leads::Filtered => {
+                let slot = way.raw.slot;
+                self.raw.see(slot, now);
+                Some(Lookup::Filtered(way, self.raw.filtered_by(slot)))
             }
-            to => Some(Lookup::OnTrial(context_of(to), raw)),
+            Leads::Context(id) => Some(Lookup::Context(id, way)),
+            Leads::OnTrial(id) => Some(Lookup::OnTrial(id, way)),
         }
     }
 }

@@ -1,11 +1,9 @@
 //! How many contexts there may be, and whose are refused.
 
-use hashbrown::HashTable;
 use weir_protocol::Values;
 use weir_rules::Subject;
 
-use super::{Contexts, RawId, RuleCounts};
-use crate::chunked::Chunked;
+use super::Contexts;
 use crate::origins::OriginId;
 use crate::usage::LimitReason;
 
@@ -64,56 +62,65 @@ pub(super) fn share(left: usize, max: usize) -> usize {
     left.saturating_mul(SHARE_FACTOR).max(SHARE_MIN).min(max)
 }
 
-impl Contexts {
-    pub fn set_limits(&mut self, limits: Limits) {
-        self.limits = limits;
-        self.count_bytes();
-    }
+/// Overflow series, one per metric name, are allowed beyond the budget while there are no more than this; then samples are
+/// refused.
+const OVERFLOW_NAMES_MAX: usize = 1000;
 
-    /// Whether the way to a context may be kept. It takes memory for tags that a rule removes, too.
-    pub(super) fn may_remember(&self, room: Room) -> bool {
-        match room {
-            Room::No(_) => false,
-            Room::Fair(left) => self.strings.new_tag_values() <= share(left, usize::MAX),
-            Room::Always => true,
+/// What the tables hold, against the limits.
+pub(super) struct Capacity {
+    pub limits: Limits,
+    overflow_names: usize,
+    /// Bytes at the last full count, and contexts created since.
+    counted_bytes: usize,
+    created_since_count: usize,
+}
+
+impl Capacity {
+    pub fn new(limits: Limits) -> Self {
+        Capacity {
+            limits,
+            overflow_names: 0,
+            counted_bytes: 0,
+            created_since_count: 0,
         }
     }
 
-    /// Whether one more context of this origin fits.
-    pub(super) fn room(&mut self, origin: OriginId) -> Room {
-        let left = self.contexts_left();
-        let reason = match left {
-            Err(reason) => reason,
-            Ok(left) => {
-                let max = share(left, self.limits.contexts_per_origin_max);
-                match self.origins.contexts(origin) {
-                    Some(contexts) if contexts >= max => LimitReason::Origin,
-                    _ => return Room::Fair(left),
-                }
-            }
-        };
-        self.refused_by = reason;
-        Room::No(reason)
+    pub fn overflow_names(&self) -> usize {
+        self.overflow_names
     }
 
-    /// About how many more contexts fit, at least one; or which limit is reached.
-    pub(super) fn contexts_left(&mut self) -> Result<usize, LimitReason> {
+    pub fn add_overflow(&mut self) {
+        self.overflow_names += 1;
+    }
+
+    pub fn remove_overflow(&mut self) {
+        self.overflow_names = self.overflow_names.saturating_sub(1);
+    }
+
+    /// A context has taken memory.
+    pub fn note_created(&mut self) {
+        self.created_since_count += 1;
+    }
+
+    /// A full count reads some hundred words; between counts the average context is assumed to go on.
+    fn wants_count(&self) -> bool {
+        self.limits.bytes_max != usize::MAX && (self.created_since_count >= 256 || self.counted_bytes == 0)
+    }
+
+    /// About how many more contexts fit beside `live` ones, at least one; or which limit is reached.
+    fn left(&self, live: usize) -> Result<usize, LimitReason> {
         // Overflow series are ours, not the senders'.
-        let live = self.live_count.saturating_sub(self.overflow_names);
-        if live >= self.limits.contexts_max {
+        let of_senders = live.saturating_sub(self.overflow_names);
+        if of_senders >= self.limits.contexts_max {
             return Err(LimitReason::Contexts);
         }
-        let left = self.limits.contexts_max - live;
+        let left = self.limits.contexts_max - of_senders;
         if self.limits.bytes_max == usize::MAX {
             return Ok(left);
         }
-        // A full count reads some hundred words; between counts the average context is assumed to go on.
-        if self.created_since_count >= 256 || self.counted_bytes == 0 {
-            self.count_bytes();
-        }
-        let average = (self.counted_bytes / self.live_count.max(1)).min(1024);
+        let average = (self.counted_bytes / live.max(1)).min(1024);
         let estimate = self.counted_bytes + self.created_since_count * average;
-        let used = estimate + self.live_count * self.limits.bytes_per_context;
+        let used = estimate + live * self.limits.bytes_per_context;
         // The last eighth is the alias cache's: without it every known message would take the long way.
         let bytes_left = (self.limits.bytes_max / 8 * 7).saturating_sub(used);
         if bytes_left == 0 {
@@ -122,17 +129,64 @@ impl Contexts {
         let each = (average + self.limits.bytes_per_context).max(1);
         Ok(left.min((bytes_left / each).max(1)))
     }
+}
+
+impl Contexts {
+    /// Whether the way to a context may be kept. It takes memory for tags that a rule removes, too.
+    pub(super) fn may_remember(&self, room: Room) -> bool {
+        match room {
+            Room::No(_) => false,
+            Room::Fair(left) => self.interner.strings.new_tag_values() <= share(left, usize::MAX),
+            Room::Always => true,
+        }
+    }
+
+    /// Whether one more context of this origin fits.
+    pub(super) fn room(&mut self, origin: OriginId) -> Room {
+        let left = match self.contexts_left() {
+            Ok(left) => left,
+            Err(reason) => return Room::No(reason),
+        };
+        let max = share(left, self.capacity.limits.contexts_per_origin_max);
+        match self.origins.contexts(origin) {
+            Some(contexts) if contexts >= max => Room::No(LimitReason::Origin),
+            _ => Room::Fair(left),
+        }
+    }
+
+    /// About how many more contexts fit, at least one; or which limit is reached.
+    fn contexts_left(&mut self) -> Result<usize, LimitReason> {
+        if self.capacity.wants_count() {
+            self.count_bytes();
+        }
+        self.capacity.left(self.resolved.len())
+    }
+
+    /// Whether there may be an overflow series for one more name: they must not take the room that the limit was to keep.
+    pub(super) fn room_for_overflow(&mut self, refused_by: LimitReason) -> Room {
+        let left = self.contexts_left().unwrap_or(0);
+        if self.capacity.overflow_names < left.max(OVERFLOW_NAMES_MAX) {
+            Room::Always
+        } else {
+            Room::No(refused_by)
+        }
+    }
 
     /// Notes who wanted a context and got none.
-    pub(super) fn count_refused(&mut self, subject: &Subject<'_>, values: &Values<'_>, origin: OriginId) {
+    pub(super) fn count_refused(
+        &mut self,
+        subject: &Subject<'_>,
+        values: &Values<'_>,
+        origin: OriginId,
+        reason: LimitReason,
+    ) {
         let samples = match values {
             Values::Numbers(numbers) => numbers.iter().count() as u64,
             Values::Member(_) => 1,
         };
-        let reason = self.refused_by;
-        self.limited_samples[reason as usize] += samples;
+        self.usage.limited_samples[reason as usize] += samples;
         let origin = self.origins.account_text(origin);
-        self.offenders.count(
+        self.usage.offenders.count(
             &subject.name,
             &subject.tags,
             reason,
@@ -142,14 +196,9 @@ impl Contexts {
         );
     }
 
-    /// The limit that the last [`Lookup::Overflow`] or [`Lookup::Refused`] met.
-    pub fn refused_by(&self) -> LimitReason {
-        self.refused_by
-    }
-
     /// Samples whose context was not made, by reason.
     pub fn limited_samples(&self) -> [u64; LimitReason::COUNT] {
-        self.limited_samples
+        self.usage.limited_samples
     }
 
     /// Bytes held, slack included.
@@ -159,35 +208,22 @@ impl Contexts {
 
     /// Counts what the tables hold and lets the alias cache have what they leave.
     pub(super) fn count_bytes(&mut self) {
-        self.counted_bytes = self.table_bytes();
-        self.created_since_count = 0;
-        let needed = self.counted_bytes + self.live_count * self.limits.bytes_per_context;
-        let left = self.limits.bytes_max.saturating_sub(needed);
-        self.aliases.set_bytes_max(left.min(self.limits.alias_bytes_max));
-        self.origins.bytes_max = self.limits.bytes_max / ORIGINS_SHARE;
+        let limits = self.capacity.limits;
+        self.capacity.counted_bytes = self.table_bytes();
+        self.capacity.created_since_count = 0;
+        let needed = self.capacity.counted_bytes + self.resolved.len() * limits.bytes_per_context;
+        let left = limits.bytes_max.saturating_sub(needed);
+        self.aliases.set_bytes_max(left.min(limits.alias_bytes_max));
+        self.origins.bytes_max = limits.bytes_max / ORIGINS_SHARE;
     }
 
     /// Bytes of everything but the alias cache.
     fn table_bytes(&self) -> usize {
-        self.strings.heap_bytes()
-            + self.tag_lists.heap_bytes()
+        self.interner.heap_bytes()
             + self.raw.heap_bytes()
-            + self.targets.heap_bytes()
-            + self.raw_free.capacity() * 4
-            + self
-                .raw_index
-                .iter()
-                .map(HashTable::allocation_size)
-                .sum::<usize>()
-            + self.contexts.iter().map(Chunked::heap_bytes).sum::<usize>()
-            + self.free.iter().map(|free| free.capacity() * 4).sum::<usize>()
-            + self.index.iter().map(HashTable::allocation_size).sum::<usize>()
-            + self.live.iter().map(|live| live.capacity() * 4).sum::<usize>()
-            + self.loose.capacity() * size_of::<RawId>()
+            + self.resolved.heap_bytes()
             + self.origins.heap_bytes()
-            + self.rule_counts.capacity() * size_of::<RuleCounts>()
-            + self.trials.heap_bytes()
-            + self.names.heap_bytes()
-            + self.offenders.heap_bytes()
+            + self.rules.heap_bytes()
+            + self.usage.heap_bytes()
     }
 }

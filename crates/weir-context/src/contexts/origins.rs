@@ -71,7 +71,7 @@ impl Contexts {
         admission: Admission,
     ) {
         if self.origins.answer(ticket, tags, settled, admission) {
-            self.sweep_left = self.raw.len();
+            self.sweep.begin(self.raw.len());
         }
     }
 

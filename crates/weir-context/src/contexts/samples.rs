@@ -1,8 +1,8 @@
 //! Whose samples they are: what is noted of some, and the summary of it.
 
-use weir_protocol::Metric;
+use weir_protocol::{Kind, Metric};
 
-use super::{Contexts, Lookup, RawContext};
+use super::{Contexts, Lookup};
 use crate::alias::AliasKey;
 use crate::origins::{OriginId, OriginKey};
 use crate::strings::StringId;
@@ -16,14 +16,14 @@ impl Contexts {
             if let Some(Lookup::Context(id, _) | Lookup::OnTrial(id, _)) =
                 self.find(metric.kind, name, tags, sender, now)
             {
-                return Some(self.contexts[metric.kind as usize][id.0 as usize].name);
+                return Some(self.resolved.get(metric.kind, id).identity.name);
             }
         }
-        let rules = self.rules.clone();
+        let rules = self.rules.rules().clone();
         let mut resolved = std::mem::take(&mut self.scratch.resolved);
         let mut subject = rules.subject(metric.kind, metric.name, metric.tags.iter());
         let passes = rules.apply(&mut subject, &mut resolved).passes;
-        let name = self.strings.find(subject.name.as_bytes(), &self.secret);
+        let name = self.interner.strings.find(subject.name.as_bytes(), &self.secret);
         drop(subject);
         self.scratch.resolved = resolved;
         name.filter(|_| passes)
@@ -32,7 +32,7 @@ impl Contexts {
     /// Takes note of samples, as far as somebody looks at all: `samples` stands for those that were not looked at too.
     pub fn note_samples(&mut self, metric: &Metric<'_>, sender: OriginId, samples: u64, now: u32) {
         if let Some(name) = self.resolved_name(metric, sender, now) {
-            self.names.add_samples(name, self.strings.hash(name), samples);
+            self.add_samples(name, samples);
         }
         let key = OriginKey::of_message(metric.origin, metric.tags.iter());
         let origin = self.origins.acquire(&key, sender, &self.secret, now);
@@ -43,36 +43,41 @@ impl Contexts {
     /// [`Contexts::note_samples`] for a message whose bytes an alias knows, without reading its tags. False: none does.
     pub fn note_known_samples(&mut self, hash: u64, key: &AliasKey<'_>, samples: u64, now: u32) -> bool {
         let found = self.aliases.find(hash, key);
-        let (raw, context) = match found.and_then(|raw| self.resolve_raw(raw, now)) {
-            Some(Lookup::Context(id, raw) | Lookup::OnTrial(id, raw)) => (raw, Some(id)),
-            Some(Lookup::Filtered(raw)) => (raw, None),
+        let (way, context) = match found.and_then(|raw| self.resolve_raw(raw, now)) {
+            Some(Lookup::Context(id, way) | Lookup::OnTrial(id, way)) => (way, Some(id)),
+            Some(Lookup::Filtered(way, _)) => (way, None),
             _ => return false,
         };
-        let RawContext { origin, kind, .. } = self.raw[raw.slot as usize];
+        let raw = self.raw.get(way.raw.slot);
+        let (kind, origin) = (Kind::ALL[usize::from(raw.kind)], raw.origin);
         if let Some(id) = context {
-            let name = self.contexts[usize::from(kind)][id.0 as usize].name;
-            self.names.add_samples(name, self.strings.hash(name), samples);
+            self.add_samples(self.resolved.get(kind, id).identity.name, samples);
         }
         self.origins.add_samples(origin, samples);
         true
     }
 
+    fn add_samples(&mut self, name: StringId, samples: u64) {
+        let hash = self.interner.strings.hash(name);
+        self.usage.names.add_samples(name, hash, samples);
+    }
+
     /// Looks at up to `max` names for the next summary. Returns it when all have been looked at; what it counts since the
     /// last one begins anew.
     pub fn summarise(&mut self, max: usize) -> Option<UsageSummary> {
-        let walked = self.names.walk(max)?;
+        let walked = self.usage.names.walk(max)?;
         let metrics = walked.into_iter().map(|(entry, samples)| MetricUsage {
-            name: self.strings.get(entry.name).into(),
+            name: self.interner.strings.get(entry.name).into(),
             contexts: u64::from(entry.contexts),
             samples,
         });
         let metrics = metrics.collect();
-        let keys = self.strings.tag_keys();
-        let (limited, limited_others) = self.offenders.take();
+        let keys = self.interner.strings.tag_keys();
+        let (limited, limited_others) = self.usage.offenders.take();
         Some(UsageSummary {
-            contexts: self.live_count as u64,
+            contexts: self.resolved.len() as u64,
             metrics,
-            metrics_live: self.names.len() as u64,
+            metrics_live: self.usage.names.len() as u64,
             tag_keys: keys.top(),
             tag_keys_live: keys.len() as u64,
             tag_values_untracked: keys.untracked(),

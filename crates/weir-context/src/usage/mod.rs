@@ -11,6 +11,28 @@ pub(crate) use names::Names;
 pub(crate) use offenders::Offenders;
 pub(crate) use top::Top;
 
+/// What a worker notes of its users.
+pub(crate) struct Usage {
+    pub names: Names,
+    pub offenders: Offenders,
+    /// Samples whose context was not made, by reason.
+    pub limited_samples: [u64; LimitReason::COUNT],
+}
+
+impl Usage {
+    pub fn new() -> Self {
+        Usage {
+            names: Names::new(),
+            offenders: Offenders::default(),
+            limited_samples: [0; LimitReason::COUNT],
+        }
+    }
+
+    pub fn heap_bytes(&self) -> usize {
+        self.names.heap_bytes() + self.offenders.heap_bytes()
+    }
+}
+
 /// Entries of each list of a summary.
 pub const SUMMARY_ROWS: usize = 256;
 

@@ -2,8 +2,8 @@ use hashbrown::HashTable;
 
 use super::{SUMMARY_ROWS, Top};
 use crate::chunked::Chunked;
-use crate::sharded::Sharded;
-use crate::strings::{StringId, shrink};
+use crate::sharded::{Sharded, shrink};
+use crate::strings::StringId;
 
 /// A name as long as a context has it.
 #[derive(Clone, Copy, Default)]

@@ -1,6 +1,6 @@
 //! The short cut: metrics whose bytes were seen before, looked up and added without being parsed.
 
-use weir_context::{AliasKey, ContextId, Level, Lookup, OriginId};
+use weir_context::{AliasKey, ContextId, Lookup, OriginId, compiled_for_levels};
 use weir_protocol::{FastMetric, Kind, parse_fast};
 
 use super::{Ingest, Received};
@@ -69,29 +69,13 @@ impl Ingest {
                 return;
             }
         }
-        // SAFETY: the level says that the processor has what the function is compiled for.
-        #[allow(unsafe_code)]
-        match self.settings.secret.level() {
-            #[cfg(target_arch = "x86_64")]
-            Level::Wide => unsafe { self.lines_wide(&packet) },
-            #[cfg(target_arch = "x86_64")]
-            Level::Aes => unsafe { self.lines_aes(&packet) },
-            _ => self.lines_inlined(&packet),
-        }
+        self.lines_aggregated(&packet);
     }
 
-    /// [`Ingest::lines`], compiled for [`Level::Wide`].
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,avx2,bmi1,bmi2,lzcnt,popcnt,aes")]
-    fn lines_wide(&mut self, packet: &Received<'_>) {
-        self.lines_inlined(packet);
-    }
-
-    /// [`Ingest::lines`], compiled for [`Level::Aes`].
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt,aes")]
-    fn lines_aes(&mut self, packet: &Received<'_>) {
-        self.lines_inlined(packet);
+    compiled_for_levels! {
+        fn lines_aggregated(&mut self: Ingest, packet: &Received<'_>);
+        level: self.settings.secret.level();
+        body: lines_inlined
     }
 
     #[inline(always)]
@@ -253,12 +237,12 @@ impl Ingest {
                 tally.rate_faults += u64::from(fast.rate_fault);
             }
             // What a rule drops has no business being parsed again; a member's text is checked the simple way.
-            Some(Lookup::Filtered(raw)) if fast.kind != Kind::Set => {
+            Some(Lookup::Filtered(_, rule)) if fast.kind != Kind::Set => {
                 let samples = u64::from(fast.count.max(1));
                 tally.messages += 1;
                 tally.filtered += samples;
                 tally.rate_faults += u64::from(fast.rate_fault);
-                self.contexts.count_dropped(raw, samples);
+                self.contexts.count_dropped(rule, samples);
             }
             Some(_) => {
                 self.line(packet, line, pending.terminated);
@@ -325,7 +309,7 @@ impl Ingest {
     ) {
         if let Some(fast) = &pending.fast
             && let Some(tags) = only_tags(key.tail)
-            && let Some(Lookup::Context(id, raw)) =
+            && let Some(Lookup::Context(id, way)) =
                 self.contexts
                     .find(fast.kind, key.name, tags, self.sender, self.aggregator.now())
             && self.add_fast(fast, line, id, numbers, packet.received)
@@ -337,19 +321,19 @@ impl Ingest {
             counts.samples += samples;
             counts.samples_aggregated += samples;
             counts.rate_faults += u64::from(fast.rate_fault);
-            self.contexts.remember_alias(pending.hash, key, raw);
+            self.contexts.remember_alias(pending.hash, key, way);
             return;
         }
-        let raw = self.line(packet, line, pending.terminated);
+        let way = self.line(packet, line, pending.terminated);
         // A tail with a rate or a timestamp says something else in each message.
         let varies = key
             .tail
             .split(|&byte| byte == b'|')
             .any(|section| matches!(section.first(), Some(b'@' | b'T')));
-        if let Some(raw) = raw
+        if let Some(way) = way
             && !varies
         {
-            self.contexts.remember_alias(pending.hash, key, raw);
+            self.contexts.remember_alias(pending.hash, key, way);
         }
     }
 }

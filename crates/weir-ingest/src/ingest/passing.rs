@@ -34,7 +34,7 @@ impl Ingest {
         let Some(known) = self.timestamped.resolve(metric, tags, contexts, resolved) else {
             let rule = self.resolved.applied.dropped_by;
             let samples = self.drop_samples(metric, listener, SampleDrop::Filtered);
-            self.contexts.count_dropped_by(rule, samples);
+            self.contexts.count_dropped(rule, samples);
             return;
         };
         let tags: Vec<&str> = known.tags.iter().map(|tag| &**tag).collect();

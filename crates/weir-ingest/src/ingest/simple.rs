@@ -1,15 +1,15 @@
 //! The simple way: a line is parsed, its context looked up by its parts, its values added.
 
-use weir_context::{ContextId, LimitReason, Lookup, RawId};
+use weir_context::{ContextId, LimitReason, Lookup, Way};
 use weir_protocol::{ErrorClass, Kind, Message, Metric, Values, parse_line};
 
 use super::{BadInput, Ingest, Received};
 use crate::counts::SampleDrop;
 
 impl Ingest {
-    /// The simple way for one line. Returns the raw context, where there is one.
+    /// The simple way for one line. Returns the way to its context, where that may be remembered.
     #[inline(never)]
-    pub(super) fn line(&mut self, packet: &Received<'_>, line: &[u8], terminated: bool) -> Option<RawId> {
+    pub(super) fn line(&mut self, packet: &Received<'_>, line: &[u8], terminated: bool) -> Option<Way> {
         let options = self.settings.listeners[packet.listener];
         self.counts[packet.listener].messages += 1;
         if !terminated && packet.truncated {
@@ -60,7 +60,7 @@ impl Ingest {
         });
     }
 
-    fn metric(&mut self, metric: &Metric<'_>, packet: &Received<'_>) -> Option<RawId> {
+    fn metric(&mut self, metric: &Metric<'_>, packet: &Received<'_>) -> Option<Way> {
         let counts = &mut self.counts[packet.listener];
         counts.metrics += 1;
         counts.rate_faults += u64::from(metric.rate_fault.is_some());
@@ -74,11 +74,11 @@ impl Ingest {
             return None;
         }
         match self.contexts.resolve(metric, self.sender, self.aggregator.now()) {
-            Lookup::Context(id, raw) => {
+            Lookup::Context(id, way) => {
                 let samples = self.aggregate(metric, id, packet.received);
                 self.counts[packet.listener].samples += samples;
                 self.counts[packet.listener].samples_aggregated += samples;
-                return Some(raw);
+                return Some(way);
             }
             Lookup::Unremembered(id) => {
                 let samples = self.aggregate(metric, id, packet.received);
@@ -90,20 +90,20 @@ impl Ingest {
                 self.counts[packet.listener].samples += samples;
                 self.counts[packet.listener].samples_overflowed += samples;
             }
-            Lookup::OnTrial(id, raw) => {
+            Lookup::OnTrial(id, way) => {
                 let samples = self.aggregate(metric, id, packet.received);
                 self.counts[packet.listener].samples += samples;
                 self.counts[packet.listener].samples_aggregated += samples;
-                self.contexts.count_trial(raw, samples);
-                return Some(raw);
+                self.contexts.count_trial(way, samples);
+                return Some(way);
             }
-            Lookup::Filtered(raw) => {
+            Lookup::Filtered(way, rule) => {
                 let samples = self.drop_samples(metric, packet.listener, SampleDrop::Filtered);
-                self.contexts.count_dropped(raw, samples);
-                return Some(raw);
+                self.contexts.count_dropped(rule, samples);
+                return Some(way);
             }
-            Lookup::Refused => {
-                let reason = match self.contexts.refused_by() {
+            Lookup::Refused(reason) => {
+                let reason = match reason {
                     LimitReason::Memory => SampleDrop::NoMemory,
                     _ => SampleDrop::ContextLimit,
                 };

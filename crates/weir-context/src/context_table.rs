@@ -1,0 +1,202 @@
+//! Resolved contexts: what a series is after rules. Aggregation state is indexed by their ids.
+
+use hashbrown::HashTable;
+use weir_protocol::Kind;
+
+use crate::chunked::Chunked;
+use crate::raw_table::NOBODY;
+use crate::sharded::{Sharded, shrink};
+use crate::strings::StringId;
+use crate::tag_lists::TagListId;
+
+/// Number of parts that live contexts are kept in, by their canonical hash. A flush is handed over part by part, so that
+/// merging several workers and encoding never need all contexts at once.
+pub const PARTITIONS: usize = 64;
+
+/// A context, as an index into the aggregation state of its kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ContextId(pub u32);
+
+/// A live context together with its kind, as the flush walks them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LiveContext(u32);
+
+const KIND_SHIFT: u32 = 29;
+
+impl LiveContext {
+    fn new(kind: Kind, id: ContextId) -> Self {
+        debug_assert!(id.0 < 1 << KIND_SHIFT);
+        LiveContext((kind as u32) << KIND_SHIFT | id.0)
+    }
+
+    #[inline]
+    pub fn kind(self) -> Kind {
+        Kind::ALL[(self.0 >> KIND_SHIFT) as usize]
+    }
+
+    #[inline]
+    pub fn id(self) -> ContextId {
+        ContextId(self.0 & ((1 << KIND_SHIFT) - 1))
+    }
+}
+
+/// What makes two contexts of a kind the same. Strings and tag lists are interned, so ids compare like texts.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub name: StringId,
+    pub host: Option<StringId>,
+    pub tags: TagListId,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Context {
+    pub identity: Identity,
+    pub jmx_check: Option<StringId>,
+    pub hash: u64,
+    pub suffix_mask: u32,
+    pub copy_to: Option<ContextId>,
+    /// Some histogram copies its samples here.
+    pub is_copy: bool,
+    /// Head of the list of raw contexts that resolve to this one.
+    pub first_raw: u32,
+    in_use: bool,
+}
+
+impl Context {
+    pub fn new(identity: Identity, hash: u64, suffix_mask: u32, jmx_check: Option<StringId>) -> Self {
+        Context {
+            identity,
+            jmx_check,
+            hash,
+            suffix_mask,
+            copy_to: None,
+            is_copy: false,
+            first_raw: NOBODY,
+            in_use: true,
+        }
+    }
+}
+
+impl Default for Context {
+    /// A free place.
+    fn default() -> Self {
+        Context {
+            in_use: false,
+            ..Context::new(Identity::default(), 0, 0, None)
+        }
+    }
+}
+
+/// Contexts by kind and id, by hash, and by partition.
+pub(crate) struct ContextTable {
+    entries: [Chunked<Context>; Kind::COUNT],
+    free: [Vec<ContextId>; Kind::COUNT],
+    index: Sharded<HashTable<LiveContext>>,
+    live: Box<[Vec<LiveContext>; PARTITIONS]>,
+    live_count: usize,
+}
+
+impl ContextTable {
+    pub fn new() -> Self {
+        ContextTable {
+            entries: std::array::from_fn(|_| Chunked::new()),
+            free: std::array::from_fn(|_| Vec::new()),
+            index: Sharded::new(HashTable::new),
+            live: Box::new(std::array::from_fn(|_| Vec::new())),
+            live_count: 0,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.live_count
+    }
+
+    pub fn get(&self, kind: Kind, id: ContextId) -> &Context {
+        &self.entries[kind as usize][id.0 as usize]
+    }
+
+    pub fn get_mut(&mut self, kind: Kind, id: ContextId) -> &mut Context {
+        &mut self.entries[kind as usize][id.0 as usize]
+    }
+
+    /// The live contexts of one partition.
+    pub fn live(&self, partition: usize) -> &[LiveContext] {
+        &self.live[partition]
+    }
+
+    pub fn find(&self, hash: u64, kind: Kind, identity: Identity) -> Option<ContextId> {
+        let found = self.index.shard(hash).find(hash, |live| {
+            live.kind() == kind && self.get(kind, live.id()).identity == identity
+        });
+        found.map(|live| live.id())
+    }
+
+    pub fn add(&mut self, kind: Kind, context: Context) -> ContextId {
+        let hash = context.hash;
+        let of_kind = &mut self.entries[kind as usize];
+        let id = self.free[kind as usize].pop().unwrap_or_else(|| {
+            of_kind.push(Context::default());
+            ContextId(of_kind.len() as u32 - 1)
+        });
+        of_kind[id.0 as usize] = context;
+        let live = LiveContext::new(kind, id);
+        let entries = &self.entries;
+        self.index
+            .shard_mut(hash)
+            .insert_unique(hash, live, |live| hash_of(entries, *live));
+        self.live[hash as usize % PARTITIONS].push(live);
+        self.live_count += 1;
+        id
+    }
+
+    /// Takes out the context at `position` of a partition's list. The last context of the list takes its place.
+    pub fn remove(&mut self, partition: usize, position: usize) -> Context {
+        let of_partition = &mut self.live[partition];
+        let live = of_partition.swap_remove(position);
+        if of_partition.capacity() > 64 && of_partition.len() < of_partition.capacity() / 4 {
+            of_partition.shrink_to_fit();
+        }
+        let kind = live.kind() as usize;
+        let context = std::mem::take(&mut self.entries[kind][live.id().0 as usize]);
+        debug_assert!(context.in_use);
+        let shard = self.index.shard_mut(context.hash);
+        if let Ok(found) = shard.find_entry(context.hash, |&other| other == live) {
+            found.remove();
+        }
+        let entries = &self.entries;
+        shrink(shard, |live| hash_of(entries, *live));
+        self.free[kind].push(live.id());
+        self.live_count -= 1;
+        context
+    }
+
+    /// Gives back memory at the end of the id ranges, after a burst of contexts has expired. Returns, per kind, the number
+    /// of ids that state must still be kept for.
+    pub fn compact(&mut self) -> [usize; Kind::COUNT] {
+        for (entries, free) in self.entries.iter_mut().zip(&mut self.free) {
+            if free.len() <= 1024 || free.len() <= entries.len() / 2 {
+                continue;
+            }
+            let mut len = entries.len();
+            while len > 0 && !entries[len - 1].in_use {
+                len -= 1;
+            }
+            entries.truncate(len);
+            free.retain(|id| (id.0 as usize) < len);
+            free.sort_unstable_by(|a, b| b.cmp(a));
+            free.shrink_to_fit();
+        }
+        std::array::from_fn(|kind| self.entries[kind].len())
+    }
+
+    pub fn heap_bytes(&self) -> usize {
+        self.entries.iter().map(Chunked::heap_bytes).sum::<usize>()
+            + self.free.iter().map(|free| free.capacity() * 4).sum::<usize>()
+            + self.index.iter().map(HashTable::allocation_size).sum::<usize>()
+            + self.live.iter().map(|live| live.capacity() * 4).sum::<usize>()
+    }
+}
+
+fn hash_of(entries: &[Chunked<Context>; Kind::COUNT], live: LiveContext) -> u64 {
+    entries[live.kind() as usize][live.id().0 as usize].hash
+}

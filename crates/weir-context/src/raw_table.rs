@@ -1,0 +1,346 @@
+//! Raw contexts: what messages say about themselves before any rule, and where each of them leads.
+
+use hashbrown::HashTable;
+use weir_rules::RuleId;
+
+use crate::chunked::Chunked;
+use crate::context_table::ContextId;
+use crate::origins::OriginId;
+use crate::sharded::{Sharded, shrink};
+use crate::strings::StringId;
+use crate::tag_lists::TagListId;
+
+/// A raw context: what a message says about itself, before any rule. Valid for one generation of its slot, so that a
+/// cached one can never reach a context that took the slot later.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RawId {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+}
+
+impl RawId {
+    /// No raw context: no alias leads to a slot of this number.
+    pub(crate) const NONE: RawId = RawId {
+        slot: NOBODY,
+        generation: 0,
+    };
+}
+
+/// No slot.
+pub(crate) const NOBODY: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Default)]
+pub(crate) struct RawContext {
+    pub name: StringId,
+    pub tags: TagListId,
+    pub origin: OriginId,
+    pub hash: u64,
+    pub kind: u8,
+    /// Neighbours in the list of raw contexts with the same target; [`NOBODY`] at its ends. A filtered one, which has no
+    /// neighbours, has the number of the rule that drops it in `next`.
+    next: u32,
+    previous: u32,
+    /// Second of the last look-up, for those without a context only: others live as long as their context.
+    last_seen: u32,
+}
+
+/// Where a raw context leads. Apart from the raw contexts, so that eight share a cache line.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Target {
+    generation: u32,
+    /// [`FREE`], [`FILTERED`], [`STALE`], or a context id plus three, with [`ON_TRIAL`] where samples are to be counted.
+    to: u32,
+}
+
+const FREE: u32 = 0;
+const FILTERED: u32 = 1;
+const STALE: u32 = 2;
+const FIRST_ID: u32 = 3;
+/// The sign bit: one comparison tells an ordinary context from everything else.
+const ON_TRIAL: u32 = 1 << 31;
+
+/// What a [`Target`] says.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leads {
+    /// The slot is free.
+    Nowhere,
+    /// A rule drops the metric.
+    Filtered,
+    /// The rules or the tags of its origin have changed: it is resolved again when it is next seen.
+    Stale,
+    Context(ContextId),
+    /// To a context that a dry run of a rule would change.
+    OnTrial(ContextId),
+}
+
+impl Target {
+    /// The context, where nothing else is to be done. The short form of [`Target::leads`].
+    #[inline(always)]
+    pub fn ordinary(self) -> Option<ContextId> {
+        (self.to as i32 >= FIRST_ID as i32).then(|| ContextId(self.to - FIRST_ID))
+    }
+
+    pub fn leads(self) -> Leads {
+        match self.to {
+            FREE => Leads::Nowhere,
+            FILTERED => Leads::Filtered,
+            STALE => Leads::Stale,
+            to if to & ON_TRIAL != 0 => Leads::OnTrial(ContextId((to & !ON_TRIAL) - FIRST_ID)),
+            to => Leads::Context(ContextId(to - FIRST_ID)),
+        }
+    }
+
+    fn context(self) -> Option<ContextId> {
+        (self.to >= FIRST_ID).then(|| ContextId((self.to & !ON_TRIAL) - FIRST_ID))
+    }
+}
+
+/// What [`RawTable::unlink`] found.
+#[derive(Clone, Copy)]
+pub(crate) struct Unlinked {
+    pub context: ContextId,
+    /// The new head of the context's list, where the raw context was its head.
+    pub head: Option<u32>,
+}
+
+/// Raw contexts by slot and by hash.
+pub(crate) struct RawTable {
+    entries: Chunked<RawContext>,
+    targets: Chunked<Target>,
+    free: Vec<u32>,
+    /// The generation that new slots begin with.
+    generation_start: u32,
+    index: Sharded<HashTable<u32>>,
+    /// Those that lead to no context: filtered ones, and stale ones that were not seen since. An entry may have been
+    /// overtaken by events; expiry looks.
+    loose: Vec<RawId>,
+}
+
+impl RawTable {
+    pub fn new() -> Self {
+        RawTable {
+            entries: Chunked::new(),
+            targets: Chunked::new(),
+            free: Vec::new(),
+            generation_start: 0,
+            index: Sharded::new(HashTable::new),
+            loose: Vec::new(),
+        }
+    }
+
+    /// Slots, free ones included.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub fn get(&self, slot: u32) -> &RawContext {
+        &self.entries[slot as usize]
+    }
+
+    pub fn id(&self, slot: u32) -> RawId {
+        RawId {
+            slot,
+            generation: self.targets[slot as usize].generation,
+        }
+    }
+
+    pub fn leads(&self, slot: u32) -> Leads {
+        self.targets[slot as usize].leads()
+    }
+
+    /// The target of a raw context that was found before, if its slot still holds it.
+    #[inline(always)]
+    pub fn target(&self, raw: RawId) -> Option<Target> {
+        let target = *self.targets.get(raw.slot as usize)?;
+        (target.generation == raw.generation).then_some(target)
+    }
+
+    /// Where the target lies, as something to prefetch.
+    #[inline]
+    pub fn target_address(&self, raw: RawId) -> *const u8 {
+        self.targets.address(raw.slot as usize)
+    }
+
+    /// The context that a raw context probably leads to. Nothing may rely on it.
+    #[inline]
+    pub fn probable_context(&self, raw: RawId) -> Option<ContextId> {
+        self.targets.get(raw.slot as usize)?.context()
+    }
+
+    /// The slots of raw contexts with this hash. An iterator and no closure to compare with: that would be compiled without
+    /// what the callers are compiled for.
+    #[inline(always)]
+    pub fn candidates(&self, hash: u64) -> impl Iterator<Item = &u32> {
+        self.index.shard(hash).iter_hash(hash)
+    }
+
+    pub fn find(
+        &self,
+        hash: u64,
+        kind: u8,
+        name: StringId,
+        tags: TagListId,
+        origin: OriginId,
+    ) -> Option<u32> {
+        let found = self.index.shard(hash).find(hash, |&slot| {
+            let other = self.get(slot);
+            (other.kind, other.name, other.tags, other.origin) == (kind, name, tags, origin)
+        });
+        found.copied()
+    }
+
+    /// Adds a raw context that is stale for now.
+    pub fn add(&mut self, hash: u64, kind: u8, name: StringId, tags: TagListId, origin: OriginId) -> u32 {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(RawContext::default());
+            self.targets.push(Target {
+                generation: self.generation_start,
+                to: FREE,
+            });
+            self.entries.len() as u32 - 1
+        });
+        self.entries[slot as usize] = RawContext {
+            name,
+            tags,
+            origin,
+            hash,
+            kind,
+            next: NOBODY,
+            previous: NOBODY,
+            last_seen: 0,
+        };
+        self.targets[slot as usize].to = STALE;
+        let entries = &self.entries;
+        self.index
+            .shard_mut(hash)
+            .insert_unique(hash, slot, |&slot| entries[slot as usize].hash);
+        slot
+    }
+
+    /// Takes a raw context out. The next one in its slot has another generation.
+    pub fn remove(&mut self, slot: u32) -> RawContext {
+        let removed = std::mem::take(&mut self.entries[slot as usize]);
+        let target = &mut self.targets[slot as usize];
+        *target = Target {
+            generation: target.generation.wrapping_add(1),
+            to: FREE,
+        };
+        let shard = self.index.shard_mut(removed.hash);
+        if let Ok(found) = shard.find_entry(removed.hash, |&other| other == slot) {
+            found.remove();
+        }
+        let entries = &self.entries;
+        shrink(shard, |&slot| entries[slot as usize].hash);
+        self.free.push(slot);
+        removed
+    }
+
+    /// The slots of the list that begins with `head`.
+    pub fn next_of(&self, slot: u32) -> u32 {
+        self.entries[slot as usize].next
+    }
+
+    /// Lets a raw context lead to `context`, as the new head of its list.
+    pub fn link(&mut self, slot: u32, context: ContextId, head: u32) {
+        self.targets[slot as usize].to = context.0 + FIRST_ID;
+        let entry = &mut self.entries[slot as usize];
+        (entry.next, entry.previous) = (head, NOBODY);
+        if head != NOBODY {
+            self.entries[head as usize].previous = slot;
+        }
+    }
+
+    /// Takes a raw context that leads to a context out of that context's list. `None`: it leads to none.
+    pub fn unlink(&mut self, slot: u32) -> Option<Unlinked> {
+        let context = self.targets[slot as usize].context()?;
+        let RawContext { next, previous, .. } = self.entries[slot as usize];
+        if next != NOBODY {
+            self.entries[next as usize].previous = previous;
+        }
+        let head = if previous == NOBODY {
+            Some(next)
+        } else {
+            self.entries[previous as usize].next = next;
+            None
+        };
+        Some(Unlinked { context, head })
+    }
+
+    /// Lets a raw context lead nowhere, because `rule` drops it.
+    pub fn filter(&mut self, slot: u32, rule: Option<RuleId>, now: u32) {
+        self.entries[slot as usize].next = rule.map_or(NOBODY, |rule| rule.0);
+        self.loosen(slot, FILTERED, now);
+    }
+
+    /// The rule that drops a filtered raw context.
+    pub fn filtered_by(&self, slot: u32) -> Option<RuleId> {
+        let rule = self.entries[slot as usize].next;
+        (rule != NOBODY).then_some(RuleId(rule))
+    }
+
+    /// Lets a raw context that is unlinked be resolved again.
+    pub fn make_stale(&mut self, slot: u32, now: u32) {
+        self.loosen(slot, STALE, now);
+    }
+
+    fn loosen(&mut self, slot: u32, to: u32, now: u32) {
+        self.targets[slot as usize].to = to;
+        self.entries[slot as usize].last_seen = now;
+        self.loose.push(self.id(slot));
+    }
+
+    pub fn put_on_trial(&mut self, slot: u32) {
+        self.targets[slot as usize].to |= ON_TRIAL;
+    }
+
+    /// A filtered raw context was seen.
+    pub fn see(&mut self, slot: u32, now: u32) {
+        self.entries[slot as usize].last_seen = now;
+    }
+
+    /// The next raw context, at `place` or behind it in the list of loose ones, that leads to no context and was last seen
+    /// before `oldest`. It leaves that list.
+    pub fn next_expired(&mut self, place: &mut usize, oldest: u32) -> Option<u32> {
+        while let Some(&raw) = self.loose.get(*place) {
+            let target = self.target(raw);
+            let is_loose = target.is_some_and(|target| matches!(target.to, FILTERED | STALE));
+            if is_loose && self.entries[raw.slot as usize].last_seen >= oldest {
+                *place += 1;
+                continue;
+            }
+            self.loose.swap_remove(*place);
+            if is_loose {
+                return Some(raw.slot);
+            }
+        }
+        None
+    }
+
+    /// Gives back the slots behind the last raw context. Generations of slots that come later begin behind all those that
+    /// went, so that an alias that outlived its context finds nothing there either.
+    pub fn compact(&mut self) {
+        if self.free.len() <= 1024 || self.free.len() <= self.entries.len() / 2 {
+            return;
+        }
+        let mut len = self.targets.len();
+        while len > 0 && self.targets[len - 1].to == FREE {
+            len -= 1;
+            self.generation_start = self
+                .generation_start
+                .max(self.targets[len].generation.wrapping_add(1));
+        }
+        self.entries.truncate_chunks(len);
+        self.targets.truncate_chunks(len);
+        let len = self.entries.len();
+        self.free.retain(|&slot| (slot as usize) < len);
+        self.free.shrink_to_fit();
+    }
+
+    pub fn heap_bytes(&self) -> usize {
+        self.entries.heap_bytes()
+            + self.targets.heap_bytes()
+            + self.free.capacity() * 4
+            + self.index.iter().map(HashTable::allocation_size).sum::<usize>()
+            + self.loose.capacity() * size_of::<RawId>()
+    }
+}
