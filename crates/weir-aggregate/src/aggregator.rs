@@ -1,17 +1,11 @@
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use weir_context::{Chunked, ContextId, Contexts, PARTITIONS, prefetch};
+use weir_context::{ContextId, Contexts, LiveContext};
 use weir_protocol::Kind;
-use weir_sketch::Sketch;
 
-use crate::flush::{BATCH_ROWS, Batch, Bucket, RowWriter, Source};
-use crate::histogram::Histogram;
-use crate::member_set::MemberSet;
-use crate::places::Places;
-
-/// Zero buckets that one flush may make up for idle counters after a forward step of the clock.
-pub const IDLE_BUCKETS_MAX: u32 = 60;
+use crate::flush::{BATCH_ROWS, Batch, RowWriter, Source};
+use crate::state::{Added, Closing, Moment, State};
+use crate::timeline::{Seconds, Timeline};
 
 /// What the operator chose.
 #[derive(Clone, Debug)]
@@ -36,104 +30,6 @@ impl Default for AggregatorSettings {
     }
 }
 
-/// Seconds since the aggregator's epoch, which lies a little before its start: zero means never.
-type Seconds = u32;
-
-#[derive(Clone, Copy, Default)]
-struct Counter {
-    sum: f64,
-    seen: Seconds,
-    /// Last sample before the bucket that `seen` lies in, as far as this half knows.
-    seen_before: Seconds,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Gauge {
-    value: f64,
-    received: u64,
-    seen: Seconds,
-}
-
-/// State that does not fit in a few words is allocated when a bucket gets its first sample and moves out with the flush.
-#[derive(Default)]
-struct Boxed<T> {
-    body: Option<Box<T>>,
-    seen: Seconds,
-}
-
-/// Two copies of a state array: samples go into the open half while the closed one is handed over.
-struct Halves<T> {
-    halves: [Chunked<T>; 2],
-}
-
-impl<T: Default> Halves<T> {
-    fn new() -> Self {
-        Halves {
-            halves: [Chunked::new(), Chunked::new()],
-        }
-    }
-
-    fn grow_to(&mut self, len: usize) {
-        for half in &mut self.halves {
-            half.grow_to(len);
-        }
-    }
-
-    fn truncate(&mut self, len: usize) {
-        for half in &mut self.halves {
-            half.truncate(len);
-        }
-    }
-
-    fn heap_bytes(&self) -> usize {
-        self.halves.iter().map(Chunked::heap_bytes).sum()
-    }
-}
-
-impl<T> Halves<Boxed<T>>
-where
-    Boxed<T>: Default,
-{
-    /// Bytes of the bodies from `from` on, at most `max` of them; how many that were, and how many there are in all.
-    fn body_bytes(&self, from: usize, max: usize, bytes: impl Fn(&T) -> usize) -> (usize, usize, usize) {
-        let len = self.halves[0].len();
-        let to = from.saturating_add(max).min(len);
-        let mut total = 0;
-        for half in &self.halves {
-            for at in from..to {
-                total += body(half, at).map_or(0, |body| size_of::<T>() + bytes(body));
-            }
-        }
-        (total, to.saturating_sub(from), len)
-    }
-}
-
-/// A count of the bytes in bodies, taken in slices.
-#[derive(Clone, Copy, Debug, Default)]
-struct Census {
-    /// Of the last one that reached the end.
-    complete: usize,
-    running: usize,
-    kind: usize,
-    position: usize,
-}
-
-/// A bucket that is closed and not yet handed over completely.
-#[derive(Clone, Copy, Debug)]
-struct Closed {
-    start: Seconds,
-    /// Made up for a stretch of time without any turn: only idle counters have something to say about it.
-    zeros_only: bool,
-}
-
-/// How far the hand-over of the first closed bucket has come.
-#[derive(Clone, Copy, Debug, Default)]
-struct Cursor {
-    partition: usize,
-    position: usize,
-    rows: u64,
-}
-
 /// Counts of what a worker's samples became. They only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AggregateCounts {
@@ -146,71 +42,40 @@ pub struct AggregateCounts {
     pub sets_estimated: u64,
     pub rows: u64,
     pub buckets: u64,
-    pub contexts_expired: u64,
+}
+
+/// The batch in the making, and how far the first closed bucket has been handed over.
+#[derive(Default)]
+struct HandOver {
+    sequence: u64,
+    batch: Option<Batch>,
+    writer: RowWriter,
+    /// Rows of the bucket in batches that are complete.
+    rows: u64,
 }
 
 /// Samples of one worker into buckets, buckets into batches. Time is an argument everywhere.
+///
+/// Contexts come and go without it: whoever owns both walks the contexts of a closed bucket with
+/// [`Aggregator::write`] and tells of those that are gone.
 pub struct Aggregator {
     settings: AggregatorSettings,
     worker: u16,
-    sequence: u64,
-    /// Unix seconds of the aggregator's second zero.
-    epoch: i64,
-    /// Unix seconds that the first bucket is stamped with.
-    first_timestamp: i64,
-    first_start: Seconds,
-    now: Seconds,
-    open_start: Seconds,
-    open: usize,
-    counters: Halves<Counter>,
-    gauges: Halves<Gauge>,
-    sets: Halves<Boxed<MemberSet>>,
-    histograms: Halves<Boxed<Histogram>>,
-    timings: Halves<Boxed<Histogram>>,
-    distributions: Halves<Boxed<Sketch>>,
-    /// Fraction of weight that a distribution carries from one sampled sample to the next.
-    rests: Chunked<f64>,
-    closed: VecDeque<Closed>,
-    cursor: Cursor,
-    batch: Option<Batch>,
-    writer: RowWriter,
+    timeline: Timeline,
+    state: State,
+    hand_over: HandOver,
     counts: AggregateCounts,
-    census: Census,
-    places: Places,
 }
 
 impl Aggregator {
     /// `now`: Unix seconds.
     pub fn new(settings: AggregatorSettings, worker: u16, now: i64) -> Self {
-        assert!(settings.bucket_width > 0, "a bucket has a width");
-        let width = i64::from(settings.bucket_width);
-        // A whole number of buckets before the start, and far enough that no time of ours is ever zero.
-        let epoch = now - now.rem_euclid(width) - width;
-        let start = (now - epoch) as Seconds;
-        let open_start = start - start % settings.bucket_width;
         Aggregator {
             worker,
-            sequence: 0,
-            epoch,
-            first_timestamp: now,
-            first_start: open_start,
-            now: start,
-            open_start,
-            open: 0,
-            counters: Halves::new(),
-            gauges: Halves::new(),
-            sets: Halves::new(),
-            histograms: Halves::new(),
-            timings: Halves::new(),
-            distributions: Halves::new(),
-            rests: Chunked::new(),
-            closed: VecDeque::new(),
-            cursor: Cursor::default(),
-            batch: None,
-            writer: RowWriter::default(),
+            timeline: Timeline::new(settings.bucket_width, now),
+            state: State::new(),
+            hand_over: HandOver::default(),
             counts: AggregateCounts::default(),
-            census: Census::default(),
-            places: Places::default(),
             settings,
         }
     }
@@ -224,189 +89,93 @@ impl Aggregator {
     }
 
     /// The second of this aggregator's clock, for [`Contexts::resolve`].
+    #[inline(always)]
     pub fn now(&self) -> u32 {
-        self.now
+        self.timeline.now()
     }
 
     /// Unix seconds at which the open bucket ends.
     pub fn open_bucket_end(&self) -> i64 {
-        self.epoch + i64::from(self.open_start + self.settings.bucket_width)
+        self.timeline.open_end()
     }
 
     /// Takes the time, in Unix seconds, and closes the open bucket when it has ended. A time before the last one counts as
-    /// the last one. Before a bucket is closed, [`Aggregator::drain`] must have handed over the one before; otherwise this
-    /// returns false and the bucket stays open.
-    #[must_use = "false: drain, then advance again"]
+    /// the last one. Before a bucket is closed, the one before must have been handed over; otherwise this returns false and
+    /// the bucket stays open.
+    #[must_use = "false: hand over, then advance again"]
     pub fn advance(&mut self, now: i64) -> bool {
-        let now =
-            Seconds::try_from(now - self.epoch).unwrap_or(if now < self.epoch { 0 } else { Seconds::MAX });
-        let now = now.max(self.now);
-        let width = self.settings.bucket_width;
-        let start = now - now % width;
-        if start > self.open_start {
-            if !self.closed.is_empty() {
+        let (now, next_start) = self.timeline.next_start(now);
+        if let Some(start) = next_start {
+            if self.is_draining() {
                 return false;
             }
             self.close(start);
         }
-        self.now = now;
+        self.timeline.set_now(now);
         true
     }
 
     /// Closes the open bucket although its time has not ended, for shutdown. The same rule as in `advance` holds.
-    #[must_use = "false: drain, then close again"]
+    #[must_use = "false: hand over, then close again"]
     pub fn close_now(&mut self) -> bool {
-        if !self.closed.is_empty() {
+        if self.is_draining() {
             return false;
         }
-        self.close(self.open_start + self.settings.bucket_width);
+        self.close(self.timeline.following_start());
         true
     }
 
     fn close(&mut self, next_start: Seconds) {
-        let width = self.settings.bucket_width;
-        self.closed.push_back(Closed {
-            start: self.open_start,
-            zeros_only: false,
-        });
-        if self.settings.counter_expiry > 0 {
-            let skipped = (next_start - self.open_start) / width - 1;
-            for at in (1..=skipped.min(IDLE_BUCKETS_MAX)).rev() {
-                self.closed.push_back(Closed {
-                    start: next_start - at * width,
-                    zeros_only: true,
-                });
-            }
-        }
-        self.cursor = Cursor::default();
-        self.open_start = next_start;
-        self.now = self.now.max(next_start);
-        self.open ^= 1;
+        self.timeline.close(next_start, self.settings.counter_expiry > 0);
+        self.state.turn();
         self.counts.buckets += 1;
     }
 
-    /// Gets ready for [`Aggregator::prefetch_state`]: once for a packet.
-    #[inline]
-    pub fn find_places(&mut self) {
-        let (open, places) = (self.open, &mut self.places);
-        places.turn_to(open);
-        places.learn(Kind::Counter, &self.counters.halves[open]);
-        places.learn(Kind::Gauge, &self.gauges.halves[open]);
-        places.learn(Kind::Set, &self.sets.halves[open]);
-        places.learn(Kind::Histogram, &self.histograms.halves[open]);
-        places.learn(Kind::Timing, &self.timings.halves[open]);
-        places.learn(Kind::Distribution, &self.distributions.halves[open]);
-    }
-
-    /// Asks for the memory of a context's state. First of three steps, each of which reads what the one before asked for.
+    /// Asks for the memory that samples of these contexts will touch. Of at most `MAX` contexts.
     #[inline(always)]
-    pub fn prefetch_state(&self, kind: Kind, id: ContextId) {
-        prefetch(self.places.address(kind, id.0 as usize));
+    pub fn look_ahead<const MAX: usize>(&mut self, contexts: impl Iterator<Item = (Kind, ContextId)>) {
+        self.state.look_ahead::<MAX>(contexts);
     }
 
-    /// Second step: the body, for kinds that have one.
     #[inline(always)]
-    pub fn prefetch_body(&self, kind: Kind, id: ContextId) {
-        match kind {
-            Kind::Counter | Kind::Gauge => {}
-            Kind::Distribution => {
-                prefetch_body(body(&self.distributions.halves[self.open], id.0 as usize));
-            }
-            _ => self.prefetch_rare_body(kind, id),
-        }
-    }
-
-    #[inline(never)]
-    fn prefetch_rare_body(&self, kind: Kind, id: ContextId) {
-        let (at, open) = (id.0 as usize, self.open);
-        match kind {
-            Kind::Set => {
-                if let Some(body) = body(&self.sets.halves[open], at) {
-                    let address = std::ptr::from_ref(body).cast::<u8>();
-                    prefetch(address);
-                    prefetch(address.wrapping_add(64));
-                }
-            }
-            Kind::Histogram => prefetch_body(body(&self.histograms.halves[open], at)),
-            Kind::Timing => prefetch_body(body(&self.timings.halves[open], at)),
-            Kind::Counter | Kind::Gauge | Kind::Distribution => {}
-        }
-    }
-
-    /// Third step: where the next sample will be written.
-    #[inline(always)]
-    pub fn prefetch_sample(&self, kind: Kind, id: ContextId) {
-        if kind == Kind::Distribution
-            && let Some(body) = body(&self.distributions.halves[self.open], id.0 as usize)
-        {
-            prefetch(body.next_key());
+    fn moment(&self) -> Moment {
+        Moment {
+            now: self.timeline.now(),
+            open_start: self.timeline.open_start(),
         }
     }
 
     /// Adds to a counter. `value` has its sample rate applied.
     #[inline]
     pub fn counter(&mut self, id: ContextId, value: f64) {
-        let at = id.0 as usize;
-        if at >= self.counters.halves[0].len() {
-            self.counters.grow_to(at + 1);
-        }
-        let (now, start) = (self.now, self.open_start);
-        let counter = &mut self.counters.halves[self.open][at];
-        if counter.seen < start {
-            *counter = Counter {
-                sum: 0.0,
-                seen: now,
-                seen_before: counter.seen,
-            };
-        }
-        counter.sum += value;
-        counter.seen = now;
+        self.state.counter(id, value, self.moment());
         self.counts.samples[Kind::Counter as usize] += 1;
     }
 
     /// Sets a gauge. `received`: monotonic nanoseconds of the batch it came in.
     #[inline]
     pub fn gauge(&mut self, id: ContextId, value: f64, received: u64) {
-        let at = id.0 as usize;
-        if at >= self.gauges.halves[0].len() {
-            self.gauges.grow_to(at + 1);
-        }
-        self.gauges.halves[self.open][at] = Gauge {
-            value,
-            received,
-            seen: self.now,
-        };
+        self.state.gauge(id, value, received, self.timeline.now());
         self.counts.samples[Kind::Gauge as usize] += 1;
     }
 
     /// The value a gauge had last, in the open bucket or the one before it.
     pub fn last_gauge(&self, id: ContextId) -> Option<f64> {
-        let at = id.0 as usize;
-        if at >= self.gauges.halves[0].len() {
-            return None;
-        }
-        let [a, b] = &self.gauges.halves;
-        let newest = if a[at].seen >= b[at].seen { &a[at] } else { &b[at] };
-        (newest.seen > 0).then_some(newest.value)
+        self.state.last_gauge(id)
     }
 
     /// Adds a member to a set.
     pub fn set(&mut self, id: ContextId, member: &[u8]) {
-        let body = boxed(&mut self.sets, self.open, id, self.now);
-        self.counts.sets_estimated += u64::from(body.insert(member));
+        let added = self.state.set(id, member, self.timeline.now());
+        self.counts.sets_estimated += u64::from(added == Added::Estimated);
         self.counts.samples[Kind::Set as usize] += 1;
     }
 
     /// Adds a sample to a histogram or timing, with weight `1 / rate`.
     #[inline]
     pub fn histogram(&mut self, kind: Kind, id: ContextId, value: f64, weight: f64) {
-        let states = if kind == Kind::Timing {
-            &mut self.timings
-        } else {
-            &mut self.histograms
-        };
-        let body = boxed(states, self.open, id, self.now);
-        self.counts.histograms_folded += u64::from(body.insert(value, weight));
+        let added = self.state.histogram(kind, id, value, weight, self.timeline.now());
+        self.counts.histograms_folded += u64::from(added == Added::Estimated);
         self.counts.samples[kind as usize] += 1;
     }
 
@@ -414,21 +183,7 @@ impl Aggregator {
     /// the context's next sample, so that a bucket's count is right to less than one.
     #[inline]
     pub fn distribution(&mut self, id: ContextId, value: f64, weight: f64) {
-        let body = boxed(&mut self.distributions, self.open, id, self.now);
-        if weight == 1.0 {
-            body.insert_one(value);
-        } else {
-            let at = id.0 as usize;
-            if at >= self.rests.len() {
-                self.rests.grow_to(at + 1);
-            }
-            let due = weight + self.rests[at];
-            let whole = due.floor();
-            self.rests[at] = due - whole;
-            if whole > 0.0 {
-                body.insert(value, whole as u64);
-            }
-        }
+        self.state.distribution(id, value, weight, self.timeline.now());
         self.counts.samples[Kind::Distribution as usize] += 1;
     }
 
@@ -441,14 +196,13 @@ impl Aggregator {
             }
             return;
         }
-        boxed(&mut self.distributions, self.open, id, self.now).insert_each(values);
+        self.state.distribution_values(id, values, self.timeline.now());
         self.counts.samples[Kind::Distribution as usize] += values.len() as u64;
     }
 
     /// The copy of a histogram's sample in its distribution. Counted apart: it is no sample that anyone sent.
     pub fn copied_distribution(&mut self, id: ContextId, value: f64, weight: f64) {
-        self.distribution(id, value, weight);
-        self.counts.samples[Kind::Distribution as usize] -= 1;
+        self.state.distribution(id, value, weight, self.timeline.now());
         self.counts.copied += 1;
     }
 
@@ -458,348 +212,120 @@ impl Aggregator {
             worker: self.worker,
             sequence,
         };
-        Batch::new(
-            source,
-            self.bucket(self.open_start),
-            self.settings.hostname.clone(),
-        )
+        let bucket = self.timeline.bucket(self.timeline.open_start());
+        Batch::new(source, bucket, self.settings.hostname.clone())
     }
 
     /// Whether a closed bucket waits to be handed over.
     pub fn is_draining(&self) -> bool {
-        !self.closed.is_empty()
+        self.timeline.waiting() > 0
     }
 
-    /// Hands over the next part of the closed bucket: looks at up to `contexts_max` contexts, removes those that have
-    /// expired, and returns a batch when one is complete.
-    pub fn drain(&mut self, contexts: &mut Contexts, contexts_max: usize) -> Option<Batch> {
-        let closed = *self.closed.front()?;
-        let mut budget = contexts_max;
-        loop {
-            if self.cursor.partition == PARTITIONS {
-                return Some(self.finish_bucket(contexts, closed));
-            }
-            if self.cursor.position == 0 {
-                self.begin_partition(closed);
-            }
-            while let Some(&live) = contexts.live(self.cursor.partition).get(self.cursor.position) {
-                if budget == 0 {
-                    return None;
-                }
-                budget -= 1;
-                let expired = self.emit(contexts, live.kind(), live.id(), closed);
-                if expired {
-                    self.forget(live.kind(), live.id());
-                    contexts.remove(self.cursor.partition, self.cursor.position);
-                    self.counts.contexts_expired += 1;
-                } else {
-                    self.cursor.position += 1;
-                }
-            }
-            // As many shards of aliases as partitions of contexts: one round a flush.
-            if !closed.zeros_only {
-                contexts.sweep_aliases();
-            }
-            self.cursor.partition += 1;
-            self.cursor.position = 0;
-            let rows = self.batch.as_ref().map_or(0, Batch::len);
-            if rows >= BATCH_ROWS && self.cursor.partition < PARTITIONS {
-                return self.take_batch(false);
-            }
-            // An empty partition must not make the loop endless work either.
-            budget = budget.saturating_sub(1);
-            if budget == 0 && self.cursor.partition < PARTITIONS {
-                return None;
-            }
-        }
+    /// Whether the bucket that is handed over was made up for a stretch of time without any turn.
+    pub fn hands_over_zeros(&self) -> bool {
+        self.timeline.closed().is_some_and(|closed| closed.zeros_only)
     }
 
-    fn begin_partition(&mut self, closed: Closed) {
-        if self.batch.is_none() {
-            self.sequence += 1;
+    /// Contexts without a sample since this second are forgotten by those who remember them for their messages' sake alone.
+    pub fn oldest_remembered(&self) -> u32 {
+        self.now().saturating_sub(self.settings.context_expiry)
+    }
+
+    /// Begins the next partition of the closed bucket, unless it has begun already. Partitions come in ascending order
+    /// without gaps.
+    pub fn begin_partition(&mut self, partition: usize) {
+        let closed = self.timeline.closed().expect("a bucket is closed");
+        let hand_over = &mut self.hand_over;
+        let batch = hand_over.batch.get_or_insert_with(|| {
+            hand_over.sequence += 1;
+            hand_over.writer.begin();
             let source = Source {
                 worker: self.worker,
-                sequence: self.sequence,
+                sequence: hand_over.sequence,
             };
-            self.batch = Some(Batch::new(
-                source,
-                self.bucket(closed.start),
-                self.settings.hostname.clone(),
-            ));
-            self.writer.begin();
-        }
-        let batch = self.batch.as_mut().expect("made above");
-        if batch.partitions.is_empty() || batch.partitions.end == self.cursor.partition {
-            batch.begin_partition(self.cursor.partition);
+            let bucket = self.timeline.bucket(closed.start);
+            Batch::new(source, bucket, self.settings.hostname.clone())
+        });
+        if batch.partitions.is_empty() || batch.partitions.end == partition {
+            batch.begin_partition(partition);
         }
     }
 
-    fn take_batch(&mut self, last: bool) -> Option<Batch> {
-        let mut batch = self.batch.take()?;
-        batch.last = last;
-        self.cursor.rows += batch.len() as u64;
-        self.counts.rows += batch.len() as u64;
-        batch.rows_of_bucket = self.cursor.rows;
-        Some(batch)
-    }
-
-    fn finish_bucket(&mut self, contexts: &mut Contexts, closed: Closed) -> Batch {
-        let batch = self.take_batch(true).expect("the last partition began one");
-        self.closed.pop_front();
-        self.cursor = Cursor::default();
-        if !closed.zeros_only {
-            contexts.expire_loose(self.now.saturating_sub(self.settings.context_expiry));
-        }
-        if self.closed.is_empty() {
-            self.give_back(contexts.compact());
-        }
-        batch
-    }
-
-    /// Forgets state beyond the ids in use.
-    fn give_back(&mut self, ids: [usize; Kind::COUNT]) {
-        self.counters.truncate(ids[Kind::Counter as usize]);
-        self.gauges.truncate(ids[Kind::Gauge as usize]);
-        self.sets.truncate(ids[Kind::Set as usize]);
-        self.histograms.truncate(ids[Kind::Histogram as usize]);
-        self.timings.truncate(ids[Kind::Timing as usize]);
-        self.distributions.truncate(ids[Kind::Distribution as usize]);
-        self.rests.truncate(ids[Kind::Distribution as usize]);
-    }
-
-    /// Clears what a context that takes the same id later must not find.
-    fn forget(&mut self, kind: Kind, id: ContextId) {
-        let at = id.0 as usize;
-        for half in 0..2 {
-            match kind {
-                Kind::Counter => reset(&mut self.counters.halves[half], at),
-                Kind::Gauge => reset(&mut self.gauges.halves[half], at),
-                Kind::Set => reset(&mut self.sets.halves[half], at),
-                Kind::Histogram => reset(&mut self.histograms.halves[half], at),
-                Kind::Timing => reset(&mut self.timings.halves[half], at),
-                Kind::Distribution => reset(&mut self.distributions.halves[half], at),
-            }
-        }
-        if kind == Kind::Distribution {
-            reset(&mut self.rests, at);
-        }
-    }
-
-    fn bucket(&self, start: Seconds) -> Bucket {
-        let unix = self.epoch + i64::from(start);
-        let timestamp = if start == self.first_start {
-            self.first_timestamp
-        } else {
-            unix
+    /// Writes the row of a context in the partition that was begun, if it has one in the closed bucket. True: the context has
+    /// expired, as has one that never got a sample.
+    #[must_use = "true: the context is to be removed and forgotten"]
+    pub fn write(&mut self, contexts: &Contexts, live: LiveContext) -> bool {
+        let closing = Closing {
+            closed: self.timeline.closed().expect("a bucket is closed"),
+            open_start: self.timeline.open_start(),
+            counter_expiry: self.settings.counter_expiry,
         };
-        Bucket {
-            start: unix,
-            timestamp,
-            width: self.settings.bucket_width,
-        }
+        let (kind, id) = (live.kind(), live.id());
+        let HandOver { batch, writer, .. } = &mut self.hand_over;
+        let batch = batch.as_mut().expect("a partition has begun");
+        let context = contexts.get(kind, id);
+        let last_seen = self.state.write(context, kind, id, &closing, (writer, batch));
+        last_seen.is_none_or(|last_seen| self.is_expired(kind, context.is_copy(), last_seen))
     }
 
-    /// Writes the row of one context, if it has one in this bucket. Returns whether the context has expired; one that never
-    /// got a sample has.
-    fn emit(&mut self, contexts: &Contexts, kind: Kind, id: ContextId, closed: Closed) -> bool {
-        let at = id.0 as usize;
-        let half = self.open ^ 1;
-        let start = closed.start;
-        let has_state = !closed.zeros_only;
-        let batch = self.batch.as_mut().expect("a partition has begun");
-        let writer = &mut self.writer;
-        let context = || contexts.get(kind, id);
-        // Whether the half that was just closed holds samples of this bucket rather than of one long ago.
-        let current = |seen: Seconds| has_state && seen >= start && seen > 0;
-        let last_seen = match kind {
-            Kind::Counter => {
-                let states = &self.counters.halves;
-                if at >= states[0].len() {
-                    return true;
-                }
-                let (state, newer) = (states[half][at], states[self.open][at]);
-                // What this counter had seen by the end of the bucket.
-                let seen_by_then = if newer.seen >= self.open_start {
-                    newer.seen_before
-                } else {
-                    newer.seen
-                };
-                let seen_by_then = seen_by_then.max(state.seen);
-                if current(state.seen) {
-                    writer.counter(batch, context(), state.sum);
-                } else if seen_by_then > 0
-                    && seen_by_then < start
-                    && seen_by_then.saturating_add(self.settings.counter_expiry) > start
-                {
-                    writer.idle_counter(batch, context());
-                }
-                state.seen.max(newer.seen)
-            }
-            Kind::Gauge => {
-                let states = &self.gauges.halves;
-                if at >= states[0].len() {
-                    return true;
-                }
-                let state = states[half][at];
-                if current(state.seen) {
-                    writer.gauge(batch, context(), state.value, state.received);
-                }
-                state.seen.max(states[self.open][at].seen)
-            }
-            Kind::Set => match take_body(&mut self.sets, half, at, has_state) {
-                None => return true,
-                Some((body, last_seen)) => {
-                    if let Some(body) = body {
-                        writer.set(batch, context(), body);
-                    }
-                    last_seen
-                }
-            },
-            Kind::Histogram | Kind::Timing => {
-                let states = if kind == Kind::Timing {
-                    &mut self.timings
-                } else {
-                    &mut self.histograms
-                };
-                match take_body(states, half, at, has_state) {
-                    None => return true,
-                    Some((body, last_seen)) => {
-                        if let Some(body) = body {
-                            writer.histogram(batch, context(), kind, body);
-                        }
-                        last_seen
-                    }
-                }
-            }
-            Kind::Distribution => match take_body(&mut self.distributions, half, at, has_state) {
-                None => return true,
-                Some((body, last_seen)) => {
-                    if let Some(mut body) = body
-                        && !body.is_empty()
-                    {
-                        body.seal();
-                        writer.distribution(batch, context(), body);
-                    }
-                    last_seen
-                }
-            },
-        };
-        self.is_expired(contexts, kind, id, last_seen)
-    }
-
-    fn is_expired(&self, contexts: &Contexts, kind: Kind, id: ContextId, last_seen: Seconds) -> bool {
+    fn is_expired(&self, kind: Kind, is_copy: bool, last_seen: Seconds) -> bool {
         // Buckets made up for a gap in time still need the counters that were alive in it.
-        if last_seen >= self.open_start || self.closed.len() > 1 {
+        if last_seen >= self.timeline.open_start() || self.timeline.waiting() > 1 {
             return false;
         }
         let mut expiry = self.settings.context_expiry;
         if kind == Kind::Counter {
             expiry = expiry.saturating_add(self.settings.counter_expiry);
-        } else if kind == Kind::Distribution && contexts.get(kind, id).is_copy() {
+        } else if kind == Kind::Distribution && is_copy {
             // The histogram refers to its copy; it is looked at at the latest two buckets later.
             expiry = expiry.saturating_add(2 * self.settings.bucket_width);
         }
-        last_seen.saturating_add(expiry) < self.now
+        last_seen.saturating_add(expiry) < self.now()
     }
 
-    /// Bytes of state, slack included, without the batch in the making. What the bodies hold is known from the last complete
-    /// census.
-    pub fn heap_bytes(&self) -> usize {
-        self.counters.heap_bytes()
-            + self.gauges.heap_bytes()
-            + self.sets.heap_bytes()
-            + self.histograms.heap_bytes()
-            + self.timings.heap_bytes()
-            + self.distributions.heap_bytes()
-            + self.rests.heap_bytes()
-            + self.census.complete
-    }
-
-    /// Goes on counting what the bodies hold, looking at up to `states_max` of them: reading all would stop a worker with a
-    /// million contexts for many milliseconds.
-    pub fn take_census(&mut self, mut states_max: usize) {
-        while states_max > 0 {
-            let at = self.census.position;
-            let (bytes, seen, len) = match self.census.kind {
-                0 => self.sets.body_bytes(at, states_max, MemberSet::heap_bytes),
-                1 => self.histograms.body_bytes(at, states_max, Histogram::heap_bytes),
-                2 => self.timings.body_bytes(at, states_max, Histogram::heap_bytes),
-                _ => self.distributions.body_bytes(at, states_max, Sketch::heap_bytes),
-            };
-            states_max -= seen;
-            self.census.running += bytes;
-            self.census.position += seen;
-            if self.census.position < len {
-                continue;
-            }
-            self.census.position = 0;
-            self.census.kind += 1;
-            if self.census.kind == 4 {
-                self.census = Census {
-                    complete: self.census.running,
-                    ..Census::default()
-                };
-                return;
-            }
+    /// The batch, once it is long enough. For the end of a partition that is not the last.
+    pub fn take_full_batch(&mut self) -> Option<Batch> {
+        let rows = self.hand_over.batch.as_ref().map_or(0, Batch::len);
+        if rows < BATCH_ROWS {
+            return None;
         }
+        self.take_batch(false)
     }
-}
 
-#[inline]
-fn prefetch_body<T>(body: Option<&T>) {
-    if let Some(body) = body {
-        prefetch(std::ptr::from_ref(body).cast());
+    /// The last batch of the closed bucket, for the end of its last partition. True with it: no other bucket waits.
+    pub fn finish_bucket(&mut self) -> (Batch, bool) {
+        let batch = self.take_batch(true).expect("the last partition began one");
+        self.timeline.pop_closed();
+        self.hand_over.rows = 0;
+        (batch, !self.is_draining())
     }
-}
 
-#[inline]
-fn body<T>(states: &Chunked<Boxed<T>>, at: usize) -> Option<&T>
-where
-    Boxed<T>: Default,
-{
-    (at < states.len()).then(|| states[at].body.as_deref()).flatten()
-}
-
-fn reset<T: Default>(states: &mut Chunked<T>, at: usize) {
-    if at < states.len() {
-        states[at] = T::default();
+    fn take_batch(&mut self, last: bool) -> Option<Batch> {
+        let mut batch = self.hand_over.batch.take()?;
+        batch.last = last;
+        self.hand_over.rows += batch.len() as u64;
+        self.counts.rows += batch.len() as u64;
+        batch.rows_of_bucket = self.hand_over.rows;
+        Some(batch)
     }
-}
 
-/// The body of the open bucket, made when this is its first sample.
-#[inline]
-fn boxed<T: Default>(states: &mut Halves<Boxed<T>>, open: usize, id: ContextId, now: Seconds) -> &mut T
-where
-    Boxed<T>: Default,
-{
-    let at = id.0 as usize;
-    if at >= states.halves[0].len() {
-        states.grow_to(at + 1);
+    /// Clears what a context that takes the same id later must not find.
+    pub fn forget(&mut self, live: LiveContext) {
+        self.state.forget(live.kind(), live.id());
     }
-    let state = &mut states.halves[open][at];
-    state.seen = now;
-    state.body.get_or_insert_default()
-}
 
-/// Takes the body out of the closed half; also returns when the context was last seen. `None`: it never had state.
-#[allow(clippy::type_complexity)]
-fn take_body<T>(
-    states: &mut Halves<Boxed<T>>,
-    half: usize,
-    at: usize,
-    has_state: bool,
-) -> Option<(Option<Box<T>>, Seconds)>
-where
-    Boxed<T>: Default,
-{
-    if at >= states.halves[0].len() {
-        return None;
+    /// Gives back the state behind the ids in use, by kind.
+    pub fn truncate(&mut self, ids: [usize; Kind::COUNT]) {
+        self.state.truncate(ids);
     }
-    let last_seen = states.halves[0][at].seen.max(states.halves[1][at].seen);
-    let body = if has_state {
-        states.halves[half][at].body.take()
-    } else {
-        None
-    };
-    Some((body, last_seen))
+
+    /// Bytes of state, slack included, without the batch in the making.
+    pub fn heap_bytes(&self) -> usize {
+        self.state.heap_bytes()
+    }
+
+    /// Goes on counting what the state holds, looking at up to `states_max` contexts.
+    pub fn take_census(&mut self, states_max: usize) {
+        self.state.take_census(states_max);
+    }
 }

@@ -10,8 +10,10 @@ mod histogram;
 mod member_set;
 mod merge;
 mod places;
+mod state;
+mod timeline;
 
-pub use aggregator::{AggregateCounts, Aggregator, AggregatorSettings, IDLE_BUCKETS_MAX};
+pub use aggregator::{AggregateCounts, Aggregator, AggregatorSettings};
 pub use clock::AgentClock;
 pub use expand::{AGGREGATES_MAX, Aggregate, Expansion, PointType};
 pub use flush::{
@@ -20,3 +22,4 @@ pub use flush::{
 pub use histogram::{HISTOGRAM_SAMPLES_MAX, Histogram, Ordered, Totals, Weights};
 pub use member_set::{MemberSet, SET_MEMBERS_MAX};
 pub use merge::Merger;
+pub use timeline::IDLE_BUCKETS_MAX;

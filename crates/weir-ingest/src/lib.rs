@@ -4,6 +4,7 @@
 
 mod admission;
 mod counts;
+mod hand_over;
 mod ingest;
 mod origin;
 mod origin_rates;

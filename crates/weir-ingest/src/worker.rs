@@ -73,6 +73,8 @@ pub struct WorkerSnapshot {
     pub event_loop: LoopCounters,
     pub aggregate: AggregateCounts,
     pub contexts: usize,
+    /// Contexts that have expired since the start.
+    pub contexts_expired: u64,
     pub overflow_names: usize,
     /// Messages that the raw-alias cache knows, and those it was asked for and did not.
     pub aliases: usize,
@@ -444,7 +446,7 @@ impl Worker {
             if batch.last {
                 self.publish();
                 self.summarising = true;
-                let expired = self.ingest.aggregator().counts().contexts_expired;
+                let expired = self.ingest.contexts_expired();
                 if expired - self.expired_kept >= GIVE_BACK_CONTEXTS {
                     self.expired_kept = expired;
                     (self.around.give_back)();
@@ -573,6 +575,7 @@ impl Worker {
             event_loop: *self.event_loop.loop_counters(),
             aggregate: self.ingest.aggregator().counts(),
             contexts: self.ingest.contexts().len(),
+            contexts_expired: self.ingest.contexts_expired(),
             overflow_names: self.ingest.contexts().overflow_names(),
             aliases: self.ingest.contexts().aliases(),
             alias_misses: self.ingest.contexts().alias_counts().misses,

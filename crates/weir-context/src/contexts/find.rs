@@ -25,9 +25,25 @@ impl Contexts {
         prefetch(self.aliases.first_slot(hash));
     }
 
-    /// Second step: asks for the key and the target of the probable alias.
-    #[inline]
-    pub fn prefetch_target(&self, hash: u64) -> Option<RawId> {
+    /// Second and third step, for a group: asks for keys and targets, and then says which context each look-up will probably
+    /// end in. Nothing may rely on that: it is for asking for the memory of their state.
+    #[inline(always)]
+    pub fn look_ahead<const MAX: usize>(
+        &self,
+        hashes: impl Iterator<Item = u64>,
+        contexts: &mut [Option<ContextId>; MAX],
+    ) {
+        let mut raws = [None; MAX];
+        for (hash, raw) in hashes.zip(&mut raws) {
+            *raw = self.prefetch_target(hash);
+        }
+        for (raw, context) in raws.iter().zip(contexts) {
+            *context = raw.and_then(|raw| self.raw.probable_context(raw));
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch_target(&self, hash: u64) -> Option<RawId> {
         let (key, raw) = self.aliases.peek(hash)?;
         // Keys are a little over two cache lines at common lengths; the third comes with the adjacent-line prefetcher.
         prefetch(key);
@@ -35,12 +51,6 @@ impl Contexts {
         prefetch(key.wrapping_add(128));
         prefetch(self.raw.target_address(raw));
         Some(raw)
-    }
-
-    /// Third step: the probable context, whose state the caller may ask for. Nothing may rely on it.
-    #[inline]
-    pub fn probable_context(&self, raw: RawId) -> Option<ContextId> {
-        self.raw.probable_context(raw)
     }
 
     /// The context of a message seen before: one comparison of its bytes.

@@ -118,7 +118,6 @@ impl Ingest {
     /// Lines in groups, in steps that each ask for the memory the next one needs.
     #[inline(always)]
     fn lines_ahead(&mut self, packet: &Received<'_>, values: &mut Vec<f64>, tally: &mut Tally) {
-        self.aggregator.find_places();
         let mut group = std::mem::take(&mut self.group);
         let mut place = Place::default();
         loop {
@@ -192,31 +191,17 @@ impl Ingest {
         }
     }
 
-    /// Asks for the memory that looking up a group will touch, one step of the look-up after the other.
+    /// Asks for the memory that taking a group will touch: that of the look-ups, and that of the probable contexts' state.
     #[inline(always)]
-    fn look_ahead(&self, group: &[Pending]) {
-        let mut raws = [None; GROUP_LINES];
-        for (pending, raw) in group.iter().zip(&mut raws) {
-            *raw = self.contexts.prefetch_target(pending.hash);
-        }
-        // Counters and gauges are done with the first step; of the others there are few.
-        let mut deep = [(Kind::Counter, ContextId(0)); GROUP_LINES];
-        let mut deep_count = 0;
-        for (pending, raw) in group.iter().zip(&raws) {
-            if let (Some(fast), Some(raw)) = (&pending.fast, raw)
-                && let Some(id) = self.contexts.probable_context(*raw)
-            {
-                self.aggregator.prefetch_state(fast.kind, id);
-                deep[deep_count] = (fast.kind, id);
-                deep_count += usize::from(!matches!(fast.kind, Kind::Counter | Kind::Gauge));
-            }
-        }
-        for &(kind, id) in &deep[..deep_count] {
-            self.aggregator.prefetch_body(kind, id);
-        }
-        for &(kind, id) in &deep[..deep_count] {
-            self.aggregator.prefetch_sample(kind, id);
-        }
+    fn look_ahead(&mut self, group: &[Pending]) {
+        let mut contexts = [None; GROUP_LINES];
+        let hashes = group.iter().map(|pending| pending.hash);
+        self.contexts.look_ahead(hashes, &mut contexts);
+        let found = group.iter().zip(contexts).filter_map(|(pending, id)| {
+            let fast = pending.fast.as_ref()?;
+            Some((fast.kind, id?))
+        });
+        self.aggregator.look_ahead::<GROUP_LINES>(found);
     }
 
     /// Looks a line up and adds its values.

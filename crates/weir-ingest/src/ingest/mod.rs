@@ -6,6 +6,7 @@ use weir_protocol::{ParseOptions, Scan};
 
 use crate::admission::Admissions;
 use crate::counts::IngestCounts;
+use crate::hand_over::HandOver;
 use crate::origin_rates::OriginRates;
 use crate::parking::Parking;
 use crate::relay::Relay;
@@ -73,6 +74,7 @@ pub struct Ingest {
     settings: IngestSettings,
     contexts: Contexts,
     aggregator: Aggregator,
+    hand_over: HandOver,
     counts: Vec<IngestCounts>,
     /// Timestamped samples, events and checks on their way.
     passing: Option<Batch>,
@@ -110,6 +112,7 @@ impl Ingest {
         Ingest {
             contexts: Contexts::new(settings.secret, settings.rules.clone(), settings.limits),
             aggregator: Aggregator::new(settings.aggregator.clone(), settings.worker, now),
+            hand_over: HandOver::default(),
             counts: vec![IngestCounts::default(); settings.listeners.len()],
             passing: None,
             passing_sequence: 0,
@@ -199,9 +202,15 @@ impl Ingest {
         self.aggregator.is_draining()
     }
 
+    /// Contexts that have expired since the start.
+    pub fn contexts_expired(&self) -> u64 {
+        self.hand_over.contexts_expired()
+    }
+
     /// Hands over the next part of the closed bucket, looking at up to `contexts_max` contexts.
     pub fn drain(&mut self, contexts_max: usize) -> Option<Batch> {
-        self.aggregator.drain(&mut self.contexts, contexts_max)
+        self.hand_over
+            .proceed(&mut self.contexts, &mut self.aggregator, contexts_max)
     }
 
     /// Takes one packet.

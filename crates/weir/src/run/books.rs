@@ -56,8 +56,8 @@ pub fn fill(status: &mut Status, listeners: &[BoundListener], state: &State) {
         }
         status.drop_disagreements += worker.drop_disagreements;
         status.contexts.live += worker.contexts as u64;
-        status.contexts.created += worker.contexts as u64 + worker.aggregate.contexts_expired;
-        status.contexts.expired += worker.aggregate.contexts_expired;
+        status.contexts.created += worker.contexts as u64 + worker.contexts_expired;
+        status.contexts.expired += worker.contexts_expired;
         for reason in LimitReason::ALL {
             let samples = worker.limited_samples[reason as usize];
             count(&mut status.limits.samples, reason.as_str(), samples);

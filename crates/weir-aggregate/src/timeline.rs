@@ -1,0 +1,133 @@
+//! Which bucket is open, and which are closed and not handed over yet. Knows seconds, and nothing of samples.
+
+use std::collections::VecDeque;
+
+use crate::flush::Bucket;
+
+/// Zero buckets that one flush may make up for idle counters after a forward step of the clock.
+pub const IDLE_BUCKETS_MAX: u32 = 60;
+
+/// Seconds since the timeline's epoch, which lies a little before its start: zero means never.
+pub(crate) type Seconds = u32;
+
+/// A bucket that is closed and not yet handed over completely.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Closed {
+    pub start: Seconds,
+    /// Made up for a stretch of time without any turn: only idle counters have something to say about it.
+    pub zeros_only: bool,
+}
+
+pub(crate) struct Timeline {
+    width: u32,
+    /// Unix seconds of second zero.
+    epoch: i64,
+    /// Unix seconds that the first bucket is stamped with.
+    first_timestamp: i64,
+    first_start: Seconds,
+    now: Seconds,
+    open_start: Seconds,
+    closed: VecDeque<Closed>,
+}
+
+impl Timeline {
+    /// `now`: Unix seconds.
+    pub fn new(width: u32, now: i64) -> Self {
+        assert!(width > 0, "a bucket has a width");
+        // A whole number of buckets before the start, and far enough that no time of ours is ever zero.
+        let epoch = now - now.rem_euclid(i64::from(width)) - i64::from(width);
+        let start = (now - epoch) as Seconds;
+        let open_start = start - start % width;
+        Timeline {
+            width,
+            epoch,
+            first_timestamp: now,
+            first_start: open_start,
+            now: start,
+            open_start,
+            closed: VecDeque::new(),
+        }
+    }
+
+    #[inline(always)]
+    pub fn now(&self) -> Seconds {
+        self.now
+    }
+
+    /// Start of the open bucket.
+    #[inline(always)]
+    pub fn open_start(&self) -> Seconds {
+        self.open_start
+    }
+
+    /// Unix seconds at which the open bucket ends.
+    pub fn open_end(&self) -> i64 {
+        self.epoch + i64::from(self.open_start + self.width)
+    }
+
+    /// Takes the time, in Unix seconds; one before the last counts as the last. Returns the start of the bucket that ought to
+    /// be open from now on, where that is another one. The caller closes the open one, or keeps the time from passing.
+    pub fn next_start(&self, now: i64) -> (Seconds, Option<Seconds>) {
+        let since =
+            Seconds::try_from(now - self.epoch).unwrap_or(if now < self.epoch { 0 } else { Seconds::MAX });
+        let now = since.max(self.now);
+        let start = now - now % self.width;
+        (now, (start > self.open_start).then_some(start))
+    }
+
+    pub fn set_now(&mut self, now: Seconds) {
+        self.now = now;
+    }
+
+    /// Start of the bucket behind the open one.
+    pub fn following_start(&self) -> Seconds {
+        self.open_start + self.width
+    }
+
+    /// Closes the open bucket and opens the one that starts at `next_start`. `make_up` buckets of zeros stand for those
+    /// skipped in between, at most [`IDLE_BUCKETS_MAX`].
+    pub fn close(&mut self, next_start: Seconds, make_up: bool) {
+        self.closed.push_back(Closed {
+            start: self.open_start,
+            zeros_only: false,
+        });
+        let skipped = (next_start - self.open_start) / self.width - 1;
+        let made_up = if make_up { skipped.min(IDLE_BUCKETS_MAX) } else { 0 };
+        self.closed.extend((1..=made_up).rev().map(|at| Closed {
+            start: next_start - at * self.width,
+            zeros_only: true,
+        }));
+        self.open_start = next_start;
+        self.now = self.now.max(next_start);
+    }
+
+    /// The closed bucket that is to be handed over next.
+    pub fn closed(&self) -> Option<Closed> {
+        self.closed.front().copied()
+    }
+
+    /// Closed buckets that are not handed over yet.
+    pub fn waiting(&self) -> usize {
+        self.closed.len()
+    }
+
+    /// The first closed bucket has been handed over.
+    pub fn pop_closed(&mut self) {
+        self.closed.pop_front();
+    }
+
+    /// The bucket that starts at `start`, as a batch names it.
+    pub fn bucket(&self, start: Seconds) -> Bucket {
+        let unix = self.epoch + i64::from(start);
+        let timestamp = if start == self.first_start {
+            self.first_timestamp
+        } else {
+            unix
+        };
+        Bucket {
+            start: unix,
+            timestamp,
+            width: self.width,
+        }
+    }
+}
