@@ -4,6 +4,7 @@
 
 mod admission;
 mod counts;
+mod gate;
 mod hand_over;
 mod ingest;
 mod origin;

@@ -6,6 +6,8 @@ use std::collections::VecDeque;
 
 use weir_context::OriginId;
 
+use crate::ingest::Received;
+
 /// What may wait at a time, with an estimate for the bookkeeping of each.
 const BYTES_MAX: usize = 1024 * 1024;
 const OVERHEAD: usize = 96;
@@ -22,13 +24,24 @@ pub enum Awaited {
     Tags { origin: OriginId, sender: OriginId },
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Parked {
     pub awaited: Awaited,
     pub bytes: Box<[u8]>,
     pub listener: usize,
     pub truncated: bool,
     pub received: u64,
+}
+
+impl Parked {
+    pub fn as_received(&self) -> Received<'_> {
+        Received {
+            bytes: &self.bytes,
+            listener: self.listener,
+            truncated: self.truncated,
+            received: self.received,
+        }
+    }
 }
 
 /// What became of it; numbers only grow.

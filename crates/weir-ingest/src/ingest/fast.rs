@@ -63,9 +63,9 @@ fn only_tags(tail: &[u8]) -> Option<&[u8]> {
 impl Ingest {
     /// The lines of a packet that has been counted.
     pub(super) fn lines(&mut self, packet: Received<'_>) {
-        if !self.relays.is_empty() {
+        if !self.relays.all.is_empty() {
             self.relay_lines(&packet);
-            if self.relay_only {
+            if self.relays.only {
                 return;
             }
         }
@@ -80,8 +80,8 @@ impl Ingest {
 
     #[inline(always)]
     fn lines_inlined(&mut self, packet: &Received<'_>) {
-        let mut values = std::mem::take(&mut self.values);
-        self.scan.scan(packet.bytes);
+        let mut values = std::mem::take(&mut self.reading.values);
+        self.reading.scan.scan(packet.bytes);
         let mut tally = Tally::default();
         // In small tables everything is in the cache anyway.
         if self.contexts.aliases() > PREFETCH_ALIASES_MIN {
@@ -89,7 +89,7 @@ impl Ingest {
         } else {
             self.lines_in_turn(packet, &mut values, &mut tally);
         }
-        self.values = values;
+        self.reading.values = values;
         let counts = &mut self.counts[packet.listener];
         counts.messages += tally.messages;
         counts.metrics += tally.messages;
@@ -118,7 +118,7 @@ impl Ingest {
     /// Lines in groups, in steps that each ask for the memory the next one needs.
     #[inline(always)]
     fn lines_ahead(&mut self, packet: &Received<'_>, values: &mut Vec<f64>, tally: &mut Tally) {
-        let mut group = std::mem::take(&mut self.group);
+        let mut group = std::mem::take(&mut self.reading.group);
         let mut place = Place::default();
         loop {
             while group.len() < GROUP_LINES
@@ -137,7 +137,7 @@ impl Ingest {
             group.clear();
             values.clear();
         }
-        self.group = group;
+        self.reading.group = group;
     }
 
     /// Reads the line at `place`, or behind it where that is empty, up to what identifies it; appends its numbers to `values`.
@@ -154,7 +154,7 @@ impl Ingest {
             if from >= packet.bytes.len() {
                 return None;
             }
-            let newline = self.scan.newline(place.number);
+            let newline = self.reading.scan.newline(place.number);
             *place = Place {
                 start: newline + 1,
                 number: place.number + 1,
@@ -168,8 +168,13 @@ impl Ingest {
             let first_value = values.len() as u32;
             let whole = terminated || !(packet.truncated || options.eol_required);
             let fast = if whole {
-                let colon = self.scan.colon(from);
-                parse_fast(line, colon - from, self.scan.colon_window(colon + 1), values)
+                let colon = self.reading.scan.colon(from);
+                parse_fast(
+                    line,
+                    colon - from,
+                    self.reading.scan.colon_window(colon + 1),
+                    values,
+                )
             } else {
                 None
             };

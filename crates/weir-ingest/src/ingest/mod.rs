@@ -1,18 +1,13 @@
 //! Packets to buckets. [`fast`] and [`simple`] are the two ways that a line can take.
 
 use weir_aggregate::{Aggregator, AggregatorSettings, Batch};
-use weir_context::{Contexts, HashSecret, Limits, OriginId, Resolved, Rules};
+use weir_context::{Contexts, HashSecret, Limits, OriginId, Rules};
 use weir_protocol::{ParseOptions, Scan};
 
-use crate::admission::Admissions;
 use crate::counts::IngestCounts;
+use crate::gate::Gate;
 use crate::hand_over::HandOver;
-use crate::origin_rates::OriginRates;
-use crate::parking::Parking;
-use crate::relay::Relay;
 use crate::sampler::Sampler;
-use crate::senders::Senders;
-use crate::timestamped::Timestamped;
 
 mod fast;
 mod origins;
@@ -22,6 +17,8 @@ mod sampled;
 mod simple;
 
 use fast::{GROUP_LINES, Pending};
+use passing::Passing;
+use relayed::Relays;
 
 /// What one worker needs to know besides its sockets.
 #[derive(Clone, Debug)]
@@ -75,35 +72,33 @@ pub struct Ingest {
     contexts: Contexts,
     aggregator: Aggregator,
     hand_over: HandOver,
+    gate: Gate,
+    /// The origin of the process that sent the packet at hand.
+    sender: OriginId,
+    reading: Reading,
+    relays: Relays,
+    passing: Passing,
+    copies_histograms: bool,
     counts: Vec<IngestCounts>,
-    /// Timestamped samples, events and checks on their way.
-    passing: Option<Batch>,
-    passing_sequence: u64,
-    outbox: std::collections::VecDeque<Batch>,
-    resolved: Resolved,
-    timestamped: Timestamped,
+    examples: Examples,
+    sampler: Sampler,
+    /// Unix seconds.
+    now: i64,
+}
+
+/// Memory to read a packet in, kept from packet to packet.
+struct Reading {
     scan: Scan,
     group: Vec<Pending>,
     values: Vec<f64>,
-    copies_histograms: bool,
-    bad_input: Option<BadInput>,
-    /// Whether an example is wanted; the owner rations them.
-    want_example: bool,
-    now: i64,
-    /// The origin of the process that sent the packet at hand.
-    sender: OriginId,
-    /// The origin of senders that nothing is known of; most often none.
-    nobody: OriginId,
-    senders: Senders,
-    admissions: Admissions,
-    origin_rates: Option<OriginRates>,
-    parking: Parking,
-    relays: Vec<Relay>,
-    /// Lines are relayed and nothing else.
-    relay_only: bool,
-    /// Whether a message may wait for its origin's tags: somebody is there to give them, and it has not waited yet.
-    may_wait: bool,
-    sampler: Sampler,
+}
+
+/// Input that was refused, for the log.
+#[derive(Default)]
+struct Examples {
+    kept: Option<BadInput>,
+    /// Whether one is wanted; the owner rations them.
+    wanted: bool,
 }
 
 impl Ingest {
@@ -113,29 +108,23 @@ impl Ingest {
             contexts: Contexts::new(settings.secret, settings.rules.clone(), settings.limits),
             aggregator: Aggregator::new(settings.aggregator.clone(), settings.worker, now),
             hand_over: HandOver::default(),
-            counts: vec![IngestCounts::default(); settings.listeners.len()],
-            passing: None,
-            passing_sequence: 0,
-            outbox: Default::default(),
-            resolved: Resolved::default(),
-            timestamped: Timestamped::default(),
-            scan: Scan::new(),
-            group: Vec::with_capacity(GROUP_LINES),
-            values: Vec::new(),
-            copies_histograms: settings.rules.copies_histograms(),
-            bad_input: None,
-            want_example: true,
-            now,
+            gate: Gate::new(),
             sender: OriginId::NONE,
-            nobody: OriginId::NONE,
-            senders: Senders::new(),
-            admissions: Admissions::default(),
-            origin_rates: None,
-            parking: Parking::default(),
-            relays: Vec::new(),
-            relay_only: false,
-            may_wait: false,
+            reading: Reading {
+                scan: Scan::new(),
+                group: Vec::with_capacity(GROUP_LINES),
+                values: Vec::new(),
+            },
+            relays: Relays::default(),
+            passing: Passing::default(),
+            copies_histograms: settings.rules.copies_histograms(),
+            counts: vec![IngestCounts::default(); settings.listeners.len()],
+            examples: Examples {
+                kept: None,
+                wanted: true,
+            },
             sampler: Sampler::new(),
+            now,
             settings,
         }
     }
@@ -156,7 +145,7 @@ impl Ingest {
     /// [`Contexts::sweep_stale`] finds them.
     pub fn set_rules(&mut self, rules: Rules) {
         self.copies_histograms = rules.copies_histograms();
-        self.timestamped = Timestamped::default();
+        self.passing.forget_rules();
         self.contexts.set_rules(rules);
     }
 
@@ -167,18 +156,18 @@ impl Ingest {
 
     /// The example that was kept since the last call, if any.
     pub fn take_bad_input(&mut self) -> Option<BadInput> {
-        self.bad_input.take()
+        self.examples.kept.take()
     }
 
     /// Allows the next refused line to be kept as an example.
     pub fn want_example(&mut self) {
-        self.want_example = true;
+        self.examples.wanted = true;
     }
 
     /// Takes the time in Unix seconds. Returns false when a bucket ought to close and the one before is not handed over.
     #[must_use]
     pub fn advance(&mut self, now: i64) -> bool {
-        if !self.parking.is_empty() && now >= self.aggregator.open_bucket_end() {
+        if !self.gate.parking.is_empty() && now >= self.aggregator.open_bucket_end() {
             // They came in time for this bucket.
             self.feed_parked(0, Hurry::Bucket);
         }

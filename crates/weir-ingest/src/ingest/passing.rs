@@ -1,13 +1,15 @@
 //! What passes without aggregation: events, service checks, samples with a timestamp of their own.
 
 use std::borrow::Cow;
+use std::collections::VecDeque;
 
 use weir_aggregate::{Aggregator, Batch, CheckRecord, EventRecord, TimestampedSample};
-use weir_context::{OriginKey, OriginTags};
+use weir_context::{OriginKey, OriginTags, Resolved};
 use weir_protocol::{Event, Kind, Metric, ServiceCheck, Tags, Values, unescape_newlines};
 
 use super::Ingest;
 use crate::counts::SampleDrop;
+use crate::timestamped::Timestamped;
 
 /// Events, checks and timestamped samples are handed over when this many wait, or with the next tick.
 const PASSED_ON_MAX: usize = 2048;
@@ -15,10 +17,59 @@ const PASSED_ON_MAX: usize = 2048;
 /// Batches of passed-on messages that may wait for the hand-over; beyond them events and checks are dropped and counted.
 const OUTBOX_MAX: usize = 64;
 
+/// What passes, on its way.
+#[derive(Default)]
+pub(super) struct Passing {
+    collecting: Collecting,
+    outbox: VecDeque<Batch>,
+    timestamped: Timestamped,
+    resolved: Resolved,
+}
+
+/// The batch that is being filled.
+#[derive(Default)]
+struct Collecting {
+    batch: Option<Batch>,
+    sequence: u64,
+}
+
+impl Collecting {
+    fn batch(&mut self, aggregator: &Aggregator) -> &mut Batch {
+        self.batch.get_or_insert_with(|| {
+            self.sequence += 1;
+            aggregator.passing_batch(self.sequence)
+        })
+    }
+}
+
+impl Passing {
+    /// A full batch waits in the outbox. Timestamped samples are never dropped here: their memory is bounded by what the
+    /// sockets deliver between two turns.
+    fn cut(&mut self) {
+        let full = |batch: &Batch| batch.len() + batch.events.len() + batch.checks.len() >= PASSED_ON_MAX;
+        if self.collecting.batch.as_ref().is_some_and(full) {
+            self.outbox.extend(self.collecting.batch.take());
+        }
+    }
+
+    /// Whether there is room for another event or check.
+    fn has_room(&self) -> bool {
+        self.outbox.len() < OUTBOX_MAX
+    }
+
+    /// The rules have changed.
+    pub fn forget_rules(&mut self) {
+        self.timestamped = Timestamped::default();
+    }
+}
+
 impl Ingest {
     /// Hands over what passes without aggregation. Called at least once a second.
     pub fn take_passed_on(&mut self) -> Option<Batch> {
-        self.outbox.pop_front().or_else(|| self.passing.take())
+        self.passing
+            .outbox
+            .pop_front()
+            .or_else(|| self.passing.collecting.batch.take())
     }
 
     /// Passes a timestamped sample on: no bucket, no rate, no zeros, and no place in the tables either.
@@ -30,18 +81,23 @@ impl Ingest {
         let timestamp = metric.timestamp.expect("the caller looked");
         let origin_tags = self.origin_tags(&OriginKey::of_message(metric.origin, metric.tags.iter()));
         let tags = with_origin(metric.tags, &origin_tags);
-        let (contexts, resolved) = (&mut self.contexts, &mut self.resolved);
-        let Some(known) = self.timestamped.resolve(metric, tags, contexts, resolved) else {
-            let rule = self.resolved.applied.dropped_by;
+        let Passing {
+            collecting,
+            timestamped,
+            resolved,
+            ..
+        } = &mut self.passing;
+        let Some(known) = timestamped.resolve(metric, tags, &mut self.contexts, resolved) else {
+            let rule = resolved.applied.dropped_by;
             let samples = self.drop_samples(metric, listener, SampleDrop::Filtered);
             self.contexts.count_dropped(rule, samples);
             return;
         };
         let tags: Vec<&str> = known.tags.iter().map(|tag| &**tag).collect();
-        let passing = passing(&mut self.passing, &mut self.passing_sequence, &self.aggregator);
+        let batch = collecting.batch(&self.aggregator);
         let mut samples = 0;
         for value in numbers.iter() {
-            passing.push_timestamped(&TimestampedSample {
+            batch.push_timestamped(&TimestampedSample {
                 kind: metric.kind,
                 name: &known.name,
                 host: known.host.as_deref(),
@@ -53,21 +109,12 @@ impl Ingest {
         }
         self.counts[listener].samples += samples;
         self.counts[listener].samples_timestamped += samples;
-        self.cut_passing();
-    }
-
-    /// A full batch waits in the outbox. Timestamped samples are never dropped here: their memory is bounded by what the
-    /// sockets deliver between two turns.
-    fn cut_passing(&mut self) {
-        let full = |batch: &Batch| batch.len() + batch.events.len() + batch.checks.len() >= PASSED_ON_MAX;
-        if self.passing.as_ref().is_some_and(full) {
-            self.outbox.extend(self.passing.take());
-        }
+        self.passing.cut();
     }
 
     pub(super) fn event(&mut self, event: &Event<'_>, listener: usize) {
         self.counts[listener].events += 1;
-        if self.outbox.len() >= OUTBOX_MAX {
+        if !self.passing.has_room() {
             self.counts[listener].events_dropped += 1;
             return;
         }
@@ -92,15 +139,17 @@ impl Ingest {
             alert_type: event.alert_type,
             tags: tags.iter().map(ToString::to_string).collect(),
         };
-        passing(&mut self.passing, &mut self.passing_sequence, &self.aggregator)
+        self.passing
+            .collecting
+            .batch(&self.aggregator)
             .events
             .push(record);
-        self.cut_passing();
+        self.passing.cut();
     }
 
     pub(super) fn check(&mut self, check: &ServiceCheck<'_>, listener: usize) {
         self.counts[listener].checks += 1;
-        if self.outbox.len() >= OUTBOX_MAX {
+        if !self.passing.has_room() {
             self.counts[listener].checks_dropped += 1;
             return;
         }
@@ -122,10 +171,12 @@ impl Ingest {
             message: check.message.to_string(),
             tags: tags.iter().map(ToString::to_string).collect(),
         };
-        passing(&mut self.passing, &mut self.passing_sequence, &self.aggregator)
+        self.passing
+            .collecting
+            .batch(&self.aggregator)
             .checks
             .push(record);
-        self.cut_passing();
+        self.passing.cut();
     }
 }
 
@@ -133,12 +184,4 @@ impl Ingest {
 fn with_origin<'a>(tags: Tags<'a>, origin: &'a Option<OriginTags>) -> Vec<Cow<'a, str>> {
     let origin = origin.iter().flat_map(|tags| tags.iter().map(AsRef::as_ref));
     tags.iter().chain(origin).map(Cow::Borrowed).collect()
-}
-
-/// The batch that collects what passes without aggregation.
-fn passing<'a>(slot: &'a mut Option<Batch>, sequence: &mut u64, aggregator: &Aggregator) -> &'a mut Batch {
-    slot.get_or_insert_with(|| {
-        *sequence += 1;
-        aggregator.passing_batch(*sequence)
-    })
 }

@@ -6,27 +6,34 @@ use super::fast::Place;
 use super::{Ingest, Received};
 use crate::relay::Relay;
 
+/// Where lines are passed on to.
+#[derive(Default)]
+pub(super) struct Relays {
+    pub all: Vec<Relay>,
+    /// Lines are relayed and nothing else.
+    pub only: bool,
+}
+
 impl Ingest {
     /// From now on every valid line is also given to these relays, or with `only` to nobody else.
     pub fn enable_relays(&mut self, relays: Vec<Relay>, only: bool) {
-        self.relays = relays;
-        self.relay_only = only;
+        self.relays = Relays { all: relays, only };
     }
 
     pub fn relays_mut(&mut self) -> &mut [Relay] {
-        &mut self.relays
+        &mut self.relays.all
     }
 
     /// When a relay has something to hand over, in monotonic nanoseconds.
     pub fn relay_deadline(&self) -> Option<u64> {
-        self.relays.iter().filter_map(Relay::deadline).min()
+        self.relays.all.iter().filter_map(Relay::deadline).min()
     }
 
     /// Gives the valid lines of a packet to the relays: a pass of its own, so that it costs nothing where there is no relay.
     #[inline(never)]
     pub(super) fn relay_lines(&mut self, packet: &Received<'_>) {
-        let mut values = std::mem::take(&mut self.values);
-        self.scan.scan(packet.bytes);
+        let mut values = std::mem::take(&mut self.reading.values);
+        self.reading.scan.scan(packet.bytes);
         let eol_required = self.settings.listeners[packet.listener].eol_required;
         let mut place = Place::default();
         while let Some(pending) = self.next_line(packet, &mut place, &mut values) {
@@ -35,20 +42,20 @@ impl Ingest {
             let whole = pending.terminated || !(packet.truncated || eol_required);
             self.relay(packet, line, whole, pending.fast.as_ref().map(|_| pending.hash));
         }
-        self.values = values;
+        self.reading.values = values;
     }
 
     /// Gives a line to the relays if it is valid. Where lines are relayed and nothing else, this is also where they are counted.
     fn relay(&mut self, packet: &Received<'_>, line: &[u8], whole: bool, hash: Option<u64>) {
         let options = self.settings.listeners[packet.listener];
-        let known = hash.is_some_and(|hash| self.relays.iter().all(|relay| relay.knows(hash)));
+        let known = hash.is_some_and(|hash| self.relays.all.iter().all(|relay| relay.knows(hash)));
         // What was taken before was valid, and all that can differ since is a value that was read again.
         let parsed = match (whole, known) {
             (false, _) => Err(ErrorClass::Unterminated),
             (true, true) => Ok(None),
             (true, false) => parse_line(line, &options).map(Some),
         };
-        if self.relay_only {
+        if self.relays.only {
             let counts = &mut self.counts[packet.listener];
             counts.messages += 1;
             match &parsed {
@@ -66,7 +73,7 @@ impl Ingest {
             }
         }
         if parsed.is_ok() {
-            for relay in &mut self.relays {
+            for relay in &mut self.relays.all {
                 relay.take(hash, line, packet.received);
             }
         }

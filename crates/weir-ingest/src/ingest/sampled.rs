@@ -13,7 +13,7 @@ impl Ingest {
         let mut next = 0;
         for number in 0.. {
             // Where lines end is known since they were taken.
-            let (start, end) = (next, self.scan.newline(number));
+            let (start, end) = (next, self.reading.scan.newline(number));
             if start >= packet.bytes.len() {
                 return;
             }
@@ -26,10 +26,10 @@ impl Ingest {
             let Some(weight) = self.sampler.next() else {
                 continue;
             };
-            let mut values = std::mem::take(&mut self.values);
+            let mut values = std::mem::take(&mut self.reading.values);
             let pending = self.next_line(packet, &mut Place { start, number }, &mut values);
             values.clear();
-            self.values = values;
+            self.reading.values = values;
             let now = self.aggregator.now();
             if let Some(Pending {
                 fast: Some(fast),

@@ -22,9 +22,15 @@ impl Ingest {
         } else {
             parse_line(line, &options)
         };
-        if self.may_wait
+        if self.gate.may_wait
             && let Ok(message) = &parsed
-            && self.waits_for_tags(packet, line, message)
+            && self.gate.waits_for_tags(
+                &mut self.contexts,
+                packet,
+                (line, message),
+                self.sender,
+                self.aggregator.now(),
+            )
         {
             // It is counted when it goes on.
             self.counts[packet.listener].messages -= 1;
@@ -44,16 +50,15 @@ impl Ingest {
 
     #[cold]
     pub(super) fn keep_example(&mut self, listener: usize, class: &'static str, line: &[u8]) {
-        if !self.want_example {
+        if !std::mem::take(&mut self.examples.wanted) {
             return;
         }
-        self.want_example = false;
         let shown = &line[..line.len().min(120)];
         let mut example = shown.escape_ascii().to_string();
         if shown.len() < line.len() {
             example.push_str("...");
         }
-        self.bad_input = Some(BadInput {
+        self.examples.kept = Some(BadInput {
             listener,
             class,
             example,

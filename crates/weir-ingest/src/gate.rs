@@ -1,0 +1,310 @@
+//! Who may go on: senders and their origins, whether they may send and how much, and what waits until that is known.
+
+use weir_context::{Admission, Contexts, OriginId, OriginKey, OriginTags};
+use weir_protocol::Message;
+
+use crate::admission::{Admissions, Admitted};
+use crate::counts::{IngestCounts, Refusal};
+use crate::ingest::{Hurry, Received};
+use crate::origin::{OriginStats, ProcessFound};
+use crate::origin_rates::OriginRates;
+use crate::parking::{Awaited, Parked, Parking, WAIT_NS};
+use crate::senders::{Identity, Sender, Senders};
+
+/// Stands in front of the lines of a packet.
+pub(crate) struct Gate {
+    pub senders: Senders,
+    pub admissions: Admissions,
+    pub rates: Option<OriginRates>,
+    pub parking: Parking,
+    /// The origin of senders that nothing is known of; most often none.
+    pub nobody: OriginId,
+    /// Whether something may wait for its origin: somebody is there to say, and it has not waited yet.
+    pub may_wait: bool,
+}
+
+/// What has waited and goes on.
+pub(crate) struct Entry {
+    pub parked: Parked,
+    pub sender: OriginId,
+    /// An origin that was held while it waited.
+    pub held: Option<OriginId>,
+    pub may_wait: bool,
+}
+
+impl Gate {
+    pub fn new() -> Self {
+        Gate {
+            senders: Senders::new(),
+            admissions: Admissions::default(),
+            rates: None,
+            parking: Parking::default(),
+            nobody: OriginId::NONE,
+            may_wait: false,
+        }
+    }
+
+    /// What counts as the origin of a sender of which this is known.
+    fn sender_of(&self, origin: OriginId) -> OriginId {
+        if origin.is_none() { self.nobody } else { origin }
+    }
+
+    /// Whether a packet of the process `pid` that has just come goes on, and as whose. `None`: it waits, or it was counted as
+    /// refused. 0 is a process that the kernel cannot name.
+    pub fn enter(
+        &mut self,
+        contexts: &mut Contexts,
+        counts: &mut IngestCounts,
+        packet: &Received<'_>,
+        pid: i32,
+    ) -> Option<OriginId> {
+        let mut known = None;
+        if pid > 0 && self.may_wait {
+            match self.senders.find(pid) {
+                Sender::Known(identity) => known = Some(identity),
+                Sender::Pending if self.parking.has_room(packet.bytes.len()) => {
+                    self.park(packet, packet.bytes, Awaited::Process(pid));
+                    return None;
+                }
+                Sender::Pending => {}
+            }
+        }
+        if self.admissions.applies(packet.listener) && !self.admits(contexts, counts, packet, pid, known) {
+            return None;
+        }
+        let Some(identity) = known else {
+            return Some(self.nobody);
+        };
+        let origin = identity.origin();
+        if let Some(rates) = &mut self.rates
+            && !rates.admits(origin, packet.bytes.len(), packet.received)
+        {
+            counts.packets_rate_limited += 1;
+            return None;
+        }
+        Some(self.sender_of(origin))
+    }
+
+    /// Whether a packet that has just come may be taken. If not, it waits or is counted as refused.
+    fn admits(
+        &mut self,
+        contexts: &mut Contexts,
+        counts: &mut IngestCounts,
+        packet: &Received<'_>,
+        pid: i32,
+        known: Option<Identity>,
+    ) -> bool {
+        let identity = known.unwrap_or(Identity::Unknown);
+        let mut admitted = self.admissions.of(identity, |origin| contexts.admission(origin));
+        if admitted == Admitted::Undecided {
+            if self.parking.has_room(packet.bytes.len()) {
+                self.park(packet, packet.bytes, Awaited::Process(pid));
+                return false;
+            }
+            contexts.settle_admission(identity.origin());
+            admitted = self.admissions.of(identity, |origin| contexts.admission(origin));
+        }
+        match admitted {
+            Admitted::No(why) => self.refuse(counts, packet, identity, why, pid),
+            Admitted::Yes | Admitted::Undecided => {}
+        }
+        admitted == Admitted::Yes
+    }
+
+    fn refuse(
+        &mut self,
+        counts: &mut IngestCounts,
+        packet: &Received<'_>,
+        identity: Identity,
+        why: Refusal,
+        pid: i32,
+    ) {
+        counts.packets_refused[why as usize] += 1;
+        self.admissions.note(identity.origin(), why, pid, packet.received);
+    }
+
+    #[cold]
+    fn park(&mut self, packet: &Received<'_>, bytes: &[u8], awaited: Awaited) {
+        self.parking.push(Parked {
+            awaited,
+            bytes: bytes.into(),
+            listener: packet.listener,
+            truncated: packet.truncated && matches!(awaited, Awaited::Process(_)),
+            received: packet.received,
+        });
+    }
+
+    /// Whether something that waits goes on now. `None`: it waits longer, or it was counted as refused.
+    pub fn enter_again(
+        &mut self,
+        contexts: &mut Contexts,
+        counts: &mut IngestCounts,
+        parked: Parked,
+        monotonic: u64,
+        hurry: Hurry,
+    ) -> Option<Entry> {
+        let waited = hurry == Hurry::End || monotonic >= parked.received + WAIT_NS;
+        let hurried = waited || hurry == Hurry::Bucket;
+        match parked.awaited {
+            Awaited::Process(pid) => {
+                // A guarded packet may rather go into the next bucket than be refused before its sender is known.
+                let guarded = self.admissions.applies(parked.listener);
+                let is_late = if guarded { waited } else { hurried };
+                let Some(identity) = self.identify(pid, is_late) else {
+                    self.parking.put_back(parked);
+                    return None;
+                };
+                if guarded && !self.admits_again(contexts, counts, &parked, pid, identity, is_late) {
+                    return None;
+                }
+                counts.packets += 1;
+                counts.bytes += parked.bytes.len() as u64;
+                Some(Entry {
+                    sender: self.sender_of(identity.origin()),
+                    parked,
+                    held: None,
+                    may_wait: !hurried,
+                })
+            }
+            Awaited::Tags { origin, sender } => {
+                if !contexts.origin_tags(origin).settled {
+                    if !hurried {
+                        self.parking.put_back(parked);
+                        return None;
+                    }
+                    contexts.settle_origin(origin);
+                    self.parking.counts.gave_up += 1;
+                }
+                Some(Entry {
+                    parked,
+                    sender,
+                    held: Some(origin),
+                    may_wait: true,
+                })
+            }
+        }
+    }
+
+    /// What is known of a process by now. `None`: it is still being looked up, and there is time.
+    fn identify(&mut self, pid: i32, is_late: bool) -> Option<Identity> {
+        match self.senders.find(pid) {
+            Sender::Known(identity) => Some(identity),
+            Sender::Pending if is_late => {
+                self.senders.give_up(pid);
+                self.parking.counts.gave_up += 1;
+                Some(Identity::Unknown)
+            }
+            Sender::Pending => None,
+        }
+    }
+
+    /// [`Gate::admits`] for a packet that has waited.
+    fn admits_again(
+        &mut self,
+        contexts: &mut Contexts,
+        counts: &mut IngestCounts,
+        parked: &Parked,
+        pid: i32,
+        identity: Identity,
+        is_late: bool,
+    ) -> bool {
+        let origin = identity.origin();
+        if is_late && !origin.is_none() && contexts.admission(origin) == Admission::Undecided {
+            contexts.settle_admission(origin);
+            self.parking.counts.gave_up += 1;
+        }
+        match self.admissions.of(identity, |origin| contexts.admission(origin)) {
+            Admitted::Yes => return true,
+            Admitted::No(why) => self.refuse(counts, &parked.as_received(), identity, why, pid),
+            Admitted::Undecided => self.parking.put_back(parked.clone()),
+        }
+        false
+    }
+
+    /// Takes what was found out about a process.
+    pub fn answer(&mut self, contexts: &mut Contexts, pid: i32, found: ProcessFound, now: u32) {
+        let identity = match found {
+            ProcessFound::Container(container) => match contexts.hold_sender(&container, now) {
+                // There is no room to tell further ones apart.
+                OriginId::NONE => Identity::Unknown,
+                origin => Identity::Container(origin),
+            },
+            ProcessFound::NoContainer => Identity::NoContainer,
+            ProcessFound::Unknown => Identity::Unknown,
+        };
+        let before = self.senders.set(pid, identity);
+        contexts.release_origin(before);
+    }
+
+    /// Once a second: processes and origins that nothing has come from for a while are forgotten.
+    pub fn tick(&mut self, contexts: &mut Contexts, monotonic: u64) {
+        self.senders.tick(|origin| contexts.release_origin(origin));
+        if let Some(rates) = &mut self.rates {
+            rates.forget_quiet(monotonic);
+        }
+        self.admissions.forget_quiet(monotonic);
+    }
+
+    pub fn stats(&self, contexts: &Contexts) -> OriginStats {
+        let rate_bytes = self.rates.as_ref().map_or(0, OriginRates::heap_bytes);
+        OriginStats {
+            origins: contexts.origin_counts(),
+            origins_live: contexts.origins() as u64,
+            processes: self.senders.counts,
+            processes_live: self.senders.len() as u64,
+            parking: self.parking.counts,
+            parked_now: self.parking.len() as u64,
+            parked_bytes: self.parking.heap_bytes() as u64,
+            rate_bytes: (rate_bytes + self.admissions.heap_bytes()) as u64,
+        }
+    }
+
+    /// Lets a message wait if its origin's tags are on their way. True when it waits.
+    pub fn waits_for_tags(
+        &mut self,
+        contexts: &mut Contexts,
+        packet: &Received<'_>,
+        (line, message): (&[u8], &Message<'_>),
+        sender: OriginId,
+        now: u32,
+    ) -> bool {
+        let key = origin_of(message);
+        if key.is_sender_only() && contexts.origin_tags(sender).settled {
+            return false;
+        }
+        let origin = contexts.hold_origin(&key, sender, now);
+        let settled = contexts.origin_tags(origin).settled;
+        if !settled && self.parking.has_room(line.len()) {
+            let terminated = [line, b"\n"].concat();
+            self.park(packet, &terminated, Awaited::Tags { origin, sender });
+            return true;
+        }
+        if !settled {
+            // A sender of more than fits while its tags are looked up gets them with a later message.
+            contexts.settle_origin(origin);
+        }
+        contexts.release_origin(origin);
+        false
+    }
+}
+
+fn origin_of<'a>(message: &Message<'a>) -> OriginKey<'a> {
+    match message {
+        Message::Metric(metric) => OriginKey::of_message(metric.origin, metric.tags.iter()),
+        Message::Event(event) => OriginKey::of_message(event.origin, event.tags.iter()),
+        Message::Check(check) => OriginKey::of_message(check.origin, check.tags.iter()),
+    }
+}
+
+/// The tags of the origin of a message that has no context of its own.
+pub(crate) fn origin_tags(
+    contexts: &mut Contexts,
+    key: &OriginKey<'_>,
+    sender: OriginId,
+    now: u32,
+) -> Option<OriginTags> {
+    let origin = contexts.hold_origin(key, sender, now);
+    let known = contexts.origin_tags(origin);
+    contexts.release_origin(origin);
+    known.tags
+}
