@@ -319,13 +319,18 @@ impl Aggregator {
         self.state.truncate(ids);
     }
 
+    /// Sets what the state may take. Beyond it histograms are folded and sets estimated earlier, which is counted.
+    pub fn set_bytes_max(&mut self, bytes: usize) {
+        self.state.set_bytes_max(bytes);
+    }
+
     /// Bytes of state, slack included, without the batch in the making.
     pub fn heap_bytes(&self) -> usize {
         self.state.heap_bytes()
     }
 
-    /// Goes on counting what the state holds, looking at up to `states_max` contexts.
-    pub fn take_census(&mut self, states_max: usize) {
-        self.state.take_census(states_max);
+    /// What the state takes, or will take when the bucket that has just begun fills up as the last one did.
+    pub fn expected_bytes(&self) -> usize {
+        self.state.expected_bytes()
     }
 }

@@ -74,11 +74,17 @@ impl Histogram {
     /// Adds one sample; returns true when this one made the histogram too large to stay exact.
     #[inline]
     pub fn insert(&mut self, value: f64, weight: f64) -> bool {
+        self.insert_within(value, weight, HISTOGRAM_SAMPLES_MAX)
+    }
+
+    /// [`Histogram::insert`] with a bound of its own on the samples that are kept exactly.
+    #[inline]
+    pub fn insert_within(&mut self, value: f64, weight: f64, samples_max: usize) -> bool {
         if let Some(folded) = &mut self.folded {
             folded.insert(value, weight);
             return false;
         }
-        if self.values.len() >= HISTOGRAM_SAMPLES_MAX {
+        if self.values.len() >= samples_max {
             self.fold().insert(value, weight);
             return true;
         }

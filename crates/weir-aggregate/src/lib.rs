@@ -3,6 +3,7 @@
 //! What this crate never does: read a clock. Time is an argument.
 
 mod aggregator;
+mod bodies;
 mod clock;
 mod expand;
 mod flush;

@@ -20,9 +20,29 @@ pub struct MemberSet {
     estimate: Option<Box<HyperLogLog>>,
 }
 
+/// What a set keeps before it becomes an estimate.
+#[derive(Clone, Copy, Debug)]
+pub struct SetBound {
+    pub members: usize,
+    /// Bytes of the members.
+    pub text: usize,
+}
+
+impl SetBound {
+    pub const EXACT: SetBound = SetBound {
+        members: SET_MEMBERS_MAX,
+        text: usize::MAX,
+    };
+}
+
 impl MemberSet {
     /// Adds a member; returns true when this one made the set too large to stay exact.
     pub fn insert(&mut self, member: &[u8]) -> bool {
+        self.insert_within(member, SetBound::EXACT)
+    }
+
+    /// [`MemberSet::insert`] with a bound of its own on what is kept exactly.
+    pub fn insert_within(&mut self, member: &[u8], bound: SetBound) -> bool {
         let hash = weir_sketch::hll::hash(member);
         if let Some(estimate) = &mut self.estimate {
             estimate.insert_hash(hash);
@@ -38,7 +58,7 @@ impl MemberSet {
         {
             return false;
         }
-        if self.ends.len() >= SET_MEMBERS_MAX {
+        if self.ends.len() >= bound.members || self.text.len() >= bound.text {
             self.start_estimating().insert_hash(hash);
             return true;
         }

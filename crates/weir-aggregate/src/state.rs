@@ -5,6 +5,7 @@ use weir_context::{Chunked, ContextId, ContextRef, prefetch};
 use weir_protocol::Kind;
 use weir_sketch::Sketch;
 
+use crate::bodies::{BodyBytes, Boxed, Halves};
 use crate::flush::{Batch, RowWriter};
 use crate::histogram::Histogram;
 use crate::member_set::MemberSet;
@@ -26,79 +27,6 @@ struct Gauge {
     seen: Seconds,
 }
 
-/// State that does not fit in a few words is allocated when a bucket gets its first sample and moves out with the flush.
-#[derive(Default)]
-struct Boxed<T> {
-    body: Option<Box<T>>,
-    seen: Seconds,
-}
-
-/// Two copies of a state array: samples go into the open half while the closed one is handed over.
-struct Halves<T> {
-    halves: [Chunked<T>; 2],
-}
-
-impl<T: Default> Halves<T> {
-    fn new() -> Self {
-        Halves {
-            halves: [Chunked::new(), Chunked::new()],
-        }
-    }
-
-    fn grow_to(&mut self, len: usize) {
-        for half in &mut self.halves {
-            half.grow_to(len);
-        }
-    }
-
-    fn truncate(&mut self, len: usize) {
-        for half in &mut self.halves {
-            half.truncate(len);
-        }
-    }
-
-    fn heap_bytes(&self) -> usize {
-        self.halves.iter().map(Chunked::heap_bytes).sum()
-    }
-}
-
-impl<T: Default> Halves<Boxed<T>> {
-    /// The body of the open bucket, made when this is its first sample.
-    #[inline(always)]
-    fn body(&mut self, open: usize, id: ContextId, now: Seconds) -> &mut T {
-        let at = id.0 as usize;
-        if at >= self.halves[0].len() {
-            self.grow_to(at + 1);
-        }
-        let state = &mut self.halves[open][at];
-        state.seen = now;
-        state.body.get_or_insert_default()
-    }
-
-    /// Takes the body out of the closed half; also returns when the context was last seen. `None`: it never had state.
-    fn take(&mut self, half: usize, at: usize, has_state: bool) -> Option<(Option<Box<T>>, Seconds)> {
-        if at >= self.halves[0].len() {
-            return None;
-        }
-        let last_seen = self.halves[0][at].seen.max(self.halves[1][at].seen);
-        let body = has_state.then(|| self.halves[half][at].body.take()).flatten();
-        Some((body, last_seen))
-    }
-
-    /// Bytes of the bodies from `from` on, at most `max` of them; how many that were, and how many there are in all.
-    fn body_bytes(&self, from: usize, max: usize, bytes: impl Fn(&T) -> usize) -> (usize, usize, usize) {
-        let len = self.halves[0].len();
-        let to = from.saturating_add(max).min(len);
-        let mut total = 0;
-        for half in &self.halves {
-            for at in from..to {
-                total += body(half, at).map_or(0, |body| size_of::<T>() + bytes(body));
-            }
-        }
-        (total, to.saturating_sub(from), len)
-    }
-}
-
 /// The closed bucket that is handed over, as its rows need it.
 #[derive(Clone, Copy)]
 pub(crate) struct Closing {
@@ -112,16 +40,6 @@ impl Closing {
     fn has(&self, seen: Seconds) -> bool {
         !self.closed.zeros_only && seen >= self.closed.start && seen > 0
     }
-}
-
-/// A count of the bytes in bodies, taken in slices.
-#[derive(Clone, Copy, Debug, Default)]
-struct Census {
-    /// Of the last one that reached the end.
-    complete: usize,
-    running: usize,
-    kind: usize,
-    position: usize,
 }
 
 /// What a sample did besides being added.
@@ -154,7 +72,7 @@ pub(crate) struct State {
     distributions: Halves<Boxed<Sketch>>,
     /// Fraction of weight that a distribution carries from one sampled sample to the next.
     rests: Chunked<f64>,
-    census: Census,
+    bytes: BodyBytes,
     places: Places,
 }
 
@@ -176,13 +94,14 @@ impl State {
             timings: Halves::new(),
             distributions: Halves::new(),
             rests: Chunked::new(),
-            census: Census::default(),
+            bytes: BodyBytes::new(usize::MAX),
             places: Places::default(),
         }
     }
 
     /// The halves change roles.
     pub fn turn(&mut self) {
+        self.bytes.close_bucket();
         self.open ^= 1;
     }
 
@@ -224,7 +143,7 @@ impl State {
         match kind {
             Kind::Counter | Kind::Gauge => {}
             Kind::Distribution => {
-                prefetch_body(body(&self.distributions.halves[self.open], id.0 as usize));
+                prefetch_body(self.distributions.body(self.open, id.0 as usize));
             }
             _ => self.prefetch_rare_body(kind, id),
         }
@@ -235,14 +154,14 @@ impl State {
         let (at, open) = (id.0 as usize, self.open);
         match kind {
             Kind::Set => {
-                if let Some(body) = body(&self.sets.halves[open], at) {
+                if let Some(body) = self.sets.body(open, at) {
                     let address = std::ptr::from_ref(body).cast::<u8>();
                     prefetch(address);
                     prefetch(address.wrapping_add(64));
                 }
             }
-            Kind::Histogram => prefetch_body(body(&self.histograms.halves[open], at)),
-            Kind::Timing => prefetch_body(body(&self.timings.halves[open], at)),
+            Kind::Histogram => prefetch_body(self.histograms.body(open, at)),
+            Kind::Timing => prefetch_body(self.timings.body(open, at)),
             Kind::Counter | Kind::Gauge | Kind::Distribution => {}
         }
     }
@@ -250,7 +169,7 @@ impl State {
     #[inline(always)]
     fn prefetch_sample(&self, kind: Kind, id: ContextId) {
         if kind == Kind::Distribution
-            && let Some(body) = body(&self.distributions.halves[self.open], id.0 as usize)
+            && let Some(body) = self.distributions.body(self.open, id.0 as usize)
         {
             prefetch(body.next_key());
         }
@@ -300,7 +219,12 @@ impl State {
 
     #[inline(always)]
     pub fn set(&mut self, id: ContextId, member: &[u8], now: Seconds) -> Added {
-        self.sets.body(self.open, id, now).insert(member).into()
+        let bound = self.bytes.set_bound();
+        self.sets
+            .add((self.open, id, now), &mut self.bytes, |set| {
+                set.insert_within(member, bound)
+            })
+            .into()
     }
 
     #[inline(always)]
@@ -310,16 +234,25 @@ impl State {
         } else {
             &mut self.histograms
         };
-        states.body(self.open, id, now).insert(value, weight).into()
+        let samples_max = self.bytes.samples_max();
+        states
+            .add((self.open, id, now), &mut self.bytes, |histogram| {
+                histogram.insert_within(value, weight, samples_max)
+            })
+            .into()
     }
 
     #[inline(always)]
     pub fn distribution(&mut self, id: ContextId, value: f64, weight: f64, now: Seconds) {
-        let body = self.distributions.body(self.open, id, now);
-        if weight == 1.0 {
-            body.insert_one(value);
-            return;
-        }
+        let whole = if weight == 1.0 { 1 } else { self.whole(id, weight) };
+        self.distributions
+            .add((self.open, id, now), &mut self.bytes, |sketch| {
+                sketch.insert(value, whole);
+            });
+    }
+
+    /// The whole part of a weight and of what the context's last sample left over.
+    fn whole(&mut self, id: ContextId, weight: f64) -> u64 {
         let at = id.0 as usize;
         if at >= self.rests.len() {
             self.rests.grow_to(at + 1);
@@ -327,15 +260,16 @@ impl State {
         let due = weight + self.rests[at];
         let whole = due.floor();
         self.rests[at] = due - whole;
-        if whole > 0.0 {
-            body.insert(value, whole as u64);
-        }
+        whole as u64
     }
 
     /// [`State::distribution`] for several values that stand for one sample each.
     #[inline(always)]
     pub fn distribution_values(&mut self, id: ContextId, values: &[f64], now: Seconds) {
-        self.distributions.body(self.open, id, now).insert_each(values);
+        self.distributions
+            .add((self.open, id, now), &mut self.bytes, |sketch| {
+                sketch.insert_each(values);
+            });
     }
 
     /// Writes the row of one context, if it has one in the closed bucket. Returns when the context was last seen; `None`: it
@@ -363,7 +297,7 @@ impl State {
                 Some(state.seen.max(newer.seen))
             }
             Kind::Set => {
-                let (body, last_seen) = self.sets.take(half, at, has_state)?;
+                let (body, last_seen) = self.sets.take(half, at, has_state, &mut self.bytes)?;
                 if let Some(body) = body {
                     writer.set(batch, context, body);
                 }
@@ -374,14 +308,14 @@ impl State {
                     Kind::Timing => &mut self.timings,
                     _ => &mut self.histograms,
                 };
-                let (body, last_seen) = states.take(half, at, has_state)?;
+                let (body, last_seen) = states.take(half, at, has_state, &mut self.bytes)?;
                 if let Some(body) = body {
                     writer.histogram(batch, context, kind, body);
                 }
                 Some(last_seen)
             }
             Kind::Distribution => {
-                let (body, last_seen) = self.distributions.take(half, at, has_state)?;
+                let (body, last_seen) = self.distributions.take(half, at, has_state, &mut self.bytes)?;
                 if let Some(mut body) = body
                     && !body.is_empty()
                 {
@@ -427,18 +361,18 @@ impl State {
     /// Clears what a context that takes the same id later must not find.
     pub fn forget(&mut self, kind: Kind, id: ContextId) {
         let at = id.0 as usize;
-        for half in 0..2 {
-            match kind {
-                Kind::Counter => reset(&mut self.counters.halves[half], at),
-                Kind::Gauge => reset(&mut self.gauges.halves[half], at),
-                Kind::Set => reset(&mut self.sets.halves[half], at),
-                Kind::Histogram => reset(&mut self.histograms.halves[half], at),
-                Kind::Timing => reset(&mut self.timings.halves[half], at),
-                Kind::Distribution => reset(&mut self.distributions.halves[half], at),
+        match kind {
+            Kind::Counter => self.counters.reset(at),
+            Kind::Gauge => self.gauges.reset(at),
+            Kind::Set => self.sets.reset_body(at, &mut self.bytes),
+            Kind::Histogram => self.histograms.reset_body(at, &mut self.bytes),
+            Kind::Timing => self.timings.reset_body(at, &mut self.bytes),
+            Kind::Distribution => {
+                self.distributions.reset_body(at, &mut self.bytes);
+                if at < self.rests.len() {
+                    self.rests[at] = 0.0;
+                }
             }
-        }
-        if kind == Kind::Distribution {
-            reset(&mut self.rests, at);
         }
     }
 
@@ -453,9 +387,22 @@ impl State {
         self.rests.truncate(ids[Kind::Distribution as usize]);
     }
 
-    /// Bytes of state, slack included, without the batch in the making. What the bodies hold is known from the last complete
-    /// census.
+    /// Sets what bodies may take. Beyond it histograms are folded and sets estimated earlier.
+    pub fn set_bytes_max(&mut self, bytes: usize) {
+        self.bytes.set_max(bytes);
+    }
+
+    /// Bytes of state, slack included, without the batch in the making.
     pub fn heap_bytes(&self) -> usize {
+        self.array_bytes() + self.bytes.live()
+    }
+
+    /// What the state takes, or will take when the bucket that has just begun fills up as the last one did.
+    pub fn expected_bytes(&self) -> usize {
+        self.array_bytes() + self.bytes.expected()
+    }
+
+    fn array_bytes(&self) -> usize {
         self.counters.heap_bytes()
             + self.gauges.heap_bytes()
             + self.sets.heap_bytes()
@@ -463,36 +410,6 @@ impl State {
             + self.timings.heap_bytes()
             + self.distributions.heap_bytes()
             + self.rests.heap_bytes()
-            + self.census.complete
-    }
-
-    /// Goes on counting what the bodies hold, looking at up to `states_max` of them: reading all would stop a worker with a
-    /// million contexts for many milliseconds.
-    pub fn take_census(&mut self, mut states_max: usize) {
-        while states_max > 0 {
-            let at = self.census.position;
-            let (bytes, seen, len) = match self.census.kind {
-                0 => self.sets.body_bytes(at, states_max, MemberSet::heap_bytes),
-                1 => self.histograms.body_bytes(at, states_max, Histogram::heap_bytes),
-                2 => self.timings.body_bytes(at, states_max, Histogram::heap_bytes),
-                _ => self.distributions.body_bytes(at, states_max, Sketch::heap_bytes),
-            };
-            states_max -= seen;
-            self.census.running += bytes;
-            self.census.position += seen;
-            if self.census.position < len {
-                continue;
-            }
-            self.census.position = 0;
-            self.census.kind += 1;
-            if self.census.kind == 4 {
-                self.census = Census {
-                    complete: self.census.running,
-                    ..Census::default()
-                };
-                return;
-            }
-        }
     }
 }
 
@@ -500,19 +417,5 @@ impl State {
 fn prefetch_body<T>(body: Option<&T>) {
     if let Some(body) = body {
         prefetch(std::ptr::from_ref(body).cast());
-    }
-}
-
-#[inline]
-fn body<T>(states: &Chunked<Boxed<T>>, at: usize) -> Option<&T>
-where
-    Boxed<T>: Default,
-{
-    (at < states.len()).then(|| states[at].body.as_deref()).flatten()
-}
-
-fn reset<T: Default>(states: &mut Chunked<T>, at: usize) {
-    if at < states.len() {
-        states[at] = T::default();
     }
 }

@@ -26,9 +26,6 @@ const DRAIN_CONTEXTS: usize = 256;
 /// Raw contexts looked at between two receive turns after new rules came: well below a millisecond's worth.
 const SWEEP_CONTEXTS: usize = 4096;
 
-/// States whose memory is counted per tick: well below a millisecond's worth, also when none is in the cache.
-const CENSUS_STATES: usize = 8192;
-
 /// Names looked at between two receive turns for a summary: well below a millisecond's worth.
 const SUMMARY_NAMES: usize = 8192;
 
@@ -520,7 +517,6 @@ impl Worker {
             relay.hand_over();
         }
         let _ = self.event_loop.refresh_drops();
-        self.ingest.take_census(CENSUS_STATES);
         self.ingest.tick_origins(monotonic);
         self.ingest.tick_sampler();
         self.ticks += 1;

@@ -220,7 +220,6 @@ fn a_number_per_metric_holds_and_gauges_are_dropped() {
 fn a_memory_budget_is_shared_fairly_too() {
     let limits = Limits {
         bytes_max: 4 << 20,
-        bytes_per_context: 96,
         ..Limits::default()
     };
     let mut node = Node::new(limits);
@@ -230,7 +229,7 @@ fn a_memory_budget_is_shared_fairly_too() {
     for number in 0..300 {
         node.send(&format!("hot:1|c|#n:{number}"));
     }
-    let held = node.ingest.contexts().heap_bytes() + node.ingest.contexts().len() * 96;
+    let held = node.ingest.contexts().heap_bytes() + node.ingest.aggregator().heap_bytes();
     assert!(held <= 4 << 20, "{held}");
     let summary = node.flush();
     assert_eq!(&*summary.limited[0].name, "flood");

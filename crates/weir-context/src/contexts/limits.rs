@@ -20,7 +20,7 @@ const ORIGINS_SHARE: usize = 16;
 /// What limits the number of contexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes that contexts, raw contexts, tag lists, strings and `bytes_per_context` of state may take together.
+    /// Bytes that contexts, raw contexts, tag lists, strings, aliases and the state elsewhere may take together.
     pub bytes_max: usize,
     /// Live contexts, where the operator set a number.
     pub contexts_max: usize,
@@ -28,8 +28,6 @@ pub struct Limits {
     pub contexts_per_metric_max: usize,
     /// Raw contexts of one origin, where the operator set a number.
     pub contexts_per_origin_max: usize,
-    /// Bytes of aggregation state that each context will need elsewhere.
-    pub bytes_per_context: usize,
     /// Bytes that the alias cache may take at most, within `bytes_max`; zero switches it off.
     pub alias_bytes_max: usize,
 }
@@ -41,7 +39,6 @@ impl Default for Limits {
             contexts_max: usize::MAX,
             contexts_per_metric_max: usize::MAX,
             contexts_per_origin_max: usize::MAX,
-            bytes_per_context: 0,
             alias_bytes_max: usize::MAX,
         }
     }
@@ -73,6 +70,8 @@ pub(super) struct Capacity {
     /// Bytes at the last full count, and contexts created since.
     counted_bytes: usize,
     created_since_count: usize,
+    /// What the contexts' state takes, or will take by the end of the bucket, as far as its owner has said.
+    state_bytes: usize,
 }
 
 impl Capacity {
@@ -82,6 +81,7 @@ impl Capacity {
             overflow_names: 0,
             counted_bytes: 0,
             created_since_count: 0,
+            state_bytes: 0,
         }
     }
 
@@ -119,14 +119,13 @@ impl Capacity {
             return Ok(left);
         }
         let average = (self.counted_bytes / live.max(1)).min(1024);
-        let estimate = self.counted_bytes + self.created_since_count * average;
-        let used = estimate + live * self.limits.bytes_per_context;
+        let used = self.counted_bytes + self.created_since_count * average + self.state_bytes;
         // The last eighth is the alias cache's: without it every known message would take the long way.
         let bytes_left = (self.limits.bytes_max / 8 * 7).saturating_sub(used);
         if bytes_left == 0 {
             return Err(LimitReason::Memory);
         }
-        let each = (average + self.limits.bytes_per_context).max(1);
+        let each = (average + self.state_bytes / live.max(1)).max(1);
         Ok(left.min((bytes_left / each).max(1)))
     }
 }
@@ -139,6 +138,12 @@ impl Contexts {
             Room::Fair(left) => self.interner.strings.new_tag_values() <= share(left, usize::MAX),
             Room::Always => true,
         }
+    }
+
+    /// Takes note of what the contexts' state takes: the room for contexts and aliases is what it leaves.
+    #[inline]
+    pub fn set_state_bytes(&mut self, bytes: usize) {
+        self.capacity.state_bytes = bytes;
     }
 
     /// Whether one more context of this origin fits.
@@ -211,7 +216,7 @@ impl Contexts {
         let limits = self.capacity.limits;
         self.capacity.counted_bytes = self.table_bytes();
         self.capacity.created_since_count = 0;
-        let needed = self.capacity.counted_bytes + self.resolved.len() * limits.bytes_per_context;
+        let needed = self.capacity.counted_bytes + self.capacity.state_bytes;
         let left = limits.bytes_max.saturating_sub(needed);
         self.aliases.set_bytes_max(left.min(limits.alias_bytes_max));
         self.origins.bytes_max = limits.bytes_max / ORIGINS_SHARE;

@@ -34,6 +34,10 @@ pub struct IngestSettings {
     pub listeners: Vec<ParseOptions>,
 }
 
+/// One part in this many of a worker's memory is what histograms, sketches and sets may take before they are folded and
+/// estimated earlier than they would be otherwise.
+const STATE_SHARE: usize = 4;
+
 /// A packet as this crate needs it.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
@@ -106,7 +110,7 @@ impl Ingest {
     pub fn new(settings: IngestSettings, now: i64) -> Self {
         Ingest {
             contexts: Contexts::new(settings.secret, settings.rules.clone(), settings.limits),
-            aggregator: Aggregator::new(settings.aggregator.clone(), settings.worker, now),
+            aggregator: aggregator(&settings, now),
             hand_over: HandOver::default(),
             gate: Gate::new(),
             sender: OriginId::NONE,
@@ -182,11 +186,6 @@ impl Ingest {
         self.aggregator.close_now()
     }
 
-    /// Goes on counting what the state takes; see [`Aggregator::take_census`].
-    pub fn take_census(&mut self, states_max: usize) {
-        self.aggregator.take_census(states_max);
-    }
-
     pub fn is_draining(&self) -> bool {
         self.aggregator.is_draining()
     }
@@ -216,4 +215,10 @@ impl Ingest {
             self.look_at(&packet);
         }
     }
+}
+
+fn aggregator(settings: &IngestSettings, now: i64) -> Aggregator {
+    let mut aggregator = Aggregator::new(settings.aggregator.clone(), settings.worker, now);
+    aggregator.set_bytes_max(settings.limits.bytes_max / STATE_SHARE);
+    aggregator
 }

@@ -78,6 +78,7 @@ impl Ingest {
             self.timestamped(metric, packet.listener);
             return None;
         }
+        self.contexts.set_state_bytes(self.aggregator.expected_bytes());
         match self.contexts.resolve(metric, self.sender, self.aggregator.now()) {
             Lookup::Context(id, way) => {
                 let samples = self.aggregate(metric, id, packet.received);

@@ -16,9 +16,6 @@ use super::relay;
 use crate::config::Config;
 use crate::failure::Failure;
 
-/// Bytes of state and alias that a context needs beside its entry in the tables, for the budget's estimate.
-const STATE_BYTES_PER_CONTEXT: usize = 96;
-
 /// One part in this many of a worker's memory is for frames of which only the beginning has come.
 const PARTIAL_SHARE: usize = 16;
 
@@ -86,7 +83,6 @@ impl Start<'_> {
                 contexts_max: per_worker(config.contexts_max),
                 contexts_per_metric_max: per_worker(config.contexts_per_metric_max),
                 contexts_per_origin_max: per_worker(config.contexts_per_origin_max),
-                bytes_per_context: STATE_BYTES_PER_CONTEXT,
                 ..Limits::default()
             },
             secret,

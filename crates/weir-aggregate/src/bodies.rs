@@ -1,0 +1,215 @@
+//! State that does not fit in a few words: where it lies, and how many bytes it takes.
+
+use weir_context::{Chunked, ContextId};
+use weir_sketch::Sketch;
+
+use crate::histogram::{HISTOGRAM_SAMPLES_MAX, Histogram};
+use crate::member_set::{MemberSet, SetBound};
+use crate::timeline::Seconds;
+
+/// Samples that a histogram keeps while bodies take more than they may. A sketch of common data takes about as much: to fold
+/// earlier would take more memory and not less.
+const PRESSED_SAMPLES: usize = 256;
+
+/// What a set keeps while bodies take more than they may: about as much as its estimate takes, 16 KiB.
+const PRESSED_SET: SetBound = SetBound {
+    members: 512,
+    text: 16 * 1024,
+};
+
+/// What a context's bucket holds on the heap.
+pub(crate) trait Body: Default {
+    /// Bytes beside the body itself.
+    fn heap_bytes(&self) -> usize;
+}
+
+impl Body for MemberSet {
+    #[inline(always)]
+    fn heap_bytes(&self) -> usize {
+        MemberSet::heap_bytes(self)
+    }
+}
+
+impl Body for Histogram {
+    #[inline(always)]
+    fn heap_bytes(&self) -> usize {
+        Histogram::heap_bytes(self)
+    }
+}
+
+impl Body for Sketch {
+    #[inline(always)]
+    fn heap_bytes(&self) -> usize {
+        Sketch::heap_bytes(self)
+    }
+}
+
+/// Bytes of all bodies, counted as they grow and go, against what they may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BodyBytes {
+    live: usize,
+    /// What they took when the last bucket closed: the next one will take as much.
+    last_bucket: usize,
+    max: usize,
+}
+
+impl BodyBytes {
+    pub fn new(max: usize) -> Self {
+        BodyBytes {
+            live: 0,
+            last_bucket: 0,
+            max,
+        }
+    }
+
+    pub fn set_max(&mut self, max: usize) {
+        self.max = max;
+    }
+
+    pub fn live(&self) -> usize {
+        self.live
+    }
+
+    /// What bodies take, or will take when the bucket that has just begun fills up.
+    pub fn expected(&self) -> usize {
+        self.live.max(self.last_bucket)
+    }
+
+    pub fn close_bucket(&mut self) {
+        self.last_bucket = self.live;
+    }
+
+    /// Samples from which a histogram is folded into a sketch.
+    #[inline(always)]
+    pub fn samples_max(&self) -> usize {
+        if self.live > self.max {
+            PRESSED_SAMPLES
+        } else {
+            HISTOGRAM_SAMPLES_MAX
+        }
+    }
+
+    /// From where on a set is an estimate.
+    #[inline(always)]
+    pub fn set_bound(&self) -> SetBound {
+        if self.live > self.max {
+            PRESSED_SET
+        } else {
+            SetBound::EXACT
+        }
+    }
+
+    #[inline(always)]
+    fn change(&mut self, before: usize, after: usize) {
+        self.live = self.live.wrapping_add(after).wrapping_sub(before);
+    }
+}
+
+/// Allocated when a bucket gets its first sample. Moves out with the flush.
+#[derive(Default)]
+pub(crate) struct Boxed<T> {
+    body: Option<Box<T>>,
+    seen: Seconds,
+}
+
+/// Two copies of a state array: samples go into the open half while the closed one is handed over.
+pub(crate) struct Halves<T> {
+    pub halves: [Chunked<T>; 2],
+}
+
+impl<T: Default> Halves<T> {
+    pub fn new() -> Self {
+        Halves {
+            halves: [Chunked::new(), Chunked::new()],
+        }
+    }
+
+    pub fn grow_to(&mut self, len: usize) {
+        for half in &mut self.halves {
+            half.grow_to(len);
+        }
+    }
+
+    pub fn truncate(&mut self, len: usize) {
+        for half in &mut self.halves {
+            half.truncate(len);
+        }
+    }
+
+    /// Clears what a context that takes the same id later must not find.
+    pub fn reset(&mut self, at: usize) {
+        for half in &mut self.halves {
+            if at < half.len() {
+                half[at] = T::default();
+            }
+        }
+    }
+
+    /// Bytes of the arrays.
+    pub fn heap_bytes(&self) -> usize {
+        self.halves.iter().map(Chunked::heap_bytes).sum()
+    }
+}
+
+impl<T: Body> Halves<Boxed<T>> {
+    /// Adds to the body of the open bucket, which is made when this is its first sample.
+    #[inline(always)]
+    pub fn add<R>(
+        &mut self,
+        (open, id, now): (usize, ContextId, Seconds),
+        bytes: &mut BodyBytes,
+        add: impl FnOnce(&mut T) -> R,
+    ) -> R {
+        let at = id.0 as usize;
+        if at >= self.halves[0].len() {
+            self.grow_to(at + 1);
+        }
+        let state = &mut self.halves[open][at];
+        state.seen = now;
+        let body = state.body.get_or_insert_with(|| {
+            bytes.change(0, size_of::<T>());
+            Box::default()
+        });
+        let before = body.heap_bytes();
+        let result = add(body);
+        bytes.change(before, body.heap_bytes());
+        result
+    }
+
+    /// Takes the body out of the closed half; also returns when the context was last seen. `None`: it never had state.
+    pub fn take(
+        &mut self,
+        half: usize,
+        at: usize,
+        has_state: bool,
+        bytes: &mut BodyBytes,
+    ) -> Option<(Option<Box<T>>, Seconds)> {
+        if at >= self.halves[0].len() {
+            return None;
+        }
+        let last_seen = self.halves[0][at].seen.max(self.halves[1][at].seen);
+        let body = has_state.then(|| self.halves[half][at].body.take()).flatten();
+        forget(body.as_deref(), bytes);
+        Some((body, last_seen))
+    }
+
+    /// [`Halves::reset`] for a state with a body.
+    pub fn reset_body(&mut self, at: usize, bytes: &mut BodyBytes) {
+        for half in 0..2 {
+            forget(self.body(half, at), bytes);
+        }
+        self.reset(at);
+    }
+
+    #[inline]
+    pub fn body(&self, half: usize, at: usize) -> Option<&T> {
+        let states = &self.halves[half];
+        (at < states.len()).then(|| states[at].body.as_deref()).flatten()
+    }
+}
+
+fn forget<T: Body>(body: Option<&T>, bytes: &mut BodyBytes) {
+    if let Some(body) = body {
+        bytes.change(size_of::<T>() + body.heap_bytes(), 0);
+    }
+}
