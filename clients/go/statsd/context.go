@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 )
 
 // scope is what a client adds to each of its messages. Child clients have scopes of their own on a shared core.
@@ -135,12 +134,10 @@ func (x *series) matches(name string, tags []string) bool {
 	if !x.hasTags {
 		return false
 	}
-	// Positions are kept as numbers: a pointer past the end of a string could point into another object.
-	p := unsafe.Pointer(unsafe.StringData(x.tags))
 	size, at := len(x.tags), 0
 	for i := range tags {
 		if i > 0 {
-			if at == size || *(*byte)(unsafe.Add(p, at)) != ',' {
+			if at == size || x.tags[at] != ',' {
 				return false
 			}
 			at++
@@ -152,10 +149,9 @@ func (x *series) matches(name string, tags []string) bool {
 		}
 		// Most tags have 8 to 64 bytes, for which a few loads, of which the last may overlap, are cheaper than a call.
 		if n >= 8 && n <= 64 {
-			q := unsafe.Pointer(unsafe.StringData(t))
-			differ := (load64(p, at) ^ load64(q, 0)) | (load64(p, at+n-8) ^ load64(q, n-8))
+			differ := (load64(x.tags, at) ^ load64(t, 0)) | (load64(x.tags, at+n-8) ^ load64(t, n-8))
 			for i := 8; i < n-8; i += 8 {
-				differ |= load64(p, at+i) ^ load64(q, i)
+				differ |= load64(x.tags, at+i) ^ load64(t, i)
 			}
 			if differ != 0 {
 				return false
@@ -230,60 +226,6 @@ const (
 	firstMemo  = 128
 	golden     = 0x9E3779B97F4A7C15
 )
-
-func placeOf(meta uint64, name string, tags []string) uint64 {
-	h := meta ^ uint64(uintptr(unsafe.Pointer(unsafe.StringData(name))))
-	for i := range tags {
-		h = bits.RotateLeft64(h, 9) ^ uint64(uintptr(unsafe.Pointer(unsafe.StringData(tags[i]))))
-	}
-	return h * golden
-}
-
-// hashSeed makes hashes differ between processes, so that nobody can prepare text that collides.
-var hashSeed = rand.Uint64() | 1
-
-func contentHash(k key, name string, tags []string) uint64 {
-	h := hashText(k.meta*golden^hashSeed, name)
-	if k.rate != 1 {
-		h ^= math.Float64bits(k.rate) * golden
-	}
-	for _, t := range tags {
-		h = hashText(h, t)
-	}
-	return h
-}
-
-// hashText adds text to a hash, 16 bytes per multiplication. Text found by its hash is compared byte by byte, so what matters is only
-// that hashes spread.
-func hashText(h uint64, text string) uint64 {
-	p := unsafe.Pointer(unsafe.StringData(text))
-	n := len(text)
-	var a, b uint64
-	switch {
-	case n > 16:
-		for ; n > 16; n -= 16 {
-			h = mix(h^load64(p, 0), hashSeed^load64(p, 8))
-			p = unsafe.Add(p, 16)
-		}
-		// The last 16 bytes may have been in part of the ones before.
-		a, b = load64(p, n-16), load64(p, n-8)
-	case n >= 8:
-		a, b = load64(p, 0), load64(p, n-8)
-	case n >= 4:
-		a, b = load32(p, 0), load32(p, n-4)
-	case n > 0:
-		a = uint64(text[0])<<16 | uint64(text[n/2])<<8 | uint64(text[n-1])
-	}
-	return mix(h^a^hashSeed, golden^b^uint64(len(text)))
-}
-
-func mix(a, b uint64) uint64 {
-	hi, lo := bits.Mul64(a, b)
-	return hi ^ lo
-}
-
-func load64(p unsafe.Pointer, at int) uint64 { return *(*uint64)(unsafe.Add(p, at)) }
-func load32(p unsafe.Pointer, at int) uint64 { return uint64(*(*uint32)(unsafe.Add(p, at))) }
 
 // lookup returns the series of a call, or nil if there is no room for another one. It must not keep name or tags.
 func (s *scope) lookup(k key, name string, tags []string) *series {
@@ -397,7 +339,7 @@ func (s *scope) newSeries(k key, name string, tags []string) *series {
 	b = appendCardinality(b, Cardinality(k.meta>>8&0xff))
 	b = append(b, '\n')
 	// The bytes are not changed from here on.
-	text := unsafe.String(&b[0], len(b))
+	text := textOf(b)
 	x.head, x.tail = text[:headEnd], text[headEnd:]
 	x.name, x.tags = text[nameAt:nameEnd], text[tagsAt:tagsEnd]
 	if !x.matches(name, tags) {

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 )
 
 // core is what a client shares with its children: contexts, packets, sender, telemetry.
@@ -104,8 +103,7 @@ func keep(rate float64) bool { return !(rate < 1) || rand.Float64() <= rate && r
 func spread(name string, n int) int {
 	h := uint64(len(name))
 	if len(name) >= 8 {
-		p := unsafe.Pointer(unsafe.StringData(name))
-		h ^= load64(p, 0) ^ load64(p, len(name)-8)*3
+		h ^= load64(name, 0) ^ load64(name, len(name)-8)*3
 	} else {
 		for i := 0; i < len(name); i++ {
 			h = h*31 + uint64(name[i])

@@ -3,7 +3,6 @@ package statsd
 import (
 	"strconv"
 	"time"
-	"unsafe"
 )
 
 // Tag is a tag whose value is not text yet. It is written into the packet, or compared with what is known, without becoming a string
@@ -87,7 +86,7 @@ func (c *Client) typed(k kind, name string, count int64, value float64, member s
 		}
 		start := 0
 		for i := range tags {
-			list[i] = unsafe.String(unsafe.SliceData(b[start:]), ends[i]-start)
+			list[i] = textOf(b[start:ends[i]])
 			start = ends[i]
 		}
 		all = list[:len(tags)]

@@ -80,8 +80,8 @@ func TestTransports(t *testing.T) {
 
 // TestManyPacketsWithFewSystemCalls counts how often the kernel is asked to send.
 func TestManyPacketsWithFewSystemCalls(t *testing.T) {
-	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {
-		t.Skip("sendmmsg is used on Linux, amd64 and arm64, only")
+	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" || !usesUnsafe {
+		t.Skip("sendmmsg is used on Linux, amd64 and arm64, only, and not with the build tag purego")
 	}
 	s := serveUDP(t)
 	o := defaultOptions()
