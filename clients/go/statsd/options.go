@@ -292,8 +292,9 @@ func WithoutEnvTags() Option { return set(func(o *Options) { o.envTags = false }
 func WithPlainStatsD() Option { return set(func(o *Options) { o.plain = true }) }
 
 // WithResolveInterval sets how often the name in a UDP or TCP address is looked up again, so that a change is followed. The lookup
-// runs in the background, and the last good address is used as long as it fails. Default: 30 s. With 0 it is looked up until
-// the first success only. An address without a name is never looked up.
+// runs in the background, and the last good address is kept while it fails. A UDP socket is opened anew as often, also to an address
+// without a name: an address translation on the way that leads to an agent which is gone (a conntrack entry of a node) belongs to the
+// source port, and lasts as long as packets come from it. Zero looks up once and keeps the socket. Default: 30 seconds.
 func WithResolveInterval(d time.Duration) Option {
 	return set(func(o *Options) { o.resolveInterval = d })
 }

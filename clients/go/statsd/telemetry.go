@@ -30,11 +30,12 @@ type Telemetry struct {
 	// TotalDroppedOnReceive counts messages dropped because the inputs of channel mode were full.
 	TotalDroppedOnReceive uint64
 
-	// TotalPayloadsSent counts packets written. Whether a UDP packet arrived is not known.
+	// TotalPayloadsSent counts packets written. Whether a UDP packet arrived is not known, unless the system tells that nobody listens.
 	TotalPayloadsSent uint64
 	// TotalPayloadsDropped is the sum of the two that follow.
 	TotalPayloadsDropped uint64
-	// TotalPayloadsDroppedWriter counts packets that could not be written: timeout, error, nobody there.
+	// TotalPayloadsDroppedWriter counts packets that could not be written: timeout, error, nobody there. Over UDP the system tells
+	// that nobody listens when the next packet is written: that one is sent again, and counted here in place of the one lost.
 	TotalPayloadsDroppedWriter uint64
 	// TotalPayloadsDroppedQueueFull counts packets dropped because too many waited to be written.
 	TotalPayloadsDroppedQueueFull uint64

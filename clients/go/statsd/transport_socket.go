@@ -20,9 +20,8 @@ type socketTransport struct {
 	// network is "unixgram", "unix" or "tcp"; empty until the type of a Unix socket is known.
 	network string
 	address string
-	// host and tcpPort are set for TCP, with name if host is one.
+	// tcpPort is set for TCP, and name if the host is one.
 	tcpPort int
-	ip      atomic.Pointer[netip.Addr]
 	name    *nameWatch
 
 	writeTimeout   time.Duration
@@ -58,14 +57,15 @@ func newTCPTransport(host string, port int, o *Options) *socketTransport {
 	}
 	t.setTitle()
 	if ip, err := numericHost(host); err == nil {
-		t.ip.Store(&ip)
-		return t
+		t.address = t.addressOf(ip)
+	} else {
+		t.name = watchName(host, o)
 	}
-	t.name = watchName(host, o, func(ip netip.Addr) error {
-		t.ip.Store(&ip)
-		return nil
-	})
 	return t
+}
+
+func (t *socketTransport) addressOf(ip netip.Addr) string {
+	return netip.AddrPortFrom(ip, uint16(t.tcpPort)).String()
 }
 
 func (t *socketTransport) setTitle() {
@@ -111,10 +111,11 @@ func (t *socketTransport) connect() error {
 	if t.conn != nil {
 		return nil
 	}
-	if t.name != nil && t.ip.Load() == nil {
+	if t.name != nil {
 		if err := t.name.waitReady(); err != nil {
 			return err
 		}
+		t.address = t.addressOf(*t.name.ip.Load())
 	}
 	networks := []string{t.network}
 	if t.network == "" {
@@ -133,10 +134,6 @@ func (t *socketTransport) connect() error {
 const dialTries = 3
 
 func (t *socketTransport) dial(network string) error {
-	address := t.address
-	if ip := t.ip.Load(); ip != nil {
-		address = netip.AddrPortFrom(*ip, uint16(t.tcpPort)).String()
-	}
 	end := deadline(t.within(t.connectTimeout))
 	tries := dialTries
 	if t.hurried.Load() || time.Since(t.refusedAt) < t.connectTimeout {
@@ -144,7 +141,7 @@ func (t *socketTransport) dial(network string) error {
 		tries = 1
 	}
 	for {
-		conn, err := net.DialTimeout(network, address, max(time.Until(end), time.Millisecond))
+		conn, err := net.DialTimeout(network, t.address, max(time.Until(end), time.Millisecond))
 		tries--
 		switch {
 		case err == nil:
