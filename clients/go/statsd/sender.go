@@ -52,18 +52,37 @@ func (q *queue) push(k *packet) (waiting int, ok bool) {
 
 // pushWait adds a packet when there is room and few others wait.
 func (q *queue) pushWait(k *packet) {
-	q.mu.Lock()
-	for q.count >= min(q.max, aheadMax) && !q.closed {
-		q.wait()
+	for !q.pushIfRoom(k) {
+		q.waitForRoom()
 	}
-	if q.closed {
+}
+
+// pushIfRoom adds a packet if there is room and few others wait. When the queue is closed, the packet is counted as dropped.
+func (q *queue) pushIfRoom(k *packet) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case q.closed:
 		q.droppedPackets++
 		q.droppedBytes += uint64(len(k.payload()))
-	} else {
+	case q.crowded():
+		return false
+	default:
 		q.add(k)
+	}
+	return true
+}
+
+// waitForRoom returns when pushIfRoom may succeed.
+func (q *queue) waitForRoom() {
+	q.mu.Lock()
+	for q.crowded() && !q.closed {
+		q.wait()
 	}
 	q.mu.Unlock()
 }
+
+func (q *queue) crowded() bool { return q.count >= min(q.max, aheadMax) }
 
 func (q *queue) wait() {
 	q.waiters++
