@@ -289,6 +289,26 @@ func TestContextsAreToldApartAsOnTheWire(t *testing.T) {
 	}
 }
 
+// TestCommasDoNotMakeTags: a label or a typed tag is one tag, whatever its text.
+func TestCommasDoNotMakeTags(t *testing.T) {
+	c, r := record(t, WithExtendedClientSideAggregation())
+	c.NewCounterVec("c", "a", "b").With("1,b:2", "").Inc()
+	c.NewFloatCounterVec("f", "a").With(",").Add(1)
+	c.NewGaugeVec("g", "a,x").With("1").Set(1)
+	c.NewHistogramVec("h", "a").With("1,2").Observe(1)
+	c.NewDistributionVec("d", "a").With("1,2").Observe(1)
+	c.NewTimingVec("t", "a").With("1,2").Observe(time.Millisecond)
+	c.NewSetVec("s", "a").With("1,2").Add("m,n")
+	_ = c.CountWith("tc", 1, StringTag("a", "1,b:2"), StringTag("k,ey", ""), IntTag("i,", 1))
+	_ = c.SetWith("ts", "m", make([]Tag, 20)...)
+	_ = c.Count("strings", 1, Strings(StringTag("a", "1,2"), BoolTag("b,", true)), 1)
+	c.Flush()
+	equalLines(t, r.sorted(), []string{
+		"c:1|c|#a:1_b:2,b:", "d:1|d|#a:1_2", "f:1|c|#a:_", "g:1|g|#a_x:1", "h:1|h|#a:1_2", "s:m,n|s|#a:1_2", "strings:1|c|#a:1_2,b_:true",
+		"t:1.000000|ms|#a:1_2", "tc:1|c|#a:1_b:2,k_ey:,i_:1", "ts:m|s|#:" + strings.Repeat(",:", 19),
+	})
+}
+
 func TestPlainStatsD(t *testing.T) {
 	c, r := record(t, WithPlainStatsD(), WithContainerID("abc"), WithCardinality(CardinalityHigh), WithExtendedClientSideAggregation(), WithOriginDetection())
 	_ = c.Gauge("g", -5, nil, 1)

@@ -33,8 +33,8 @@ A call has to find its context, that is its name and tags. A handle has found it
 All methods may be used by several goroutines. Tags may be written at the call; they are not kept, so neither a slice nor the memory
 behind its strings has to stay as it was. A nil client returns [ErrNoClient] and its handles do nothing.
 
-Text that would break a line for the agent is changed: in names ':', '|' and newlines become '_', in tags '|' becomes '_' and
-newlines are deleted, and bytes that are not UTF-8 become '_'. What an agent would refuse altogether is refused here, with an error: no
-name, a value that is not finite, an empty set member, a message longer than a packet.
+Text that would break a line for the agent is changed: in names ':', '|' and newlines become '_', in tags '|' becomes '_' and newlines
+are deleted, in label values and typed tags ',' becomes '_', and bytes that are not UTF-8 become '_'. What an agent would refuse
+altogether is refused here, with an error: no name, a value that is not finite, an empty set member, a message longer than a packet.
 */
 package statsd

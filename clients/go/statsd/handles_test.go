@@ -104,8 +104,8 @@ func TestVecs(t *testing.T) {
 	c.NewSetVec("s", "l").With("1").Add("m")
 	c.Flush()
 	equalLines(t, r.sorted(), []string{
-		"c:33|c|#method:GET,code:1", "c:33|c|#method:GET,code:2", "c:33|c|#method:GET,x,code:1", "c:33|c|#method:GET,x,code:2",
-		"c:34|c|#method:GET,code:0", "c:34|c|#method:GET,x,code:0",
+		"c:33|c|#method:GET,code:1", "c:33|c|#method:GET,code:2", "c:33|c|#method:GET_x,code:1", "c:33|c|#method:GET_x,code:2",
+		"c:34|c|#method:GET,code:0", "c:34|c|#method:GET_x,code:0",
 		"d:1|d|#l:1", "f:1|c|#l:1", "g:1|g|#l:1", "h:1|h|#l:1", "s:m|s|#l:1", "t:1.000000|ms|#l:1",
 	})
 	defer func() {

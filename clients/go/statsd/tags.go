@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Tag is a tag whose value is not text yet. It is written into the packet, or compared with what is known, without becoming a string
-// of its own.
+// Tag is one tag whose value is not text yet. It is written into the packet, or compared with what is known, without becoming a string
+// of its own. A comma in its key or value becomes '_'.
 type Tag struct {
 	key  string
 	text string
@@ -45,7 +45,7 @@ func BoolTag(key string, value bool) Tag {
 func (t Tag) String() string { return string(t.append(nil)) }
 
 func (t Tag) append(b []byte) []byte {
-	b = append(b, t.key...)
+	b = appendTagPart(b, t.key)
 	b = append(b, ':')
 	switch t.typ {
 	case tagInt:
@@ -53,8 +53,20 @@ func (t Tag) append(b []byte) []byte {
 	case tagBool:
 		return strconv.AppendBool(b, t.number != 0)
 	default:
-		return append(b, t.text...)
+		return appendTagPart(b, t.text)
 	}
+}
+
+// appendTagPart writes the key or the value of one tag. A comma would begin another one.
+func appendTagPart(b []byte, text string) []byte {
+	start := len(b)
+	b = append(b, text...)
+	for i := start; i < len(b); i++ {
+		if b[i] == ',' {
+			b[i] = '_'
+		}
+	}
+	return b
 }
 
 // Strings returns tags as the methods that take strings want them.

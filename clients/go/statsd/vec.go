@@ -91,7 +91,7 @@ func (v *vec[H]) find(values []string) *vecEntry[H] {
 	e := &vecEntry[H]{values: cloneAll(values), hash: hash}
 	tags := make([]string, len(values))
 	for i, label := range v.labels {
-		tags[i] = label + ":" + values[i]
+		tags[i] = StringTag(label, values[i]).String()
 	}
 	e.handle, e.inner = v.bind(tags)
 	if len(v.live) >= v.max || e.inner != nil && e.inner.series.Load().overflowed {
