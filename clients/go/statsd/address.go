@@ -82,13 +82,15 @@ func addressFromURL(text string) string {
 	return net.JoinHostPort(u.Hostname(), defaultPort)
 }
 
-var errNoAddress = errors.New("statsd: no address given, and none of DD_DOGSTATSD_URL and DD_AGENT_HOST is set")
+// ErrNoAddress is returned by constructors that are given no address and find none in DD_DOGSTATSD_URL and DD_AGENT_HOST. Its text, and
+// that of other errors which the client of Datadog has too, is the one used there.
+var ErrNoAddress = errors.New("No address passed and autodetection from environment failed")
 
 // newTransport makes the transport an address means and tells which sizes suit it. Nothing is connected yet, except a UDP socket
 // to a numeric address.
 func newTransport(addr string, o *Options) (t Transport, unix bool, err error) {
 	if addr == "" {
-		return nil, false, errNoAddress
+		return nil, false, ErrNoAddress
 	}
 	for _, x := range []struct{ prefix, network string }{
 		{UnixAddressPrefix, ""}, {UnixAddressDatagramPrefix, "unixgram"}, {UnixAddressStreamPrefix, "unix"},

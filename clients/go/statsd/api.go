@@ -57,7 +57,7 @@ const InvalidTimestamp = invalidTimestampErr("invalid timestamp")
 type MessageTooLongError struct{}
 
 func (MessageTooLongError) Error() string {
-	return "message does not fit a packet, see WithMaxBytesPerPayload"
+	return "message too long. See 'WithMaxBytesPerPayload' documentation."
 }
 
 type invalidValueErr string
@@ -263,7 +263,7 @@ func NewEvent(title, text string) *Event { return &Event{Title: title, Text: tex
 // Check returns an error if the agent would refuse the event.
 func (e *Event) Check() error {
 	if e == nil || e.Title == "" {
-		return fmt.Errorf("statsd: an event needs a title")
+		return fmt.Errorf("statsd.Event title is required")
 	}
 	return nil
 }
@@ -301,10 +301,10 @@ func NewServiceCheck(name string, status ServiceCheckStatus) *ServiceCheck {
 // Check returns an error if the agent would refuse the service check.
 func (sc *ServiceCheck) Check() error {
 	if sc == nil || sc.Name == "" {
-		return fmt.Errorf("statsd: a service check needs a name")
+		return fmt.Errorf("statsd.ServiceCheck name is required")
 	}
 	if sc.Status > Unknown {
-		return fmt.Errorf("statsd: service check status is %d, allowed are 0 to 3", sc.Status)
+		return fmt.Errorf("statsd.ServiceCheck status has invalid value")
 	}
 	return nil
 }

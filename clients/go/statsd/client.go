@@ -105,7 +105,7 @@ func CloneWithExtraOptionsEx(c *ClientEx, options ...Option) (*ClientEx, error) 
 		return nil, ErrNoClient
 	}
 	if c.address == "" {
-		return nil, fmt.Errorf("statsd: a client without an address of its own cannot be cloned")
+		return nil, fmt.Errorf("can't clone client with no addrOption")
 	}
 	return NewEx(c.address, append(append([]Option(nil), c.options...), options...)...)
 }

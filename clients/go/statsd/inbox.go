@@ -140,7 +140,7 @@ func (c *core) lostInput(waiting int, k kind, name string, tags []string) error 
 	if c.errorHandler == nil && !c.channelErrors {
 		return nil
 	}
-	err := &ErrorInputChannelFull{Metric: newMetric(k, name, tags), ChannelSize: waiting, Msg: "worker input is full"}
+	err := &ErrorInputChannelFull{Metric: newMetric(k, name, tags), ChannelSize: waiting, Msg: "Worker input channel full"}
 	c.handle(err)
 	if c.channelErrors {
 		return err

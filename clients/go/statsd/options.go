@@ -135,7 +135,7 @@ func WithBufferFlushInterval(bufferFlushInterval time.Duration) Option {
 func WithWorkersCount(workersCount int) Option {
 	return func(o *Options) error {
 		if workersCount < 1 {
-			return fmt.Errorf("statsd: workersCount must be a positive integer, not %d", workersCount)
+			return fmt.Errorf("workersCount must be a positive integer")
 		}
 		o.workersCount = workersCount
 		return nil
@@ -197,7 +197,7 @@ func WithAggregationInterval(interval time.Duration) Option {
 func WithAggregatorShardCount(shardCount int) Option {
 	return func(*Options) error {
 		if shardCount < 1 {
-			return fmt.Errorf("statsd: shardCount must be a positive integer, not %d", shardCount)
+			return fmt.Errorf("shardCount must be a positive integer")
 		}
 		return nil
 	}
@@ -247,7 +247,7 @@ func WithContainerID(id string) Option { return set(func(o *Options) { o.contain
 func WithCardinality(card Cardinality) Option {
 	return func(o *Options) error {
 		if !card.isValid() {
-			return fmt.Errorf("statsd: cardinality %d is not one of the Cardinality constants", card)
+			return fmt.Errorf("invalid cardinality %d", card)
 		}
 		o.cardinality = card
 		return nil

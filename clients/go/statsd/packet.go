@@ -154,7 +154,7 @@ func (w *worker) send() {
 	}
 	if waiting, ok := w.out.queue.push(k); !ok {
 		if w.dropped == nil {
-			w.dropped = &ErrorSenderChannelFull{Msg: "sender queue is full"}
+			w.dropped = &ErrorSenderChannelFull{Msg: "Sender queue is full"}
 		}
 		w.dropped.LostElements += k.messages
 		w.dropped.ChannelSize = waiting
