@@ -58,6 +58,9 @@ func TestCapture(t *testing.T) {
 
 // TestVectors reads the cases that all implementations of the repository share.
 func TestVectors(t *testing.T) {
+	if _, err := os.Stat("../../../../Cargo.toml"); err != nil {
+		t.Skip("the client stands alone here, without the vectors")
+	}
 	f, err := os.Open("../../../../testdata/vectors/protocol.jsonl")
 	if err != nil {
 		t.Fatal(err)
