@@ -10,6 +10,13 @@ import (
 )
 
 // core is what a client shares with its children: contexts, packets, sender, telemetry.
+//
+// Whoever holds one of these locks may take those further right, and none further left:
+//
+//	closing, flushMu, vec.mu, tableMu, countMu, series.mu, worker.mu, inbox.mu, queue.mu and pool.mu
+//
+// Of series, workers, inboxes and families one is locked at a time. Nobody waits for the network, or for room in the queue, with a lock that
+// a call of a user takes: only closing and flushMu are held then. The error handler is called without any of them but closing.
 type core struct {
 	table    atomic.Pointer[table]
 	memo     atomic.Pointer[memo]

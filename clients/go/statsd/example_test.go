@@ -82,7 +82,7 @@ func ExampleClient_NewDistributionVec() {
 }
 
 // A gauge handle can count a level up and down.
-func ExampleGaugeHandle_Add() {
+func ExampleGauge_Add() {
 	client := newClient()
 	inFlight := client.NewGauge("in_flight")
 	inFlight.Add(1)

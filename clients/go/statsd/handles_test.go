@@ -344,3 +344,36 @@ func TestGaugeAddFromManyGoroutines(t *testing.T) {
 	c.Flush()
 	equalLines(t, r.lines(), []string{"g:80000|g"})
 }
+
+// TestHandlesThatDoNothing uses every kind of handle of a client that does nothing, and of none.
+func TestHandlesThatDoNothing(t *testing.T) {
+	var none *Client
+	for _, c := range []HandleInterface{&NoOpClient{}, &NoOpClientDirect{}, none} {
+		for i := 0; i < 100; i++ {
+			label := fmt.Sprint(i)
+			for _, h := range []CounterInterface{c.NewCounter("n", "a:1"), c.NewCounterVec("n", "l").With(label)} {
+				h.Inc()
+				h.Add(1)
+			}
+			for _, h := range []FloatCounterInterface{c.NewFloatCounter("n"), c.NewFloatCounterVec("n", "l").With(label)} {
+				h.Add(1)
+			}
+			for _, h := range []GaugeInterface{c.NewGauge("n"), c.NewGaugeVec("n", "l").With(label)} {
+				h.Set(1)
+				h.Add(1)
+			}
+			for _, h := range []ObserverInterface{
+				c.NewHistogram("n"), c.NewHistogramVec("n", "l").With(label), c.NewDistribution("n"), c.NewDistributionVec("n", "l").With(label),
+			} {
+				h.Observe(1)
+			}
+			for _, h := range []TimingInterface{c.NewTiming("n"), c.NewTimingVec("n", "l").With(label)} {
+				h.Observe(time.Second)
+				h.Since(time.Now())
+			}
+			for _, h := range []SetInterface{c.NewSet("n"), c.NewSetVec("n", "l").With(label)} {
+				h.Add("m")
+			}
+		}
+	}
+}

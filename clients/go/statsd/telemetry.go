@@ -13,7 +13,7 @@ const version = "0.1.0"
 
 // Telemetry counts what a client did since it was made. Children share the counts of the client they come from.
 //
-// Metrics are counted per call, before sampling and aggregation. A gauge set through a [GaugeHandle] is counted once per flush: what
+// Metrics are counted per call, before sampling and aggregation. A gauge set through a [Gauge] is counted once per flush: what
 // it was set to in between was never more than a store to memory.
 type Telemetry struct {
 	// TotalMetrics is the sum of the six that follow.
