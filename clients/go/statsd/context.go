@@ -38,9 +38,9 @@ func (s *scope) key(k kind, card Cardinality) key {
 	return key{meta: s.id<<16 | uint64(card)<<8 | uint64(k), rate: 1}
 }
 
-// A counter's cell holds both the number of calls and their sum, so that a call is one atomic addition: the sum is in the lower 44
-// bits, signed, and the calls are above. The sign bit of the whole asks for the slow path: either 2^19 calls have been collected and
-// must be moved, or the context cannot be used and the cell rests at cellClosed.
+// A counter's cell holds both the number of calls and their sum, so that a call is one atomic addition: the sum is in
+// the lower 44 bits, signed, and the calls are above. The sign bit of the whole asks for the slow path: either 2^19
+// calls have been collected and must be moved, or the context cannot be used and the cell rests at cellClosed.
 const (
 	cellCall   = 1 << 44
 	cellClosed = 1 << 63
@@ -106,7 +106,8 @@ type series struct {
 	turn    uint32
 }
 
-// member is a member of a set. It stays for one flush longer than it is used, so that a member that comes again costs nothing.
+// member is a member of a set. It stays for one flush longer than it is used, so that a member that comes again costs
+// nothing.
 type member struct {
 	value string
 	// turn is the flush it was seen in last.
@@ -122,8 +123,8 @@ const (
 	membersMax = 4096
 )
 
-// matches compares the name and the tags of a call with those of the series, byte by byte. Tags are told apart by where the commas
-// are, as they are by the agent.
+// matches compares the name and the tags of a call with those of the series, byte by byte. Tags are told apart by where
+// the commas are, as they are by the agent.
 func (x *series) matches(name string, tags []string) bool {
 	if x.name != name {
 		return false
@@ -204,14 +205,15 @@ func (t *table) findLike(old *series) *series {
 		if x == nil {
 			return nil
 		}
-		if x.hash == old.hash && x.key == old.key && x.name == old.name && x.hasTags == old.hasTags && x.tags == old.tags {
+		if x.hash == old.hash && x.key == old.key && x.name == old.name && x.hasTags == old.hasTags &&
+			x.tags == old.tags {
 			return x
 		}
 	}
 }
 
-// memo finds series by where the caller's strings are, which is cheaper than by what they hold. What it finds must still be compared
-// by content, because memory can be reused for other text.
+// memo finds series by where the caller's strings are, which is cheaper than by what they hold. What it finds must
+// still be compared by content, because memory can be reused for other text.
 type memo struct {
 	slots []atomic.Pointer[series]
 	shift uint
@@ -248,8 +250,8 @@ func (s *scope) lookupSecond(k key, name string, tags []string, m *memo, i uint6
 		return x
 	}
 	if m.slots[i].Load() != nil {
-		// Taking the neighbour every other time keeps two calls that meet here from displacing each other for ever. A call whose
-		// strings are new each time only displaces now and then.
+		// Taking the neighbour every other time keeps two calls that meet here from displacing each other for ever. A
+		// call whose strings are new each time only displaces now and then.
 		switch r := rand.Uint32(); {
 		case r&3 != 0 && m.slots[i^1].Load() != nil:
 			return x
@@ -374,7 +376,8 @@ func tableOf(live []*series, size int) *table {
 	return t
 }
 
-// again returns the series that has taken the place of a closed one, making it if need be. It returns nil if there is no room.
+// again returns the series that has taken the place of a closed one, making it if need be. It returns nil if there is
+// no room.
 func (x *series) again() *series {
 	c := x.scope.core
 	c.tableMu.Lock()

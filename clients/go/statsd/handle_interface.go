@@ -2,8 +2,9 @@ package statsd
 
 import "time"
 
-// HandleInterface is what makes handles: [Client] and [NoOpClient]. It does not grow. The handles themselves are structs, so that a call
-// through one is a few instructions; where they must be replaced by doubles, keep them as [CounterInterface] and the like.
+// HandleInterface is what makes handles: [Client] and [NoOpClient]. It does not grow. The handles themselves are
+// structs, so that a call through one is a few instructions; where they must be replaced by doubles, keep them as
+// [CounterInterface] and the like.
 type HandleInterface interface {
 	NewCounter(name string, tags ...string) *Counter
 	NewFloatCounter(name string, tags ...string) *FloatCounter

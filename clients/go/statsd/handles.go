@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// handle is a name and tags bound once, so that sending a value needs no lookup. All handles may be used by several goroutines, and
-// stay valid for the life of their client however long they are idle.
+// handle is a name and tags bound once, so that sending a value needs no lookup. All handles may be used by several
+// goroutines, and stay valid for the life of their client however long they are idle.
 type handle struct {
 	series atomic.Pointer[series]
 }
 
-// bind finds or makes the series of a handle. A series that cannot be kept, because there are too many or because the client does not
-// aggregate its kind, sends at once.
+// bind finds or makes the series of a handle. A series that cannot be kept, because there are too many or because the
+// client does not aggregate its kind, sends at once.
 func (c *ClientEx) bind(h *handle, k kind, name string, tags []string) {
 	s := c.scope
 	key := s.key(k, s.card)
@@ -160,9 +160,9 @@ func (h *Gauge) slow(x *series, v float64) {
 	h.renew(x)
 }
 
-// Add changes the value of the gauge by v, starting from zero, and sends the result. It is for a level that is counted here, such as
-// requests in flight: changes by other clients and processes are not known to it. A gauge at another level than zero is kept however
-// long it is idle.
+// Add changes the value of the gauge by v, starting from zero, and sends the result. It is for a level that is counted
+// here, such as requests in flight: changes by other clients and processes are not known to it. A gauge at another
+// level than zero is kept however long it is idle.
 func (h *Gauge) Add(v float64) {
 	if h == nil {
 		return
@@ -194,8 +194,8 @@ func (h *Gauge) Add(v float64) {
 	}
 }
 
-// addGauge changes the level. It returns false if the value was not collected; the level is changed all the same if the series is
-// direct.
+// addGauge changes the level. It returns false if the value was not collected; the level is changed all the same if the
+// series is direct.
 func (x *series) addGauge(v float64) (done bool, level float64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -372,8 +372,8 @@ func (c *Client) CountFloat(name string, value float64, tags []string, rate floa
 	return c.clientEx.floatCount(name, value, tags, rate)
 }
 
-// GaugeDelta changes a gauge in the server by delta: the value is written with its sign. Servers of plain StatsD understand that, and
-// weir where gauge deltas are turned on; others take it for a value. It is never aggregated.
+// GaugeDelta changes a gauge in the server by delta: the value is written with its sign. Servers of plain StatsD
+// understand that, and weir where gauge deltas are turned on; others take it for a value. It is never aggregated.
 func (c *Client) GaugeDelta(name string, delta float64, tags []string, rate float64) error {
 	if c == nil {
 		return ErrNoClient

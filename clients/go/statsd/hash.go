@@ -6,9 +6,10 @@ import (
 	"math/rand/v2"
 )
 
-// hashSecrets key the hashes by which contexts and handles are found. They differ between processes, and every word of a text meets one
-// of them, or a hash made with them, in both factors of its multiplication: whoever writes names and tags can neither make a factor
-// zero nor take back what another word did, and so cannot choose where a text goes in a table.
+// hashSecrets key the hashes by which contexts and handles are found. They differ between processes, and every word of
+// a text meets one of them, or a hash made with them, in both factors of its multiplication: whoever writes names and
+// tags can neither make a factor zero nor take back what another word did, and so cannot choose where a text goes in a
+// table.
 var hashSecrets = newHashSecrets()
 
 func newHashSecrets() [3]uint64 { return [3]uint64{rand.Uint64(), rand.Uint64(), rand.Uint64()} }
@@ -32,8 +33,8 @@ func labelHash(values []string) uint64 {
 
 func rateBits(k key) uint64 { return math.Float64bits(k.rate) }
 
-// hashText adds text to a hash that is secret, 16 bytes per multiplication. The length has a multiplication of its own: two texts of
-// different lengths whose hashes are always the same would make 2^n lists of n tags with one hash.
+// hashText adds text to a hash that is secret, 16 bytes per multiplication. The length has a multiplication of its own:
+// two texts of different lengths whose hashes are always the same would make 2^n lists of n tags with one hash.
 func hashText(h uint64, text string) uint64 {
 	n := len(text)
 	var a, b uint64

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// craftedTexts are texts whose words cancel or zero constants that somebody who reads this package knows: golden, lengths, and the
-// words of keys. Each list holds different texts.
+// craftedTexts are texts whose words cancel or zero constants that somebody who reads this package knows: golden,
+// lengths, and the words of keys. Each list holds different texts.
 func craftedTexts(n int) map[string][]string {
 	word := func(w uint64) string { return string(binary.LittleEndian.AppendUint64(nil, w)) }
 	meta := (&scope{id: 1}).key(kindCount, CardinalityNotSet).meta
@@ -18,7 +18,8 @@ func craftedTexts(n int) map[string][]string {
 			"golden^len": golden ^ uint64(size), "golden": golden, "zero": 0, "ones": ^uint64(0), "len": uint64(size),
 			"meta": meta, "golden*meta": golden * meta,
 		} {
-			ends, begins := fmt.Sprintf("%d bytes that end in %s", size, name), fmt.Sprintf("%d bytes that begin with %s", size, name)
+			ends, begins := fmt.Sprintf("%d bytes that end in %s", size, name),
+				fmt.Sprintf("%d bytes that begin with %s", size, name)
 			for i := 0; i < n; i++ {
 				free := fmt.Sprintf("%0*d", size-8, i)
 				lists[ends] = append(lists[ends], free+word(w))
@@ -36,8 +37,8 @@ func distinct(t *testing.T, what string, hashes map[uint64]int, n int) {
 	}
 }
 
-// TestNoTextChoosesItsHash hashes texts made from what is known about the hash. Two random numbers of 64 bits are never the same in
-// sets this small, so one pair of equal hashes is a flaw.
+// TestNoTextChoosesItsHash hashes texts made from what is known about the hash. Two random numbers of 64 bits are never
+// the same in sets this small, so one pair of equal hashes is a flaw.
 func TestNoTextChoosesItsHash(t *testing.T) {
 	s := &scope{id: 1}
 	k := s.key(kindCount, CardinalityNotSet)
@@ -54,7 +55,8 @@ func TestNoTextChoosesItsHash(t *testing.T) {
 	}
 }
 
-// TestShortTextsOfDifferentLengths: texts that always collide would multiply, as each tag of a list may be one or the other.
+// TestShortTextsOfDifferentLengths: texts that always collide would multiply, as each tag of a list may be one or the
+// other.
 func TestShortTextsOfDifferentLengths(t *testing.T) {
 	texts := map[string]bool{}
 	for size := 0; size <= 40; size++ {
@@ -82,7 +84,8 @@ func TestShortTextsOfDifferentLengths(t *testing.T) {
 	distinct(t, "label values", values, len(texts))
 }
 
-// TestKeysDoNotCancelTexts: a name must not be able to take back what kind, scope, cardinality or rate put into the hash.
+// TestKeysDoNotCancelTexts: a name must not be able to take back what kind, scope, cardinality or rate put into the
+// hash.
 func TestKeysDoNotCancelTexts(t *testing.T) {
 	hashes, n := map[uint64]int{}, 0
 	keys := []key{}
@@ -96,7 +99,8 @@ func TestKeysDoNotCancelTexts(t *testing.T) {
 	seen := map[string]bool{}
 	for _, k := range keys {
 		for _, other := range keys {
-			for _, w := range []uint64{k.meta ^ other.meta, (k.meta ^ other.meta) * golden, k.meta*golden ^ other.meta*golden,
+			for _, w := range []uint64{k.meta ^ other.meta, (k.meta ^ other.meta) * golden,
+				k.meta*golden ^ other.meta*golden,
 				rateBits(k) ^ rateBits(other), (rateBits(k) * golden) ^ (rateBits(other) * golden)} {
 				text := string(binary.LittleEndian.AppendUint64(nil, w)) + "12345678"
 				if id := fmt.Sprint(k, text); !seen[id] {

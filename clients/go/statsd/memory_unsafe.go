@@ -7,7 +7,8 @@ import (
 	"unsafe"
 )
 
-// This file holds all that needs package unsafe, except sendmmsg on Linux. The build tag purego takes memory_safe.go instead.
+// This file holds all that needs package unsafe, except sendmmsg on Linux. The build tag purego takes memory_safe.go
+// instead.
 
 // usesUnsafe says which of the two files was built.
 const usesUnsafe = true

@@ -36,8 +36,8 @@ type mmsghdr struct {
 	_    [4]byte
 }
 
-// send writes packets until one fails or the write deadline passes, and returns how many were written. When the kernel stops between
-// two packets it does not say why, and there is no error.
+// send writes packets until one fails or the write deadline passes, and returns how many were written. When the kernel
+// stops between two packets it does not say why, and there is no error.
 func (d *datagramBatch) send(conn syscall.Conn, packets []*packet) (int, error) {
 	if d.state == nil {
 		d.state = &mmsgState{}

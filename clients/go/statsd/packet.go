@@ -6,11 +6,12 @@ import (
 	"sync/atomic"
 )
 
-// frameHeader is room at the start of a packet's buffer for the length a stream needs before it, so that a frame is written
-// whole with one call.
+// frameHeader is room at the start of a packet's buffer for the length a stream needs before it, so that a frame is
+// written whole with one call.
 const frameHeader = 4
 
-// messageSlack is room after the largest packet: a message is written first and moved to the next packet if it does not fit.
+// messageSlack is room after the largest packet: a message is written first and moved to the next packet if it does not
+// fit.
 const messageSlack = 512
 
 func indexByte(b []byte, c byte) int { return bytes.IndexByte(b, c) }
@@ -206,8 +207,9 @@ func (w *worker) flush(wait bool) (lost *ErrorSenderChannelFull) {
 	return lost
 }
 
-// sendWhenRoom puts the packet into the queue as soon as there is room. It waits without the lock, because calls must not wait for the
-// network; until then the packet stays where it is, so that what calls add to it or send after it keeps its order.
+// sendWhenRoom puts the packet into the queue as soon as there is room. It waits without the lock, because calls must
+// not wait for the network; until then the packet stays where it is, so that what calls add to it or send after it
+// keeps its order.
 func (w *worker) sendWhenRoom() {
 	var first *packet
 	for {

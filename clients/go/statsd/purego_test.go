@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestBuildWithoutUnsafe asks the compiler's own list: with the build tag purego the package does not import unsafe, on any system.
+// TestBuildWithoutUnsafe asks the compiler's own list: with the build tag purego the package does not import unsafe, on
+// any system.
 func TestBuildWithoutUnsafe(t *testing.T) {
 	imports := func(goos string, args ...string) string {
 		cmd := exec.Command("go", append([]string{"list", "-f", "{{join .Imports \" \"}}"}, args...)...)
@@ -18,7 +19,8 @@ func TestBuildWithoutUnsafe(t *testing.T) {
 		return " " + strings.TrimSpace(string(out)) + " "
 	}
 	for _, goos := range []string{"linux", "darwin", "windows"} {
-		if list := imports(goos, "-tags", "purego", "."); strings.Contains(list, " unsafe ") || !strings.Contains(list, " sync ") {
+		if list := imports(goos, "-tags", "purego", "."); strings.Contains(list, " unsafe ") || !strings.Contains(list,
+			" sync ") {
 			t.Errorf("%s: the package imports%s", goos, list)
 		}
 		if list := imports(goos, "."); !strings.Contains(list, " unsafe ") {

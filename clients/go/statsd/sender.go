@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// aheadMax is how many packets may wait when a flush goes on filling more. It bounds the memory of a flush of very many contexts, and
-// leaves the rest of the queue to calls that must not wait.
+// aheadMax is how many packets may wait when a flush goes on filling more. It bounds the memory of a flush of very many
+// contexts, and leaves the rest of the queue to calls that must not wait.
 const aheadMax = 128
 
 // batchMax is how many packets are taken from the queue at once.
@@ -35,7 +35,8 @@ func newQueue(max int) *queue {
 	return q
 }
 
-// push adds a packet unless the queue is full or closed; then the packet is counted as dropped. It returns how many wait.
+// push adds a packet unless the queue is full or closed; then the packet is counted as dropped. It returns how many
+// wait.
 func (q *queue) push(k *packet) (waiting int, ok bool) {
 	q.mu.Lock()
 	if q.count >= q.max || q.closed {
@@ -57,7 +58,8 @@ func (q *queue) pushWait(k *packet) {
 	}
 }
 
-// pushIfRoom adds a packet if there is room and few others wait. When the queue is closed, the packet is counted as dropped.
+// pushIfRoom adds a packet if there is room and few others wait. When the queue is closed, the packet is counted as
+// dropped.
 func (q *queue) pushIfRoom(k *packet) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -151,14 +153,14 @@ func (q *queue) close() {
 	q.mu.Unlock()
 }
 
-// batchTransport is a transport that writes several packets with fewer system calls. For each packet it stores in errs whether it
-// was written.
+// batchTransport is a transport that writes several packets with fewer system calls. For each packet it stores in errs
+// whether it was written.
 type batchTransport interface {
 	writeBatch(packets []*packet, errs []error)
 }
 
-// hurrier is a transport that can be told, from any goroutine, that the client is closing: from then on it waits for a peer which
-// does not read or cannot be reached only so long in all, and refuses the rest at once.
+// hurrier is a transport that can be told, from any goroutine, that the client is closing: from then on it waits for a
+// peer which does not read or cannot be reached only so long in all, and refuses the rest at once.
 type hurrier interface{ hurry() }
 
 // sender writes packets in one goroutine.
@@ -214,8 +216,8 @@ func (s *sender) run() {
 	}
 }
 
-// hurry is called when the client begins to close: what waits is still written, unless that fails for longer than closePatience
-// allows.
+// hurry is called when the client begins to close: what waits is still written, unless that fails for longer than
+// closePatience allows.
 func (s *sender) hurry() {
 	if h, ok := s.transport.(hurrier); ok {
 		h.hurry()

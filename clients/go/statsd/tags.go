@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Tag is one tag whose value is not text yet. It is written into the packet, or compared with what is known, without becoming a string
-// of its own. A comma in its key or value becomes '_'.
+// Tag is one tag whose value is not text yet. It is written into the packet, or compared with what is known, without
+// becoming a string of its own. A comma in its key or value becomes '_'.
 type Tag struct {
 	key  string
 	text string
@@ -78,8 +78,8 @@ func Strings(tags ...Tag) []string {
 	return out
 }
 
-// typed makes a call with typed tags. Their text lives in this function's frame, which is why the calls are made from here and
-// why nothing they reach may keep a tag.
+// typed makes a call with typed tags. Their text lives in this function's frame, which is why the calls are made from
+// here and why nothing they reach may keep a tag.
 func (c *Client) typed(k kind, name string, count int64, value float64, member string, tags []Tag) error {
 	if c == nil {
 		return ErrNoClient

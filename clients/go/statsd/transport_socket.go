@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// socketTransport writes to a Unix socket or a TCP connection. It connects at the first packet and again after an error. Only the
-// sender's goroutine writes.
+// socketTransport writes to a Unix socket or a TCP connection. It connects at the first packet and again after an
+// error. Only the sender's goroutine writes.
 //
 // On a stream a packet is a frame: its length as 32 bits, little-endian, and its bytes.
 type socketTransport struct {
@@ -81,8 +81,8 @@ func (t *socketTransport) setTitle() {
 
 func (t *socketTransport) GetTransportName() string { return *t.title.Load() }
 
-// closePatience is how many write timeouts a closing client spends in all on writes and connections that fail. Failures in a row would
-// be no bound: a hung agent's system accepts connections for it, and each takes some packets.
+// closePatience is how many write timeouts a closing client spends in all on writes and connections that fail. Failures
+// in a row would be no bound: a hung agent's system accepts connections for it, and each takes some packets.
 const closePatience = 10
 
 // errClosing refuses packets when that time is up.
@@ -130,7 +130,8 @@ func (t *socketTransport) connect() error {
 	return err
 }
 
-// dialTries is how often a refused connection is tried: an agent that restarts has removed its socket or does not listen yet.
+// dialTries is how often a refused connection is tried: an agent that restarts has removed its socket or does not
+// listen yet.
 const dialTries = 3
 
 func (t *socketTransport) dial(network string) error {
@@ -216,7 +217,8 @@ func (t *socketTransport) writeBatch(packets []*packet, errs []error) {
 		if !isTimeout(err) || errors.As(err, &cut) {
 			t.disconnect()
 			if !fresh && cut == nil && !errors.Is(err, syscall.EMSGSIZE) {
-				// The agent went away since the last packet. Nothing of this one was taken, so it goes to the next agent.
+				// The agent went away since the last packet. Nothing of this one was taken, so it goes to the next
+				// agent.
 				fresh = true
 				continue
 			}

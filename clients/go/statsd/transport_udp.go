@@ -13,9 +13,9 @@ import (
 
 // udpTransport sends datagrams. Only the sender's goroutine writes.
 //
-// The socket is opened anew, from another source port, when the address changes, at intervals, and when the kernel tells that nobody
-// listens: a translation on the way, such as a conntrack entry on a node, belongs to the source port and lives as long as it is used, also
-// where it leads to nobody.
+// The socket is opened anew, from another source port, when the address changes, at intervals, and when the kernel
+// tells that nobody listens: a translation on the way, such as a conntrack entry on a node, belongs to the source port
+// and lives as long as it is used, also where it leads to nobody.
 type udpTransport struct {
 	conn *net.UDPConn
 	// to is where conn leads, and opened when it was opened last or tried to.
@@ -95,8 +95,8 @@ func (t *udpTransport) Write(b []byte) (int, error) {
 // reopenPause bounds how often a refusal opens a socket: each leaves a conntrack entry behind.
 const reopenPause = time.Second
 
-// refused sends a packet in whose place the kernel told that an earlier one found nobody. It returns that error nevertheless: the earlier
-// one was counted as sent, so that this one is counted as lost instead.
+// refused sends a packet in whose place the kernel told that an earlier one found nobody. It returns that error
+// nevertheless: the earlier one was counted as sent, so that this one is counted as lost instead.
 func (t *udpTransport) refused(b []byte, cause error) error {
 	if time.Since(t.reopened) >= reopenPause {
 		t.reopened = time.Now()
@@ -109,7 +109,8 @@ func (t *udpTransport) refused(b []byte, cause error) error {
 }
 
 func (t *udpTransport) writeBatch(packets []*packet, errs []error) {
-	// Between two datagrams of a batch the kernel forgets why it stopped, so after a stop the rest is written one by one.
+	// Between two datagrams of a batch the kernel forgets why it stopped, so after a stop the rest is written one by
+	// one.
 	single := false
 	for len(packets) > 0 {
 		n := 0
@@ -220,8 +221,8 @@ func (n *nameWatch) run() {
 	}
 }
 
-// choose looks the name up and stays with the address in use as long as it is among the answers, because some servers return them
-// in turns.
+// choose looks the name up and stays with the address in use as long as it is among the answers, because some servers
+// return them in turns.
 func (n *nameWatch) choose(used netip.Addr) (netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(n.ctx, lastRetry)
 	defer cancel()

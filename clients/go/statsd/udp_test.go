@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// closedPort returns a loopback address nobody listens at. The socket that reserves it is connected elsewhere, so that the kernel refuses
-// what others send there and gives the port to nobody else.
+// closedPort returns a loopback address nobody listens at. The socket that reserves it is connected elsewhere, so that
+// the kernel refuses what others send there and gives the port to nobody else.
 func closedPort(t *testing.T) string {
 	t.Helper()
 	if runtime.GOOS != "linux" {
@@ -89,10 +89,11 @@ func TestRefusedDatagramsAreCounted(t *testing.T) {
 		c.Flush()
 	}
 	tm := c.GetTelemetry()
-	// The last one cannot be known yet. On a busy machine the kernel may tell of two at once; the client that sends nothing again would
-	// count half of them.
+	// The last one cannot be known yet. On a busy machine the kernel may tell of two at once; the client that sends
+	// nothing again would count half of them.
 	if tm.TotalPayloadsSent+tm.TotalPayloadsDroppedWriter != flushes || tm.TotalPayloadsDroppedWriter <= flushes/2 {
-		t.Errorf("%d flushes into the void: %d sent, %d dropped", flushes, tm.TotalPayloadsSent, tm.TotalPayloadsDroppedWriter)
+		t.Errorf("%d flushes into the void: %d sent, %d dropped", flushes, tm.TotalPayloadsSent,
+			tm.TotalPayloadsDroppedWriter)
 	}
 	if reported.Load() != tm.TotalPayloadsDroppedWriter {
 		t.Errorf("%d losses were reported, %d counted", reported.Load(), tm.TotalPayloadsDroppedWriter)
@@ -100,8 +101,8 @@ func TestRefusedDatagramsAreCounted(t *testing.T) {
 	t.Logf("%d sent, %d dropped", tm.TotalPayloadsSent, tm.TotalPayloadsDroppedWriter)
 }
 
-// TestRefusedBatchesAreCounted: where several datagrams leave with one system call, the kernel's word on a datagram that was refused
-// must not get lost between two of them.
+// TestRefusedBatchesAreCounted: where several datagrams leave with one system call, the kernel's word on a datagram
+// that was refused must not get lost between two of them.
 func TestRefusedBatchesAreCounted(t *testing.T) {
 	address := netip.MustParseAddrPort(closedPort(t))
 	tr, err := newUDPTransport(address.Addr().String(), int(address.Port()), defaultOptions())
@@ -173,7 +174,8 @@ func TestUDPSocketIsOpenedAnewAtIntervals(t *testing.T) {
 			s := servePorts(t, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 			r := &resolver{}
 			r.set(nil, "127.0.0.1")
-			c, err := New(fmt.Sprint(host, ":", s.address().Port), WithoutTelemetry(), WithoutOriginDetection(), WithResolver(r.lookup),
+			c, err := New(fmt.Sprint(host, ":", s.address().Port), WithoutTelemetry(), WithoutOriginDetection(),
+				WithResolver(r.lookup),
 				WithResolveInterval(10*time.Millisecond), WithConnectTimeout(patience))
 			if err != nil {
 				t.Fatal(err)

@@ -5,10 +5,12 @@ import (
 	"time"
 )
 
-// TestCallsDoNotWaitForAFlush: a flush waits for an agent that hangs. Calls that write into the same packet must not wait with it.
+// TestCallsDoNotWaitForAFlush: a flush waits for an agent that hangs. Calls that write into the same packet must not
+// wait with it.
 func TestCallsDoNotWaitForAFlush(t *testing.T) {
 	r := &recorder{block: make(chan struct{}), entered: make(chan struct{}, 1)}
-	c, err := NewWithWriter(r, WithoutTelemetry(), WithoutOriginDetection(), WithWorkersCount(1), WithSenderQueueSize(1),
+	c, err := NewWithWriter(r, WithoutTelemetry(), WithoutOriginDetection(), WithWorkersCount(1),
+		WithSenderQueueSize(1),
 		WithAggregationInterval(time.Hour), WithBufferFlushInterval(time.Hour))
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +56,8 @@ func TestCallsDoNotWaitForAFlush(t *testing.T) {
 	<-flushed
 	c.Close()
 	// Nothing was dropped, and the gauge has kept its order.
-	equalLines(t, r.lines(), []string{"g:1|g|T1700000000", "g:2|g|T1700000000", "g:3|g|T1700000000", "g:4|g|T1700000000",
+	equalLines(t, r.lines(), []string{"g:1|g|T1700000000", "g:2|g|T1700000000", "g:3|g|T1700000000",
+		"g:4|g|T1700000000",
 		"c:4|c|T1700000000", "_e{1,0}:e|", "_sc|s|0", "t:1000.000000|ms"})
 	if tm := c.GetTelemetry(); tm.TotalPayloadsDropped != 0 {
 		t.Errorf("telemetry is %+v", tm)

@@ -93,7 +93,8 @@ func TestErrorTexts(t *testing.T) {
 		{"no client", nobody.Incr("n", nil, 1), weNobody.Incr("n", nil, 1)},
 		{"no timestamp", datadog.InvalidTimestamp, weir.InvalidTimestamp},
 		{"long message", datadog.MessageTooLongError{}, weir.MessageTooLongError{}},
-		{"long event", theirs.SimpleEvent("t", strings.Repeat("x", 9000)), ours.SimpleEvent("t", strings.Repeat("x", 9000))},
+		{"long event", theirs.SimpleEvent("t", strings.Repeat("x", 9000)), ours.SimpleEvent("t", strings.Repeat("x",
+			9000))},
 		{"event without a title", datadog.NewEvent("", "x").Check(), ours.SimpleEvent("", "x")},
 		{"check without a name", datadog.NewServiceCheck("", 0).Check(), ours.SimpleServiceCheck("", 0)},
 		{"status of a check", status.Check(), ours.ServiceCheck(ourStatus)},
@@ -103,7 +104,8 @@ func TestErrorTexts(t *testing.T) {
 		}
 	}
 	want := fullQueue(t, func(w io.WriteCloser, keep func(error)) client {
-		c, err := datadog.NewWithWriter(w, datadog.WithContainerID("cid"), datadog.WithoutTelemetry(), datadog.WithSenderQueueSize(2), datadog.WithMaxMessagesPerPayload(1),
+		c, err := datadog.NewWithWriter(w, datadog.WithContainerID("cid"), datadog.WithoutTelemetry(),
+			datadog.WithSenderQueueSize(2), datadog.WithMaxMessagesPerPayload(1),
 			datadog.WithErrorHandler(keep))
 		if err != nil {
 			t.Fatal(err)
@@ -111,7 +113,8 @@ func TestErrorTexts(t *testing.T) {
 		return c
 	})
 	have := fullQueue(t, func(w io.WriteCloser, keep func(error)) client {
-		c, err := weir.NewWithWriter(w, weir.WithoutTelemetry(), weir.WithSenderQueueSize(2), weir.WithMaxMessagesPerPayload(1),
+		c, err := weir.NewWithWriter(w, weir.WithoutTelemetry(), weir.WithSenderQueueSize(2),
+			weir.WithMaxMessagesPerPayload(1),
 			weir.WithErrorHandler(keep))
 		if err != nil {
 			t.Fatal(err)

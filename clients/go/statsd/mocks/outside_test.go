@@ -17,8 +17,8 @@ const (
 	mocks  = client + "/statsd/mocks"
 )
 
-// TestUseFromOutside builds a program that requires both modules at the version of this tree, as users do: from a module proxy, where
-// what go.mod replaces for our own use has no effect.
+// TestUseFromOutside builds a program that requires both modules at the version of this tree, as users do: from a
+// module proxy, where what go.mod replaces for our own use has no effect.
 func TestUseFromOutside(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	if err != nil {
@@ -34,7 +34,8 @@ func TestUseFromOutside(t *testing.T) {
 	publish(t, proxy, mocks, version, filepath.Join(root, "statsd", "mocks"))
 
 	program := t.TempDir()
-	write(t, filepath.Join(program, "go.mod"), fmt.Sprintf("module example.test/shop\n\ngo 1.22\n\nrequire %s %s\n", mocks, version))
+	write(t, filepath.Join(program, "go.mod"), fmt.Sprintf("module example.test/shop\n\ngo 1.22\n\nrequire %s %s\n",
+		mocks, version))
 	write(t, filepath.Join(program, "shop_test.go"), fmt.Sprintf(`package shop
 
 import (
@@ -56,12 +57,14 @@ func TestOrders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A module cache of its own, because what is published here must not stay; the other modules come from the one in use.
+	// A module cache of its own, because what is published here must not stay; the other modules come from the one in
+	// use.
 	cache := t.TempDir()
 	cmd := exec.Command("go", "test", "./...")
 	cmd.Dir = program
 	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod -modcacherw", "GONOSUMDB=*", "GOWORK=off", "GOMODCACHE="+cache,
-		"GOSUMDB=off", "GOPROXY=file://"+proxy+",file://"+filepath.Join(strings.TrimSpace(string(downloads)), "cache", "download"))
+		"GOSUMDB=off", "GOPROXY=file://"+proxy+",file://"+filepath.Join(strings.TrimSpace(string(downloads)), "cache",
+			"download"))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}

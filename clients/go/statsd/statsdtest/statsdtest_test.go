@@ -144,7 +144,8 @@ func difference(got Message, want map[string]any) string {
 		delete(want, "status")
 	}
 	for k, v := range want {
-		if !reflect.DeepEqual(have[k], v) && !(have[k] == nil && fmt.Sprint(v) == "") && !(have[k] == nil && fmt.Sprint(v) == "[]") {
+		if !reflect.DeepEqual(have[k], v) && !(have[k] == nil && fmt.Sprint(v) == "") && !(have[k] == nil &&
+			fmt.Sprint(v) == "[]") {
 			return fmt.Sprintf("%s is %v, expected is %v", k, have[k], v)
 		}
 	}
