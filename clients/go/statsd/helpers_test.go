@@ -240,6 +240,10 @@ func serveStream(t testing.TB, network, address string) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if u, ok := l.(*net.UnixListener); ok {
+		// By then another socket may be at the path.
+		u.SetUnlinkOnClose(false)
+	}
 	s := &server{address: l.Addr().String()}
 	var all sync.WaitGroup
 	var mu sync.Mutex
