@@ -21,8 +21,8 @@ const (
 	transportCustom    = "custom"
 )
 
-// resolveAddress completes an address: from the environment if it is empty, with the default port if it has none. It does not look
-// up names.
+// resolveAddress completes an address: from the environment if it is empty, with the default port if it has none. It
+// does not look up names.
 func resolveAddress(addr string) string {
 	port := defaultPort
 	if addr == "" {
@@ -59,7 +59,8 @@ func resolveAddress(addr string) string {
 }
 
 func hasSocketPrefix(addr string) bool {
-	for _, p := range []string{UnixAddressPrefix, UnixAddressDatagramPrefix, UnixAddressStreamPrefix, WindowsPipeAddressPrefix} {
+	for _, p := range []string{UnixAddressPrefix, UnixAddressDatagramPrefix, UnixAddressStreamPrefix,
+		WindowsPipeAddressPrefix} {
 		if strings.HasPrefix(addr, p) {
 			return true
 		}
@@ -67,7 +68,8 @@ func hasSocketPrefix(addr string) bool {
 	return false
 }
 
-// addressFromURL returns the address meant by DD_DOGSTATSD_URL, or nothing if it is not one, so that the other variables apply.
+// addressFromURL returns the address meant by DD_DOGSTATSD_URL, or nothing if it is not one, so that the other
+// variables apply.
 func addressFromURL(text string) string {
 	if text == "" || hasSocketPrefix(text) {
 		return text
@@ -82,13 +84,15 @@ func addressFromURL(text string) string {
 	return net.JoinHostPort(u.Hostname(), defaultPort)
 }
 
-var errNoAddress = errors.New("statsd: no address given, and none of DD_DOGSTATSD_URL and DD_AGENT_HOST is set")
+// ErrNoAddress is returned by constructors that are given no address and find none in DD_DOGSTATSD_URL and
+// DD_AGENT_HOST. Its text, and that of other errors which the client of Datadog has too, is the one used there.
+var ErrNoAddress = errors.New("No address passed and autodetection from environment failed")
 
-// newTransport makes the transport an address means and tells which sizes suit it. Nothing is connected yet, except a UDP socket
-// to a numeric address.
+// newTransport makes the transport an address means and tells which sizes suit it. Nothing is connected yet, except a
+// UDP socket to a numeric address.
 func newTransport(addr string, o *Options) (t Transport, unix bool, err error) {
 	if addr == "" {
-		return nil, false, errNoAddress
+		return nil, false, ErrNoAddress
 	}
 	for _, x := range []struct{ prefix, network string }{
 		{UnixAddressPrefix, ""}, {UnixAddressDatagramPrefix, "unixgram"}, {UnixAddressStreamPrefix, "unix"},

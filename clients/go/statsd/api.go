@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// OptimalUDPPayloadSize is the default packet size, in bytes, over UDP: it fits an Ethernet frame of 1500 bytes with room for
-// the headers of tunnels, so a packet is not fragmented on the way.
+// OptimalUDPPayloadSize is the default packet size, in bytes, over UDP: it fits an Ethernet frame of 1500 bytes with
+// room for the headers of tunnels, so a packet is not fragmented on the way.
 const OptimalUDPPayloadSize = 1432
 
 // MaxUDPPayloadSize is the largest packet, in bytes, that fits a UDP datagram with the largest IP header.
@@ -18,10 +18,12 @@ const MaxUDPPayloadSize = 65467
 // DefaultUDPBufferPoolSize is how many packet buffers are kept for reuse, and how many may wait to be sent, over UDP.
 const DefaultUDPBufferPoolSize = 2048
 
-// DefaultUDSBufferPoolSize is how many packet buffers are kept for reuse, and how many may wait to be sent, over Unix sockets.
+// DefaultUDSBufferPoolSize is how many packet buffers are kept for reuse, and how many may wait to be sent, over Unix
+// sockets.
 const DefaultUDSBufferPoolSize = 512
 
-// DefaultMaxAgentPayloadSize is the default packet size, in bytes, over Unix sockets: the default receive buffer of agents.
+// DefaultMaxAgentPayloadSize is the default packet size, in bytes, over Unix sockets: the default receive buffer of
+// agents.
 const DefaultMaxAgentPayloadSize = 8192
 
 // UnixAddressPrefix starts the address of a Unix socket whose type, datagram or stream, is found out when connecting.
@@ -36,8 +38,10 @@ const UnixAddressStreamPrefix = "unixstream://"
 // WindowsPipeAddressPrefix starts the address of a Windows named pipe.
 const WindowsPipeAddressPrefix = `\\.\pipe\`
 
-// AddressPrefixes lists the prefixes that say which transport an address means. An address without one is a UDP address.
-var AddressPrefixes = []string{UnixAddressPrefix, UnixAddressDatagramPrefix, UnixAddressStreamPrefix, WindowsPipeAddressPrefix}
+// AddressPrefixes lists the prefixes that say which transport an address means. An address without one is a UDP
+// address.
+var AddressPrefixes = []string{UnixAddressPrefix, UnixAddressDatagramPrefix, UnixAddressStreamPrefix,
+	WindowsPipeAddressPrefix}
 
 type noClientErr string
 
@@ -57,7 +61,7 @@ const InvalidTimestamp = invalidTimestampErr("invalid timestamp")
 type MessageTooLongError struct{}
 
 func (MessageTooLongError) Error() string {
-	return "message does not fit a packet, see WithMaxBytesPerPayload"
+	return "message too long. See 'WithMaxBytesPerPayload' documentation."
 }
 
 type invalidValueErr string
@@ -115,11 +119,12 @@ func (m metric) String() string {
 	return fmt.Sprintf("%s %s %v", kindName[m.kind], m.name, m.tags)
 }
 
-// ErrorHandler is called with errors that have no caller to return to. It may be called from several goroutines and from inside a
-// metric call; it may use the client.
+// ErrorHandler is called with errors that have no caller to return to. It may be called from several goroutines and
+// from inside a metric call; it may use the client.
 type ErrorHandler func(error)
 
-// Parameter is an extra argument of the methods of [ClientEx]. [Cardinality] is the only one understood; others are ignored.
+// Parameter is an extra argument of the methods of [ClientEx]. [Cardinality] is the only one understood; others are
+// ignored.
 type Parameter interface{}
 
 // Cardinality says how specific the tags are that the agent adds from the sender's origin.
@@ -194,9 +199,11 @@ type Transport interface {
 // ClientInterfaceEx is [ClientInterface] with extra parameters. It cannot be implemented elsewhere, so it may grow.
 type ClientInterfaceEx interface {
 	Gauge(name string, value float64, tags []string, rate float64, parameters ...Parameter) error
-	GaugeWithTimestamp(name string, value float64, tags []string, rate float64, timestamp time.Time, parameters ...Parameter) error
+	GaugeWithTimestamp(name string, value float64, tags []string, rate float64, timestamp time.Time,
+		parameters ...Parameter) error
 	Count(name string, value int64, tags []string, rate float64, parameters ...Parameter) error
-	CountWithTimestamp(name string, value int64, tags []string, rate float64, timestamp time.Time, parameters ...Parameter) error
+	CountWithTimestamp(name string, value int64, tags []string, rate float64, timestamp time.Time,
+		parameters ...Parameter) error
 	Histogram(name string, value float64, tags []string, rate float64, parameters ...Parameter) error
 	Distribution(name string, value float64, tags []string, rate float64, parameters ...Parameter) error
 	Decr(name string, tags []string, rate float64, parameters ...Parameter) error
@@ -263,7 +270,7 @@ func NewEvent(title, text string) *Event { return &Event{Title: title, Text: tex
 // Check returns an error if the agent would refuse the event.
 func (e *Event) Check() error {
 	if e == nil || e.Title == "" {
-		return fmt.Errorf("statsd: an event needs a title")
+		return fmt.Errorf("statsd.Event title is required")
 	}
 	return nil
 }
@@ -301,10 +308,10 @@ func NewServiceCheck(name string, status ServiceCheckStatus) *ServiceCheck {
 // Check returns an error if the agent would refuse the service check.
 func (sc *ServiceCheck) Check() error {
 	if sc == nil || sc.Name == "" {
-		return fmt.Errorf("statsd: a service check needs a name")
+		return fmt.Errorf("statsd.ServiceCheck name is required")
 	}
 	if sc.Status > Unknown {
-		return fmt.Errorf("statsd: service check status is %d, allowed are 0 to 3", sc.Status)
+		return fmt.Errorf("statsd.ServiceCheck status has invalid value")
 	}
 	return nil
 }

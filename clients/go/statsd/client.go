@@ -32,16 +32,16 @@ var (
 
 // New returns a client that sends to an address:
 //
-//   - "host:port" or "host" (port 8125), also with "udp://" before it: UDP. A name is looked up in the background, again and
-//     again until it is found, and later at intervals to follow changes.
+//   - "host:port" or "host" (port 8125), also with "udp://" before it: UDP. A name is looked up in the background,
+//     again and again until it is found, and later at intervals to follow changes.
 //   - "unix://PATH": the Unix socket at that path, datagram or stream.
 //   - "unixgram://PATH", "unixstream://PATH": a Unix socket of that type.
 //   - "tcp://host:port": TCP with frames as on a Unix stream socket.
 //   - "\\.\pipe\NAME": a named pipe on Windows.
 //   - "": DD_DOGSTATSD_URL, or DD_AGENT_HOST and DD_DOGSTATSD_PORT.
 //
-// New does not wait for the agent and does not fail when it is not there. It returns an error if there is no address or if an address or an
-// option cannot be valid.
+// New does not wait for the agent and does not fail when it is not there. It returns an error if there is no address or
+// if an address or an option cannot be valid.
 func New(addr string, options ...Option) (*Client, error) {
 	return wrap(NewEx(addr, options...))
 }
@@ -51,8 +51,8 @@ func NewWithWriter(w io.WriteCloser, options ...Option) (*Client, error) {
 	return wrap(NewWithWriterEx(w, options...))
 }
 
-// CloneWithExtraOptions returns a new, independent client with the address and options of c and then more options. It returns an error for a
-// client made from a writer. To change only prefix and tags, [Client.Child] is cheaper.
+// CloneWithExtraOptions returns a new, independent client with the address and options of c and then more options. It
+// returns an error for a client made from a writer. To change only prefix and tags, [Client.Child] is cheaper.
 func CloneWithExtraOptions(c *Client, options ...Option) (*Client, error) {
 	if c == nil {
 		return nil, ErrNoClient
@@ -105,7 +105,7 @@ func CloneWithExtraOptionsEx(c *ClientEx, options ...Option) (*ClientEx, error) 
 		return nil, ErrNoClient
 	}
 	if c.address == "" {
-		return nil, fmt.Errorf("statsd: a client without an address of its own cannot be cloned")
+		return nil, fmt.Errorf("can't clone client with no addrOption")
 	}
 	return NewEx(c.address, append(append([]Option(nil), c.options...), options...)...)
 }
@@ -212,15 +212,17 @@ func (c *core) newScope(namespace string, global []string, suffix string, card C
 	c.scopes++
 	id := c.scopes
 	c.tableMu.Unlock()
-	s := &scope{core: c, id: id, namespace: namespace, tags: global, hasTags: len(global) > 0, suffix: suffix, card: card}
+	s := &scope{core: c, id: id, namespace: namespace, tags: global, hasTags: len(global) > 0, suffix: suffix,
+		card: card}
 	s.prefix = string(appendName(nil, namespace))
 	s.tagText = string(appendTagList(nil, global))
 	return s
 }
 
-// Child returns a client that adds a prefix and tags to what c adds, and shares everything else with it: transport, packets, counts.
-// It costs a few hundred bytes. Each child has contexts of its own, so make it once and keep it. The prefix gets a dot if it does not end in one; with an empty prefix names stay as they are. Closing
-// a child flushes; closing c closes its children.
+// Child returns a client that adds a prefix and tags to what c adds, and shares everything else with it: transport,
+// packets, counts. It costs a few hundred bytes. Each child has contexts of its own, so make it once and keep it. The
+// prefix gets a dot if it does not end in one; with an empty prefix names stay as they are. Closing a child flushes;
+// closing c closes its children.
 func (c *Client) Child(prefix string, tags ...string) *Client {
 	if c == nil {
 		return nil
@@ -333,11 +335,13 @@ func (c *ClientEx) sample(k kind, name string, value float64, tags []string, rat
 }
 
 // sendSampled sends a value whose rate has been applied.
-func (c *ClientEx) sendSampled(k kind, name string, value float64, tags []string, rate float64, card Cardinality) error {
+func (c *ClientEx) sendSampled(k kind, name string, value float64, tags []string, rate float64,
+	card Cardinality) error {
 	return c.distributionSamples(k, name, []float64{value}, tags, rate, card)
 }
 
-func (c *ClientEx) distributionSamples(k kind, name string, values []float64, tags []string, rate float64, card Cardinality) error {
+func (c *ClientEx) distributionSamples(k kind, name string, values []float64, tags []string, rate float64,
+	card Cardinality) error {
 	if name == "" && c.scope.prefix == "" {
 		return c.core.refuse(ErrEmptyName)
 	}
@@ -370,7 +374,8 @@ func (c *core) unusable(x *series) error {
 	return c.tooLong()
 }
 
-func (c *ClientEx) timestamped(k kind, name string, value []byte, tags []string, rate float64, t time.Time, card Cardinality) error {
+func (c *ClientEx) timestamped(k kind, name string, value []byte, tags []string, rate float64, t time.Time,
+	card Cardinality) error {
 	if t.IsZero() || t.Unix() <= 0 {
 		return InvalidTimestamp
 	}

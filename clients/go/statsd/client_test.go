@@ -13,7 +13,8 @@ import (
 
 func TestMessagesWithoutAggregation(t *testing.T) {
 	at := time.Unix(1700000000, 0)
-	c, r := record(t, WithoutClientSideAggregation(), WithNamespace("ns"), WithTags([]string{"g:1"}), WithContainerID("abc"), WithCardinality(CardinalityLow), WithWorkersCount(1))
+	c, r := record(t, WithoutClientSideAggregation(), WithNamespace("ns"), WithTags([]string{"g:1"}),
+		WithContainerID("abc"), WithCardinality(CardinalityLow), WithWorkersCount(1))
 	calls := []struct {
 		err  error
 		want string
@@ -33,10 +34,12 @@ func TestMessagesWithoutAggregation(t *testing.T) {
 		{c.GaugeDelta("g", 3, nil, 1), "ns.g:+3|g|#g:1|c:abc|card:low"},
 		{c.GaugeDelta("g", -3, nil, 1), "ns.g:-3|g|#g:1|c:abc|card:low"},
 		{c.SimpleEvent("ti", "a\nb"), "_e{2,4}:ti|a\\nb|#g:1|c:abc|card:low"},
-		{c.Event(&Event{Title: "t", Text: "x", Timestamp: at, Hostname: "h", AggregationKey: "k", Priority: Low, SourceTypeName: "s", AlertType: Error, Tags: []string{"e"}}),
+		{c.Event(&Event{Title: "t", Text: "x", Timestamp: at, Hostname: "h", AggregationKey: "k", Priority: Low,
+			SourceTypeName: "s", AlertType: Error, Tags: []string{"e"}}),
 			"_e{1,1}:t|x|d:1700000000|h:h|k:k|p:low|s:s|t:error|#g:1,e|c:abc|card:low"},
 		{c.SimpleServiceCheck("sc", Warn), "_sc|sc|1|#g:1|c:abc|card:low"},
-		{c.ServiceCheck(&ServiceCheck{Name: "sc", Status: Critical, Timestamp: at, Hostname: "h", Message: "m:1\nx", Tags: []string{"e"}}),
+		{c.ServiceCheck(&ServiceCheck{Name: "sc", Status: Critical, Timestamp: at, Hostname: "h", Message: "m:1\nx",
+			Tags: []string{"e"}}),
 			`_sc|sc|2|d:1700000000|h:h|#g:1,e|m:m\:1\nx|c:abc|card:low`},
 		{c.Ex().Count("c", 1, nil, 1, CardinalityHigh), "ns.c:1|c|#g:1|c:abc|card:high"},
 		{c.Ex().Event(NewEvent("t", ""), CardinalityNone, "ignored"), "_e{1,0}:t||#g:1|c:abc|card:none"},
@@ -51,7 +54,8 @@ func TestMessagesWithoutAggregation(t *testing.T) {
 	}
 	equalLines(t, r.lines(), want)
 	tm := c.GetTelemetry()
-	if tm.TotalMetrics != 15 || tm.TotalMetricsCount != 6 || tm.TotalMetricsGauge != 4 || tm.TotalEvents != 3 || tm.TotalServiceChecks != 2 {
+	if tm.TotalMetrics != 15 || tm.TotalMetricsCount != 6 || tm.TotalMetricsGauge != 4 || tm.TotalEvents != 3 ||
+		tm.TotalServiceChecks != 2 {
 		t.Errorf("telemetry is %+v", tm)
 	}
 }
@@ -99,7 +103,8 @@ func TestExtendedAggregationPacksAndKeepsRatesApart(t *testing.T) {
 		_ = c.Timing("t", time.Millisecond, nil, 1)
 	}
 	c.Flush()
-	equalLines(t, r.sorted(), []string{"d:0.5:1.5:2.5:3.5|d|#x", "h:1:1:1:1|h", "t:1.000000:1.000000:1.000000:1.000000|ms"})
+	equalLines(t, r.sorted(), []string{"d:0.5:1.5:2.5:3.5|d|#x", "h:1:1:1:1|h",
+		"t:1.000000:1.000000:1.000000:1.000000|ms"})
 
 	// Two rates for one name used to share the first rate, so that half of the values had the wrong weight.
 	r.reset()
@@ -190,14 +195,16 @@ func TestWhatAnAgentWouldRefuseIsRefusedHere(t *testing.T) {
 	for _, aggregation := range []Option{WithoutClientSideAggregation(), WithExtendedClientSideAggregation()} {
 		c, r := record(t, aggregation)
 		for _, err := range []error{
-			c.Count("", 1, nil, 1), c.Gauge("", 1, []string{"a"}, 1), c.Set("", "x", nil, 1), c.Histogram("", 1, nil, 1),
+			c.Count("", 1, nil, 1), c.Gauge("", 1, []string{"a"}, 1), c.Set("", "x", nil, 1), c.Histogram("", 1, nil,
+				1),
 		} {
 			if !errors.Is(err, ErrEmptyName) {
 				t.Errorf("an empty name gives %v", err)
 			}
 		}
 		for _, err := range []error{
-			c.Gauge("g", math.NaN(), nil, 1), c.Histogram("g", math.Inf(1), nil, 1), c.TimeInMilliseconds("g", math.Inf(-1), nil, 1),
+			c.Gauge("g", math.NaN(), nil, 1), c.Histogram("g", math.Inf(1), nil, 1), c.TimeInMilliseconds("g",
+				math.Inf(-1), nil, 1),
 			c.CountFloat("g", math.NaN(), nil, 1), c.GaugeDelta("g", math.NaN(), nil, 1), c.Set("g", "", nil, 1),
 			c.GaugeWithTimestamp("g", math.NaN(), nil, 1, time.Now()),
 		} {
@@ -206,14 +213,16 @@ func TestWhatAnAgentWouldRefuseIsRefusedHere(t *testing.T) {
 			}
 		}
 		for _, err := range []error{
-			c.Event(nil), c.SimpleEvent("", "x"), c.ServiceCheck(nil), c.SimpleServiceCheck("", Ok), c.SimpleServiceCheck("x", 4),
+			c.Event(nil), c.SimpleEvent("", "x"), c.ServiceCheck(nil), c.SimpleServiceCheck("", Ok),
+			c.SimpleServiceCheck("x", 4),
 		} {
 			if err == nil {
 				t.Error("an impossible event or check gives no error")
 			}
 		}
 		long := strings.Repeat("n", 1500)
-		for _, err := range []error{c.Count(long, 1, nil, 1), c.Gauge("g", 1, []string{long}, 1), c.SimpleEvent(long, "")} {
+		for _, err := range []error{c.Count(long, 1, nil, 1), c.Gauge("g", 1, []string{long}, 1), c.SimpleEvent(long,
+			"")} {
 			if err != (MessageTooLongError{}) {
 				t.Errorf("a long message gives %v", err)
 			}
@@ -263,7 +272,8 @@ func TestCallerMayReuseItsMemory(t *testing.T) {
 
 func TestContextsAreToldApartAsOnTheWire(t *testing.T) {
 	c, r := record(t)
-	for _, tags := range [][]string{nil, {""}, {"a"}, {"a", ""}, {"", "a"}, {"a", "b"}, {"a,b"}, {"b", "a"}, {"ab"}, {"a", "b", "c"}, {"a,b", "c"}, {"a", "b,c"}, {"x,y", "z"}, {"x", "yQz"}} {
+	for _, tags := range [][]string{nil, {""}, {"a"}, {"a", ""}, {"", "a"}, {"a", "b"}, {"a,b"}, {"b", "a"}, {"ab"},
+		{"a", "b", "c"}, {"a,b", "c"}, {"a", "b,c"}, {"x,y", "z"}, {"x", "yQz"}} {
 		_ = c.Count("n", 1, tags, 1)
 		_ = c.Count("n", 1, tags, 1)
 	}
@@ -289,12 +299,35 @@ func TestContextsAreToldApartAsOnTheWire(t *testing.T) {
 	}
 }
 
+// TestCommasDoNotMakeTags: a label or a typed tag is one tag, whatever its text.
+func TestCommasDoNotMakeTags(t *testing.T) {
+	c, r := record(t, WithExtendedClientSideAggregation())
+	c.NewCounterVec("c", "a", "b").With("1,b:2", "").Inc()
+	c.NewFloatCounterVec("f", "a").With(",").Add(1)
+	c.NewGaugeVec("g", "a,x").With("1").Set(1)
+	c.NewHistogramVec("h", "a").With("1,2").Observe(1)
+	c.NewDistributionVec("d", "a").With("1,2").Observe(1)
+	c.NewTimingVec("t", "a").With("1,2").Observe(time.Millisecond)
+	c.NewSetVec("s", "a").With("1,2").Add("m,n")
+	_ = c.CountWith("tc", 1, StringTag("a", "1,b:2"), StringTag("k,ey", ""), IntTag("i,", 1))
+	_ = c.SetWith("ts", "m", make([]Tag, 20)...)
+	_ = c.Count("strings", 1, Strings(StringTag("a", "1,2"), BoolTag("b,", true)), 1)
+	c.Flush()
+	equalLines(t, r.sorted(), []string{
+		"c:1|c|#a:1_b:2,b:", "d:1|d|#a:1_2", "f:1|c|#a:_", "g:1|g|#a_x:1", "h:1|h|#a:1_2", "s:m,n|s|#a:1_2",
+		"strings:1|c|#a:1_2,b_:true",
+		"t:1.000000|ms|#a:1_2", "tc:1|c|#a:1_b:2,k_ey:,i_:1", "ts:m|s|#:" + strings.Repeat(",:", 19),
+	})
+}
+
 func TestPlainStatsD(t *testing.T) {
-	c, r := record(t, WithPlainStatsD(), WithContainerID("abc"), WithCardinality(CardinalityHigh), WithExtendedClientSideAggregation(), WithOriginDetection())
+	c, r := record(t, WithPlainStatsD(), WithContainerID("abc"), WithCardinality(CardinalityHigh),
+		WithExtendedClientSideAggregation(), WithOriginDetection())
 	_ = c.Gauge("g", -5, nil, 1)
 	_ = c.Distribution("d", 1, []string{"a:1"}, 1)
 	_ = c.Distribution("d", 2, []string{"a:1"}, 1)
-	for _, err := range []error{c.SimpleEvent("a", "b"), c.SimpleServiceCheck("a", Ok), c.GaugeWithTimestamp("g", 1, nil, 1, time.Now())} {
+	for _, err := range []error{c.SimpleEvent("a", "b"), c.SimpleServiceCheck("a", Ok), c.GaugeWithTimestamp("g", 1,
+		nil, 1, time.Now())} {
 		if !errors.Is(err, ErrNotPlain) {
 			t.Errorf("error is %v", err)
 		}
@@ -313,8 +346,10 @@ func TestNilClient(t *testing.T) {
 	var x *ClientEx
 	var d *ClientDirect
 	for _, err := range []error{
-		c.Count("a", 1, nil, 1), c.Gauge("a", 1, nil, 1), c.Set("a", "b", nil, 1), c.Incr("a", nil, 1), c.Decr("a", nil, 1),
-		c.Histogram("a", 1, nil, 1), c.Distribution("a", 1, nil, 1), c.Timing("a", 1, nil, 1), c.TimeInMilliseconds("a", 1, nil, 1),
+		c.Count("a", 1, nil, 1), c.Gauge("a", 1, nil, 1), c.Set("a", "b", nil, 1), c.Incr("a", nil, 1), c.Decr("a", nil,
+			1),
+		c.Histogram("a", 1, nil, 1), c.Distribution("a", 1, nil, 1), c.Timing("a", 1, nil, 1), c.TimeInMilliseconds("a",
+			1, nil, 1),
 		c.Event(nil), c.SimpleEvent("a", ""), c.ServiceCheck(nil), c.SimpleServiceCheck("a", Ok), c.Flush(), c.Close(),
 		c.CountWithTimestamp("a", 1, nil, 1, time.Now()), c.GaugeWithTimestamp("a", 1, nil, 1, time.Now()),
 		c.CountFloat("a", 1, nil, 1), c.GaugeDelta("a", 1, nil, 1), c.CountWith("a", 1),
@@ -409,13 +444,15 @@ func TestTypedTags(t *testing.T) {
 }
 
 func TestNewErrors(t *testing.T) {
-	for _, addr := range []string{"", "localhost:notaport", "a:b:c", "unix://", "localhost:99999", "localhost:0", `\\.\pipe\x`} {
+	for _, addr := range []string{"", "localhost:notaport", "a:b:c", "unix://", "localhost:99999", "localhost:0",
+		`\\.\pipe\x`} {
 		if c, err := New(addr); err == nil {
 			t.Errorf("%q: no error", addr)
 			c.Close()
 		}
 	}
-	for i, o := range []Option{WithWorkersCount(0), WithAggregatorShardCount(0), WithCardinality(9), WithMaxContexts(-1)} {
+	for i, o := range []Option{WithWorkersCount(0), WithAggregatorShardCount(0), WithCardinality(9),
+		WithMaxContexts(-1)} {
 		if c, err := New("127.0.0.1:8125", o); err == nil {
 			t.Errorf("option %d: no error", i)
 			c.Close()
@@ -482,7 +519,8 @@ func TestEnvironment(t *testing.T) {
 			t.Setenv("DD_CARDINALITY", "bogus")
 			t.Setenv("DATADOG_CARDINALITY", "HIGH")
 			before := x.server.count()
-			c, err := New("", WithoutTelemetry(), WithTags([]string{"own"}), WithContainerID("cid"), WithWriteTimeout(patience))
+			c, err := New("", WithoutTelemetry(), WithTags([]string{"own"}), WithContainerID("cid"),
+				WithWriteTimeout(patience))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -491,7 +529,8 @@ func TestEnvironment(t *testing.T) {
 			eventually(t, "the metric", func() bool { return x.server.count() > before })
 			lines := x.server.lines()
 			equalLines(t, lines[len(lines)-1:], []string{fmt.Sprintf(
-				"n%d:1|c|#own,dd.internal.entity_id:pod,env:prod,service:svc,version:1,team:a,b:c,call|c:cid|e:it-false,cn-x|card:high", i)})
+				"n%d:1|c|#own,dd.internal.entity_id:pod,env:prod,service:svc,version:1,"+
+					"team:a,b:c,call|c:cid|e:it-false,cn-x|card:high", i)})
 		})
 	}
 	t.Run("switched off", func(t *testing.T) {
@@ -512,9 +551,11 @@ func TestEnvironment(t *testing.T) {
 
 func TestResolveAddress(t *testing.T) {
 	for in, want := range map[string]string{
-		"localhost": "localhost:8125", "localhost:1": "localhost:1", "::1": "[::1]:8125", "[::1]:5": "[::1]:5", "[::1]": "[::1]:8125",
-		"unix:///a": "unix:///a", "unixgram:///a": "unixgram:///a", `\\.\pipe\a`: `\\.\pipe\a`, "udp://h": "h:8125", "udp://h:2": "h:2",
-		"tcp://h": "tcp://h:8125", "": "",
+		"localhost": "localhost:8125", "localhost:1": "localhost:1", "::1": "[::1]:8125", "[::1]:5": "[::1]:5",
+		"[::1]":     "[::1]:8125",
+		"unix:///a": "unix:///a", "unixgram:///a": "unixgram:///a", `\\.\pipe\a`: `\\.\pipe\a`, "udp://h": "h:8125",
+		"udp://h:2": "h:2",
+		"tcp://h":   "tcp://h:8125", "": "",
 	} {
 		if got := resolveAddress(in); got != want {
 			t.Errorf("%q becomes %q, not %q", in, got, want)

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 )
 
 // scope is what a client adds to each of its messages. Child clients have scopes of their own on a shared core.
@@ -39,9 +38,9 @@ func (s *scope) key(k kind, card Cardinality) key {
 	return key{meta: s.id<<16 | uint64(card)<<8 | uint64(k), rate: 1}
 }
 
-// A counter's cell holds both the number of calls and their sum, so that a call is one atomic addition: the sum is in the lower 44
-// bits, signed, and the calls are above. The sign bit of the whole asks for the slow path: either 2^19 calls have been collected and
-// must be moved, or the context cannot be used and the cell rests at cellClosed.
+// A counter's cell holds both the number of calls and their sum, so that a call is one atomic addition: the sum is in
+// the lower 44 bits, signed, and the calls are above. The sign bit of the whole asks for the slow path: either 2^19
+// calls have been collected and must be moved, or the context cannot be used and the cell rests at cellClosed.
 const (
 	cellCall   = 1 << 44
 	cellClosed = 1 << 63
@@ -107,7 +106,8 @@ type series struct {
 	turn    uint32
 }
 
-// member is a member of a set. It stays for one flush longer than it is used, so that a member that comes again costs nothing.
+// member is a member of a set. It stays for one flush longer than it is used, so that a member that comes again costs
+// nothing.
 type member struct {
 	value string
 	// turn is the flush it was seen in last.
@@ -123,8 +123,8 @@ const (
 	membersMax = 4096
 )
 
-// matches compares the name and the tags of a call with those of the series, byte by byte. Tags are told apart by where the commas
-// are, as they are by the agent.
+// matches compares the name and the tags of a call with those of the series, byte by byte. Tags are told apart by where
+// the commas are, as they are by the agent.
 func (x *series) matches(name string, tags []string) bool {
 	if x.name != name {
 		return false
@@ -135,12 +135,10 @@ func (x *series) matches(name string, tags []string) bool {
 	if !x.hasTags {
 		return false
 	}
-	// Positions are kept as numbers: a pointer past the end of a string could point into another object.
-	p := unsafe.Pointer(unsafe.StringData(x.tags))
 	size, at := len(x.tags), 0
 	for i := range tags {
 		if i > 0 {
-			if at == size || *(*byte)(unsafe.Add(p, at)) != ',' {
+			if at == size || x.tags[at] != ',' {
 				return false
 			}
 			at++
@@ -152,10 +150,9 @@ func (x *series) matches(name string, tags []string) bool {
 		}
 		// Most tags have 8 to 64 bytes, for which a few loads, of which the last may overlap, are cheaper than a call.
 		if n >= 8 && n <= 64 {
-			q := unsafe.Pointer(unsafe.StringData(t))
-			differ := (load64(p, at) ^ load64(q, 0)) | (load64(p, at+n-8) ^ load64(q, n-8))
+			differ := (load64(x.tags, at) ^ load64(t, 0)) | (load64(x.tags, at+n-8) ^ load64(t, n-8))
 			for i := 8; i < n-8; i += 8 {
-				differ |= load64(p, at+i) ^ load64(q, i)
+				differ |= load64(x.tags, at+i) ^ load64(t, i)
 			}
 			if differ != 0 {
 				return false
@@ -208,14 +205,15 @@ func (t *table) findLike(old *series) *series {
 		if x == nil {
 			return nil
 		}
-		if x.hash == old.hash && x.key == old.key && x.name == old.name && x.hasTags == old.hasTags && x.tags == old.tags {
+		if x.hash == old.hash && x.key == old.key && x.name == old.name && x.hasTags == old.hasTags &&
+			x.tags == old.tags {
 			return x
 		}
 	}
 }
 
-// memo finds series by where the caller's strings are, which is cheaper than by what they hold. What it finds must still be compared
-// by content, because memory can be reused for other text.
+// memo finds series by where the caller's strings are, which is cheaper than by what they hold. What it finds must
+// still be compared by content, because memory can be reused for other text.
 type memo struct {
 	slots []atomic.Pointer[series]
 	shift uint
@@ -230,60 +228,6 @@ const (
 	firstMemo  = 128
 	golden     = 0x9E3779B97F4A7C15
 )
-
-func placeOf(meta uint64, name string, tags []string) uint64 {
-	h := meta ^ uint64(uintptr(unsafe.Pointer(unsafe.StringData(name))))
-	for i := range tags {
-		h = bits.RotateLeft64(h, 9) ^ uint64(uintptr(unsafe.Pointer(unsafe.StringData(tags[i]))))
-	}
-	return h * golden
-}
-
-// hashSeed makes hashes differ between processes, so that nobody can prepare text that collides.
-var hashSeed = rand.Uint64() | 1
-
-func contentHash(k key, name string, tags []string) uint64 {
-	h := hashText(k.meta*golden^hashSeed, name)
-	if k.rate != 1 {
-		h ^= math.Float64bits(k.rate) * golden
-	}
-	for _, t := range tags {
-		h = hashText(h, t)
-	}
-	return h
-}
-
-// hashText adds text to a hash, 16 bytes per multiplication. Text found by its hash is compared byte by byte, so what matters is only
-// that hashes spread.
-func hashText(h uint64, text string) uint64 {
-	p := unsafe.Pointer(unsafe.StringData(text))
-	n := len(text)
-	var a, b uint64
-	switch {
-	case n > 16:
-		for ; n > 16; n -= 16 {
-			h = mix(h^load64(p, 0), hashSeed^load64(p, 8))
-			p = unsafe.Add(p, 16)
-		}
-		// The last 16 bytes may have been in part of the ones before.
-		a, b = load64(p, n-16), load64(p, n-8)
-	case n >= 8:
-		a, b = load64(p, 0), load64(p, n-8)
-	case n >= 4:
-		a, b = load32(p, 0), load32(p, n-4)
-	case n > 0:
-		a = uint64(text[0])<<16 | uint64(text[n/2])<<8 | uint64(text[n-1])
-	}
-	return mix(h^a^hashSeed, golden^b^uint64(len(text)))
-}
-
-func mix(a, b uint64) uint64 {
-	hi, lo := bits.Mul64(a, b)
-	return hi ^ lo
-}
-
-func load64(p unsafe.Pointer, at int) uint64 { return *(*uint64)(unsafe.Add(p, at)) }
-func load32(p unsafe.Pointer, at int) uint64 { return uint64(*(*uint32)(unsafe.Add(p, at))) }
 
 // lookup returns the series of a call, or nil if there is no room for another one. It must not keep name or tags.
 func (s *scope) lookup(k key, name string, tags []string) *series {
@@ -306,8 +250,8 @@ func (s *scope) lookupSecond(k key, name string, tags []string, m *memo, i uint6
 		return x
 	}
 	if m.slots[i].Load() != nil {
-		// Taking the neighbour every other time keeps two calls that meet here from displacing each other for ever. A call whose
-		// strings are new each time only displaces now and then.
+		// Taking the neighbour every other time keeps two calls that meet here from displacing each other for ever. A
+		// call whose strings are new each time only displaces now and then.
 		switch r := rand.Uint32(); {
 		case r&3 != 0 && m.slots[i^1].Load() != nil:
 			return x
@@ -397,7 +341,7 @@ func (s *scope) newSeries(k key, name string, tags []string) *series {
 	b = appendCardinality(b, Cardinality(k.meta>>8&0xff))
 	b = append(b, '\n')
 	// The bytes are not changed from here on.
-	text := unsafe.String(&b[0], len(b))
+	text := textOf(b)
 	x.head, x.tail = text[:headEnd], text[headEnd:]
 	x.name, x.tags = text[nameAt:nameEnd], text[tagsAt:tagsEnd]
 	if !x.matches(name, tags) {
@@ -432,7 +376,8 @@ func tableOf(live []*series, size int) *table {
 	return t
 }
 
-// again returns the series that has taken the place of a closed one, making it if need be. It returns nil if there is no room.
+// again returns the series that has taken the place of a closed one, making it if need be. It returns nil if there is
+// no room.
 func (x *series) again() *series {
 	c := x.scope.core
 	c.tableMu.Lock()

@@ -7,10 +7,17 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 )
 
 // core is what a client shares with its children: contexts, packets, sender, telemetry.
+//
+// Whoever holds one of these locks may take those further right, and none further left:
+//
+//	closing, flushMu, vec.mu, tableMu, countMu, series.mu, worker.mu, inbox.mu, queue.mu and pool.mu
+//
+// Of series, workers, inboxes and families one is locked at a time. Nobody waits for the network, or for room in the
+// queue, with a lock that a call of a user takes: only closing and flushMu are held then. The error handler is called
+// without any of them but closing.
 type core struct {
 	table    atomic.Pointer[table]
 	memo     atomic.Pointer[memo]
@@ -104,8 +111,7 @@ func keep(rate float64) bool { return !(rate < 1) || rand.Float64() <= rate && r
 func spread(name string, n int) int {
 	h := uint64(len(name))
 	if len(name) >= 8 {
-		p := unsafe.Pointer(unsafe.StringData(name))
-		h ^= load64(p, 0) ^ load64(p, len(name)-8)*3
+		h ^= load64(name, 0) ^ load64(name, len(name)-8)*3
 	} else {
 		for i := 0; i < len(name); i++ {
 			h = h*31 + uint64(name[i])
@@ -114,8 +120,8 @@ func spread(name string, n int) int {
 	return int((h * golden) >> 32 * uint64(n) >> 32)
 }
 
-// lock returns a worker for a metric. Gauges of one name always get the same one, because their order matters; others take any that
-// is free.
+// lock returns a worker for a metric. Gauges of one name always get the same one, because their order matters; others
+// take any that is free.
 func (c *core) lock(k kind, name string) *worker {
 	first := spread(name, len(c.workers))
 	w := &c.workers[first]
@@ -199,7 +205,8 @@ func (s *scope) appendMetric(b []byte, k kind, name string, value []byte, tags [
 	return append(b, '\n')
 }
 
-// sendGauge writes a gauge that is not aggregated. Plain StatsD takes a sign for a change, so a negative value is a change from zero.
+// sendGauge writes a gauge that is not aggregated. Plain StatsD takes a sign for a change, so a negative value is a
+// change from zero.
 func (s *scope) sendGauge(name string, v float64, tags []string, x extras) error {
 	var tmp [32]byte
 	var err error
@@ -298,8 +305,8 @@ func (w *worker) packedText(k kind, head string, values []float64, rate []byte, 
 	return lost
 }
 
-// appendValues writes values, each after a colon, while the text stays within last bytes, and returns those left over. Each is written
-// in place, and taken back if it is too long.
+// appendValues writes values, each after a colon, while the text stays within last bytes, and returns those left over.
+// Each is written in place, and taken back if it is too long.
 func appendValues(b []byte, k kind, values []float64, last int) ([]byte, []float64) {
 	for i, v := range values {
 		n := len(b)
@@ -315,8 +322,8 @@ func appendValues(b []byte, k kind, values []float64, last int) ([]byte, []float
 	return b, nil
 }
 
-// takeValues returns the values of a packed series with the sample rate they stand for. The caller holds x.mu and has to
-// use them before it lets go.
+// takeValues returns the values of a packed series with the sample rate they stand for. The caller holds x.mu and has
+// to use them before it lets go.
 func (x *series) takeValues() (values []float64, rate float64) {
 	values, rate = x.values, x.rate
 	if n := uint64(len(values)); n < x.seen {
@@ -369,8 +376,9 @@ const (
 	crowdIdle = 2
 )
 
-// flushSeries writes what has been collected into packets. It waits for room in the queue: what is not taken out of a series is not
-// lost, it goes on collecting. wait says whether packets of the workers wait, too, instead of being dropped.
+// flushSeries writes what has been collected into packets. It waits for room in the queue: what is not taken out of a
+// series is not lost, it goes on collecting. wait says whether packets of the workers wait, too, instead of being
+// dropped.
 func (c *core) flushSeries(wait bool) {
 	c.flushMu.Lock()
 	c.writeSeries(wait)
@@ -420,8 +428,9 @@ func (c *core) writeSeries(wait bool) {
 	clear(c.flushing)
 }
 
-// collected hands over the packets filled by a flush. A gauge that found no room in the table was sent at once, and may lie in a
-// worker's packet still when its next value, which found room, is in one of these: packets of the workers go first then.
+// collected hands over the packets filled by a flush. A gauge that found no room in the table was sent at once, and may
+// lie in a worker's packet still when its next value, which found room, is in one of these: packets of the workers go
+// first then.
 func (c *core) collected(w *worker, wait bool) {
 	if len(w.full) > 0 && c.gaugesPast.Swap(false) {
 		c.drainInboxes()
@@ -434,7 +443,8 @@ func (c *core) collected(w *worker, wait bool) {
 	w.release()
 }
 
-// flushOne writes what one series has collected and says whether there was anything. The caller holds flushMu and countMu.
+// flushOne writes what one series has collected and says whether there was anything. The caller holds flushMu and
+// countMu.
 func (c *core) flushOne(w *worker, x *series) bool {
 	switch x.kind {
 	case kindCount:
@@ -526,8 +536,8 @@ func (x *series) pinned() bool {
 	return x.counted && x.level != 0
 }
 
-// retire removes series that have been idle. Whoever still holds one is sent to its successor by closed, cellClosed and gaugeClosed.
-// It returns the families that may hold some of them.
+// retire removes series that have been idle. Whoever still holds one is sent to its successor by closed, cellClosed and
+// gaugeClosed. It returns the families that may hold some of them.
 func (c *core) retire(limit uint32) []sweeper {
 	c.tableMu.Lock()
 	defer c.tableMu.Unlock()
@@ -563,9 +573,9 @@ func (c *core) retire(limit uint32) []sweeper {
 	return append([]sweeper(nil), c.vecs...)
 }
 
-// closeIfEmpty closes the cell of a gauge that holds no value. One that has got a value since the flush looked stays: what is set next
-// could be sent past that value, for lack of room in the table, and arrive before it. The caller holds tableMu, which whoever finds the
-// cell closed waits for. Series of other kinds may be retired at any time.
+// closeIfEmpty closes the cell of a gauge that holds no value. One that has got a value since the flush looked stays:
+// what is set next could be sent past that value, for lack of room in the table, and arrive before it. The caller holds
+// tableMu, which whoever finds the cell closed waits for. Series of other kinds may be retired at any time.
 func (x *series) closeIfEmpty() bool {
 	return x.kind != kindGauge || x.cell.CompareAndSwap(gaugeEmpty, gaugeClosed)
 }

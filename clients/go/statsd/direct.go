@@ -35,8 +35,8 @@ func NewDirectWithWriter(writer io.WriteCloser, options ...Option) (*ClientDirec
 	return &ClientDirect{c}, nil
 }
 
-// DistributionSamples sends values of a distribution, packed into few messages and without being aggregated. The rate says how they
-// were sampled; nothing is left out because of it. One value that is not finite refuses them all.
+// DistributionSamples sends values of a distribution, packed into few messages and without being aggregated. The rate
+// says how they were sampled; nothing is left out because of it. One value that is not finite refuses them all.
 func (c *ClientDirect) DistributionSamples(name string, values []float64, tags []string, rate float64) error {
 	if c == nil || c.Client == nil {
 		return ErrNoClient

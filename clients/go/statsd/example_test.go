@@ -28,7 +28,8 @@ func (stdout) Write(packet []byte) (int, error) {
 }
 
 func newClient(options ...statsd.Option) *statsd.Client {
-	client, err := statsd.NewWithWriter(stdout{}, append([]statsd.Option{statsd.WithoutTelemetry(), statsd.WithoutOriginDetection()}, options...)...)
+	client, err := statsd.NewWithWriter(stdout{}, append([]statsd.Option{statsd.WithoutTelemetry(),
+		statsd.WithoutOriginDetection()}, options...)...)
 	if err != nil {
 		panic(err)
 	}
@@ -82,7 +83,7 @@ func ExampleClient_NewDistributionVec() {
 }
 
 // A gauge handle can count a level up and down.
-func ExampleGaugeHandle_Add() {
+func ExampleGauge_Add() {
 	client := newClient()
 	inFlight := client.NewGauge("in_flight")
 	inFlight.Add(1)
@@ -142,7 +143,8 @@ func (w *statusWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// Measure counts the requests of a handler and times them. The pattern must not be the path, or there is a context for each path.
+// Measure counts the requests of a handler and times them. The pattern must not be the path, or there is a context for
+// each path.
 func Measure(client *statsd.Client, pattern string, next http.Handler) http.Handler {
 	client = client.Child("http", "handler:"+pattern)
 	inFlight := client.NewGauge("in_flight")

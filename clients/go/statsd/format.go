@@ -90,13 +90,14 @@ func appendFixed6(b []byte, v float64) []byte {
 }
 
 // pairs holds the digits of 0 to 99.
-const pairs = "00010203040506070809101112131415161718192021222324252627282930313233343536373839404142434445464748495051525354555657585960616263646566676869707172737475767778798081828384858687888990919293949596979899"
+const pairs = "0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546474849" +
+	"5051525354555657585960616263646566676869707172737475767778798081828384858687888990919293949596979899"
 
 // numberRoom is the longest text of appendInt and appendMicros.
 const numberRoom = 24
 
-// appendInt writes a decimal integer. Small numbers, which most are, are written where they belong at once; strconv builds them
-// elsewhere and copies.
+// appendInt writes a decimal integer. Small numbers, which most are, are written where they belong at once; strconv
+// builds them elsewhere and copies.
 func appendInt(b []byte, v int64) []byte {
 	if uint64(v) < 1e6 {
 		b = growFor(b, numberRoom)
@@ -270,8 +271,9 @@ func textIsClean(text []byte) bool {
 	return indexByte(text, '\n') < 0 && indexByte(text, '|') < 0 && utf8.Valid(text)
 }
 
-// cleanText makes the text from start on what may stand in a section: newlines are deleted, as the other clients do, what would end
-// the section becomes '_', and so does each run of bytes that are not UTF-8. It never grows, so it is done in place.
+// cleanText makes the text from start on what may stand in a section: newlines are deleted, as the other clients do,
+// what would end the section becomes '_', and so does each run of bytes that are not UTF-8. It never grows, so it is
+// done in place.
 func cleanText(b []byte, start int) []byte {
 	out, invalid := start, false
 	for at := start; at < len(b); {

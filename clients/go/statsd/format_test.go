@@ -39,7 +39,8 @@ func TestNumbersAreThoseOfTheStandardLibrary(t *testing.T) {
 			both(math.Nextafter(v, math.MaxFloat64))
 		}
 	}
-	for _, v := range []float64{math.MaxFloat64, math.SmallestNonzeroFloat64, 0.1, 0.0000005, 0.0000015, 1e9, 1e15, 999999.9999995} {
+	for _, v := range []float64{math.MaxFloat64, math.SmallestNonzeroFloat64, 0.1, 0.0000005, 0.0000015, 1e9, 1e15,
+		999999.9999995} {
 		both(v)
 	}
 	rounds := 100_000
@@ -56,7 +57,8 @@ func TestNumbersAreThoseOfTheStandardLibrary(t *testing.T) {
 		}
 	}
 	check(math.Copysign(0, -1))
-	for _, i := range []int64{0, 9, 10, 99, 100, 999, 1000, 9999, 10000, 99999, 100000, 999999, 1000000, -1, math.MaxInt64, math.MinInt64} {
+	for _, i := range []int64{0, 9, 10, 99, 100, 999, 1000, 9999, 10000, 99999, 100000, 999999, 1000000, -1,
+		math.MaxInt64, math.MinInt64} {
 		if got := string(appendInt(nil, i)); got != strconv.FormatInt(i, 10) {
 			t.Errorf("%d is written %s", i, got)
 		}

@@ -51,7 +51,8 @@ func callEverything(c *statsd.Client, name, tag, text string, n int64, v, rate f
 	_ = c.CountWith(name, n, statsd.StringTag(tag, text), statsd.Int64Tag(text, n))
 	_ = c.SimpleEvent(name, text)
 	_ = c.Event(&statsd.Event{
-		Title: text, Text: name, Timestamp: at, Hostname: tag, AggregationKey: text, Priority: statsd.EventPriority(tag),
+		Title: text, Text: name, Timestamp: at, Hostname: tag, AggregationKey: text,
+		Priority:       statsd.EventPriority(tag),
 		SourceTypeName: name, AlertType: statsd.EventAlertType(text), Tags: tags,
 	})
 	_ = c.ServiceCheck(&statsd.ServiceCheck{
@@ -71,7 +72,8 @@ func fuzzClients(t testing.TB, tag string) map[*statsd.Client]*keeper {
 	clients := map[*statsd.Client]*keeper{}
 	for _, options := range [][]statsd.Option{
 		{statsd.WithoutClientSideAggregation()},
-		{statsd.WithExtendedClientSideAggregation(), statsd.WithNamespace(tag), statsd.WithTags([]string{tag}), statsd.WithContainerID(tag)},
+		{statsd.WithExtendedClientSideAggregation(), statsd.WithNamespace(tag), statsd.WithTags([]string{tag}),
+			statsd.WithContainerID(tag)},
 		{statsd.WithPlainStatsD()},
 		{statsd.WithChannelMode(), statsd.WithMaxContexts(2), statsd.WithMaxMessagesPerPayload(2)},
 	} {
@@ -98,15 +100,16 @@ func checkPackets(t *testing.T, packets []string, limit int) {
 			m, err := statsdtest.Parse(line)
 			if err != nil {
 				t.Error(err)
-			} else if m.Kind == statsdtest.Event && !strings.HasPrefix(line, "_e{") || m.Kind == statsdtest.Metric && m.Type == "" {
+			} else if m.Kind == statsdtest.Event && !strings.HasPrefix(line, "_e{") || m.Kind == statsdtest.Metric &&
+				m.Type == "" {
 				t.Errorf("%q is read as %+v", line, m)
 			}
 		}
 	}
 }
 
-// FuzzCalls hands arbitrary text and numbers to every kind of call: whatever they are, packets keep to the limit and an agent accepts
-// every line.
+// FuzzCalls hands arbitrary text and numbers to every kind of call: whatever they are, packets keep to the limit and an
+// agent accepts every line.
 func FuzzCalls(f *testing.F) {
 	f.Add("name", "tag:1", "text", int64(5), 1.5, 1.0)
 	f.Add("", "", "", int64(0), 0.0, 0.0)
@@ -127,7 +130,8 @@ func FuzzCalls(f *testing.F) {
 	})
 }
 
-// FuzzContexts compares the look-up of contexts with the text they stand for: calls with the same line add up, others do not.
+// FuzzContexts compares the look-up of contexts with the text they stand for: calls with the same line add up, others
+// do not.
 func FuzzContexts(f *testing.F) {
 	f.Add("n", "a", "b", "n", "a,b", "")
 	f.Add("n", "", "", "n", "", "")
@@ -135,7 +139,8 @@ func FuzzContexts(f *testing.F) {
 	f.Add("n", "aaaaaaaaaaaaaaaaa", "b", "n", "aaaaaaaaaaaaaaaab", "b")
 	f.Fuzz(func(t *testing.T, name1, a1, b1, name2, a2, b2 string) {
 		k := &keeper{}
-		c, err := statsd.NewWithWriter(k, statsd.WithoutTelemetry(), statsd.WithoutOriginDetection(), statsd.WithMaxBytesPerPayload(60000))
+		c, err := statsd.NewWithWriter(k, statsd.WithoutTelemetry(), statsd.WithoutOriginDetection(),
+			statsd.WithMaxBytesPerPayload(60000))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -143,11 +148,13 @@ func FuzzContexts(f *testing.F) {
 			name string
 			tags []string
 		}{
-			{name1, []string{a1, b1}}, {name2, []string{a2, b2}}, {name1, []string{a1}}, {name2, []string{a2}}, {name1, nil}, {name2, []string{}},
+			{name1, []string{a1, b1}}, {name2, []string{a2, b2}}, {name1, []string{a1}}, {name2, []string{a2}}, {name1,
+				nil}, {name2, []string{}},
 			{name1, []string{a1, b1, a2}},
 		}
 		direct := &keeper{}
-		d, err := statsd.NewWithWriter(direct, statsd.WithoutTelemetry(), statsd.WithoutOriginDetection(), statsd.WithoutClientSideAggregation(), statsd.WithMaxBytesPerPayload(60000))
+		d, err := statsd.NewWithWriter(direct, statsd.WithoutTelemetry(), statsd.WithoutOriginDetection(),
+			statsd.WithoutClientSideAggregation(), statsd.WithMaxBytesPerPayload(60000))
 		if err != nil {
 			t.Fatal(err)
 		}

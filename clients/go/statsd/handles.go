@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// handle is a name and tags bound once, so that sending a value needs no lookup. All handles may be used by several goroutines, and
-// stay valid for the life of their client however long they are idle.
+// handle is a name and tags bound once, so that sending a value needs no lookup. All handles may be used by several
+// goroutines, and stay valid for the life of their client however long they are idle.
 type handle struct {
 	series atomic.Pointer[series]
 }
 
-// bind finds or makes the series of a handle. A series that cannot be kept, because there are too many or because the client does not
-// aggregate its kind, sends at once.
+// bind finds or makes the series of a handle. A series that cannot be kept, because there are too many or because the
+// client does not aggregate its kind, sends at once.
 func (c *ClientEx) bind(h *handle, k kind, name string, tags []string) {
 	s := c.scope
 	key := s.key(k, s.card)
@@ -121,11 +121,11 @@ func (h *FloatCounter) Add(v float64) {
 	}
 }
 
-// GaugeHandle is a handle of a gauge.
-type GaugeHandle struct{ handle }
+// Gauge is a handle of a gauge.
+type Gauge struct{ handle }
 
 // Set sends v as the value at this moment. A value that is not finite is ignored and counted as invalid.
-func (h *GaugeHandle) Set(v float64) {
+func (h *Gauge) Set(v float64) {
 	if h == nil {
 		return
 	}
@@ -135,7 +135,7 @@ func (h *GaugeHandle) Set(v float64) {
 	}
 }
 
-func (h *GaugeHandle) refuse(x *series) {
+func (h *Gauge) refuse(x *series) {
 	if !x.usable {
 		_ = x.scope.core.unusable(x)
 		return
@@ -143,7 +143,7 @@ func (h *GaugeHandle) refuse(x *series) {
 	_ = x.scope.core.refuse(ErrInvalidValue)
 }
 
-func (h *GaugeHandle) slow(x *series, v float64) {
+func (h *Gauge) slow(x *series, v float64) {
 	if !x.usable {
 		x.cell.Store(gaugeClosed)
 	}
@@ -160,10 +160,10 @@ func (h *GaugeHandle) slow(x *series, v float64) {
 	h.renew(x)
 }
 
-// Add changes the value of the gauge by v, starting from zero, and sends the result. It is for a level that is counted here, such as
-// requests in flight: changes by other clients and processes are not known to it. A gauge at another level than zero is kept however
-// long it is idle.
-func (h *GaugeHandle) Add(v float64) {
+// Add changes the value of the gauge by v, starting from zero, and sends the result. It is for a level that is counted
+// here, such as requests in flight: changes by other clients and processes are not known to it. A gauge at another
+// level than zero is kept however long it is idle.
+func (h *Gauge) Add(v float64) {
 	if h == nil {
 		return
 	}
@@ -194,8 +194,8 @@ func (h *GaugeHandle) Add(v float64) {
 	}
 }
 
-// addGauge changes the level. It returns false if the value was not collected; the level is changed all the same if the series is
-// direct.
+// addGauge changes the level. It returns false if the value was not collected; the level is changed all the same if the
+// series is direct.
 func (x *series) addGauge(v float64) (done bool, level float64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -258,44 +258,44 @@ func (h *packedHandle) refuse(x *series) {
 	_ = x.scope.core.refuse(ErrInvalidValue)
 }
 
-// HistogramHandle is a handle of a histogram.
-type HistogramHandle struct{ packedHandle }
+// Histogram is a handle of a histogram.
+type Histogram struct{ packedHandle }
 
 // Observe adds a value. A value that is not finite is ignored and counted as invalid.
-func (h *HistogramHandle) Observe(v float64) {
+func (h *Histogram) Observe(v float64) {
 	if h != nil {
 		h.observe(v)
 	}
 }
 
-// DistributionHandle is a handle of a distribution.
-type DistributionHandle struct{ packedHandle }
+// Distribution is a handle of a distribution.
+type Distribution struct{ packedHandle }
 
 // Observe adds a value. A value that is not finite is ignored and counted as invalid.
-func (h *DistributionHandle) Observe(v float64) {
+func (h *Distribution) Observe(v float64) {
 	if h != nil {
 		h.observe(v)
 	}
 }
 
-// TimingHandle is a handle of a timing.
-type TimingHandle struct{ packedHandle }
+// Timing is a handle of a timing.
+type Timing struct{ packedHandle }
 
 // Observe adds a duration.
-func (h *TimingHandle) Observe(d time.Duration) {
+func (h *Timing) Observe(d time.Duration) {
 	if h != nil {
 		h.observe(milliseconds(d))
 	}
 }
 
 // Since adds the time that has passed since start.
-func (h *TimingHandle) Since(start time.Time) { h.Observe(time.Since(start)) }
+func (h *Timing) Since(start time.Time) { h.Observe(time.Since(start)) }
 
-// SetHandle is a handle of a set.
-type SetHandle struct{ handle }
+// Set is a handle of a set.
+type Set struct{ handle }
 
 // Add adds a member. An empty one is ignored and counted as invalid.
-func (h *SetHandle) Add(member string) {
+func (h *Set) Add(member string) {
 	if h == nil {
 		return
 	}
@@ -326,32 +326,32 @@ func (c *Client) NewFloatCounter(name string, tags ...string) *FloatCounter {
 }
 
 // NewGauge returns a handle of the gauge with this name and these tags.
-func (c *Client) NewGauge(name string, tags ...string) *GaugeHandle {
-	h := &GaugeHandle{}
+func (c *Client) NewGauge(name string, tags ...string) *Gauge {
+	h := &Gauge{}
 	return bound(c, h, &h.handle, kindGauge, name, tags)
 }
 
 // NewHistogram returns a handle of the histogram with this name and these tags.
-func (c *Client) NewHistogram(name string, tags ...string) *HistogramHandle {
-	h := &HistogramHandle{}
+func (c *Client) NewHistogram(name string, tags ...string) *Histogram {
+	h := &Histogram{}
 	return bound(c, h, &h.handle, kindHistogram, name, tags)
 }
 
 // NewDistribution returns a handle of the distribution with this name and these tags.
-func (c *Client) NewDistribution(name string, tags ...string) *DistributionHandle {
-	h := &DistributionHandle{}
+func (c *Client) NewDistribution(name string, tags ...string) *Distribution {
+	h := &Distribution{}
 	return bound(c, h, &h.handle, kindDistribution, name, tags)
 }
 
 // NewTiming returns a handle of the timing with this name and these tags.
-func (c *Client) NewTiming(name string, tags ...string) *TimingHandle {
-	h := &TimingHandle{}
+func (c *Client) NewTiming(name string, tags ...string) *Timing {
+	h := &Timing{}
 	return bound(c, h, &h.handle, kindTiming, name, tags)
 }
 
 // NewSet returns a handle of the set with this name and these tags.
-func (c *Client) NewSet(name string, tags ...string) *SetHandle {
-	h := &SetHandle{}
+func (c *Client) NewSet(name string, tags ...string) *Set {
+	h := &Set{}
 	return bound(c, h, &h.handle, kindSet, name, tags)
 }
 
@@ -372,8 +372,8 @@ func (c *Client) CountFloat(name string, value float64, tags []string, rate floa
 	return c.clientEx.floatCount(name, value, tags, rate)
 }
 
-// GaugeDelta changes a gauge in the server by delta: the value is written with its sign. Servers of plain StatsD understand that, and
-// weir where gauge deltas are turned on; others take it for a value. It is never aggregated.
+// GaugeDelta changes a gauge in the server by delta: the value is written with its sign. Servers of plain StatsD
+// understand that, and weir where gauge deltas are turned on; others take it for a value. It is never aggregated.
 func (c *Client) GaugeDelta(name string, delta float64, tags []string, rate float64) error {
 	if c == nil {
 		return ErrNoClient

@@ -16,23 +16,29 @@ func TestHandles(t *testing.T) {
 		want    []string
 	}{
 		{"extended aggregation", []Option{WithExtendedClientSideAggregation()}, []string{
-			"c:8|c|#a:1,b", "d:1.5:2.5|d|#a:1,b", "f:0.75|c|#a:1,b", "g:3|g|#a:1,b", "h:1:2|h|#a:1,b", "l:-1|g|#a:1,b", "s:m|s|#a:1,b",
+			"c:8|c|#a:1,b", "d:1.5:2.5|d|#a:1,b", "f:0.75|c|#a:1,b", "g:3|g|#a:1,b", "h:1:2|h|#a:1,b", "l:-1|g|#a:1,b",
+			"s:m|s|#a:1,b",
 			"t:2.000000:3.000000|ms|#a:1,b",
 		}},
 		{"aggregation", nil, []string{
-			"c:8|c|#a:1,b", "d:1.5|d|#a:1,b", "d:2.5|d|#a:1,b", "f:0.75|c|#a:1,b", "g:3|g|#a:1,b", "h:1|h|#a:1,b", "h:2|h|#a:1,b",
+			"c:8|c|#a:1,b", "d:1.5|d|#a:1,b", "d:2.5|d|#a:1,b", "f:0.75|c|#a:1,b", "g:3|g|#a:1,b", "h:1|h|#a:1,b",
+			"h:2|h|#a:1,b",
 			"l:-1|g|#a:1,b", "s:m|s|#a:1,b", "t:2.000000|ms|#a:1,b", "t:3.000000|ms|#a:1,b",
 		}},
 		{"no aggregation", []Option{WithoutClientSideAggregation()}, []string{
-			"c:1|c|#a:1,b", "c:7|c|#a:1,b", "d:1.5|d|#a:1,b", "d:2.5|d|#a:1,b", "f:0.25|c|#a:1,b", "f:0.5|c|#a:1,b", "g:2|g|#a:1,b",
-			"g:3|g|#a:1,b", "h:1|h|#a:1,b", "h:2|h|#a:1,b", "l:-1|g|#a:1,b", "l:2|g|#a:1,b", "s:m|s|#a:1,b", "s:m|s|#a:1,b",
+			"c:1|c|#a:1,b", "c:7|c|#a:1,b", "d:1.5|d|#a:1,b", "d:2.5|d|#a:1,b", "f:0.25|c|#a:1,b", "f:0.5|c|#a:1,b",
+			"g:2|g|#a:1,b",
+			"g:3|g|#a:1,b", "h:1|h|#a:1,b", "h:2|h|#a:1,b", "l:-1|g|#a:1,b", "l:2|g|#a:1,b", "s:m|s|#a:1,b",
+			"s:m|s|#a:1,b",
 			"t:2.000000|ms|#a:1,b", "t:3.000000|ms|#a:1,b",
 		}},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			c, r := record(t, x.options...)
-			counter, float, gauge, level := c.NewCounter("c", "a:1", "b"), c.NewFloatCounter("f", "a:1", "b"), c.NewGauge("g", "a:1", "b"), c.NewGauge("l", "a:1", "b")
-			histogram, distribution, timing, set := c.NewHistogram("h", "a:1", "b"), c.NewDistribution("d", "a:1", "b"), c.NewTiming("t", "a:1", "b"), c.NewSet("s", "a:1", "b")
+			counter, float, gauge, level := c.NewCounter("c", "a:1", "b"), c.NewFloatCounter("f", "a:1", "b"),
+				c.NewGauge("g", "a:1", "b"), c.NewGauge("l", "a:1", "b")
+			histogram, distribution, timing, set := c.NewHistogram("h", "a:1", "b"), c.NewDistribution("d", "a:1", "b"),
+				c.NewTiming("t", "a:1", "b"), c.NewSet("s", "a:1", "b")
 			counter.Inc()
 			counter.Add(7)
 			float.Add(0.25)
@@ -104,8 +110,9 @@ func TestVecs(t *testing.T) {
 	c.NewSetVec("s", "l").With("1").Add("m")
 	c.Flush()
 	equalLines(t, r.sorted(), []string{
-		"c:33|c|#method:GET,code:1", "c:33|c|#method:GET,code:2", "c:33|c|#method:GET,x,code:1", "c:33|c|#method:GET,x,code:2",
-		"c:34|c|#method:GET,code:0", "c:34|c|#method:GET,x,code:0",
+		"c:33|c|#method:GET,code:1", "c:33|c|#method:GET,code:2", "c:33|c|#method:GET_x,code:1",
+		"c:33|c|#method:GET_x,code:2",
+		"c:34|c|#method:GET,code:0", "c:34|c|#method:GET_x,code:0",
 		"d:1|d|#l:1", "f:1|c|#l:1", "g:1|g|#l:1", "h:1|h|#l:1", "s:m|s|#l:1", "t:1.000000|ms|#l:1",
 	})
 	defer func() {
@@ -116,7 +123,8 @@ func TestVecs(t *testing.T) {
 	counters.With("GET")
 }
 
-// TestLargeCountsAndManyCalls takes the slow paths of a counter's cell: values that do not fit it, and so many calls that it is full.
+// TestLargeCountsAndManyCalls takes the slow paths of a counter's cell: values that do not fit it, and so many calls
+// that it is full.
 func TestLargeCountsAndManyCalls(t *testing.T) {
 	c, r := record(t)
 	h := c.NewCounter("c")
@@ -147,7 +155,8 @@ func TestLargeCountsAndManyCalls(t *testing.T) {
 
 // TestIdleContextsAreRetired uses handles and calls on contexts that were given up meanwhile.
 func TestIdleContextsAreRetired(t *testing.T) {
-	c, r := record(t, WithExtendedClientSideAggregation(), WithAggregationInterval(time.Hour), WithContextIdleTime(2*time.Hour))
+	c, r := record(t, WithExtendedClientSideAggregation(), WithAggregationInterval(time.Hour),
+		WithContextIdleTime(2*time.Hour))
 	vec := c.NewCounterVec("v", "l")
 	use := func() []string {
 		_ = c.Count("c", 1, []string{"a"}, 1)
@@ -157,7 +166,8 @@ func TestIdleContextsAreRetired(t *testing.T) {
 		vec.With("x").Inc()
 		return []string{"c:1|c|#a", "d:1|d", "g:1|g", "s:m|s", "v:1|c|#l:x"}
 	}
-	counter, gauge, distribution, set, float := c.NewCounter("hc"), c.NewGauge("hg"), c.NewDistribution("hd"), c.NewSet("hs"), c.NewFloatCounter("hf")
+	counter, gauge, distribution, set, float := c.NewCounter("hc"), c.NewGauge("hg"), c.NewDistribution("hd"),
+		c.NewSet("hs"), c.NewFloatCounter("hf")
 	useHandles := func() []string {
 		counter.Add(2)
 		gauge.Set(2)
@@ -194,7 +204,8 @@ func TestIdleContextsAreRetired(t *testing.T) {
 	}
 }
 
-// TestNothingIsLostWhileContextsAreRetired makes every flush retire what was not used since the last one, while goroutines use it.
+// TestNothingIsLostWhileContextsAreRetired makes every flush retire what was not used since the last one, while
+// goroutines use it.
 func TestNothingIsLostWhileContextsAreRetired(t *testing.T) {
 	c, r := record(t, WithExtendedClientSideAggregation(), WithContextIdleTime(1), WithSenderQueueSize(1<<20))
 	c.clientEx.core.idleFlushes = 0
@@ -343,4 +354,40 @@ func TestGaugeAddFromManyGoroutines(t *testing.T) {
 	all.Wait()
 	c.Flush()
 	equalLines(t, r.lines(), []string{"g:80000|g"})
+}
+
+// TestHandlesThatDoNothing uses every kind of handle of a client that does nothing, and of none.
+func TestHandlesThatDoNothing(t *testing.T) {
+	var none *Client
+	for _, c := range []HandleInterface{&NoOpClient{}, &NoOpClientDirect{}, none} {
+		for i := 0; i < 100; i++ {
+			label := fmt.Sprint(i)
+			for _, h := range []CounterInterface{c.NewCounter("n", "a:1"), c.NewCounterVec("n", "l").With(label)} {
+				h.Inc()
+				h.Add(1)
+			}
+			for _, h := range []FloatCounterInterface{
+				c.NewFloatCounter("n"), c.NewFloatCounterVec("n", "l").With(label),
+			} {
+				h.Add(1)
+			}
+			for _, h := range []GaugeInterface{c.NewGauge("n"), c.NewGaugeVec("n", "l").With(label)} {
+				h.Set(1)
+				h.Add(1)
+			}
+			for _, h := range []ObserverInterface{
+				c.NewHistogram("n"), c.NewHistogramVec("n", "l").With(label), c.NewDistribution("n"),
+				c.NewDistributionVec("n", "l").With(label),
+			} {
+				h.Observe(1)
+			}
+			for _, h := range []TimingInterface{c.NewTiming("n"), c.NewTimingVec("n", "l").With(label)} {
+				h.Observe(time.Second)
+				h.Since(time.Now())
+			}
+			for _, h := range []SetInterface{c.NewSet("n"), c.NewSetVec("n", "l").With(label)} {
+				h.Add("m")
+			}
+		}
+	}
 }

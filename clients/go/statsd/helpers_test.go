@@ -92,7 +92,8 @@ func (r *recorder) sorted() []string {
 func record(t testing.TB, options ...Option) (*Client, *recorder) {
 	t.Helper()
 	r := &recorder{}
-	base := []Option{WithoutTelemetry(), WithoutOriginDetection(), WithAggregationInterval(time.Hour), WithBufferFlushInterval(time.Hour)}
+	base := []Option{WithoutTelemetry(), WithoutOriginDetection(), WithAggregationInterval(time.Hour),
+		WithBufferFlushInterval(time.Hour)}
 	c, err := NewWithWriter(r, append(base, options...)...)
 	if err != nil {
 		t.Fatal(err)
@@ -159,8 +160,9 @@ func (s *server) count() int {
 	return len(s.packets)
 }
 
-// readAll waits until the server has read what the client has sent so far. Over UDP the kernel drops what it has no room for, however
-// little that is, so a sender that must lose nothing stays this close to its receiver. Any goroutine may call it.
+// readAll waits until the server has read what the client has sent so far. Over UDP the kernel drops what it has no
+// room for, however little that is, so a sender that must lose nothing stays this close to its receiver. Any goroutine
+// may call it.
 func (s *server) readAll(c *Client) bool {
 	sent := c.clientEx.core.sender.sentPackets.Load()
 	return holdsInTime(func() bool { return uint64(s.count()) >= sent })
@@ -238,6 +240,10 @@ func serveStream(t testing.TB, network, address string) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if u, ok := l.(*net.UnixListener); ok {
+		// By then another socket may be at the path.
+		u.SetUnlinkOnClose(false)
+	}
 	s := &server{address: l.Addr().String()}
 	var all sync.WaitGroup
 	var mu sync.Mutex
@@ -291,7 +297,8 @@ func serveStream(t testing.TB, network, address string) *server {
 	return s
 }
 
-// noLeaks fails the test if goroutines or descriptors are left at its end. It is called first, so that it runs after all clean-ups.
+// noLeaks fails the test if goroutines or descriptors are left at its end. It is called first, so that it runs after
+// all clean-ups.
 func noLeaks(t *testing.T) {
 	t.Helper()
 	// The runtime opens descriptors of its own with the first socket, and keeps them.

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// inbox is where channel mode leaves messages for a goroutine that packs them. Both buffers are kept, so a message costs a copy and
-// no allocation.
+// inbox is where channel mode leaves messages for a goroutine that packs them. Both buffers are kept, so a message
+// costs a copy and no allocation.
 type inbox struct {
 	mu     sync.Mutex
 	change sync.Cond
@@ -68,8 +68,8 @@ func (c *core) runInbox(in *inbox) {
 	}
 }
 
-// inOrder says whether a message of a kind may be written now, past the goroutine: a gauge may not while others wait. The caller holds
-// the worker's lock, so that what the goroutine has taken is either in a packet or makes it busy.
+// inOrder says whether a message of a kind may be written now, past the goroutine: a gauge may not while others wait.
+// The caller holds the worker's lock, so that what the goroutine has taken is either in a packet or makes it busy.
 func (in *inbox) inOrder(k kind) bool {
 	if k != kindGauge && k != kindGaugeDelta {
 		return true
@@ -79,7 +79,8 @@ func (in *inbox) inOrder(k kind) bool {
 	return in.count == 0 && !in.busy
 }
 
-// sendToInbox writes a metric into a packet if that needs no waiting, and otherwise leaves it for the goroutine, unless too many wait.
+// sendToInbox writes a metric into a packet if that needs no waiting, and otherwise leaves it for the goroutine, unless
+// too many wait.
 func (s *scope) sendToInbox(k kind, name string, value []byte, tags []string, x extras) error {
 	c := s.core
 	in := &c.inboxes[spread(name, len(c.inboxes))]
@@ -140,7 +141,8 @@ func (c *core) lostInput(waiting int, k kind, name string, tags []string) error 
 	if c.errorHandler == nil && !c.channelErrors {
 		return nil
 	}
-	err := &ErrorInputChannelFull{Metric: newMetric(k, name, tags), ChannelSize: waiting, Msg: "worker input is full"}
+	err := &ErrorInputChannelFull{Metric: newMetric(k, name, tags), ChannelSize: waiting,
+		Msg: "Worker input channel full"}
 	c.handle(err)
 	if c.channelErrors {
 		return err

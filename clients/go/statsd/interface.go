@@ -2,12 +2,13 @@ package statsd
 
 import "time"
 
-// ClientInterface is what [Client], [NoOpClient] and the doubles in the mocks module have in common. It does not grow: new methods
-// are on [Client] only, so that an implementation elsewhere keeps compiling.
+// ClientInterface is what [Client], [NoOpClient] and the doubles in the mocks module have in common. It does not grow:
+// new methods are on [Client] only, so that an implementation elsewhere keeps compiling.
 type ClientInterface interface {
 	// Gauge sends the value of something at this moment.
 	Gauge(name string, value float64, tags []string, rate float64) error
-	// GaugeWithTimestamp sends the value of something at a given second. It is never aggregated, neither here nor in the agent.
+	// GaugeWithTimestamp sends the value of something at a given second. It is never aggregated, neither here nor in
+	// the agent.
 	GaugeWithTimestamp(name string, value float64, tags []string, rate float64, timestamp time.Time) error
 	// Count adds to a counter.
 	Count(name string, value int64, tags []string, rate float64) error

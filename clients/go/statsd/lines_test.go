@@ -7,18 +7,20 @@ import (
 	"time"
 )
 
-// TestLinesAreWrittenAsTheFirstTime repeats calls that are not aggregated until their lines are known. Every repetition must have the
-// bytes of the first one, which is written piece by piece.
+// TestLinesAreWrittenAsTheFirstTime repeats calls that are not aggregated until their lines are known. Every repetition
+// must have the bytes of the first one, which is written piece by piece.
 func TestLinesAreWrittenAsTheFirstTime(t *testing.T) {
 	for mode, options := range map[string][]Option{
 		"plain tags": {WithoutClientSideAggregation()},
-		"everything": {WithoutClientSideAggregation(), WithNamespace("ns"), WithTags([]string{"g:1", "h"}), WithContainerID("cid"), WithCardinality(CardinalityLow)},
-		"channel":    {WithoutClientSideAggregation(), WithChannelMode()},
-		"plain":      {WithoutClientSideAggregation(), WithPlainStatsD()},
+		"everything": {WithoutClientSideAggregation(), WithNamespace("ns"), WithTags([]string{"g:1", "h"}),
+			WithContainerID("cid"), WithCardinality(CardinalityLow)},
+		"channel": {WithoutClientSideAggregation(), WithChannelMode()},
+		"plain":   {WithoutClientSideAggregation(), WithPlainStatsD()},
 	} {
 		c, r := record(t, options...)
 		child := c.Child("kid", "k:v")
-		tags := [][]string{nil, {}, {""}, {"", ""}, {"a"}, {"a,b", "c"}, {"a", "b,c"}, {"x|y\n", "\xff"}, {strings.Repeat("t", 300), "z"}}
+		tags := [][]string{nil, {}, {""}, {"", ""}, {"a"}, {"a,b", "c"}, {"a", "b,c"}, {"x|y\n", "\xff"},
+			{strings.Repeat("t", 300), "z"}}
 		names := []string{"n", "a:b|c\n", "_e{1", "é", strings.Repeat("long", 20)}
 		first := map[string]string{}
 		for round := 0; round < 8; round++ {
@@ -36,7 +38,10 @@ func TestLinesAreWrittenAsTheFirstTime(t *testing.T) {
 						"delta": func() error { return c.GaugeDelta(name, 0.5, list, 1) },
 						"card":  func() error { return c.Ex().Count(name, 1, list, 1, CardinalityHigh) },
 						"child": func() error { return child.Count(name, 1, list, 1) },
-						"at":    func() error { return c.GaugeWithTimestamp(name, 1, list, 1, time.Unix(1700000000, 0)) },
+						"at": func() error {
+							return c.GaugeWithTimestamp(name, 1, list, 1, time.Unix(1700000000,
+								0))
+						},
 					} {
 						r.reset()
 						if err := call(); err != nil && !(mode == "plain" && what == "at") {
@@ -47,7 +52,8 @@ func TestLinesAreWrittenAsTheFirstTime(t *testing.T) {
 						if round == 0 {
 							first[key] = got
 						} else if got != first[key] {
-							t.Fatalf("%s, %s with %q %q: %q, the first time %q", mode, what, name, list, got, first[key])
+							t.Fatalf("%s, %s with %q %q: %q, the first time %q", mode, what, name, list, got,
+								first[key])
 						}
 					}
 				}
@@ -65,7 +71,8 @@ func TestLinesAreWrittenAsTheFirstTime(t *testing.T) {
 	}
 }
 
-// TestLinesOfReusedMemory changes the text behind the caller's strings between calls that find the same place in the cache.
+// TestLinesOfReusedMemory changes the text behind the caller's strings between calls that find the same place in the
+// cache.
 func TestLinesOfReusedMemory(t *testing.T) {
 	c, r := record(t, WithoutClientSideAggregation())
 	name, tag := []byte("name"), []byte("tag:00000000")

@@ -2,7 +2,8 @@ package statsd
 
 import "time"
 
-func (c *ClientEx) gaugeAt(name string, value float64, tags []string, rate float64, t time.Time, card Cardinality) error {
+func (c *ClientEx) gaugeAt(name string, value float64, tags []string, rate float64, t time.Time,
+	card Cardinality) error {
 	if !finite(value) {
 		return c.core.refuse(ErrInvalidValue)
 	}
@@ -15,8 +16,8 @@ func (c *ClientEx) countAt(name string, value int64, tags []string, rate float64
 	return c.timestamped(kindCount, name, appendInt(tmp[:0], value), tags, rate, t, card)
 }
 
-// Gauge sends the value of something at this moment. With aggregation, which is the default, the last value before a flush is sent, and rate
-// has no effect.
+// Gauge sends the value of something at this moment. With aggregation, which is the default, the last value before a
+// flush is sent, and rate has no effect.
 func (c *Client) Gauge(name string, value float64, tags []string, rate float64) error {
 	if c == nil {
 		return ErrNoClient
@@ -24,16 +25,18 @@ func (c *Client) Gauge(name string, value float64, tags []string, rate float64) 
 	return c.clientEx.gauge(name, value, tags, rate, c.clientEx.scope.card)
 }
 
-// GaugeWithTimestamp sends the value of something at a given second. It is never aggregated, neither here nor in the agent. A time that is zero
-// or not after 1970 gives [InvalidTimestamp].
-func (c *Client) GaugeWithTimestamp(name string, value float64, tags []string, rate float64, timestamp time.Time) error {
+// GaugeWithTimestamp sends the value of something at a given second. It is never aggregated, neither here nor in the
+// agent. A time that is zero or not after 1970 gives [InvalidTimestamp].
+func (c *Client) GaugeWithTimestamp(name string, value float64, tags []string, rate float64,
+	timestamp time.Time) error {
 	if c == nil {
 		return ErrNoClient
 	}
 	return c.clientEx.gaugeAt(name, value, tags, rate, timestamp, c.clientEx.scope.card)
 }
 
-// Count adds to a counter. With aggregation, which is the default, the sum is sent at each flush, and rate has no effect.
+// Count adds to a counter. With aggregation, which is the default, the sum is sent at each flush, and rate has no
+// effect.
 func (c *Client) Count(name string, value int64, tags []string, rate float64) error {
 	if c == nil {
 		return ErrNoClient
@@ -41,8 +44,8 @@ func (c *Client) Count(name string, value int64, tags []string, rate float64) er
 	return c.clientEx.count(name, value, tags, rate, c.clientEx.scope.card)
 }
 
-// CountWithTimestamp adds to a counter at a given second. It is never aggregated, neither here nor in the agent. A time that is zero or not
-// after 1970 gives [InvalidTimestamp].
+// CountWithTimestamp adds to a counter at a given second. It is never aggregated, neither here nor in the agent. A time
+// that is zero or not after 1970 gives [InvalidTimestamp].
 func (c *Client) CountWithTimestamp(name string, value int64, tags []string, rate float64, timestamp time.Time) error {
 	if c == nil {
 		return ErrNoClient
@@ -82,7 +85,8 @@ func (c *Client) Incr(name string, tags []string, rate float64) error {
 	return c.clientEx.count(name, 1, tags, rate, c.clientEx.scope.card)
 }
 
-// Set counts the distinct values. With aggregation, which is the default, each value is sent once per flush, and rate has no effect.
+// Set counts the distinct values. With aggregation, which is the default, each value is sent once per flush, and rate
+// has no effect.
 func (c *Client) Set(name string, value string, tags []string, rate float64) error {
 	if c == nil {
 		return ErrNoClient
@@ -138,8 +142,8 @@ func (c *Client) SimpleServiceCheck(name string, status ServiceCheckStatus) erro
 	return c.clientEx.serviceCheck(NewServiceCheck(name, status), c.clientEx.scope.card)
 }
 
-// Flush returns when everything accepted before is written or counted as dropped: first what is aggregated, then packets that are not full.
-// Other goroutines may go on sending meanwhile.
+// Flush returns when everything accepted before is written or counted as dropped: first what is aggregated, then
+// packets that are not full. Other goroutines may go on sending meanwhile.
 func (c *Client) Flush() error {
 	if c == nil {
 		return ErrNoClient
@@ -147,8 +151,8 @@ func (c *Client) Flush() error {
 	return c.clientEx.flush()
 }
 
-// Close flushes, closes the transport and stops the client's goroutines. Only the first call does anything. Metrics sent while or after it runs
-// may be lost.
+// Close flushes, closes the transport and stops the client's goroutines. Only the first call does anything. Metrics
+// sent while or after it runs may be lost.
 func (c *Client) Close() error {
 	if c == nil {
 		return ErrNoClient
@@ -180,8 +184,8 @@ func (c *Client) Stats() Stats {
 	return c.clientEx.core.stats()
 }
 
-// GetTransport returns "udp", "uds", "uds-stream", "tcp", "pipe" or "custom". For a "unix://" address it is "uds" until the type of
-// the socket is known.
+// GetTransport returns "udp", "uds", "uds-stream", "tcp", "pipe" or "custom". For a "unix://" address it is "uds" until
+// the type of the socket is known.
 func (c *Client) GetTransport() string {
 	if c == nil {
 		return ""
@@ -198,7 +202,8 @@ func (c *ClientEx) Gauge(name string, value float64, tags []string, rate float64
 }
 
 // GaugeWithTimestamp is [Client.GaugeWithTimestamp] with extra parameters.
-func (c *ClientEx) GaugeWithTimestamp(name string, value float64, tags []string, rate float64, timestamp time.Time, parameters ...Parameter) error {
+func (c *ClientEx) GaugeWithTimestamp(name string, value float64, tags []string, rate float64, timestamp time.Time,
+	parameters ...Parameter) error {
 	if c == nil {
 		return ErrNoClient
 	}
@@ -214,7 +219,8 @@ func (c *ClientEx) Count(name string, value int64, tags []string, rate float64, 
 }
 
 // CountWithTimestamp is [Client.CountWithTimestamp] with extra parameters.
-func (c *ClientEx) CountWithTimestamp(name string, value int64, tags []string, rate float64, timestamp time.Time, parameters ...Parameter) error {
+func (c *ClientEx) CountWithTimestamp(name string, value int64, tags []string, rate float64, timestamp time.Time,
+	parameters ...Parameter) error {
 	if c == nil {
 		return ErrNoClient
 	}
@@ -230,7 +236,8 @@ func (c *ClientEx) Histogram(name string, value float64, tags []string, rate flo
 }
 
 // Distribution is [Client.Distribution] with extra parameters.
-func (c *ClientEx) Distribution(name string, value float64, tags []string, rate float64, parameters ...Parameter) error {
+func (c *ClientEx) Distribution(name string, value float64, tags []string, rate float64,
+	parameters ...Parameter) error {
 	if c == nil {
 		return ErrNoClient
 	}
@@ -262,7 +269,8 @@ func (c *ClientEx) Set(name string, value string, tags []string, rate float64, p
 }
 
 // Timing is [Client.Timing] with extra parameters.
-func (c *ClientEx) Timing(name string, value time.Duration, tags []string, rate float64, parameters ...Parameter) error {
+func (c *ClientEx) Timing(name string, value time.Duration, tags []string, rate float64,
+	parameters ...Parameter) error {
 	if c == nil {
 		return ErrNoClient
 	}
@@ -270,7 +278,8 @@ func (c *ClientEx) Timing(name string, value time.Duration, tags []string, rate 
 }
 
 // TimeInMilliseconds is [Client.TimeInMilliseconds] with extra parameters.
-func (c *ClientEx) TimeInMilliseconds(name string, value float64, tags []string, rate float64, parameters ...Parameter) error {
+func (c *ClientEx) TimeInMilliseconds(name string, value float64, tags []string, rate float64,
+	parameters ...Parameter) error {
 	if c == nil {
 		return ErrNoClient
 	}

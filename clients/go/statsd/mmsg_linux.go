@@ -1,8 +1,9 @@
-//go:build linux && (amd64 || arm64)
+//go:build linux && (amd64 || arm64) && !purego
 
 package statsd
 
 import (
+	"os"
 	"syscall"
 	"unsafe"
 )
@@ -35,8 +36,8 @@ type mmsghdr struct {
 	_    [4]byte
 }
 
-// send writes packets until one fails or the write deadline passes, and returns how many were written. The error is that of the
-// deadline or of a closed socket; other errors are left to whoever writes the next packet.
+// send writes packets until one fails or the write deadline passes, and returns how many were written. When the kernel
+// stops between two packets it does not say why, and there is no error.
 func (d *datagramBatch) send(conn syscall.Conn, packets []*packet) (int, error) {
 	if d.state == nil {
 		d.state = &mmsgState{}
@@ -50,7 +51,7 @@ func (d *datagramBatch) send(conn syscall.Conn, packets []*packet) (int, error) 
 		}
 		s.conn, s.raw = conn, raw
 	}
-	s.next, s.end = 0, min(len(packets), batchMax)
+	s.next, s.end, s.errno = 0, min(len(packets), batchMax), 0
 	for i, k := range packets[:s.end] {
 		p := k.payload()
 		s.parts[i].Base = &p[0]
@@ -64,25 +65,28 @@ func (d *datagramBatch) send(conn syscall.Conn, packets []*packet) (int, error) 
 	for i := range s.parts[:s.end] {
 		s.parts[i].Base = nil
 	}
+	if err == nil && s.errno != 0 {
+		err = os.NewSyscallError("sendmmsg", s.errno)
+	}
 	return s.next, err
 }
 
 // sendTo is called when the socket may take datagrams. It returns false to be called again then.
 func (s *mmsgState) sendTo(fd uintptr) bool {
-	for s.next < s.end {
-		n, _, errno := syscall.Syscall6(sysSendmmsg, fd, uintptr(unsafe.Pointer(&s.heads[s.next])), uintptr(s.end-s.next),
+	for {
+		n, _, errno := syscall.Syscall6(sysSendmmsg, fd, uintptr(unsafe.Pointer(&s.heads[0])), uintptr(s.end),
 			syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL, 0, 0)
 		s.calls++
 		switch errno {
 		case 0:
-			s.next += int(n)
+			s.next = int(n)
+			return true
 		case syscall.EINTR:
 		case syscall.EAGAIN:
 			return false
 		default:
-			// The caller writes the packet at fault in the ordinary way and sees the error there.
+			s.errno = errno
 			return true
 		}
 	}
-	return true
 }

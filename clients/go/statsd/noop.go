@@ -11,7 +11,8 @@ var _ ClientInterface = (*NoOpClient)(nil)
 func (*NoOpClient) Gauge(name string, value float64, tags []string, rate float64) error { return nil }
 
 // GaugeWithTimestamp does nothing.
-func (*NoOpClient) GaugeWithTimestamp(name string, value float64, tags []string, rate float64, timestamp time.Time) error {
+func (*NoOpClient) GaugeWithTimestamp(name string, value float64, tags []string, rate float64,
+	timestamp time.Time) error {
 	return nil
 }
 
@@ -19,7 +20,8 @@ func (*NoOpClient) GaugeWithTimestamp(name string, value float64, tags []string,
 func (*NoOpClient) Count(name string, value int64, tags []string, rate float64) error { return nil }
 
 // CountWithTimestamp does nothing.
-func (*NoOpClient) CountWithTimestamp(name string, value int64, tags []string, rate float64, timestamp time.Time) error {
+func (*NoOpClient) CountWithTimestamp(name string, value int64, tags []string, rate float64,
+	timestamp time.Time) error {
 	return nil
 }
 

@@ -89,8 +89,8 @@ func set(change func(*Options)) Option {
 	}
 }
 
-// WithNamespace puts a prefix before the name of every metric, with a dot between them if the prefix does not end in one. Names of
-// events and service checks do not get it. Default: none.
+// WithNamespace puts a prefix before the name of every metric, with a dot between them if the prefix does not end in
+// one. Names of events and service checks do not get it. Default: none.
 func WithNamespace(namespace string) Option {
 	return set(func(o *Options) { o.namespace = withDot(namespace) })
 }
@@ -102,7 +102,8 @@ func withDot(namespace string) string {
 	return namespace + "."
 }
 
-// WithTags sets tags for every metric, event and service check. They are written before the tags of a call. Default: none.
+// WithTags sets tags for every metric, event and service check. They are written before the tags of a call. Default:
+// none.
 func WithTags(tags []string) Option {
 	own := cloneAll(tags)
 	return set(func(o *Options) { o.tags = own })
@@ -113,14 +114,15 @@ func WithMaxMessagesPerPayload(maxMessagesPerPayload int) Option {
 	return set(func(o *Options) { o.maxMessagesPerPayload = maxMessagesPerPayload })
 }
 
-// WithMaxBytesPerPayload limits the size of a packet in bytes, the newline after its last message included. A longer message gives
-// a [MessageTooLongError]. Default, also for 0: 8192 for Unix sockets, 1432 otherwise. To raise it, raise the agent's buffer first.
+// WithMaxBytesPerPayload limits the size of a packet in bytes, the newline after its last message included. A longer
+// message gives a [MessageTooLongError]. Default, also for 0: 8192 for Unix sockets, 1432 otherwise. To raise it, raise
+// the agent's buffer first.
 func WithMaxBytesPerPayload(MaxBytesPerPayload int) Option {
 	return set(func(o *Options) { o.maxBytesPerPayload = MaxBytesPerPayload })
 }
 
-// WithBufferPoolSize limits how many packet buffers are kept for reuse. They are made when needed, not up front. Default, also
-// for 0: 512 for Unix sockets, 2048 otherwise.
+// WithBufferPoolSize limits how many packet buffers are kept for reuse. They are made when needed, not up front.
+// Default, also for 0: 512 for Unix sockets, 2048 otherwise.
 func WithBufferPoolSize(bufferPoolSize int) Option {
 	return set(func(o *Options) { o.bufferPoolSize = bufferPoolSize })
 }
@@ -135,36 +137,37 @@ func WithBufferFlushInterval(bufferFlushInterval time.Duration) Option {
 func WithWorkersCount(workersCount int) Option {
 	return func(o *Options) error {
 		if workersCount < 1 {
-			return fmt.Errorf("statsd: workersCount must be a positive integer, not %d", workersCount)
+			return fmt.Errorf("workersCount must be a positive integer")
 		}
 		o.workersCount = workersCount
 		return nil
 	}
 }
 
-// WithSenderQueueSize limits how many full packets wait to be sent. When it is reached, packets are dropped and counted.
-// Default, also for 0: 512 for Unix sockets, 2048 otherwise.
+// WithSenderQueueSize limits how many full packets wait to be sent. When it is reached, packets are dropped and
+// counted. Default, also for 0: 512 for Unix sockets, 2048 otherwise.
 func WithSenderQueueSize(senderQueueSize int) Option {
 	return set(func(o *Options) { o.senderQueueSize = senderQueueSize })
 }
 
-// WithWriteTimeout limits how long one packet may take to write to a Unix socket, TCP connection or named pipe before it is
-// dropped. Default: 100 ms.
+// WithWriteTimeout limits how long one packet may take to write to a Unix socket, TCP connection or named pipe before
+// it is dropped. Default: 100 ms.
 func WithWriteTimeout(writeTimeout time.Duration) Option {
 	return set(func(o *Options) { o.writeTimeout = writeTimeout })
 }
 
-// WithConnectTimeout limits how long connecting may take, how long a frame that is partly written to a stream may take before the
-// connection is given up, and how long packets wait for the first answer of a name lookup. Default: 1 s.
+// WithConnectTimeout limits how long connecting may take, how long a frame that is partly written to a stream may take
+// before the connection is given up, and how long packets wait for the first answer of a name lookup. Default: 1 s.
 func WithConnectTimeout(connectTimeout time.Duration) Option {
 	return set(func(o *Options) { o.connectTimeout = connectTimeout })
 }
 
-// WithChannelMode hands metrics that are not aggregated to background goroutines, and drops them, counted, when too many wait.
-// Aggregated metrics never wait for anything, so they are added at once in this mode too.
+// WithChannelMode hands metrics that are not aggregated to background goroutines, and drops them, counted, when too
+// many wait. Aggregated metrics never wait for anything, so they are added at once in this mode too.
 func WithChannelMode() Option { return set(func(o *Options) { o.channelMode = true }) }
 
-// WithMutexMode writes metrics that are not aggregated into packets in the calling goroutine. This is the default and faster.
+// WithMutexMode writes metrics that are not aggregated into packets in the calling goroutine. This is the default and
+// faster.
 func WithMutexMode() Option { return set(func(o *Options) { o.channelMode = false }) }
 
 // WithChannelModeBufferSize limits how many messages may wait at each worker in channel mode. Default: 4096.
@@ -187,24 +190,25 @@ func WithErrorHandler(errorHandler ErrorHandler) Option {
 	return set(func(o *Options) { o.errorHandler = errorHandler })
 }
 
-// WithAggregationInterval sets how often aggregated metrics are flushed. It should divide the agent's interval of 10 s, or graphs
-// look uneven. Default, also for 0: 2 s.
+// WithAggregationInterval sets how often aggregated metrics are flushed. It should divide the agent's interval of 10 s,
+// or graphs look uneven. Default, also for 0: 2 s.
 func WithAggregationInterval(interval time.Duration) Option {
 	return set(func(o *Options) { o.aggregationInterval = interval })
 }
 
-// WithAggregatorShardCount is accepted for compatibility. Contexts are found without locks, so there is nothing to shard.
+// WithAggregatorShardCount is accepted for compatibility. Contexts are found without locks, so there is nothing to
+// shard.
 func WithAggregatorShardCount(shardCount int) Option {
 	return func(*Options) error {
 		if shardCount < 1 {
-			return fmt.Errorf("statsd: shardCount must be a positive integer, not %d", shardCount)
+			return fmt.Errorf("shardCount must be a positive integer")
 		}
 		return nil
 	}
 }
 
-// WithClientSideAggregation sums counters and keeps the last value of gauges and the distinct members of sets between flushes.
-// This is the default. The rate argument of these three has no effect then.
+// WithClientSideAggregation sums counters and keeps the last value of gauges and the distinct members of sets between
+// flushes. This is the default. The rate argument of these three has no effect then.
 func WithClientSideAggregation() Option { return set(func(o *Options) { o.aggregation = true }) }
 
 // WithoutClientSideAggregation sends every call as a message of its own.
@@ -212,15 +216,16 @@ func WithoutClientSideAggregation() Option {
 	return set(func(o *Options) { o.aggregation, o.extendedAggregation = false, false })
 }
 
-// WithExtendedClientSideAggregation also collects the values of histograms, distributions and timings between flushes and packs
-// them into few messages, without losing any. It needs an agent that understands packed values (Datadog 7.25 or 6.25 and later,
-// weir).
+// WithExtendedClientSideAggregation also collects the values of histograms, distributions and timings between flushes
+// and packs them into few messages, without losing any. It needs an agent that understands packed values (Datadog 7.25
+// or 6.25 and later, weir).
 func WithExtendedClientSideAggregation() Option {
 	return set(func(o *Options) { o.aggregation, o.extendedAggregation = true, true })
 }
 
-// WithMaxSamplesPerContext keeps a random choice of at most so many values per context and flush, and sends the share kept as the
-// sample rate. It matters together with [WithExtendedClientSideAggregation]. Default: no limit; values are never dropped.
+// WithMaxSamplesPerContext keeps a random choice of at most so many values per context and flush, and sends the share
+// kept as the sample rate. It matters together with [WithExtendedClientSideAggregation]. Default: no limit; values are
+// never dropped.
 func WithMaxSamplesPerContext(maxSamplesPerDistribution int) Option {
 	return set(func(o *Options) { o.aggregation, o.maxSamplesPerContext = true, maxSamplesPerDistribution })
 }
@@ -242,12 +247,12 @@ func WithOriginDetection() Option { return set(func(o *Options) { o.originDetect
 // WithContainerID sets the container id instead of detecting it. It is a setting of this client alone.
 func WithContainerID(id string) Option { return set(func(o *Options) { o.containerID = id }) }
 
-// WithCardinality sets how specific the tags are that the agent adds. Default: DD_CARDINALITY, then DATADOG_CARDINALITY, then the
-// agent's choice.
+// WithCardinality sets how specific the tags are that the agent adds. Default: DD_CARDINALITY, then
+// DATADOG_CARDINALITY, then the agent's choice.
 func WithCardinality(card Cardinality) Option {
 	return func(o *Options) error {
 		if !card.isValid() {
-			return fmt.Errorf("statsd: cardinality %d is not one of the Cardinality constants", card)
+			return fmt.Errorf("invalid cardinality %d", card)
 		}
 		o.cardinality = card
 		return nil
@@ -256,8 +261,8 @@ func WithCardinality(card Cardinality) Option {
 
 // The options from here on are not in the client of Datadog.
 
-// WithMaxContexts limits the contexts kept for aggregation. Metrics of further contexts are sent without being aggregated, and
-// counted as Overflow in [Stats]. Default, also for 0: 262144.
+// WithMaxContexts limits the contexts kept for aggregation. Metrics of further contexts are sent without being
+// aggregated, and counted as Overflow in [Stats]. Default, also for 0: 262144.
 func WithMaxContexts(n int) Option {
 	return func(o *Options) error {
 		if n < 0 {
@@ -271,14 +276,14 @@ func WithMaxContexts(n int) Option {
 	}
 }
 
-// WithContextIdleTime sets how long a context is kept without new values, so that using it again costs nothing. Where there are
-// more than 16384 contexts, those idle for two flushes go at once. Default: 5 minutes.
+// WithContextIdleTime sets how long a context is kept without new values, so that using it again costs nothing. Where
+// there are more than 16384 contexts, those idle for two flushes go at once. Default: 5 minutes.
 func WithContextIdleTime(d time.Duration) Option {
 	return set(func(o *Options) { o.contextIdleTime = d })
 }
 
-// WithTelemetryClientName sets the tag client:NAME of the client's metrics about itself. Default: weir-go. With "go" dashboards
-// made for the client of Datadog keep working.
+// WithTelemetryClientName sets the tag client:NAME of the client's metrics about itself. Default: weir-go. With "go"
+// dashboards made for the client of Datadog keep working.
 func WithTelemetryClientName(name string) Option {
 	return set(func(o *Options) { o.telemetryName = name })
 }
@@ -286,14 +291,16 @@ func WithTelemetryClientName(name string) Option {
 // WithoutEnvTags ignores the tags in the environment variable DD_TAGS.
 func WithoutEnvTags() Option { return set(func(o *Options) { o.envTags = false }) }
 
-// WithPlainStatsD sends nothing that servers of plain StatsD stumble over: no origin, cardinality and timestamp sections, one
-// value per message, and a negative gauge as a zero followed by a decrease. Events, service checks and timestamps return
-// [ErrNotPlain]. Tags are still written.
+// WithPlainStatsD sends nothing that servers of plain StatsD stumble over: no origin, cardinality and timestamp
+// sections, one value per message, and a negative gauge as a zero followed by a decrease. Events, service checks and
+// timestamps return [ErrNotPlain]. Tags are still written.
 func WithPlainStatsD() Option { return set(func(o *Options) { o.plain = true }) }
 
-// WithResolveInterval sets how often the name in a UDP or TCP address is looked up again, so that a change is followed. The lookup
-// runs in the background, and the last good address is used as long as it fails. Default: 30 s. With 0 it is looked up until
-// the first success only. An address without a name is never looked up.
+// WithResolveInterval sets how often the name in a UDP or TCP address is looked up again, so that a change is followed.
+// The lookup runs in the background, and the last good address is kept while it fails. A UDP socket is opened anew as
+// often, also to an address without a name: an address translation on the way that leads to an agent which is gone (a
+// conntrack entry of a node) belongs to the source port, and lasts as long as packets come from it. Zero looks up once
+// and keeps the socket. Default: 30 seconds.
 func WithResolveInterval(d time.Duration) Option {
 	return set(func(o *Options) { o.resolveInterval = d })
 }
@@ -307,9 +314,11 @@ func WithResolver(lookup func(ctx context.Context, host string) ([]netip.Addr, e
 func LoggingErrorHandler(err error) {
 	switch e := err.(type) {
 	case *ErrorInputChannelFull:
-		log.Printf("statsd: %s: %v dropped with %d messages waiting, see WithChannelModeBufferSize", e.Msg, e.Metric, e.ChannelSize)
+		log.Printf("statsd: %s: %v dropped with %d messages waiting, see WithChannelModeBufferSize", e.Msg, e.Metric,
+			e.ChannelSize)
 	case *ErrorSenderChannelFull:
-		log.Printf("statsd: %s: %d messages dropped with %d packets waiting, see WithSenderQueueSize", e.Msg, e.LostElements, e.ChannelSize)
+		log.Printf("statsd: %s: %d messages dropped with %d packets waiting, see WithSenderQueueSize", e.Msg,
+			e.LostElements, e.ChannelSize)
 	default:
 		log.Printf("statsd: %v", err)
 	}

@@ -48,7 +48,8 @@ func printable(text string) string {
 func environmentTags(o *Options) []string {
 	var tags []string
 	for _, x := range []struct{ variable, key string }{
-		{"DD_ENTITY_ID", "dd.internal.entity_id"}, {"DD_ENV", "env"}, {"DD_SERVICE", "service"}, {"DD_VERSION", "version"},
+		{"DD_ENTITY_ID", "dd.internal.entity_id"}, {"DD_ENV", "env"}, {"DD_SERVICE", "service"}, {"DD_VERSION",
+			"version"},
 	} {
 		if value := os.Getenv(x.variable); value != "" {
 			tags = append(tags, x.key+":"+value)

@@ -14,7 +14,8 @@ import (
 // hostCgroupNamespace is the inode the kernel gives the first cgroup namespace.
 const hostCgroupNamespace = 0xEFFFFFFB
 
-// detectContainerID returns what can be found out about the container of this process, which cannot change while it runs.
+// detectContainerID returns what can be found out about the container of this process, which cannot change while it
+// runs.
 var detectContainerID = sync.OnceValue(func() string { return containerIDFrom(os.DirFS("/"), inHostCgroupNamespace()) })
 
 func inHostCgroupNamespace() bool {
@@ -34,7 +35,8 @@ func inodeOf(root fs.FS, name string) (uint64, bool) {
 	return stat.Ino, true
 }
 
-// containerIDFrom looks at the places in their order: cgroup path, mount of the host name file, inode of the cgroup directory.
+// containerIDFrom looks at the places in their order: cgroup path, mount of the host name file, inode of the cgroup
+// directory.
 func containerIDFrom(root fs.FS, hostNamespace bool) string {
 	cgroup, _ := fs.ReadFile(root, "proc/self/cgroup")
 	if id := containerIDInCgroup(string(cgroup)); id != "" {
@@ -88,7 +90,8 @@ func containerIDInMounts(text string) string {
 	return ""
 }
 
-// cgroupInode names the cgroup directory of this process: the memory controller of version 1, or the one hierarchy of version 2.
+// cgroupInode names the cgroup directory of this process: the memory controller of version 1, or the one hierarchy of
+// version 2.
 func cgroupInode(root fs.FS, text string) string {
 	paths := map[string]string{}
 	for _, line := range strings.Split(text, "\n") {

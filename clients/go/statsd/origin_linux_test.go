@@ -35,7 +35,8 @@ func TestContainerIDInCgroup(t *testing.T) {
 
 func TestContainerIDInMounts(t *testing.T) {
 	line := func(path string) string {
-		return "608 554 0:42 / / rw,relatime - overlay overlay rw\n619 608 254:1 " + path + " /etc/hostname rw,relatime - ext4 /dev/vda1 rw\n"
+		return "608 554 0:42 / / rw,relatime - overlay overlay rw\n619 608 254:1 " + path +
+			" /etc/hostname rw,relatime - ext4 /dev/vda1 rw\n"
 	}
 	for text, want := range map[string]string{
 		"": "",
@@ -61,7 +62,8 @@ func TestContainerIDFrom(t *testing.T) {
 		want string
 	}{
 		{"nothing", fstest.MapFS{}, false, ""},
-		{"cgroup before mounts", fstest.MapFS{"proc/self/cgroup": file("0::/" + id64), "proc/self/mountinfo": file(mounts)}, true, id64},
+		{"cgroup before mounts", fstest.MapFS{"proc/self/cgroup": file("0::/" + id64),
+			"proc/self/mountinfo": file(mounts)}, true, id64},
 		{"mounts", fstest.MapFS{"proc/self/cgroup": file("0::/"), "proc/self/mountinfo": file(mounts)}, false, other},
 	} {
 		if got := containerIDFrom(x.root, x.host); got != x.want {
@@ -99,7 +101,8 @@ func TestContainerIDsAreSettingsOfTheirClient(t *testing.T) {
 		_ = x.Incr("n", nil, 1)
 		x.Flush()
 	}
-	equalLines(t, append(append(ra.lines(), rb.lines()...), rc.lines()...), []string{"n:1|c|c:one", "n:1|c|c:two", "n:1|c"})
+	equalLines(t, append(append(ra.lines(), rb.lines()...), rc.lines()...), []string{"n:1|c|c:one", "n:1|c|c:two",
+		"n:1|c"})
 	d, rd := record(t, WithContainerID("three|x\n"), WithOriginDetection())
 	_ = d.Incr("n", nil, 1)
 	d.Flush()

@@ -6,11 +6,12 @@ import (
 	"sync/atomic"
 )
 
-// frameHeader is room at the start of a packet's buffer for the length a stream needs before it, so that a frame is written
-// whole with one call.
+// frameHeader is room at the start of a packet's buffer for the length a stream needs before it, so that a frame is
+// written whole with one call.
 const frameHeader = 4
 
-// messageSlack is room after the largest packet: a message is written first and moved to the next packet if it does not fit.
+// messageSlack is room after the largest packet: a message is written first and moved to the next packet if it does not
+// fit.
 const messageSlack = 512
 
 func indexByte(b []byte, c byte) int { return bytes.IndexByte(b, c) }
@@ -59,8 +60,6 @@ type worker struct {
 	mu     sync.Mutex
 	out    *output
 	packet *packet
-	// waits makes a full packet wait for room in the queue instead of being dropped.
-	waits bool
 	// full holds packets until release, for a worker that must not wait while it is locked.
 	full []*packet
 	hold bool
@@ -150,20 +149,17 @@ func (w *worker) send() {
 		return
 	}
 	w.packet = nil
-	switch {
-	case w.hold:
+	if w.hold {
 		w.full = append(w.full, k)
-	case w.waits:
-		w.out.queue.pushWait(k)
-	default:
-		if waiting, ok := w.out.queue.push(k); !ok {
-			if w.dropped == nil {
-				w.dropped = &ErrorSenderChannelFull{Msg: "sender queue is full"}
-			}
-			w.dropped.LostElements += k.messages
-			w.dropped.ChannelSize = waiting
-			w.out.pool.put(k)
+		return
+	}
+	if waiting, ok := w.out.queue.push(k); !ok {
+		if w.dropped == nil {
+			w.dropped = &ErrorSenderChannelFull{Msg: "Sender queue is full"}
 		}
+		w.dropped.LostElements += k.messages
+		w.dropped.ChannelSize = waiting
+		w.out.pool.put(k)
 	}
 }
 
@@ -198,13 +194,46 @@ func (w *worker) flush(wait bool) (lost *ErrorSenderChannelFull) {
 	if !w.stale.Load() {
 		return nil
 	}
+	if wait {
+		w.sendWhenRoom()
+		return nil
+	}
 	w.mu.Lock()
 	w.stale.Store(false)
-	w.waits = wait
 	w.send()
-	w.waits = false
 	lost = w.dropped
 	w.dropped = nil
 	w.mu.Unlock()
 	return lost
+}
+
+// sendWhenRoom puts the packet into the queue as soon as there is room. It waits without the lock, because calls must
+// not wait for the network; until then the packet stays where it is, so that what calls add to it or send after it
+// keeps its order.
+func (w *worker) sendWhenRoom() {
+	var first *packet
+	for {
+		w.mu.Lock()
+		k := w.packet
+		if first == nil {
+			first = k
+		}
+		done := true
+		switch {
+		case k == nil || k.messages == 0:
+			w.stale.Store(false)
+		case k != first:
+			// A call has filled the packet and sent it.
+		case w.out.queue.pushIfRoom(k):
+			w.stale.Store(false)
+			w.packet = nil
+		default:
+			done = false
+		}
+		w.mu.Unlock()
+		if done {
+			return
+		}
+		w.out.queue.waitForRoom()
+	}
 }

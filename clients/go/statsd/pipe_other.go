@@ -8,5 +8,5 @@ import (
 )
 
 func newPipeTransport(string, time.Duration) (Transport, error) {
-	return nil, errors.New("statsd: named pipes exist on Windows only")
+	return nil, errors.New("Windows Named Pipes are only supported on Windows")
 }

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// pipeTransport writes to a named pipe. It connects at the first packet and again after an error. Only the sender's goroutine writes.
+// pipeTransport writes to a named pipe. It connects at the first packet and again after an error. Only the sender's
+// goroutine writes.
 type pipeTransport struct {
 	path    string
 	timeout time.Duration
@@ -23,8 +24,9 @@ type pipeTimeoutError struct{}
 func (pipeTimeoutError) Error() string { return "statsd: write to the named pipe timed out" }
 func (pipeTimeoutError) Timeout() bool { return true }
 
-// Write gives each packet the write timeout. A handle opened without overlapped I/O has no deadlines, so the write runs in a
-// goroutine of its own. While one hangs, packets are dropped; its copy of the data keeps the buffer free for reuse.
+// Write gives each packet the write timeout. A handle opened without overlapped I/O has no deadlines, so the write runs
+// in a goroutine of its own. While one hangs, packets are dropped; its copy of the data keeps the buffer free for
+// reuse.
 func (t *pipeTransport) Write(b []byte) (int, error) {
 	if t.busy != nil {
 		select {

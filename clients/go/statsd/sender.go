@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// aheadMax is how many packets may wait when a flush goes on filling more. It bounds the memory of a flush of very many contexts, and
-// leaves the rest of the queue to calls that must not wait.
+// aheadMax is how many packets may wait when a flush goes on filling more. It bounds the memory of a flush of very many
+// contexts, and leaves the rest of the queue to calls that must not wait.
 const aheadMax = 128
 
 // batchMax is how many packets are taken from the queue at once.
@@ -35,7 +35,8 @@ func newQueue(max int) *queue {
 	return q
 }
 
-// push adds a packet unless the queue is full or closed; then the packet is counted as dropped. It returns how many wait.
+// push adds a packet unless the queue is full or closed; then the packet is counted as dropped. It returns how many
+// wait.
 func (q *queue) push(k *packet) (waiting int, ok bool) {
 	q.mu.Lock()
 	if q.count >= q.max || q.closed {
@@ -52,18 +53,38 @@ func (q *queue) push(k *packet) (waiting int, ok bool) {
 
 // pushWait adds a packet when there is room and few others wait.
 func (q *queue) pushWait(k *packet) {
-	q.mu.Lock()
-	for q.count >= min(q.max, aheadMax) && !q.closed {
-		q.wait()
+	for !q.pushIfRoom(k) {
+		q.waitForRoom()
 	}
-	if q.closed {
+}
+
+// pushIfRoom adds a packet if there is room and few others wait. When the queue is closed, the packet is counted as
+// dropped.
+func (q *queue) pushIfRoom(k *packet) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case q.closed:
 		q.droppedPackets++
 		q.droppedBytes += uint64(len(k.payload()))
-	} else {
+	case q.crowded():
+		return false
+	default:
 		q.add(k)
+	}
+	return true
+}
+
+// waitForRoom returns when pushIfRoom may succeed.
+func (q *queue) waitForRoom() {
+	q.mu.Lock()
+	for q.crowded() && !q.closed {
+		q.wait()
 	}
 	q.mu.Unlock()
 }
+
+func (q *queue) crowded() bool { return q.count >= min(q.max, aheadMax) }
 
 func (q *queue) wait() {
 	q.waiters++
@@ -132,14 +153,14 @@ func (q *queue) close() {
 	q.mu.Unlock()
 }
 
-// batchTransport is a transport that writes several packets with fewer system calls. For each packet it stores in errs whether it
-// was written.
+// batchTransport is a transport that writes several packets with fewer system calls. For each packet it stores in errs
+// whether it was written.
 type batchTransport interface {
 	writeBatch(packets []*packet, errs []error)
 }
 
-// hurrier is a transport that can be told, from any goroutine, that the client is closing: from then on it waits for a peer which
-// does not read or cannot be reached only so long in all, and refuses the rest at once.
+// hurrier is a transport that can be told, from any goroutine, that the client is closing: from then on it waits for a
+// peer which does not read or cannot be reached only so long in all, and refuses the rest at once.
 type hurrier interface{ hurry() }
 
 // sender writes packets in one goroutine.
@@ -195,8 +216,8 @@ func (s *sender) run() {
 	}
 }
 
-// hurry is called when the client begins to close: what waits is still written, unless that fails for longer than closePatience
-// allows.
+// hurry is called when the client begins to close: what waits is still written, unless that fails for longer than
+// closePatience allows.
 func (s *sender) hurry() {
 	if h, ok := s.transport.(hurrier); ok {
 		h.hurry()

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// TestTotalsAfterClose sends a random mix from 8 goroutines and compares what arrived with what was sent, to the last sample.
+// TestTotalsAfterClose sends a random mix from 8 goroutines and compares what arrived with what was sent, to the last
+// sample.
 func TestTotalsAfterClose(t *testing.T) {
 	transports := []struct {
 		name, prefix string
@@ -40,8 +41,10 @@ func TestTotalsAfterClose(t *testing.T) {
 			t.Run(x.name+"/"+mode, func(t *testing.T) {
 				noLeaks(t)
 				s := x.serve(t)
-				// The receiver's machine may be busy: a packet must not be dropped for a slow reader, and the queue must hold all.
-				options := append([]Option{WithoutTelemetry(), WithSenderQueueSize(1 << 20), WithWriteTimeout(patience), WithAggregationInterval(3 * time.Millisecond),
+				// The receiver's machine may be busy: a packet must not be dropped for a slow reader, and the queue
+				// must hold all.
+				options := append([]Option{WithoutTelemetry(), WithSenderQueueSize(1 << 20), WithWriteTimeout(patience),
+					WithAggregationInterval(3 * time.Millisecond),
 					WithBufferFlushInterval(2 * time.Millisecond)}, modes[mode]...)
 				c, err := New(x.prefix+s.address, options...)
 				if err != nil {
@@ -80,7 +83,8 @@ func TestTotalsAfterClose(t *testing.T) {
 					delete(w, "sets of the gauge handle")
 				}
 				// A gauge handle counts once per flush, everything else each time.
-				counted := tm.TotalMetrics <= goroutines*calls && tm.TotalMetrics >= goroutines*calls-handleSets+goroutines
+				counted := tm.TotalMetrics <= goroutines*calls &&
+					tm.TotalMetrics >= goroutines*calls-handleSets+goroutines
 				if !counted || tm.TotalPayloadsDropped != 0 || tm.TotalDroppedOnReceive != 0 {
 					t.Errorf("telemetry after %d calls: %+v", goroutines*calls, tm)
 				}
@@ -120,8 +124,8 @@ func TestTotalsAfterClose(t *testing.T) {
 	}
 }
 
-// mixture makes calls of all kinds through all interfaces, and notes what the receiver should count. Sets and gauges are of this goroutine
-// alone, since what others do to them depends on the order. It calls pace now and then.
+// mixture makes calls of all kinds through all interfaces, and notes what the receiver should count. Sets and gauges
+// are of this goroutine alone, since what others do to them depends on the order. It calls pace now and then.
 func mixture(c *Client, r *rand.Rand, g, calls int, want map[string]int64, pace func()) {
 	counter, distribution := c.NewCounter("handle", "a:1"), c.NewDistribution("handle.d", "a:1")
 	gauge := c.NewGauge(fmt.Sprint("handle.g", g))
@@ -182,8 +186,8 @@ func mixture(c *Client, r *rand.Rand, g, calls int, want map[string]int64, pace 
 	}
 }
 
-// TestOrderOfGaugesWithoutRoom: a gauge that finds no room in the table is sent at once, and its next value, which finds some, comes after
-// it all the same.
+// TestOrderOfGaugesWithoutRoom: a gauge that finds no room in the table is sent at once, and its next value, which
+// finds some, comes after it all the same.
 func TestOrderOfGaugesWithoutRoom(t *testing.T) {
 	for mode, options := range map[string][]Option{"default": nil, "channel": {WithChannelMode()}} {
 		c, r := record(t, append(options, WithMaxContexts(1), WithContextIdleTime(1))...)
@@ -204,8 +208,8 @@ func TestOrderOfGaugesWithoutRoom(t *testing.T) {
 	}
 }
 
-// TestHandlerFlushesWhatAFlushLost: an error handler may use the client, also when it is told of a gauge that a flush had to send and for
-// which the queue had no room.
+// TestHandlerFlushesWhatAFlushLost: an error handler may use the client, also when it is told of a gauge that a flush
+// had to send and for which the queue had no room.
 func TestHandlerFlushesWhatAFlushLost(t *testing.T) {
 	r := &recorder{block: make(chan struct{}), entered: make(chan struct{}, 1)}
 	var c *Client
@@ -217,7 +221,8 @@ func TestHandlerFlushesWhatAFlushLost(t *testing.T) {
 			close(told)
 		})
 	}
-	c, err := NewWithWriter(r, WithoutTelemetry(), WithoutOriginDetection(), WithAggregationInterval(time.Hour), WithBufferFlushInterval(time.Hour),
+	c, err := NewWithWriter(r, WithoutTelemetry(), WithoutOriginDetection(), WithAggregationInterval(time.Hour),
+		WithBufferFlushInterval(time.Hour),
 		WithSenderQueueSize(1), WithMaxContexts(1), WithErrorHandler(handler))
 	if err != nil {
 		t.Fatal(err)
@@ -247,7 +252,8 @@ func TestHandlerFlushesWhatAFlushLost(t *testing.T) {
 // TestOrderOfGauges: the last value of a gauge is the last one on the wire, however it is sent.
 func TestOrderOfGauges(t *testing.T) {
 	for mode, options := range map[string][]Option{
-		"not aggregated": {WithoutClientSideAggregation()}, "channel": {WithoutClientSideAggregation(), WithChannelMode(), WithChannelModeBufferSize(1 << 20)},
+		"not aggregated": {WithoutClientSideAggregation()}, "channel": {WithoutClientSideAggregation(),
+			WithChannelMode(), WithChannelModeBufferSize(1 << 20)},
 	} {
 		c, r := record(t, append(options, WithSenderQueueSize(1<<20))...)
 		var all sync.WaitGroup
@@ -278,10 +284,12 @@ func TestOrderOfGauges(t *testing.T) {
 	}
 }
 
-// TestEverythingAtOnce lets calls, flushes, snapshots, children, handles and Close run into each other. It is for the race detector.
+// TestEverythingAtOnce lets calls, flushes, snapshots, children, handles and Close run into each other. It is for the
+// race detector.
 func TestEverythingAtOnce(t *testing.T) {
 	noLeaks(t)
-	c, r := record(t, WithExtendedClientSideAggregation(), WithAggregationInterval(time.Millisecond), WithBufferFlushInterval(time.Millisecond),
+	c, r := record(t, WithExtendedClientSideAggregation(), WithAggregationInterval(time.Millisecond),
+		WithBufferFlushInterval(time.Millisecond),
 		WithContextIdleTime(1), WithMaxContexts(50))
 	var all sync.WaitGroup
 	var made atomic.Int64

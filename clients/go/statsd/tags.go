@@ -3,11 +3,10 @@ package statsd
 import (
 	"strconv"
 	"time"
-	"unsafe"
 )
 
-// Tag is a tag whose value is not text yet. It is written into the packet, or compared with what is known, without becoming a string
-// of its own.
+// Tag is one tag whose value is not text yet. It is written into the packet, or compared with what is known, without
+// becoming a string of its own. A comma in its key or value becomes '_'.
 type Tag struct {
 	key  string
 	text string
@@ -46,7 +45,7 @@ func BoolTag(key string, value bool) Tag {
 func (t Tag) String() string { return string(t.append(nil)) }
 
 func (t Tag) append(b []byte) []byte {
-	b = append(b, t.key...)
+	b = appendTagPart(b, t.key)
 	b = append(b, ':')
 	switch t.typ {
 	case tagInt:
@@ -54,8 +53,20 @@ func (t Tag) append(b []byte) []byte {
 	case tagBool:
 		return strconv.AppendBool(b, t.number != 0)
 	default:
-		return append(b, t.text...)
+		return appendTagPart(b, t.text)
 	}
+}
+
+// appendTagPart writes the key or the value of one tag. A comma would begin another one.
+func appendTagPart(b []byte, text string) []byte {
+	start := len(b)
+	b = append(b, text...)
+	for i := start; i < len(b); i++ {
+		if b[i] == ',' {
+			b[i] = '_'
+		}
+	}
+	return b
 }
 
 // Strings returns tags as the methods that take strings want them.
@@ -67,8 +78,8 @@ func Strings(tags ...Tag) []string {
 	return out
 }
 
-// typed makes a call with typed tags. Their text lives in this function's frame, which is why the calls are made from here and
-// why nothing they reach may keep a tag.
+// typed makes a call with typed tags. Their text lives in this function's frame, which is why the calls are made from
+// here and why nothing they reach may keep a tag.
 func (c *Client) typed(k kind, name string, count int64, value float64, member string, tags []Tag) error {
 	if c == nil {
 		return ErrNoClient
@@ -87,7 +98,7 @@ func (c *Client) typed(k kind, name string, count int64, value float64, member s
 		}
 		start := 0
 		for i := range tags {
-			list[i] = unsafe.String(unsafe.SliceData(b[start:]), ends[i]-start)
+			list[i] = textOf(b[start:ends[i]])
 			start = ends[i]
 		}
 		all = list[:len(tags)]

@@ -13,8 +13,8 @@ const version = "0.1.0"
 
 // Telemetry counts what a client did since it was made. Children share the counts of the client they come from.
 //
-// Metrics are counted per call, before sampling and aggregation. A gauge set through a [GaugeHandle] is counted once per flush: what
-// it was set to in between was never more than a store to memory.
+// Metrics are counted per call, before sampling and aggregation. A gauge set through a [Gauge] is counted once per
+// flush: what it was set to in between was never more than a store to memory.
 type Telemetry struct {
 	// TotalMetrics is the sum of the six that follow.
 	TotalMetrics             uint64
@@ -30,11 +30,14 @@ type Telemetry struct {
 	// TotalDroppedOnReceive counts messages dropped because the inputs of channel mode were full.
 	TotalDroppedOnReceive uint64
 
-	// TotalPayloadsSent counts packets written. Whether a UDP packet arrived is not known.
+	// TotalPayloadsSent counts packets written. Whether a UDP packet arrived is not known, unless the system tells that
+	// nobody listens.
 	TotalPayloadsSent uint64
 	// TotalPayloadsDropped is the sum of the two that follow.
 	TotalPayloadsDropped uint64
-	// TotalPayloadsDroppedWriter counts packets that could not be written: timeout, error, nobody there.
+	// TotalPayloadsDroppedWriter counts packets that could not be written: timeout, error, nobody there. Over UDP the
+	// system tells that nobody listens when the next packet is written: that one is sent again, and counted here in
+	// place of the one lost.
 	TotalPayloadsDroppedWriter uint64
 	// TotalPayloadsDroppedQueueFull counts packets dropped because too many waited to be written.
 	TotalPayloadsDroppedQueueFull uint64
@@ -45,7 +48,8 @@ type Telemetry struct {
 	TotalBytesDroppedWriter    uint64
 	TotalBytesDroppedQueueFull uint64
 
-	// AggregationNbContext counts contexts that were flushed, each once per flush; it is the sum of the six that follow.
+	// AggregationNbContext counts contexts that were flushed, each once per flush; it is the sum of the six that
+	// follow.
 	AggregationNbContext             uint64
 	AggregationNbContextGauge        uint64
 	AggregationNbContextCount        uint64
@@ -59,7 +63,8 @@ type Telemetry struct {
 type Stats struct {
 	// Contexts is how many contexts are kept for aggregation now.
 	Contexts uint64
-	// Overflow counts calls whose context was not kept because of [WithMaxContexts]. They were sent without being aggregated.
+	// Overflow counts calls whose context was not kept because of [WithMaxContexts]. They were sent without being
+	// aggregated.
 	Overflow uint64
 	// Invalid counts calls that were refused: no name, no finite value, no set member.
 	Invalid uint64
@@ -210,16 +215,23 @@ func (t *telemetry) report() {
 	if t.core.aggregate {
 		lines = append(lines,
 			telemetryLine{"aggregated_context", "", now.AggregationNbContext, was.AggregationNbContext},
-			telemetryLine{"aggregated_context_by_type", "gauge", now.AggregationNbContextGauge, was.AggregationNbContextGauge},
-			telemetryLine{"aggregated_context_by_type", "set", now.AggregationNbContextSet, was.AggregationNbContextSet},
-			telemetryLine{"aggregated_context_by_type", "count", now.AggregationNbContextCount, was.AggregationNbContextCount},
-			telemetryLine{"aggregated_context_by_type", "histogram", now.AggregationNbContextHistogram, was.AggregationNbContextHistogram},
-			telemetryLine{"aggregated_context_by_type", "distribution", now.AggregationNbContextDistribution, was.AggregationNbContextDistribution},
-			telemetryLine{"aggregated_context_by_type", "timing", now.AggregationNbContextTiming, was.AggregationNbContextTiming},
+			telemetryLine{"aggregated_context_by_type", "gauge", now.AggregationNbContextGauge,
+				was.AggregationNbContextGauge},
+			telemetryLine{"aggregated_context_by_type", "set", now.AggregationNbContextSet,
+				was.AggregationNbContextSet},
+			telemetryLine{"aggregated_context_by_type", "count", now.AggregationNbContextCount,
+				was.AggregationNbContextCount},
+			telemetryLine{"aggregated_context_by_type", "histogram", now.AggregationNbContextHistogram,
+				was.AggregationNbContextHistogram},
+			telemetryLine{"aggregated_context_by_type", "distribution", now.AggregationNbContextDistribution,
+				was.AggregationNbContextDistribution},
+			telemetryLine{"aggregated_context_by_type", "timing", now.AggregationNbContextTiming,
+				was.AggregationNbContextTiming},
 		)
 	}
 	tags := appendTags(nil, t.scope.hasTags, t.scope.tagText, []string{
-		"client:" + t.name, "client_version:" + version, "client_transport:" + t.core.sender.transport.GetTransportName(),
+		"client:" + t.name, "client_version:" + version, "client_transport:" +
+			t.core.sender.transport.GetTransportName(),
 	})
 	w := t.worker
 	w.mu.Lock()

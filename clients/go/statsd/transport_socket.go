@@ -12,17 +12,16 @@ import (
 	"time"
 )
 
-// socketTransport writes to a Unix socket or a TCP connection. It connects at the first packet and again after an error. Only the
-// sender's goroutine writes.
+// socketTransport writes to a Unix socket or a TCP connection. It connects at the first packet and again after an
+// error. Only the sender's goroutine writes.
 //
 // On a stream a packet is a frame: its length as 32 bits, little-endian, and its bytes.
 type socketTransport struct {
 	// network is "unixgram", "unix" or "tcp"; empty until the type of a Unix socket is known.
 	network string
 	address string
-	// host and tcpPort are set for TCP, with name if host is one.
+	// tcpPort is set for TCP, and name if the host is one.
 	tcpPort int
-	ip      atomic.Pointer[netip.Addr]
 	name    *nameWatch
 
 	writeTimeout   time.Duration
@@ -58,14 +57,15 @@ func newTCPTransport(host string, port int, o *Options) *socketTransport {
 	}
 	t.setTitle()
 	if ip, err := numericHost(host); err == nil {
-		t.ip.Store(&ip)
-		return t
+		t.address = t.addressOf(ip)
+	} else {
+		t.name = watchName(host, o)
 	}
-	t.name = watchName(host, o, func(ip netip.Addr) error {
-		t.ip.Store(&ip)
-		return nil
-	})
 	return t
+}
+
+func (t *socketTransport) addressOf(ip netip.Addr) string {
+	return netip.AddrPortFrom(ip, uint16(t.tcpPort)).String()
 }
 
 func (t *socketTransport) setTitle() {
@@ -81,8 +81,8 @@ func (t *socketTransport) setTitle() {
 
 func (t *socketTransport) GetTransportName() string { return *t.title.Load() }
 
-// closePatience is how many write timeouts a closing client spends in all on writes and connections that fail. Failures in a row would
-// be no bound: a hung agent's system accepts connections for it, and each takes some packets.
+// closePatience is how many write timeouts a closing client spends in all on writes and connections that fail. Failures
+// in a row would be no bound: a hung agent's system accepts connections for it, and each takes some packets.
 const closePatience = 10
 
 // errClosing refuses packets when that time is up.
@@ -111,10 +111,11 @@ func (t *socketTransport) connect() error {
 	if t.conn != nil {
 		return nil
 	}
-	if t.name != nil && t.ip.Load() == nil {
+	if t.name != nil {
 		if err := t.name.waitReady(); err != nil {
 			return err
 		}
+		t.address = t.addressOf(*t.name.ip.Load())
 	}
 	networks := []string{t.network}
 	if t.network == "" {
@@ -129,14 +130,11 @@ func (t *socketTransport) connect() error {
 	return err
 }
 
-// dialTries is how often a refused connection is tried: an agent that restarts has removed its socket or does not listen yet.
+// dialTries is how often a refused connection is tried: an agent that restarts has removed its socket or does not
+// listen yet.
 const dialTries = 3
 
 func (t *socketTransport) dial(network string) error {
-	address := t.address
-	if ip := t.ip.Load(); ip != nil {
-		address = netip.AddrPortFrom(*ip, uint16(t.tcpPort)).String()
-	}
 	end := deadline(t.within(t.connectTimeout))
 	tries := dialTries
 	if t.hurried.Load() || time.Since(t.refusedAt) < t.connectTimeout {
@@ -144,7 +142,7 @@ func (t *socketTransport) dial(network string) error {
 		tries = 1
 	}
 	for {
-		conn, err := net.DialTimeout(network, address, max(time.Until(end), time.Millisecond))
+		conn, err := net.DialTimeout(network, t.address, max(time.Until(end), time.Millisecond))
 		tries--
 		switch {
 		case err == nil:
@@ -219,7 +217,8 @@ func (t *socketTransport) writeBatch(packets []*packet, errs []error) {
 		if !isTimeout(err) || errors.As(err, &cut) {
 			t.disconnect()
 			if !fresh && cut == nil && !errors.Is(err, syscall.EMSGSIZE) {
-				// The agent went away since the last packet. Nothing of this one was taken, so it goes to the next agent.
+				// The agent went away since the last packet. Nothing of this one was taken, so it goes to the next
+				// agent.
 				fresh = true
 				continue
 			}

@@ -28,14 +28,17 @@ func TestTransports(t *testing.T) {
 		{"udp", func(t testing.TB) *server { return serveUDP(t) }, "", "udp", "udp", 1432},
 		{"udp scheme", func(t testing.TB) *server { return serveUDP(t) }, "udp://", "udp", "udp", 1432},
 		{"unixgram", func(t testing.TB) *server { return serveUnixgram(t, "") }, "unixgram://", "uds", "uds", 8192},
-		{"unixstream", func(t testing.TB) *server { return serveStream(t, "unix", "") }, "unixstream://", "uds-stream", "uds-stream", 8192},
+		{"unixstream", func(t testing.TB) *server { return serveStream(t, "unix", "") }, "unixstream://", "uds-stream",
+			"uds-stream", 8192},
 		{"guessed datagram", func(t testing.TB) *server { return serveUnixgram(t, "") }, "unix://", "uds", "uds", 8192},
-		{"guessed stream", func(t testing.TB) *server { return serveStream(t, "unix", "") }, "unix://", "uds", "uds-stream", 8192},
+		{"guessed stream", func(t testing.TB) *server { return serveStream(t, "unix", "") }, "unix://", "uds",
+			"uds-stream", 8192},
 		{"tcp", func(t testing.TB) *server { return serveStream(t, "tcp", "") }, "tcp://", "tcp", "tcp", 1432},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			s := x.serve(t)
-			c, err := New(x.prefix+s.address, WithoutTelemetry(), WithoutOriginDetection(), WithoutClientSideAggregation(), WithWorkersCount(1),
+			c, err := New(x.prefix+s.address, WithoutTelemetry(), WithoutOriginDetection(),
+				WithoutClientSideAggregation(), WithWorkersCount(1),
 				WithWriteTimeout(patience))
 			if err != nil {
 				t.Fatal(err)
@@ -80,8 +83,8 @@ func TestTransports(t *testing.T) {
 
 // TestManyPacketsWithFewSystemCalls counts how often the kernel is asked to send.
 func TestManyPacketsWithFewSystemCalls(t *testing.T) {
-	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {
-		t.Skip("sendmmsg is used on Linux, amd64 and arm64, only")
+	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" || !usesUnsafe {
+		t.Skip("sendmmsg is used on Linux, amd64 and arm64, only, and not with the build tag purego")
 	}
 	s := serveUDP(t)
 	o := defaultOptions()
@@ -171,7 +174,8 @@ func TestNameIsLookedUpInTheBackgroundAndFollowed(t *testing.T) {
 	r := &resolver{err: errors.New("no such host")}
 	var reported atomic.Int64
 	c, err := New("agent.test:"+port, WithoutTelemetry(), WithoutOriginDetection(), WithResolver(r.lookup),
-		WithResolveInterval(5*time.Millisecond), WithConnectTimeout(20*time.Millisecond), WithErrorHandler(func(err error) {
+		WithResolveInterval(5*time.Millisecond), WithConnectTimeout(20*time.Millisecond),
+		WithErrorHandler(func(err error) {
 			var u *unresolvedError
 			if errors.As(err, &u) {
 				reported.Add(1)
@@ -268,7 +272,8 @@ func TestAgentRestarts(t *testing.T) {
 		t.Run(x.name, func(t *testing.T) {
 			noLeaks(t)
 			// No agent yet: construction succeeds, packets are dropped and counted.
-			c, err := New(x.addr, WithoutTelemetry(), WithoutOriginDetection(), WithConnectTimeout(100*time.Millisecond),
+			c, err := New(x.addr, WithoutTelemetry(), WithoutOriginDetection(),
+				WithConnectTimeout(100*time.Millisecond),
 				WithWriteTimeout(patience))
 			if err != nil {
 				t.Fatal(err)
@@ -294,7 +299,8 @@ func TestAgentRestarts(t *testing.T) {
 	}
 }
 
-// TestStalledAgent is an agent that stops reading: calls stay fast, what is dropped is counted, and what is not dropped arrives.
+// TestStalledAgent is an agent that stops reading: calls stay fast, what is dropped is counted, and what is not dropped
+// arrives.
 func TestStalledAgent(t *testing.T) {
 	for _, x := range []struct {
 		name   string
@@ -307,8 +313,10 @@ func TestStalledAgent(t *testing.T) {
 		t.Run(x.name, func(t *testing.T) {
 			noLeaks(t)
 			s := x.serve(t)
-			c, err := New(x.prefix+s.address, WithoutTelemetry(), WithoutOriginDetection(), WithoutClientSideAggregation(),
-				WithMaxBytesPerPayload(4000), WithSenderQueueSize(20), WithWriteTimeout(30*time.Millisecond), WithWorkersCount(1),
+			c, err := New(x.prefix+s.address, WithoutTelemetry(), WithoutOriginDetection(),
+				WithoutClientSideAggregation(),
+				WithMaxBytesPerPayload(4000), WithSenderQueueSize(20), WithWriteTimeout(30*time.Millisecond),
+				WithWorkersCount(1),
 				WithConnectTimeout(300*time.Millisecond))
 			if err != nil {
 				t.Fatal(err)
@@ -321,7 +329,8 @@ func TestStalledAgent(t *testing.T) {
 			s.pause.Lock()
 			calls, slowest := 1, time.Duration(0)
 			tag := []string{strings.Repeat("t", 500)}
-			for tm := (Telemetry{}); tm.TotalPayloadsDroppedQueueFull < 100 || tm.TotalPayloadsDroppedWriter < 3; tm = c.GetTelemetry() {
+			for tm := (Telemetry{}); tm.TotalPayloadsDroppedQueueFull < 100 ||
+				tm.TotalPayloadsDroppedWriter < 3; tm = c.GetTelemetry() {
 				for i := 0; i < 100; i++ {
 					start := time.Now()
 					_ = c.Count("n", 1, tag, 1)
@@ -334,7 +343,8 @@ func TestStalledAgent(t *testing.T) {
 			tm := c.GetTelemetry()
 			// A cut frame is not seen by the server, and it is counted as dropped.
 			eventually(t, "what was sent", func() bool { return uint64(s.count()) == tm.TotalPayloadsSent })
-			if tm.TotalPayloadsDropped != tm.TotalPayloadsDroppedQueueFull+tm.TotalPayloadsDroppedWriter || tm.TotalMetricsCount != uint64(calls) {
+			if tm.TotalPayloadsDropped != tm.TotalPayloadsDroppedQueueFull+tm.TotalPayloadsDroppedWriter ||
+				tm.TotalMetricsCount != uint64(calls) {
 				t.Errorf("telemetry does not add up after %d calls: %+v", calls, tm)
 			}
 			bytes := uint64(0)
@@ -344,8 +354,10 @@ func TestStalledAgent(t *testing.T) {
 			}
 			s.mu.Unlock()
 			message := uint64(len("n:1|c|#\n") + 500)
-			if total := uint64(len("first:1|c\n")) + uint64(calls-1)*message; bytes != tm.TotalBytesSent || bytes+tm.TotalBytesDropped != total {
-				t.Errorf("%d bytes arrived, %d reported sent, %d dropped, %d handed in", bytes, tm.TotalBytesSent, tm.TotalBytesDropped, total)
+			if total := uint64(len("first:1|c\n")) + uint64(calls-1)*message; bytes != tm.TotalBytesSent ||
+				bytes+tm.TotalBytesDropped != total {
+				t.Errorf("%d bytes arrived, %d reported sent, %d dropped, %d handed in", bytes, tm.TotalBytesSent,
+					tm.TotalBytesDropped, total)
 			}
 			// A call never waits for the agent; the bound leaves room for a busy machine.
 			if slowest > 5*time.Second {
@@ -357,13 +369,14 @@ func TestStalledAgent(t *testing.T) {
 }
 
 func TestCloseIsBoundedWhenTheAgentHangs(t *testing.T) {
-	// The system accepts connections for an agent that hangs, and each takes as many packets as its buffer holds: many small ones or a
-	// single large one.
+	// The system accepts connections for an agent that hangs, and each takes as many packets as its buffer holds: many
+	// small ones or a single large one.
 	for _, size := range []int{8000, 120_000} {
 		t.Run(strconv.Itoa(size), func(t *testing.T) {
 			s := serveStream(t, "unix", "")
 			const timeout = 50 * time.Millisecond
-			c, err := New("unixstream://"+s.address, WithoutTelemetry(), WithoutClientSideAggregation(), WithSenderQueueSize(400),
+			c, err := New("unixstream://"+s.address, WithoutTelemetry(), WithoutClientSideAggregation(),
+				WithSenderQueueSize(400),
 				WithMaxBytesPerPayload(size), WithWriteTimeout(timeout), WithConnectTimeout(timeout))
 			if err != nil {
 				t.Fatal(err)
@@ -402,7 +415,8 @@ func TestErrorsReachTheHandler(t *testing.T) {
 	r := &recorder{block: make(chan struct{}), entered: make(chan struct{}, 1)}
 	var full, lost atomic.Int64
 	var c *Client
-	c, err := NewWithWriter(r, WithoutTelemetry(), WithoutClientSideAggregation(), WithSenderQueueSize(2), WithMaxMessagesPerPayload(1),
+	c, err := NewWithWriter(r, WithoutTelemetry(), WithoutClientSideAggregation(), WithSenderQueueSize(2),
+		WithMaxMessagesPerPayload(1),
 		WithErrorHandler(func(err error) {
 			var e *ErrorSenderChannelFull
 			if errors.As(err, &e) {
@@ -435,7 +449,8 @@ func TestChannelMode(t *testing.T) {
 	noLeaks(t)
 	r := &recorder{block: make(chan struct{}), entered: make(chan struct{}, 1)}
 	var handled atomic.Int64
-	c, err := NewWithWriter(r, WithoutTelemetry(), WithoutOriginDetection(), WithChannelMode(), WithChannelModeBufferSize(10), WithWorkersCount(1),
+	c, err := NewWithWriter(r, WithoutTelemetry(), WithoutOriginDetection(), WithChannelMode(),
+		WithChannelModeBufferSize(10), WithWorkersCount(1),
 		WithChannelModeErrorsWhenFull(), WithErrorHandler(func(err error) {
 			var e *ErrorInputChannelFull
 			if errors.As(err, &e) {
@@ -478,7 +493,8 @@ func TestChannelMode(t *testing.T) {
 
 func TestFlushIntervalSendsWithoutFlush(t *testing.T) {
 	s := serveUDP(t)
-	c, err := New(s.address, WithoutTelemetry(), WithBufferFlushInterval(5*time.Millisecond), WithAggregationInterval(5*time.Millisecond))
+	c, err := New(s.address, WithoutTelemetry(), WithBufferFlushInterval(5*time.Millisecond),
+		WithAggregationInterval(5*time.Millisecond))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -493,7 +509,8 @@ func TestFlushIntervalSendsWithoutFlush(t *testing.T) {
 func TestTelemetry(t *testing.T) {
 	s := serveUDP(t)
 	other := serveUnixgram(t, "")
-	c, err := New(s.address, WithNamespace("ns"), WithTags([]string{"g:1"}), WithContainerID("id"), WithTelemetryAddr("unixgram://"+other.address), WithCardinality(CardinalityLow),
+	c, err := New(s.address, WithNamespace("ns"), WithTags([]string{"g:1"}), WithContainerID("id"),
+		WithTelemetryAddr("unixgram://"+other.address), WithCardinality(CardinalityLow),
 		WithWriteTimeout(patience))
 	if err != nil {
 		t.Fatal(err)
@@ -515,7 +532,9 @@ func TestTelemetry(t *testing.T) {
 		eventually(t, "telemetry", func() bool { return other.count() > before })
 		n := map[string]int{}
 		if round == 0 {
-			n = map[string]int{"metrics": 3, "count": 2, "distribution": 1, "events": 1, "packets_sent": int(c.GetTelemetry().TotalPayloadsSent), "bytes_sent": int(c.GetTelemetry().TotalBytesSent), "contexts": 1}
+			n = map[string]int{"metrics": 3, "count": 2, "distribution": 1, "events": 1,
+				"packets_sent": int(c.GetTelemetry().TotalPayloadsSent),
+				"bytes_sent":   int(c.GetTelemetry().TotalBytesSent), "contexts": 1}
 		}
 		var want []string
 		line := func(name string, value int, byType string) {
@@ -529,7 +548,9 @@ func TestTelemetry(t *testing.T) {
 			line("metrics_by_type", n[k], k)
 		}
 		line("events", n["events"], "")
-		for _, k := range []string{"service_checks", "metric_dropped_on_receive", "packets_sent", "packets_dropped", "packets_dropped_queue", "packets_dropped_writer", "bytes_dropped", "bytes_sent", "bytes_dropped_queue", "bytes_dropped_writer"} {
+		for _, k := range []string{"service_checks", "metric_dropped_on_receive", "packets_sent", "packets_dropped",
+			"packets_dropped_queue", "packets_dropped_writer", "bytes_dropped", "bytes_sent", "bytes_dropped_queue",
+			"bytes_dropped_writer"} {
 			line(k, n[k], "")
 		}
 		line("aggregated_context", n["contexts"], "")
@@ -544,10 +565,12 @@ func TestTelemetry(t *testing.T) {
 		equalLines(t, got[len(got)-len(want):], want)
 	}
 	plain, r := record(t, WithoutClientSideAggregation())
-	own := &telemetry{core: plain.clientEx.core, scope: plain.clientEx.scope, name: "go", worker: &plain.clientEx.core.workers[0]}
+	own := &telemetry{core: plain.clientEx.core, scope: plain.clientEx.scope, name: "go",
+		worker: &plain.clientEx.core.workers[0]}
 	own.report()
 	plain.Flush()
-	if l := r.lines(); len(l) != 18 || l[0] != "datadog.dogstatsd.client.metrics:0|c|#client:go,client_version:"+version+",client_transport:custom" {
+	if l := r.lines(); len(l) != 18 ||
+		l[0] != "datadog.dogstatsd.client.metrics:0|c|#client:go,client_version:"+version+",client_transport:custom" {
 		t.Errorf("telemetry without aggregation is %q", l)
 	}
 }

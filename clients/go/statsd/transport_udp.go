@@ -12,39 +12,47 @@ import (
 )
 
 // udpTransport sends datagrams. Only the sender's goroutine writes.
+//
+// The socket is opened anew, from another source port, when the address changes, at intervals, and when the kernel
+// tells that nobody listens: a translation on the way, such as a conntrack entry on a node, belongs to the source port
+// and lives as long as it is used, also where it leads to nobody.
 type udpTransport struct {
 	conn *net.UDPConn
-	// next is a socket to a newer address, for the sender to take over.
-	next atomic.Pointer[net.UDPConn]
+	// to is where conn leads, and opened when it was opened last or tried to.
+	to     netip.Addr
+	opened time.Time
+	// reopened is when a refusal was the reason.
+	reopened time.Time
+	port     int
+	interval time.Duration
 
 	name  *nameWatch
 	batch datagramBatch
 }
 
 func newUDPTransport(host string, port int, o *Options) (*udpTransport, error) {
-	t := &udpTransport{}
-	dial := func(ip netip.Addr) (*net.UDPConn, error) {
-		return net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(ip, uint16(port))))
-	}
-	if ip, err := numericHost(host); err == nil {
-		conn, err := dial(ip)
-		if err != nil {
-			return nil, fmt.Errorf("statsd: %w", err)
-		}
-		t.conn = conn
+	t := &udpTransport{port: port, interval: o.resolveInterval}
+	ip, err := numericHost(host)
+	if err != nil {
+		t.name = watchName(host, o)
 		return t, nil
 	}
-	t.name = watchName(host, o, func(ip netip.Addr) error {
-		conn, err := dial(ip)
-		if err != nil {
-			return err
-		}
-		if unused := t.next.Swap(conn); unused != nil {
-			unused.Close()
-		}
-		return nil
-	})
-	return t, nil
+	return t, t.open(ip)
+}
+
+// open takes a new socket. When it fails, the one before is kept.
+func (t *udpTransport) open(ip netip.Addr) error {
+	t.opened = time.Now()
+	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(ip, uint16(t.port))))
+	if err != nil {
+		return fmt.Errorf("statsd: %w", err)
+	}
+	// Closed only now, so that the new one has another port.
+	if t.conn != nil {
+		t.conn.Close()
+	}
+	t.conn, t.to = conn, ip
+	return nil
 }
 
 // numericHost returns the address of a host that needs no lookup. No host means this machine.
@@ -55,21 +63,19 @@ func numericHost(host string) (netip.Addr, error) {
 	return netip.ParseAddr(host)
 }
 
-// current returns the socket to use, waiting a while for the first one.
+// current returns the socket to use, waiting a while for the first address.
 func (t *udpTransport) current() (*net.UDPConn, error) {
-	if t.name == nil {
-		return t.conn, nil
-	}
-	if t.conn == nil {
+	ip := t.to
+	if t.name != nil {
 		if err := t.name.waitReady(); err != nil {
 			return nil, err
 		}
+		ip = *t.name.ip.Load()
 	}
-	if next := t.next.Swap(nil); next != nil {
-		if t.conn != nil {
-			t.conn.Close()
+	if t.conn == nil || ip != t.to || t.interval > 0 && time.Since(t.opened) >= t.interval {
+		if err := t.open(ip); err != nil && t.conn == nil {
+			return nil, err
 		}
-		t.conn = next
 	}
 	return t.conn, nil
 }
@@ -81,18 +87,39 @@ func (t *udpTransport) Write(b []byte) (int, error) {
 	}
 	n, err := conn.Write(b)
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		// The kernel reports here that an earlier datagram found nobody; this one was not sent.
-		n, err = conn.Write(b)
+		return 0, t.refused(b, err)
 	}
 	return n, err
 }
 
+// reopenPause bounds how often a refusal opens a socket: each leaves a conntrack entry behind.
+const reopenPause = time.Second
+
+// refused sends a packet in whose place the kernel told that an earlier one found nobody. It returns that error
+// nevertheless: the earlier one was counted as sent, so that this one is counted as lost instead.
+func (t *udpTransport) refused(b []byte, cause error) error {
+	if time.Since(t.reopened) >= reopenPause {
+		t.reopened = time.Now()
+		_ = t.open(t.to)
+	}
+	if _, err := t.conn.Write(b); err != nil {
+		return err
+	}
+	return fmt.Errorf("statsd: an earlier packet found nobody: %w", cause)
+}
+
 func (t *udpTransport) writeBatch(packets []*packet, errs []error) {
+	// Between two datagrams of a batch the kernel forgets why it stopped, so after a stop the rest is written one by
+	// one.
+	single := false
 	for len(packets) > 0 {
 		n := 0
-		if len(packets) > 1 {
-			if conn, err := t.current(); err == nil {
-				n, _ = t.batch.send(conn, packets)
+		if conn, err := t.current(); err == nil && len(packets) > 1 && !single {
+			n, err = t.batch.send(conn, packets)
+			single = n < min(len(packets), batchMax)
+			if errors.Is(err, syscall.ECONNREFUSED) {
+				errs[n] = t.refused(packets[n].payload(), err)
+				n++
 			}
 		}
 		if n == 0 {
@@ -106,9 +133,6 @@ func (t *udpTransport) writeBatch(packets []*packet, errs []error) {
 func (t *udpTransport) Close() error {
 	if t.name != nil {
 		t.name.stop()
-		if next := t.next.Swap(nil); next != nil {
-			next.Close()
-		}
 	}
 	if t.conn != nil {
 		return t.conn.Close()
@@ -130,12 +154,12 @@ func (e *unresolvedError) Error() string {
 
 func (e *unresolvedError) Unwrap() error { return e.err }
 
-// nameWatch looks a name up in the background: at once, again and again until it succeeds, and then at intervals. It calls use
-// when the address changes.
+// nameWatch looks a name up in the background: at once, again and again until it succeeds, and then at intervals.
 type nameWatch struct {
-	host     string
-	lookup   func(context.Context, string) ([]netip.Addr, error)
-	use      func(netip.Addr) error
+	host   string
+	lookup func(context.Context, string) ([]netip.Addr, error)
+	// ip is the last address found; nil until ready is closed.
+	ip       atomic.Pointer[netip.Addr]
 	interval time.Duration
 	patience time.Duration
 
@@ -153,9 +177,9 @@ const (
 	lastRetry  = 5 * time.Second
 )
 
-func watchName(host string, o *Options, use func(netip.Addr) error) *nameWatch {
+func watchName(host string, o *Options) *nameWatch {
 	n := &nameWatch{
-		host: host, lookup: o.resolver, use: use, interval: o.resolveInterval, patience: o.connectTimeout,
+		host: host, lookup: o.resolver, interval: o.resolveInterval, patience: o.connectTimeout,
 		finished: make(chan struct{}), ready: make(chan struct{}),
 	}
 	if n.lookup == nil {
@@ -174,20 +198,14 @@ func (n *nameWatch) run() {
 	retry := firstRetry
 	for {
 		pause := n.interval
-		if ip, err := n.choose(used); err == nil {
-			if ip != used {
-				err = n.use(ip)
+		if ip, err := n.choose(used); err != nil {
+			n.lastErr.Store(&unresolvedError{n.host, err})
+		} else if ip != used {
+			n.ip.Store(&ip)
+			if !used.IsValid() {
+				close(n.ready)
 			}
-			if err == nil {
-				if !used.IsValid() {
-					close(n.ready)
-				}
-				used = ip
-			} else {
-				n.fail(err)
-			}
-		} else {
-			n.fail(err)
+			used = ip
 		}
 		if !used.IsValid() {
 			pause = retry
@@ -203,10 +221,8 @@ func (n *nameWatch) run() {
 	}
 }
 
-func (n *nameWatch) fail(err error) { n.lastErr.Store(&unresolvedError{n.host, err}) }
-
-// choose looks the name up and stays with the address in use as long as it is among the answers, because some servers return them
-// in turns.
+// choose looks the name up and stays with the address in use as long as it is among the answers, because some servers
+// return them in turns.
 func (n *nameWatch) choose(used netip.Addr) (netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(n.ctx, lastRetry)
 	defer cancel()

@@ -2,10 +2,8 @@ package statsd
 
 import (
 	"fmt"
-	"math/bits"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 )
 
 // vec finds handles by the values of labels. It is read without locks.
@@ -68,11 +66,7 @@ func (v *vec[H]) with(values []string) *H {
 	if len(values) != len(v.labels) {
 		panic(fmt.Sprintf("statsd: %d label values for %d labels", len(values), len(v.labels)))
 	}
-	var place uint64
-	for i := range values {
-		place = bits.RotateLeft64(place, 9) ^ uint64(uintptr(unsafe.Pointer(unsafe.StringData(values[i]))))
-	}
-	place *= golden
+	place := placeOfValues(values)
 	m := v.memo.Load()
 	slot := &m.slots[place>>32&uint64(len(m.slots)-1)]
 	if e := slot.Load(); e != nil && e.matches(values) {
@@ -84,10 +78,7 @@ func (v *vec[H]) with(values []string) *H {
 }
 
 func (v *vec[H]) find(values []string) *vecEntry[H] {
-	hash := hashSeed
-	for _, s := range values {
-		hash = hashText(hash, s)
-	}
+	hash := labelHash(values)
 	if e := v.table.Load().find(hash, values); e != nil {
 		return e
 	}
@@ -100,7 +91,7 @@ func (v *vec[H]) find(values []string) *vecEntry[H] {
 	e := &vecEntry[H]{values: cloneAll(values), hash: hash}
 	tags := make([]string, len(values))
 	for i, label := range v.labels {
-		tags[i] = label + ":" + values[i]
+		tags[i] = StringTag(label, values[i]).String()
 	}
 	e.handle, e.inner = v.bind(tags)
 	if len(v.live) >= v.max || e.inner != nil && e.inner.series.Load().overflowed {

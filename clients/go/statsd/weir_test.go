@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand"
@@ -30,12 +31,9 @@ var weirBinary = sync.OnceValues(func() (string, error) {
 	if path := os.Getenv("WEIR_BIN"); path != "" {
 		return path, nil
 	}
-	root, err := filepath.Abs("../../..")
+	root, err := repository()
 	if err != nil {
 		return "", err
-	}
-	if _, err := os.Stat(filepath.Join(root, "Cargo.toml")); err != nil {
-		return "", fmt.Errorf("%w: the client stands alone here; set WEIR_BIN to the agent's binary", err)
 	}
 	build := exec.Command("cargo", "build", "--locked", "--bin", "weir")
 	build.Dir = root
@@ -49,9 +47,27 @@ var weirBinary = sync.OnceValues(func() (string, error) {
 	return filepath.Join(target, "debug", "weir"), nil
 })
 
+// errAlone says that the module is used without the repository around it.
+var errAlone = errors.New("the client stands alone here, and WEIR_BIN does not name the agent's binary")
+
+// repository returns the folder of the repository, or errAlone.
+func repository() (string, error) {
+	root, err := filepath.Abs("../../..")
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(filepath.Join(root, "Cargo.toml")); err != nil {
+		return "", errAlone
+	}
+	return root, nil
+}
+
 func weir(t testing.TB) string {
 	t.Helper()
 	path, err := weirBinary()
+	if errors.Is(err, errAlone) {
+		t.Skip(err)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +92,8 @@ func readByAgent(t *testing.T, packets []string) []map[string]any {
 	return messages
 }
 
-// TestAgentAcceptsWhateverIsSent hands random text and numbers to every kind of call and has the agent read the outcome.
+// TestAgentAcceptsWhateverIsSent hands random text and numbers to every kind of call and has the agent read the
+// outcome.
 func TestAgentAcceptsWhateverIsSent(t *testing.T) {
 	seed := time.Now().UnixNano()
 	t.Logf("seed %d", seed)
@@ -95,7 +112,8 @@ func TestAgentAcceptsWhateverIsSent(t *testing.T) {
 	for i := 0; i < 150; i++ {
 		name, tag, value := text(), text(), text()
 		for c, k := range fuzzClients(t, tag) {
-			callEverything(c, name, tag, value, r.Int63()>>r.Intn(64), math.Float64frombits(r.Uint64()), r.Float64()*1.2)
+			callEverything(c, name, tag, value, r.Int63()>>r.Intn(64), math.Float64frombits(r.Uint64()),
+				r.Float64()*1.2)
 			if err := c.Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -115,7 +133,8 @@ func TestAgentAcceptsWhateverIsSent(t *testing.T) {
 		}
 		// The parser of the test package has to agree, because the fuzz tests rely on it.
 		own, err := statsdtest.Parse(lines[i])
-		if err != nil || own.Kind != m["kind"] || own.Kind == statsdtest.Metric && (own.Name != m["name"] || own.Type != m["type"]) {
+		if err != nil || own.Kind != m["kind"] || own.Kind == statsdtest.Metric && (own.Name != m["name"] ||
+			own.Type != m["type"]) {
 			t.Errorf("%q is %v for the agent and %+v, %v for the test package", lines[i], m, own, err)
 		}
 	}
@@ -123,13 +142,18 @@ func TestAgentAcceptsWhateverIsSent(t *testing.T) {
 
 // TestVectorsThroughTheClient sends what the shared vectors describe, and has the agent read it back.
 func TestVectorsThroughTheClient(t *testing.T) {
-	f, err := os.Open("../../../testdata/vectors/protocol.jsonl")
+	root, err := repository()
+	if err != nil {
+		t.Skip(err)
+	}
+	f, err := os.Open(filepath.Join(root, "testdata/vectors/protocol.jsonl"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
 	k := &keeper{}
-	c, err := statsd.NewWithWriter(k, statsd.WithoutTelemetry(), statsd.WithoutOriginDetection(), statsd.WithoutClientSideAggregation(),
+	c, err := statsd.NewWithWriter(k, statsd.WithoutTelemetry(), statsd.WithoutOriginDetection(),
+		statsd.WithoutClientSideAggregation(),
 		statsd.WithWorkersCount(1), statsd.WithMaxBytesPerPayload(60000))
 	if err != nil {
 		t.Fatal(err)
@@ -233,7 +257,8 @@ type agent struct {
 func startAgent(t testing.TB, dir string) *agent {
 	t.Helper()
 	a := &agent{t: t, addresses: map[string]string{}, exited: make(chan error, 1)}
-	a.cmd = exec.Command(weir(t), "run", "--udp", "127.0.0.1:0", "--tcp", "127.0.0.1:0", "--uds", filepath.Join(dir, "g"),
+	a.cmd = exec.Command(weir(t), "run", "--udp", "127.0.0.1:0", "--tcp", "127.0.0.1:0", "--uds", filepath.Join(dir,
+		"g"),
 		"--uds-stream", filepath.Join(dir, "s"), "--admin", "127.0.0.1:0", "--output", "stdout")
 	// The agent takes settings from its environment, and refuses those it does not know.
 	a.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "NO_COLOR=1"}
@@ -279,8 +304,8 @@ func startAgent(t testing.TB, dir string) *agent {
 	return a
 }
 
-// nearlyRead waits until the agent has read nearly all that lies in its UDP socket, because the kernel drops what it has no room for.
-// How much that is differs between machines, and so does how soon the agent gets to it.
+// nearlyRead waits until the agent has read nearly all that lies in its UDP socket, because the kernel drops what it
+// has no room for. How much that is differs between machines, and so does how soon the agent gets to it.
 func (a *agent) nearlyRead() {
 	_, text, _ := strings.Cut(a.addresses["udp"], ":")
 	port, err := strconv.ParseUint(text, 10, 16)
@@ -305,7 +330,8 @@ func (a *agent) nearlyRead() {
 	}
 }
 
-// stop ends the agent and returns what it delivered: sums of counters, numbers of values, members of sets, last values of gauges.
+// stop ends the agent and returns what it delivered: sums of counters, numbers of values, members of sets, last values
+// of gauges.
 func (a *agent) stop() map[string]float64 {
 	a.t.Helper()
 	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -353,11 +379,14 @@ func (a *agent) stop() map[string]float64 {
 	return got
 }
 
-// TestTotalsWithTheRealAgent sends a random mix from 8 goroutines over every transport and compares what the agent delivers.
+// TestTotalsWithTheRealAgent sends a random mix from 8 goroutines over every transport and compares what the agent
+// delivers.
 func TestTotalsWithTheRealAgent(t *testing.T) {
-	for _, x := range []struct{ scheme, prefix string }{{"udp", ""}, {"unixgram", "unixgram://"}, {"unix", "unix://"}, {"tcp", "tcp://"}} {
+	for _, x := range []struct{ scheme, prefix string }{{"udp", ""}, {"unixgram", "unixgram://"}, {"unix", "unix://"},
+		{"tcp", "tcp://"}} {
 		for mode, options := range map[string][]statsd.Option{
-			"default": nil, "extended": {statsd.WithExtendedClientSideAggregation()}, "not aggregated": {statsd.WithoutClientSideAggregation()},
+			"default": nil, "extended": {statsd.WithExtendedClientSideAggregation()},
+			"not aggregated": {statsd.WithoutClientSideAggregation()},
 		} {
 			t.Run(x.scheme+"/"+mode, func(t *testing.T) {
 				t.Parallel()
@@ -439,7 +468,8 @@ func TestRealAgentRestarts(t *testing.T) {
 		t.Run(x.scheme, func(t *testing.T) {
 			t.Parallel()
 			dir := shortDir(t)
-			c, err := statsd.New(x.scheme+"://"+filepath.Join(dir, x.file), statsd.WithoutTelemetry(), statsd.WithoutOriginDetection(),
+			c, err := statsd.New(x.scheme+"://"+filepath.Join(dir, x.file), statsd.WithoutTelemetry(),
+				statsd.WithoutOriginDetection(),
 				statsd.WithConnectTimeout(100*time.Millisecond), statsd.WithWriteTimeout(60*time.Second))
 			if err != nil {
 				t.Fatal(err)
@@ -465,7 +495,8 @@ func TestRealAgentRestarts(t *testing.T) {
 	}
 }
 
-// TestRealAgentStops stops the agent's process for a while and continues it: what is reported as dropped is what does not arrive.
+// TestRealAgentStops stops the agent's process for a while and continues it: what is reported as dropped is what does
+// not arrive.
 func TestRealAgentStops(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes 5 s; run without -short")
@@ -475,7 +506,8 @@ func TestRealAgentStops(t *testing.T) {
 			t.Parallel()
 			dir := shortDir(t)
 			a := startAgent(t, dir)
-			c, err := statsd.New(x.scheme+"://"+filepath.Join(dir, x.file), statsd.WithoutTelemetry(), statsd.WithoutOriginDetection(),
+			c, err := statsd.New(x.scheme+"://"+filepath.Join(dir, x.file), statsd.WithoutTelemetry(),
+				statsd.WithoutOriginDetection(),
 				statsd.WithoutClientSideAggregation(), statsd.WithSenderQueueSize(50))
 			if err != nil {
 				t.Fatal(err)

@@ -2,8 +2,8 @@ package main
 
 import "testing"
 
-// TestBenchmarksRun runs every case briefly, so that a table can be trusted to come from calls that work: what our side accepts in
-// these runs must be written.
+// TestBenchmarksRun runs every case briefly, so that a table can be trusted to come from calls that work: what our side
+// accepts in these runs must be written.
 func TestBenchmarksRun(t *testing.T) {
 	for _, x := range benchmarks() {
 		t.Run(x.name, func(t *testing.T) { briefly(t, x) })

@@ -22,7 +22,8 @@ func (null) Close() error                { return nil }
 const name = "service.http.request"
 
 var tags = []string{
-	"env:prod-01", "region:eu-1", "status:2001", "method:POST", "shard:00017", "zone:eu-1-b", "team:core-1", "tier:silver1", "version:1.2", "canary:fals",
+	"env:prod-01", "region:eu-1", "status:2001", "method:POST", "shard:00017", "zone:eu-1-b", "team:core-1",
+	"tier:silver1", "version:1.2", "canary:fals",
 }
 
 func ours(b *meter, options ...weir.Option) *weir.Client {
@@ -47,12 +48,12 @@ type client interface {
 	Close() error
 }
 
-// paced is how many calls that are not aggregated are made between flushes, so that the queue of packets never overflows: dropping is
-// cheap, and no measure of anything.
+// paced is how many calls that are not aggregated are made between flushes, so that the queue of packets never
+// overflows: dropping is cheap, and no measure of anything.
 const paced = 10000
 
-// loop runs a body that makes the calls lo, lo+step, ... below hi, on every processor. What the calls leave behind is flushed within
-// the measured time. A first round, not measured, makes contexts and buffers known.
+// loop runs a body that makes the calls lo, lo+step, ... below hi, on every processor. What the calls leave behind is
+// flushed within the measured time. A first round, not measured, makes contexts and buffers known.
 func loop(b *meter, c client, body func(lo, hi, step int)) { loopFlushing(b, c, 1<<30, body) }
 
 // loopPaced flushes after every so many calls.
@@ -131,7 +132,8 @@ var targets = map[string]float64{
 
 func count(n int, o []weir.Option, d []datadog.Option) (side, side) { return countWith(loop, n, o, d) }
 
-func countWith(loop func(*meter, client, func(lo, hi, step int)), n int, o []weir.Option, d []datadog.Option) (side, side) {
+func countWith(loop func(*meter, client, func(lo, hi, step int)), n int, o []weir.Option, d []datadog.Option) (side,
+	side) {
 	return func(b *meter) {
 			c := ours(b, o...)
 			loop(b, c, func(i, end, step int) {
@@ -163,14 +165,15 @@ func benchmarks() []benchmark {
 	}
 
 	_, peer := count(5, nil, nil)
-	add("one atomic addition without any client, the floor of a counter handle, against `Count`, 5 tags", func(b *meter) {
-		var cell atomic.Uint64
-		b.start()
-		for i := 0; i < b.N; i++ {
-			cell.Add(1)
-		}
-		b.stop()
-	}, peer)
+	add("one atomic addition without any client, the floor of a counter handle, against `Count`, 5 tags",
+		func(b *meter) {
+			var cell atomic.Uint64
+			b.start()
+			for i := 0; i < b.N; i++ {
+				cell.Add(1)
+			}
+			b.stop()
+		}, peer)
 	add("counter handle `Inc`, 5 tags, against `Count`", func(b *meter) {
 		c := ours(b)
 		h := c.NewCounter(name, tags[:5]...)
@@ -214,7 +217,8 @@ func benchmarks() []benchmark {
 			}
 		})
 	}, peerDistribution)
-	add("locking and unlocking a mutex without any client, below the floor of a distribution handle, against `Distribution`, 5 tags, packed", func(b *meter) {
+	add("locking and unlocking a mutex without any client, below the floor of a distribution handle, against "+
+		"`Distribution`, 5 tags, packed", func(b *meter) {
 		var mu sync.Mutex
 		sum := 0.0
 		b.start()
@@ -274,7 +278,8 @@ func benchmarks() []benchmark {
 		o, d := count(n, nil, nil)
 		add("`Count`, "+strconv.Itoa(n)+" tags", o, d)
 	}
-	o, d := count(5, []weir.Option{weir.WithAggregatorShardCount(32)}, []datadog.Option{datadog.WithAggregatorShardCount(32)})
+	o, d := count(5, []weir.Option{weir.WithAggregatorShardCount(32)},
+		[]datadog.Option{datadog.WithAggregatorShardCount(32)})
 	add("`Count`, 5 tags, `WithAggregatorShardCount(32)`", o, d)
 	add("`Count`, 2 tags as a literal at the call", func(b *meter) {
 		c := ours(b)

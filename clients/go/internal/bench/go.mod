@@ -6,7 +6,7 @@ require (
 	github.com/DataDog/datadog-go/v5 v5.9.0
 	github.com/cactus/go-statsd-client/v5 v5.1.0
 	github.com/smira/go-statsd v1.3.4
-	github.com/weir-dev/weir/clients/go v0.0.0
+	github.com/weir-dev/weir/clients/go v0.1.0
 )
 
 require (

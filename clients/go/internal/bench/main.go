@@ -1,7 +1,8 @@
 // Command bench measures the client against pinned clients of others and writes the tables of the documentation.
 //
-// Each case runs in turns, ours and theirs, theirs and ours, in one process, so that a change of the machine's speed meets both. What is
-// measured is processor time of the process, user and system, in which other programs on the machine do not show.
+// Each case runs in turns, ours and theirs, theirs and ours, in one process, so that a change of the machine's speed
+// meets both. What is measured is processor time of the process, user and system, in which other programs on the
+// machine do not show.
 package main
 
 import (
@@ -72,30 +73,41 @@ func main() {
 	})
 	calls := doc.String()[start:]
 	verdicts(both)
-	fmt.Fprintf(both, "\n## Different metrics over sockets, against datadog-go v5.9.0\n\nOne `Count` without tags for each operation, "+
-		"%d in a run, with a flush after every hundredth of them. The receiver is another process. With 100,000 metrics and more, aggregated, "+
-		"each comes once in many flushes: both clients make it anew each time. The last rows use each once between two flushes.\n\n", wireCalls)
+	fmt.Fprintf(both, "\n## Different metrics over sockets, against datadog-go v5.9.0\n\nOne `Count` without tags "+
+		"for each operation, "+
+		"%d in a run, with a flush after every hundredth of them. The receiver is another process. With 100,000 "+
+		"metrics and more, aggregated, "+
+		"each comes once in many flushes: both clients make it anew each time. The last rows use each once between "+
+		"two flushes.\n\n", wireCalls)
 	fixed := func(x benchmark) (a, b figures, ratio string) { return measureFixed(x, min(*rounds, 2)) }
 	table(both, "datadog-go", append(wireBenchmarks(), passBenchmarks()...), pattern, fixed)
 	others := func(x benchmark) (a, b figures, ratio string) { return measure(x, min(*rounds, 4), *duration/2) }
-	fmt.Fprintf(both, "\n## datadog-go's own benchmarks\n\nThe cases of its `statsd_benchmark_test.go`, on two processors: gauges without a pause, a flush at the end. "+
+	fmt.Fprintf(both, "\n## datadog-go's own benchmarks\n\nThe cases of its `statsd_benchmark_test.go`, on two "+
+		"processors: gauges without a pause, a flush at the end. "+
 		"The receiver only reads. What a client drops costs it little, so compare where neither loses.\n\n")
 	table(both, "datadog-go", reportBenchmarks(), pattern, others)
-	fmt.Fprintf(both, "\nThose of its aggregator and its contexts, through the public interface: an operation is all the calls named, on contexts that "+
-		"exist, and no flush is measured but where one is named. There are 20,000 and 1,000 names where it has 100,000.\n\n")
+	fmt.Fprintf(both, "\nThose of its aggregator and its contexts, through the public interface: an operation is "+
+		"all the calls named, on contexts that "+
+		"exist, and no flush is measured but where one is named. There are 20,000 and 1,000 names where it has "+
+		"100,000.\n\n")
 	table(both, "datadog-go", aggregatorBenchmarks(), pattern, others)
-	fmt.Fprintf(both, "\nThose of its formatting: a gauge, count, histogram, distribution, set, timing, event and check, sent without aggregation.\n\n")
+	fmt.Fprintf(both, "\nThose of its formatting: a gauge, count, histogram, distribution, set, timing, event and "+
+		"check, sent without aggregation.\n\n")
 	table(both, "datadog-go", formatBenchmarks(), pattern, others)
-	fmt.Fprintf(both, "\n## One counter, one gauge, one timing\n\nThe operation of the suites that compare StatsD clients, over UDP, with a flush after every hundredth part "+
+	fmt.Fprintf(both, "\n## One counter, one gauge, one timing\n\nThe operation of the suites that compare StatsD "+
+		"clients, over UDP, with a flush after every hundredth part "+
 		"where the client has one. Losses are those of the counters.\n\n")
 	table(both, "the other client", suiteBenchmarks(), pattern, fixed)
 	if pattern.MatchString("service") {
-		fmt.Fprintf(both, "\n## A service\n\n%d goroutines, 60 %% counts, 15 %% gauges, 20 %% distributions, 5 %% timings, %d contexts, 3 tags, %d calls/s for %v, over a "+
-			"Unix datagram socket; mean of two runs in turns, latencies the worse of both. How long calls take depends on what else runs on the machine.\n\n",
+		fmt.Fprintf(both, "\n## A service\n\n%d goroutines, 60 %% counts, 15 %% gauges, 20 %% distributions, 5 %% "+
+			"timings, %d contexts, 3 tags, %d calls/s for %v, over a "+
+			"Unix datagram socket; mean of two runs in turns, latencies the worse of both. How long calls take "+
+			"depends on what else runs on the machine.\n\n",
 			serviceGoroutines, serviceContexts, serviceRate, *serviceTime)
 		serviceTable(both, *serviceTime)
 	}
-	fmt.Fprintf(both, "\n## Against go-statsd v1.3.4\n\nIt has no aggregation and no flush; its loss is that of its own queue.\n\n")
+	fmt.Fprintf(both, "\n## Against go-statsd v1.3.4\n\nIt has no aggregation and no flush; its loss is that of its "+
+		"own queue.\n\n")
 	table(both, "go-statsd", smiraBenchmarks(), pattern, fixed)
 	if *out != "" {
 		if err := os.WriteFile(*out, doc.Bytes(), 0o644); err != nil {
@@ -123,21 +135,27 @@ func method(rounds, cpu int) string {
 	if out, err := exec.Command("git", "rev-parse", "--short", "HEAD").Output(); err == nil {
 		commit = strings.TrimSpace(string(out))
 	}
-	return fmt.Sprintf("Written by `make bench`. Processor time of the process, user and system, per call; medians of %d runs (4 for the benchmarks of others, 2 over sockets) in turns (ours, "+
-		"theirs, theirs, ours, ...) in one process; the ratio is the median of the ratios of neighbouring runs, with the least and the "+
-		"greatest. What a run collects is flushed within its measured time. `GOMAXPROCS` %d, %s, %s, %d processors, commit %s. Compare ratios; the "+
+	return fmt.Sprintf("Written by `make bench`. Processor time of the process, user and system, per call; medians "+
+		"of %d runs (4 for the benchmarks of others, 2 over sockets) in turns (ours, "+
+		"theirs, theirs, ours, ...) in one process; the ratio is the median of the ratios of neighbouring runs, "+
+		"with the least and the "+
+		"greatest. What a run collects is flushed within its measured time. `GOMAXPROCS` %d, %s, %s, %d processors, "+
+		"commit %s. Compare ratios; the "+
 		"times are of one machine.", rounds, cpu, runtime.Version(), model, runtime.NumCPU(), commit)
 }
 
-func table(w io.Writer, peer string, list []benchmark, pattern *regexp.Regexp, run func(benchmark) (figures, figures, string)) {
-	fmt.Fprintf(w, "| case | ours | %s | ratio (range) | allocations, bytes per call: ours | theirs |\n|---|---|---|---|---|---|\n", peer)
+func table(w io.Writer, peer string, list []benchmark, pattern *regexp.Regexp, run func(benchmark) (figures, figures,
+	string)) {
+	fmt.Fprintf(w, "| case | ours | %s | ratio (range) | allocations, bytes per call: ours | theirs "+
+		"|\n|---|---|---|---|---|---|\n", peer)
 	for _, x := range list {
 		if !pattern.MatchString(x.name) {
 			continue
 		}
 		a, b, ratio := run(x)
 		reached[x.name] = ratio
-		fmt.Fprintf(w, "| %s | %s%s | %s%s | %s | %s | %s |\n", x.name, text(median(a.ns)), dropped(a), text(median(b.ns)), dropped(b), ratio,
+		fmt.Fprintf(w, "| %s | %s%s | %s%s | %s | %s | %s |\n", x.name, text(median(a.ns)), dropped(a),
+			text(median(b.ns)), dropped(b), ratio,
 			allocations(a), allocations(b))
 	}
 }
@@ -147,7 +165,8 @@ var reached = map[string]string{}
 
 // verdicts compares with the targets.
 func verdicts(w io.Writer) {
-	fmt.Fprintf(w, "\nTargets were set as ratios before the client was written:\n\n| case | target | reached | |\n|---|---|---|---|\n")
+	fmt.Fprintf(w, "\nTargets were set as ratios before the client was written:\n\n| case | target | reached | "+
+		"|\n|---|---|---|---|\n")
 	for _, x := range benchmarks() {
 		target, measured := targets[x.name], reached[x.name]
 		if target == 0 || measured == "" {
@@ -162,12 +181,13 @@ func verdicts(w io.Writer) {
 		fmt.Fprintf(w, "| %s | %.1f | %s | %s |\n", x.name, target, measured, verdict)
 	}
 	fmt.Fprint(w, `
-Where handles stay below: calling them from any goroutine takes one locked instruction for a counter or a gauge, and two (a lock and its
-release) for a distribution. The rows of the floors show what those cost alone, in the same run. A counter adds to that the pointer to its
-context, which is loaded anew each time so that idle contexts can be given up; the processor cannot load it ahead, across the locked
-instruction before. A distribution adds the text of each value, which is written within the measured time: what lies between its row and
-that of the lock is mostly text, and more of it where values have all the digits of a float. A profile of nothing but Observe, taken with
-pprof, gives 44 % of the time to text and packets, 43 % to the lock and its release, and 13 % to the rest.
+Where handles stay below: calling them from any goroutine takes one locked instruction for a counter or a gauge, and
+two (a lock and its release) for a distribution. The rows of the floors show what those cost alone, in the same run. A
+counter adds to that the pointer to its context, which is loaded anew each time so that idle contexts can be given up;
+the processor cannot load it ahead, across the locked instruction before. A distribution adds the text of each value,
+which is written within the measured time: what lies between its row and that of the lock is mostly text, and more of
+it where values have all the digits of a float. A profile of nothing but Observe, taken with pprof, gives 44 % of the
+time to text and packets, 43 % to the lock and its release, and 13 % to the rest.
 `)
 }
 

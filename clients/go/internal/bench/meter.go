@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// meter measures a part of a run: processor time of the whole process, in which other programs on the machine do not show, and
-// allocations.
+// meter measures a part of a run: processor time of the whole process, in which other programs on the machine do not
+// show, and allocations.
 type meter struct {
 	N int
 

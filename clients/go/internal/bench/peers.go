@@ -41,7 +41,8 @@ func lostOf(c client) float64 {
 	return 0
 }
 
-// report makes the calls without a pause, as the benchmark of datadog-go does, flushes within the measured time, and counts losses.
+// report makes the calls without a pause, as the benchmark of datadog-go does, flushes within the measured time, and
+// counts losses.
 func report(network string, connect func(address string) client, body func(c client, lo, hi, step int)) side {
 	return parallel(func(b *meter) {
 		r := startReceiver(network)
@@ -58,7 +59,8 @@ func report(network string, connect func(address string) client, body func(c cli
 	})
 }
 
-// gauges makes the calls of the benchmarks of datadog-go: one gauge for all goroutines, with its tag written at the call, or one for each.
+// gauges makes the calls of the benchmarks of datadog-go: one gauge for all goroutines, with its tag written at the
+// call, or one for each.
 func gauges(c client, lo, hi, step int, different bool) {
 	name, tags := "test.metric"+strconv.Itoa(lo%2), []string{"tag:tag"}
 	switch c := c.(type) {
@@ -176,21 +178,24 @@ func sizedTags(n int) []string {
 	return list
 }
 
-// aggregatorBenchmarks are those of datadog-go's aggregator_benchmark_test.go and context_benchmark_test.go, which there work on internal
-// parts. Clients write to nothing and do not flush while it is measured.
+// aggregatorBenchmarks are those of datadog-go's aggregator_benchmark_test.go and context_benchmark_test.go, which
+// there work on internal parts. Clients write to nothing and do not flush while it is measured.
 func aggregatorBenchmarks() []benchmark {
 	var list []benchmark
 	add := func(name string, shards int, packed bool, names []string, call func(c statter, name string, i int)) {
 		list = append(list, benchmark{name,
 			known(names, func() statter {
-				o := []weir.Option{weir.WithAggregatorShardCount(shards), weir.WithAggregationInterval(time.Hour), weir.WithoutTelemetry(), weir.WithMaxBytesPerPayload(60000)}
+				o := []weir.Option{weir.WithAggregatorShardCount(shards), weir.WithAggregationInterval(time.Hour),
+					weir.WithoutTelemetry(), weir.WithMaxBytesPerPayload(60000)}
 				if packed {
 					o = append(o, weir.WithExtendedClientSideAggregation())
 				}
 				return ours(nil, o...)
 			}, call),
 			known(names, func() statter {
-				d := []datadog.Option{datadog.WithAggregatorShardCount(shards), datadog.WithAggregationInterval(time.Hour), datadog.WithoutTelemetry(), datadog.WithMaxBytesPerPayload(60000)}
+				d := []datadog.Option{datadog.WithAggregatorShardCount(shards),
+					datadog.WithAggregationInterval(time.Hour), datadog.WithoutTelemetry(),
+					datadog.WithMaxBytesPerPayload(60000)}
 				if packed {
 					d = append(d, datadog.WithExtendedClientSideAggregation())
 				}
@@ -207,18 +212,30 @@ func aggregatorBenchmarks() []benchmark {
 	many, few := namesOf(20000), namesOf(1000)
 	two := []string{"tag:1", "tag:2"}
 	for _, shards := range []int{1, 32, 256} {
-		add(fmt.Sprintf("`Count`, `Gauge` and `Set`, 20,000 names, 2 tags, %d shards", shards), shards, false, many, mixed(two))
+		add(fmt.Sprintf("`Count`, `Gauge` and `Set`, 20,000 names, 2 tags, %d shards", shards), shards, false, many,
+			mixed(two))
 	}
 	for _, n := range []int{5, 10, 40, 60, 100} {
-		add(fmt.Sprintf("`Count`, `Gauge` and `Set`, 1,000 names, %d tags of 55 bytes", n), 1, false, few, mixed(sizedTags(n)))
+		add(fmt.Sprintf("`Count`, `Gauge` and `Set`, 1,000 names, %d tags of 55 bytes", n), 1, false, few,
+			mixed(sizedTags(n)))
 	}
-	add("`Count`, 20,000 names, 2 tags, 256 shards", 256, false, many, func(c statter, name string, _ int) { _ = c.Count(name, 1, two, 1) })
-	add("`Gauge`, 20,000 names, 2 tags, 256 shards", 256, false, many, func(c statter, name string, _ int) { _ = c.Gauge(name, 10, two, 1) })
-	add("`Set`, 20,000 names, 2 tags, 256 shards", 256, false, many, func(c statter, name string, _ int) { _ = c.Set(name, "existing", two, 1) })
+	add("`Count`, 20,000 names, 2 tags, 256 shards", 256, false, many, func(c statter, name string,
+		_ int) {
+		_ = c.Count(name, 1, two, 1)
+	})
+	add("`Gauge`, 20,000 names, 2 tags, 256 shards", 256, false, many, func(c statter, name string,
+		_ int) {
+		_ = c.Gauge(name, 10, two, 1)
+	})
+	add("`Set`, 20,000 names, 2 tags, 256 shards", 256, false, many, func(c statter, name string,
+		_ int) {
+		_ = c.Set(name, "existing", two, 1)
+	})
 	for _, n := range []int{5, 40, 100} {
-		add(fmt.Sprintf("`Histogram`, packed, 1,000 names, %d tags of 55 bytes", n), 1, true, few, func(tags []string) func(c statter, name string, i int) {
-			return func(c statter, name string, i int) { _ = c.Histogram(name, float64(i%1000), tags, 1) }
-		}(sizedTags(n)))
+		add(fmt.Sprintf("`Histogram`, packed, 1,000 names, %d tags of 55 bytes", n), 1, true, few,
+			func(tags []string) func(c statter, name string, i int) {
+				return func(c statter, name string, i int) { _ = c.Histogram(name, float64(i%1000), tags, 1) }
+			}(sizedTags(n)))
 	}
 	flush := func(c statter, calls func(c statter)) side {
 		return func(b *meter) {
@@ -240,12 +257,14 @@ func aggregatorBenchmarks() []benchmark {
 	both := func(name string, calls func(c statter)) {
 		list = append(list, benchmark{name,
 			func(b *meter) {
-				c := ours(b, weir.WithAggregatorShardCount(256), weir.WithAggregationInterval(time.Hour), weir.WithoutTelemetry())
+				c := ours(b, weir.WithAggregatorShardCount(256), weir.WithAggregationInterval(time.Hour),
+					weir.WithoutTelemetry())
 				flush(c, calls)(b)
 				_ = c.Close()
 			},
 			func(b *meter) {
-				c := theirs(b, datadog.WithAggregatorShardCount(256), datadog.WithAggregationInterval(time.Hour), datadog.WithoutTelemetry())
+				c := theirs(b, datadog.WithAggregatorShardCount(256), datadog.WithAggregationInterval(time.Hour),
+					datadog.WithoutTelemetry())
 				flush(c, calls)(b)
 				_ = c.Close()
 			}})
@@ -269,8 +288,8 @@ func aggregatorBenchmarks() []benchmark {
 	return list
 }
 
-// formatBenchmarks send the eight messages of datadog-go's format_benchmark_test.go, which there are only formatted. As there, each tag
-// ends in a newline, which the client has to delete.
+// formatBenchmarks send the eight messages of datadog-go's format_benchmark_test.go, which there are only formatted. As
+// there, each tag ends in a newline, which the client has to delete.
 func formatBenchmarks() []benchmark {
 	var list []benchmark
 	at := time.Date(2016, time.August, 15, 0, 0, 0, 0, time.UTC)
@@ -281,9 +300,11 @@ func formatBenchmarks() []benchmark {
 		}
 		list = append(list, benchmark{fmt.Sprintf("eight messages, %d tags with newlines", n), func(b *meter) {
 			c := ours(b, weir.WithoutClientSideAggregation(), weir.WithNamespace("namespace"))
-			event := &weir.Event{Title: "EvenTitle", Text: "EventText", Timestamp: at, Hostname: "hostname", AggregationKey: "aggregationKey",
-				Priority: "priority", SourceTypeName: "SourceTypeName", AlertType: "alertType", Tags: tags}
-			check := &weir.ServiceCheck{Name: "service.check", Timestamp: at, Hostname: "hostname", Message: "message", Tags: []string{"tag1:tag1"}}
+			event := &weir.Event{Title: "EvenTitle", Text: "EventText", Timestamp: at, Hostname: "hostname",
+				AggregationKey: "aggregationKey",
+				Priority:       "priority", SourceTypeName: "SourceTypeName", AlertType: "alertType", Tags: tags}
+			check := &weir.ServiceCheck{Name: "service.check", Timestamp: at, Hostname: "hostname", Message: "message",
+				Tags: []string{"tag1:tag1"}}
 			loopFlushing(b, c, 100, func(i, end, step int) {
 				for ; i < end; i += step {
 					simple(c, tags)
@@ -294,9 +315,11 @@ func formatBenchmarks() []benchmark {
 			})
 		}, func(b *meter) {
 			c := theirs(b, datadog.WithoutClientSideAggregation(), datadog.WithNamespace("namespace"))
-			event := &datadog.Event{Title: "EvenTitle", Text: "EventText", Timestamp: at, Hostname: "hostname", AggregationKey: "aggregationKey",
-				Priority: "priority", SourceTypeName: "SourceTypeName", AlertType: "alertType", Tags: tags}
-			check := &datadog.ServiceCheck{Name: "service.check", Timestamp: at, Hostname: "hostname", Message: "message", Tags: []string{"tag1:tag1"}}
+			event := &datadog.Event{Title: "EvenTitle", Text: "EventText", Timestamp: at, Hostname: "hostname",
+				AggregationKey: "aggregationKey",
+				Priority:       "priority", SourceTypeName: "SourceTypeName", AlertType: "alertType", Tags: tags}
+			check := &datadog.ServiceCheck{Name: "service.check", Timestamp: at, Hostname: "hostname",
+				Message: "message", Tags: []string{"tag1:tag1"}}
 			loopFlushing(b, c, 100, func(i, end, step int) {
 				for ; i < end; i += step {
 					simple(c, tags)
@@ -321,8 +344,8 @@ func simple(c interface {
 	_ = c.Set("metric", "setelement", tags, 1)
 }
 
-// suiteBenchmarks are the operation of the suites that compare StatsD clients: a counter, a gauge and a timing, with a prefix and
-// without tags.
+// suiteBenchmarks are the operation of the suites that compare StatsD clients: a counter, a gauge and a timing, with a
+// prefix and without tags.
 func suiteBenchmarks() []benchmark {
 	const prefix = "metricPrefix"
 	suite := func(connect func(address string) (op func(), flush func() error, stop func())) side {
@@ -333,7 +356,8 @@ func suiteBenchmarks() []benchmark {
 	}
 	ours := func(options ...weir.Option) side {
 		return suite(func(address string) (func(), func() error, func()) {
-			c, err := weir.New(address, append([]weir.Option{weir.WithNamespace(prefix), weir.WithoutTelemetry(), weir.WithoutOriginDetection()}, options...)...)
+			c, err := weir.New(address, append([]weir.Option{weir.WithNamespace(prefix), weir.WithoutTelemetry(),
+				weir.WithoutOriginDetection()}, options...)...)
 			if err != nil {
 				panic(err)
 			}
@@ -346,7 +370,8 @@ func suiteBenchmarks() []benchmark {
 	}
 	theirs := func(options ...datadog.Option) side {
 		return suite(func(address string) (func(), func() error, func()) {
-			c, err := datadog.New(address, append([]datadog.Option{datadog.WithNamespace(prefix), datadog.WithoutTelemetry(), datadog.WithoutOriginDetection()}, options...)...)
+			c, err := datadog.New(address, append([]datadog.Option{datadog.WithNamespace(prefix),
+				datadog.WithoutTelemetry(), datadog.WithoutOriginDetection()}, options...)...)
 			if err != nil {
 				panic(err)
 			}
@@ -366,7 +391,8 @@ func suiteBenchmarks() []benchmark {
 		}, func() error { return nil }, func() { _ = c.Close() }
 	})
 	toCactus := suite(func(address string) (func(), func() error, func()) {
-		c, err := cactus.NewClientWithConfig(&cactus.ClientConfig{Address: address, Prefix: prefix, UseBuffered: true, FlushInterval: 100 * time.Millisecond, FlushBytes: 1432})
+		c, err := cactus.NewClientWithConfig(&cactus.ClientConfig{Address: address, Prefix: prefix, UseBuffered: true,
+			FlushInterval: 100 * time.Millisecond, FlushBytes: 1432})
 		if err != nil {
 			panic(err)
 		}

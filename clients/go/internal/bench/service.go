@@ -14,7 +14,8 @@ import (
 	weir "github.com/weir-dev/weir/clients/go/statsd"
 )
 
-// A service: goroutines that make a mixture of calls at a steady rate, over a Unix datagram socket to a receiver that keeps up.
+// A service: goroutines that make a mixture of calls at a steady rate, over a Unix datagram socket to a receiver that
+// keeps up.
 const (
 	serviceGoroutines = 8
 	serviceRate       = 1_000_000
@@ -40,7 +41,8 @@ type serviceClient interface {
 }
 
 // service makes 60 % counts, 15 % gauges, 20 % distributions and 5 % timings. Every 64th call is timed.
-func service(connect func(address string) serviceClient, sent func(c serviceClient) (packets, bytes uint64), duration time.Duration) serviceRun {
+func service(connect func(address string) serviceClient, sent func(c serviceClient) (packets, bytes uint64),
+	duration time.Duration) serviceRun {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(runtime.NumCPU()))
 	r := startReceiver("unixgram-drain")
 	c := connect("unixgram://" + r.address)
@@ -112,7 +114,8 @@ func service(connect func(address string) serviceClient, sent func(c serviceClie
 	}
 	sort.Slice(times, func(i, j int) bool { return times[i] < times[j] })
 	run.p99, run.slowest = times[len(times)*99/100], times[len(times)-1]
-	run.heap, run.collections, run.allocated = after.HeapInuse, after.NumGC-before.NumGC, after.TotalAlloc-before.TotalAlloc
+	run.heap, run.collections, run.allocated = after.HeapInuse, after.NumGC-before.NumGC,
+		after.TotalAlloc-before.TotalAlloc
 	return run
 }
 
@@ -148,8 +151,12 @@ func theirsInService(options ...datadog.Option) func(duration time.Duration) ser
 
 // serviceTable runs the service in turns, ours and theirs, theirs and ours, and writes the median run of each.
 func serviceTable(w io.Writer, duration time.Duration) {
-	fmt.Fprintf(w, "| options | client | processor time | of it beside an idle loop | packets, MB sent | p99, slowest call | heap, allocated | collections | lost |\n|---|---|---|---|---|---|---|---|---|\n")
-	idle := service(func(string) serviceClient { return nothing{} }, func(serviceClient) (uint64, uint64) { return 0, 0 }, duration).cpu
+	fmt.Fprintf(w, "| options | client | processor time | of it beside an idle loop | packets, MB sent | p99, "+
+		"slowest call | heap, allocated | collections | lost |\n|---|---|---|---|---|---|---|---|---|\n")
+	idle := service(func(string) serviceClient { return nothing{} }, func(serviceClient) (uint64, uint64) {
+		return 0,
+			0
+	}, duration).cpu
 	for _, mode := range []struct {
 		name         string
 		ours, theirs func(time.Duration) serviceRun
@@ -165,8 +172,10 @@ func serviceTable(w io.Writer, duration time.Duration) {
 		}{{"ours", a, a2}, {"datadog-go", d, d2}} {
 			cpu := (x.one.cpu + x.two.cpu) / 2
 			r := x.one
-			fmt.Fprintf(w, "| %s | %s | %.2f s | %.2f s | %d, %.1f | %v, %v | %.1f MB, %.1f MB | %d | %.1f %% |\n", mode.name, x.client, cpu.Seconds(),
-				max(cpu-idle, 0).Seconds(), r.packets, float64(r.bytes)/1e6, max(r.p99, x.two.p99), max(r.slowest, x.two.slowest),
+			fmt.Fprintf(w, "| %s | %s | %.2f s | %.2f s | %d, %.1f | %v, %v | %.1f MB, %.1f MB | %d | %.1f %% |\n",
+				mode.name, x.client, cpu.Seconds(),
+				max(cpu-idle, 0).Seconds(), r.packets, float64(r.bytes)/1e6, max(r.p99, x.two.p99), max(r.slowest,
+					x.two.slowest),
 				float64(r.heap)/1e6, float64(r.allocated)/1e6, r.collections, 100*max(r.lost, x.two.lost))
 		}
 	}

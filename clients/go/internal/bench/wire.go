@@ -18,8 +18,8 @@ import (
 	weir "github.com/weir-dev/weir/clients/go/statsd"
 )
 
-// receive is the receiver, run as a process of its own so that its work is not measured. It prints its address, and when its
-// input is closed, the sum of the counters that arrived.
+// receive is the receiver, run as a process of its own so that its work is not measured. It prints its address, and
+// when its input is closed, the sum of the counters that arrived.
 func receive(network string) error {
 	if network == "unix" || strings.HasSuffix(network, "-drain") {
 		return drain(strings.TrimSuffix(network, "-drain"))
@@ -161,12 +161,13 @@ func (r *receiver) stop() int64 {
 	return n
 }
 
-// wireCalls is how many calls a run over a socket makes. A flush ends each hundredth part, because no agent is sent millions of
-// messages without a pause.
+// wireCalls is how many calls a run over a socket makes. A flush ends each hundredth part, because no agent is sent
+// millions of messages without a pause.
 const wireCalls = 400000
 
 // overSocket makes calls with so many different names over a socket, and counts what arrived as lost where it did not.
-func overSocket(network string, names []string, connect func(address string) (call func(name string), flush func() error, stop func())) side {
+func overSocket(network string, names []string, connect func(address string) (call func(name string),
+	flush func() error, stop func())) side {
 	return func(b *meter) {
 		r := startReceiver(network)
 		address := r.address
@@ -192,7 +193,8 @@ func overSocket(network string, names []string, connect func(address string) (ca
 
 func overSocketOurs(network string, names []string, options ...weir.Option) side {
 	return overSocket(network, names, func(address string) (func(string), func() error, func()) {
-		c, err := weir.New(address, append([]weir.Option{weir.WithoutTelemetry(), weir.WithoutOriginDetection()}, options...)...)
+		c, err := weir.New(address, append([]weir.Option{weir.WithoutTelemetry(), weir.WithoutOriginDetection()},
+			options...)...)
 		if err != nil {
 			panic(err)
 		}
@@ -202,7 +204,8 @@ func overSocketOurs(network string, names []string, options ...weir.Option) side
 
 func overSocketTheirs(network string, names []string, options ...datadog.Option) side {
 	return overSocket(network, names, func(address string) (func(string), func() error, func()) {
-		c, err := datadog.New(address, append([]datadog.Option{datadog.WithoutTelemetry(), datadog.WithoutOriginDetection()}, options...)...)
+		c, err := datadog.New(address, append([]datadog.Option{datadog.WithoutTelemetry(),
+			datadog.WithoutOriginDetection()}, options...)...)
 		if err != nil {
 			panic(err)
 		}
@@ -210,23 +213,26 @@ func overSocketTheirs(network string, names []string, options ...datadog.Option)
 	})
 }
 
-// wireBenchmarks are those of the change that made datadog-go what it is: 1 to 200,000 different metrics over UDP and Unix sockets.
+// wireBenchmarks are those of the change that made datadog-go what it is: 1 to 200,000 different metrics over UDP and
+// Unix sockets.
 func wireBenchmarks() []benchmark {
 	var list []benchmark
 	for _, network := range []string{"udp", "unixgram"} {
 		for _, n := range []int{1, 10, 100, 1000, 10000, 100000, 200000} {
 			names := namesOf(n)
 			list = append(list,
-				benchmark{fmt.Sprintf("%s, %d metrics, not aggregated", network, n), overSocketOurs(network, names, plainOurs...), overSocketTheirs(network, names, plainTheirs...)},
-				benchmark{fmt.Sprintf("%s, %d metrics, aggregated", network, n), overSocketOurs(network, names), overSocketTheirs(network, names)},
+				benchmark{fmt.Sprintf("%s, %d metrics, not aggregated", network, n), overSocketOurs(network, names,
+					plainOurs...), overSocketTheirs(network, names, plainTheirs...)},
+				benchmark{fmt.Sprintf("%s, %d metrics, aggregated", network, n), overSocketOurs(network, names),
+					overSocketTheirs(network, names)},
 			)
 		}
 	}
 	return list
 }
 
-// passBenchmarks use each of many metrics once between two flushes, as a service with so many live contexts does. Only a Unix socket can
-// take such a flush without a loss.
+// passBenchmarks use each of many metrics once between two flushes, as a service with so many live contexts does. Only
+// a Unix socket can take such a flush without a loss.
 func passBenchmarks() []benchmark {
 	var list []benchmark
 	for _, n := range []int{10000, 100000, 200000} {
@@ -254,14 +260,16 @@ func passBenchmarks() []benchmark {
 		}
 		list = append(list, benchmark{fmt.Sprintf("unixgram, %d metrics, each once between flushes, aggregated", n),
 			pass(func(address string) (func(string), func() error, func()) {
-				c, err := weir.New(address, weir.WithoutTelemetry(), weir.WithoutOriginDetection(), weir.WithAggregationInterval(time.Hour), weir.WithSenderQueueSize(1<<20))
+				c, err := weir.New(address, weir.WithoutTelemetry(), weir.WithoutOriginDetection(),
+					weir.WithAggregationInterval(time.Hour), weir.WithSenderQueueSize(1<<20))
 				if err != nil {
 					panic(err)
 				}
 				return func(name string) { _ = c.Count(name, 1, nil, 1) }, c.Flush, func() { _ = c.Close() }
 			}),
 			pass(func(address string) (func(string), func() error, func()) {
-				c, err := datadog.New(address, datadog.WithoutTelemetry(), datadog.WithoutOriginDetection(), datadog.WithAggregationInterval(time.Hour), datadog.WithSenderQueueSize(1<<20))
+				c, err := datadog.New(address, datadog.WithoutTelemetry(), datadog.WithoutOriginDetection(),
+					datadog.WithAggregationInterval(time.Hour), datadog.WithSenderQueueSize(1<<20))
 				if err != nil {
 					panic(err)
 				}
@@ -271,7 +279,8 @@ func passBenchmarks() []benchmark {
 	return list
 }
 
-// smiraBenchmarks compare with go-statsd, which has no aggregation and no flush: it is given time to send with its own ticker.
+// smiraBenchmarks compare with go-statsd, which has no aggregation and no flush: it is given time to send with its own
+// ticker.
 func smiraBenchmarks() []benchmark {
 	var list []benchmark
 	for _, n := range []int{0, 5} {
@@ -282,11 +291,13 @@ func smiraBenchmarks() []benchmark {
 		}
 		theirs := overSocket("udp", []string{name}, func(address string) (func(string), func() error, func()) {
 			c := smira.NewClient(address, smira.TagStyle(smira.TagFormatDatadog), smira.MaxPacketSize(1432))
-			return func(name string) { c.Incr(name, 1, typed...) }, func() error { return nil }, func() { _ = c.Close() }
+			return func(name string) { c.Incr(name, 1, typed...) }, func() error { return nil },
+				func() { _ = c.Close() }
 		})
 		ours := func(options ...weir.Option) side {
 			return overSocket("udp", []string{name}, func(address string) (func(string), func() error, func()) {
-				c, err := weir.New(address, append([]weir.Option{weir.WithoutTelemetry(), weir.WithoutOriginDetection()}, options...)...)
+				c, err := weir.New(address, append([]weir.Option{weir.WithoutTelemetry(),
+					weir.WithoutOriginDetection()}, options...)...)
 				if err != nil {
 					panic(err)
 				}

@@ -122,10 +122,7 @@ func compare(from, in *types.Package) (missing []string, checked int) {
 		switch a := a.(type) {
 		case *types.Const:
 			if !constant.Compare(a.Val(), token.EQL, b.(*types.Const).Val()) || text(a.Type()) != text(b.Type()) {
-				// The text of an error is not part of the interface.
-				if !strings.HasSuffix(text(a.Type()), "Err") {
-					report("%s is %s %s, here %s %s", name, text(a.Type()), a.Val(), text(b.Type()), b.(*types.Const).Val())
-				}
+				report("%s is %s %s, here %s %s", name, text(a.Type()), a.Val(), text(b.Type()), b.(*types.Const).Val())
 			}
 		case *types.Var, *types.Func:
 			if text(a.Type()) != text(b.Type()) {

@@ -1,4 +1,5 @@
-// Package compat compares the client with a pinned client of Datadog: every exported symbol, and the bytes of every message.
+// Package compat compares the client with a pinned client of Datadog: every exported symbol, and the bytes of every
+// message.
 //
 // It is a module of its own, so that the client has no dependencies.
 package compat

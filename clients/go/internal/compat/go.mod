@@ -4,8 +4,8 @@ go 1.22
 
 require (
 	github.com/DataDog/datadog-go/v5 v5.9.0
-	github.com/weir-dev/weir/clients/go v0.0.0
-	github.com/weir-dev/weir/clients/go/statsd/mocks v0.0.0-00010101000000-000000000000
+	github.com/weir-dev/weir/clients/go v0.1.0
+	github.com/weir-dev/weir/clients/go/statsd/mocks v0.1.0
 )
 
 require (

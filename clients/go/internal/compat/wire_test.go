@@ -60,22 +60,27 @@ type optionSet struct {
 	ours       []weir.Option
 }
 
-// optionSets are the same settings for both. The container id is given in all of them: the pinned client keeps it for the process.
-// Nothing is sent by time, or a stop of the machine would put what one client aggregates or packs into two.
+// optionSets are the same settings for both. The container id is given in all of them: the pinned client keeps it for
+// the process. Nothing is sent by time, or a stop of the machine would put what one client aggregates or packs into
+// two.
 func optionSets() []optionSet {
 	both := func(name string, aggregated bool, d []datadog.Option, w []weir.Option) optionSet {
 		return optionSet{name, aggregated,
-			append([]datadog.Option{datadog.WithoutTelemetry(), datadog.WithContainerID("cid"), datadog.WithWorkersCount(1),
+			append([]datadog.Option{datadog.WithoutTelemetry(), datadog.WithContainerID("cid"),
+				datadog.WithWorkersCount(1),
 				datadog.WithBufferFlushInterval(time.Hour), datadog.WithAggregationInterval(time.Hour)}, d...),
 			append([]weir.Option{weir.WithoutTelemetry(), weir.WithContainerID("cid"), weir.WithWorkersCount(1),
 				weir.WithBufferFlushInterval(time.Hour), weir.WithAggregationInterval(time.Hour)}, w...)}
 	}
 	return []optionSet{
 		both("plain calls", false,
-			[]datadog.Option{datadog.WithoutClientSideAggregation()}, []weir.Option{weir.WithoutClientSideAggregation()}),
+			[]datadog.Option{datadog.WithoutClientSideAggregation()},
+			[]weir.Option{weir.WithoutClientSideAggregation()}),
 		both("namespace, tags, cardinality", false,
-			[]datadog.Option{datadog.WithoutClientSideAggregation(), datadog.WithNamespace("ns"), datadog.WithTags([]string{"g:1", "h"}), datadog.WithCardinality(datadog.CardinalityHigh)},
-			[]weir.Option{weir.WithoutClientSideAggregation(), weir.WithNamespace("ns"), weir.WithTags([]string{"g:1", "h"}), weir.WithCardinality(weir.CardinalityHigh)}),
+			[]datadog.Option{datadog.WithoutClientSideAggregation(), datadog.WithNamespace("ns"),
+				datadog.WithTags([]string{"g:1", "h"}), datadog.WithCardinality(datadog.CardinalityHigh)},
+			[]weir.Option{weir.WithoutClientSideAggregation(), weir.WithNamespace("ns"), weir.WithTags([]string{"g:1",
+				"h"}), weir.WithCardinality(weir.CardinalityHigh)}),
 		both("small packets", false,
 			[]datadog.Option{datadog.WithoutClientSideAggregation(), datadog.WithMaxBytesPerPayload(120)},
 			[]weir.Option{weir.WithoutClientSideAggregation(), weir.WithMaxBytesPerPayload(120)}),
@@ -87,16 +92,21 @@ func optionSets() []optionSet {
 			[]datadog.Option{datadog.WithNamespace("ns."), datadog.WithTags([]string{"g:1"})},
 			[]weir.Option{weir.WithNamespace("ns."), weir.WithTags([]string{"g:1"})}),
 		both("extended aggregation", true,
-			[]datadog.Option{datadog.WithExtendedClientSideAggregation()}, []weir.Option{weir.WithExtendedClientSideAggregation()}),
+			[]datadog.Option{datadog.WithExtendedClientSideAggregation()},
+			[]weir.Option{weir.WithExtendedClientSideAggregation()}),
 		both("extended aggregation, tags, cardinality", true,
-			[]datadog.Option{datadog.WithExtendedClientSideAggregation(), datadog.WithTags([]string{"g:1"}), datadog.WithCardinality(datadog.CardinalityLow)},
-			[]weir.Option{weir.WithExtendedClientSideAggregation(), weir.WithTags([]string{"g:1"}), weir.WithCardinality(weir.CardinalityLow)}),
-		both("empty namespace", true, []datadog.Option{datadog.WithNamespace("")}, []weir.Option{weir.WithNamespace("")}),
+			[]datadog.Option{datadog.WithExtendedClientSideAggregation(), datadog.WithTags([]string{"g:1"}),
+				datadog.WithCardinality(datadog.CardinalityLow)},
+			[]weir.Option{weir.WithExtendedClientSideAggregation(), weir.WithTags([]string{"g:1"}),
+				weir.WithCardinality(weir.CardinalityLow)}),
+		both("empty namespace", true, []datadog.Option{datadog.WithNamespace("")},
+			[]weir.Option{weir.WithNamespace("")}),
 	}
 }
 
 // run makes the same calls on both clients and returns the lines each wrote and the packet sizes.
-func run(t *testing.T, o optionSet, calls func(client), special func(d *datadog.Client, w *weir.Client)) (theirs, ours *packets) {
+func run(t *testing.T, o optionSet, calls func(client), special func(d *datadog.Client, w *weir.Client)) (theirs,
+	ours *packets) {
 	t.Helper()
 	theirs, ours = &packets{}, &packets{}
 	d, err := datadog.NewWithWriter(theirs, o.theirs...)
@@ -145,10 +155,12 @@ func same(t *testing.T, theirs, ours *packets, ordered bool) {
 	}
 }
 
-var tagLists = [][]string{nil, {}, {"a:1"}, {"a:1", "b:2", "c"}, {""}, {"", "x"}, {"with space:y"}, {"new\nline:1", "z\n"}, {"é:ü"}, {"a,b:1", "c"}}
+var tagLists = [][]string{nil, {}, {"a:1"}, {"a:1", "b:2", "c"}, {""}, {"", "x"}, {"with space:y"}, {"new\nline:1",
+	"z\n"}, {"é:ü"}, {"a,b:1", "c"}}
 
 var floats = []float64{
-	0, 1, -1, 1.5, 0.1, 123.456, 12.345678, 1e6, 1e15, 1e16, 1e21, 1.0 / 3, -2.5e-7, 123456789.123456, 1e-6, 5e-324, math.MaxFloat64,
+	0, 1, -1, 1.5, 0.1, 123.456, 12.345678, 1e6, 1e15, 1e16, 1e21, 1.0 / 3, -2.5e-7, 123456789.123456, 1e-6, 5e-324,
+	math.MaxFloat64,
 	999999.999999, 0.0000005, 0.9999995, 1234567.8912345, math.Copysign(0, -1), 1e9, 999999999.9999995,
 }
 
@@ -187,7 +199,8 @@ func TestWireIsByteIdentical(t *testing.T) {
 		t.Run(o.name, func(t *testing.T) {
 			theirs, ours := run(t, o, everyCall, nil)
 			if o.aggregated {
-				// Which values share a message depends on what else is in the packet, and contexts are flushed in any order.
+				// Which values share a message depends on what else is in the packet, and contexts are flushed in any
+				// order.
 				theirs.lines, ours.lines = unpack(theirs.lines), unpack(ours.lines)
 			}
 			same(t, theirs, ours, !o.aggregated)
@@ -204,15 +217,20 @@ func TestWireOfEventsAndChecks(t *testing.T) {
 	for _, o := range optionSets() {
 		t.Run(o.name, func(t *testing.T) {
 			theirs, ours := run(t, o, func(client) {}, func(d *datadog.Client, w *weir.Client) {
-				de := &datadog.Event{Title: "t", Text: "x\ny", Timestamp: at, Hostname: "h", AggregationKey: "k", Priority: datadog.Low, SourceTypeName: "s", AlertType: datadog.Warning, Tags: []string{"a:1", "b"}}
-				we := &weir.Event{Title: "t", Text: "x\ny", Timestamp: at, Hostname: "h", AggregationKey: "k", Priority: weir.Low, SourceTypeName: "s", AlertType: weir.Warning, Tags: []string{"a:1", "b"}}
-				for _, err := range []error{d.Event(de), w.Event(we), d.SimpleServiceCheck("check", datadog.Critical), w.SimpleServiceCheck("check", weir.Critical)} {
+				de := &datadog.Event{Title: "t", Text: "x\ny", Timestamp: at, Hostname: "h", AggregationKey: "k",
+					Priority: datadog.Low, SourceTypeName: "s", AlertType: datadog.Warning, Tags: []string{"a:1", "b"}}
+				we := &weir.Event{Title: "t", Text: "x\ny", Timestamp: at, Hostname: "h", AggregationKey: "k",
+					Priority: weir.Low, SourceTypeName: "s", AlertType: weir.Warning, Tags: []string{"a:1", "b"}}
+				for _, err := range []error{d.Event(de), w.Event(we), d.SimpleServiceCheck("check", datadog.Critical),
+					w.SimpleServiceCheck("check", weir.Critical)} {
 					if err != nil && !strings.Contains(o.name, "small") {
 						t.Fatal(err)
 					}
 				}
-				dc := &datadog.ServiceCheck{Name: "c", Status: datadog.Warn, Timestamp: at, Hostname: "h", Message: "a\nm:b mm: m:", Tags: []string{"x:y"}}
-				wc := &weir.ServiceCheck{Name: "c", Status: weir.Warn, Timestamp: at, Hostname: "h", Message: "a\nm:b mm: m:", Tags: []string{"x:y"}}
+				dc := &datadog.ServiceCheck{Name: "c", Status: datadog.Warn, Timestamp: at, Hostname: "h",
+					Message: "a\nm:b mm: m:", Tags: []string{"x:y"}}
+				wc := &weir.ServiceCheck{Name: "c", Status: weir.Warn, Timestamp: at, Hostname: "h",
+					Message: "a\nm:b mm: m:", Tags: []string{"x:y"}}
 				if a, b := d.ServiceCheck(dc), w.ServiceCheck(wc); (a == nil) != (b == nil) {
 					t.Fatalf("theirs returns %v, ours %v", a, b)
 				}
@@ -272,8 +290,11 @@ func unpack(lines []string) (out []string) {
 func TestPackedLinesAcrossPackets(t *testing.T) {
 	for _, limit := range []int{60, 100, 1432} {
 		o := optionSet{
-			theirs: []datadog.Option{datadog.WithoutTelemetry(), datadog.WithContainerID("cid"), datadog.WithWorkersCount(1), datadog.WithMaxBytesPerPayload(limit), datadog.WithBufferFlushInterval(time.Hour)},
-			ours:   []weir.Option{weir.WithoutTelemetry(), weir.WithContainerID("cid"), weir.WithWorkersCount(1), weir.WithMaxBytesPerPayload(limit), weir.WithBufferFlushInterval(time.Hour)},
+			theirs: []datadog.Option{datadog.WithoutTelemetry(), datadog.WithContainerID("cid"),
+				datadog.WithWorkersCount(1), datadog.WithMaxBytesPerPayload(limit),
+				datadog.WithBufferFlushInterval(time.Hour)},
+			ours: []weir.Option{weir.WithoutTelemetry(), weir.WithContainerID("cid"), weir.WithWorkersCount(1),
+				weir.WithMaxBytesPerPayload(limit), weir.WithBufferFlushInterval(time.Hour)},
 		}
 		values := make([]float64, 500)
 		for i := range values {
@@ -292,8 +313,8 @@ func TestPackedLinesAcrossPackets(t *testing.T) {
 		_ = w.DistributionSamples("direct", values, []string{"a:1", "b"}, 0.25)
 		d.Close()
 		w.Close()
-		// How many values go into one line may differ: the pinned client reserves more room than it needs. The values and all the
-		// rest of each line may not.
+		// How many values go into one line may differ: the pinned client reserves more room than it needs. The values
+		// and all the rest of each line may not.
 		x, y := unpack(a.lines), unpack(b.lines)
 		if len(x) != len(values) || strings.Join(x, "\n") != strings.Join(y, "\n") {
 			t.Errorf("limit %d: values differ: %d and %d, %q and %q", limit, len(x), len(y), a.lines[0], b.lines[0])
@@ -322,10 +343,12 @@ func TestErrorsAreTheSame(t *testing.T) {
 	defer w.Close()
 	long := strings.Repeat("x", 2000)
 	for _, c := range []client{d, w} {
-		if err := c.GaugeWithTimestamp("a", 1, nil, 1, time.Time{}); err == nil || err.Error() != string(datadog.InvalidTimestamp) {
+		if err := c.GaugeWithTimestamp("a", 1, nil, 1, time.Time{}); err == nil ||
+			err.Error() != string(datadog.InvalidTimestamp) {
 			t.Errorf("%T: zero time gives %v", c, err)
 		}
-		if err := c.CountWithTimestamp("a", 1, nil, 1, time.Unix(0, 0)); err == nil || err.Error() != string(weir.InvalidTimestamp) {
+		if err := c.CountWithTimestamp("a", 1, nil, 1, time.Unix(0, 0)); err == nil ||
+			err.Error() != string(weir.InvalidTimestamp) {
 			t.Errorf("%T: 1970 gives %v", c, err)
 		}
 		if err := c.Count(long, 1, nil, 1); err == nil || !strings.Contains(err.Error(), "WithMaxBytesPerPayload") {

@@ -1,5 +1,5 @@
-// Package statsdtest helps to test code that sends metrics: a client whose messages stay in memory and are read back as an agent would
-// read them.
+// Package statsdtest helps to test code that sends metrics: a client whose messages stay in memory and are read back as
+// an agent would read them.
 package statsdtest
 
 import (
@@ -21,8 +21,8 @@ type Capture struct {
 	messages []Message
 }
 
-// New returns a capture whose client has these options. Telemetry and origin detection are off unless an option turns them on, so
-// that only what the test sends is captured.
+// New returns a capture whose client has these options. Telemetry and origin detection are off unless an option turns
+// them on, so that only what the test sends is captured.
 func New(t testing.TB, options ...statsd.Option) *Capture {
 	t.Helper()
 	c := &Capture{t: t}
@@ -63,7 +63,8 @@ func (c *Capture) Messages() []Message {
 	return append([]Message(nil), c.messages...)
 }
 
-// Find returns the messages with this name (of a metric or service check) or title (of an event) that have all these tags.
+// Find returns the messages with this name (of a metric or service check) or title (of an event) that have all these
+// tags.
 func (c *Capture) Find(name string, tags ...string) []Message {
 	var found []Message
 	for _, m := range c.Messages() {

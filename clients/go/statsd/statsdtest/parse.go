@@ -56,8 +56,8 @@ type Message struct {
 	Line string `json:"-"`
 }
 
-// Total is the sum of a counter with its sample rate applied, the value of a gauge, and the number of values otherwise, with the rate
-// applied.
+// Total is the sum of a counter with its sample rate applied, the value of a gauge, and the number of values otherwise,
+// with the rate applied.
 func (m Message) Total() float64 {
 	switch {
 	case m.Kind != Metric || m.Type == "s":

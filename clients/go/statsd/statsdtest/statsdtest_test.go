@@ -58,6 +58,9 @@ func TestCapture(t *testing.T) {
 
 // TestVectors reads the cases that all implementations of the repository share.
 func TestVectors(t *testing.T) {
+	if _, err := os.Stat("../../../../Cargo.toml"); err != nil {
+		t.Skip("the client stands alone here, without the vectors")
+	}
 	f, err := os.Open("../../../../testdata/vectors/protocol.jsonl")
 	if err != nil {
 		t.Fatal(err)
@@ -141,7 +144,8 @@ func difference(got Message, want map[string]any) string {
 		delete(want, "status")
 	}
 	for k, v := range want {
-		if !reflect.DeepEqual(have[k], v) && !(have[k] == nil && fmt.Sprint(v) == "") && !(have[k] == nil && fmt.Sprint(v) == "[]") {
+		if !reflect.DeepEqual(have[k], v) && !(have[k] == nil && fmt.Sprint(v) == "") && !(have[k] == nil &&
+			fmt.Sprint(v) == "[]") {
 			return fmt.Sprintf("%s is %v, expected is %v", k, have[k], v)
 		}
 	}
