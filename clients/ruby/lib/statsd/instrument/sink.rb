@@ -202,7 +202,7 @@ module StatsD
       # Packets that were handed to the kernel before, and that nobody received.
       def count_refused(packets)
         @telemetry.refused(packets)
-        log_drop { "#{packets} packets were refused: nobody receives at #{host}:#{port}" }
+        log_drop { "nobody receives at #{host}:#{port}; packets refused so far: #{@telemetry[:packets_refused]}" }
       end
 
       def drop(packet, error)

@@ -37,7 +37,7 @@ module StatsD
           end
           return 0 if hits.zero? && sum.zero?
 
-          text = Wire.sum(sum) or return 0
+          text = Wire.sum(sum) or return writer.refuse(hits)
           writer.line(@template, text)
           hits
         end

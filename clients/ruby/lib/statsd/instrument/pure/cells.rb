@@ -86,8 +86,10 @@ module StatsD
             return true
           end
 
-          value = Wire.exact(value) unless Integer === value
-          return false unless value
+          unless Integer === value && value <= MAX_WORD && value >= MIN_WORD
+            value = Wire.exact(value)
+            return false unless value
+          end
 
           @hits += 1
           @sum += value
