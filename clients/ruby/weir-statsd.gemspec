@@ -10,8 +10,13 @@ Gem::Specification.new do |spec|
                      "gauges, sets and packed samples, handles, compiled metrics, macros, test helpers."
   spec.license = "Apache-2.0"
   spec.authors = ["The weir authors"]
+  # The project has no public home yet. This name can belong to nobody (RFC 2606), and there must be one.
+  spec.homepage = "https://weir.invalid/"
   spec.required_ruby_version = ">= 3.1"
-  spec.files = Dir["lib/**/*.rb", "ext/**/*.{c,h,rb}", "sig/**/*.rbs", "README.md", "CHANGELOG.md"]
+  spec.files = Dir.glob(
+    ["lib/**/*.rb", "ext/**/*.{c,h,rb}", "sig/**/*.rbs", "README.md", "CHANGELOG.md", "LICENSE"], base: __dir__
+  ).sort
+  spec.extra_rdoc_files = ["README.md", "CHANGELOG.md", "LICENSE"]
   spec.extensions = ["ext/weir_statsd/extconf.rb"]
   spec.metadata["rubygems_mfa_required"] = "true"
 end

@@ -111,8 +111,8 @@ class AggregationTest < TestCase
     client.gauge("g", Float::NAN)
     client.distribution("d", 4)
     assert_equal ["c:2|c", "d:4|d", "g:3|g"], flushed(client, sink).sort
-    # Two of the bad samples of the distribution are floats, which are only looked at when packed.
-    assert_equal 5 + 6 + 3, client.telemetry[:dropped_invalid]
+    assert_equal 5 + 6 + 5, client.telemetry[:dropped_invalid]
+    assert_equal 3, client.telemetry[:metrics]
   end
 
   def test_text_numbers_count_as_numbers

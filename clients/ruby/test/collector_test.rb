@@ -110,31 +110,63 @@ class CollectorTest < TestCase
     assert_equal [2 * forks, forks, forks], [server.total("a"), server.total("handle"), server.samples("d")]
   end
 
+  # In a process of its own: with each allocation the collector looks at everything the tests before have left, and runs
+  # their finalizers.
   def test_everything_while_each_allocation_collects
-    client, sink = list_client
-    handles = [client.counter("hc", tags: { a: 1 }), client.gauge_handle("hg"), client.distribution_handle("hd")]
-    work = proc do |round|
-      client.increment("c", tags: { "k" => "v#{round}", b: round })
-      client.increment("c", 2**62, tags: ["x:#{round}"])
-      client.gauge("g", round + 0.5)
-      client.distribution("d", round + 0.25, tags: "t:#{round}")
-      client.set("s", "member#{round}")
-      handles[0].increment
-      handles[1].set(round)
-      handles[2].record(round * 1.5)
-    end
-    work.call(0)
-    GC.stress = true
-    3.times(&work)
-    client.force_flush
-    GC.stress = false
-    lines = sink.to_a
+    code = <<~RUBY
+      require "statsd-instrument"
+      lines = []
+      sink = Object.new
+      sink.define_singleton_method(:sample?) { |_rate| true }
+      sink.define_singleton_method(:<<) { |line| lines << line.dup }
+      sink.define_singleton_method(:flush) { |blocking: false| }
+      client = StatsD::Instrument::Client.new(sink: sink, enable_aggregation: true, aggregation_flush_interval: 3600.0)
+      handles = [client.counter("hc", tags: { a: 1 }), client.gauge_handle("hg"), client.distribution_handle("hd")]
+      work = proc do |round|
+        client.increment("c", tags: { "k" => "v\#{round}", b: round })
+        client.increment("c", 2**62, tags: ["x:\#{round}"])
+        client.gauge("g", round + 0.5)
+        client.distribution("d", round + 0.25, tags: "t:\#{round}")
+        client.set("s", "member\#{round}")
+        handles[0].increment
+        handles[1].set(round)
+        handles[2].record(round * 1.5)
+      end
+      work.call(0)
+      GC.stress = true
+      3.times(&work)
+      client.force_flush
+      GC.stress = false
+      puts lines
+    RUBY
+    output, = ruby(code, env: { "STATSD_ENV" => "test" })
+    lines = output.lines(chomp: true)
     assert_includes lines, "hc:4|c|#a:1"
     assert_equal 4, lines.sum { |line| line.start_with?("hd:") ? line.count(":") : 0 }
     { 0 => 2, 1 => 1, 2 => 1 }.each { |round, count| assert_includes lines, "c:#{count}|c|#b:#{round},k:v#{round}" }
     3.times { |round| assert_includes lines, "s:member#{round}|s" }
-  ensure
-    GC.stress = false
+  end
+
+  # Clients that are dropped leave finalizers; one that waits for a thread stops whatever it has interrupted.
+  def test_finalizers_wait_for_nothing
+    code = <<~RUBY
+      require "statsd-instrument"
+      StatsD.logger = Logger.new(File::NULL)
+      waited = []
+      watch = Module.new { define_method(:join) { |*a| waited << caller.first(12) && super(*a) } }
+      Thread.prepend(watch)
+      20.times do
+        sink = StatsD::Instrument::BatchedSink.for_addr("127.0.0.1:9")
+        2.times { StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 3600.0).increment("a") }
+      end
+      before = Thread.list.size
+      20.times { GC.start; Array.new(100) { Object.new }; Thread.pass }
+      deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + 60
+      sleep(0.01) until Thread.list.size < before - 20 || Process.clock_gettime(Process::CLOCK_MONOTONIC) > deadline
+      p Thread.list.size < before - 20, waited
+    RUBY
+    output, = ruby(code, env: { "STATSD_ENV" => "test" })
+    assert_equal "true\n[]\n", output[0, 2_000]
   end
 
   # In a process of its own: extensions of test tools do not survive having their objects moved.

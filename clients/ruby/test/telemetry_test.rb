@@ -45,7 +45,8 @@ class TelemetryTest < TestCase
     sink = StatsD::Instrument::BatchedSink.for_addr(server.address)
     telemetry = StatsD::Instrument::TelemetryReport.new(sink.telemetry, tags: "x", interval: 0.001)
     aggregator = StatsD::Instrument::Aggregator.new(
-      sink, flush_interval: 0.005, telemetry: sink.telemetry, report: telemetry
+      sink, StatsD::Instrument::DogStatsDDatagramBuilder, nil, nil,
+      flush_interval: 0.005, telemetry: sink.telemetry, report: telemetry
     )
     aggregator.core.ensure_running
     wait_until("a report") { server.lines.any? { |line| line.start_with?("datadog.dogstatsd.client.bytes_sent:") } }

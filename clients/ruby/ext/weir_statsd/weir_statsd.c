@@ -19,7 +19,7 @@
 #include <string.h>
 
 static VALUE wire;
-static ID id_exact, id_number, id_plus, id_flush_cell, id_deliver, id_abandoned, id_max_values, id_put;
+static ID id_exact, id_number, id_sum, id_flush_cell, id_deliver, id_abandoned, id_max_values, id_put;
 static ID id_head_bytes, id_tail_bytes, id_queue, id_append;
 static VALUE void_value;
 static uint64_t last_stamp;
@@ -30,9 +30,9 @@ struct cell {
   VALUE template_, table, tags, core;
   long idle;
   bool expired, removed, bound;
-  /* Counters: what fits into a word, and the rest. */
+  /* Counters: the sum of what fits into a word, and an Array of the rest, which `take` adds up. */
   int64_t sum;
-  VALUE big_sum;
+  VALUE others;
   long hits;
   /* Gauges. */
   VALUE value;
@@ -48,7 +48,7 @@ static void cell_mark(void *data) {
   rb_gc_mark(cell->table);
   rb_gc_mark(cell->tags);
   rb_gc_mark(cell->core);
-  rb_gc_mark(cell->big_sum);
+  rb_gc_mark(cell->others);
   rb_gc_mark(cell->value);
   for (size_t i = 0; i < cell->count; i++) rb_gc_mark(cell->values[i]);
 }
@@ -78,7 +78,7 @@ static struct cell *get_cell(VALUE self) {
 
 static void cell_clear(struct cell *cell) {
   cell->sum = 0;
-  cell->big_sum = INT2FIX(0);
+  cell->others = Qnil;
   cell->hits = 0;
   cell->value = Qnil;
   cell->stamp = 0;
@@ -88,7 +88,7 @@ static void cell_clear(struct cell *cell) {
 static VALUE cell_alloc(VALUE klass) {
   struct cell *cell;
   VALUE self = TypedData_Make_Struct(klass, struct cell, &cell_type, cell);
-  cell->template_ = cell->table = cell->tags = cell->core = Qnil;
+  cell->template_ = cell->table = cell->tags = cell->core = cell->others = Qnil;
   cell->limit = cell->max_values = SIZE_MAX;
   cell_clear(cell);
   return self;
@@ -144,8 +144,23 @@ static VALUE cell_reset(VALUE self) {
   return self;
 }
 
+/* Numbers that are no words a counter keeps before it asks for a flush. */
+enum { OTHERS_MAX = 4096 };
+
+/* Adding such numbers calls Ruby, which may switch threads between the reading and the writing of a sum. So they are
+ * only appended here. Nothing from the test to the end of the append lets another thread run. */
+static void counter_append(VALUE self, struct cell *cell, VALUE value) {
+  if (NIL_P(cell->others)) {
+    VALUE others = rb_ary_new();
+    if (NIL_P(cell->others)) cell->others = others;
+  }
+  rb_ary_push(cell->others, value);
+  cell->hits++;
+  if (RARRAY_LEN(cell->others) % OTHERS_MAX == 0 && !NIL_P(cell->core)) rb_funcall(cell->core, id_flush_cell, 1, self);
+}
+
 /* false when the value cannot be sent; the sums stay exact whatever the type. */
-static VALUE counter_add(struct cell *cell, VALUE value) {
+static VALUE counter_add(VALUE self, struct cell *cell, VALUE value) {
   if (FIXNUM_P(value)) {
     int64_t sum;
     if (!__builtin_add_overflow(cell->sum, (int64_t)FIX2LONG(value), &sum)) {
@@ -156,22 +171,24 @@ static VALUE counter_add(struct cell *cell, VALUE value) {
   }
   value = rb_funcall(wire, id_exact, 1, value);
   if (NIL_P(value)) return Qfalse;
-  cell->big_sum = rb_funcall(cell->big_sum, id_plus, 1, value);
-  cell->hits++;
+  counter_append(self, cell, value);
   return Qtrue;
 }
 
-static VALUE counter_put(VALUE self, VALUE value) { return counter_add(get_cell(self), value); }
+static VALUE counter_put(VALUE self, VALUE value) { return counter_add(self, get_cell(self), value); }
 
+/* The cell is empty before anything is added up. */
 static VALUE counter_take(VALUE self) {
   struct cell *cell = get_cell(self);
-  VALUE sum = LL2NUM(cell->sum);
-  if (cell->big_sum != INT2FIX(0)) sum = rb_funcall(cell->big_sum, id_plus, 1, sum);
-  VALUE taken = rb_assoc_new(LONG2NUM(cell->hits), sum);
+  int64_t words = cell->sum;
+  long hits = cell->hits;
+  VALUE others = cell->others;
   cell->sum = 0;
-  cell->big_sum = INT2FIX(0);
   cell->hits = 0;
-  return taken;
+  cell->others = Qnil;
+  VALUE sum = LL2NUM(words);
+  if (!NIL_P(others)) sum = rb_funcall(others, id_sum, 1, sum);
+  return rb_assoc_new(LONG2NUM(hits), sum);
 }
 
 static bool plain_number(VALUE value) {
@@ -199,7 +216,7 @@ static VALUE gauge_take(VALUE self) {
 }
 
 static VALUE samples_add(VALUE self, struct cell *cell, VALUE value) {
-  if (!FIXNUM_P(value) && !RB_FLOAT_TYPE_P(value)) {
+  if (!plain_number(value)) {
     value = rb_funcall(wire, id_number, 1, value);
     if (NIL_P(value)) return Qfalse;
   }
@@ -233,7 +250,7 @@ static VALUE handle_increment(int argc, VALUE *argv, VALUE self) {
   VALUE value;
   if (rb_scan_args(argc, argv, "01", &value) == 0) value = INT2FIX(1);
   struct cell *cell = get_cell(self);
-  if (cell->bound && FIXNUM_P(value) && counter_add(cell, value) == Qtrue) return void_value;
+  if (cell->bound && FIXNUM_P(value) && counter_add(self, cell, value) == Qtrue) return void_value;
   return rb_funcall(self, id_deliver, 1, value);
 }
 
@@ -620,20 +637,28 @@ static VALUE emitter_put(VALUE self, VALUE value) { return emitter_emit(self, ge
 /* ---- sending without the interpreter lock -------------------------------------------------------- */
 
 struct sending {
-  int descriptor, count, sent, error, timeout_ms;
+  int descriptor, count, sent, error, swallowed, timeout_ms;
   struct mmsghdr *headers;
 };
 
-/* Runs without the lock: touches nothing of Ruby. */
+/* Runs without the lock: touches nothing of Ruby.
+ *
+ * The kernel swallows the error of a message that is not the first of its call. If the same message goes out at the
+ * next try, the error told of an earlier packet that the other side refused. */
 static void *send_all(void *data) {
   struct sending *sending = data;
+  bool stopped_early = false;
   while (sending->sent < sending->count) {
-    int sent = sendmmsg(sending->descriptor, sending->headers + sending->sent,
-                        (unsigned int)(sending->count - sending->sent), MSG_DONTWAIT | MSG_NOSIGNAL);
+    int left = sending->count - sending->sent;
+    int sent = sendmmsg(sending->descriptor, sending->headers + sending->sent, (unsigned int)left,
+                        MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent > 0) {
+      sending->swallowed += stopped_early;
+      stopped_early = sent < left;
       sending->sent += sent;
       continue;
     }
+    stopped_early = false;
     if (sent == 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) {
       sending->error = errno;
       return NULL;
@@ -647,13 +672,13 @@ static void *send_all(void *data) {
   return NULL;
 }
 
-/* send_packets(descriptor, packets, from, timeout in ms) -> packets sent from there on, or the negative error number
- * if not even one was */
+/* send_packets(descriptor, packets, from, timeout in ms) -> [packets sent from there on, the number of the error that
+ * ended it or 0, errors that the kernel swallowed] */
 static VALUE native_send_packets(VALUE self, VALUE descriptor, VALUE packets, VALUE from, VALUE timeout) {
   Check_Type(packets, T_ARRAY);
   long start = NUM2LONG(from);
   long count = RARRAY_LEN(packets) - start;
-  if (start < 0 || count <= 0) return INT2FIX(0);
+  if (start < 0 || count <= 0) return rb_ary_new_from_args(3, INT2FIX(0), INT2FIX(0), INT2FIX(0));
   if (count > SEND_BATCH) count = SEND_BATCH;
   /* Kept on the stack, where the collector neither frees nor moves them; frozen, so that nobody changes them. */
   VALUE kept[SEND_BATCH];
@@ -672,8 +697,7 @@ static VALUE native_send_packets(VALUE self, VALUE descriptor, VALUE packets, VA
       .descriptor = NUM2INT(descriptor), .count = (int)count, .timeout_ms = NUM2INT(timeout), .headers = headers};
   rb_thread_call_without_gvl(send_all, &sending, RUBY_UBF_IO, NULL);
   for (long i = 0; i < count; i++) RB_GC_GUARD(kept[i]);
-  if (sending.sent == 0 && sending.error) return INT2NUM(-sending.error);
-  return INT2NUM(sending.sent);
+  return rb_ary_new_from_args(3, INT2NUM(sending.sent), INT2NUM(sending.error), INT2NUM(sending.swallowed));
 }
 
 /* ---- shelves ------------------------------------------------------------------------------------ */
@@ -887,7 +911,7 @@ static VALUE shelf_put(VALUE self, VALUE name, VALUE tags, VALUE value) {
   VALUE object = entry->cell_object;
   VALUE done;
   switch (shelf->kind) {
-    case 'c': done = counter_add(entry->cell, value); break;
+    case 'c': done = counter_add(object, entry->cell, value); break;
     case 'g': done = gauge_set(entry->cell, value); break;
     case 'e':
       done = entry->emitter ? emitter_emit(object, entry->emitter, value) : rb_funcall(object, id_put, 1, value);
@@ -958,15 +982,15 @@ static VALUE shelf_store(VALUE self, VALUE name, VALUE tags, VALUE cell_object) 
   return cell_object;
 }
 
-/* Forgets expired cells; each is marked as removed. */
-static VALUE shelf_sweep(VALUE self) {
+/* Forgets entries; cells are marked as removed. */
+static VALUE remove_entries(VALUE self, bool all) {
   struct shelf *shelf = get_shelf(self);
   for (size_t i = 0; i < shelf->bucket_count; i++) {
     struct entry **link = &shelf->buckets[i];
     while (*link) {
       struct entry *entry = *link;
-      if (entry->cell && entry->cell->expired) {
-        entry->cell->removed = true;
+      if (all || (entry->cell && entry->cell->expired)) {
+        if (entry->cell) entry->cell->removed = true;
         *link = entry->next;
         xfree(entry);
         shelf->entry_count--;
@@ -977,6 +1001,12 @@ static VALUE shelf_sweep(VALUE self) {
   }
   return self;
 }
+
+/* Forgets expired cells. */
+static VALUE shelf_sweep(VALUE self) { return remove_entries(self, false); }
+
+/* Forgets everything. */
+static VALUE shelf_clear(VALUE self) { return remove_entries(self, true); }
 
 static VALUE shelf_length(VALUE self) { return SIZET2NUM(get_shelf(self)->entry_count); }
 
@@ -1033,7 +1063,7 @@ void Init_weir_statsd_native(void) {
   rb_gc_register_mark_object(void_value);
   id_exact = rb_intern("exact");
   id_number = rb_intern("number");
-  id_plus = rb_intern("+");
+  id_sum = rb_intern("sum");
   id_flush_cell = rb_intern("flush_cell");
   id_deliver = rb_intern("deliver");
   id_abandoned = rb_intern("abandoned?");
@@ -1048,7 +1078,7 @@ void Init_weir_statsd_native(void) {
   rb_define_module_function(native, "pack", native_pack, 1);
   rb_define_module_function(native, "send_packets", native_send_packets, 4);
 
-  VALUE queue = rb_define_class_under(native, "Queue", rb_cObject);
+  VALUE queue = rb_define_class_under(native, "MessageQueue", rb_cObject);
   rb_define_alloc_func(queue, queue_alloc);
   rb_define_method(queue, "initialize", queue_initialize, 2);
   rb_define_method(queue, "push", queue_push, 1);
@@ -1115,5 +1145,6 @@ void Init_weir_statsd_native(void) {
   rb_define_method(shelf, "put", shelf_put, 3);
   rb_define_method(shelf, "store", shelf_store, 3);
   rb_define_method(shelf, "sweep", shelf_sweep, 0);
+  rb_define_method(shelf, "clear", shelf_clear, 0);
   rb_define_method(shelf, "length", shelf_length, 0);
 }

@@ -6,6 +6,9 @@ module StatsD
     # threads started before a fork know that these cope with it.
     # @api private
     module Background
+      NEVER = { Object => :never }.freeze
+      private_constant :NEVER
+
       module_function
 
       # @return [Thread, nil] nil when the interpreter is shutting down and starts no more threads
@@ -19,6 +22,14 @@ module StatsD
         thread
       rescue ThreadError
         nil
+      end
+
+      # Runs the block to its end even if somebody kills the thread meanwhile. The interpreter does that with all threads
+      # when the process exits, and what they have taken out of a queue or a cell would be lost.
+      # @return what the block returns
+      def uninterrupted
+        # Passing the block on would make an object for each call.
+        Thread.handle_interrupt(NEVER) { yield } # rubocop:disable Style/ExplicitBlockArgument
       end
     end
   end

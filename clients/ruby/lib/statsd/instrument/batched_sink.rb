@@ -28,7 +28,7 @@ module StatsD
 
         # @api private
         def finalize(dispatcher)
-          proc { dispatcher.shutdown }
+          proc { dispatcher.finalize }
         end
       end
 
@@ -52,7 +52,7 @@ module StatsD
         @sink = sink
         @max_packet_size = max_packet_size || (sink.max_packet_size if sink.respond_to?(:max_packet_size)) ||
                            DEFAULT_MAX_PACKET_SIZE
-        @dispatcher = (NATIVE ? NativeDispatcher : Dispatcher).new(
+        @dispatcher = Dispatcher.new(
           sink, buffer_capacity, thread_priority, @max_packet_size, statistics_interval, overflow, telemetry
         )
         # Those of other Ractors would run in the main one, which must not touch what they need.
@@ -103,11 +103,12 @@ module StatsD
         @dispatcher.shutdown(wait)
       end
 
-      # @param blocking [Boolean] false: send what is queued from here and return. true: also wait until
-      #   what the background thread had already taken is sent.
+      # Sends what is in the queue, and waits for what the background thread had already taken: what was recorded first
+      # is sent first.
+      # @param blocking [Boolean] makes no difference
       # @return [void]
-      def flush(blocking: false)
-        @dispatcher.flush(blocking: blocking)
+      def flush(blocking: false) # rubocop:disable Lint/UnusedMethodArgument
+        @dispatcher.flush
       end
 
       # Takes a finished packet of several messages. Never drops it for lack of room: aggregation runs

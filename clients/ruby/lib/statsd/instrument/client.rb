@@ -71,13 +71,16 @@ module StatsD
       # Tag cardinalities a server understands.
       CARDINALITIES = %w[none low orchestrator high].freeze
 
-      # Contexts one thread remembers when calls are not aggregated.
+      # Where a shelf would be when each call must take the long way.
       # @api private
-      MAX_EMITTERS = 4_096
+      module NoShelf
+        def self.put(_name, _tags, _value); end
+      end
+      private_constant :NoShelf
 
-      # A table that every call misses, for clients that do not aggregate.
-      NOBODYS_TABLE = Table.new(nil)
-      private_constant :NOBODYS_TABLE
+      # Sinks of the library, which look at no message: what a call writes can be remembered.
+      REMEMBERING_SINKS = [BatchedSink, Sink, NullSink, LogSink].freeze
+      private_constant :REMEMBERING_SINKS
 
       # @return [Class] what writes the messages
       attr_reader :datagram_builder_class
@@ -146,11 +149,8 @@ module StatsD
 
         @implied_rate = default_sample_rate && default_sample_rate < 1 ? default_sample_rate : nil
         @builders = {}.freeze
-        @cell_tables = IdentityMap.new
-        @emitter_tables = IdentityMap.new
         @handles = WeakSet.new
         @own_telemetry = nil
-        @nobodys_table = Ractors.main? ? NOBODYS_TABLE : Table.new(nil)
         @aggregator = aggregator || new_aggregator
         @aggregator&.core&.attach(self)
         enter_mode
@@ -173,20 +173,10 @@ module StatsD
       # @return [Object] {VOID}
       def increment(name, value = 1, sample_rate: nil, tags: nil, no_prefix: false, by: nil, pre_sampled: false,
                     cardinality: nil, timestamp: nil)
-        table = @table
-        if table.owner == Thread.current && !(sample_rate || no_prefix || by || cardinality || timestamp)
-          if tags
-            if (map = table.tagged_counters[name])
-              cell = map.recent
-              cell = map[tags] unless cell.tags.eql?(tags)
-            end
-          else
-            cell = table.plain_counters[name]
-          end
-          if cell
-            cell.put(value) || refuse(name, value)
-            return VOID
-          end
+        unless sample_rate || no_prefix || by || cardinality || timestamp
+          done = @counters.put(name, tags, value)
+          return VOID if done
+          return refuse(name, value) if done == false
         end
         return stamped(:c, name, by || value, tags, no_prefix, cardinality, timestamp) if timestamp
 
@@ -227,20 +217,10 @@ module StatsD
       # @return (see #increment)
       def gauge(name, value, sample_rate: nil, tags: nil, no_prefix: false, pre_sampled: false, cardinality: nil,
                 timestamp: nil)
-        table = @table
-        if table.owner == Thread.current && !(no_prefix || cardinality || timestamp)
-          if tags
-            if (map = table.tagged_gauges[name])
-              cell = map.recent
-              cell = map[tags] unless cell.tags.eql?(tags)
-            end
-          else
-            cell = table.plain_gauges[name]
-          end
-          if cell
-            cell.put(value) || refuse(name, value)
-            return VOID
-          end
+        unless no_prefix || cardinality || timestamp || (sample_rate && !@aggregating)
+          done = @gauges.put(name, tags, value)
+          return VOID if done
+          return refuse(name, value) if done == false
         end
         return stamped(:g, name, value, tags, no_prefix, cardinality, timestamp) if timestamp
 
@@ -264,20 +244,10 @@ module StatsD
           return time_block(:ms, name, sample_rate, tags, no_prefix, pre_sampled, cardinality, &block)
         end
 
-        table = @table
-        if table.owner == Thread.current && !(sample_rate || no_prefix || cardinality)
-          if tags
-            if (map = table.tagged_timings[name])
-              cell = map.recent
-              cell = map[tags] unless cell.tags.eql?(tags)
-            end
-          else
-            cell = table.plain_timings[name]
-          end
-          if cell
-            cell.put(value) || refuse(name, value)
-            return VOID
-          end
+        unless sample_rate || no_prefix || cardinality
+          done = @timings.put(name, tags, value)
+          return VOID if done
+          return refuse(name, value) if done == false
         end
         record(:ms, name, value, sample_rate, tags, no_prefix, pre_sampled, cardinality)
       end
@@ -301,20 +271,10 @@ module StatsD
           return time_block(:d, name, sample_rate, tags, no_prefix, pre_sampled, cardinality, &block)
         end
 
-        table = @table
-        if table.owner == Thread.current && !(sample_rate || no_prefix || cardinality)
-          if tags
-            if (map = table.tagged_distributions[name])
-              cell = map.recent
-              cell = map[tags] unless cell.tags.eql?(tags)
-            end
-          else
-            cell = table.plain_distributions[name]
-          end
-          if cell
-            cell.put(value) || refuse(name, value)
-            return VOID
-          end
+        unless sample_rate || no_prefix || cardinality
+          done = @distributions.put(name, tags, value)
+          return VOID if done
+          return refuse(name, value) if done == false
         end
         record(:d, name, value, sample_rate, tags, no_prefix, pre_sampled, cardinality)
       end
@@ -331,20 +291,10 @@ module StatsD
       # @return (see #increment)
       # @raise [NotImplementedError] if the implementation has no histograms
       def histogram(name, value, sample_rate: nil, tags: nil, no_prefix: false, pre_sampled: false, cardinality: nil)
-        table = @table
-        if table.owner == Thread.current && !(sample_rate || no_prefix || cardinality)
-          if tags
-            if (map = table.tagged_histograms[name])
-              cell = map.recent
-              cell = map[tags] unless cell.tags.eql?(tags)
-            end
-          else
-            cell = table.plain_histograms[name]
-          end
-          if cell
-            cell.put(value) || refuse(name, value)
-            return VOID
-          end
+        unless sample_rate || no_prefix || cardinality
+          done = @histograms.put(name, tags, value)
+          return VOID if done
+          return refuse(name, value) if done == false
         end
         record(:h, name, value, sample_rate, tags, no_prefix, pre_sampled, cardinality)
       end
@@ -621,8 +571,7 @@ module StatsD
 
       # @api private
       def after_fork
-        @cell_tables.clear
-        @emitter_tables.clear
+        @cells = @emitters = nil
         enter_mode
       end
 
@@ -641,32 +590,10 @@ module StatsD
         @aggregator.core if @aggregating
       end
 
-      # @return [Table] of the calling thread
+      # @return [Pure::Table] of the calling thread
       # @api private
       def current_table
-        table = @table
-        thread = Thread.current
-        return table if table.owner.equal?(thread)
-
-        tables = @aggregating ? @cell_tables : @emitter_tables
-        table = tables[thread] || (tables[thread] = Table.new(thread, self))
-        # The fast paths compare their thread with the owner of the table used last. A client with a
-        # rate of its own has no fast paths: each call must draw.
-        @table = table if @remembers && @implied_rate.nil?
-        table
-      end
-
-      # Cells of a kind that several threads may write to when they are native.
-      # @return [Cell]
-      # @api private
-      def new_cell(template, table)
-        core = @aggregator.core
-        case template.type
-        when :c then COUNTER_CELL.new(template, table)
-        when :g then GAUGE_CELL.new(template, table)
-        when :s then SetCell.new(template, table, core)
-        else SAMPLE_CELL.new(template, table, core)
-        end
+        @contexts.table
       end
 
       # @return [Float, nil] the rate a call is sampled at; nil when every call counts
@@ -777,12 +704,12 @@ module StatsD
       end
 
       def new_aggregator
-        wanted = @enable_aggregation.nil? ? @sink.is_a?(BatchedSink) : @enable_aggregation
-        return unless wanted || @telemetry_enabled
+        return unless wants_aggregation? || @telemetry_enabled
 
         shared = @sink.telemetry if @sink.respond_to?(:telemetry)
         report = telemetry_report(shared) if @telemetry_enabled && shared
-        aggregator = Aggregator.new(@sink, **@aggregation_options, telemetry: shared, report: report)
+        aggregator = Aggregator.new(@sink, @datagram_builder_class, @prefix, @default_tags, **@aggregation_options,
+                                    telemetry: shared, report: report)
         aggregator.core.ensure_running if report
         aggregator
       end
@@ -801,16 +728,38 @@ module StatsD
         @aggregator && sink.equal?(@aggregator.core.sink)
       end
 
-      # Decides how calls are handled from now on, and makes tables and handles look again.
+      # Decides how calls are handled from now on, and makes handles look again.
       def enter_mode
-        wanted = @enable_aggregation.nil? ? @sink.is_a?(BatchedSink) : @enable_aggregation
-        @aggregating = wanted && aggregates_into?(@sink) && @aggregator.core.running?
+        @aggregating = wants_aggregation? && aggregates_into?(@sink) && @aggregator.core.running?
         network = @sink.is_a?(BatchedSink) || @sink.is_a?(Sink)
         # Sinks of others decide themselves what to sample and may look at every message.
         @draws_itself = network && [BatchedSink, Sink].include?(@sink.method(:sample?).owner)
-        @remembers = @aggregating || network
-        @table = @nobodys_table
+        @contexts = contexts_of_mode(network)
+        open_shelves
         @handles.to_a.each(&:unbind)
+      end
+
+      def wants_aggregation?
+        @enable_aggregation.nil? ? @sink.is_a?(BatchedSink) : @enable_aggregation
+      end
+
+      # @return [Backend::Contexts, nil] nil when every call is a message of its own
+      def contexts_of_mode(network)
+        if @aggregating
+          @cells ||= Backend::Contexts.new(self, emitters: false)
+        elsif network || REMEMBERING_SINKS.include?(@sink.class)
+          @emitters ||= Backend::Contexts.new(self, emitters: true)
+        end
+      end
+
+      # A client with a rate of its own has no short way: each call must draw. Gauges are not sampled when they are
+      # aggregated.
+      def open_shelves
+        @short_ways = %i[c g ms h d].to_h do |type|
+          short = @contexts && (@implied_rate.nil? || (type == :g && @aggregating))
+          [type, short ? @contexts.shelf(type, nil) : NoShelf]
+        end
+        @counters, @gauges, @timings, @histograms, @distributions = @short_ways.values
       end
 
       # Everything a fast path does not cover.
@@ -819,41 +768,32 @@ module StatsD
         return VOID unless gauge || pre_sampled || counts?(sample_rate)
 
         rate = gauge ? nil : resolve_rate(sample_rate)
-        if @remembers
-          done = deposit(type, name, value, tags, rate, no_prefix, cardinality)
+        if @contexts
+          done = put(type, name, value, tags, rate, no_prefix, cardinality)
           return VOID if done
           return refuse(name, value) if done == false
         end
         send_now(type, name, value, rate, tags, no_prefix, cardinality)
       end
 
-      # @return [Boolean, nil] false if the value cannot be sent, nil if its context is not remembered
-      def deposit(type, name, value, tags, rate, no_prefix, cardinality)
-        cell(type, name, tags, rate, no_prefix, cardinality)&.put(value)
-      end
+      # @return [Boolean, nil] false if the value cannot be sent, nil if its context is not remembered: there are too many,
+      #   or it has no name
+      def put(type, name, value, tags, rate, no_prefix, cardinality)
+        shelf = @contexts.shelf(type, no_prefix || cardinality ? [rate, no_prefix, cardinality] : rate)
+        done = shelf.put(name, tags, value)
+        return done unless done.nil?
 
-      def variant(rate, no_prefix, cardinality)
-        no_prefix || cardinality ? [rate, no_prefix, cardinality] : rate
-      end
-
-      # @return [Cell, nil] nil when there can be none: too many contexts, or no name
-      def cell(type, name, tags, rate, no_prefix, cardinality)
-        table = current_table
-        shelf = table.shelf(type, variant(rate, no_prefix, cardinality))
-        shelf[name, tags] || find_or_make_cell(table, shelf, type, name, tags, rate, no_prefix, cardinality)
-      end
-
-      def find_or_make_cell(table, shelf, type, name, tags, rate, no_prefix, cardinality)
         name = name.to_s unless name.is_a?(String) || name.is_a?(Symbol)
         key = tags.nil? || Wire.stable?(tags) ? tags : Wire.tags(tags, sort: @aggregating)
-        found = shelf[name, key]
-        return found if found
+        done = shelf.put(name, key, value)
+        return done unless done.nil?
 
-        make_entry(table, shelf, type, name, key, tags, rate, no_prefix, cardinality)
+        add_context(shelf, type, name, key, tags, rate, no_prefix, cardinality)&.put(value)
       end
 
-      def make_entry(table, shelf, type, name, key, tags, rate, no_prefix, cardinality)
-        table.sweep_expired if table.sweep
+      # @return [Cell, Emitter, nil]
+      def add_context(shelf, type, name, key, tags, rate, no_prefix, cardinality)
+        @contexts.sweep
         core = @aggregator.core if @aggregating
         if core&.full?
           telemetry.count(:overflowed)
@@ -862,21 +802,9 @@ module StatsD
         template = template(type, name, tags, sample_rate: rate, no_prefix: no_prefix, cardinality: cardinality,
                                               sorted: @aggregating)
         return unless template
+        return @contexts.add_cell(shelf, name, key, template, core) if core
 
-        entry = core ? new_cell(template, table) : new_emitter(template, table)
-        shelf.store(name, key, entry)
-        core&.announce(entry)
-        entry
-      end
-
-      # Emitters hold nothing that could be lost: a thread with too many starts with an empty table.
-      def new_emitter(template, table)
-        table.size += 1
-        if table.size > MAX_EMITTERS
-          @emitter_tables[table.owner] = Table.new(table.owner, self)
-          @table = @nobodys_table
-        end
-        Emitter.new(template, @sink)
+        @contexts.add_emitter(shelf, name, key, template, @sink)
       end
 
       # One message, for sinks that want to see each call and for contexts that are not remembered.
@@ -901,15 +829,6 @@ module StatsD
         emit(datagram)
       end
 
-      # @return [Boolean] whether the short way to a cell was open
-      def deposit_time(type, name, elapsed, tags)
-        table = @table
-        return false unless table.owner == Thread.current
-
-        cell = table.shelf(type, nil)[name, tags]
-        cell ? cell.put(elapsed) : false
-      end
-
       def time_block(type, name, sample_rate, tags, no_prefix, pre_sampled, cardinality)
         return yield unless pre_sampled || counts?(sample_rate)
 
@@ -919,9 +838,8 @@ module StatsD
         ensure
           # The clock counts nanoseconds; digits beyond are noise that takes long to print.
           elapsed = (Process.clock_gettime(Process::CLOCK_MONOTONIC, :float_millisecond) - start).round(6)
-          unless !(sample_rate || no_prefix || cardinality) && deposit_time(type, name, elapsed, tags)
-            record(type, name, elapsed, sample_rate, tags, no_prefix, true, cardinality)
-          end
+          done = @short_ways[type].put(name, tags, elapsed) unless sample_rate || no_prefix || cardinality
+          record(type, name, elapsed, sample_rate, tags, no_prefix, true, cardinality) unless done
         end
       end
     end

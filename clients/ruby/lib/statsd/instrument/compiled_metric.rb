@@ -28,8 +28,8 @@ module StatsD
       # The cells of one thread, in Hashes nested by the values of the varying tags.
       # @api private
       class Combinations
-        # @return [Thread, nil]
-        attr_reader :owner
+        include Pure::ThreadOwned
+
         # @return [Client, nil]
         attr_reader :client
         # @return [Hash]
@@ -40,7 +40,7 @@ module StatsD
         attr_reader :size
 
         def initialize(owner, client, core)
-          @owner = owner
+          own_by(owner)
           @client = client
           @core = core
           @root = {}
@@ -65,10 +65,12 @@ module StatsD
         end
 
         def abandoned?
-          !@owner.alive?
+          retire
         end
 
         def sweep_expired
+          return unless @sweep
+
           @sweep = false
           sweep_level(@root)
         end
@@ -113,7 +115,7 @@ module StatsD
           @defined_rate = sample_rate
           @max_cache_size = max_cache_size
           @combinations = NOBODYS
-          @tables = IdentityMap.new
+          @tables = Pure::PerThread.new
           @overflow_reported = false
           @defined = true
           Handles.follow(self)
@@ -328,7 +330,7 @@ module StatsD
           cell = combinations.fetch(tag_values)
           return cell if cell
 
-          combinations.sweep_expired if combinations.sweep
+          combinations.sweep_expired
           if combinations.size >= @max_cache_size
             report_overflow
             return
@@ -341,7 +343,7 @@ module StatsD
                                      sample_rate: rate, no_prefix: @no_prefix, sorted: true)
           return unless template
 
-          cell = client.new_cell(template, combinations)
+          cell = core.new_cell(template, combinations)
           combinations.store(tag_values, cell)
           core.announce(cell)
           cell
@@ -351,7 +353,8 @@ module StatsD
           thread = Thread.current
           combinations = @tables[thread]
           unless combinations&.for?(client, core)
-            combinations = @tables[thread] = Combinations.new(thread, client, core)
+            combinations = @tables.reuse(thread) { |other| other.for?(client, core) } ||
+                           @tables.store(thread, Combinations.new(thread, client, core))
             client.bind(self)
           end
           # Calls that are sampled must draw each time.

@@ -3,126 +3,72 @@
 module StatsD
   module Instrument
     class BatchedSink
-      # A bounded queue whose operations neither block nor raise, so that signal handlers can use it.
-      # @api private
-      class Buffer < SizedQueue
-        # @return [Object, nil] nil when there was no room
-        def push_nonblock(item)
-          push(item, true)
-        rescue ThreadError, ClosedQueueError
-          nil
-        end
-
-        # @return [Object, nil] nil when there was nothing
-        def pop_nonblock
-          pop(true)
-        rescue ThreadError
-          nil
-        end
-
-        def inspect
-          "<#{self.class.name}:#{object_id} capacity=#{max} size=#{size}>"
-        end
-      end
-
-      # A finished packet in the queue. Its messages were counted when they were aggregated.
-      # @api private
-      class Packet < String
-      end
-
       # Owns the queue and the background thread.
+      #
+      # Only one thread at a time takes packets out of the queue and sends them. So whatever is sent was recorded after
+      # what was sent before it, whether the background thread sends, a thread that flushes, or one that found the queue
+      # full: a gauge never goes back to an older value.
       # @api private
       class Dispatcher
-        NEWLINE = "\n"
-        private_constant :NEWLINE
-
-        # Asks the background thread to say when everything queued before it is sent.
-        class Barrier
-          def initialize
-            @mutex = Mutex.new
-            @passed = ConditionVariable.new
-            @done = false
-          end
-
-          def pass
-            @mutex.synchronize do
-              @done = true
-              @passed.broadcast
-            end
-          end
-
-          # @return [Boolean] whether it was passed in time
-          def wait(seconds)
-            deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + seconds
-            @mutex.synchronize do
-              until @done
-                left = deadline - Process.clock_gettime(Process::CLOCK_MONOTONIC)
-                return false if left <= 0
-
-                @passed.wait(@mutex, left)
-              end
-            end
-            true
-          end
-        end
-        private_constant :Barrier
-
         def initialize(sink, buffer_capacity, thread_priority, max_packet_size, statistics_interval, overflow,
                        telemetry)
           @sink = sink
-          @buffer_capacity = buffer_capacity
           @thread_priority = thread_priority
           @max_packet_size = max_packet_size
           @overflow = overflow
           @telemetry = telemetry
-          @whole_packets = sink.respond_to?(:send_packet)
+          @sends_batches = sink.is_a?(Sink) && sink.method(:send_packet).owner.equal?(Sink)
           @interrupted = false
           @statistics = DispatcherStats.new(statistics_interval, sink.connection.type) if statistics_interval.positive?
-          @buffer = new_buffer
+          @queue = Backend::MessageQueue.new(buffer_capacity, max_packet_size)
+          @sending = Mutex.new
           @dispatcher_thread = nil
           start
           ForkTracker.track(self)
         end
 
+        # @return [Backend::MessageQueue]
+        attr_reader :queue
+
         def <<(datagram)
-          if datagram.bytesize > @max_packet_size
-            drop_oversize(datagram)
-          else
-            begin
-              @buffer.push(datagram, true)
-            rescue ThreadError, ClosedQueueError
-              overflow(datagram)
-            end
+          case @queue.push(datagram)
+          when nil then overflow(datagram)
+          when false then drop_oversize(datagram)
           end
           self
         end
 
+        # Takes a finished packet, whose messages were counted before.
         def push_packet(packet)
-          packet = Packet.new(packet)
-          @buffer.push_nonblock(packet) || send_now(packet)
+          @queue.push_packet(packet) || send_after_the_others(packet, counted: true) { @queue.push_packet(packet) }
           ensure_running
         end
 
+        # @param wait [Numeric] seconds the background thread gets
         def shutdown(wait = 2)
-          @interrupted = true
           @sink.end_within(wait) if @sink.respond_to?(:end_within)
-          @buffer.close
+          stop
           thread = @dispatcher_thread
           thread.join(wait) if thread&.alive? && thread != Thread.current
-          drain
+          flush
         end
 
-        def flush(blocking:)
-          drain
-          return unless blocking && @dispatcher_thread&.alive?
-          # It waits for messages, so nothing is on its way.
-          return if @buffer.num_waiting.positive?
-
-          barrier = Barrier.new
-          barrier.wait(5) if @buffer.push_nonblock(barrier)
+        # Sends what is in the queue, after what the background thread has already taken.
+        def flush
+          send_all
         rescue ThreadError
-          # A signal handler may not wait; what could be sent from here is sent.
-          nil
+          # A signal handler may not lock, but a thread started by it may.
+          Background.start("statsd-flush-now") { send_all }&.join(1)
+        end
+
+        # A finalizer can interrupt any code, so it must not wait for anything.
+        # @see BatchedSink.finalize
+        def finalize
+          stop
+          # A thread that is alive sends the rest before it ends.
+          return if @dispatcher_thread&.alive?
+
+          @sending.locked? ? Background.start("statsd-flush-now") { send_all } : send_all
         end
 
         # Starts the thread again if something killed it.
@@ -132,8 +78,9 @@ module StatsD
 
         # What is queued belongs to the parent; the child starts empty.
         def after_fork
-          @buffer = new_buffer
-          @buffer.close if @interrupted
+          @sending = Mutex.new
+          @queue.clear
+          @queue.close if @interrupted
           @dispatcher_thread = nil
           start unless @interrupted
         end
@@ -144,27 +91,85 @@ module StatsD
 
         private
 
-        def new_buffer
-          Buffer.new(@buffer_capacity)
-        end
-
         def start
           @dispatcher_thread = Background.start("statsd-dispatcher", priority: @thread_priority) { dispatch }
         end
 
+        def stop
+          @interrupted = true
+          @queue.close
+        end
+
+        def dispatch
+          until @interrupted
+            begin
+              @queue.park
+              send_all
+            rescue StandardError => e
+              StatsD.logger.error { "[#{self.class.name}] sending failed: #{e.class}: #{e.message}" }
+            end
+          end
+          send_all
+        end
+
+        def send_all
+          # Others get their turn between two batches.
+          Thread.pass while in_turn { send_batch }
+        end
+
+        # What was taken out of the queue is nowhere else until it is sent.
+        def in_turn
+          @sending.synchronize { Background.uninterrupted { yield } } # rubocop:disable Style/ExplicitBlockArgument
+        end
+
+        # The queue has no room, or is closed.
         def overflow(datagram)
           ensure_running
           if @overflow == :drop && !@interrupted
             @telemetry.dropped(:queue, datagram.bytesize)
           else
             @statistics&.increment_synchronous_sends
-            send_now(datagram)
+            send_after_the_others(datagram) { @queue.push(datagram) }
           end
         end
 
-        def send_now(message)
+        # The caller makes room by sending what is in front.
+        # @yield puts the message into the queue
+        def send_after_the_others(message, counted: false)
+          in_turn do
+            send_batch
+            next if yield
+
+            nil while send_batch
+            send_now(message, counted)
+          end
+        rescue ThreadError
+          # A signal handler may not lock; nor may a sink that reports about itself while it sends.
+          send_now(message, counted)
+        end
+
+        def send_now(message, counted)
+          @telemetry.accepted_message(message) unless counted
           send_packet(message)
-          @telemetry.accepted(1) unless message.is_a?(Packet)
+        end
+
+        # @return [Boolean, nil] whether there was something
+        def send_batch
+          packets, counts, messages, events, checks, waiting = @queue.take
+          return unless packets
+
+          @telemetry.accepted(messages, events, checks) if messages.positive?
+          @sends_batches ? @sink.send_packets(packets) : packets.each { |packet| send_packet(packet) }
+          report(packets, counts, waiting) if @statistics
+          true
+        end
+
+        def report(packets, counts, waiting)
+          packets.zip(counts) do |packet, count|
+            @statistics.increment_batched_sends(waiting, packet.bytesize, count)
+            waiting -= count
+          end
+          @statistics.maybe_flush!
         end
 
         def drop_oversize(datagram)
@@ -175,69 +180,12 @@ module StatsD
           end
         end
 
-        def dispatch
-          until @interrupted
-            begin
-              buffer = @buffer
-              first = buffer.pop
-              send_batch(buffer, first) if first
-            rescue StandardError => e
-              StatsD.logger.error { "[#{self.class.name}] sending failed: #{e.class}: #{e.message}" }
-            end
-          end
-          drain
-        end
-
-        def drain
-          buffer = @buffer
-          while (first = buffer.pop_nonblock)
-            send_batch(buffer, first)
-          end
-        end
-
-        # Sends the message and as many of those behind it as fit, until the queue is empty.
-        def send_batch(buffer, message)
-          packet = String.new(capacity: @max_packet_size)
-          tally = [0, 0, 0]
-          while message
-            if message.is_a?(Barrier)
-              message.pass
-              message = buffer.pop_nonblock
-              next
-            end
-            waiting = buffer.length + 1
-            packet.clear
-            append(packet, message, tally)
-            count = 1
-            while (message = buffer.pop_nonblock)
-              break if message.is_a?(Barrier) || packet.bytesize + 1 + message.bytesize > @max_packet_size
-
-              append(packet << NEWLINE, message, tally)
-              count += 1
-            end
-            send_packet(packet)
-            @statistics&.increment_batched_sends(waiting, packet.bytesize, count)
-            @statistics&.maybe_flush!
-          end
-        ensure
-          @telemetry.accepted(*tally) unless tally.nil? || tally.first.zero?
-        end
-
-        # Packets are bytes: messages in different encodings must not meet as text.
-        def append(packet, message, tally)
-          packet << (message.ascii_only? ? message : message.b)
-          return if message.is_a?(Packet)
-
-          tally[0] += 1
-          if message.start_with?("_e{")
-            tally[1] += 1
-          elsif message.start_with?("_sc|")
-            tally[2] += 1
-          end
-        end
-
         def send_packet(packet)
-          @whole_packets ? @sink.send_packet(packet) : @sink << packet
+          @sink.respond_to?(:send_packet) ? @sink.send_packet(packet) : @sink << packet
+        rescue StandardError => e
+          # Sinks of the library do not raise; what another one did not take is lost.
+          @telemetry.dropped(:writer, packet.bytesize)
+          StatsD.logger.error { "[#{self.class.name}] sending failed: #{e.class}: #{e.message}" }
         end
       end
     end

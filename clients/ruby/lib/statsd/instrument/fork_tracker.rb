@@ -20,12 +20,13 @@ module StatsD
           @tracked.to_a.each(&:after_fork)
         end
 
-        # Where finalizers do not run at exit, or run while threads are still at work: a last flush, sent
-        # before the handlers that were registered earlier run. What those emit is sent at once.
+        # Sends everything while the threads are there. Where finalizers run last of all, on CRuby, they send what
+        # handlers emit that were registered earlier; elsewhere such messages are sent at once.
         def at_exit
+          last = RUBY_ENGINE == "ruby" ? :flush : :shutdown
           tracked = @tracked.to_a
-          tracked.grep(Aggregator::Core).each(&:shutdown)
-          tracked.grep(BatchedSink::Dispatcher).each(&:shutdown)
+          tracked.grep(Aggregator::Core).each(&last)
+          tracked.grep(BatchedSink::Dispatcher).each(&last)
         end
 
         # In a process that became a daemon: the parent is gone without sending anything, so what is
@@ -51,8 +52,7 @@ module StatsD
       end
 
       Process.singleton_class.prepend(Hook) if Process.respond_to?(:_fork)
-      # CRuby runs finalizers last of all, which catches metrics of every handler.
-      Kernel.at_exit { ForkTracker.at_exit } unless RUBY_ENGINE == "ruby"
+      Kernel.at_exit { ForkTracker.at_exit }
     end
   end
 end

@@ -5,8 +5,6 @@ module StatsD
     # Metrics bound to one context: name and tags are looked up when the handle is made, so that
     # recording is a few instructions. Make a handle once, keep it in a constant, share it freely.
     #
-    # Threads are compared with `==`, which the interpreter does without a call, unlike `equal?`.
-    #
     # A handle made with `StatsD.counter` and its siblings follows {StatsD.singleton_client}; one made
     # with {Client#counter} stays with its client.
     #
@@ -60,7 +58,7 @@ module StatsD
 
         # @api private
         def after_fork
-          reset_cell
+          reset
           forget_binding
         end
 
@@ -68,11 +66,6 @@ module StatsD
         def after_daemon; end
 
         private
-
-        # Opens the fast path for a thread, or closes it.
-        def own(thread)
-          NATIVE && type != :s ? self.bound = !thread.nil? : @owner = thread
-        end
 
         def forget_binding
           own(nil)
@@ -98,28 +91,27 @@ module StatsD
         def cell_for(client, core)
           thread = Thread.current
           if client.equal?(@bound_client) && core.equal?(@bound_core)
-            # A native cell belongs to all threads.
-            return other_cell(client, core) unless thread.equal?(@home) || (NATIVE && type != :s)
+            return other_cell(client, core) unless thread.equal?(@home) || self.class.shared?
 
             # Calls that are sampled must draw each time.
             own(thread) if client.resolve_rate(@sample_rate).nil? || type == :g
             return self
           end
-          move_in(client, core, thread) ? self : other_cell(client, core)
+          bind_own_cell(client, core, thread) ? self : other_cell(client, core)
         end
 
         # Makes the calling thread the owner of the handle's own cell.
         # @return [Boolean] false when another thread is just doing so, or there is no room
-        def move_in(client, core, thread)
+        def bind_own_cell(client, core, thread)
           return false if core.full? || !@binding_lock.try_lock
 
           begin
             return false if client.equal?(@bound_client) && core.equal?(@bound_core)
 
             template = aggregated_template(client) or return false
-            @bound_core&.settle(self)
+            @bound_core&.release(self)
             self.template = template
-            self.core = core if respond_to?(:core=)
+            self.core = core
             @home = thread
             @bound_core = core
             @bound_client = client
@@ -139,14 +131,14 @@ module StatsD
           cell = table.handles[self]
           return cell if cell
 
-          table.sweep_expired if table.sweep
+          table.sweep_expired
           if core.full?
             client.telemetry.count(:overflowed)
             return
           end
           template = aggregated_template(client) or return
           client.bind(self)
-          cell = table.handles[self] = client.new_cell(template, table)
+          cell = table.handles[self] = core.new_cell(template, table)
           core.announce(cell)
           cell
         end
@@ -168,52 +160,10 @@ module StatsD
         end
       end
 
-      # The fast path of counters.
-      # @api private
-      module CounterCalls
-        def increment(value = 1)
-          if value == 1 && @owner == Thread.current
-            @ones += 1
-            VOID
-          else
-            deliver(value)
-          end
-        end
-      end
-
-      # The fast path of gauges.
-      # @api private
-      module GaugeCalls
-        def set(value)
-          if @owner == Thread.current
-            put(value) ? VOID : client.refuse(@name, value)
-          else
-            deliver(value)
-          end
-        end
-      end
-
-      # The fast path of samples.
-      # @api private
-      module SampleCalls
-        def record(value)
-          if @owner == Thread.current
-            put(value) ? VOID : client.refuse(@name, value)
-          else
-            deliver(value)
-          end
-        end
-      end
-
-      COUNTER_CALLS = NATIVE ? Native::CounterCalls : CounterCalls
-      GAUGE_CALLS = NATIVE ? Native::GaugeCalls : GaugeCalls
-      SAMPLE_CALLS = NATIVE ? Native::SampleCalls : SampleCalls
-      private_constant :COUNTER_CALLS, :GAUGE_CALLS, :SAMPLE_CALLS
-
       # Counts.
-      class Counter < COUNTER_CELL
+      class Counter < Backend::CounterCell
         include Binding
-        include COUNTER_CALLS
+        include Backend::CounterCalls
 
         # @param name (see Client#increment)
         # @param tags (see Client#increment)
@@ -239,18 +189,12 @@ module StatsD
         def type
           :c
         end
-
-        private
-
-        def reset_cell
-          NATIVE ? reset : @ones = @sum = @hits = @taken_sum = @taken_hits = 0
-        end
       end
 
       # Records the current value of something.
-      class Gauge < GAUGE_CELL
+      class Gauge < Backend::GaugeCell
         include Binding
-        include GAUGE_CALLS
+        include Backend::GaugeCalls
 
         # @param (see Counter#initialize)
         def initialize(name, tags: nil, no_prefix: false, client: nil)
@@ -266,21 +210,12 @@ module StatsD
         def type
           :g
         end
-
-        private
-
-        def reset_cell
-          return reset if NATIVE
-
-          @value = nil
-          @stamp = @hits = @taken_hits = 0
-        end
       end
 
       # Records samples of a timing, histogram or distribution.
-      class Samples < SAMPLE_CELL
+      class Samples < Backend::SampleCell
         include Binding
-        include SAMPLE_CALLS
+        include Backend::SampleCalls
 
         # @return [Symbol] `:ms`, `:h` or `:d`
         attr_reader :type
@@ -289,7 +224,7 @@ module StatsD
         # @param (see Counter#initialize)
         def initialize(type, name, tags: nil, sample_rate: nil, no_prefix: false, client: nil)
           @type = type
-          super(nil, nil, nil)
+          super(nil, nil)
           bind_to(name, tags, sample_rate, no_prefix, client)
         end
 
@@ -308,45 +243,29 @@ module StatsD
           end
         end
         alias measure time
-
-        private
-
-        def reset_cell
-          NATIVE ? reset : reset_queue
-        end
       end
 
       # Counts distinct values.
-      class Set < SetCell
+      class Set < Backend::SetCell
         include Binding
 
         # @param (see Counter#initialize)
         def initialize(name, tags: nil, sample_rate: nil, no_prefix: false, client: nil)
-          super(nil, nil, nil)
+          super(nil, nil)
           bind_to(name, tags, sample_rate, no_prefix, client)
         end
 
         # @param value [#to_s] the member to count
         # @return [Object] {VOID}
         def add(value)
-          if @owner == Thread.current
-            put(value) ? VOID : client.refuse(@name, value)
-          else
-            deliver(value)
-          end
+          return VOID if @owner == Thread.current && put(value)
+
+          deliver(value)
         end
 
         # @return [Symbol]
         def type
           :s
-        end
-
-        private
-
-        def reset_cell
-          reset_queue
-          @round = @seen_round = 0
-          @seen = {}
         end
       end
     end

@@ -1,22 +1,29 @@
 # frozen_string_literal: true
 
+require "statsd/instrument/native/contexts"
+
 module StatsD
   module Instrument
-    # Whether the native extension does the work: wherever it was compiled, unless the environment variable
-    # `WEIR_PURE_RUBY` refuses it. Everything works without it.
-    NATIVE = begin
-      if RUBY_ENGINE != "ruby" || !["", "0"].include?(ENV.fetch("WEIR_PURE_RUBY", ""))
-        false
-      else
-        require "statsd/instrument/weir_statsd_native"
-        true
-      end
-    rescue LoadError
-      false
-    end
-
-    # What writes many numbers as text.
+    # The back end in C: contexts are found, and cells written, in one step under the global interpreter lock. So all
+    # threads share one set of cells.
     # @api private
-    PACKER = NATIVE ? Native : Wire
+    module Native
+      # Members of sets are kept in Ruby, each thread its own.
+      SetCell = Pure::SetCell
+
+      # What a cell has in common with {Pure::Cell}.
+      class Cell
+        # @return [Boolean] whether all threads may record into one cell
+        def self.shared?
+          true
+        end
+
+        # Opens the fast path of a handle, or closes it.
+        # @param thread [Thread, nil]
+        def own(thread)
+          self.bound = !thread.nil?
+        end
+      end
+    end
   end
 end

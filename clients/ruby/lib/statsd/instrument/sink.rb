@@ -58,6 +58,7 @@ module StatsD
         @connections[Thread.current] = connection if connection
         @telemetry = Telemetry.new
         @next_drop_log = 0
+        @max_packet_size = connection.max_packet_size if connection.respond_to?(:max_packet_size)
         ForkTracker.track(self)
       end
 
@@ -72,7 +73,7 @@ module StatsD
       def <<(datagram)
         return drop_oversize(datagram) if max_packet_size && datagram.bytesize > max_packet_size
 
-        count_accepted(datagram)
+        @telemetry.accepted_message(datagram)
         send_packet(datagram)
         self
       end
@@ -82,11 +83,7 @@ module StatsD
       def flush(blocking: false); end
 
       # @return [Integer, nil] bytes in the longest packet; nil when the connection does not say
-      def max_packet_size
-        return @max_packet_size if defined?(@max_packet_size)
-
-        @max_packet_size = @prototype.respond_to?(:max_packet_size) ? @prototype.max_packet_size : nil
-      end
+      attr_reader :max_packet_size
 
       # @return [#send_datagram] the connection of the calling thread
       def connection
@@ -125,9 +122,9 @@ module StatsD
             "[#{self.class.name}] [#{connection.class.name}] " \
               "Resetting connection because of #{e.class}: #{e.message}"
           end
+          again = attempts == 1 && worth_another_try?(e)
           invalidate_connection
-          # A server that does not read will not read faster for being asked twice.
-          retry if attempts == 1 && !e.is_a?(Errno::ETIMEDOUT)
+          retry if again
           drop(packet, e)
           false
         end
@@ -141,19 +138,12 @@ module StatsD
         position = 0
         while position < packets.size
           sent = send_at_once(packets, position)
-          if sent.positive?
-            @telemetry.sent(packets[position, sent].sum(&:bytesize), sent)
-            position += sent
-          elsif sent == -Errno::ETIMEDOUT::Errno
-            # A server that does not read will not read faster for being asked twice.
-            drop(packets[position], Errno::ETIMEDOUT.new("server does not read"))
-            invalidate_connection
-            position += 1
-          else
-            # What the kernel objects to, it objects to once more here, where errors are handled.
-            send_packet(packets[position])
-            position += 1
-          end
+          position += sent
+          next if sent.positive?
+
+          # What the kernel objects to, it objects to once more here, where errors are handled.
+          send_packet(packets[position])
+          position += 1
         end
       end
 
@@ -184,24 +174,35 @@ module StatsD
         connection&.close
       end
 
-      # @return [Integer] packets sent, or a negative error number
+      # @return [Boolean] whether the packet may go out through a new connection
+      def worth_another_try?(error)
+        case error
+        when Errno::ETIMEDOUT
+          # A server that does not read will not read faster for being asked twice. But there may be another one.
+          connection.respond_to?(:replaced?) && connection.replaced?
+        else
+          count_refused(1) if connection.respond_to?(:refused?) && connection.refused?(error)
+          true
+        end
+      end
+
+      # @return [Integer] packets sent
       def send_at_once(packets, position)
         connection = self.connection
         return 0 unless connection.respond_to?(:send_datagrams)
 
-        connection.send_datagrams(packets, position)
+        sent, _error, refused = connection.send_datagrams(packets, position)
+        @telemetry.sent(packets[position, sent].sum(&:bytesize), sent) if sent.positive?
+        count_refused(refused) if refused.positive?
+        sent
       rescue SocketError, IOError, SystemCallError
         0
       end
 
-      def count_accepted(datagram)
-        if datagram.start_with?("_e{")
-          @telemetry.accepted(1, 1)
-        elsif datagram.start_with?("_sc|")
-          @telemetry.accepted(1, 0, 1)
-        else
-          @telemetry.accepted(1)
-        end
+      # Packets that were handed to the kernel before, and that nobody received.
+      def count_refused(packets)
+        @telemetry.refused(packets)
+        log_drop { "nobody receives at #{host}:#{port}; packets refused so far: #{@telemetry[:packets_refused]}" }
       end
 
       def drop(packet, error)

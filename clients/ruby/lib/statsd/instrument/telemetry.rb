@@ -13,12 +13,13 @@ module StatsD
         aggregated_context: "messages written by aggregation",
         packets_sent: "packets handed to the kernel",
         bytes_sent: "bytes in them",
-        packets_dropped: "packets not sent, for any reason",
+        packets_dropped: "packets that were lost, for any reason",
         bytes_dropped: "bytes in them",
         packets_dropped_queue: "packets dropped because the queue was full",
         bytes_dropped_queue: "bytes in them",
-        packets_dropped_writer: "packets dropped because the socket refused them",
+        packets_dropped_writer: "packets dropped because the socket or the server's host refused them",
         bytes_dropped_writer: "bytes in them",
+        packets_refused: "packets handed to the kernel that nobody received: they count as sent and as dropped",
         dropped_oversize: "messages longer than a packet may be",
         dropped_invalid: "samples without a name or with a value that is not a finite number",
         overflowed: "samples sent one by one because the limit of live contexts was reached"
@@ -65,6 +66,15 @@ module StatsD
       end
 
       # @api private
+      # @param message [String] one message, or several of one kind
+      def accepted_message(message)
+        if message.start_with?("_e{") then accepted(1, 1)
+        elsif message.start_with?("_sc|") then accepted(1, 0, 1)
+        else accepted(1)
+        end
+      end
+
+      # @api private
       # @param reason [Symbol] `:queue` or `:writer`
       def dropped(reason, bytes)
         synchronize do
@@ -72,6 +82,16 @@ module StatsD
           @counts[:bytes_dropped] += bytes
           @counts[:"packets_dropped_#{reason}"] += 1
           @counts[:"bytes_dropped_#{reason}"] += bytes
+        end
+      end
+
+      # The server's host refused packets that were sent before. How many bytes were in them, the kernel does not say.
+      # @api private
+      def refused(packets)
+        synchronize do
+          @counts[:packets_refused] += packets
+          @counts[:packets_dropped] += packets
+          @counts[:packets_dropped_writer] += packets
         end
       end
 
@@ -85,12 +105,17 @@ module StatsD
 
       # A signal handler may not lock. It runs on top of another frame of the main thread, so the
       # worst that can happen without the lock is one count lost.
-      def synchronize(&block)
-        return yield if @mutex.owned?
-
-        @mutex.synchronize(&block)
-      rescue ThreadError
+      def synchronize
+        locked = lock
         yield
+      ensure
+        @mutex.unlock if locked
+      end
+
+      def lock
+        @mutex.lock
+      rescue ThreadError
+        nil
       end
     end
 
@@ -98,7 +123,7 @@ module StatsD
     # @api private
     class TelemetryReport
       PREFIX = "datadog.dogstatsd.client."
-      REPORTED = (Telemetry::COUNTERS.keys - %i[dropped_oversize dropped_invalid overflowed]).freeze
+      REPORTED = (Telemetry::COUNTERS.keys - %i[packets_refused dropped_oversize dropped_invalid overflowed]).freeze
       private_constant :PREFIX, :REPORTED
 
       # @param telemetry [Telemetry]

@@ -37,14 +37,20 @@ module StatsD
         socket.send(message, 0)
       end
 
-      if NATIVE
-        # @param packets [Array<String>]
-        # @param from [Integer] index of the first
-        # @return [Integer] packets sent, or the negative number of the error the first of them met
-        # @api private
-        def send_datagrams(packets, from)
-          Native.send_packets(socket.fileno, packets, from, 1_000)
-        end
+      # @param packets [Array<String>]
+      # @param from [Integer] index of the first
+      # @return [Array(Integer, Integer, Integer)] packets sent, the number of the error that ended it or 0, and how many
+      #   earlier packets the server's host refused
+      # @api private
+      def send_datagrams(packets, from)
+        Backend.send_packets(socket.fileno, packets, from, 1_000)
+      end
+
+      # @return [Boolean] whether the error tells of an earlier packet: the server's host refused it, and the kernel says
+      #   so at the next call
+      # @api private
+      def refused?(error)
+        error.is_a?(Errno::ECONNREFUSED)
       end
 
       # (see ConnectionBehavior#type)

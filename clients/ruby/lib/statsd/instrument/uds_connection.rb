@@ -37,18 +37,22 @@ module StatsD
         write_within_timeout(socket, message)
       end
 
-      if NATIVE
-        # (see UdpConnection#send_datagrams)
-        # @api private
-        def send_datagrams(packets, from)
-          sent = Native.send_packets(socket.fileno, packets, from, (@patience.seconds * 1_000).ceil)
-          if sent.positive?
-            @patience.regain
-          elsif sent == -Errno::ETIMEDOUT::Errno
-            @patience.lose
-          end
-          sent
-        end
+      # (see UdpConnection#send_datagrams)
+      # @api private
+      def send_datagrams(packets, from)
+        sent, error = Backend.send_packets(socket.fileno, packets, from, (@patience.seconds * 1_000).ceil)
+        @patience.regain if sent.positive?
+        @patience.lose if error == Errno::ETIMEDOUT::Errno
+        # What a Unix socket did not take, it says at once.
+        [sent, error, 0]
+      end
+
+      # @return [Boolean] whether another socket has taken the place of the one this is connected to: a server that was
+      #   replaced while the old one, which no longer reads, still exists
+      # @api private
+      def replaced?
+        now = @socket && place
+        !now.nil? && now != @connected_to
       end
 
       # @return [nil] Unix sockets have no host
@@ -75,7 +79,18 @@ module StatsD
       private
 
       def socket
-        @socket ||= open_socket.tap { |opened| raise_send_buffer(opened) }
+        @socket ||= begin
+          @connected_to = place
+          open_socket.tap { |opened| raise_send_buffer(opened) }
+        end
+      end
+
+      # @return [Array(Integer, Integer), nil] device and inode of the server's socket; nil where it has none
+      def place
+        found = File.stat(@socket_path)
+        [found.dev, found.ino]
+      rescue SystemCallError, ArgumentError
+        nil
       end
 
       def open_socket

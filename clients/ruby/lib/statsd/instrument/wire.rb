@@ -119,7 +119,8 @@ module StatsD
       # @return [Integer, Rational, nil] the exact value, or nil if it is not a finite number
       def exact(value)
         case value
-        when Integer, Rational then value
+        when Integer then value if value.bit_length < MAX_BITS
+        when Rational then value if value.to_f.finite?
         else
           text = number(value)
           text && Rational(text)

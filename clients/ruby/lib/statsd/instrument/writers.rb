@@ -36,6 +36,13 @@ module StatsD
         append(head, text, tail)
       end
 
+      # Counts samples whose sum no server can read.
+      # @return [Integer] samples sent
+      def refuse(samples)
+        @telemetry.count(:dropped_invalid, samples)
+        0
+      end
+
       # Sends the packet begun, if any.
       # @return [void]
       def finish
@@ -108,6 +115,11 @@ module StatsD
       def line(template, text)
         @writer.line(template, text)
         @writer.finish
+      end
+
+      # (see PacketWriter#refuse)
+      def refuse(samples)
+        @writer.refuse(samples)
       end
 
       # @return [Integer] lines written so far

@@ -1,0 +1,87 @@
+# frozen_string_literal: true
+
+module StatsD
+  module Instrument
+    class Aggregator
+      # One context, with the cells that threads keep for it.
+      # @api private
+      class Context
+        attr_reader :template, :cells
+
+        def initialize(template)
+          @template = template
+          @cells = []
+        end
+
+        # @param writer [#line]
+        # @return [Integer] samples sent
+        def flush(writer)
+          case @template.type
+          when :c then flush_counter(writer)
+          when :g then flush_gauge(writer)
+          when :s then flush_set(writer)
+          else flush_samples(writer)
+          end
+        end
+
+        private
+
+        def flush_counter(writer)
+          hits = 0
+          sum = 0
+          @cells.each do |cell|
+            cell_hits, cell_sum = cell.take
+            hits += cell_hits
+            sum += cell_sum
+            cell.idle = cell_hits.zero? ? cell.idle + 1 : 0
+          end
+          return 0 if hits.zero? && sum.zero?
+
+          text = Wire.sum(sum) or return writer.refuse(hits)
+          writer.line(@template, text)
+          hits
+        end
+
+        def flush_gauge(writer)
+          hits = 0
+          latest = nil
+          @cells.each do |cell|
+            cell_hits = cell.take
+            hits += cell_hits
+            cell.idle = cell_hits.zero? ? cell.idle + 1 : 0
+            latest = cell if latest.nil? || cell.stamp >= latest.stamp
+          end
+          return 0 if hits.zero?
+
+          writer.line(@template, latest.value.to_s)
+          hits
+        end
+
+        def flush_set(writer)
+          members = gather
+          members.uniq.each { |member| writer.line(@template, member) }
+          members.size
+        end
+
+        def flush_samples(writer)
+          values = gather
+          packed = Backend.pack(values)
+          writer.line(@template, packed) if packed
+          values.size
+        end
+
+        def gather
+          return take(@cells.first) if @cells.size == 1
+
+          @cells.flat_map { |cell| take(cell) }
+        end
+
+        def take(cell)
+          values = cell.take
+          cell.idle = values.empty? ? cell.idle + 1 : 0
+          values
+        end
+      end
+    end
+  end
+end

@@ -1,0 +1,263 @@
+# frozen_string_literal: true
+
+module StatsD
+  module Instrument
+    class Aggregator
+      # The state and the flush thread. Clients hold the {Aggregator}, the thread holds this, so that
+      # the thread ends when the last client is gone.
+      #
+      # Threads record into cells and announce a new cell through a queue, so recording takes no lock and is allowed in
+      # signal handlers.
+      # @api private
+      class Core
+        # Seconds without a sample after which a context is forgotten.
+        IDLE_EXPIRY = 300.0
+
+        # @return [Telemetry]
+        attr_reader :telemetry
+        # @return [Object] where messages go
+        attr_reader :sink
+        # @return [Integer] values of one context that are sent at once
+        attr_reader :max_values
+        # @return [Float] seconds between flushes
+        attr_reader :flush_interval
+
+        # @param flush_interval [Float] seconds between flushes
+        # @param max_values [Integer] samples of one context sent without waiting
+        # @param max_contexts [Integer] cells that may live at once
+        def initialize(sink, flush_interval: DEFAULT_FLUSH_INTERVAL, max_values: DEFAULT_MAX_CONTEXT_SIZE,
+                       max_contexts: DEFAULT_MAX_CONTEXTS, telemetry: nil, report: nil)
+          raise ArgumentError, "flush_interval must be positive, not #{flush_interval}" unless flush_interval.positive?
+          raise ArgumentError, "max_values must be positive, not #{max_values}" unless max_values.positive?
+
+          @sink = sink
+          @flush_interval = flush_interval
+          @idle_limit = IDLE_EXPIRY / flush_interval
+          @max_values = max_values
+          @max_contexts = max_contexts
+          @telemetry = telemetry || Telemetry.new
+          @report = report
+          @stopping = false
+          @clients = WeakSet.new
+          reset
+          ForkTracker.track(self)
+        end
+
+        # @param client [#detach] told when nothing is aggregated any more
+        def attach(client)
+          @clients.add(client)
+        end
+
+        # @return [Cell] that can be announced
+        def new_cell(template, table)
+          kind = case template.type
+                 when :c then Backend::CounterCell
+                 when :g then Backend::GaugeCell
+                 when :s then Backend::SetCell
+                 else Backend::SampleCell
+                 end
+          kind.new(template, table, self)
+        end
+
+        # Announces a new cell. Lock-free, allowed everywhere.
+        def announce(cell)
+          @new_cells << cell
+          start unless @thread
+        end
+
+        # @return [Boolean] whether the limit of live cells is reached
+        def full?
+          @live + @new_cells.size >= @max_contexts
+        end
+
+        # @return [Boolean] whether samples recorded now will be sent
+        def running?
+          !@stopping
+        end
+
+        # Sends everything recorded so far to the sink.
+        # @return [void]
+        def flush
+          @flush_lock.synchronize { flush_locked }
+        rescue ThreadError
+          # A signal handler may not lock, but a thread started by it may.
+          Background.start("statsd-flush-now") { flush }&.join(1)
+        end
+
+        # Sends the values of one cell, unless a flush is just running.
+        def flush_cell(cell)
+          return unless @flush_lock.try_lock
+
+          begin
+            Background.uninterrupted do
+              writer = new_writer
+              context = Context.new(cell.template)
+              context.cells << cell
+              @telemetry.count(:metrics, context.flush(writer))
+              writer.finish
+            end
+          ensure
+            @flush_lock.unlock
+          end
+        rescue ThreadError
+          # Interrupted a flush of the same thread; the cell grows instead.
+          nil
+        end
+
+        # Ends the flush thread after a last flush. From here on clients send each message by itself.
+        # @param wait [Numeric] seconds the thread gets
+        # @return [void]
+        def shutdown(wait = 2)
+          @stopping = true
+          @clients.to_a.each(&:detach)
+          thread = @thread
+          wake_until_ended(thread, wait) if thread&.alive? && thread != Thread.current
+          flush
+        end
+
+        # A finalizer can interrupt any code, so it must not wait for anything.
+        # @see Aggregator.finalize
+        def finalize
+          @stopping = true
+          if @thread&.alive?
+            # The thread makes the last flush.
+            wake(@thread)
+          elsif @flush_lock.try_lock
+            begin
+              flush_locked
+            ensure
+              @flush_lock.unlock
+            end
+          else
+            Background.start("statsd-flush-now") { flush }
+          end
+        end
+
+        # Starts the flush thread if it is not there.
+        # @return [Thread, nil]
+        def ensure_running
+          start unless @thread&.alive?
+          @thread
+        end
+
+        def after_fork
+          @telemetry = Telemetry.new unless @sink.respond_to?(:telemetry)
+          reset
+        end
+
+        def after_daemon
+          start if @thread
+        end
+
+        # Sends what is in a cell and forgets it: a handle wants to write another context into it.
+        def release(cell)
+          @flush_lock.synchronize do
+            writer = new_writer
+            take_new_cells
+            @contexts.each_value { |context| context.flush(writer) if context.cells.include?(cell) }
+            @contexts.each_value { |context| @live -= 1 if context.cells.delete(cell) }
+            @contexts.delete_if { |_, context| context.cells.empty? }
+            writer.finish
+          end
+        end
+
+        private
+
+        # What the parent of a fork has not sent stays the parent's.
+        def reset
+          @new_cells = Queue.new
+          @contexts = {}
+          @live = 0
+          @flush_lock = Mutex.new
+          @thread = nil
+        end
+
+        def start
+          @thread = Background.start("statsd-aggregator") { run } unless @stopping
+        end
+
+        def run
+          until @stopping
+            sleep(@flush_interval)
+            begin
+              flush
+            rescue StandardError => e
+              StatsD.logger.error { "[#{self.class.name}] flushing failed: #{e.class}: #{e.message}" }
+            end
+          end
+          flush
+        end
+
+        def wake_until_ended(thread, wait)
+          deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + wait
+          until thread.join(0.01)
+            wake(thread)
+            break if Process.clock_gettime(Process::CLOCK_MONOTONIC) >= deadline
+          end
+        end
+
+        def wake(thread)
+          thread.wakeup
+        rescue ThreadError
+          nil
+        end
+
+        # What was taken out of the cells is nowhere else until it is sent.
+        def flush_locked
+          Background.uninterrupted do
+            take_new_cells
+            writer = new_writer
+            samples = @contexts.each_value.sum { |context| flush_context(context, writer) }
+            @contexts.delete_if { |_, context| context.cells.empty? }
+            @telemetry.count(:metrics, samples) if samples.positive?
+            @report&.each_message { |message| @sink << message }
+            writer.finish
+            @telemetry.count(:aggregated_context, writer.lines) if writer.lines.positive?
+          end
+        end
+
+        # @return [Integer] samples sent
+        def flush_context(context, writer)
+          # Whether a cell gets no more samples must be asked before the last of them are taken.
+          abandoned = nil
+          context.cells.each do |cell|
+            (abandoned ||= []) << cell if (cell.removed || cell.idle.positive?) && cell.abandoned?
+          end
+          samples = context.flush(writer)
+          abandoned&.each { |cell| @live -= 1 if context.cells.delete(cell) }
+          expire_idle(context)
+          samples
+        end
+
+        def take_new_cells
+          until @new_cells.empty?
+            cell = @new_cells.pop(true)
+            context = @contexts[cell.template.key] ||= Context.new(cell.template)
+            context.cells << cell
+            @live += 1
+          end
+        rescue ThreadError
+          # Somebody else took the last one; only signal handlers during a flush can do that.
+          nil
+        end
+
+        def expire_idle(context)
+          context.cells.each do |cell|
+            cell.expired = cell.idle > @idle_limit
+            cell.table.sweep = true if cell.expired && cell.table
+          end
+        end
+
+        def new_writer
+          if @sink.respond_to?(:push_packet)
+            PacketWriter.new(@sink.max_packet_size, @telemetry) { |packet| @sink.push_packet(packet) }
+          elsif @sink.is_a?(Sink) && @sink.max_packet_size
+            PacketWriter.new(@sink.max_packet_size, @telemetry) { |packet| @sink.send_packet(packet) }
+          else
+            LineWriter.new(@sink, @telemetry)
+          end
+        end
+      end
+    end
+  end
+end

@@ -1,0 +1,190 @@
+# frozen_string_literal: true
+
+require_relative "test_helper"
+
+# Samples that were lost, doubled or sent in the wrong order, with threads, exits and refused packets.
+class LossesTest < TestCase
+  # Increments that are no machine words were added by Ruby code between the reading and the writing of the sum. Another
+  # thread that ran meanwhile lost or doubled what it had added, and so did a flush.
+  def test_increments_of_any_type_from_many_threads
+    server = lossless_server
+    client = StatsD::Instrument::Client.new(
+      sink: StatsD::Instrument::BatchedSink.new(patient_sink(server)), aggregation_flush_interval: 0.001
+    )
+    (@clients ||= []) << client
+    handle = client.counter("handle")
+    values = [0.5, 1.5r, "1", -0.25, 3]
+    rounds = 500
+    # Switches threads wherever Ruby code runs.
+    trace = TracePoint.new(:c_call, :call) { Thread.pass if rand < 0.02 }
+    trace.enable if RUBY_ENGINE == "ruby"
+    Array.new(4) do
+      Thread.new { rounds.times { |round| [client, handle].each { |one| add(one, values[round % values.size]) } } }
+    end.each(&:join)
+    trace.disable if trace.enabled?
+    client.flush(sync: true)
+    wait_until("all packets") { server.packets_so_far.size == client.telemetry[:packets_sent] }
+    expected = 4 * (0...rounds).sum { |round| Rational(values[round % values.size].to_r) }
+    %w[plain handle].each { |name| assert_equal expected, exact_total(server, name), name }
+    assert_equal 2 * 4 * rounds, client.telemetry[:metrics]
+  ensure
+    trace.disable if trace&.enabled?
+  end
+
+  def add(target, value)
+    target.is_a?(StatsD::Instrument::Client) ? target.increment("plain", value) : target.increment(value)
+  end
+
+  def exact_total(server, name)
+    server.lines.sum { |line| line.start_with?("#{name}:") ? Rational(line[/:(-?[\d.]+(?:e[-+]?\d+)?)\|c/, 1]) : 0 }
+  end
+
+  # The thread that flushed sent newer values while the background thread still held older ones.
+  def test_gauges_never_go_backwards
+    trace = TracePoint.new(:c_call, :c_return) { Thread.pass if rand < 0.01 }
+    [true, false].each do |aggregated|
+      server = lossless_server
+      inner = patient_sink(server)
+      client = StatsD::Instrument::Client.new(
+        sink: StatsD::Instrument::BatchedSink.new(inner, buffer_capacity: 20, max_packet_size: 60),
+        enable_aggregation: aggregated, aggregation_flush_interval: 0.001
+      )
+      (@clients ||= []) << client
+      trace.enable if RUBY_ENGINE == "ruby"
+      1_000.times do |value|
+        client.gauge("g", value)
+        client.force_flush if (value % 7).zero?
+      end
+      trace.disable if trace.enabled?
+      client.flush(sync: true)
+      wait_until("the last value") { server.lines.include?("g:999|g") }
+      seen = server.lines.map { |line| line[/\d+/].to_i }
+      assert_equal seen.sort, seen, "aggregated: #{aggregated}"
+    end
+  ensure
+    trace.disable if trace&.enabled?
+  end
+
+  # The interpreter killed the background threads at exit, with what they had taken out of cells and queues.
+  EXIT = <<~RUBY
+    require "statsd-instrument"
+    work = proc do
+      2_000.times do |index|
+        StatsD.increment("a", tags: { index: index % 50 })
+        StatsD.event("t", "x") if (index % 20).zero?
+        StatsD.distribution("d", index)
+      end
+    end
+    work.call
+    fork { work.call } if ARGV.include?("prefork")
+    Process.waitall if ARGV.include?("prefork")
+  RUBY
+
+  def test_a_normal_exit_sends_everything
+    5.times { |round| check_exit(round, 1) }
+  end
+
+  def test_forked_workers_that_exit_send_everything
+    skip "no fork here" unless Support::FORKS
+    5.times { |round| check_exit(round, 2, "prefork") }
+  end
+
+  def check_exit(round, processes, *arguments)
+    server = lossless_server
+    env = { "STATSD_ENV" => "production", "STATSD_AGGREGATION_INTERVAL" => "0.001", "STATSD_MAX_PACKET_SIZE" => "60",
+            "STATSD_ENABLE_AGGREGATION" => round.even?.to_s }
+    env[server.respond_to?(:path) ? "STATSD_SOCKET_PATH" : "STATSD_ADDR"] = address_of(server)
+    lib = File.expand_path("../lib", __dir__)
+    output = IO.popen([env, RbConfig.ruby, "-w", "-I#{lib}", "-e", EXIT, *arguments], err: %i[child out], &:read)
+    assert_empty output
+    wait_until("all of them") { server.total("a") >= 2_000 * processes && server.samples("d") >= 2_000 * processes }
+    assert_equal 2_000 * processes, server.total("a")
+    assert_equal 2_000 * processes, server.samples("d")
+    assert_equal 100 * processes, server.lines.count { |line| line.start_with?("_e{") }
+  end
+
+  # A thread that is killed between taking and sending must not take the packets along.
+  def test_a_killed_thread_sends_what_it_has_taken
+    server = lossless_server
+    inner = patient_sink(server)
+    entered = Queue.new
+    gate = Queue.new
+    inner.define_singleton_method(:send_packet) do |packet|
+      entered << true
+      gate.pop
+      super(packet)
+    end
+    sink = StatsD::Instrument::BatchedSink.new(inner)
+    sink << "a:1|c"
+    entered.pop
+    thread = Thread.list.reverse.find { |one| one.name == "statsd-dispatcher" && one.status == "sleep" }
+    thread.kill
+    gate << true
+    wait_until("the message") { server.total("a") == 1 }
+  ensure
+    5.times { gate << true }
+    sink&.shutdown
+  end
+
+  def test_values_that_are_not_finite_are_counted
+    client, sink = list_client
+    samples = [client.timer("t"), client.distribution_handle("d"), client.histogram_handle("h")]
+    bad = [Float::NAN, Float::INFINITY, -Float::INFINITY, 10**400, -(10**400)]
+    bad.each do |value|
+      samples.each { |handle| handle.record(value) }
+      client.counter("c").increment(value)
+      client.gauge_handle("g").set(value)
+      %i[measure distribution histogram gauge].each { |method| client.public_send(method, "x", value) }
+    end
+    assert_equal 9 * bad.size, client.telemetry[:dropped_invalid]
+    samples.each { |handle| handle.record(1) }
+    bad.each { |value| samples.each { |handle| handle.record(value) } }
+    assert_equal 12 * bad.size, client.telemetry[:dropped_invalid]
+    assert_equal %w[d:1|d h:1|h t:1|ms], flushed(client, sink).sort
+    assert_equal 3, client.telemetry[:metrics]
+  end
+
+  def test_sums_that_are_no_float_are_counted
+    client, sink = list_client
+    3.times { client.increment("c", 10**308) }
+    assert_empty flushed(client, sink)
+    assert_equal 3, client.telemetry[:dropped_invalid]
+    assert_equal 0, client.telemetry[:metrics]
+  end
+
+  # The kernel reports a refused packet at the next call; the client took that for a broken socket and sent again.
+  def test_refused_udp_packets_are_counted
+    { "one by one" => ->(sink) { 20.times { sink << "a:1|c" } },
+      "together" => ->(sink) { sink.send_packets(["a:1|c"] * 20) } }.each do |how, send|
+      server = udp_server
+      sink = StatsD::Instrument::Sink.for_addr(server.address)
+      server.close
+      @servers.delete(server)
+      send.call(sink)
+      sink << "last:1|c"
+      counted = sink.telemetry.to_h.slice(:packets_sent, :packets_refused, :packets_dropped, :packets_dropped_writer)
+      assert_equal({ packets_sent: 21, packets_refused: 20, packets_dropped: 20, packets_dropped_writer: 20 }, counted, how)
+    end
+  end
+
+  # A server with a thread for each request made a cell for each thread and context, and most samples bypassed aggregation.
+  def test_a_thread_for_each_request_uses_the_cells_of_ended_ones
+    client, sink = list_client(aggregation_max_contexts: 50, aggregation_max_context_size: 1_000)
+    metric = Class.new(StatsD::Instrument::CompiledMetric::Counter) { define(name: "m", tags: { k: Integer }) }
+    before = StatsD.singleton_client
+    StatsD.singleton_client = client
+    300.times do |request|
+      Thread.new do
+        client.increment("a", tags: { k: request % 5 })
+        client.distribution("d", 1)
+        metric.increment(k: request % 5)
+      end.join
+    end
+    assert_equal 0, client.telemetry[:overflowed]
+    lines = flushed(client, sink)
+    assert_equal 11, lines.size
+    assert_equal([300, 300], %w[a m].map { |name| lines.sum { |line| line[/\A#{name}:(\d+)/, 1].to_i } })
+  ensure
+    StatsD.singleton_client = before
+  end
+end

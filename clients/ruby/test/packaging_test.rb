@@ -1,0 +1,90 @@
+# frozen_string_literal: true
+
+require_relative "test_helper"
+
+return if RUBY_ENGINE == "jruby" # from a jar it has neither gem nor a command to start
+
+require "fileutils"
+require "open3"
+
+# The gem as users get it: built, installed and loaded, on machines that can compile and on those that cannot.
+class PackagingTest < TestCase
+  ROOT = File.expand_path("..", __dir__)
+  COMPILER = /(?:\A|-)(?:cc|gcc|g\+\+|c\+\+|clang|c89|c99|cpp|tcc)(?:-[\d.]+)?\z/
+
+  def run_command(*command, env: {}, chdir: Dir.pwd)
+    output, status = Open3.capture2e({ "RUBYOPT" => nil, "WEIR_PURE_RUBY" => nil }.merge(env), *command, chdir: chdir)
+    assert_predicate status, :success?, output
+    output
+  end
+
+  # Builds from another folder, where warnings are errors.
+  def gem_file(directory)
+    path = File.join(directory, "weir-statsd.gem")
+    run_command("gem", "build", "--strict", "-C", ROOT, "weir-statsd.gemspec", "--output", path, chdir: directory)
+    path
+  end
+
+  def contents(path)
+    run_command("gem", "spec", path, "files").scan(/^- (.+)$/).flatten
+  end
+
+  # Everything there is, compilers left out.
+  def path_without_compiler(directory)
+    bin = File.join(directory, "bin")
+    Dir.mkdir(bin)
+    ENV["PATH"].split(":").select { |folder| File.directory?(folder) }.each do |folder|
+      Dir.each_child(folder) do |name|
+        link = File.join(bin, name)
+        File.symlink(File.join(folder, name), link) unless COMPILER.match?(name) || File.symlink?(link)
+      end
+    end
+    bin
+  end
+
+  def install(directory, env)
+    home = File.join(directory, "gems")
+    log = run_command("gem", "install", "--local", "--no-document", "--install-dir", home, gem_file(directory), env: env)
+    code = 'gem "weir-statsd"; require "statsd-instrument"; StatsD.increment("a"); print StatsD::Instrument::NATIVE'
+    [log, run_command(RbConfig.ruby, "-W0", "-e", code, env: { "GEM_HOME" => home, "GEM_PATH" => home,
+                                                              "STATSD_ENV" => "test" }, chdir: directory)]
+  end
+
+  def test_the_gem_is_complete_wherever_it_is_built
+    Dir.mktmpdir do |directory|
+      files = contents(gem_file(directory))
+      %w[LICENSE README.md CHANGELOG.md lib/statsd-instrument.rb lib/statsd/instrument/pure/cells.rb
+         lib/statsd/instrument/native/contexts.rb ext/weir_statsd/weir_statsd.c sig/weir-statsd.rbs].each do |file|
+        assert_includes files, file
+      end
+      assert_empty(files.grep(/\.so\z|\Atest|\Abench|\Atmp/))
+      specification = Gem::Specification.load(File.join(ROOT, "weir-statsd.gemspec"))
+      assert_equal files.sort, specification.files.sort, "the list depends on the folder"
+    end
+  end
+
+  def test_installation_with_a_compiler_uses_the_extension
+    Dir.mktmpdir { |directory| assert_equal "true", install(directory, {}).last }
+  end
+
+  def test_installation_without_a_compiler_succeeds
+    Dir.mktmpdir do |directory|
+      _, native = install(directory, { "PATH" => path_without_compiler(directory) })
+      assert_equal "false", native
+    end
+  end
+
+  # As where Ruby's header files are a package of their own that nobody has installed.
+  def test_installation_without_headers_succeeds
+    Dir.mktmpdir do |directory|
+      stub = File.join(directory, "no_headers.rb")
+      File.write(stub, <<~RUBY)
+        require "rbconfig"
+        [RbConfig::CONFIG, RbConfig::MAKEFILE_CONFIG].each { |config| config["rubyhdrdir"] = "/nonexistent" }
+      RUBY
+      log, native = install(directory, { "RUBYOPT" => "-r#{stub}" })
+      assert_includes log, "1 gem installed"
+      assert_equal "false", native
+    end
+  end
+end
