@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::socket_file::{self, SocketFile};
-use crate::{Address, AllowList, SourceRates, TlsServer, Verifier, sys};
+use crate::{Address, AllowList, SourceRates, TlsServer, sys};
 
 /// How bytes become packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +42,6 @@ pub struct ListenerConfig {
     pub allow: AllowList,
     /// How much an address or network may send; what is beyond is dropped and counted. Internet sockets only.
     pub rates: Option<Arc<SourceRates>>,
-    /// Datagrams have to be signed; others are dropped and counted. UDP only.
-    pub signed: Option<Arc<Verifier>>,
     /// Connections have to be encrypted. TCP only.
     pub tls: Option<Arc<TlsServer>>,
     /// Asks the kernel who sent each packet. Unix sockets only; an internet socket cannot know.
@@ -80,7 +78,6 @@ impl ListenerConfig {
             reuse_port: false,
             allow: AllowList::default(),
             rates: None,
-            signed: None,
             tls: None,
             pass_credentials: false,
             socket_mode: SOCKET_MODE_DEFAULT,

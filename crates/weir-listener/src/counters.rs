@@ -17,8 +17,6 @@ pub struct ListenerCounters {
     pub sources_refused: u64,
     /// Packets from addresses or networks that had sent more than they may.
     pub rate_limited: u64,
-    /// Datagrams refused for their signature, by [`crate::SignatureFault`].
-    pub signatures_refused: [u64; crate::SignatureFault::COUNT],
     /// Datagrams the kernel dropped after the drain began, because we asked it to (UDP only).
     pub refused_draining: u64,
     /// Datagrams that did not fit a slot; the part that fitted was handed over with `truncated` set.

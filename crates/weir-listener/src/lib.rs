@@ -70,7 +70,6 @@ mod kernel_table;
 mod network;
 mod partial;
 mod rate;
-mod signature;
 mod socket_file;
 mod sys;
 mod tls;
@@ -84,9 +83,6 @@ pub use counters::{ListenerCounters, LoopCounters, ReceiveErrors};
 pub use event_loop::{Batch, DropCheck, EventLoop, Monotonic, Packet, Packets, Turn, Waker};
 pub use network::{AllowList, Network, NetworkError};
 pub use rate::{OpenRates, RATE_BURST_SECONDS, RATE_PACKET_BYTES, RateLimited, SourceRates, TokenBucket};
-pub use signature::{
-    SIGNATURE_BYTES, SIGNING_KEYS_MAX, SignatureFault, Signer, SigningKey, SigningKeyError, Verifier,
-};
 pub use tls::{TLS_SESSION_BYTES, TlsFileError, TlsFiles, TlsServer};
 
 /// The longest datagram received whole. Nothing longer fits UDP; a Unix datagram can be longer and is then truncated,

@@ -74,7 +74,7 @@ impl EventLoop {
         }
         let is_internet = matches!(listener.address, Address::Tcp { .. });
         let mut source = None;
-        if is_internet && guard::needs_sources(&listener.config) {
+        if is_internet && guard::is_on(&listener.config) {
             self.counters.system_calls += 1;
             source = sys::peer_address(fd.as_fd()).ok();
             // One whose peer is gone already has no address.

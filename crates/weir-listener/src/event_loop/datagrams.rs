@@ -80,7 +80,7 @@ impl EventLoop {
         let (slots, limit) = (self.ring.slots(), listener.batch_limit);
         self.counters.system_calls += 1;
         listener.counters.receive_calls += 1;
-        let received = if listener.guarded && guard::needs_sources(&listener.config) {
+        let received = if listener.guarded {
             self.ring
                 .receive_with_sources(fd.as_fd(), limit, listener.ancillary)
         } else {

@@ -3,13 +3,12 @@
 use std::io::{self, Write as _};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _, UdpSocket};
 use std::os::unix::net::{UnixDatagram, UnixStream};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use weir_listener::{Address, Signer};
+use weir_listener::Address;
 use weir_protocol::{ParseOptions, parse_packet};
 
-use crate::config::signing_keys;
 use crate::failure::Failure;
 
 /// An agent that stops reading must not hold up a shell for ever.
@@ -43,12 +42,6 @@ pub fn command() -> Command {
                 .help("How a tcp:// address wants packets: each after its length in four bytes, or as lines"),
         )
         .arg(
-            Arg::new("sign")
-                .long("sign")
-                .value_name("FILE")
-                .help("Sign datagrams with the first key of this file, for an address of udp_signed"),
-        )
-        .arg(
             Arg::new("raw")
                 .long("raw")
                 .action(ArgAction::SetTrue)
@@ -71,16 +64,7 @@ pub fn send(arguments: &ArgMatches) -> Result<(), Failure> {
     let newline = arguments
         .get_one::<String>("framing")
         .is_some_and(|framing| framing == "newline");
-    let signer = match arguments.get_one::<String>("sign") {
-        None => None,
-        Some(file) if matches!(address, Address::Udp { .. }) => Some(signer(file)?),
-        Some(_) => {
-            let message =
-                format!("flag --sign: only UDP datagrams are signed, and {address} is no udp:// address");
-            return Err(Failure::usage(message));
-        }
-    };
-    deliver(&address, &messages, newline, signer).map_err(|error| {
+    deliver(&address, &messages, newline).map_err(|error| {
         let hint = match error.kind() {
             io::ErrorKind::ConnectionRefused => ": nobody receives there; is the agent running?",
             io::ErrorKind::NotFound => ": there is no such socket; is the agent running?",
@@ -100,18 +84,6 @@ fn destination(text: &str) -> Result<Address, Failure> {
         )));
     }
     Ok(address)
-}
-
-fn signer(file: &str) -> Result<Signer, Failure> {
-    use std::hash::{BuildHasher as _, RandomState};
-    let keys =
-        signing_keys(file.as_ref()).map_err(|message| Failure::usage(format!("flag --sign: {message}")))?;
-    // The operating system's randomness, by way of the standard library's hash keys.
-    let sender = RandomState::new().hash_one(std::process::id());
-    let first = keys.into_iter().next();
-    first
-        .map(|key| Signer::new(key, sender))
-        .ok_or_else(|| Failure::usage("flag --sign: the file holds no key"))
 }
 
 /// A typing slip is better found here than in a counter of the agent.
@@ -139,12 +111,7 @@ fn refuse_malformed(message: &str) -> Result<(), Failure> {
     }
 }
 
-fn deliver(
-    address: &Address,
-    messages: &[&String],
-    newline: bool,
-    mut signer: Option<Signer>,
-) -> io::Result<()> {
+fn deliver(address: &Address, messages: &[&String], newline: bool) -> io::Result<()> {
     match address {
         Address::Udp { host, port } => {
             let target = resolve(host, *port)?;
@@ -152,13 +119,7 @@ fn deliver(
             let socket = UdpSocket::bind(any)?;
             socket.connect(target)?;
             for message in messages {
-                match &mut signer {
-                    None => whole(socket.send(message.as_bytes())?, message.len())?,
-                    Some(signer) => {
-                        let datagram = signer.sign(message.as_bytes(), unix_ms());
-                        whole(socket.send(&datagram)?, datagram.len())?;
-                    }
-                }
+                whole(socket.send(message.as_bytes())?, message.len())?;
                 // On this machine the refusal is there as soon as the packet has been handed over.
                 if let Some(error) = socket.take_error()? {
                     return Err(error);
@@ -193,11 +154,6 @@ fn resolve(host: &str, port: u16) -> io::Result<SocketAddr> {
     first
         .copied()
         .ok_or_else(|| io::Error::other("the host has no address"))
-}
-
-fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as u64)
 }
 
 fn whole(sent: usize, length: usize) -> io::Result<()> {

@@ -21,10 +21,7 @@ mod value;
 
 pub use docs::{help, page as documentation};
 pub use node::FILE_BYTES_MAX;
-pub use resolve::{
-    Aggregation, Config, EolRequired, Listeners, Names, Origin, OriginSources, RateLimits, Signed,
-    signing_keys,
-};
+pub use resolve::{Aggregation, Config, EolRequired, Listeners, Names, Origin, OriginSources, RateLimits};
 pub use rules::{RuleConfig, SUFFIXES_MAX, all_percentiles};
 pub use table::{Entry, GROUPS, Group, Live, entries};
 pub use types::{Cardinality, Framing, HistogramAggregate, HistogramWeights, LogLevel, Ownership};

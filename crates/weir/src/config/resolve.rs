@@ -54,8 +54,6 @@ pub struct Listeners {
     pub tcp: Vec<SocketAddr>,
     /// Who may send over the network; empty: everybody.
     pub allowed_networks: Vec<weir_listener::Network>,
-    /// `None`: nobody signs.
-    pub signed: Option<Signed>,
     /// `None`: TCP is not encrypted.
     pub tls: Option<weir_listener::TlsFiles>,
     pub rates: RateLimits,
@@ -69,14 +67,6 @@ pub struct Listeners {
     pub receive_buffer: Option<u64>,
     pub packet_bytes_max: usize,
     pub eol_required: EolRequired,
-}
-
-/// UDP that takes signed datagrams only.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Signed {
-    pub addresses: Vec<SocketAddr>,
-    pub keys: PathBuf,
-    pub window: Duration,
 }
 
 /// Bytes per second. Nothing: not limited.
@@ -182,21 +172,6 @@ pub struct Names {
 }
 
 const MIB: u64 = 1 << 20;
-
-/// The longest file that can be one of keys.
-const KEY_FILE_BYTES_MAX: u64 = 64 * 1024;
-
-/// The keys that a file holds; an error says which file and why, and nothing of what is in it.
-pub fn signing_keys(path: &std::path::Path) -> Result<Vec<weir_listener::SigningKey>, String> {
-    let shown = path.display();
-    let found = std::fs::metadata(path).map_err(|error| format!("{shown}: {error}"))?;
-    if !found.is_file() || found.len() > KEY_FILE_BYTES_MAX {
-        return Err(format!("{shown} is no file of at most 64 KiB"));
-    }
-    let bytes = std::fs::read(path).map_err(|error| format!("{shown}: {error}"))?;
-    let text = std::str::from_utf8(&bytes).map_err(|_| format!("{shown} is no text"))?;
-    weir_listener::SigningKey::read(text).map_err(|error| format!("{shown}, {error}"))
-}
 
 /// Fails with everything that is wrong. Values that were worked out replace what is shown for them.
 pub(super) fn resolve(
@@ -424,16 +399,6 @@ impl Resolver {
             found
         };
         let udp = addresses(self, "udp", &raw.udp);
-        let signed = addresses(self, "udp_signed", &raw.udp_signed);
-        if let Some(both) = signed
-            .iter()
-            .find(|address| address.port() != 0 && udp.contains(address))
-        {
-            self.problem(
-                "udp_signed",
-                format!("{both} is in udp too; signed datagrams need an address of their own"),
-            );
-        }
         let tcp = addresses(self, "tcp", &raw.tcp);
         let paths = |texts: &[String]| -> Vec<PathBuf> {
             texts
@@ -456,7 +421,6 @@ impl Resolver {
             }
         }
         let eol = |transport| raw.eol_required.contains(&transport);
-        let signed = self.signed(raw, signed);
         let tls = self.tls(raw, tcp.is_empty());
         let rates = self.rates(raw);
         let uid = account(&raw.socket_owner, "/etc/passwd");
@@ -470,7 +434,6 @@ impl Resolver {
                 .iter()
                 .filter_map(|text| text.parse().ok())
                 .collect(),
-            signed,
             tls,
             rates,
             tcp,
@@ -527,36 +490,6 @@ impl Resolver {
                     .into(),
             );
         }
-    }
-
-    fn signed(&mut self, raw: &Raw, addresses: Vec<SocketAddr>) -> Option<Signed> {
-        if addresses.is_empty() {
-            return None;
-        }
-        if raw.udp_signing_keys.is_empty() {
-            self.problem(
-                "udp_signed",
-                "needs udp_signing_keys: a file with one key a line, such as `openssl rand -hex 32` makes",
-            );
-            return None;
-        }
-        let keys = PathBuf::from(&raw.udp_signing_keys);
-        match signing_keys(&keys) {
-            Ok(keys) => {
-                let ids: Vec<String> = keys.iter().map(weir_listener::SigningKey::id).collect();
-                let plural = if ids.len() == 1 { "" } else { "s" };
-                self.holds(
-                    "udp_signing_keys",
-                    format!("{} key{plural}: {}", ids.len(), ids.join(", ")),
-                );
-            }
-            Err(message) => self.problem("udp_signing_keys", message),
-        }
-        Some(Signed {
-            addresses,
-            keys,
-            window: raw.udp_signed_window,
-        })
     }
 
     fn tls(&mut self, raw: &Raw, no_tcp: bool) -> Option<weir_listener::TlsFiles> {

@@ -88,9 +88,6 @@ pub struct Raw {
     pub uds_stream: Vec<String>,
     pub tcp: Vec<String>,
     pub allowed_networks: Vec<String>,
-    pub udp_signed: Vec<String>,
-    pub udp_signing_keys: String,
-    pub udp_signed_window: Duration,
     pub tcp_framing: Framing,
     pub tcp_tls_certificate: String,
     pub tcp_tls_key: String,
@@ -236,24 +233,6 @@ pub const GROUPS: &[Group] = &[
                     .effect("Who may send over UDP and TCP, besides 127.0.0.1 and ::1. Datagrams of others are dropped and counted as `source_not_allowed`, their connections closed and counted. The sender's address is all there is to tell by: UDP senders can forge it.")
                     .zero("An empty list: whoever reaches the socket.")
                     .who("Operators who receive from other machines."),
-            ),
-            entry(
-                setting("udp_signed", Kind::List(&ADDRESS), "[]")
-                    .effect("UDP addresses that take signed datagrams only (docs/signed-datagrams.md), as `host:port` or a port alone, which `bind_host` completes. What is not signed with a key of `udp_signing_keys`, or was taken before, is dropped and counted by reason.")
-                    .zero("An empty list, or the port `0` alone: none.")
-                    .who("Operators who receive over UDP from other machines."),
-            ),
-            entry(
-                setting("udp_signing_keys", Kind::Text, "''")
-                    .effect("File with the keys of `udp_signed`, one a line of 32 to 256 printable characters. Up to 16 are good at the same time. Read again on reload.")
-                    .zero("Empty: none, and no address of `udp_signed` either.")
-                    .who("Operators who receive over UDP from other machines."),
-            )
-            .live_while("udp_signed"),
-            entry(
-                setting("udp_signed_window", Kind::Duration { min: SECOND, max: Duration::from_secs(3600) }, "30s")
-                    .effect("How far the time in a signed datagram may be from weir's, either way.")
-                    .who("Operators of machines without a common time."),
             ),
             entry(
                 setting("tcp_framing", Kind::Choice(&["length", "newline"]), "length")

@@ -6,15 +6,13 @@ use std::time::{Duration, Instant};
 
 use weir_ingest::{AdmissionList, AdmissionSettings, Refusal, RefusedSender};
 use weir_listener::{
-    Address, ListenerConfig, Monotonic, RateLimited, SignatureFault, SigningKey, SourceRates,
-    TLS_SESSION_BYTES, TlsServer, Verifier,
+    Address, ListenerConfig, Monotonic, RateLimited, SourceRates, TLS_SESSION_BYTES, TlsServer,
 };
 
-use super::books::BoundListener;
 use super::pipeline::State;
 use super::usage::origin_name;
 use crate::admin::status::{RateLimitedRow, RefusedSenderRow};
-use crate::config::{Config, RateLimits, signing_keys};
+use crate::config::{Config, RateLimits};
 use crate::failure::Failure;
 
 /// How often the log speaks of the same source or reason.
@@ -33,7 +31,6 @@ const TLS_SHARE: u64 = 16;
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     rates: Option<Arc<SourceRates>>,
-    signed: Option<Arc<Verifier>>,
     tls: Option<Arc<TlsServer>>,
     tls_connections_max: usize,
     limits: RateLimits,
@@ -43,7 +40,6 @@ pub struct Access {
 /// Files that were read again and found good. Nothing of it is in force yet.
 #[derive(Default)]
 pub struct Renewal {
-    keys: Option<Vec<SigningKey>>,
     tls: Option<TlsServer>,
 }
 
@@ -55,7 +51,7 @@ struct Mention {
 }
 
 impl Access {
-    pub fn new(config: &Config, unix_ms: u64) -> Result<Access, Failure> {
+    pub fn new(config: &Config) -> Result<Access, Failure> {
         let settings = &config.listeners;
         let limits = settings.rates.clone();
         let is_limited = !limits.networks.is_empty() || limits.per_address.is_some();
@@ -63,15 +59,6 @@ impl Access {
             let networks = limits.networks.clone();
             Arc::new(SourceRates::new(networks, limits.per_address, Monotonic::now()))
         });
-        let signed = match &settings.signed {
-            None => None,
-            Some(signed) => {
-                let keys = signing_keys(&signed.keys)
-                    .map_err(|message| Failure::usage(format!("udp_signing_keys: {message}")))?;
-                let window = signed.window.as_millis() as u64;
-                Some(Arc::new(Verifier::new(keys, window, unix_ms)))
-            }
-        };
         let tls = match &settings.tls {
             None => None,
             Some(files) => {
@@ -84,7 +71,6 @@ impl Access {
         let share = config.memory / TLS_SHARE / TLS_SESSION_BYTES as u64 / settings.tcp.len().max(1) as u64;
         Ok(Access {
             rates,
-            signed,
             tls,
             tls_connections_max: share.max(1) as usize,
             limits,
@@ -92,7 +78,7 @@ impl Access {
         })
     }
 
-    /// Reads keys and certificates again, as far as they are in use. What was not switched on at the start is not now.
+    /// Reads certificates again, as far as they are in use. What was not switched on at the start is not now.
     ///
     /// # Errors
     ///
@@ -100,12 +86,6 @@ impl Access {
     pub fn read_again(&self, config: &Config) -> Result<Renewal, Vec<String>> {
         let mut renewal = Renewal::default();
         let mut faults = Vec::new();
-        if let (Some(_), Some(signed)) = (&self.signed, &config.listeners.signed) {
-            match signing_keys(&signed.keys) {
-                Ok(keys) => renewal.keys = Some(keys),
-                Err(message) => faults.push(format!("udp_signing_keys: {message}")),
-            }
-        }
         if let (Some(_), Some(files)) = (&self.tls, &config.listeners.tls) {
             match TlsServer::load(files) {
                 Ok(server) => renewal.tls = Some(server),
@@ -121,9 +101,6 @@ impl Access {
 
     /// Puts in force what was read again. Connections that are open stay as they are.
     pub fn renew(&self, renewal: Renewal) {
-        if let (Some(verifier), Some(keys)) = (&self.signed, renewal.keys) {
-            verifier.replace_keys(keys);
-        }
         if let (Some(server), Some(renewed)) = (&self.tls, renewal.tls) {
             server.replace(renewed);
         }
@@ -149,14 +126,9 @@ impl Access {
     }
 
     /// Gives a listener what it needs of it.
-    pub fn apply(&self, listener: &mut ListenerConfig, signed: bool) {
+    pub fn apply(&self, listener: &mut ListenerConfig) {
         match listener.address {
-            Address::Udp { .. } => {
-                listener.rates.clone_from(&self.rates);
-                if signed {
-                    listener.signed.clone_from(&self.signed);
-                }
-            }
+            Address::Udp { .. } => listener.rates.clone_from(&self.rates),
             Address::Tcp { .. } => {
                 listener.rates.clone_from(&self.rates);
                 listener.tls.clone_from(&self.tls);
@@ -170,9 +142,8 @@ impl Access {
 
     /// What is said of a listener beside its address.
     pub fn remark(listener: &ListenerConfig) -> &'static str {
-        match (&listener.signed, &listener.tls, &listener.address) {
-            (Some(_), _, _) => ", signed datagrams only",
-            (_, Some(_), Address::Tcp { .. }) => ", encrypted",
+        match (&listener.tls, &listener.address) {
+            (Some(_), Address::Tcp { .. }) => ", encrypted",
             _ => "",
         }
     }
@@ -232,19 +203,12 @@ impl Access {
 
     /// Memory in use, by what it is for.
     pub fn heap_bytes(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let rates = self
-            .rates
-            .as_ref()
-            .map(|rates| ("rate_limits", rates.heap_bytes() as u64));
-        let signed = self
-            .signed
-            .as_ref()
-            .map(|signed| ("signed_senders", signed.heap_bytes() as u64));
-        rates.into_iter().chain(signed)
+        let rates = self.rates.iter();
+        rates.map(|rates| ("rate_limits", rates.heap_bytes() as u64))
     }
 
     /// What the log should say after a flush.
-    pub fn log_lines(&self, state: &State, listeners: &[BoundListener], now: Instant) -> Vec<String> {
+    pub fn log_lines(&self, state: &State, now: Instant) -> Vec<String> {
         let mut lines = Vec::new();
         for row in self.limited(state) {
             let (source, rate) = (&row.source, row.bytes_per_second);
@@ -264,26 +228,6 @@ impl Access {
                 lines.push(format!(
                     "{source} may not send ({reason}, by allowed_origins): {new} packets dropped{last}"
                 ));
-            }
-        }
-        if self.signed.is_none() {
-            return lines;
-        }
-        for (number, listener) in listeners.iter().enumerate() {
-            for fault in SignatureFault::ALL {
-                let counted = state
-                    .workers
-                    .iter()
-                    .flatten()
-                    .flat_map(|worker| &worker.listeners);
-                let total: u64 = counted
-                    .filter(|counted| usize::from(counted.listener) == number)
-                    .map(|counted| counted.socket.signatures_refused[fault as usize])
-                    .sum();
-                let (address, reason) = (&listener.address, fault.as_str());
-                if let Some(new) = self.mention(&format!("{address} {reason}"), total, now) {
-                    lines.push(format!("{address}: {new} datagrams refused ({reason})"));
-                }
             }
         }
         lines

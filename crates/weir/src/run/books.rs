@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use weir_context::{LimitReason, RuleCounts};
 use weir_ingest::{ListenerSnapshot, Refusal, SampleDrop, WorkerSnapshot};
-use weir_listener::SignatureFault;
 use weir_protocol::{ErrorClass, Kind};
 
 use super::pipeline::State;
@@ -188,11 +187,9 @@ fn add(books: &mut Books, listener: &ListenerSnapshot) {
         ("frame_too_long", socket.frames_too_long),
         ("frame_cut", socket.frames_cut),
     ];
-    let signatures =
-        SignatureFault::ALL.map(|fault| (fault.as_str(), socket.signatures_refused[fault as usize]));
-    let lost = || lost.into_iter().chain(signatures);
     // What waits for its sender to be known is counted, received and otherwise, when it goes on.
-    datagrams.received += socket.packets - packets_waiting + lost().map(|(_, number)| number).sum::<u64>();
+    datagrams.received +=
+        socket.packets - packets_waiting + lost.iter().map(|(_, number)| number).sum::<u64>();
     datagrams.parsed += ingest.packets;
     // Handed over by the listener, so received already.
     count(
@@ -207,7 +204,7 @@ fn add(books: &mut Books, listener: &ListenerSnapshot) {
             ingest.packets_refused[why as usize],
         );
     }
-    for (reason, number) in lost() {
+    for (reason, number) in lost {
         count(&mut datagrams.dropped, reason, number);
     }
     let messages = &mut books.messages;

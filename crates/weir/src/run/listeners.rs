@@ -22,7 +22,7 @@ pub struct Bound {
 pub fn bind(planned: &[(ListenerConfig, ParseOptions)], workers: usize) -> Result<Bound, Failure> {
     if planned.is_empty() {
         return Err(Failure::usage(
-            "no listener is configured: set udp, udp_signed, uds, uds_stream or tcp",
+            "no listener is configured: set udp, uds, uds_stream or tcp",
         ));
     }
     let mut of_workers: Vec<Vec<(BoundSocket, ListenerId)>> = (0..workers).map(|_| Vec::new()).collect();
@@ -66,7 +66,7 @@ pub fn bind(planned: &[(ListenerConfig, ParseOptions)], workers: usize) -> Resul
 pub fn plan(config: &Config, access: &Access) -> Vec<(ListenerConfig, ParseOptions)> {
     let settings = &config.listeners;
     let mut planned = Vec::new();
-    let mut plan = |address: Address, framing: Option<Framing>, eol_required: bool, signed: bool| {
+    let mut plan = |address: Address, framing: Option<Framing>, eol_required: bool| {
         let mut listener = ListenerConfig::new(address);
         listener.framing = framing.unwrap_or(listener.framing);
         listener.receive_buffer_bytes = settings.receive_buffer.map(|bytes| bytes as usize);
@@ -80,7 +80,7 @@ pub fn plan(config: &Config, access: &Access) -> Vec<(ListenerConfig, ParseOptio
         );
         listener.pass_credentials = config.origin.detection && is_unix;
         listener.allow = AllowList::new(settings.allowed_networks.clone());
-        access.apply(&mut listener, signed);
+        access.apply(&mut listener);
         let options = ParseOptions {
             origin_client: config.origin.client,
             timestamps: config.aggregation.timestamps,
@@ -99,20 +99,17 @@ pub fn plan(config: &Config, access: &Access) -> Vec<(ListenerConfig, ParseOptio
     };
     let eol = settings.eol_required;
     for address in &settings.udp {
-        plan(udp(address), None, eol.udp, false);
-    }
-    for address in settings.signed.iter().flat_map(|signed| &signed.addresses) {
-        plan(udp(address), None, eol.udp, true);
+        plan(udp(address), None, eol.udp);
     }
     for path in &settings.uds {
-        plan(Address::UnixDatagram(path.clone()), None, eol.uds, false);
+        plan(Address::UnixDatagram(path.clone()), None, eol.uds);
     }
     for path in &settings.uds_stream {
-        plan(Address::UnixStream(path.clone()), None, eol.uds, false);
+        plan(Address::UnixStream(path.clone()), None, eol.uds);
     }
     for address in &settings.tcp {
         let (host, port) = port_of(address);
-        plan(Address::Tcp { host, port }, Some(framing), false, false);
+        plan(Address::Tcp { host, port }, Some(framing), false);
     }
     planned
 }

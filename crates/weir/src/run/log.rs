@@ -55,13 +55,12 @@ pub fn bad_input(
 pub fn flushes(
     config: &Config,
     access: Access,
-    listeners: Vec<BoundListener>,
     last_flush: Arc<Mutex<LastFlush>>,
 ) -> Box<dyn FnMut(&Flushed) + Send> {
     let (summary, bucket_seconds) = (config.flush_summary, config.aggregation.bucket_seconds);
     let mut before = Totals::default();
     Box::new(move |flushed| {
-        for line in access.log_lines(&flushed.state, &listeners, Instant::now()) {
+        for line in access.log_lines(&flushed.state, Instant::now()) {
             tracing::warn!("{line}");
         }
         let now = Totals::of(flushed);

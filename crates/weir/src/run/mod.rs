@@ -143,7 +143,7 @@ struct Agent {
 
 impl Agent {
     fn start(config: &Config) -> Result<Agent, Failure> {
-        let access = Access::new(config, unix_ms())?;
+        let access = Access::new(config)?;
         let planned = listeners::plan(config, &access);
         let bound = listeners::bind(&planned, config.workers)?;
         let fixed = Fixed::new(config);
@@ -166,12 +166,7 @@ impl Agent {
             outputs.sinks,
             shared.clone(),
             log::bad_input(shared.clone(), &bound.listeners),
-            log::flushes(
-                config,
-                access.clone(),
-                bound.listeners.clone(),
-                last_flush.clone(),
-            ),
+            log::flushes(config, access.clone(), last_flush.clone()),
             Box::new({
                 let usage = usage.clone();
                 move |worker, summary| {
@@ -271,11 +266,6 @@ impl Agent {
         // Not dropped in the ordinary way: that would wait for look-ups of names that never get an answer.
         self.outputs.shutdown_background();
     }
-}
-
-fn unix_ms() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as u64)
 }
 
 fn unix_now() -> u64 {
