@@ -56,6 +56,9 @@ pub struct ListenerCounters {
     pub connections_failed_tls: u64,
     /// Connections closed because partial frames had used up the byte budget and theirs was the largest.
     pub connections_closed_budget: u64,
+    /// TCP connections that a drain reset although their peers were still sending. What their kernels had not got
+    /// acknowledged is lost, and they know that it is.
+    pub connections_cut_draining: u64,
     /// Connections that ended with an error (most often a reset by the peer).
     pub connections_failed: u64,
     /// Failed calls of `accept`, those for want of descriptors included.

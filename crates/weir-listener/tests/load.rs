@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -381,6 +381,31 @@ fn a_drain_does_not_wait_for_a_peer_that_never_ends() {
         "{missing} of {} bytes are missing: {counters:?} {sent:?}",
         sent.bytes
     );
+}
+
+/// The filter that ends a drain once stayed on a connection when it was closed. The kernel then dropped the peer's
+/// answers to the end, and clients wrote into such connections for about 110 s, whatever listened there by then.
+#[test]
+fn peers_over_tcp_learn_at_once_that_a_drain_ended_their_connection() {
+    let patience = Duration::from_secs(20);
+    let mut counter = Counter::new();
+    let (id, address) = counter.listen(&config("tcp://127.0.0.1:0"));
+    let mut silent = TcpStream::connect(("127.0.0.1", counter.port(id))).unwrap();
+    silent.write_all(&frame(&payload(1, 0, 100))).unwrap();
+    let busy = flood(address, 0, 3000, Arc::default(), Arc::default());
+    counter.until(|c| c.packets(id) > 1000 && c.seen[0][1].count == 1);
+    counter.events.begin_drain();
+    counter.until(|c| c.events.drained());
+    let ended = Instant::now();
+    silent.set_read_timeout(Some(patience)).unwrap();
+    let error = silent.read(&mut [0]).expect_err("an end in order would let the next write pass");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    assert!(silent.write(b"lost").is_err(), "a write after the end fails");
+    while !busy.is_finished() {
+        assert!(ended.elapsed() < patience, "a busy sender does not notice");
+        std::thread::yield_now();
+    }
+    assert_eq!(counter.events.counters(id).connections_cut_draining, 1);
 }
 
 /// Connections that were made but not accepted when the drain began have sent something as well.

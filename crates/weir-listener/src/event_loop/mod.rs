@@ -485,7 +485,8 @@ impl EventLoop {
     /// Stops taking new packets: what the kernel has accepted before this call is still received by further turns
     /// (until [`EventLoop::drained`]), what comes later is refused by the kernel. Senders on Unix sockets see an
     /// error; UDP datagrams that come later are in `refused_draining`. A TCP connection is read until its peer closes it
-    /// or is silent for a tenth of a second, for one second at most; what comes later is never acknowledged.
+    /// or is silent for a tenth of a second, for one second at most; what comes later is never acknowledged, and the
+    /// connection is reset, so that its peer knows at once.
     ///
     /// Socket files are removed, so that a successor can bind at once. Connections that are complete but not yet
     /// accepted are accepted and read. A frame of which only the beginning had come is counted as cut.

@@ -20,6 +20,9 @@ const HANDSHAKE_LOOK_NANOS: u64 = 1_000_000_000;
 /// for sent. A drain therefore reads a connection until its peer has closed it or has been silent for this long.
 pub(super) const DRAIN_SILENCE_NANOS: u64 = 100_000_000;
 
+/// Whether a peer was heard of within [`DRAIN_SILENCE_NANOS`].
+struct StillSending(bool);
+
 pub(super) struct Connection {
     pub(super) fd: OwnedFd,
     pub(super) listener: u32,
@@ -81,7 +84,7 @@ impl EventLoop {
             let now = sys::monotonic_nanos();
             *awaited_until = now + DRAIN_SILENCE_NANOS;
             if now >= until {
-                return self.stop_awaiting(slot);
+                return self.stop_awaiting(slot, StillSending(true));
             }
         }
         Next::Again
@@ -298,7 +301,7 @@ impl EventLoop {
                     let now = sys::monotonic_nanos();
                     match connection.awaited_until {
                         Some(until) if now >= until.min(self.drain_connections_until) => {
-                            return self.stop_awaiting(slot);
+                            return self.stop_awaiting(slot, StillSending(now < until));
                         }
                         Some(_) => {}
                         None if now >= self.drain_settled_at => {
@@ -367,12 +370,19 @@ impl EventLoop {
     }
 
     /// Makes the kernel refuse more bytes of a TCP connection; what it has taken can still be read.
+    ///
+    /// The connection then ends with a reset, also when the process ends before it is closed. An orderly end would be
+    /// worse in two ways: the filter drops the peer's answers to it, so that the peer waits for minutes, and without
+    /// the filter the peer's next write would be accepted by its own kernel and lost. After a reset that write fails.
     #[cold]
-    fn stop_awaiting(&mut self, slot: u32) -> Next {
+    fn stop_awaiting(&mut self, slot: u32, StillSending(still_sending): StillSending) -> Next {
         if let Kind::Connection(connection) = &mut self.slots[slot as usize].kind {
             connection.awaited_until = None;
-            self.counters.system_calls += 1;
+            let counters = &mut self.listeners[connection.listener as usize].counters;
+            counters.connections_cut_draining += u64::from(still_sending);
+            self.counters.system_calls += 2;
             // An error means that the connection is gone, which reading will tell.
+            let _ = sys::reset_on_close(connection.fd.as_fd());
             let _ = sys::attach_drop_all_filter(connection.fd.as_fd());
             self.settle();
         }

@@ -146,6 +146,25 @@ pub fn attach_drop_all_filter(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
+/// Makes closing a TCP connection, or the end of the process, reset it at once.
+pub fn reset_on_close(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let linger = libc::linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
+    // SAFETY: the pointer and length describe `linger`, which outlives the call.
+    unsafe {
+        check(libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&raw const linger).cast::<c_void>(),
+            size_of::<libc::linger>() as socklen_t,
+        ))?;
+    }
+    Ok(())
+}
+
 /// Waits until every processor has left whatever it was doing inside the kernel's network receive path, so that
 /// packets that passed a socket before a filter was attached are in its queue.
 pub fn wait_for_running_receivers() -> io::Result<()> {
