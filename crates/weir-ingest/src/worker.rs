@@ -625,6 +625,8 @@ impl Worker {
         for relay in self.ingest.relays_mut() {
             relay.finish();
         }
+        // Nothing comes in any more: what the log says of the last buckets is everything.
+        let _ = self.reports.send(Report::Snapshot(Box::new(self.snapshot())));
         self.hand_over_all();
         if self.around.flush_open_bucket && self.ingest.close_now() {
             self.hand_over_all();

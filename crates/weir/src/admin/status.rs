@@ -154,6 +154,9 @@ pub struct ListenerStatus {
     /// Connections beyond those that there is memory or descriptors for, closed at once.
     #[serde(default)]
     pub connections_refused_limit: u64,
+    /// Connections that the stop reset although their peers were still sending.
+    #[serde(default)]
+    pub connections_cut: u64,
     /// Bytes of receive buffer the kernel granted; 0 where that has no meaning.
     pub receive_buffer: u64,
     pub receive_buffer_wanted: u64,
@@ -348,12 +351,7 @@ impl Status {
             &mut found,
         );
         for output in &self.outputs {
-            for (unit, books) in [
-                ("points", &output.points),
-                ("events", &output.events),
-                ("checks", &output.checks),
-                ("messages", &output.messages),
-            ] {
+            for (unit, books) in output.books() {
                 let accounted = books.delivered + books.pending + sum_of(&books.dropped);
                 compare(
                     &format!("{unit} of {}", output.name),
@@ -364,6 +362,18 @@ impl Status {
             }
         }
         found
+    }
+}
+
+impl OutputStatus {
+    /// The books of each unit.
+    pub fn books(&self) -> [(&'static str, &PointBooks); 4] {
+        [
+            ("points", &self.points),
+            ("events", &self.events),
+            ("checks", &self.checks),
+            ("messages", &self.messages),
+        ]
     }
 }
 

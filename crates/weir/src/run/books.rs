@@ -51,6 +51,7 @@ pub fn fill(status: &mut Status, listeners: &[BoundListener], state: &State) {
             entry.connections_failed_tls += listener.socket.connections_failed_tls;
             entry.connections_refused_limit +=
                 listener.socket.connections_refused_limit + listener.socket.connections_refused_descriptors;
+            entry.connections_cut += listener.socket.connections_cut_draining;
             add(&mut entry.books, listener);
             add(&mut status.total, listener);
         }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weir_ingest::{Command, WorkerHandle};
 use weir_protocol::ParseOptions;
@@ -122,11 +122,19 @@ async fn serve(
     }
 }
 
-/// Whoever asks twice means it.
+/// Programs that stop others send the signal to the process and to its group, so two come at once and mean one. Whoever
+/// asks again after this long means it.
+const SECOND_STOP_AFTER: Duration = Duration::from_secs(1);
+
 async fn second_stop(signals: &mut Signals) -> &'static str {
+    let first = Instant::now();
     loop {
-        if let Request::Stop(name) = signals.next().await {
-            return name;
+        match signals.next().await {
+            Request::Stop(name) if first.elapsed() >= SECOND_STOP_AFTER => return name,
+            Request::Stop(name) => {
+                tracing::info!("{name} again within a second: taken as one request; another one stops at once");
+            }
+            Request::Reload => {}
         }
     }
 }
@@ -265,7 +273,11 @@ impl Agent {
             }
         }
         let _ = std::mem::replace(&mut self.pipeline, std::thread::spawn(|| {})).join();
-        for imbalance in self.view.snapshot().imbalances() {
+        let status = self.view.snapshot();
+        for line in log::final_books(&status) {
+            tracing::info!("{line}");
+        }
+        for imbalance in status.imbalances() {
             tracing::error!("the books do not balance: {imbalance}");
         }
         // Not dropped in the ordinary way: that would wait for look-ups of names that never get an answer.

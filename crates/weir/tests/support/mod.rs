@@ -17,7 +17,7 @@ use weir_output::settings::{Kind, OUTPUT_TYPES, Setting};
 use log::Log;
 
 /// However slow the machine: what takes longer is broken.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The YAML examples of a page, in order.
 pub fn configurations(page: &str) -> Vec<&str> {
@@ -157,6 +157,11 @@ impl Agent {
     pub fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
+    }
+
+    /// How it has ended, once it has.
+    pub fn ended(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.try_wait().unwrap()
     }
 
     /// Ends it by SIGTERM, which delivers what was sent, and returns what it wrote on standard output and in its log.
