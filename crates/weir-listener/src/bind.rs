@@ -142,6 +142,17 @@ pub enum BindFault {
     },
     /// Another process is listening on the socket file.
     SocketInUse,
+    /// Users other than root may write in the directory of the socket file, and this process is root.
+    OthersMayWrite {
+        /// The directory.
+        directory: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+        /// Its owner.
+        owner: u32,
+    },
+    /// Something else was put in the place of the socket file as soon as it was there. It is left alone.
+    Replaced,
     /// This system has no IPv6 (or no Unix sockets).
     Unsupported,
     /// No descriptors or memory for a socket.
@@ -232,6 +243,21 @@ impl fmt::Display for BindError {
                     "another process is listening on this socket; stop it (`ss -xlp` shows it) or change the path"
                 )
             }
+            BindFault::OthersMayWrite {
+                directory,
+                mode,
+                owner,
+            } => write!(
+                f,
+                "users other than root may write in {0} (mode {mode:04o}, owner {owner}) and could replace the socket of a \
+                 process of root; `chown root {0}` and `chmod go-w {0}` (or `chmod +t {0}`, which keeps them from replacing \
+                 files of others), or choose another directory",
+                directory.display()
+            ),
+            BindFault::Replaced => write!(
+                f,
+                "somebody replaced the socket file as soon as it was made; who may write in its directory?"
+            ),
             BindFault::Unsupported => {
                 write!(
                     f,
@@ -293,9 +319,15 @@ pub struct BoundSocket {
     pub(crate) config: ListenerConfig,
     pub(crate) buffer: ReceiveBuffer,
     pub(crate) file: Option<SocketFile>,
+    pub(crate) warning: Option<String>,
 }
 
 impl BoundSocket {
+    /// What an operator should know about the directory of the socket file.
+    pub fn warning(&self) -> Option<&str> {
+        self.warning.as_deref()
+    }
+
     /// The address as bound: the one asked for, with the port the kernel chose if that was 0.
     pub fn address(&self) -> &Address {
         &self.address
@@ -401,9 +433,11 @@ fn bind_socket(config: &ListenerConfig) -> Result<BoundSocket, BindFault> {
                 config: config.clone(),
                 buffer,
                 file: None,
+                warning: None,
             })
         }
         Address::UnixDatagram(path) | Address::UnixStream(path) => {
+            let warning = socket_file::check_directory(path)?;
             socket_file::clear_the_way(path, kind)?;
             let fd = new_socket(libc::AF_UNIX, kind)?;
             let buffer = set_receive_buffer(fd.as_fd(), None)?;
@@ -429,6 +463,7 @@ fn bind_socket(config: &ListenerConfig) -> Result<BoundSocket, BindFault> {
                 config: config.clone(),
                 buffer,
                 file: Some(file),
+                warning,
             })
         }
     }

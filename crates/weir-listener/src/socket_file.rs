@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::bind::{BindFault, other};
@@ -35,7 +36,7 @@ pub fn clear_the_way(path: &Path, kind: libc::c_int) -> Result<(), BindFault> {
         Ok(found) => found.file_type(),
         Err(error) => {
             return match error.kind() {
-                io::ErrorKind::NotFound => check_directory(path),
+                io::ErrorKind::NotFound => Ok(()),
                 _ => Err(file_fault("stat", path, error)),
             };
         }
@@ -59,13 +60,42 @@ pub fn clear_the_way(path: &Path, kind: libc::c_int) -> Result<(), BindFault> {
     }
 }
 
-fn check_directory(path: &Path) -> Result<(), BindFault> {
+const STICKY: u32 = 0o1000;
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+/// Whether the socket's directory is one, and what is to be said when users other than root and this one may write there:
+/// they can put something else in the socket's place and get what is sent to it.
+///
+/// # Errors
+///
+/// [`BindFault::OthersMayWrite`] when that would give them rights of root, and nothing keeps them from replacing files of
+/// others.
+pub fn check_directory(path: &Path) -> Result<Option<String>, BindFault> {
     let directory = path.parent().unwrap_or(Path::new("/"));
-    match fs::metadata(directory) {
-        Ok(found) if found.is_dir() => Ok(()),
-        Ok(_) => Err(BindFault::NotADirectory(directory.to_owned())),
-        Err(error) => Err(file_fault("stat", path, error)),
+    // A path without a slash is in the directory that the process runs in.
+    let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+    let found = fs::metadata(directory).map_err(|error| file_fault("stat", path, error))?;
+    if !found.is_dir() {
+        return Err(BindFault::NotADirectory(directory.to_owned()));
     }
+    let (mode, owner, user) = (found.mode() & 0o7777, found.uid(), sys::effective_user());
+    if mode & WRITABLE_BY_OTHERS == 0 && [0, user].contains(&owner) {
+        return Ok(None);
+    }
+    if user == 0 && mode & STICKY == 0 {
+        let directory = directory.to_owned();
+        return Err(BindFault::OthersMayWrite { directory, mode, owner });
+    }
+    let what = if mode & STICKY == 0 {
+        "replace the socket and get what is sent to it"
+    } else {
+        "take the path while weir does not run"
+    };
+    Ok(Some(format!(
+        "other users may write in {} (mode {mode:04o}, owner {owner}): they can {what}; `chmod go-w` it, or choose another \
+         directory",
+        directory.display()
+    )))
 }
 
 /// Only a refused connection proves that no process has the socket open. Being unable to tell is not proof.
@@ -84,6 +114,9 @@ fn someone_listens(path: &Path, kind: libc::c_int) -> Result<bool, BindFault> {
 
 /// Binds, which creates the file, and gives it its owner, group and mode. At no moment has it more permissions than
 /// `mode`.
+///
+/// Nothing but `bind` is done by path: whoever may write in the directory can put a symbolic link there between two calls,
+/// and then a file of somebody else's would change its owner and mode.
 pub fn create(
     fd: BorrowedFd<'_>,
     path: &Path,
@@ -98,7 +131,7 @@ pub fn create(
         Some(libc::EADDRINUSE) => BindFault::SocketInUse,
         _ => file_fault("bind", path, error),
     })?;
-    let found = fs::symlink_metadata(path).map_err(|error| file_fault("stat", path, error))?;
+    let (opened, found) = open_created(path)?;
     // From here on the file is removed again if anything fails.
     let file = SocketFile {
         path: path.to_owned(),
@@ -106,12 +139,31 @@ pub fn create(
         inode: found.ino(),
     };
     if owner.is_some() || group.is_some() {
-        std::os::unix::fs::lchown(path, owner, group).map_err(|error| file_fault("chown", path, error))?;
+        sys::change_owner(opened.as_fd(), owner, group).map_err(|error| file_fault("chown", path, error))?;
     }
-    // Again by path: the process mask took bits away, and a change of owner may have.
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))
-        .map_err(|error| file_fault("chmod", path, error))?;
+    let found = opened.metadata().map_err(|error| file_fault("stat", path, error))?;
+    if found.mode() & 0o7777 != mode {
+        // The process mask took bits away, or the change of owner did.
+        let opened = format!("/proc/self/fd/{}", opened.as_raw_fd());
+        fs::set_permissions(opened, fs::Permissions::from_mode(mode))
+            .map_err(|error| file_fault("chmod", path, error))?;
+    }
     Ok(file)
+}
+
+/// Opens what `bind` has made without following a link. What is there may be something else already.
+fn open_created(path: &Path) -> Result<(File, fs::Metadata), BindFault> {
+    let opened = File::options()
+        .read(true)
+        .custom_flags(libc::O_PATH | libc::O_NOFOLLOW)
+        .open(path)
+        .map_err(|error| file_fault("open", path, error))?;
+    let found = opened.metadata().map_err(|error| file_fault("stat", path, error))?;
+    if found.file_type().is_socket() && found.uid() == sys::effective_user() && found.nlink() == 1 {
+        Ok((opened, found))
+    } else {
+        Err(BindFault::Replaced)
+    }
 }
 
 fn file_fault(operation: &'static str, path: &Path, error: io::Error) -> BindFault {

@@ -252,6 +252,20 @@ pub fn preset_mode(fd: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
     check(unsafe { libc::fchmod(fd.as_raw_fd(), mode) }).map(drop)
 }
 
+/// Changes owner and group of the file that was opened, also of one that was opened as a place only.
+pub fn change_owner(fd: BorrowedFd<'_>, owner: Option<u32>, group: Option<u32>) -> io::Result<()> {
+    // All bits set leave an id as it is.
+    let (owner, group) = (owner.unwrap_or(u32::MAX), group.unwrap_or(u32::MAX));
+    // SAFETY: the empty name is a constant that ends with a zero.
+    check(unsafe { libc::fchownat(fd.as_raw_fd(), c"".as_ptr(), owner, group, libc::AT_EMPTY_PATH) }).map(drop)
+}
+
+/// The user whose rights this process has.
+pub fn effective_user() -> u32 {
+    // SAFETY: no pointers, cannot fail.
+    unsafe { libc::geteuid() }
+}
+
 /// Starts listening for connections.
 pub fn listen(fd: BorrowedFd<'_>, backlog: c_int) -> io::Result<()> {
     // SAFETY: no pointers.

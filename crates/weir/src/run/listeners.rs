@@ -41,6 +41,9 @@ pub fn bind(planned: &[(ListenerConfig, ParseOptions)], workers: usize) -> Resul
         if let Some(remedy) = buffer.remedy() {
             tracing::warn!("{address}: {remedy}");
         }
+        if let Some(warning) = bound[0].warning() {
+            tracing::warn!("{address}: {warning}");
+        }
         listeners.push(BoundListener {
             address,
             receive_buffer: buffer.granted as u64,
