@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::socket_file::{self, SocketFile};
+use crate::socket_file::{self, FileId, SocketFile};
 use crate::{Address, AllowList, SourceRates, TlsServer, Verifier, sys};
 
 /// How bytes become packets.
@@ -54,7 +54,8 @@ pub struct ListenerConfig {
     pub socket_owner: Option<u32>,
     /// Group of the socket file as a number; `None` leaves it to the process. [`group_id`] finds it by name.
     pub socket_group: Option<u32>,
-    /// Connections open at the same time; further ones are closed as they come, and counted. Streams only.
+    /// Connections open at the same time. For a further one a connection of the peer that has most is closed, or one that
+    /// is idle, or else it is closed itself; all of it is counted. Streams only.
     pub max_connections: usize,
     /// Connections the kernel completes before we accept them. Streams only; capped by `net.core.somaxconn`.
     pub backlog: u32,
@@ -323,6 +324,11 @@ pub struct BoundSocket {
 }
 
 impl BoundSocket {
+    /// Which file the socket has, if it has one.
+    pub fn file_id(&self) -> Option<FileId> {
+        self.file.as_ref().map(SocketFile::id)
+    }
+
     /// What an operator should know about the directory of the socket file.
     pub fn warning(&self) -> Option<&str> {
         self.warning.as_deref()

@@ -45,8 +45,12 @@ pub struct ListenerCounters {
     pub connections_open: u64,
     /// Connections accepted, those refused right after included.
     pub connections_accepted: u64,
-    /// Connections closed at once because `max_connections` were open.
+    /// Connections closed at once because `max_connections` were open and none of them had to give way.
     pub connections_refused_limit: u64,
+    /// Connections closed to make place for a peer that had fewer.
+    pub connections_closed_crowded: u64,
+    /// Connections closed because nothing had come for long: for an hour, or for a minute where all places were taken.
+    pub connections_closed_idle: u64,
     /// Connections closed at once because their address may not send here.
     pub connections_refused_source: u64,
     /// Connections closed at once because this process had no descriptor left.

@@ -87,6 +87,7 @@ pub use rate::{OpenRates, RATE_BURST_SECONDS, RATE_PACKET_BYTES, RateLimited, So
 pub use signature::{
     SIGNATURE_BYTES, SIGNING_KEYS_MAX, SignatureFault, Signer, SigningKey, SigningKeyError, Verifier,
 };
+pub use socket_file::FileId;
 pub use tls::{TLS_SESSION_BYTES, TlsFileError, TlsFiles, TlsServer};
 
 /// The longest datagram received whole. Nothing longer fits UDP; a Unix datagram can be longer and is then truncated,

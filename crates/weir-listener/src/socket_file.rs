@@ -1,8 +1,8 @@
 //! Socket files: which may be replaced, how they are created, and that only ours is removed.
 
 use std::fs;
-use std::io;
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -10,19 +10,43 @@ use std::path::{Path, PathBuf};
 use crate::bind::{BindFault, other};
 use crate::sys;
 
-/// A socket file this process created. Removed when dropped, unless another one has taken its place.
-#[derive(Debug)]
-pub struct SocketFile {
-    path: PathBuf,
+/// Which file it is, whatever its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileId {
     device: u64,
     inode: u64,
 }
 
+impl FileId {
+    fn of(found: &fs::Metadata) -> Self {
+        FileId {
+            device: found.dev(),
+            inode: found.ino(),
+        }
+    }
+
+    /// Of what is at a path now, a link not followed; `None` if there is nothing, or it cannot be seen.
+    pub fn at(path: &Path) -> Option<Self> {
+        fs::symlink_metadata(path).ok().as_ref().map(FileId::of)
+    }
+}
+
+/// A socket file this process created. Removed when dropped, unless another one has taken its place.
+#[derive(Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    id: FileId,
+}
+
+impl SocketFile {
+    pub fn id(&self) -> FileId {
+        self.id
+    }
+}
+
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let ours = fs::symlink_metadata(&self.path)
-            .is_ok_and(|found| found.dev() == self.device && found.ino() == self.inode);
-        if ours {
+        if FileId::at(&self.path) == Some(self.id) {
             // A file that cannot be removed is replaced at the next start, because no one listens on it.
             let _ = fs::remove_file(&self.path);
         }
@@ -73,7 +97,11 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 pub fn check_directory(path: &Path) -> Result<Option<String>, BindFault> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     // A path without a slash is in the directory that the process runs in.
-    let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+    let directory = if directory.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        directory
+    };
     let found = fs::metadata(directory).map_err(|error| file_fault("stat", path, error))?;
     if !found.is_dir() {
         return Err(BindFault::NotADirectory(directory.to_owned()));
@@ -84,7 +112,11 @@ pub fn check_directory(path: &Path) -> Result<Option<String>, BindFault> {
     }
     if user == 0 && mode & STICKY == 0 {
         let directory = directory.to_owned();
-        return Err(BindFault::OthersMayWrite { directory, mode, owner });
+        return Err(BindFault::OthersMayWrite {
+            directory,
+            mode,
+            owner,
+        });
     }
     let what = if mode & STICKY == 0 {
         "replace the socket and get what is sent to it"
@@ -135,13 +167,14 @@ pub fn create(
     // From here on the file is removed again if anything fails.
     let file = SocketFile {
         path: path.to_owned(),
-        device: found.dev(),
-        inode: found.ino(),
+        id: FileId::of(&found),
     };
     if owner.is_some() || group.is_some() {
         sys::change_owner(opened.as_fd(), owner, group).map_err(|error| file_fault("chown", path, error))?;
     }
-    let found = opened.metadata().map_err(|error| file_fault("stat", path, error))?;
+    let found = opened
+        .metadata()
+        .map_err(|error| file_fault("stat", path, error))?;
     if found.mode() & 0o7777 != mode {
         // The process mask took bits away, or the change of owner did.
         let opened = format!("/proc/self/fd/{}", opened.as_raw_fd());
@@ -158,7 +191,9 @@ fn open_created(path: &Path) -> Result<(File, fs::Metadata), BindFault> {
         .custom_flags(libc::O_PATH | libc::O_NOFOLLOW)
         .open(path)
         .map_err(|error| file_fault("open", path, error))?;
-    let found = opened.metadata().map_err(|error| file_fault("stat", path, error))?;
+    let found = opened
+        .metadata()
+        .map_err(|error| file_fault("stat", path, error))?;
     if found.file_type().is_socket() && found.uid() == sys::effective_user() && found.nlink() == 1 {
         Ok((opened, found))
     } else {

@@ -311,7 +311,11 @@ fn clients_that_never_read_lose_nothing_over_tls() {
     }
     let (stdout, log) = agent.stop();
     let expected = (2 * CONNECTIONS * 20 * 100) as f64;
-    assert_eq!(sums(&stdout), [("write.only".to_owned(), expected)].into(), "{log}");
+    assert_eq!(
+        sums(&stdout),
+        [("write.only".to_owned(), expected)].into(),
+        "{log}"
+    );
 }
 
 #[test]

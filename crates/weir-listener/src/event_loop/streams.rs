@@ -4,6 +4,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
+use super::peers::Peer;
 use super::{
     Batch, EventLoop, Kind, Listener, Monotonic, Next, Phase, STREAM_READ_BYTES, STREAM_READ_START, Turn,
 };
@@ -29,6 +30,10 @@ pub(super) struct Connection {
     pub(super) origin: Option<Credentials>,
     /// Who it is from, where that limits how much it may send.
     pub(super) source: Option<IpAddr>,
+    /// Who has its place.
+    pub(super) peer: Peer,
+    /// When the last whole packet came, in monotonic nanoseconds; at first when it was accepted.
+    pub(super) heard: u64,
     pub(super) tls: Option<TlsSession>,
     pub(super) framer: Framer,
     /// While draining, for a TCP connection whose peer may have more: when its silence has lasted long enough.
@@ -108,7 +113,10 @@ impl EventLoop {
             &mut counts,
             |memory, entries| delivery.deliver(memory, entries, handle),
         );
-        let dropped = delivery.dropped;
+        let (dropped, received) = (delivery.dropped, delivery.received);
+        if counts.packets + counts.empty > 0 {
+            connection.heard = received.0;
+        }
         let counters = &mut listener.counters;
         add_counts(counters, turn, &counts, dropped);
         counters.partial_bytes += connection.framer.partial_bytes() as u64;
@@ -331,7 +339,7 @@ impl EventLoop {
         Next::Wait
     }
 
-    fn close_connection(
+    pub(super) fn close_connection(
         &mut self,
         slot: u32,
         orderly: bool,
@@ -362,6 +370,7 @@ impl EventLoop {
             End::Cut => listener.counters.frames_cut += 1,
         }
         self.counters.system_calls += 1;
+        listener.peers.remove(connection.peer);
         drop(connection);
         listener.counters.connections_open -= 1;
         if listener.counters.connections_open == 0 && listener.fd.is_none() {

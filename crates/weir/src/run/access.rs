@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use weir_ingest::{AdmissionList, AdmissionSettings, Refusal, RefusedSender};
 use weir_listener::{
-    Address, ListenerConfig, Monotonic, RateLimited, SignatureFault, SigningKey, SourceRates,
-    TLS_SESSION_BYTES, TlsServer, Verifier,
+    Address, ListenerConfig, ListenerCounters, Monotonic, RateLimited, SignatureFault, SigningKey,
+    SourceRates, TLS_SESSION_BYTES, TlsServer, Verifier,
 };
 
 use super::books::BoundListener;
@@ -266,23 +266,11 @@ impl Access {
                 ));
             }
         }
-        if self.signed.is_none() {
-            return lines;
-        }
         for (number, listener) in listeners.iter().enumerate() {
-            for fault in SignatureFault::ALL {
-                let counted = state
-                    .workers
-                    .iter()
-                    .flatten()
-                    .flat_map(|worker| &worker.listeners);
-                let total: u64 = counted
-                    .filter(|counted| usize::from(counted.listener) == number)
-                    .map(|counted| counted.socket.signatures_refused[fault as usize])
-                    .sum();
-                let (address, reason) = (&listener.address, fault.as_str());
-                if let Some(new) = self.mention(&format!("{address} {reason}"), total, now) {
-                    lines.push(format!("{address}: {new} datagrams refused ({reason})"));
+            for (what, total) in refusals(state, number) {
+                let address = &listener.address;
+                if let Some(new) = self.mention(&format!("{address} {what}"), total, now) {
+                    lines.push(format!("{address}: {new} {what}"));
                 }
             }
         }
@@ -312,6 +300,45 @@ impl Access {
         mentioned.insert(what.to_owned(), mention);
         Some(total - reported)
     }
+}
+
+/// What one listener refused for reasons other than a single sender's, and how often.
+fn refusals(state: &State, listener: usize) -> Vec<(String, u64)> {
+    let counted = || {
+        let listeners = state
+            .workers
+            .iter()
+            .flatten()
+            .flat_map(|worker| &worker.listeners);
+        listeners
+            .filter(|counted| usize::from(counted.listener) == listener)
+            .map(|counted| &counted.socket)
+    };
+    let connections: [(&str, fn(&ListenerCounters) -> u64); 5] = [
+        ("connections refused (source not allowed)", |socket| {
+            socket.connections_refused_source
+        }),
+        ("connections refused (all places taken)", |socket| {
+            socket.connections_refused_limit
+        }),
+        ("connections refused (no descriptors left)", |socket| {
+            socket.connections_refused_descriptors
+        }),
+        ("connections closed (for a peer that had fewer)", |socket| {
+            socket.connections_closed_crowded
+        }),
+        ("connections closed (idle)", |socket| {
+            socket.connections_closed_idle
+        }),
+    ];
+    let connections = connections.map(|(what, count)| (what.to_owned(), counted().map(count).sum()));
+    let signatures = SignatureFault::ALL.map(|fault| {
+        let count = counted()
+            .map(|socket| socket.signatures_refused[fault as usize])
+            .sum();
+        (format!("datagrams refused ({})", fault.as_str()), count)
+    });
+    connections.into_iter().chain(signatures).collect()
 }
 
 fn sender_name(sender: &RefusedSender) -> String {

@@ -17,6 +17,7 @@ mod access;
 mod books;
 mod delivery;
 mod explain;
+mod health;
 mod listeners;
 mod log;
 mod origins;
@@ -30,6 +31,7 @@ mod view;
 mod workers;
 
 use access::Access;
+use health::Watch;
 use log::LastFlush;
 use outputs::Outputs;
 use pipeline::{Pipeline, Shared};
@@ -132,7 +134,9 @@ async fn second_stop(signals: &mut Signals) -> &'static str {
         match signals.next().await {
             Request::Stop(name) if first.elapsed() >= SECOND_STOP_AFTER => return name,
             Request::Stop(name) => {
-                tracing::info!("{name} again within a second: taken as one request; another one stops at once");
+                tracing::info!(
+                    "{name} again within a second: taken as one request; another one stops at once"
+                );
             }
             Request::Reload => {}
         }
@@ -142,6 +146,7 @@ async fn second_stop(signals: &mut Signals) -> &'static str {
 /// The running agent.
 struct Agent {
     workers: Vec<WorkerHandle>,
+    watch: Watch,
     fixed: Fixed,
     pipeline: std::thread::JoinHandle<()>,
     /// What outputs run on.
@@ -194,6 +199,7 @@ impl Agent {
             .spawn(move || pipeline.run())
             .map_err(|error| Failure::runtime(format!("a thread cannot be started: {error}")))?;
 
+        let files = health::socket_files(&bound.of_workers, planned.iter().map(|(listener, _)| listener));
         let resolver = origins::resolver(config);
         let workers = workers::Start {
             config,
@@ -204,6 +210,8 @@ impl Agent {
             reports,
         }
         .workers(bound.of_workers)?;
+        let watch = Watch::start(&workers, files, bound.listeners.len())
+            .map_err(|error| Failure::runtime(format!("a thread cannot be started: {error}")))?;
         let origins = match resolver {
             Some(resolver) => Some(origins::start(resolver, &workers, outputs.runtime.handle())?),
             None => None,
@@ -221,6 +229,7 @@ impl Agent {
             shared,
             last_flush,
             workers: workers.len(),
+            health: watch.health(),
             listeners: bound.listeners,
             deliveries: outputs.deliveries,
             relays: outputs.relays,
@@ -234,6 +243,7 @@ impl Agent {
         };
         Ok(Agent {
             workers,
+            watch,
             fixed,
             pipeline,
             outputs: outputs.runtime,
@@ -264,6 +274,7 @@ impl Agent {
 
     /// Reads what the kernel holds, flushes, delivers.
     fn stop(mut self) {
+        self.watch.end();
         for worker in &self.workers {
             worker.stop();
         }
