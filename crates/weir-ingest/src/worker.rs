@@ -1,6 +1,6 @@
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -43,6 +43,10 @@ const EXAMPLE_INTERVAL_NS: u64 = 10_000_000_000;
 
 /// The class of connections that could not be encrypted, among examples of bad input.
 pub const TLS_FAULT: &str = "tls";
+
+/// A turn that lasts this much longer than it was told to wait did not receive in the meantime: a turn's own work is a
+/// mebibyte at most.
+const LATE_NS: u64 = 100_000_000;
 
 /// How long the end waits for what is to be found out about the last senders.
 const END_WAIT_NS: u64 = 250_000_000;
@@ -91,7 +95,8 @@ pub struct WorkerSnapshot {
     pub drop_disagreements: u64,
     /// Milliseconds by which the agent's time is ahead of a wall clock that was set back.
     pub clock_ahead_ms: i64,
-    /// Longest time between two receive turns while packets were waiting or a flush was running, nanoseconds.
+    /// Longest time between two receive turns while packets were waiting or a flush was running, or by which a turn lasted
+    /// longer than it should, nanoseconds.
     pub longest_gap_ns: u64,
     pub origin: OriginStats,
     /// Origins that have sent more than they may.
@@ -131,6 +136,46 @@ pub enum Command {
     Origins(Vec<OriginAnswer>),
     /// Another list of the origins that may send; `None`: all.
     Admission(Option<AdmissionList>),
+    /// A socket in the place of one whose file somebody has taken away.
+    Socket(ListenerId, Box<BoundSocket>),
+}
+
+/// What anybody can see of a worker without its help. The worker only ever stores.
+#[derive(Debug)]
+pub struct Progress {
+    /// The end of its last turn, monotonic nanoseconds.
+    turned_ns: AtomicU64,
+    ended: AtomicBool,
+}
+
+impl Progress {
+    /// How long ago its last turn ended. One that is well ends one every second, whatever comes in.
+    pub fn since_turn(&self, now: Monotonic) -> Duration {
+        Duration::from_nanos(now.0.saturating_sub(self.turned_ns.load(Ordering::Relaxed)))
+    }
+
+    /// Whether its thread has ended, in whatever way.
+    pub fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+}
+
+/// Says when a worker's thread ends, also by a panic.
+struct Alive(Arc<Progress>);
+
+impl Alive {
+    fn new() -> Self {
+        Alive(Arc::new(Progress {
+            turned_ns: AtomicU64::new(Monotonic::now().0),
+            ended: AtomicBool::new(false),
+        }))
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.ended.store(true, Ordering::Release);
+    }
 }
 
 /// The control plane's end of a running worker.
@@ -138,6 +183,7 @@ pub struct WorkerHandle {
     stop: Arc<AtomicBool>,
     waker: Waker,
     commands: CommandSender,
+    progress: Arc<Progress>,
     thread: std::thread::JoinHandle<()>,
 }
 
@@ -154,6 +200,10 @@ impl WorkerHandle {
 
     pub fn commands(&self) -> CommandSender {
         self.commands.clone()
+    }
+
+    pub fn progress(&self) -> Arc<Progress> {
+        self.progress.clone()
     }
 
     /// Waits for the thread to end; an error is a panic of ours.
@@ -216,6 +266,8 @@ pub fn spawn(
     let (commands, inbox) = std::sync::mpsc::channel();
     let name = format!("ingest-{}", settings.worker);
     let (worker_stop, worker_id) = (stop.clone(), settings.worker);
+    let alive = Alive::new();
+    let progress = alive.0.clone();
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         let (wall_ms, monotonic) = (wall_ms(), Monotonic::now().0);
         let mut ingest = Ingest::new(settings, wall_ms.div_euclid(1000));
@@ -235,6 +287,7 @@ pub fn spawn(
             summarising: false,
             summary: None,
             event_loop,
+            alive,
             clock: AgentClock::new(wall_ms, monotonic),
             worker: worker_id,
             reports,
@@ -261,8 +314,29 @@ pub fn spawn(
             waker: waker.clone(),
         },
         waker,
+        progress,
         thread,
     })
+}
+
+/// What is done with a batch: all its packets are taken, with their senders if those are told apart.
+fn taking(ingest: &mut Ingest, by_sender: bool) -> impl FnMut(weir_listener::Batch<'_>) {
+    move |batch| {
+        let (listener, received) = (usize::from(batch.listener().0), batch.received().0);
+        for packet in batch.iter() {
+            let taken = Received {
+                bytes: packet.bytes,
+                listener,
+                truncated: packet.truncated,
+                received,
+            };
+            if by_sender {
+                ingest.packet_from(taken, packet.origin.map_or(0, |sender| sender.pid));
+            } else {
+                ingest.packet(taken);
+            }
+        }
+    }
 }
 
 /// One OS thread. It waits for nothing but its sockets until it ends.
@@ -276,6 +350,7 @@ struct Worker {
     /// A summary for which the channel had no room.
     summary: Option<Report>,
     event_loop: EventLoop,
+    alive: Alive,
     clock: AgentClock,
     worker: u16,
     reports: SyncSender<Report>,
@@ -316,27 +391,16 @@ impl Worker {
         if let Some(since) = self.busy_since_ns.take() {
             self.longest_gap_ns = self.longest_gap_ns.max(before - since);
         }
-        let ingest = &mut self.ingest;
         let by_sender = self.origins.is_some();
         let turn = self
             .event_loop
-            .turn(Some(timeout), &mut |batch: weir_listener::Batch<'_>| {
-                let (listener, received) = (usize::from(batch.listener().0), batch.received().0);
-                for packet in batch.iter() {
-                    let taken = Received {
-                        bytes: packet.bytes,
-                        listener,
-                        truncated: packet.truncated,
-                        received,
-                    };
-                    if by_sender {
-                        ingest.packet_from(taken, packet.origin.map_or(0, |sender| sender.pid));
-                    } else {
-                        ingest.packet(taken);
-                    }
-                }
-            });
+            .turn(Some(timeout), &mut taking(&mut self.ingest, by_sender));
         let after = Monotonic::now().0;
+        self.alive.0.turned_ns.store(after, Ordering::Relaxed);
+        let late_ns = (after - before).saturating_sub(timeout.as_nanos() as u64);
+        if late_ns >= LATE_NS {
+            self.longest_gap_ns = self.longest_gap_ns.max(late_ns);
+        }
         self.now_ms = self.clock.advance(wall_ms(), after);
         match turn {
             Ok(turn) => {
@@ -413,6 +477,13 @@ impl Worker {
             Command::Rules(rules) => {
                 self.ingest.set_rules(*rules);
                 self.sweeping = true;
+            }
+            Command::Socket(id, socket) => {
+                let by_sender = self.origins.is_some();
+                // One that cannot be taken goes, with its file: whoever made it sees that and makes another.
+                let _ = self
+                    .event_loop
+                    .replace(id, *socket, &mut taking(&mut self.ingest, by_sender));
             }
             Command::Origins(answers) => self.answers(answers),
             Command::Admission(list) => {
@@ -517,6 +588,7 @@ impl Worker {
             relay.hand_over();
         }
         let _ = self.event_loop.refresh_drops();
+        self.event_loop.end_idle(Monotonic(monotonic));
         self.ingest.tick_origins(monotonic);
         self.ingest.tick_sampler();
         self.ticks += 1;
@@ -624,6 +696,8 @@ impl Worker {
         for relay in self.ingest.relays_mut() {
             relay.finish();
         }
+        // Nothing comes in any more: what the log says of the last buckets is everything.
+        let _ = self.reports.send(Report::Snapshot(Box::new(self.snapshot())));
         self.hand_over_all();
         if self.around.flush_open_bucket && self.ingest.close_now() {
             self.hand_over_all();
@@ -640,5 +714,22 @@ fn wall_ms() -> i64 {
     match SystemTime::now().duration_since(UNIX_EPOCH) {
         Ok(since) => since.as_millis() as i64,
         Err(before) => -(before.duration().as_millis() as i64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_panics_has_ended() {
+        let alive = Alive::new();
+        let progress = alive.0.clone();
+        assert!(!progress.has_ended());
+        let thread = std::thread::spawn(move || {
+            let _alive = alive;
+            panic!("as intended");
+        });
+        assert!(thread.join().is_err() && progress.has_ended());
     }
 }

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::socket_file::{self, SocketFile};
+use crate::socket_file::{self, FileId, SocketFile};
 use crate::{Address, AllowList, SourceRates, TlsServer, sys};
 
 /// How bytes become packets.
@@ -52,7 +52,8 @@ pub struct ListenerConfig {
     pub socket_owner: Option<u32>,
     /// Group of the socket file as a number; `None` leaves it to the process. [`group_id`] finds it by name.
     pub socket_group: Option<u32>,
-    /// Connections open at the same time; further ones are closed as they come, and counted. Streams only.
+    /// Connections open at the same time. For a further one a connection of the peer that has most is closed, or one that
+    /// is idle, or else it is closed itself; all of it is counted. Streams only.
     pub max_connections: usize,
     /// Connections the kernel completes before we accept them. Streams only; capped by `net.core.somaxconn`.
     pub backlog: u32,
@@ -139,6 +140,17 @@ pub enum BindFault {
     },
     /// Another process is listening on the socket file.
     SocketInUse,
+    /// Users other than root may write in the directory of the socket file, and this process is root.
+    OthersMayWrite {
+        /// The directory.
+        directory: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+        /// Its owner.
+        owner: u32,
+    },
+    /// Something else was put in the place of the socket file as soon as it was there. It is left alone.
+    Replaced,
     /// This system has no IPv6 (or no Unix sockets).
     Unsupported,
     /// No descriptors or memory for a socket.
@@ -229,6 +241,21 @@ impl fmt::Display for BindError {
                     "another process is listening on this socket; stop it (`ss -xlp` shows it) or change the path"
                 )
             }
+            BindFault::OthersMayWrite {
+                directory,
+                mode,
+                owner,
+            } => write!(
+                f,
+                "users other than root may write in {0} (mode {mode:04o}, owner {owner}) and could replace the socket of a \
+                 process of root; `chown root {0}` and `chmod go-w {0}` (or `chmod +t {0}`, which keeps them from replacing \
+                 files of others), or choose another directory",
+                directory.display()
+            ),
+            BindFault::Replaced => write!(
+                f,
+                "somebody replaced the socket file as soon as it was made; who may write in its directory?"
+            ),
             BindFault::Unsupported => {
                 write!(
                     f,
@@ -290,9 +317,20 @@ pub struct BoundSocket {
     pub(crate) config: ListenerConfig,
     pub(crate) buffer: ReceiveBuffer,
     pub(crate) file: Option<SocketFile>,
+    pub(crate) warning: Option<String>,
 }
 
 impl BoundSocket {
+    /// Which file the socket has, if it has one.
+    pub fn file_id(&self) -> Option<FileId> {
+        self.file.as_ref().map(SocketFile::id)
+    }
+
+    /// What an operator should know about the directory of the socket file.
+    pub fn warning(&self) -> Option<&str> {
+        self.warning.as_deref()
+    }
+
     /// The address as bound: the one asked for, with the port the kernel chose if that was 0.
     pub fn address(&self) -> &Address {
         &self.address
@@ -398,9 +436,11 @@ fn bind_socket(config: &ListenerConfig) -> Result<BoundSocket, BindFault> {
                 config: config.clone(),
                 buffer,
                 file: None,
+                warning: None,
             })
         }
         Address::UnixDatagram(path) | Address::UnixStream(path) => {
+            let warning = socket_file::check_directory(path)?;
             socket_file::clear_the_way(path, kind)?;
             let fd = new_socket(libc::AF_UNIX, kind)?;
             let buffer = set_receive_buffer(fd.as_fd(), None)?;
@@ -426,6 +466,7 @@ fn bind_socket(config: &ListenerConfig) -> Result<BoundSocket, BindFault> {
                 config: config.clone(),
                 buffer,
                 file: Some(file),
+                warning,
             })
         }
     }

@@ -43,8 +43,12 @@ pub struct ListenerCounters {
     pub connections_open: u64,
     /// Connections accepted, those refused right after included.
     pub connections_accepted: u64,
-    /// Connections closed at once because `max_connections` were open.
+    /// Connections closed at once because `max_connections` were open and none of them had to give way.
     pub connections_refused_limit: u64,
+    /// Connections closed to make place for a peer that had fewer.
+    pub connections_closed_crowded: u64,
+    /// Connections closed because nothing had come for long: for an hour, or for a minute where all places were taken.
+    pub connections_closed_idle: u64,
     /// Connections closed at once because their address may not send here.
     pub connections_refused_source: u64,
     /// Connections closed at once because this process had no descriptor left.
@@ -54,6 +58,9 @@ pub struct ListenerCounters {
     pub connections_failed_tls: u64,
     /// Connections closed because partial frames had used up the byte budget and theirs was the largest.
     pub connections_closed_budget: u64,
+    /// TCP connections that a drain reset although their peers were still sending. What their kernels had not got
+    /// acknowledged is lost, and they know that it is.
+    pub connections_cut_draining: u64,
     /// Connections that ended with an error (most often a reset by the peer).
     pub connections_failed: u64,
     /// Failed calls of `accept`, those for want of descriptors included.

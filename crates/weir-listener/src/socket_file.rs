@@ -1,27 +1,52 @@
 //! Socket files: which may be replaced, how they are created, and that only ours is removed.
 
 use std::fs;
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::bind::{BindFault, other};
 use crate::sys;
 
-/// A socket file this process created. Removed when dropped, unless another one has taken its place.
-#[derive(Debug)]
-pub struct SocketFile {
-    path: PathBuf,
+/// Which file it is, whatever its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileId {
     device: u64,
     inode: u64,
 }
 
+impl FileId {
+    fn of(found: &fs::Metadata) -> Self {
+        FileId {
+            device: found.dev(),
+            inode: found.ino(),
+        }
+    }
+
+    /// Of what is at a path now, a link not followed; `None` if there is nothing, or it cannot be seen.
+    pub fn at(path: &Path) -> Option<Self> {
+        fs::symlink_metadata(path).ok().as_ref().map(FileId::of)
+    }
+}
+
+/// A socket file this process created. Removed when dropped, unless another one has taken its place.
+#[derive(Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    id: FileId,
+}
+
+impl SocketFile {
+    pub fn id(&self) -> FileId {
+        self.id
+    }
+}
+
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let ours = fs::symlink_metadata(&self.path)
-            .is_ok_and(|found| found.dev() == self.device && found.ino() == self.inode);
-        if ours {
+        if FileId::at(&self.path) == Some(self.id) {
             // A file that cannot be removed is replaced at the next start, because no one listens on it.
             let _ = fs::remove_file(&self.path);
         }
@@ -35,7 +60,7 @@ pub fn clear_the_way(path: &Path, kind: libc::c_int) -> Result<(), BindFault> {
         Ok(found) => found.file_type(),
         Err(error) => {
             return match error.kind() {
-                io::ErrorKind::NotFound => check_directory(path),
+                io::ErrorKind::NotFound => Ok(()),
                 _ => Err(file_fault("stat", path, error)),
             };
         }
@@ -59,13 +84,50 @@ pub fn clear_the_way(path: &Path, kind: libc::c_int) -> Result<(), BindFault> {
     }
 }
 
-fn check_directory(path: &Path) -> Result<(), BindFault> {
+const STICKY: u32 = 0o1000;
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+/// Whether the socket's directory is one, and what is to be said when users other than root and this one may write there:
+/// they can put something else in the socket's place and get what is sent to it.
+///
+/// # Errors
+///
+/// [`BindFault::OthersMayWrite`] when that would give them rights of root, and nothing keeps them from replacing files of
+/// others.
+pub fn check_directory(path: &Path) -> Result<Option<String>, BindFault> {
     let directory = path.parent().unwrap_or(Path::new("/"));
-    match fs::metadata(directory) {
-        Ok(found) if found.is_dir() => Ok(()),
-        Ok(_) => Err(BindFault::NotADirectory(directory.to_owned())),
-        Err(error) => Err(file_fault("stat", path, error)),
+    // A path without a slash is in the directory that the process runs in.
+    let directory = if directory.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        directory
+    };
+    let found = fs::metadata(directory).map_err(|error| file_fault("stat", path, error))?;
+    if !found.is_dir() {
+        return Err(BindFault::NotADirectory(directory.to_owned()));
     }
+    let (mode, owner, user) = (found.mode() & 0o7777, found.uid(), sys::effective_user());
+    if mode & WRITABLE_BY_OTHERS == 0 && [0, user].contains(&owner) {
+        return Ok(None);
+    }
+    if user == 0 && mode & STICKY == 0 {
+        let directory = directory.to_owned();
+        return Err(BindFault::OthersMayWrite {
+            directory,
+            mode,
+            owner,
+        });
+    }
+    let what = if mode & STICKY == 0 {
+        "replace the socket and get what is sent to it"
+    } else {
+        "take the path while weir does not run"
+    };
+    Ok(Some(format!(
+        "other users may write in {} (mode {mode:04o}, owner {owner}): they can {what}; `chmod go-w` it, or choose another \
+         directory",
+        directory.display()
+    )))
 }
 
 /// Only a refused connection proves that no process has the socket open. Being unable to tell is not proof.
@@ -84,6 +146,9 @@ fn someone_listens(path: &Path, kind: libc::c_int) -> Result<bool, BindFault> {
 
 /// Binds, which creates the file, and gives it its owner, group and mode. At no moment has it more permissions than
 /// `mode`.
+///
+/// Nothing but `bind` is done by path: whoever may write in the directory can put a symbolic link there between two calls,
+/// and then a file of somebody else's would change its owner and mode.
 pub fn create(
     fd: BorrowedFd<'_>,
     path: &Path,
@@ -98,20 +163,42 @@ pub fn create(
         Some(libc::EADDRINUSE) => BindFault::SocketInUse,
         _ => file_fault("bind", path, error),
     })?;
-    let found = fs::symlink_metadata(path).map_err(|error| file_fault("stat", path, error))?;
+    let (opened, found) = open_created(path)?;
     // From here on the file is removed again if anything fails.
     let file = SocketFile {
         path: path.to_owned(),
-        device: found.dev(),
-        inode: found.ino(),
+        id: FileId::of(&found),
     };
     if owner.is_some() || group.is_some() {
-        std::os::unix::fs::lchown(path, owner, group).map_err(|error| file_fault("chown", path, error))?;
+        sys::change_owner(opened.as_fd(), owner, group).map_err(|error| file_fault("chown", path, error))?;
     }
-    // Again by path: the process mask took bits away, and a change of owner may have.
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))
-        .map_err(|error| file_fault("chmod", path, error))?;
+    let found = opened
+        .metadata()
+        .map_err(|error| file_fault("stat", path, error))?;
+    if found.mode() & 0o7777 != mode {
+        // The process mask took bits away, or the change of owner did.
+        let opened = format!("/proc/self/fd/{}", opened.as_raw_fd());
+        fs::set_permissions(opened, fs::Permissions::from_mode(mode))
+            .map_err(|error| file_fault("chmod", path, error))?;
+    }
     Ok(file)
+}
+
+/// Opens what `bind` has made without following a link. What is there may be something else already.
+fn open_created(path: &Path) -> Result<(File, fs::Metadata), BindFault> {
+    let opened = File::options()
+        .read(true)
+        .custom_flags(libc::O_PATH | libc::O_NOFOLLOW)
+        .open(path)
+        .map_err(|error| file_fault("open", path, error))?;
+    let found = opened
+        .metadata()
+        .map_err(|error| file_fault("stat", path, error))?;
+    if found.file_type().is_socket() && found.uid() == sys::effective_user() && found.nlink() == 1 {
+        Ok((opened, found))
+    } else {
+        Err(BindFault::Replaced)
+    }
 }
 
 fn file_fault(operation: &'static str, path: &Path, error: io::Error) -> BindFault {

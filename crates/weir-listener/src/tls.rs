@@ -130,10 +130,13 @@ impl TlsServer {
                 builder.with_client_cert_verifier(verifier)
             }
         };
-        let config = builder.with_single_cert(chain, key).map_err(|error| {
+        let mut config = builder.with_single_cert(chain, key).map_err(|error| {
             let message = format!("does not go with {}: {error}", files.certificate.display());
             fault(&files.key, message)
         })?;
+        // Clients of metrics write and do not read. Tickets that one has not read when it closes make its kernel reset the
+        // connection and throw away what it had not sent yet.
+        config.send_tls13_tickets = 0;
         Ok(Self(RwLock::new(Arc::new(Credentials {
             config: Arc::new(config),
             certificate,

@@ -225,6 +225,93 @@ fn mode_owner_and_group_are_as_asked() {
     }
 }
 
+/// Mode and owner were once set by path: whoever put a symbolic link in the socket's place in time got the mode of a file of
+/// root's changed. The race cannot be won on purpose, so the calls of a process that binds are looked at.
+#[test]
+fn nothing_is_changed_by_the_path_of_a_socket() {
+    let directory = tempfile::tempdir().unwrap();
+    let trace = directory.path().join("trace");
+    let mut command = std::process::Command::new("strace");
+    let calls = "trace=/^bind$|chmod|chown";
+    command
+        .args(["-f", "-e", calls, "-o"])
+        .arg(&trace)
+        .arg(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "child_that_binds", "--nocapture"])
+        .env("WEIR_TEST_PATH", directory.path());
+    match command.spawn() {
+        Ok(child) => assert!(support::wait(child).success()),
+        Err(error) => {
+            println!("skipped: strace: {error}");
+            return;
+        }
+    }
+    let trace = fs::read_to_string(&trace).unwrap();
+    let binds = trace.lines().filter(|line| line.contains("bind(")).count();
+    assert_eq!(binds, 2, "{trace}");
+    for line in trace.lines().filter(|line| line.contains("dsd.socket")) {
+        assert!(line.contains("bind("), "by path: {line}");
+    }
+    assert!(
+        trace.contains("/proc/self/fd/"),
+        "the mask made a change necessary: {trace}"
+    );
+}
+
+#[test]
+#[ignore = "the other process of nothing_is_changed_by_the_path_of_a_socket"]
+fn child_that_binds() {
+    let directory = std::env::var_os("WEIR_TEST_PATH").unwrap();
+    let directory = Path::new(&directory);
+    let (uid, gid) = support::raw::user_and_group();
+    for (name, stream) in [("datagram.dsd.socket", false), ("stream.dsd.socket", true)] {
+        let path = directory.join(name);
+        let mut asked = if stream { unix(&path) } else { unixgram(&path) };
+        // More than the usual mask leaves.
+        asked.socket_mode = 0o777;
+        (asked.socket_owner, asked.socket_group) = (Some(uid), Some(gid));
+        let _socket = bind(&asked).unwrap();
+        let found = fs::symlink_metadata(&path).unwrap();
+        assert_eq!(found.permissions().mode() & 0o7777, 0o777);
+    }
+}
+
+#[test]
+fn directories_that_others_may_write_in_are_refused_to_root_and_warned_of() {
+    let root = support::raw::user_and_group().0 == 0;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("dsd.socket");
+    let mode = |mode| fs::set_permissions(directory.path(), fs::Permissions::from_mode(mode)).unwrap();
+    for (bits, refused, warning) in [
+        (0o755, false, None),
+        (0o777, root, Some("replace the socket")),
+        (0o775, root, Some("replace the socket")),
+        (0o1777, false, Some("while weir does not run")),
+    ] {
+        mode(bits);
+        for address in [unixgram(&path), unix(&path)] {
+            if refused {
+                check!(address, BindFault::OthersMayWrite { .. }, "chmod +t");
+                assert!(!path.exists());
+                continue;
+            }
+            let socket = bind(&address).unwrap();
+            let said = socket.warning().unwrap_or_default();
+            assert!(said.contains(warning.unwrap_or_default()), "{bits:o}: {said}");
+            assert_eq!(said.is_empty(), warning.is_none(), "{bits:o}: {said}");
+        }
+    }
+    if root {
+        mode(0o755);
+        std::os::unix::fs::chown(directory.path(), Some(12345), None).unwrap();
+        check!(
+            unixgram(&path),
+            BindFault::OthersMayWrite { owner: 12345, .. },
+            "chown root"
+        );
+    }
+}
+
 #[test]
 fn users_and_groups_have_names_or_numbers() {
     assert_eq!(user_id("root").unwrap(), Some(0));

@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -381,6 +381,51 @@ fn a_drain_does_not_wait_for_a_peer_that_never_ends() {
         "{missing} of {} bytes are missing: {counters:?} {sent:?}",
         sent.bytes
     );
+}
+
+/// The filter that ends a drain once stayed on a connection when it was closed. The kernel then dropped the peer's
+/// answers to the end, and clients wrote into such connections for about 110 s, whatever listened there by then.
+#[test]
+fn peers_over_tcp_learn_at_once_that_a_drain_ended_their_connection() {
+    let mut counter = Counter::new();
+    let (id, _) = counter.listen(&config("tcp://127.0.0.1:0"));
+    let mut silent = TcpStream::connect(("127.0.0.1", counter.port(id))).unwrap();
+    let mut busy = silent_twin(&silent);
+    silent.write_all(&frame(&payload(1, 0, 100))).unwrap();
+    counter.until(|c| c.seen[0][1].count == 1);
+    counter.events.begin_drain();
+    // Writes before every turn, so that it is never found silent, until it is cut off.
+    let mut number = 0;
+    counter.until(|c| {
+        if busy.write(&frame(&payload(0, number, 100))).is_ok() {
+            number += 1;
+        }
+        c.events.drained()
+    });
+    assert!(number > 0);
+    for peer in [&mut silent, &mut busy] {
+        peer.set_nonblocking(false).unwrap();
+        peer.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let end = peer.read(&mut [0]);
+        assert!(
+            matches!(end, Err(ref error) if error.kind() == ErrorKind::ConnectionReset) || peer_knows(peer),
+            "the next write would pass after {end:?}"
+        );
+        assert!(peer.write(b"lost").is_err(), "a write after the end fails");
+    }
+    assert_eq!(counter.events.counters(id).connections_cut_draining, 1);
+}
+
+/// Another connection to the same address, which does not wait.
+fn silent_twin(stream: &TcpStream) -> TcpStream {
+    let twin = TcpStream::connect(stream.peer_addr().unwrap()).unwrap();
+    twin.set_nonblocking(true).unwrap();
+    twin
+}
+
+/// Whether an earlier write has already been told of the reset.
+fn peer_knows(peer: &mut TcpStream) -> bool {
+    peer.write(b"lost").is_err()
 }
 
 /// Connections that were made but not accepted when the drain began have sent something as well.

@@ -292,6 +292,83 @@ fn connections_over_the_limit_are_closed_and_counted() {
     }
 }
 
+/// One address once could take all places for as long as it liked.
+#[test]
+fn an_address_that_takes_all_places_gives_way_to_others() {
+    let mut asked = config("tcp://127.0.0.1:0");
+    asked.max_connections = 4;
+    let mut harness = Harness::new();
+    let id = harness.listen(&asked);
+    let to = harness.socket_address(id);
+    let connect = |harness: &mut Harness, last: u8, count: u64| {
+        let accepted = harness.events.counters(id).connections_accepted;
+        let client = support::raw::connect_from(std::net::Ipv4Addr::new(127, 0, 0, last), to);
+        harness.run_until_loop(|h| h.events.counters(id).connections_accepted == accepted + 1);
+        let counters = harness.events.counters(id);
+        assert_eq!(
+            (counters.connections_open, counters.connections_closed_crowded),
+            (4.min(accepted + 1), count)
+        );
+        Client::Tcp(client)
+    };
+    let mut greedy: Vec<Client> = (0..4).map(|_| connect(&mut harness, 1, 0)).collect();
+    // The first of them is in use, so it is the second that goes.
+    greedy[0].send(&frame(b"greedy:1|c"));
+    harness.run_until(|seen| seen.len() == 1);
+    let mut second = connect(&mut harness, 2, 1);
+    greedy.remove(1).expect_closed();
+    let mut third = connect(&mut harness, 3, 2);
+    greedy.remove(1).expect_closed();
+    // Two, one and one: nobody else has a better right than a second one of somebody.
+    connect(&mut harness, 2, 2).expect_closed();
+    connect(&mut harness, 1, 2).expect_closed();
+    assert_eq!(harness.events.counters(id).connections_refused_limit, 2);
+    for client in greedy.iter_mut().chain([&mut second, &mut third]) {
+        client.send(&frame(b"there:1|c"));
+    }
+    harness.run_until(|seen| seen.len() == 5);
+}
+
+#[test]
+fn idle_connections_end_and_those_in_use_stay() {
+    const HOUR: u64 = 3600 * 1_000_000_000;
+    for Setup { mut harness, id, .. } in each_transport(Framing::LengthPrefixed, |_| {}) {
+        let mut idle = Client::connect(&harness, id);
+        let mut dribbling = Client::connect(&harness, id);
+        harness.run_until_loop(|h| h.events.counters(id).connections_open == 2);
+        let begun = weir_listener::Monotonic::now().0;
+        // A frame that never ends is no sign of life.
+        dribbling.send(&frame(b"never")[..6]);
+        harness.run_until_loop(|h| h.events.counters(id).partial_bytes == 6);
+        let mut used = Client::connect(&harness, id);
+        harness.run_until_loop(|h| h.events.counters(id).connections_open == 3);
+        while weir_listener::Monotonic::now().0 <= begun + 1_000_000 {
+            std::thread::yield_now();
+        }
+        used.send(&frame(b"used:1|c"));
+        harness.run_until(|seen| seen.len() == 1);
+        harness
+            .events
+            .end_idle(weir_listener::Monotonic(begun + HOUR / 2));
+        assert_eq!(harness.events.counters(id).connections_open, 3);
+        // Both were accepted before `begun`; what was used was heard of a millisecond after.
+        harness.events.end_idle(weir_listener::Monotonic(begun + HOUR));
+        let counters = *harness.events.counters(id);
+        assert_eq!(
+            (
+                counters.connections_open,
+                counters.connections_closed_idle,
+                counters.frames_cut
+            ),
+            (1, 2, 1)
+        );
+        idle.expect_closed();
+        dribbling.expect_closed();
+        used.send(&frame(b"used:1|c"));
+        harness.run_until(|seen| seen.len() == 2);
+    }
+}
+
 #[test]
 fn the_largest_partial_frame_goes_when_the_budget_is_used_up() {
     for Setup { mut harness, id, .. } in each_transport(Framing::LengthPrefixed, |_| {}) {
@@ -408,6 +485,53 @@ fn whoever_connected_is_the_origin() {
             (std::process::id(), uid, gid)
         );
     }
+}
+
+/// A socket file that somebody takes away is made again by a new socket: what the old one had accepted is kept, and open
+/// connections go on.
+#[test]
+fn a_socket_in_the_place_of_another_loses_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (stream, datagram) = (directory.path().join("stream"), directory.path().join("datagram"));
+    let asked = [
+        config(&format!("unix://{}", stream.display())),
+        config(&format!("unixgram://{}", datagram.display())),
+    ];
+    let mut harness = Harness::new();
+    let ids = asked.each_ref().map(|asked| harness.listen(asked));
+    let mut open = Client::connect(&harness, ids[0]);
+    harness.run_until_loop(|h| h.events.counters(ids[0]).connections_open == 1);
+    let old = std::os::unix::net::UnixDatagram::unbound().unwrap();
+    old.connect(&datagram).unwrap();
+    // These are in the kernel when the sockets are replaced.
+    let mut unaccepted = Client::connect(&harness, ids[0]);
+    unaccepted.send(&frame(b"unaccepted:1|c"));
+    old.send(b"queued:1|c").unwrap();
+    for (asked, id) in asked.iter().zip(ids) {
+        std::fs::remove_file(asked.address.path().unwrap()).unwrap();
+        let socket = weir_listener::bind(asked).unwrap();
+        assert!(socket.file_id().is_some());
+        harness.replace(id, socket);
+    }
+    assert!(old.send(b"lost").is_err(), "it has to connect again");
+    old.connect(&datagram).unwrap();
+    old.send(b"again:1|c").unwrap();
+    open.send(&frame(b"open:1|c"));
+    let mut new = Client::connect(&harness, ids[0]);
+    new.send(&frame(b"new:1|c"));
+    harness.run_until(|seen| seen.len() == 5);
+    let mut seen: Vec<&[u8]> = packets(&harness);
+    seen.sort_unstable();
+    let expected: [&[u8]; 5] = [
+        b"again:1|c",
+        b"new:1|c",
+        b"open:1|c",
+        b"queued:1|c",
+        b"unaccepted:1|c",
+    ];
+    assert_eq!(seen, expected);
+    harness.drain();
+    assert!(!stream.exists() && !datagram.exists());
 }
 
 #[test]

@@ -4,7 +4,7 @@
 mod log;
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
@@ -285,6 +285,20 @@ fn sigterm_under_full_load_loses_nothing_that_the_kernel_took() {
         .map(|number| totals[&format!("from.{number} [\"t:x\"]")])
         .sum();
     assert!(close(by_sender, load), "{by_sender} of {load}");
+}
+
+/// Clients over TCP once went on writing into a connection for about 110 s after the agent had ended.
+#[test]
+fn clients_over_tcp_learn_at_once_that_the_agent_has_ended() {
+    let (agent, addresses) = Agent::start(&["--udp", "0", "--tcp", "127.0.0.1:0"], 1);
+    let mut client = TcpStream::connect(addresses[0].trim_start_matches("tcp://")).unwrap();
+    client.write_all(&frame("before:1|c")).unwrap();
+    let totals = totals(&agent.finish());
+    assert!(close(totals["before []"], 1.0), "{totals:?}");
+    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let error = client.read(&mut [0]).expect_err("reset");
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    assert!(client.write(&frame("after:1|c")).is_err());
 }
 
 #[test]

@@ -2,13 +2,15 @@
 
 use std::fs::File;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
+use super::peers::Peer;
 use super::streams::{Connection, DRAIN_SILENCE_NANOS, is_tcp};
 use super::{EventLoop, Kind, Next, Phase};
 use crate::framing::Framer;
 use crate::tls::TlsSession;
-use crate::{Address, guard, sys};
+use crate::{Address, sys};
 
 /// Connections accepted before others get their turn.
 const ACCEPTS_PER_TURN: usize = 64;
@@ -20,7 +22,7 @@ impl EventLoop {
             let Some(fd) = &listener.fd else { return Next::Wait };
             self.counters.system_calls += 1;
             match sys::accept(fd.as_fd()) {
-                Ok(connection) => self.accepted(index, connection),
+                Ok((connection, address)) => self.accepted(index, connection, address),
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN) => {
                         return self.no_more_connections(index);
@@ -64,26 +66,30 @@ impl EventLoop {
         Next::Wait
     }
 
-    fn accepted(&mut self, index: u32, fd: OwnedFd) {
+    fn accepted(&mut self, index: u32, fd: OwnedFd, address: Option<IpAddr>) {
         let listener = &mut self.listeners[index as usize];
         listener.counters.connections_accepted += 1;
-        if listener.counters.connections_open >= listener.config.max_connections as u64 {
-            listener.counters.connections_refused_limit += 1;
+        if address.is_some_and(|address| !listener.config.allow.allows(address)) {
+            listener.counters.connections_refused_source += 1;
             self.counters.system_calls += 1;
             return;
         }
         let is_internet = matches!(listener.address, Address::Tcp { .. });
-        let mut source = None;
-        if is_internet && guard::is_on(&listener.config) {
+        let mut credentials = None;
+        if !is_internet {
             self.counters.system_calls += 1;
-            source = sys::peer_address(fd.as_fd()).ok();
-            // One whose peer is gone already has no address.
-            if source.is_none_or(|peer| !listener.config.allow.allows(peer)) {
-                listener.counters.connections_refused_source += 1;
-                self.counters.system_calls += 1;
-                return;
-            }
+            credentials = sys::peer_credentials(fd.as_fd())
+                .ok()
+                .filter(|origin| origin.pid > 0);
         }
+        let peer = address.map_or(Peer::of_credentials(credentials), Peer::of_address);
+        let full = listener.counters.connections_open >= listener.config.max_connections as u64;
+        if full && (self.draining || !self.make_place(index, peer)) {
+            self.listeners[index as usize].counters.connections_refused_limit += 1;
+            self.counters.system_calls += 1;
+            return;
+        }
+        let listener = &mut self.listeners[index as usize];
         let mut tls = None;
         if is_internet && let Some(server) = &listener.config.tls {
             match TlsSession::new(server, sys::monotonic_nanos()) {
@@ -97,21 +103,18 @@ impl EventLoop {
             }
         }
         let mut origin = None;
-        if listener.config.pass_credentials && matches!(listener.address, Address::UnixStream(_)) {
-            self.counters.system_calls += 1;
-            origin = sys::peer_credentials(fd.as_fd())
-                .ok()
-                .filter(|origin| origin.pid > 0);
-            if origin.is_none() {
-                listener.counters.origin_errors += 1;
-            }
+        if listener.config.pass_credentials && !is_internet {
+            origin = credentials;
+            listener.counters.origin_errors += u64::from(origin.is_none());
         }
         let framer = Framer::new(listener.config.framing, listener.config.max_packet_bytes);
         let mut connection = Connection {
             fd,
             listener: index,
             origin,
-            source: source.filter(|_| listener.config.rates.is_some()),
+            source: address.filter(|_| listener.config.rates.is_some()),
+            peer,
+            heard: sys::monotonic_nanos(),
             tls,
             framer,
             awaited_until: None,
@@ -142,7 +145,9 @@ impl EventLoop {
             }
             return;
         }
-        self.listeners[index as usize].counters.connections_open += 1;
+        let listener = &mut self.listeners[index as usize];
+        listener.counters.connections_open += 1;
+        listener.peers.add(peer);
         // Most connections are made to send something at once.
         self.make_ready(slot);
     }

@@ -21,11 +21,15 @@ use crate::{Address, BoundSocket, ListenerConfig, ListenerCounters, ListenerId, 
 mod accept;
 mod batch;
 mod datagrams;
+mod idle;
+mod peers;
 mod streams;
 
 use accept::open_reserve;
 pub use batch::{Batch, Monotonic, Packet, Packets};
 use datagrams::{DOZE_NANOS, Doze};
+use idle::IdleLook;
+use peers::Peers;
 use streams::{Connection, DRAIN_SILENCE_NANOS, is_tcp};
 
 /// Bytes asked for with one call on a stream.
@@ -122,6 +126,10 @@ struct Listener {
     guarded: bool,
     drops: WrappingCounter,
     paused_until: Option<u64>,
+    /// Who its connections belong to.
+    peers: Peers,
+    /// No connection can be idle for long enough to give way before this time.
+    none_idle_until: u64,
     counters: ListenerCounters,
 }
 
@@ -194,6 +202,7 @@ pub struct EventLoop {
     handshakes: usize,
     /// When they are looked at next.
     handshakes_looked_at: u64,
+    idle: IdleLook,
     /// Why the last connection that should be was not.
     tls_fault: Option<(ListenerId, String)>,
     listeners: Vec<Listener>,
@@ -245,6 +254,7 @@ impl EventLoop {
             tls_memory: Vec::new(),
             handshakes: 0,
             handshakes_looked_at: 0,
+            idle: IdleLook::default(),
             tls_fault: None,
             listeners: Vec::new(),
             slots: Vec::new(),
@@ -305,10 +315,70 @@ impl EventLoop {
             guarded,
             drops: WrappingCounter::default(),
             paused_until: None,
+            peers: Peers::default(),
+            none_idle_until: 0,
             counters: ListenerCounters::default(),
         });
         self.doze.allowed = self.allow_doze();
         Ok(())
+    }
+
+    /// Puts another socket in the place of a Unix listener's, whose file somebody has taken away. What the old one had
+    /// accepted is handed over first; who is connected to a datagram socket sees an error and has to connect again, and
+    /// connections of streams stay.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such listener, it is not a Unix socket, the loop is draining, or epoll refuses the socket.
+    pub fn replace(
+        &mut self,
+        id: ListenerId,
+        socket: BoundSocket,
+        handle: &mut impl FnMut(Batch<'_>),
+    ) -> io::Result<()> {
+        let index = self.listeners.iter().position(|listener| listener.id == id);
+        let Some(index) = index.filter(|_| socket.file.is_some() && !self.draining) else {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput));
+        };
+        self.empty_and_close(index as u32, handle);
+        let kind = if socket.address.is_stream() {
+            Kind::Acceptor {
+                listener: index as u32,
+            }
+        } else {
+            Kind::Datagram {
+                listener: index as u32,
+            }
+        };
+        let inode = sys::socket_inode(socket.fd.as_fd())?;
+        let slot = self.take_slot(kind);
+        if let Err(error) = self.epoll.add(socket.fd.as_fd(), self.token_of(slot)) {
+            self.free_slot(slot);
+            return Err(error);
+        }
+        let listener = &mut self.listeners[index];
+        (listener.slot, listener.inode, listener.phase) = (slot, inode, Phase::Open);
+        (listener.fd, listener.file) = (Some(socket.fd), socket.file);
+        Ok(())
+    }
+
+    /// Takes what a Unix socket holds and closes it, as a drain does, at once.
+    fn empty_and_close(&mut self, index: u32, handle: &mut impl FnMut(Batch<'_>)) {
+        let listener = &mut self.listeners[index as usize];
+        listener.phase = Phase::Draining;
+        if let Some(fd) = &listener.fd {
+            self.counters.system_calls += 1;
+            // An error would mean that it is not open.
+            let _ = sys::shutdown_read(fd.as_fd());
+        }
+        let is_stream = listener.address.is_stream();
+        while self.listeners[index as usize].fd.is_some() {
+            if is_stream {
+                self.accept(index);
+            } else {
+                self.receive_datagrams(index, &mut Turn::default(), handle);
+            }
+        }
     }
 
     /// A handle with which other threads end the waiting.
@@ -485,7 +555,8 @@ impl EventLoop {
     /// Stops taking new packets: what the kernel has accepted before this call is still received by further turns
     /// (until [`EventLoop::drained`]), what comes later is refused by the kernel. Senders on Unix sockets see an
     /// error; UDP datagrams that come later are in `refused_draining`. A TCP connection is read until its peer closes it
-    /// or is silent for a tenth of a second, for one second at most; what comes later is never acknowledged.
+    /// or is silent for a tenth of a second, for one second at most; what comes later is never acknowledged, and the
+    /// connection is reset, so that its peer knows at once.
     ///
     /// Socket files are removed, so that a successor can bind at once. Connections that are complete but not yet
     /// accepted are accepted and read. A frame of which only the beginning had come is counted as cut.

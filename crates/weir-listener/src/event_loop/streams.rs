@@ -4,6 +4,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
+use super::peers::Peer;
 use super::{
     Batch, EventLoop, Kind, Listener, Monotonic, Next, Phase, STREAM_READ_BYTES, STREAM_READ_START, Turn,
 };
@@ -20,12 +21,19 @@ const HANDSHAKE_LOOK_NANOS: u64 = 1_000_000_000;
 /// for sent. A drain therefore reads a connection until its peer has closed it or has been silent for this long.
 pub(super) const DRAIN_SILENCE_NANOS: u64 = 100_000_000;
 
+/// Whether a peer was heard of within [`DRAIN_SILENCE_NANOS`].
+struct StillSending(bool);
+
 pub(super) struct Connection {
     pub(super) fd: OwnedFd,
     pub(super) listener: u32,
     pub(super) origin: Option<Credentials>,
     /// Who it is from, where that limits how much it may send.
     pub(super) source: Option<IpAddr>,
+    /// Who has its place.
+    pub(super) peer: Peer,
+    /// When the last whole packet came, in monotonic nanoseconds; at first when it was accepted.
+    pub(super) heard: u64,
     pub(super) tls: Option<TlsSession>,
     pub(super) framer: Framer,
     /// While draining, for a TCP connection whose peer may have more: when its silence has lasted long enough.
@@ -81,7 +89,7 @@ impl EventLoop {
             let now = sys::monotonic_nanos();
             *awaited_until = now + DRAIN_SILENCE_NANOS;
             if now >= until {
-                return self.stop_awaiting(slot);
+                return self.stop_awaiting(slot, StillSending(true));
             }
         }
         Next::Again
@@ -105,7 +113,10 @@ impl EventLoop {
             &mut counts,
             |memory, entries| delivery.deliver(memory, entries, handle),
         );
-        let dropped = delivery.dropped;
+        let (dropped, received) = (delivery.dropped, delivery.received);
+        if counts.packets + counts.empty > 0 {
+            connection.heard = received.0;
+        }
         let counters = &mut listener.counters;
         add_counts(counters, turn, &counts, dropped);
         counters.partial_bytes += connection.framer.partial_bytes() as u64;
@@ -298,7 +309,7 @@ impl EventLoop {
                     let now = sys::monotonic_nanos();
                     match connection.awaited_until {
                         Some(until) if now >= until.min(self.drain_connections_until) => {
-                            return self.stop_awaiting(slot);
+                            return self.stop_awaiting(slot, StillSending(now < until));
                         }
                         Some(_) => {}
                         None if now >= self.drain_settled_at => {
@@ -328,7 +339,7 @@ impl EventLoop {
         Next::Wait
     }
 
-    fn close_connection(
+    pub(super) fn close_connection(
         &mut self,
         slot: u32,
         orderly: bool,
@@ -359,6 +370,7 @@ impl EventLoop {
             End::Cut => listener.counters.frames_cut += 1,
         }
         self.counters.system_calls += 1;
+        listener.peers.remove(connection.peer);
         drop(connection);
         listener.counters.connections_open -= 1;
         if listener.counters.connections_open == 0 && listener.fd.is_none() {
@@ -367,12 +379,19 @@ impl EventLoop {
     }
 
     /// Makes the kernel refuse more bytes of a TCP connection; what it has taken can still be read.
+    ///
+    /// The connection then ends with a reset, also when the process ends before it is closed. An orderly end would be
+    /// worse in two ways: the filter drops the peer's answers to it, so that the peer waits for minutes, and without
+    /// the filter the peer's next write would be accepted by its own kernel and lost. After a reset that write fails.
     #[cold]
-    fn stop_awaiting(&mut self, slot: u32) -> Next {
+    fn stop_awaiting(&mut self, slot: u32, StillSending(still_sending): StillSending) -> Next {
         if let Kind::Connection(connection) = &mut self.slots[slot as usize].kind {
             connection.awaited_until = None;
-            self.counters.system_calls += 1;
+            let counters = &mut self.listeners[connection.listener as usize].counters;
+            counters.connections_cut_draining += u64::from(still_sending);
+            self.counters.system_calls += 2;
             // An error means that the connection is gone, which reading will tell.
+            let _ = sys::reset_on_close(connection.fd.as_fd());
             let _ = sys::attach_drop_all_filter(connection.fd.as_fd());
             self.settle();
         }

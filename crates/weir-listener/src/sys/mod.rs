@@ -146,6 +146,25 @@ pub fn attach_drop_all_filter(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
+/// Makes closing a TCP connection, or the end of the process, reset it at once.
+pub fn reset_on_close(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let linger = libc::linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
+    // SAFETY: the pointer and length describe `linger`, which outlives the call.
+    unsafe {
+        check(libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&raw const linger).cast::<c_void>(),
+            size_of::<libc::linger>() as socklen_t,
+        ))?;
+    }
+    Ok(())
+}
+
 /// Waits until every processor has left whatever it was doing inside the kernel's network receive path, so that
 /// packets that passed a socket before a filter was attached are in its queue.
 pub fn wait_for_running_receivers() -> io::Result<()> {
@@ -233,23 +252,60 @@ pub fn preset_mode(fd: BorrowedFd<'_>, mode: u32) -> io::Result<()> {
     check(unsafe { libc::fchmod(fd.as_raw_fd(), mode) }).map(drop)
 }
 
+/// Changes owner and group of the file that was opened, also of one that was opened as a place only.
+pub fn change_owner(fd: BorrowedFd<'_>, owner: Option<u32>, group: Option<u32>) -> io::Result<()> {
+    // All bits set leave an id as it is.
+    let (owner, group) = (owner.unwrap_or(u32::MAX), group.unwrap_or(u32::MAX));
+    // SAFETY: the empty name is a constant that ends with a zero.
+    check(unsafe { libc::fchownat(fd.as_raw_fd(), c"".as_ptr(), owner, group, libc::AT_EMPTY_PATH) })
+        .map(drop)
+}
+
+/// The user whose rights this process has.
+pub fn effective_user() -> u32 {
+    // SAFETY: no pointers, cannot fail.
+    unsafe { libc::geteuid() }
+}
+
 /// Starts listening for connections.
 pub fn listen(fd: BorrowedFd<'_>, backlog: c_int) -> io::Result<()> {
     // SAFETY: no pointers.
     check(unsafe { libc::listen(fd.as_raw_fd(), backlog) }).map(drop)
 }
 
-/// Accepts one connection, non-blocking and not inherited.
-pub fn accept(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    // SAFETY: null for the peer's address means that it is not wanted; the descriptor is new and owned here.
+/// Accepts one connection, non-blocking and not inherited, and says from which address it is if it is over the network.
+pub fn accept(fd: BorrowedFd<'_>) -> io::Result<(OwnedFd, Option<IpAddr>)> {
+    // SAFETY: `sockaddr_storage` is large enough for every address, all zeroes is a value of it, and it outlives the call;
+    // the descriptor is new and owned here.
     unsafe {
+        let mut peer: libc::sockaddr_storage = zeroed();
+        let mut length = size_of::<libc::sockaddr_storage>() as socklen_t;
         let fd = check(libc::accept4(
             fd.as_raw_fd(),
-            std::ptr::null_mut(),
-            std::ptr::null_mut(),
+            (&raw mut peer).cast(),
+            &raw mut length,
             libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC,
         ))?;
-        Ok(OwnedFd::from_raw_fd(fd))
+        Ok((OwnedFd::from_raw_fd(fd), internet_address(&peer)))
+    }
+}
+
+/// The address in what the kernel wrote; `None` if it is not one of the internet.
+fn internet_address(raw: &libc::sockaddr_storage) -> Option<IpAddr> {
+    // SAFETY: `sockaddr_storage` is aligned and large enough for both, every bit pattern is a value of them, and the family
+    // says which one the kernel wrote.
+    unsafe {
+        match c_int::from(raw.ss_family) {
+            libc::AF_INET => {
+                let address = (*std::ptr::from_ref(raw).cast::<libc::sockaddr_in>()).sin_addr;
+                Some(IpAddr::from(address.s_addr.to_ne_bytes()))
+            }
+            libc::AF_INET6 => {
+                let address = (*std::ptr::from_ref(raw).cast::<libc::sockaddr_in6>()).sin6_addr;
+                Some(IpAddr::from(address.s6_addr))
+            }
+            _ => None,
+        }
     }
 }
 
@@ -286,31 +342,6 @@ pub fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
         Err(io::Error::last_os_error())
     } else {
         Ok(sent as usize)
-    }
-}
-
-/// The address at the other end of a connection over the network.
-pub fn peer_address(fd: BorrowedFd<'_>) -> io::Result<IpAddr> {
-    // SAFETY: as in [`local_port`].
-    unsafe {
-        let mut raw: libc::sockaddr_storage = zeroed();
-        let mut length = size_of::<libc::sockaddr_storage>() as socklen_t;
-        check(libc::getpeername(
-            fd.as_raw_fd(),
-            (&raw mut raw).cast(),
-            &raw mut length,
-        ))?;
-        match c_int::from(raw.ss_family) {
-            libc::AF_INET => {
-                let peer = (*(&raw const raw).cast::<libc::sockaddr_in>()).sin_addr;
-                Ok(IpAddr::from(peer.s_addr.to_ne_bytes()))
-            }
-            libc::AF_INET6 => {
-                let peer = (*(&raw const raw).cast::<libc::sockaddr_in6>()).sin6_addr;
-                Ok(IpAddr::from(peer.s6_addr))
-            }
-            _ => Err(io::Error::from(io::ErrorKind::Unsupported)),
-        }
     }
 }
 

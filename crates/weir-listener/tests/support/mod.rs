@@ -6,7 +6,7 @@ pub mod raw;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use weir_listener::{Address, Credentials, EventLoop, ListenerConfig, ListenerId, bind};
+use weir_listener::{Address, Batch, BoundSocket, Credentials, EventLoop, ListenerConfig, ListenerId, bind};
 
 /// No wait in the tests is longer than this.
 pub const DEADLINE: Duration = Duration::from_secs(60);
@@ -66,17 +66,15 @@ impl Harness {
     }
 
     pub fn turn(&mut self) {
-        let seen = &mut self.seen;
+        let mut keep = keeping(&mut self.seen);
         self.events
-            .turn(Some(Duration::from_millis(20)), &mut |batch| {
-                seen.extend(batch.iter().map(|packet| Seen {
-                    listener: packet.listener,
-                    bytes: packet.bytes.to_vec(),
-                    truncated: packet.truncated,
-                    origin: packet.origin,
-                }));
-            })
+            .turn(Some(Duration::from_millis(20)), &mut keep)
             .unwrap();
+    }
+
+    pub fn replace(&mut self, id: ListenerId, socket: BoundSocket) {
+        let mut keep = keeping(&mut self.seen);
+        self.events.replace(id, socket, &mut keep).unwrap();
     }
 
     #[track_caller]
@@ -102,6 +100,17 @@ impl Harness {
     pub fn drain(&mut self) {
         self.events.begin_drain();
         self.run_until_loop(|harness| harness.events.drained());
+    }
+}
+
+fn keeping(seen: &mut Vec<Seen>) -> impl FnMut(Batch<'_>) {
+    |batch| {
+        seen.extend(batch.iter().map(|packet| Seen {
+            listener: packet.listener,
+            bytes: packet.bytes.to_vec(),
+            truncated: packet.truncated,
+            origin: packet.origin,
+        }));
     }
 }
 

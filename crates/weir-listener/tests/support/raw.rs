@@ -42,6 +42,31 @@ pub fn unacknowledged_bytes(fd: BorrowedFd<'_>) -> u64 {
     bytes as u64
 }
 
+/// Connects over TCP from an address of this machine.
+pub fn connect_from(host: std::net::Ipv4Addr, to: std::net::SocketAddr) -> std::net::TcpStream {
+    let std::net::SocketAddr::V4(to) = to else {
+        panic!("{to} is not IPv4")
+    };
+    let raw = |host: std::net::Ipv4Addr, port: u16| {
+        // SAFETY: plain numbers, for which all zeroes is a value.
+        let mut raw: libc::sockaddr_in = unsafe { zeroed() };
+        raw.sin_family = libc::AF_INET as libc::sa_family_t;
+        raw.sin_port = port.to_be();
+        raw.sin_addr.s_addr = u32::from_ne_bytes(host.octets());
+        raw
+    };
+    let (from, to) = (raw(host, 0), raw(*to.ip(), to.port()));
+    let length = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+    // SAFETY: the pointers and the length describe locals; the descriptor is new and owned by the stream.
+    unsafe {
+        let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+        assert!(fd >= 0, "{}", io::Error::last_os_error());
+        assert_eq!(libc::bind(fd, (&raw const from).cast(), length), 0);
+        assert_eq!(libc::connect(fd, (&raw const to).cast(), length), 0);
+        std::os::fd::FromRawFd::from_raw_fd(fd)
+    }
+}
+
 /// Makes `close` send a reset.
 pub fn reset_on_close(fd: BorrowedFd<'_>) {
     let linger = libc::linger {

@@ -154,6 +154,18 @@ pub struct ListenerStatus {
     /// Connections beyond those that there is memory or descriptors for, closed at once.
     #[serde(default)]
     pub connections_refused_limit: u64,
+    /// Connections closed to make place for a peer that had fewer.
+    #[serde(default)]
+    pub connections_closed_crowded: u64,
+    /// Connections closed because nothing had come for long.
+    #[serde(default)]
+    pub connections_closed_idle: u64,
+    /// Times the socket file was missing or replaced, and made again.
+    #[serde(default)]
+    pub socket_files_remade: u64,
+    /// Connections that the stop reset although their peers were still sending.
+    #[serde(default)]
+    pub connections_cut: u64,
     /// Bytes of receive buffer the kernel granted; 0 where that has no meaning.
     pub receive_buffer: u64,
     pub receive_buffer_wanted: u64,
@@ -273,7 +285,7 @@ pub struct FlushStatus {
     /// Of the last flush.
     pub series: u64,
     pub seconds: f64,
-    /// The longest time a worker did not receive because of a flush.
+    /// The longest time a worker did not receive although it should: because of a flush, or because the process stood still.
     pub longest_gap_seconds: f64,
 }
 
@@ -348,12 +360,7 @@ impl Status {
             &mut found,
         );
         for output in &self.outputs {
-            for (unit, books) in [
-                ("points", &output.points),
-                ("events", &output.events),
-                ("checks", &output.checks),
-                ("messages", &output.messages),
-            ] {
+            for (unit, books) in output.books() {
                 let accounted = books.delivered + books.pending + sum_of(&books.dropped);
                 compare(
                     &format!("{unit} of {}", output.name),
@@ -364,6 +371,18 @@ impl Status {
             }
         }
         found
+    }
+}
+
+impl OutputStatus {
+    /// The books of each unit.
+    pub fn books(&self) -> [(&'static str, &PointBooks); 4] {
+        [
+            ("points", &self.points),
+            ("events", &self.events),
+            ("checks", &self.checks),
+            ("messages", &self.messages),
+        ]
     }
 }
 
@@ -514,7 +533,7 @@ pub fn own_series(status: &Status) -> Vec<OwnSeries> {
             listener.connections as f64,
         );
     }
-    let closed: [Counted<ListenerStatus>; 3] = [
+    let closed: [Counted<ListenerStatus>; 7] = [
         (
             "weir_connections_refused_total",
             "Connections of senders that are not allowed, closed at once.",
@@ -529,6 +548,26 @@ pub fn own_series(status: &Status) -> Vec<OwnSeries> {
             "weir_connections_failed_tls_total",
             "Connections that were to be encrypted and could not be.",
             |listener| listener.connections_failed_tls,
+        ),
+        (
+            "weir_connections_closed_crowded_total",
+            "Connections closed to make place for a peer that had fewer.",
+            |listener| listener.connections_closed_crowded,
+        ),
+        (
+            "weir_connections_closed_idle_total",
+            "Connections closed because nothing had come for long.",
+            |listener| listener.connections_closed_idle,
+        ),
+        (
+            "weir_socket_files_remade_total",
+            "Times a socket file was missing or replaced, and made again.",
+            |listener| listener.socket_files_remade,
+        ),
+        (
+            "weir_connections_cut_total",
+            "Connections that the stop reset although their peers were still sending.",
+            |listener| listener.connections_cut,
         ),
     ];
     for (name, help, count) in closed {
@@ -606,7 +645,7 @@ pub fn own_series(status: &Status) -> Vec<OwnSeries> {
     );
     series.gauge(
         "weir_receive_gap_seconds",
-        "The longest time a worker did not receive because of a flush.",
+        "The longest time a worker did not receive although it should.",
         vec![],
         flush.longest_gap_seconds,
     );

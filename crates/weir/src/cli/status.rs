@@ -306,6 +306,13 @@ fn listeners(page: &mut String, status: &Status) {
     }
     table.write(page);
     for listener in &status.listeners {
+        if listener.socket_files_remade > 0 {
+            let _ = writeln!(
+                page,
+                "{}: the socket file was missing or replaced and made again {} times",
+                listener.address, listener.socket_files_remade
+            );
+        }
         for (count, what) in [
             (
                 listener.connections_refused,
@@ -318,6 +325,18 @@ fn listeners(page: &mut String, status: &Status) {
             (
                 listener.connections_refused_limit,
                 "closed at once: there are as many as there is memory or descriptors for",
+            ),
+            (
+                listener.connections_closed_crowded,
+                "closed to make place for a peer that had fewer",
+            ),
+            (
+                listener.connections_closed_idle,
+                "closed because nothing had come for long",
+            ),
+            (
+                listener.connections_cut,
+                "reset by the stop: their peers were still sending",
             ),
         ] {
             if count > 0 {

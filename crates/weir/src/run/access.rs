@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 
 use weir_ingest::{AdmissionList, AdmissionSettings, Refusal, RefusedSender};
 use weir_listener::{
-    Address, ListenerConfig, Monotonic, RateLimited, SourceRates, TLS_SESSION_BYTES, TlsServer,
+    Address, ListenerConfig, ListenerCounters, Monotonic, RateLimited, SourceRates, TLS_SESSION_BYTES,
+    TlsServer,
 };
 
+use super::books::BoundListener;
 use super::pipeline::State;
 use super::usage::origin_name;
 use crate::admin::status::{RateLimitedRow, RefusedSenderRow};
@@ -208,7 +210,7 @@ impl Access {
     }
 
     /// What the log should say after a flush.
-    pub fn log_lines(&self, state: &State, now: Instant) -> Vec<String> {
+    pub fn log_lines(&self, state: &State, listeners: &[BoundListener], now: Instant) -> Vec<String> {
         let mut lines = Vec::new();
         for row in self.limited(state) {
             let (source, rate) = (&row.source, row.bytes_per_second);
@@ -228,6 +230,14 @@ impl Access {
                 lines.push(format!(
                     "{source} may not send ({reason}, by allowed_origins): {new} packets dropped{last}"
                 ));
+            }
+        }
+        for (number, listener) in listeners.iter().enumerate() {
+            for (what, total) in refusals(state, number) {
+                let address = &listener.address;
+                if let Some(new) = self.mention(&format!("{address} {what}"), total, now) {
+                    lines.push(format!("{address}: {new} {what}"));
+                }
             }
         }
         lines
@@ -256,6 +266,38 @@ impl Access {
         mentioned.insert(what.to_owned(), mention);
         Some(total - reported)
     }
+}
+
+/// What one listener refused for reasons other than a single sender's, and how often.
+fn refusals(state: &State, listener: usize) -> [(&'static str, u64); 5] {
+    let counted = || {
+        let listeners = state
+            .workers
+            .iter()
+            .flatten()
+            .flat_map(|worker| &worker.listeners);
+        listeners
+            .filter(|counted| usize::from(counted.listener) == listener)
+            .map(|counted| &counted.socket)
+    };
+    let connections: [(&str, fn(&ListenerCounters) -> u64); 5] = [
+        ("connections refused (source not allowed)", |socket| {
+            socket.connections_refused_source
+        }),
+        ("connections refused (all places taken)", |socket| {
+            socket.connections_refused_limit
+        }),
+        ("connections refused (no descriptors left)", |socket| {
+            socket.connections_refused_descriptors
+        }),
+        ("connections closed (for a peer that had fewer)", |socket| {
+            socket.connections_closed_crowded
+        }),
+        ("connections closed (idle)", |socket| {
+            socket.connections_closed_idle
+        }),
+    ];
+    connections.map(|(what, count)| (what, counted().map(count).sum()))
 }
 
 fn sender_name(sender: &RefusedSender) -> String {

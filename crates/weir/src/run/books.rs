@@ -50,6 +50,9 @@ pub fn fill(status: &mut Status, listeners: &[BoundListener], state: &State) {
             entry.connections_failed_tls += listener.socket.connections_failed_tls;
             entry.connections_refused_limit +=
                 listener.socket.connections_refused_limit + listener.socket.connections_refused_descriptors;
+            entry.connections_closed_crowded += listener.socket.connections_closed_crowded;
+            entry.connections_closed_idle += listener.socket.connections_closed_idle;
+            entry.connections_cut += listener.socket.connections_cut_draining;
             add(&mut entry.books, listener);
             add(&mut status.total, listener);
         }

@@ -41,6 +41,9 @@ pub fn bind(planned: &[(ListenerConfig, ParseOptions)], workers: usize) -> Resul
         if let Some(remedy) = buffer.remedy() {
             tracing::warn!("{address}: {remedy}");
         }
+        if let Some(warning) = bound[0].warning() {
+            tracing::warn!("{address}: {warning}");
+        }
         listeners.push(BoundListener {
             address,
             receive_buffer: buffer.granted as u64,
@@ -111,5 +114,39 @@ pub fn plan(config: &Config, access: &Access) -> Vec<(ListenerConfig, ParseOptio
         let (host, port) = port_of(address);
         plan(Address::Tcp { host, port }, Some(framing), false);
     }
+    share_descriptors(&mut planned);
     planned
+}
+
+/// Descriptors that connections never take: for the admin address, the outputs with their connections and files, and what
+/// weir reads of the system. Far more than all of that has been seen to need.
+const DESCRIPTORS_KEPT: u64 = 256;
+
+/// Connections of all listeners together leave the others what they need.
+fn share_descriptors(planned: &mut [(ListenerConfig, ParseOptions)]) {
+    let limit = match crate::sys::raise_descriptor_limit() {
+        Ok(limit) => limit,
+        Err(error) => {
+            tracing::warn!("the limit of open descriptors cannot be read: {error}");
+            return;
+        }
+    };
+    let mut streams: Vec<&mut ListenerConfig> = planned
+        .iter_mut()
+        .map(|(listener, _)| listener)
+        .filter(|listener| listener.address.is_stream())
+        .collect();
+    let share = connections_max(limit) / streams.len().max(1) as u64;
+    for listener in &mut streams {
+        listener.max_connections = listener.max_connections.min(share.max(1) as usize);
+        let most = listener.max_connections;
+        tracing::debug!(
+            "{}: at most {most} connections; {limit} descriptors",
+            listener.address
+        );
+    }
+}
+
+fn connections_max(descriptors: u64) -> u64 {
+    descriptors - DESCRIPTORS_KEPT.min(descriptors / 2)
 }

@@ -9,7 +9,7 @@ use weir_protocol::ErrorClass;
 use super::access::Access;
 use super::books::BoundListener;
 use super::pipeline::{Flushed, Shared};
-use crate::admin::status::Rates;
+use crate::admin::status::{Rates, Reasons, Status, sum_of};
 use crate::config::Config;
 use crate::logging::BadInput;
 
@@ -55,12 +55,13 @@ pub fn bad_input(
 pub fn flushes(
     config: &Config,
     access: Access,
+    listeners: Vec<BoundListener>,
     last_flush: Arc<Mutex<LastFlush>>,
 ) -> Box<dyn FnMut(&Flushed) + Send> {
     let (summary, bucket_seconds) = (config.flush_summary, config.aggregation.bucket_seconds);
     let mut before = Totals::default();
     Box::new(move |flushed| {
-        for line in access.log_lines(&flushed.state, Instant::now()) {
+        for line in access.log_lines(&flushed.state, &listeners, Instant::now()) {
             tracing::warn!("{line}");
         }
         let now = Totals::of(flushed);
@@ -74,6 +75,60 @@ pub fn flushes(
         }
         before = now;
     })
+}
+
+/// Everything since the start, in the units of the books, for the end of the log: nobody can ask for the status then.
+pub fn final_books(status: &Status) -> Vec<String> {
+    let total = &status.total;
+    let (datagrams, messages, samples) = (&total.datagrams, &total.messages, &total.samples);
+    let mut lines = vec![format!(
+        "since the start: {} packets received, {} parsed{}; {} messages received, {} accepted{}; {} samples received, {} \
+         aggregated{}",
+        datagrams.received,
+        datagrams.parsed,
+        lost(&datagrams.dropped),
+        messages.received,
+        messages.accepted,
+        lost(&messages.rejected),
+        samples.received,
+        samples.aggregated + samples.overflowed + samples.timestamped,
+        lost(&samples.dropped),
+    )];
+    for listener in &status.listeners {
+        if listener.connections_cut > 0 {
+            lines.push(format!(
+                "{}: {} connections were reset although their peers were still sending",
+                listener.address, listener.connections_cut
+            ));
+        }
+    }
+    for output in &status.outputs {
+        for (unit, books) in output.books() {
+            if books.produced > 0 {
+                lines.push(format!(
+                    "since the start, {}: {} {unit} produced, {} delivered, {} pending{}",
+                    output.name,
+                    books.produced,
+                    books.delivered,
+                    books.pending,
+                    lost(&books.dropped)
+                ));
+            }
+        }
+    }
+    lines
+}
+
+/// What was lost and why, as the end of a clause; empty when nothing was.
+fn lost(reasons: &Reasons) -> String {
+    let parts: Vec<String> = reasons
+        .iter()
+        .map(|(reason, count)| format!("{reason} {count}"))
+        .collect();
+    match sum_of(reasons) {
+        0 => String::new(),
+        sum => format!(", {sum} lost ({})", parts.join(", ")),
+    }
 }
 
 /// Messages of one listener that were refused for one reason, as far as workers have reported.

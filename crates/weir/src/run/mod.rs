@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weir_ingest::{Command, WorkerHandle};
 use weir_protocol::ParseOptions;
@@ -17,6 +17,7 @@ mod access;
 mod books;
 mod delivery;
 mod explain;
+mod health;
 mod listeners;
 mod log;
 mod origins;
@@ -30,6 +31,7 @@ mod view;
 mod workers;
 
 use access::Access;
+use health::Watch;
 use log::LastFlush;
 use outputs::Outputs;
 use pipeline::{Pipeline, Shared};
@@ -122,11 +124,21 @@ async fn serve(
     }
 }
 
-/// Whoever asks twice means it.
+/// Programs that stop others send the signal to the process and to its group, so two come at once and mean one. Whoever
+/// asks again after this long means it.
+const SECOND_STOP_AFTER: Duration = Duration::from_secs(1);
+
 async fn second_stop(signals: &mut Signals) -> &'static str {
+    let first = Instant::now();
     loop {
-        if let Request::Stop(name) = signals.next().await {
-            return name;
+        match signals.next().await {
+            Request::Stop(name) if first.elapsed() >= SECOND_STOP_AFTER => return name,
+            Request::Stop(name) => {
+                tracing::info!(
+                    "{name} again within a second: taken as one request; another one stops at once"
+                );
+            }
+            Request::Reload => {}
         }
     }
 }
@@ -134,6 +146,7 @@ async fn second_stop(signals: &mut Signals) -> &'static str {
 /// The running agent.
 struct Agent {
     workers: Vec<WorkerHandle>,
+    watch: Watch,
     fixed: Fixed,
     pipeline: std::thread::JoinHandle<()>,
     /// What outputs run on.
@@ -166,7 +179,12 @@ impl Agent {
             outputs.sinks,
             shared.clone(),
             log::bad_input(shared.clone(), &bound.listeners),
-            log::flushes(config, access.clone(), last_flush.clone()),
+            log::flushes(
+                config,
+                access.clone(),
+                bound.listeners.clone(),
+                last_flush.clone(),
+            ),
             Box::new({
                 let usage = usage.clone();
                 move |worker, summary| {
@@ -181,6 +199,7 @@ impl Agent {
             .spawn(move || pipeline.run())
             .map_err(|error| Failure::runtime(format!("a thread cannot be started: {error}")))?;
 
+        let files = health::socket_files(&bound.of_workers, planned.iter().map(|(listener, _)| listener));
         let resolver = origins::resolver(config);
         let workers = workers::Start {
             config,
@@ -191,6 +210,8 @@ impl Agent {
             reports,
         }
         .workers(bound.of_workers)?;
+        let watch = Watch::start(&workers, files, bound.listeners.len())
+            .map_err(|error| Failure::runtime(format!("a thread cannot be started: {error}")))?;
         let origins = match resolver {
             Some(resolver) => Some(origins::start(resolver, &workers, outputs.runtime.handle())?),
             None => None,
@@ -208,6 +229,7 @@ impl Agent {
             shared,
             last_flush,
             workers: workers.len(),
+            health: watch.health(),
             listeners: bound.listeners,
             deliveries: outputs.deliveries,
             relays: outputs.relays,
@@ -221,6 +243,7 @@ impl Agent {
         };
         Ok(Agent {
             workers,
+            watch,
             fixed,
             pipeline,
             outputs: outputs.runtime,
@@ -251,6 +274,7 @@ impl Agent {
 
     /// Reads what the kernel holds, flushes, delivers.
     fn stop(mut self) {
+        self.watch.end();
         for worker in &self.workers {
             worker.stop();
         }
@@ -260,7 +284,11 @@ impl Agent {
             }
         }
         let _ = std::mem::replace(&mut self.pipeline, std::thread::spawn(|| {})).join();
-        for imbalance in self.view.snapshot().imbalances() {
+        let status = self.view.snapshot();
+        for line in log::final_books(&status) {
+            tracing::info!("{line}");
+        }
+        for imbalance in status.imbalances() {
             tracing::error!("the books do not balance: {imbalance}");
         }
         // Not dropped in the ordinary way: that would wait for look-ups of names that never get an answer.

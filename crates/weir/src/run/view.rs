@@ -11,6 +11,7 @@ use weir_protocol::ParseOptions;
 
 use super::access::Access;
 use super::books::{self, BoundListener};
+use super::health::Health;
 use super::log::LastFlush;
 use super::pipeline::Shared;
 use super::scrape::ScrapeOutput;
@@ -28,6 +29,7 @@ pub struct View {
     /// Of the last flush.
     pub last_flush: Arc<Mutex<LastFlush>>,
     pub workers: usize,
+    pub health: Arc<Health>,
     pub listeners: Vec<BoundListener>,
     /// Outputs that deliver batches, with the name of their type.
     pub deliveries: Vec<(&'static str, Arc<Delivery>)>,
@@ -89,6 +91,7 @@ impl View {
             status.memory.parts.insert(part.into(), bytes);
         }
         books::fill(&mut status, &self.listeners, &state);
+        self.health.fill(&mut status);
         self.usage.fill(&mut status.limits);
         status.limits.rates = self.access.limited(&state);
         status.limits.senders_refused = Access::refused(&state);
@@ -119,7 +122,7 @@ impl AdminSource for View {
         if running < self.workers {
             return Err("not every worker has reported yet".into());
         }
-        Ok(())
+        self.health.fault().map_or(Ok(()), Err)
     }
 
     fn status(&self) -> Answer<'_, Status> {

@@ -17,7 +17,7 @@ use weir_output::settings::{Kind, OUTPUT_TYPES, Setting};
 use log::Log;
 
 /// However slow the machine: what takes longer is broken.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The YAML examples of a page, in order.
 pub fn configurations(page: &str) -> Vec<&str> {
@@ -96,10 +96,22 @@ pub struct Agent {
 impl Agent {
     /// Starts with this configuration, UDP on a port of the kernel's choice, and waits until it listens.
     pub fn start(config: &str, environment: &[(&str, &str)]) -> Agent {
+        Self::start_by(Command::new(env!("CARGO_BIN_EXE_weir")), config, environment)
+    }
+
+    /// As [`Agent::start`], behind a command of the shell such as `ulimit`.
+    pub fn start_after(command: &str, config: &str) -> Agent {
+        let mut shell = Command::new("sh");
+        let script = format!("{command} && exec \"$0\" \"$@\"");
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_weir")]);
+        Self::start_by(shell, config, &[])
+    }
+
+    fn start_by(mut program: Command, config: &str, environment: &[(&str, &str)]) -> Agent {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("weir.yaml");
         std::fs::write(&path, config).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_weir"))
+        let mut child = program
             .args(["run", "--udp", "127.0.0.1:0", "--hostname", "here", "--config"])
             .arg(&path)
             .env_clear()
@@ -157,6 +169,11 @@ impl Agent {
     pub fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
+    }
+
+    /// How it has ended, once it has.
+    pub fn ended(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.try_wait().unwrap()
     }
 
     /// Ends it by SIGTERM, which delivers what was sent, and returns what it wrote on standard output and in its log.

@@ -1,0 +1,229 @@
+//! Whether what should run does: workers that turn, socket files that lead to their sockets, a process that gets to run.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use weir_ingest::{Command, CommandSender, Progress, WorkerHandle};
+use weir_listener::{BoundSocket, FileId, ListenerConfig, ListenerId, Monotonic};
+
+use crate::admin::status::Status;
+
+/// How often it is looked whether the process gets to run.
+const PULSE: Duration = Duration::from_millis(100);
+
+/// A pulse that is later than this means that the process, or the machine, stood still.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Pulses between two looks at workers and files.
+const PULSES_PER_LOOK: u32 = 10;
+
+/// A worker ends a turn every second, also when nothing comes in. One that has not for this long reads nothing.
+const STALL: Duration = Duration::from_secs(5);
+
+/// Seen by the admin server, kept up to date by a thread of its own: what is looked at must not be asked to look.
+#[derive(Default)]
+pub struct Health {
+    /// What is wrong now, one sentence each.
+    faults: Mutex<Vec<String>>,
+    longest_pause_ns: AtomicU64,
+    /// By the number of the listener, how often its socket file was made again.
+    remade: Vec<AtomicU64>,
+    ended: AtomicBool,
+}
+
+/// The socket file of a listener, before its worker runs.
+pub struct SocketFile {
+    worker: usize,
+    id: ListenerId,
+    file: FileId,
+    config: ListenerConfig,
+}
+
+/// The socket files among bound sockets. `configs` is in the order of the listeners' numbers.
+pub fn socket_files<'a>(
+    of_workers: &[Vec<(BoundSocket, ListenerId)>],
+    configs: impl Iterator<Item = &'a ListenerConfig> + Clone,
+) -> Vec<SocketFile> {
+    let sockets = of_workers
+        .iter()
+        .enumerate()
+        .flat_map(|(worker, sockets)| sockets.iter().map(move |socket| (worker, socket)));
+    let file = |(worker, (socket, id)): (usize, &(BoundSocket, ListenerId))| {
+        Some(SocketFile {
+            worker,
+            id: *id,
+            file: socket.file_id()?,
+            config: configs.clone().nth(usize::from(id.0))?.clone(),
+        })
+    };
+    sockets.filter_map(file).collect()
+}
+
+/// The thread that looks.
+pub struct Watch {
+    health: Arc<Health>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Watch {
+    pub fn start(
+        workers: &[WorkerHandle],
+        files: Vec<SocketFile>,
+        listeners: usize,
+    ) -> std::io::Result<Watch> {
+        let health = Arc::new(Health {
+            remade: (0..listeners).map(|_| AtomicU64::new(0)).collect(),
+            ..Health::default()
+        });
+        let looks = Looks {
+            health: health.clone(),
+            workers: workers.iter().map(WorkerHandle::progress).collect(),
+            commands: workers.iter().map(WorkerHandle::commands).collect(),
+            files,
+        };
+        let thread = std::thread::Builder::new()
+            .name("watch".into())
+            .spawn(move || looks.run())?;
+        Ok(Watch { health, thread })
+    }
+
+    pub fn health(&self) -> Arc<Health> {
+        self.health.clone()
+    }
+
+    /// From here on workers may end and socket files may go.
+    pub fn end(self) {
+        self.health.ended.store(true, Ordering::Release);
+        self.thread.thread().unpark();
+        // Its panic would be a fault of ours that changes nothing about the end.
+        let _ = self.thread.join();
+    }
+}
+
+impl Health {
+    /// The first of what is wrong.
+    pub fn fault(&self) -> Option<String> {
+        self.lock().first().cloned()
+    }
+
+    pub fn fill(&self, status: &mut Status) {
+        let pause = self.longest_pause_ns.load(Ordering::Relaxed) as f64 / 1e9;
+        status.flush.longest_gap_seconds = status.flush.longest_gap_seconds.max(pause);
+        for (listener, remade) in status.listeners.iter_mut().zip(&self.remade) {
+            listener.socket_files_remade = remade.load(Ordering::Relaxed);
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<String>> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what is wrong now, and says in the log what has changed.
+    fn report(&self, found: Vec<String>) {
+        let mut faults = self.lock();
+        for fault in found.iter().filter(|fault| !faults.contains(fault)) {
+            tracing::error!("not ready: {fault}");
+        }
+        if found.is_empty() && !faults.is_empty() {
+            tracing::info!("ready again");
+        }
+        *faults = found;
+    }
+
+    /// Notes that the process stood still.
+    fn paused(&self, pause: Duration) {
+        if pause >= PAUSE {
+            self.longest_pause_ns
+                .fetch_max(pause.as_nanos() as u64, Ordering::Relaxed);
+        }
+        if pause >= Duration::from_secs(1) {
+            let seconds = pause.as_secs_f64();
+            tracing::warn!(
+                "the process did not run for {seconds:.1} s: it was stopped, or the machine was busy or stood still"
+            );
+        }
+    }
+}
+
+struct Looks {
+    health: Arc<Health>,
+    workers: Vec<Arc<Progress>>,
+    commands: Vec<CommandSender>,
+    files: Vec<SocketFile>,
+}
+
+impl Looks {
+    fn run(mut self) {
+        let mut pulses = 0;
+        while !self.health.ended.load(Ordering::Acquire) {
+            let before = Instant::now();
+            std::thread::park_timeout(PULSE);
+            self.health.paused(before.elapsed().saturating_sub(PULSE));
+            pulses += 1;
+            if pulses % PULSES_PER_LOOK == 0 && !self.health.ended.load(Ordering::Acquire) {
+                let faults = self.look(Monotonic::now());
+                self.health.report(faults);
+            }
+        }
+    }
+
+    fn look(&mut self, now: Monotonic) -> Vec<String> {
+        let workers = self.workers.iter().enumerate();
+        let mut faults: Vec<String> = workers
+            .filter_map(|(number, worker)| worker_fault(number, worker, now))
+            .collect();
+        for file in &mut self.files {
+            match file.look() {
+                Ok(None) => {}
+                Ok(Some(socket)) => {
+                    self.health.remade[usize::from(file.id.0)].fetch_add(1, Ordering::Relaxed);
+                    self.commands[file.worker].send(Command::Socket(file.id, Box::new(socket)));
+                }
+                Err(fault) => faults.push(fault),
+            }
+        }
+        faults
+    }
+}
+
+fn worker_fault(number: usize, worker: &Progress, now: Monotonic) -> Option<String> {
+    if worker.has_ended() {
+        return Some(format!(
+            "ingest worker {number} has ended: its sockets are not read any more"
+        ));
+    }
+    (worker.since_turn(now) >= STALL).then(|| {
+        let seconds = STALL.as_secs();
+        format!("ingest worker {number} has not received for {seconds} s and more")
+    })
+}
+
+impl SocketFile {
+    /// Makes the socket again if its file is not where it should be. An error is why that cannot be done.
+    fn look(&mut self) -> Result<Option<BoundSocket>, String> {
+        let Some(path) = self.config.address.path() else {
+            return Ok(None);
+        };
+        let found = FileId::at(path);
+        if found == Some(self.file) {
+            return Ok(None);
+        }
+        let what = if found.is_none() {
+            "is missing"
+        } else {
+            "was replaced"
+        };
+        let address = &self.config.address;
+        let socket = weir_listener::bind(&self.config).map_err(|error| {
+            format!("the socket file of {address} {what} and cannot be made again: {error}")
+        })?;
+        if let Some(file) = socket.file_id() {
+            self.file = file;
+        }
+        tracing::warn!(
+            "the socket file of {address} {what}: it is made again, and clients have to connect again"
+        );
+        Ok(Some(socket))
+    }
+}

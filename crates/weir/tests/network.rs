@@ -1,0 +1,287 @@
+//! What the network, its clients and the machine do to a running agent, with the real binary on real sockets: stops,
+//! connections, descriptors, socket files, clocks.
+
+mod support;
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::thread::JoinHandle;
+
+use serde_json::Value;
+use support::{Agent, get, status, until, weir};
+
+/// The number in front of `unit` in a line of the log.
+fn number_before(line: &str, unit: &str) -> u64 {
+    let (before, _) = line
+        .split_once(unit)
+        .unwrap_or_else(|| panic!("no {unit:?} in {line:?}"));
+    before.trim_end().rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+/// The sum of a counter over all buckets.
+fn sum_of(stdout: &str, metric: &str) -> f64 {
+    stdout
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .filter(|row| row["metric"] == metric)
+        .map(|row| row["value"].as_f64().unwrap() * row["interval"].as_f64().unwrap())
+        .sum()
+}
+
+/// Writes lines over TCP until the connection ends, so that a drain takes its whole second.
+fn busy_client(address: &str, line: &'static [u8]) -> JoinHandle<()> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    std::thread::spawn(move || while stream.write_all(line).is_ok() {})
+}
+
+/// GNU `timeout` sends SIGTERM twice at once, to the process and to its group. The second once meant "stop at once", which
+/// lost the open bucket. And what came after the last tick, the drain included, was once in no line of the log.
+#[test]
+fn a_second_signal_right_after_the_first_loses_nothing_and_the_log_has_the_final_books() {
+    let config =
+        "bucket_width: 1s\nworkers: 1\ntcp: ['127.0.0.1:0']\ntcp_framing: newline\noutputs:\n  stdout: {}\n";
+    let mut agent = Agent::start(config, &[]);
+    let tcp = agent.wait_for("listening on tcp://");
+    let busy = busy_client(&tcp, b"busy:1|c\n");
+    agent.wait_for("flushed 1 series");
+    agent.signal("-TERM");
+    agent.wait_for("SIGTERM: no new packets");
+    // The client is read for a second more, so this one comes in the middle of the drain.
+    let (stdout, log) = agent.stop();
+    busy.join().unwrap();
+    assert!(log.contains("SIGTERM again within a second"), "{log}");
+    let delivered = sum_of(&stdout, "busy").round() as u64;
+    let flushes = log.lines().filter(|line| line.contains("since the last: "));
+    let flushed: u64 = flushes.map(|line| number_before(line, " messages in ")).sum();
+    let end = log
+        .lines()
+        .find(|line| line.contains("since the start: "))
+        .unwrap();
+    let points = log
+        .lines()
+        .find(|line| line.contains("since the start, stdout: "))
+        .unwrap();
+    assert_eq!(
+        (
+            flushed,
+            number_before(end, " messages received"),
+            number_before(end, " samples received")
+        ),
+        (delivered, delivered, delivered),
+        "{log}"
+    );
+    assert_eq!(
+        number_before(points, " points produced"),
+        number_before(points, " delivered"),
+        "{log}"
+    );
+}
+
+/// Whoever asks again after a second still means it.
+#[test]
+fn a_signal_a_second_later_stops_at_once() {
+    let receiver = TcpListener::bind("127.0.0.1:0").unwrap();
+    let config = format!(
+        "bucket_width: 1s\ngrace_period: 1h\noutputs:\n  otlp: {{url: 'http://{}', delivery: {{timeout: 1h}}}}\n",
+        receiver.local_addr().unwrap()
+    );
+    let mut agent = Agent::start(&config, &[]);
+    agent.send("waits:1|c");
+    agent.signal("-TERM");
+    agent.wait_for("SIGTERM: no new packets");
+    let begun = std::time::Instant::now();
+    let mut code = None;
+    until("it stops", || {
+        agent.signal("-TERM");
+        code = agent.ended();
+        code.is_some()
+    });
+    assert!(begun.elapsed().as_secs() >= 1);
+    assert_eq!(code.unwrap().code(), Some(1));
+    agent.wait_for("again: stopped at once");
+}
+
+/// Idle connections once took every descriptor there was, and nobody could ask what was going on.
+#[test]
+fn connections_leave_descriptors_for_everything_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("stream.sock");
+    let config = format!("bucket_width: 1s\nworkers: 1\nuds_stream: [{}]\n", path.display());
+    let mut agent = Agent::start_after("ulimit -n 160", &config);
+    agent.wait_for("listening on unix://");
+    let admin = agent.wait_for("admin on http://");
+    let clients: Vec<UnixStream> = (0..300).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    let listener = || status(&admin)["listeners"][1].clone();
+    until("all have come", || {
+        let listener = listener();
+        let count = |name: &str| listener[name].as_u64().unwrap();
+        count("connections") + count("connections_refused_limit") == 300
+    });
+    // Half of 160.
+    assert_eq!(listener()["connections"], 80);
+    agent.wait_for("connections refused (all places taken)");
+    let (_, page) = weir(&["status", "--admin", &admin]);
+    assert!(page.contains("220 connections closed at once"), "{page}");
+    let (_, metrics) = get(&admin, "/metrics");
+    assert!(
+        metrics.contains("weir_connections_refused_limit_total{"),
+        "{metrics}"
+    );
+    drop(clients);
+    agent.stop();
+}
+
+#[test]
+fn the_limit_of_descriptors_is_raised_as_far_as_allowed() {
+    let agent = Agent::start_after("ulimit -Sn 100", "workers: 1\n");
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", agent.id())).unwrap();
+    let line = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"))
+        .unwrap();
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    assert_eq!(fields[3], fields[4], "{line}");
+    assert_ne!(fields[3], "100", "{line}");
+    agent.stop();
+}
+
+/// A socket file that somebody removed or replaced was once never made again, and nothing said that nobody could send.
+#[test]
+fn a_socket_file_that_is_taken_away_is_made_again_or_the_agent_is_not_ready() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let (path, other) = (at("dsd.sock"), at("other.sock"));
+    let config = format!("bucket_width: 1s\nworkers: 1\nuds: [{}]\n", path.display());
+    let mut agent = Agent::start(&config, &[]);
+    agent.wait_for("listening on unixgram://");
+    let admin = agent.wait_for("admin on http://");
+    let remade = || {
+        status(&admin)["listeners"][1]["socket_files_remade"]
+            .as_u64()
+            .unwrap()
+    };
+    let mut sent = 0;
+    let mut take = || {
+        sent += 1;
+        // The file is there before its socket has its place in the worker; what comes in between waits.
+        until("it can be sent to", || {
+            UnixDatagram::unbound()
+                .unwrap()
+                .send_to(b"taken:1|c", &path)
+                .is_ok()
+        });
+        until("it is taken", || {
+            status(&admin)["total"]["messages"]["accepted"] == sent
+        });
+    };
+    take();
+    std::fs::remove_file(&path).unwrap();
+    agent.wait_for("is missing: it is made again");
+    take();
+    // A socket that nobody has open, put there at once.
+    drop(UnixDatagram::bind(&other).unwrap());
+    std::fs::rename(&other, &path).unwrap();
+    agent.wait_for("was replaced: it is made again");
+    take();
+    assert_eq!((remade(), get(&admin, "/ready").0), (2, 200));
+    // One that somebody has: it is left alone.
+    let live = UnixDatagram::bind(&other).unwrap();
+    std::fs::rename(&other, &path).unwrap();
+    agent.wait_for("not ready: ");
+    let (code, body) = get(&admin, "/ready");
+    assert!(
+        code == 503 && body.contains("was replaced and cannot be made again"),
+        "{code} {body}"
+    );
+    assert!(
+        status(&admin)["not_ready"]
+            .as_str()
+            .unwrap()
+            .contains("another process is listening")
+    );
+    drop(live);
+    agent.wait_for("ready again");
+    take();
+    assert_eq!((remade(), get(&admin, "/ready").0), (3, 200));
+    let (_, page) = weir(&["status", "--admin", &admin]);
+    assert!(
+        page.contains("made again 3 times") && page.contains("The books balance"),
+        "{page}"
+    );
+    agent.stop();
+    assert!(!path.exists());
+}
+
+/// The longest gap in receiving once read 0.0 ms after this.
+#[test]
+fn a_process_that_was_stopped_says_for_how_long() {
+    let mut agent = Agent::start("bucket_width: 1s\nworkers: 1\n", &[]);
+    let admin = agent.wait_for("admin on http://");
+    agent.signal("-STOP");
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    agent.signal("-CONT");
+    agent.wait_for("the process did not run for ");
+    let gap = status(&admin)["flush"]["longest_gap_seconds"].as_f64().unwrap();
+    assert!((1.5..60.0).contains(&gap), "{gap}");
+    agent.stop();
+}
+
+/// Stops one thread of a process as a debugger does, until its standard input ends.
+const STOP_THREAD: &str = "
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+thread = int(sys.argv[1])
+if libc.ptrace(16, thread, None, None) != 0:
+    print('refused', os.strerror(ctypes.get_errno()), flush=True)
+    sys.exit(0)
+os.waitpid(thread, 0x40000000)
+print('stopped', flush=True)
+sys.stdin.read()
+libc.ptrace(17, thread, None, None)
+";
+
+/// A worker that stands still once left the agent ready, and nothing said so.
+#[test]
+fn a_worker_that_stands_still_makes_the_agent_not_ready() {
+    let mut agent = Agent::start("bucket_width: 1s\nworkers: 1\n", &[]);
+    let admin = agent.wait_for("admin on http://");
+    until("it is ready", || get(&admin, "/ready").0 == 200);
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", agent.id())).unwrap();
+    let worker = tasks
+        .map(|task| task.unwrap().path())
+        .find(|task| std::fs::read_to_string(task.join("comm")).unwrap().trim() == "ingest-0")
+        .unwrap();
+    let mut debugger = std::process::Command::new("python3")
+        .args(["-c", STOP_THREAD, worker.file_name().unwrap().to_str().unwrap()])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("python3 is needed");
+    let mut line = String::new();
+    BufReader::new(debugger.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    if line.trim() != "stopped" {
+        println!("skipped: {line}");
+        return;
+    }
+    agent.wait_for("not ready: ingest worker 0 has not received for 5 s");
+    let (code, body) = get(&admin, "/ready");
+    assert!(code == 503 && body.contains("ingest worker 0"), "{code} {body}");
+    assert!(
+        status(&admin)["not_ready"]
+            .as_str()
+            .unwrap()
+            .contains("ingest worker 0")
+    );
+    drop(debugger.stdin.take());
+    debugger.wait().unwrap();
+    agent.wait_for("ready again");
+    assert_eq!(get(&admin, "/ready").0, 200);
+    until("the gap is known", || {
+        status(&admin)["flush"]["longest_gap_seconds"].as_f64().unwrap() >= 4.0
+    });
+    agent.stop();
+}
