@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"regexp"
 	"runtime"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -68,8 +69,10 @@ func main() {
 	fmt.Fprintf(both, "# Benchmarks\n\n%s\n\n", method(*rounds, *cpu))
 	fmt.Fprintf(both, "## Calls, against datadog-go v5.9.0\n\n")
 	start := doc.Len()
-	table(both, "datadog-go", benchmarks(), pattern, func(x benchmark) (a, b figures, ratio string) {
-		return measure(x, *rounds, *duration)
+	chosen := slices.DeleteFunc(benchmarks(), func(x benchmark) bool { return !pattern.MatchString(x.name) })
+	found := together(chosen, *rounds, *duration)
+	table(both, "datadog-go", chosen, pattern, func(x benchmark) (a, b figures, ratio string) {
+		return found[x.name].ours, found[x.name].theirs, found[x.name].ratio()
 	})
 	calls := doc.String()[start:]
 	verdicts(both)
@@ -137,7 +140,8 @@ func method(rounds, cpu int) string {
 	}
 	return fmt.Sprintf("Written by `make bench`. Processor time of the process, user and system, per call; medians "+
 		"of %d runs (4 for the benchmarks of others, 2 over sockets) in turns (ours, "+
-		"theirs, theirs, ours, ...) in one process; the ratio is the median of the ratios of neighbouring runs, "+
+		"theirs, theirs, ours, ...) in one process, all cases of the first table in each round; the ratio is the "+
+		"median of the ratios of neighbouring runs, "+
 		"with the least and the "+
 		"greatest. What a run collects is flushed within its measured time. `GOMAXPROCS` %d, %s, %s, %d processors, "+
 		"commit %s. Compare ratios; the "+
@@ -219,19 +223,52 @@ func measureFixed(x benchmark, rounds int) (a, b figures, ratio string) {
 }
 
 func turns(rounds int, ours, theirs func() *meter) (a, b figures, ratio string) {
-	var ratios []float64
+	var x comparison
 	for i := 0; i < rounds; i++ {
-		if i%2 == 0 {
-			a.add(ours())
-			b.add(theirs())
-		} else {
-			b.add(theirs())
-			a.add(ours())
-		}
-		ratios = append(ratios, b.ns[i]/a.ns[i])
+		x.turn(ours, theirs)
 	}
-	sort.Float64s(ratios)
-	return a, b, fmt.Sprintf("%.1f (%.1f to %.1f)", median(ratios), ratios[0], ratios[len(ratios)-1])
+	return x.ours, x.theirs, x.ratio()
+}
+
+// comparison is what the turns of one case have measured so far.
+type comparison struct {
+	ours, theirs figures
+	ratios       []float64
+}
+
+func (x *comparison) turn(ours, theirs func() *meter) {
+	if len(x.ratios)%2 == 0 {
+		x.ours.add(ours())
+		x.theirs.add(theirs())
+	} else {
+		x.theirs.add(theirs())
+		x.ours.add(ours())
+	}
+	last := len(x.ratios)
+	x.ratios = append(x.ratios, x.theirs.ns[last]/x.ours.ns[last])
+}
+
+func (x *comparison) ratio() string {
+	sort.Float64s(x.ratios)
+	return fmt.Sprintf("%.1f (%.1f to %.1f)", median(x.ratios), x.ratios[0], x.ratios[len(x.ratios)-1])
+}
+
+// together measures cases in rounds of all of them, so that each meets the same speeds of the machine: what the peer
+// needs for one call must not differ between two rows.
+func together(list []benchmark, rounds int, want time.Duration) map[string]*comparison {
+	found := map[string]*comparison{}
+	ours, theirs := map[string]int{}, map[string]int{}
+	for _, x := range list {
+		found[x.name] = &comparison{}
+		ours[x.name], theirs[x.name] = operations(x.ours, want), operations(x.theirs, want)
+	}
+	for i := 0; i < rounds; i++ {
+		for _, x := range list {
+			found[x.name].turn(func() *meter { return run(x.ours, ours[x.name]) },
+				func() *meter { return run(x.theirs, theirs[x.name]) })
+		}
+	}
+	return found
 }
 
 // allocations are rounded down as in package testing: what the client does now and then is not in every operation.
