@@ -98,7 +98,7 @@ module StatsD
       def prefixed_name(name, client)
         return Helpers.prefix_metric(name, client: client) unless Helpers.prefixed_metric?(name, client: client)
 
-        warn("assert_no_statsd_calls adds the prefix of the client; #{name.inspect} has it already.")
+        warn("`assert_no_statsd_calls` will prefix metrics by default. `#{name}` skipped due to existing prefix.")
         name
       end
 
