@@ -178,7 +178,9 @@ module StatsD
           return VOID if done
           return refuse(name, value) if done == false
         end
-        return stamped(:c, name, by || value, tags, no_prefix, cardinality, timestamp) if timestamp
+        if timestamp
+          return stamped(:c, name, by || value, tags, no_prefix, cardinality, timestamp, pre_sampled && sample_rate)
+        end
 
         record(:c, name, by || value, sample_rate, tags, no_prefix, pre_sampled, cardinality)
       end
@@ -222,7 +224,7 @@ module StatsD
           return VOID if done
           return refuse(name, value) if done == false
         end
-        return stamped(:g, name, value, tags, no_prefix, cardinality, timestamp) if timestamp
+        return stamped(:g, name, value, tags, no_prefix, cardinality, timestamp, nil) if timestamp
 
         record(:g, name, value, sample_rate, tags, no_prefix, pre_sampled, cardinality)
       end
@@ -817,14 +819,14 @@ module StatsD
         emit(datagram_builder(no_prefix: no_prefix, cardinality: cardinality).public_send(type, name, text, rate, tags))
       end
 
-      # Counts and gauges that say when they were taken.
-      def stamped(type, name, value, tags, no_prefix, cardinality, timestamp)
+      # Counts and gauges that say when they were taken. They are never sampled here; the caller may have done so.
+      def stamped(type, name, value, tags, no_prefix, cardinality, timestamp, rate)
         seconds = timestamp.to_i
         text = Wire.number(value)
         return refuse(name, value) if text.nil? || name.to_s.empty? || seconds <= 0
 
         builder = datagram_builder(no_prefix: no_prefix, cardinality: cardinality)
-        datagram = builder.public_send(type, name, text, nil, tags)
+        datagram = builder.public_send(type, name, text, rate || nil, tags)
         datagram << "|T#{seconds}" unless builder.is_a?(StatsDDatagramBuilder)
         emit(datagram)
       end
