@@ -15,14 +15,9 @@ module Agent
     path
   end
 
-  # The agent refuses variables of that prefix that it does not know.
-  def environment
-    ENV.keys.grep(/\AWEIR_/).to_h { |name| [name, nil] }
-  end
-
   # @return [Array<Hash>] what the agent makes of one packet
   def parse(packet)
-    output, error, status = Open3.capture3(environment, binary, "parse", "-", stdin_data: packet, binmode: true)
+    output, error, status = Open3.capture3(binary, "parse", "-", stdin_data: packet, binmode: true)
     raise "weir parse failed: #{error}" unless status.success?
 
     JSON.parse(output.force_encoding(Encoding::UTF_8))
@@ -34,8 +29,7 @@ module Agent
 
     def initialize(*arguments)
       @points = []
-      @stdin, @stdout, @stderr, @wait = Open3.popen3(Agent.environment, Agent.binary, "run", "--output", "stdout",
-                                                     *arguments)
+      @stdin, @stdout, @stderr, @wait = Open3.popen3(Agent.binary, "run", "--output", "stdout", *arguments)
       @stdin.close
       @log = +""
       @readers = [

@@ -72,6 +72,22 @@ class AssertionsTest < TestCase
     StatsD.singleton_client = before
   end
 
+  # Failures pointed at the library, not at the line of the test.
+  def test_failures_name_the_line_of_the_test
+    %i[increment measure gauge histogram distribution set].each do |type|
+      line = __LINE__ + 1
+      error = assert_raises(Minitest::Assertion) { @example.public_send(:"assert_statsd_#{type}", "a", 1) { nil } }
+      assert_equal "#{__FILE__}:#{line}", error.location, type
+    end
+    line = __LINE__ + 1
+    error = assert_raises(Minitest::Assertion) { @example.assert_no_statsd_calls { StatsD.increment("a") } }
+    assert_equal "#{__FILE__}:#{line}", error.location
+    expected = StatsD::Instrument::Expectation.increment("a")
+    line = __LINE__ + 1
+    error = assert_raises(Minitest::Assertion) { @example.assert_statsd_expectations([expected]) { nil } }
+    assert_equal "#{__FILE__}:#{line}", error.location
+  end
+
   def test_other_clients
     client = StatsD::Instrument::Client.new(prefix: "own")
     passes { assert_statsd_gauge("a", 1, client: client) { client.gauge("a", 1) } }

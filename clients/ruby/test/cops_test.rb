@@ -38,6 +38,15 @@ class CopsTest < TestCase
     "StatsD.increment('a', 1, 0.5, ['x'])" => "StatsD.increment('a', 1, sample_rate: 0.5, tags: ['x'])",
     "StatsD.increment('a', 1, nil, k: 1)" => "StatsD.increment('a', 1, tags: { k: 1 })",
     "StatsD.measure('a', 1, nil, { k: 1 }, &b)" => "StatsD.measure('a', 1, tags: { k: 1 }, &b)",
+    "StatsD.increment('a', 1, 0.5, tags: ['a'])" => "StatsD.increment('a', 1, sample_rate: 0.5, tags: ['a'])",
+    "StatsD.increment('a', 1, nil, tags: ['a'], no_prefix: true)" =>
+      "StatsD.increment('a', 1, tags: ['a'], no_prefix: true)",
+    "StatsD.increment('a', 1, 0.5, ['b'], no_prefix: true)" =>
+      "StatsD.increment('a', 1, sample_rate: 0.5, tags: ['b'], no_prefix: true)",
+    "StatsD.increment('a', 1, 0.5, { tags: ['a'] })" => "StatsD.increment('a', 1, sample_rate: 0.5, tags: { tags: ['a'] })",
+    "StatsD.increment('a', 1, 0.5, shop: 1, tags: 2)" =>
+      "StatsD.increment('a', 1, sample_rate: 0.5, tags: { shop: 1, tags: 2 })",
+    "StatsD.increment('a', 1, 0.5, **options)" => "StatsD.increment('a', 1, sample_rate: 0.5, **options)",
     "StatsD.gauge('a', 1, nil)" => "StatsD.gauge('a', 1)",
     "StatsD.gauge('a', 1, nil, nil)" => "StatsD.gauge('a', 1)",
     "StatsD.gauge('a', 1, RATE, ['x'])" => "StatsD.gauge('a', 1, RATE, ['x'])"

@@ -88,14 +88,23 @@ class EnvironmentTest < TestCase
   end
 
   def test_datadog_tags
-    tags = ->(**variables) { environment(**variables).client.default_tags }
+    tags = ->(**variables) { environment(STATSD_DD_TAGS: "1", **variables).client.default_tags }
     assert_equal %w[a b:c d], tags.call(STATSD_DEFAULT_TAGS: "a", DD_TAGS: "b:c d")
     assert_equal %w[b c], tags.call(DD_TAGS: "b,c")
     assert_equal %w[dd.internal.entity_id:p env:e service:s version:v],
                  tags.call(DD_ENTITY_ID: "p", DD_ENV: "e", DD_SERVICE: "s", DD_VERSION: "v")
-    assert_nil tags.call(DD_TAGS: "a", STATSD_IGNORE_DD_TAGS: "1")
     assert_nil tags.call(DD_TAGS: "a", STATSD_IMPLEMENTATION: "statsd")
     assert_nil tags.call(DD_ENV: "")
+  end
+
+  # Every metric of an application that came from statsd-instrument got tags that nobody had asked for.
+  def test_datadog_tags_are_left_out_unless_asked_for
+    variables = { DD_TAGS: "a", DD_ENV: "e", DD_SERVICE: "s", DD_VERSION: "v" }
+    assert_nil environment(**variables).client.default_tags
+    assert_nil environment(**variables, STATSD_DD_TAGS: "false").client.default_tags
+    assert_equal %w[x], environment(**variables, STATSD_DEFAULT_TAGS: "x").client.default_tags
+    # This one names the pod for origin detection; servers take it out.
+    assert_equal %w[dd.internal.entity_id:p], environment(**variables, DD_ENTITY_ID: "p").client.default_tags
   end
 
   def test_origin_detection

@@ -87,6 +87,94 @@ class SinksTest < TestCase
     assert_equal 16, sink.telemetry[:bytes_dropped]
   end
 
+  # Each way an agent's restart looks from here: the socket's file is gone or is another one. One send is enough to
+  # notice and to reach the new server, and what nobody took is counted.
+  def test_a_send_reaches_the_server_that_took_the_place_of_another
+    path = unix_path
+    { "one by one" => ->(sink, text) { sink << text }, "together" => ->(sink, text) { sink.send_packets([text] * 3) } }
+      .each do |how, send|
+      sink = StatsD::Instrument::Sink.for_addr(path)
+      first = unix_server(path)
+      send.call(sink, "first:1|c")
+      size = how == "together" ? 3 : 1
+      wait_until("the first server") { first.total("first") == size }
+      first.close
+      @servers.delete(first)
+      File.unlink(path)
+      second = unix_server(path)
+      send.call(sink, "second:1|c")
+      wait_until("the second server") { second.total("second") == size }
+      assert_equal 0, sink.telemetry[:packets_dropped], how
+      second.close
+      @servers.delete(second)
+      send.call(sink, "refused:1|c")
+      File.unlink(path)
+      send.call(sink, "missing:1|c")
+      assert_equal 2 * size, sink.telemetry[:packets_dropped_writer], how
+      assert_equal 2 * size, sink.telemetry[:packets_sent], how
+      third = unix_server(path)
+      send.call(sink, "third:1|c")
+      wait_until("the third server") { third.total("third") == size }
+      assert_equal 2 * size, sink.telemetry[:packets_dropped], how
+      third.close
+      @servers.delete(third)
+      File.unlink(path)
+    end
+  end
+
+  def test_a_frame_reaches_the_stream_server_that_took_the_place_of_another
+    path = unix_path
+    sink = StatsD::Instrument::Sink.for_addr("unix://#{path}")
+    first = stream_server(path)
+    sink << "first:1|c"
+    wait_until("the first server") { first.total("first") == 1 }
+    first.close
+    @servers.delete(first)
+    File.unlink(path)
+    second = stream_server(path)
+    sink << "second:1|c"
+    wait_until("the second server") { second.total("second") == 1 }
+    assert_equal 0, sink.telemetry[:packets_dropped]
+    second.close
+    @servers.delete(second)
+    sink << "refused:1|c"
+    File.unlink(path)
+    sink << "missing:1|c"
+    assert_equal 2, sink.telemetry[:packets_dropped_writer]
+    third = stream_server(path)
+    sink << "third:1|c"
+    wait_until("the third server") { third.total("third") == 1 }
+    assert_equal [3, 2], [sink.telemetry[:packets_sent], sink.telemetry[:packets_dropped]]
+  end
+
+  # The old server still exists and no longer reads: the kernel reports no error, only a full queue.
+  def test_a_new_socket_in_the_place_of_a_full_one_is_noticed
+    path, = deaf_unix_socket
+    sink = StatsD::Instrument::Sink.for_addr(path, write_timeout: 0.05)
+    sink << "a:1|c" until sink.telemetry[:packets_dropped].positive?
+    File.unlink(path)
+    server = unix_server(path)
+    2.times { sink << "b:1|c" }
+    sink.send_packets(["b:1|c"] * 3)
+    wait_until("the new server") { server.total("b") == 5 }
+    assert_equal 1, sink.telemetry[:packets_dropped]
+
+    path, = deaf_unix_socket
+    sink = StatsD::Instrument::Sink.for_addr(path, write_timeout: 0.05)
+    capacity = 0
+    capacity += 1 while sink.telemetry[:packets_dropped].zero? && sink << "a:1|c"
+    File.unlink(path)
+    deaf = Socket.new(Socket::AF_UNIX, Socket::SOCK_DGRAM).tap { |one| one.bind(Socket.pack_sockaddr_un(path)) }
+    (@deaf ||= []) << deaf
+    (capacity - 1).times { sink << "a:1|c" }
+    # The connection is to a socket that is full, and a third one has taken its place.
+    File.unlink(path)
+    third = unix_server(path)
+    sink << "c:1|c"
+    wait_until("the third server") { third.total("c") == 1 }
+    assert_equal 1, sink.telemetry[:packets_dropped]
+  end
+
   def test_a_restarted_stream_server_gets_what_comes_after
     path = unix_path
     first = stream_server(path)

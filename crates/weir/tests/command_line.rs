@@ -256,6 +256,16 @@ fn the_common_names_mean_what_they_mean_elsewhere() {
         ("WEIR_PORT_8125_UDP_ADDR", "x"),
     ];
     assert_eq!(run_with(&["check"], &foreign).code, 0);
+    // The Ruby client's switch, and the variables of the clients' tests, are set where an agent runs beside them.
+    let of_clients = [
+        ("WEIR_PURE_RUBY", "1"),
+        ("WEIR_EXPECT_NATIVE", "0"),
+        ("WEIR_BIN", "/usr/bin/weir"),
+    ];
+    let ran = run_with(&["check"], &of_clients);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    // Not every name that begins like one of theirs.
+    assert_eq!(run_with(&["check"], &[("WEIR_PURE_RUBI", "1")]).code, 2);
 }
 
 #[test]

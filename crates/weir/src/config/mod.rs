@@ -931,10 +931,14 @@ fn enabled_setting(on: bool) -> Setting {
         .effect("Whether the output is on. Naming it in the file switches it on.")
 }
 
+/// Variables of the client libraries and of their tests, which may run in the same environment as an agent.
+const CLIENT_VARIABLES: &[&str] = &["BIN", "EXPECT_NATIVE", "PURE_RUBY"];
+
 /// Variables of others that begin as ours do: what Kubernetes sets for a service called `weir`, and those of the
-/// rig and the tests.
+/// clients, the rig and the tests.
 fn is_foreign(rest: &str) -> bool {
     rest == "PORT"
+        || CLIENT_VARIABLES.contains(&rest)
         || ["PORT_", "SERVICE_", "BENCH_", "TEST_"]
             .iter()
             .any(|prefix| rest.starts_with(prefix))

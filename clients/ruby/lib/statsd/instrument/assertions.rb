@@ -53,12 +53,15 @@ module StatsD
       #   Like {#assert_statsd_increment}, for another type.
       # @!method assert_statsd_set(metric_name, value = nil, datagrams: nil, client: nil, **options, &block)
       #   Like {#assert_statsd_increment}, for another type.
-      %i[increment measure gauge histogram distribution set].each do |type|
-        define_method(:"assert_statsd_#{type}") do |metric_name, value = nil, datagrams: nil, client: nil,
-                                                    **options, &block|
-          expectation = Expectation.public_send(type, metric_name, value, client: client, **options)
-          assert_statsd_expectations(expectation, datagrams: datagrams, client: client, &block)
-        end
+      # Written as text: Minitest takes the first frame of a method called `assert...` for the assertion, and the one
+      # before for the line of the test. The frame of a method made of a block has another name.
+      %w[increment measure gauge histogram distribution set].each do |type|
+        class_eval(<<~RUBY, __FILE__, __LINE__ + 1)
+          def assert_statsd_#{type}(metric_name, value = nil, datagrams: nil, client: nil, **options, &block)
+            expectation = Expectation.#{type}(metric_name, value, client: client, **options)
+            assert_statsd_expectations(expectation, datagrams: datagrams, client: client, &block)
+          end
+        RUBY
       end
 
       # @param expectations [Expectation, Array<Expectation>] each must be met as often as it says
@@ -98,7 +101,7 @@ module StatsD
       def prefixed_name(name, client)
         return Helpers.prefix_metric(name, client: client) unless Helpers.prefixed_metric?(name, client: client)
 
-        warn("assert_no_statsd_calls adds the prefix of the client; #{name.inspect} has it already.")
+        warn("`assert_no_statsd_calls` will prefix metrics by default. `#{name}` skipped due to existing prefix.")
         name
       end
 

@@ -178,7 +178,9 @@ module StatsD
           return VOID if done
           return refuse(name, value) if done == false
         end
-        return stamped(:c, name, by || value, tags, no_prefix, cardinality, timestamp) if timestamp
+        if timestamp
+          return stamped(:c, name, by || value, tags, no_prefix, cardinality, timestamp, pre_sampled && sample_rate)
+        end
 
         record(:c, name, by || value, sample_rate, tags, no_prefix, pre_sampled, cardinality)
       end
@@ -222,7 +224,7 @@ module StatsD
           return VOID if done
           return refuse(name, value) if done == false
         end
-        return stamped(:g, name, value, tags, no_prefix, cardinality, timestamp) if timestamp
+        return stamped(:g, name, value, tags, no_prefix, cardinality, timestamp, nil) if timestamp
 
         record(:g, name, value, sample_rate, tags, no_prefix, pre_sampled, cardinality)
       end
@@ -310,6 +312,11 @@ module StatsD
       # @param cardinality (see #increment)
       # @return (see #increment)
       def set(name, value, sample_rate: nil, tags: nil, no_prefix: false, pre_sampled: false, cardinality: nil)
+        unless sample_rate || no_prefix || cardinality
+          done = @sets.put(name, tags, value)
+          return VOID if done
+          return refuse(name, value) if done == false
+        end
         record(:s, name, value, sample_rate, tags, no_prefix, pre_sampled, cardinality)
       end
 
@@ -370,7 +377,7 @@ module StatsD
       # @raise [NoMethodError] if the implementation has no events
       def event(title, text, timestamp: nil, hostname: nil, aggregation_key: nil, priority: nil,
                 source_type_name: nil, alert_type: nil, tags: nil, no_prefix: false, cardinality: nil)
-        return refuse(title, text) if title.to_s.empty?
+        return refuse(title, text) if title.nil? || title.to_s.empty?
 
         emit(datagram_builder(no_prefix: no_prefix, cardinality: cardinality)._e(
                title, text,
@@ -755,11 +762,11 @@ module StatsD
       # A client with a rate of its own has no short way: each call must draw. Gauges are not sampled when they are
       # aggregated.
       def open_shelves
-        @short_ways = %i[c g ms h d].to_h do |type|
+        @short_ways = %i[c g ms h d s].to_h do |type|
           short = @contexts && (@implied_rate.nil? || (type == :g && @aggregating))
           [type, short ? @contexts.shelf(type, nil) : NoShelf]
         end
-        @counters, @gauges, @timings, @histograms, @distributions = @short_ways.values
+        @counters, @gauges, @timings, @histograms, @distributions, @sets = @short_ways.values
       end
 
       # Everything a fast path does not cover.
@@ -817,14 +824,14 @@ module StatsD
         emit(datagram_builder(no_prefix: no_prefix, cardinality: cardinality).public_send(type, name, text, rate, tags))
       end
 
-      # Counts and gauges that say when they were taken.
-      def stamped(type, name, value, tags, no_prefix, cardinality, timestamp)
+      # Counts and gauges that say when they were taken. They are never sampled here; the caller may have done so.
+      def stamped(type, name, value, tags, no_prefix, cardinality, timestamp, rate)
         seconds = timestamp.to_i
         text = Wire.number(value)
         return refuse(name, value) if text.nil? || name.to_s.empty? || seconds <= 0
 
         builder = datagram_builder(no_prefix: no_prefix, cardinality: cardinality)
-        datagram = builder.public_send(type, name, text, nil, tags)
+        datagram = builder.public_send(type, name, text, rate || nil, tags)
         datagram << "|T#{seconds}" unless builder.is_a?(StatsDDatagramBuilder)
         emit(datagram)
       end

@@ -132,9 +132,17 @@ module StatsD
         # @return [Float] the rate samples are drawn at
         # @raise [DefinitionError] before {define}
         def sample_rate
-          raise DefinitionError, "#{self}.sample_rate needs a call of `define` first" unless @defined
+          unless @defined
+            raise DefinitionError, "Every CompiledMetric subclass needs to call `define` before accessing its sample_rate."
+          end
 
           @defined_rate || StatsD.singleton_client.default_sample_rate
+        end
+
+        # @param sample_rate [Float] from 0 to 1
+        # @return [Boolean] whether a call with that rate counts
+        def sample?(sample_rate)
+          StatsD.singleton_client.counts?(sample_rate)
         end
 
         # @return [String] the type as it is sent
@@ -180,16 +188,19 @@ module StatsD
           define_singleton_method(:default_value) { default_value }
           define_singleton_method(:allow_measuring_latency) { allow_measuring_latency }
           define_singleton_method(method_name) do |*, **|
-            raise DefinitionError, "#{self}.#{method_name} needs a call of `define` first"
+            raise DefinitionError, "Every CompiledMetric subclass needs to call `define` before first invocation of " \
+                                   "#{method_name}."
           end
         end
 
         def check_definition(tags)
           if equal?(CompiledMetric) || superclass.equal?(CompiledMetric)
-            raise DefinitionError, "call `define` on a subclass of #{self}, for example " \
+            raise DefinitionError, "`define` must be called on a subclass of #{self}, for example " \
                                    "`class MyMetric < #{self}; define(...); end`"
           end
-          raise DefinitionError, "#{self} is already defined; each metric needs a class of its own" if @defined
+          if @defined
+            raise DefinitionError, "`define` has already been called on #{self}; each metric needs a class of its own"
+          end
 
           tags.each_value do |declared|
             next if TAG_TYPES.include?(declared)
@@ -219,23 +230,31 @@ module StatsD
         def define_static_method
           @handle = new_handle
           recorder = { c: "increment", g: "set", s: "add" }.fetch(type.to_sym, "record")
+          call = "@handle.#{recorder}(__value__)"
+          call = "sample?(@defined_rate) ? #{call} : VOID" if draws?
           value = default_value.nil? ? "__value__" : "__value__ = #{default_value.inspect}"
           instance_eval(<<~RUBY, __FILE__, __LINE__ + 1)
             def self.#{method_name}(#{value})
-              #{timing_source("@handle.#{recorder}(__value__)")}
-              @handle.#{recorder}(__value__)
+              #{timing_source(call)}
+              #{call}
             end
           RUBY
         end
 
         def new_handle
-          options = { tags: @static_tags.empty? ? nil : @static_tags, no_prefix: @no_prefix }
+          options = { tags: @static_tags.empty? ? nil : @static_tags, no_prefix: @no_prefix,
+                      sample_rate: @defined_rate, pre_sampled: draws? }
           case type
-          when "c" then Handles::Counter.new(@name, sample_rate: @defined_rate, **options)
+          when "c" then Handles::Counter.new(@name, **options)
           when "g" then Handles::Gauge.new(@name, **options)
-          when "s" then Handles::Set.new(@name, sample_rate: @defined_rate, **options)
-          else Handles::Samples.new(type.to_sym, @name, sample_rate: @defined_rate, **options)
+          when "s" then Handles::Set.new(@name, **options)
+          else Handles::Samples.new(type.to_sym, @name, **options)
           end
+        end
+
+        # @return [Boolean] whether the metric draws by itself which calls count
+        def draws?
+          !@defined_rate.nil? && @defined_rate < 1 && type != "g"
         end
 
         # The keywords are the tags. Looking a combination up costs one Hash access for each.
@@ -304,9 +323,10 @@ module StatsD
         def record_combination(value, tag_values)
           client = StatsD.singleton_client
           gauge = type == "g"
-          return VOID unless gauge || client.counts?(@defined_rate)
-
           core = client.aggregating_core
+          # The last value of a gauge counts, so none is left out.
+          return VOID unless (gauge && core) || (draws? ? sample?(@defined_rate) : client.counts?(@defined_rate))
+
           cell = combination_cell(client, core, tag_values) if core
           return cell.put(value) ? VOID : refuse(value) if cell
 
@@ -338,7 +358,7 @@ module StatsD
           # Two NaNs are never equal, so each would look new.
           return if core.full? || tag_values.any? { |value| value.is_a?(Float) && value.nan? }
 
-          rate = type == "g" ? nil : client.resolve_rate(@defined_rate)
+          rate = type == "g" ? @defined_rate : client.resolve_rate(@defined_rate)
           template = client.template(type.to_sym, @name, all_tags(tag_values),
                                      sample_rate: rate, no_prefix: @no_prefix, sorted: true)
           return unless template

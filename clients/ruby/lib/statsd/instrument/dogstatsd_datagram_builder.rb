@@ -33,13 +33,17 @@ module StatsD
       # @return [String] an event message; its two lengths count bytes, as servers expect
       def _e(title, text, timestamp: nil, hostname: nil, aggregation_key: nil, priority: nil,
              source_type_name: nil, alert_type: nil, tags: nil)
-        title = @prefix + Wire.escape_newlines(title)
+        title = Wire.escape_newlines(title)
+        title = @prefix + title unless @prefix.empty?
         text = Wire.escape_newlines(text)
 
         datagram = +"_e{#{title.bytesize},#{text.bytesize}}:#{title}|#{text}"
-        append_fields(datagram,
-                      "h" => hostname, "d" => timestamp&.to_i, "k" => aggregation_key,
-                      "p" => priority, "s" => source_type_name, "t" => alert_type)
+        datagram << "|h:" << Wire.field(hostname) if hostname
+        datagram << "|d:" << timestamp.to_i.to_s if timestamp
+        datagram << "|k:" << Wire.field(aggregation_key) if aggregation_key
+        datagram << "|p:" << Wire.field(priority) if priority
+        datagram << "|s:" << Wire.field(source_type_name) if source_type_name
+        datagram << "|t:" << Wire.field(alert_type) if alert_type
         append_tags(datagram, tags)
         datagram << @fields if @fields
         datagram
@@ -57,18 +61,13 @@ module StatsD
         number = status.is_a?(Integer) ? status : SERVICE_CHECK_STATUSES.fetch(status.to_sym)
 
         datagram = +"_sc|#{@prefix}#{Wire.name(name)}|#{number}"
-        append_fields(datagram, "h" => hostname, "d" => timestamp&.to_i)
+        datagram << "|h:" << Wire.field(hostname) if hostname
+        datagram << "|d:" << timestamp.to_i.to_s if timestamp
         append_tags(datagram, tags)
         datagram << @fields if @fields
         # The message comes last; "m:" inside it is escaped so that nobody can forge a field.
         datagram << "|m:#{Wire.escape_newlines(message).delete("|").gsub("m:", "m\\:")}" if message
         datagram
-      end
-
-      private
-
-      def append_fields(datagram, fields)
-        fields.each { |key, value| datagram << "|#{key}:#{Wire.field(value)}" unless value.nil? }
       end
     end
   end

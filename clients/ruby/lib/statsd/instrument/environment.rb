@@ -84,17 +84,13 @@ module StatsD
         env["STATSD_DEFAULT_TAGS"]&.split(",")
       end
 
-      # @return [Array<String>, nil] the tags of `STATSD_DEFAULT_TAGS` and the `DD_*` variables
+      # @return [Array<String>, nil] the tags of `STATSD_DEFAULT_TAGS`, and those of the `DD_*` variables that
+      #   `STATSD_DD_TAGS` asks for
       def client_default_tags
         return statsd_default_tags if statsd_implementation == "statsd"
 
-        tags = statsd_default_tags || []
-        tags += dd_tags unless truthy?(env["STATSD_IGNORE_DD_TAGS"], default: false)
-        { "DD_ENTITY_ID" => "dd.internal.entity_id", "DD_ENV" => "env", "DD_SERVICE" => "service",
-          "DD_VERSION" => "version" }.each do |variable, key|
-          value = env[variable]
-          tags += ["#{key}:#{value}"] unless value.nil? || value.empty?
-        end
+        tags = (statsd_default_tags || []) + entity_tag
+        tags += dd_tags if truthy?(env["STATSD_DD_TAGS"], default: false)
         tags unless tags.empty? && !env.key?("STATSD_DEFAULT_TAGS")
       end
 
@@ -275,9 +271,21 @@ module StatsD
         end
       end
 
-      # Separated by commas or blanks.
+      # The server takes this one out and adds the tags of the pod it names.
+      def entity_tag
+        tag_of("DD_ENTITY_ID", "dd.internal.entity_id")
+      end
+
+      # What these variables say of the process. They are made for tracers and agents; many environments set them.
       def dd_tags
-        env.fetch("DD_TAGS", "").split(/[,\s]+/).reject(&:empty?)
+        # Separated by commas or blanks.
+        listed = env.fetch("DD_TAGS", "").split(/[,\s]+/).reject(&:empty?)
+        listed + tag_of("DD_ENV", "env") + tag_of("DD_SERVICE", "service") + tag_of("DD_VERSION", "version")
+      end
+
+      def tag_of(variable, key)
+        value = env[variable]
+        value.nil? || value.empty? ? [] : ["#{key}:#{value}"]
       end
 
       def truthy?(value, default:)
@@ -303,9 +311,9 @@ module StatsD
       def warn_about_flush_interval
         value = env["STATSD_FLUSH_INTERVAL"]
         if number("STATSD_FLUSH_INTERVAL", 1.0).zero?
-          warn("STATSD_FLUSH_INTERVAL=#{value} is deprecated: set STATSD_BUFFER_CAPACITY=0 to turn batching off.")
+          warn("STATSD_FLUSH_INTERVAL=#{value} is deprecated, please set STATSD_BUFFER_CAPACITY=0 instead.")
         else
-          warn("STATSD_FLUSH_INTERVAL=#{value} is deprecated and has no effect: remove it.")
+          warn("STATSD_FLUSH_INTERVAL=#{value} is deprecated and has no effect, please remove it.")
         end
       end
     end

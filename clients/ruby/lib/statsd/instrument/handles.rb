@@ -35,10 +35,11 @@ module StatsD
         attr_reader :name
 
         # @api private
-        def bind_to(name, tags, sample_rate, no_prefix, client)
+        def bind_to(name, tags, sample_rate, no_prefix, client, pre_sampled)
           @name = name
           self.tags = tags.nil? ? nil : Wire.frozen_copy(tags)
           @sample_rate = sample_rate
+          @pre_sampled = pre_sampled
           @no_prefix = no_prefix
           @client = client
           forget_binding
@@ -79,9 +80,10 @@ module StatsD
         # Everything the fast path does not cover.
         def deliver(value)
           client = self.client
-          return VOID unless type == :g || client.counts?(@sample_rate)
-
           core = client.aggregating_core
+          # The last value of a gauge counts, so none is left out.
+          return VOID unless @pre_sampled || (core && type == :g) || client.counts?(@sample_rate)
+
           cell = cell_for(client, core) if core
           return client.emit_value(direct_template(client), value) unless cell
 
@@ -94,7 +96,7 @@ module StatsD
             return other_cell(client, core) unless thread.equal?(@home) || self.class.shared?
 
             # Calls that are sampled must draw each time.
-            own(thread) if client.resolve_rate(@sample_rate).nil? || type == :g
+            own(thread) if @pre_sampled || client.resolve_rate(@sample_rate).nil? || type == :g
             return self
           end
           bind_own_cell(client, core, thread) ? self : other_cell(client, core)
@@ -144,7 +146,7 @@ module StatsD
         end
 
         def aggregated_template(client)
-          rate = type == :g ? nil : client.resolve_rate(@sample_rate)
+          rate = type == :g ? @sample_rate : client.resolve_rate(@sample_rate)
           client.template(type, @name, tags, sample_rate: rate, no_prefix: @no_prefix, sorted: true)
         end
 
@@ -170,9 +172,10 @@ module StatsD
         # @param sample_rate (see Client#increment)
         # @param no_prefix (see Client#increment)
         # @param client [Client, nil] nil follows {StatsD.singleton_client}
-        def initialize(name, tags: nil, sample_rate: nil, no_prefix: false, client: nil)
+        # @param pre_sampled [Boolean] the caller draws: record always, mention the rate
+        def initialize(name, tags: nil, sample_rate: nil, no_prefix: false, client: nil, pre_sampled: false)
           super(nil, nil)
-          bind_to(name, tags, sample_rate, no_prefix, client)
+          bind_to(name, tags, sample_rate, no_prefix, client, pre_sampled)
         end
 
         # @!method increment(value = 1)
@@ -197,9 +200,9 @@ module StatsD
         include Backend::GaugeCalls
 
         # @param (see Counter#initialize)
-        def initialize(name, tags: nil, no_prefix: false, client: nil)
+        def initialize(name, tags: nil, sample_rate: nil, no_prefix: false, client: nil, pre_sampled: false)
           super(nil, nil)
-          bind_to(name, tags, nil, no_prefix, client)
+          bind_to(name, tags, sample_rate, no_prefix, client, pre_sampled)
         end
 
         # @!method set(value)
@@ -222,10 +225,10 @@ module StatsD
 
         # @param type [Symbol] `:ms`, `:h` or `:d`
         # @param (see Counter#initialize)
-        def initialize(type, name, tags: nil, sample_rate: nil, no_prefix: false, client: nil)
+        def initialize(type, name, tags: nil, sample_rate: nil, no_prefix: false, client: nil, pre_sampled: false)
           @type = type
           super(nil, nil)
-          bind_to(name, tags, sample_rate, no_prefix, client)
+          bind_to(name, tags, sample_rate, no_prefix, client, pre_sampled)
         end
 
         # @!method record(value)
@@ -250,9 +253,9 @@ module StatsD
         include Binding
 
         # @param (see Counter#initialize)
-        def initialize(name, tags: nil, sample_rate: nil, no_prefix: false, client: nil)
+        def initialize(name, tags: nil, sample_rate: nil, no_prefix: false, client: nil, pre_sampled: false)
           super(nil, nil)
-          bind_to(name, tags, sample_rate, no_prefix, client)
+          bind_to(name, tags, sample_rate, no_prefix, client, pre_sampled)
         end
 
         # @param value [#to_s] the member to count

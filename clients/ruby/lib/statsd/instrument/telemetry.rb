@@ -60,8 +60,8 @@ module StatsD
       def accepted(messages, events = 0, service_checks = 0)
         synchronize do
           @counts[:metrics] += messages - events - service_checks
-          @counts[:events] += events
-          @counts[:service_checks] += service_checks
+          @counts[:events] += events if events.positive?
+          @counts[:service_checks] += service_checks if service_checks.positive?
         end
       end
 

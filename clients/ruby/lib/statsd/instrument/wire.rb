@@ -9,6 +9,10 @@ module StatsD
     # UTF-8, because a server rejects a message that is not.
     # @api private
     module Wire
+      # One look-up less than by its full name, for each name and tag.
+      UTF_8 = Encoding::UTF_8
+      private_constant :UTF_8
+
       # Stands in for bytes that are not UTF-8.
       REPLACEMENT = "?"
 
@@ -38,7 +42,7 @@ module StatsD
       def utf8(object)
         text = object.to_s
         encoding = text.encoding
-        if encoding == Encoding::UTF_8 || encoding == Encoding::US_ASCII
+        if UTF_8.equal?(encoding) || encoding == Encoding::US_ASCII
           text.valid_encoding? ? text : text.dup.force_encoding(Encoding::UTF_8).scrub(REPLACEMENT)
         elsif encoding == Encoding::BINARY
           text = text.dup.force_encoding(Encoding::UTF_8)

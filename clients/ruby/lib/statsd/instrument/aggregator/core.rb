@@ -119,18 +119,17 @@ module StatsD
         # @see Aggregator.finalize
         def finalize
           @stopping = true
-          if @thread&.alive?
-            # The thread makes the last flush.
-            wake(@thread)
-          elsif @flush_lock.try_lock
+          if @flush_lock.try_lock
             begin
               flush_locked
             ensure
               @flush_lock.unlock
             end
-          else
+          elsif !@thread&.alive?
             Background.start("statsd-flush-now") { flush }
           end
+          # The thread makes a last flush before it ends.
+          wake(@thread) if @thread
         end
 
         # Starts the flush thread if it is not there.

@@ -15,6 +15,7 @@ module RuboCop
 
         LITERALS = %i[int float nil].freeze
         UNKNOWN = %i[send const lvar splat].freeze
+        KEYWORDS = %i[sample_rate tags no_prefix client pre_sampled cardinality timestamp by].freeze
 
         def on_send(node)
           return unless metric_method?(node)
@@ -28,20 +29,27 @@ module RuboCop
         private
 
         def write_keywords(corrector, node)
-          _name, value, rate, tags = value_arguments(node)
+          _name, value, rate, *others = value_arguments(node)
           return unless LITERALS.include?(rate.type)
 
           keywords = []
           keywords << "sample_rate: #{rate.source}" unless rate.nil_type?
-          keywords << "tags: #{braced(tags)}" unless tags.nil? || tags.nil_type?
-          from = value.source_range
-          to = (tags || rate).source_range
-          corrector.replace(from.join(to), [value.source, *keywords].join(", "))
+          others.each { |other| keywords << keyword_of(other) unless other.nil_type? }
+          to = (others.last || rate).source_range
+          corrector.replace(value.source_range.join(to), [value.source, *keywords].join(", "))
         end
 
-        # A Hash without braces was an argument of its own only because it came last.
-        def braced(tags)
-          tags.hash_type? && !tags.braces? ? "{ #{tags.source} }" : tags.source
+        def keyword_of(argument)
+          return "tags: #{argument.source}" unless argument.hash_type? && !argument.braces?
+
+          # A Hash without braces is the keywords, or else it was the tags, because it came last.
+          keywords?(argument) ? argument.source : "tags: { #{argument.source} }"
+        end
+
+        def keywords?(hash)
+          hash.children.all? do |child|
+            child.kwsplat_type? || (child.key.sym_type? && KEYWORDS.include?(child.key.value))
+          end
         end
       end
     end
