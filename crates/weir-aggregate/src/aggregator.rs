@@ -154,9 +154,12 @@ pub struct Aggregator {
     settings: AggregatorSettings,
     worker: u16,
     sequence: u64,
-    /// Unix seconds of the aggregator's second zero.
+    /// Unix seconds of the aggregator's second zero. The aggregator's seconds never run backwards; when the clock is set back it
+    /// is this that moves.
     epoch: i64,
-    /// Unix seconds that the first bucket is stamped with.
+    /// The same, for the buckets in `closed`.
+    closed_epoch: i64,
+    /// Unix seconds that the first bucket is stamped with, since the start or since the clock was set back.
     first_timestamp: i64,
     first_start: Seconds,
     now: Seconds,
@@ -192,6 +195,7 @@ impl Aggregator {
             worker,
             sequence: 0,
             epoch,
+            closed_epoch: epoch,
             first_timestamp: now,
             first_start: open_start,
             now: start,
@@ -253,6 +257,21 @@ impl Aggregator {
         true
     }
 
+    /// The clock was set back to `now`, by more than can be waited for: closes the open bucket with the timestamp it has, and
+    /// opens the one that `now` lies in, stamped with `now` as the first one after a start is, so that it overwrites no part
+    /// of that bucket that may have been handed over before. Nothing may wait to be handed over; otherwise this returns false.
+    #[must_use = "false: drain, then set back again"]
+    pub fn set_back(&mut self, now: i64) -> bool {
+        if !self.close_now() {
+            return false;
+        }
+        let within = now.rem_euclid(i64::from(self.settings.bucket_width));
+        self.epoch = now - within - i64::from(self.open_start);
+        self.now = self.open_start + within as Seconds;
+        (self.first_start, self.first_timestamp) = (self.open_start, now);
+        true
+    }
+
     /// Closes the open bucket although its time has not ended, for shutdown. The same rule as in `advance` holds.
     #[must_use = "false: drain, then close again"]
     pub fn close_now(&mut self) -> bool {
@@ -279,6 +298,7 @@ impl Aggregator {
             }
         }
         self.cursor = Cursor::default();
+        self.closed_epoch = self.epoch;
         self.open_start = next_start;
         self.now = self.now.max(next_start);
         self.open ^= 1;
@@ -460,7 +480,7 @@ impl Aggregator {
         };
         Batch::new(
             source,
-            self.bucket(self.open_start),
+            self.bucket(self.epoch, self.open_start),
             self.settings.hostname.clone(),
         )
     }
@@ -523,7 +543,7 @@ impl Aggregator {
             };
             self.batch = Some(Batch::new(
                 source,
-                self.bucket(closed.start),
+                self.bucket(self.closed_epoch, closed.start),
                 self.settings.hostname.clone(),
             ));
             self.writer.begin();
@@ -585,8 +605,8 @@ impl Aggregator {
         }
     }
 
-    fn bucket(&self, start: Seconds) -> Bucket {
-        let unix = self.epoch + i64::from(start);
+    fn bucket(&self, epoch: i64, start: Seconds) -> Bucket {
+        let unix = epoch + i64::from(start);
         let timestamp = if start == self.first_start {
             self.first_timestamp
         } else {

@@ -12,7 +12,7 @@ mod merge;
 mod places;
 
 pub use aggregator::{AggregateCounts, Aggregator, AggregatorSettings, IDLE_BUCKETS_MAX};
-pub use clock::AgentClock;
+pub use clock::{AgentClock, Reading};
 pub use expand::{AGGREGATES_MAX, Aggregate, Expansion, PointType};
 pub use flush::{
     BATCH_ROWS, Batch, Bucket, CheckRecord, EventRecord, Series, Source, TimestampedSample, Value,

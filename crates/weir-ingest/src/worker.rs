@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use weir_aggregate::{AgentClock, AggregateCounts, Batch};
+use weir_aggregate::{AgentClock, AggregateCounts, Batch, Reading};
 use weir_context::{LimitReason, RuleCounts, RuleSet, Rules, TrialReport, UsageSummary};
 use weir_listener::{BoundSocket, EventLoop, ListenerCounters, ListenerId, LoopCounters, Monotonic, Waker};
 
@@ -51,6 +51,10 @@ pub const TLS_FAULT: &str = "tls";
 /// mebibyte at most.
 const LATE_NS: u64 = 100_000_000;
 
+/// Buckets by which the agent's time may be ahead of a wall clock that was set back. A clock that is put right goes back by
+/// less; one that is set back by more was wrong before, and points with its timestamps would be wrong until a restart.
+const AHEAD_BUCKETS_MAX: i64 = 3;
+
 /// How long the end waits for what is to be found out about the last senders.
 const END_WAIT_NS: u64 = 250_000_000;
 
@@ -96,6 +100,8 @@ pub struct WorkerSnapshot {
     pub drop_disagreements: u64,
     /// Milliseconds by which the agent's time is ahead of a wall clock that was set back.
     pub clock_ahead_ms: i64,
+    /// Times it was set back because it was too far ahead.
+    pub clock_set_back: u64,
     /// Longest time between two receive turns while packets were waiting or a flush was running, or by which a turn lasted
     /// longer than it should, nanoseconds.
     pub longest_gap_ns: u64,
@@ -269,6 +275,7 @@ pub fn spawn(
     let (worker_stop, worker_id) = (stop.clone(), settings.worker);
     let alive = Alive::new();
     let progress = alive.0.clone();
+    let ahead_max_ms = AHEAD_BUCKETS_MAX * 1000 * i64::from(settings.aggregator.bucket_width);
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         let (wall_ms, monotonic) = (wall_ms(), Monotonic::now().0);
         let mut ingest = Ingest::new(settings, wall_ms.div_euclid(1000));
@@ -289,7 +296,8 @@ pub fn spawn(
             summary: None,
             event_loop,
             alive,
-            clock: AgentClock::new(wall_ms, monotonic),
+            clock: AgentClock::new(wall_ms, monotonic, ahead_max_ms),
+            clock_set_back: 0,
             worker: worker_id,
             reports,
             waiting: None,
@@ -353,6 +361,7 @@ struct Worker {
     event_loop: EventLoop,
     alive: Alive,
     clock: AgentClock,
+    clock_set_back: u64,
     worker: u16,
     reports: SyncSender<Report>,
     /// A batch for which the channel had no room.
@@ -402,7 +411,7 @@ impl Worker {
         if late_ns >= LATE_NS {
             self.longest_gap_ns = self.longest_gap_ns.max(late_ns);
         }
-        self.now_ms = self.clock.advance(wall_ms(), after);
+        self.read_clock(after);
         match turn {
             Ok(turn) => {
                 if turn.packets > 0 || self.ingest.is_draining() || self.sweeping || self.summarising {
@@ -411,6 +420,20 @@ impl Worker {
                 true
             }
             Err(_) => false,
+        }
+    }
+
+    fn read_clock(&mut self, monotonic: u64) {
+        match self.clock.advance(wall_ms(), monotonic) {
+            Reading::On(now_ms) => self.now_ms = now_ms,
+            Reading::SetBack(now_ms) => {
+                self.now_ms = now_ms;
+                self.clock_set_back += 1;
+                while !self.ingest.set_back(now_ms.div_euclid(1000)) {
+                    // Once in a process's life, if ever: nothing is received while the last bucket is handed over.
+                    self.hand_over_all();
+                }
+            }
         }
     }
 
@@ -657,6 +680,7 @@ impl Worker {
             tls_bytes: self.event_loop.tls_bytes_held(),
             hand_over_waits: self.hand_over_waits,
             drop_disagreements: self.drop_disagreements,
+            clock_set_back: self.clock_set_back,
             clock_ahead_ms: self.clock.ahead_ms(wall_ms()),
             longest_gap_ns: self.longest_gap_ns,
             origin: self.ingest.origin_stats(),

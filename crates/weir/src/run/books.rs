@@ -58,6 +58,9 @@ pub fn fill(status: &mut Status, listeners: &[BoundListener], state: &State) {
             add(&mut status.total, listener);
         }
         status.drop_disagreements += worker.drop_disagreements;
+        let ahead = worker.clock_ahead_ms as f64 / 1e3;
+        status.clock.ahead_seconds = status.clock.ahead_seconds.max(ahead);
+        status.clock.set_back = status.clock.set_back.max(worker.clock_set_back);
         status.contexts.live += worker.contexts as u64;
         status.contexts.created += worker.contexts as u64 + worker.aggregate.contexts_expired;
         status.contexts.expired += worker.aggregate.contexts_expired;
