@@ -380,3 +380,39 @@ fn a_clock_that_was_wrong_for_a_moment_does_not_move_later_timestamps() {
         assert!((begun..=real_now()).contains(&ts), "{ts} is not now: {stdout}");
     }
 }
+
+/// The longest packet once had no effect on datagrams, and what lay behind the cut of one above 64 KiB counted as one line.
+#[test]
+fn what_is_cut_off_a_datagram_is_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("dsd.sock");
+    for (bytes_max, lines) in [("1024", 300), ("64KiB", 10_000)] {
+        let config = format!(
+            "bucket_width: 1s\nworkers: 1\npacket_bytes_max: {bytes_max}\nuds: [{}]\noutputs:\n  stdout: {{}}\n",
+            path.display()
+        );
+        let mut agent = Agent::start(&config, &[]);
+        agent.wait_for("listening on unixgram://");
+        let admin = agent.wait_for("admin on http://");
+        let text = "cut.off:1|c\n".repeat(lines);
+        UnixDatagram::unbound()
+            .unwrap()
+            .send_to(text.as_bytes(), &path)
+            .unwrap();
+        let books = || status(&admin)["total"]["messages"].clone();
+        until("it has come", || books()["received"].as_u64() > Some(0));
+        let books = books();
+        let count = |value: &Value| value.as_u64().unwrap() as usize;
+        let (accepted, truncated) = (count(&books["accepted"]), count(&books["rejected"]["truncated"]));
+        let fits = if bytes_max == "1024" { 1024 } else { 65_536 };
+        assert_eq!(accepted, fits / 12, "{books}");
+        // At least what was lost, and not more than if all lines were as short as lines can be.
+        assert!(
+            (lines - accepted..=2 * (lines - accepted) + 1).contains(&truncated),
+            "{books}"
+        );
+        assert_eq!(count(&books["received"]), accepted + truncated);
+        let (stdout, _) = agent.stop();
+        assert_eq!(sum_of(&stdout, "cut.off"), accepted as f64);
+    }
+}

@@ -217,7 +217,7 @@ fn add(books: &mut Books, listener: &ListenerSnapshot) {
         count(&mut datagrams.dropped, reason, number);
     }
     let messages = &mut books.messages;
-    messages.received += ingest.messages;
+    messages.received += ingest.messages + socket.truncated_lines_max;
     messages.accepted += ingest.accepted();
     for class in ErrorClass::ALL {
         count(
@@ -226,7 +226,11 @@ fn add(books: &mut Books, listener: &ListenerSnapshot) {
             ingest.rejected[class as usize],
         );
     }
-    count(&mut messages.rejected, "truncated", ingest.rejected_truncated);
+    count(
+        &mut messages.rejected,
+        "truncated",
+        ingest.rejected_truncated + socket.truncated_lines_max,
+    );
     let samples = &mut books.samples;
     samples.received += ingest.samples;
     samples.aggregated += ingest.samples_aggregated;
