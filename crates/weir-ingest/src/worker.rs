@@ -1,6 +1,6 @@
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,6 +13,7 @@ use crate::counts::IngestCounts;
 use crate::ingest::{BadInput, Hurry, Ingest, IngestSettings, Received};
 use crate::origin::{OriginAnswer, OriginLink, OriginStats};
 use crate::origin_rates::LimitedOrigin;
+use crate::progress::{Alive, Progress};
 use crate::relay::{Relay, RelaySettings};
 
 /// Slots of the receive ring; each is touched only as far as a packet used it.
@@ -147,44 +148,6 @@ pub enum Command {
     Socket(ListenerId, Box<BoundSocket>),
 }
 
-/// What anybody can see of a worker without its help. The worker only ever stores.
-#[derive(Debug)]
-pub struct Progress {
-    /// The end of its last turn, monotonic nanoseconds.
-    turned_ns: AtomicU64,
-    ended: AtomicBool,
-}
-
-impl Progress {
-    /// How long ago its last turn ended. One that is well ends one every second, whatever comes in.
-    pub fn since_turn(&self, now: Monotonic) -> Duration {
-        Duration::from_nanos(now.0.saturating_sub(self.turned_ns.load(Ordering::Relaxed)))
-    }
-
-    /// Whether its thread has ended, in whatever way.
-    pub fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::Acquire)
-    }
-}
-
-/// Says when a worker's thread ends, also by a panic.
-struct Alive(Arc<Progress>);
-
-impl Alive {
-    fn new() -> Self {
-        Alive(Arc::new(Progress {
-            turned_ns: AtomicU64::new(Monotonic::now().0),
-            ended: AtomicBool::new(false),
-        }))
-    }
-}
-
-impl Drop for Alive {
-    fn drop(&mut self) {
-        self.0.ended.store(true, Ordering::Release);
-    }
-}
-
 /// The control plane's end of a running worker.
 pub struct WorkerHandle {
     stop: Arc<AtomicBool>,
@@ -274,7 +237,7 @@ pub fn spawn(
     let name = format!("ingest-{}", settings.worker);
     let (worker_stop, worker_id) = (stop.clone(), settings.worker);
     let alive = Alive::new();
-    let progress = alive.0.clone();
+    let progress = alive.progress();
     let ahead_max_ms = AHEAD_BUCKETS_MAX * 1000 * i64::from(settings.aggregator.bucket_width);
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         let (wall_ms, monotonic) = (wall_ms(), Monotonic::now().0);
@@ -406,7 +369,7 @@ impl Worker {
             .event_loop
             .turn(Some(timeout), &mut taking(&mut self.ingest, by_sender));
         let after = Monotonic::now().0;
-        self.alive.0.turned_ns.store(after, Ordering::Relaxed);
+        self.alive.turned(after);
         let late_ns = (after - before).saturating_sub(timeout.as_nanos() as u64);
         if late_ns >= LATE_NS {
             self.longest_gap_ns = self.longest_gap_ns.max(late_ns);
@@ -739,22 +702,5 @@ fn wall_ms() -> i64 {
     match SystemTime::now().duration_since(UNIX_EPOCH) {
         Ok(since) => since.as_millis() as i64,
         Err(before) => -(before.duration().as_millis() as i64),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_worker_that_panics_has_ended() {
-        let alive = Alive::new();
-        let progress = alive.0.clone();
-        assert!(!progress.has_ended());
-        let thread = std::thread::spawn(move || {
-            let _alive = alive;
-            panic!("as intended");
-        });
-        assert!(thread.join().is_err() && progress.has_ended());
     }
 }
