@@ -115,6 +115,17 @@ impl Aggregator {
         true
     }
 
+    /// The clock was set back to `now`, by more than can be waited for: closes the open bucket with the timestamp it has, and
+    /// opens the one that `now` lies in. Nothing may wait to be handed over; otherwise this returns false.
+    #[must_use = "false: hand over, then set back again"]
+    pub fn set_back(&mut self, now: i64) -> bool {
+        let closed = self.close_now();
+        if closed {
+            self.timeline.set_back(now);
+        }
+        closed
+    }
+
     /// Closes the open bucket although its time has not ended, for shutdown. The same rule as in `advance` holds.
     #[must_use = "false: hand over, then close again"]
     pub fn close_now(&mut self) -> bool {
@@ -212,7 +223,7 @@ impl Aggregator {
             worker: self.worker,
             sequence,
         };
-        let bucket = self.timeline.bucket(self.timeline.open_start());
+        let bucket = self.timeline.open_bucket();
         Batch::new(source, bucket, self.settings.hostname.clone())
     }
 
@@ -243,7 +254,7 @@ impl Aggregator {
                 worker: self.worker,
                 sequence: hand_over.sequence,
             };
-            let bucket = self.timeline.bucket(closed.start);
+            let bucket = self.timeline.closed_bucket(closed);
             Batch::new(source, bucket, self.settings.hostname.clone())
         });
         if batch.partitions.is_empty() || batch.partitions.end == partition {

@@ -1,27 +1,40 @@
-/// Turns readings of the wall clock and the monotonic clock into the agent's time, which never runs backwards.
+/// Turns readings of the wall clock and the monotonic clock into the agent's time.
 ///
-/// It follows the wall clock as long as that advances. When the wall clock is set back, time goes on by the monotonic clock,
-/// so that buckets keep closing every width and no bucket is opened twice; it meets the wall clock again when that has
-/// caught up.
+/// It follows the wall clock as long as that advances. When the wall clock is set back a little, time goes on by the monotonic
+/// clock, so that buckets keep closing every width and no bucket is opened twice; it meets the wall clock again when that has
+/// caught up. When the wall clock is set back by more than that, the time before was wrong: it jumps back, once.
 #[derive(Clone, Copy, Debug)]
 pub struct AgentClock {
     now_ms: i64,
     monotonic_ns: u64,
+    ahead_max_ms: i64,
+}
+
+/// The agent's time after a reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// Not before the one before.
+    On(i64),
+    /// The wall clock was set back by more than the bound, and so is the agent's time.
+    SetBack(i64),
 }
 
 impl AgentClock {
-    /// `wall_ms`: milliseconds since the Unix epoch; `monotonic_ns`: any origin.
-    pub fn new(wall_ms: i64, monotonic_ns: u64) -> Self {
+    /// `wall_ms`: milliseconds since the Unix epoch; `monotonic_ns`: any origin; `ahead_max_ms`: by how much the agent's time
+    /// may be ahead of the wall clock.
+    pub fn new(wall_ms: i64, monotonic_ns: u64, ahead_max_ms: i64) -> Self {
         AgentClock {
             now_ms: wall_ms,
             monotonic_ns,
+            ahead_max_ms,
         }
     }
 
     /// Takes both readings and returns the agent's time in milliseconds since the Unix epoch.
-    pub fn advance(&mut self, wall_ms: i64, monotonic_ns: u64) -> i64 {
+    pub fn advance(&mut self, wall_ms: i64, monotonic_ns: u64) -> Reading {
         let elapsed_ms = (monotonic_ns.saturating_sub(self.monotonic_ns) / 1_000_000) as i64;
-        if wall_ms >= self.now_ms {
+        let set_back = self.now_ms.saturating_add(elapsed_ms).saturating_sub(wall_ms) > self.ahead_max_ms;
+        if wall_ms >= self.now_ms || set_back {
             self.now_ms = wall_ms;
             self.monotonic_ns = monotonic_ns;
         } else if elapsed_ms > 0 {
@@ -29,7 +42,11 @@ impl AgentClock {
             // What did not make a whole millisecond counts the next time.
             self.monotonic_ns += elapsed_ms as u64 * 1_000_000;
         }
-        self.now_ms
+        if set_back {
+            Reading::SetBack(self.now_ms)
+        } else {
+            Reading::On(self.now_ms)
+        }
     }
 
     /// Milliseconds by which the agent's time is ahead of this reading of the wall clock.
@@ -40,25 +57,41 @@ impl AgentClock {
 
 #[cfg(test)]
 mod tests {
+    use super::Reading::{On, SetBack};
     use super::*;
 
     #[test]
     fn follows_the_wall_clock_forwards() {
-        let mut clock = AgentClock::new(1_000, 0);
-        assert_eq!(clock.advance(2_000, 1_000_000_000), 2_000);
-        assert_eq!(clock.advance(3_600_000, 1_001_000_000), 3_600_000);
+        let mut clock = AgentClock::new(1_000, 0, 30_000);
+        assert_eq!(clock.advance(2_000, 1_000_000_000), On(2_000));
+        assert_eq!(clock.advance(3_600_000, 1_001_000_000), On(3_600_000));
     }
 
     #[test]
     fn goes_on_monotonically_when_the_wall_clock_is_set_back() {
-        let mut clock = AgentClock::new(100_000, 0);
-        assert_eq!(clock.advance(40_000, 5_000_000_000), 105_000);
-        assert_eq!(clock.advance(41_000, 6_000_000_000), 106_000);
+        let mut clock = AgentClock::new(100_000, 0, 70_000);
+        assert_eq!(clock.advance(40_000, 5_000_000_000), On(105_000));
+        assert_eq!(clock.advance(41_000, 6_000_000_000), On(106_000));
         assert_eq!(clock.ahead_ms(41_000), 65_000);
         // A fraction of a millisecond is not lost.
-        assert_eq!(clock.advance(41_000, 6_000_600_000), 106_000);
-        assert_eq!(clock.advance(41_001, 6_001_200_000), 106_001);
+        assert_eq!(clock.advance(41_000, 6_000_600_000), On(106_000));
+        assert_eq!(clock.advance(41_001, 6_001_200_000), On(106_001));
         // The wall clock has caught up.
-        assert_eq!(clock.advance(200_000, 7_000_000_000), 200_000);
+        assert_eq!(clock.advance(200_000, 7_000_000_000), On(200_000));
+    }
+
+    /// One wrong step forward once moved all later timestamps ahead until a restart.
+    #[test]
+    fn jumps_back_once_when_the_wall_clock_is_set_back_by_more_than_the_bound() {
+        const YEARS: i64 = 315_360_000_000;
+        let mut clock = AgentClock::new(100_000, 0, 30_000);
+        assert_eq!(clock.advance(100_000 + YEARS, 1_000_000_000), On(100_000 + YEARS));
+        assert_eq!(clock.advance(104_000, 4_000_000_000), SetBack(104_000));
+        assert_eq!(clock.ahead_ms(104_000), 0);
+        assert_eq!(clock.advance(105_000, 5_000_000_000), On(105_000));
+        // At the bound it goes on, and one millisecond beyond it does not.
+        assert_eq!(clock.advance(76_000, 6_000_000_000), On(106_000));
+        assert_eq!(clock.ahead_ms(76_000), 30_000);
+        assert_eq!(clock.advance(76_999, 7_000_000_000), SetBack(76_999));
     }
 }

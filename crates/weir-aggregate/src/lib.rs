@@ -15,7 +15,7 @@ mod state;
 mod timeline;
 
 pub use aggregator::{AggregateCounts, Aggregator, AggregatorSettings};
-pub use clock::AgentClock;
+pub use clock::{AgentClock, Reading};
 pub use expand::{AGGREGATES_MAX, Aggregate, Expansion, PointType};
 pub use flush::{
     BATCH_ROWS, Batch, Bucket, CheckRecord, EventRecord, Series, Source, TimestampedSample, Value,

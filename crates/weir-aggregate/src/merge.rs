@@ -9,8 +9,16 @@ use crate::flush::{BATCH_ROWS, Batch, Source};
 ///
 /// Each worker delivers its buckets in order and the partitions of a bucket in order. A partition is merged as soon as every
 /// worker has delivered it, so no more than the spread between workers is ever held.
+///
+/// A worker's buckets go back in time when the clock is set back, and not every worker need have seen that it was ahead. So
+/// order means: first what the same worker has something older behind, then what is not before the bucket merged last, then
+/// the rest; of each the oldest.
 pub struct Merger {
     pending: Vec<VecDeque<Batch>>,
+    /// Of each queue, how often its buckets go back in time.
+    set_backs: Vec<usize>,
+    /// Start of the bucket that was merged last.
+    last: i64,
     /// Next partition to merge of the oldest bucket.
     partition: usize,
     sequence: u64,
@@ -25,6 +33,8 @@ impl Merger {
     pub fn new(workers: usize) -> Self {
         Merger {
             pending: (0..workers).map(|_| VecDeque::new()).collect(),
+            set_backs: vec![0; workers],
+            last: i64::MIN,
             partition: 0,
             sequence: 0,
             merged: None,
@@ -58,6 +68,8 @@ impl Merger {
             deliver(batch);
             return;
         }
+        let before = self.pending[worker].back();
+        self.set_backs[worker] += usize::from(goes_back(before, Some(&batch)));
         self.pending[worker].push_back(batch);
         while self.merge_next_partition(&mut deliver) {}
     }
@@ -70,13 +82,13 @@ impl Merger {
     }
 
     fn merge_next_partition(&mut self, deliver: &mut impl FnMut(Batch)) -> bool {
-        let Some(oldest) = self.oldest_bucket() else {
+        let Some(next) = self.next_bucket() else {
             return false;
         };
         let complete = self.pending.iter().all(|queue| {
-            queue.front().is_some_and(|batch| {
-                batch.bucket.start > oldest || batch.partitions.contains(&self.partition)
-            })
+            queue
+                .front()
+                .is_some_and(|batch| batch.bucket.start != next || batch.partitions.contains(&self.partition))
         });
         if complete {
             self.merge_partition(deliver);
@@ -84,21 +96,23 @@ impl Merger {
         complete
     }
 
-    fn oldest_bucket(&self) -> Option<i64> {
-        self.pending
-            .iter()
-            .filter_map(|queue| queue.front())
-            .map(|batch| batch.bucket.start)
-            .min()
+    /// The start of the bucket to merge next.
+    fn next_bucket(&self) -> Option<i64> {
+        let fronts = self.pending.iter().zip(&self.set_backs);
+        fronts
+            .filter_map(|(queue, set_backs)| Some((*set_backs == 0, queue.front()?.bucket.start)))
+            .min_by_key(|(is_last_of_its_time, start)| (*is_last_of_its_time, *start < self.last, *start))
+            .map(|(_, start)| start)
     }
 
     fn merge_partition(&mut self, deliver: &mut impl FnMut(Batch)) {
-        let Some(oldest) = self.oldest_bucket() else {
+        let Some(next) = self.next_bucket() else {
             return;
         };
+        self.last = next;
         let mut index = HashTable::new();
-        for queue in &mut self.pending {
-            let Some(front) = queue.front_mut().filter(|batch| batch.bucket.start == oldest) else {
+        for (queue, set_backs) in self.pending.iter_mut().zip(&mut self.set_backs) {
+            let Some(front) = queue.front_mut().filter(|batch| batch.bucket.start == next) else {
                 continue;
             };
             let merged = self.merged.get_or_insert_with(|| {
@@ -116,7 +130,8 @@ impl Merger {
             let rows = front.partition_rows(self.partition);
             merged.merge_rows(front, rows, first, &mut index);
             if front.partitions.end <= self.partition + 1 {
-                queue.pop_front();
+                let merged = queue.pop_front();
+                *set_backs -= usize::from(goes_back(merged.as_ref(), queue.front()));
             }
         }
         self.partition += 1;
@@ -135,4 +150,8 @@ impl Merger {
             self.rows_of_bucket = 0;
         }
     }
+}
+
+fn goes_back(before: Option<&Batch>, after: Option<&Batch>) -> bool {
+    matches!((before, after), (Some(before), Some(after)) if after.bucket.start < before.bucket.start)
 }

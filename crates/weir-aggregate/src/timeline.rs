@@ -20,9 +20,11 @@ pub(crate) struct Closed {
 
 pub(crate) struct Timeline {
     width: u32,
-    /// Unix seconds of second zero.
+    /// Unix seconds of second zero. Seconds never run backwards; when the clock is set back it is this that moves.
     epoch: i64,
-    /// Unix seconds that the first bucket is stamped with.
+    /// The same, for the buckets in `closed`.
+    closed_epoch: i64,
+    /// Unix seconds that the first bucket is stamped with, since the start or since the clock was set back.
     first_timestamp: i64,
     first_start: Seconds,
     now: Seconds,
@@ -41,6 +43,7 @@ impl Timeline {
         Timeline {
             width,
             epoch,
+            closed_epoch: epoch,
             first_timestamp: now,
             first_start: open_start,
             now: start,
@@ -97,8 +100,19 @@ impl Timeline {
             start: next_start - at * self.width,
             zeros_only: true,
         }));
+        self.closed_epoch = self.epoch;
         self.open_start = next_start;
         self.now = self.now.max(next_start);
+    }
+
+    /// The clock was set back to `now`, in Unix seconds: the open bucket, which has just begun, is the one that `now` lies in.
+    /// It is stamped with `now` as the first one after a start is, so that it overwrites no part of that bucket that may have
+    /// been handed over before.
+    pub fn set_back(&mut self, now: i64) {
+        let within = now.rem_euclid(i64::from(self.width));
+        self.epoch = now - within - i64::from(self.open_start);
+        self.now = self.open_start + within as Seconds;
+        (self.first_start, self.first_timestamp) = (self.open_start, now);
     }
 
     /// The closed bucket that is to be handed over next.
@@ -116,9 +130,18 @@ impl Timeline {
         self.closed.pop_front();
     }
 
-    /// The bucket that starts at `start`, as a batch names it.
-    pub fn bucket(&self, start: Seconds) -> Bucket {
-        let unix = self.epoch + i64::from(start);
+    /// The open bucket, as a batch names it.
+    pub fn open_bucket(&self) -> Bucket {
+        self.bucket(self.epoch, self.open_start)
+    }
+
+    /// A closed bucket, as a batch names it.
+    pub fn closed_bucket(&self, closed: Closed) -> Bucket {
+        self.bucket(self.closed_epoch, closed.start)
+    }
+
+    fn bucket(&self, epoch: i64, start: Seconds) -> Bucket {
+        let unix = epoch + i64::from(start);
         let timestamp = if start == self.first_start {
             self.first_timestamp
         } else {

@@ -10,6 +10,7 @@ mod ingest;
 mod origin;
 mod origin_rates;
 mod parking;
+mod progress;
 mod relay;
 mod sampler;
 mod senders;
@@ -22,9 +23,10 @@ pub use ingest::{BadInput, Hurry, Ingest, IngestSettings, Received};
 pub use origin::{Ask, Asked, OriginAnswer, OriginLink, OriginStats, ProcessFound, Question};
 pub use origin_rates::LimitedOrigin;
 pub use parking::ParkingCounts;
+pub use progress::Progress;
 pub use relay::{BLOCK_BYTES, Relay, RelayBlock, RelayQueue, RelaySettings, RelayTarget};
 pub use senders::SenderCounts;
 pub use worker::{
-    Command, CommandSender, ListenerSnapshot, Progress, RelayLinks, Report, RuleSnapshot, TLS_FAULT,
-    WorkerHandle, WorkerSettings, WorkerSnapshot, spawn,
+    Command, CommandSender, ListenerSnapshot, RelayLinks, Report, RuleSnapshot, TLS_FAULT, WorkerHandle,
+    WorkerSettings, WorkerSnapshot, spawn,
 };

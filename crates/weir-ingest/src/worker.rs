@@ -1,10 +1,10 @@
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use weir_aggregate::{AgentClock, AggregateCounts, Batch};
+use weir_aggregate::{AgentClock, AggregateCounts, Batch, Reading};
 use weir_context::{LimitReason, RuleCounts, RuleSet, Rules, TrialReport, UsageSummary};
 use weir_listener::{BoundSocket, EventLoop, ListenerCounters, ListenerId, LoopCounters, Monotonic, Waker};
 
@@ -13,6 +13,7 @@ use crate::counts::IngestCounts;
 use crate::ingest::{BadInput, Hurry, Ingest, IngestSettings, Received};
 use crate::origin::{OriginAnswer, OriginLink, OriginStats};
 use crate::origin_rates::LimitedOrigin;
+use crate::progress::{Alive, Progress};
 use crate::relay::{Relay, RelaySettings};
 
 /// Slots of the receive ring; each is touched only as far as a packet used it.
@@ -47,6 +48,10 @@ pub const TLS_FAULT: &str = "tls";
 /// A turn that lasts this much longer than it was told to wait did not receive in the meantime: a turn's own work is a
 /// mebibyte at most.
 const LATE_NS: u64 = 100_000_000;
+
+/// Buckets by which the agent's time may be ahead of a wall clock that was set back. A clock that is put right goes back by
+/// less; one that is set back by more was wrong before, and points with its timestamps would be wrong until a restart.
+const AHEAD_BUCKETS_MAX: i64 = 3;
 
 /// How long the end waits for what is to be found out about the last senders.
 const END_WAIT_NS: u64 = 250_000_000;
@@ -95,6 +100,8 @@ pub struct WorkerSnapshot {
     pub drop_disagreements: u64,
     /// Milliseconds by which the agent's time is ahead of a wall clock that was set back.
     pub clock_ahead_ms: i64,
+    /// Times it was set back because it was too far ahead.
+    pub clock_set_back: u64,
     /// Longest time between two receive turns while packets were waiting or a flush was running, or by which a turn lasted
     /// longer than it should, nanoseconds.
     pub longest_gap_ns: u64,
@@ -138,44 +145,6 @@ pub enum Command {
     Admission(Option<AdmissionList>),
     /// A socket in the place of one whose file somebody has taken away.
     Socket(ListenerId, Box<BoundSocket>),
-}
-
-/// What anybody can see of a worker without its help. The worker only ever stores.
-#[derive(Debug)]
-pub struct Progress {
-    /// The end of its last turn, monotonic nanoseconds.
-    turned_ns: AtomicU64,
-    ended: AtomicBool,
-}
-
-impl Progress {
-    /// How long ago its last turn ended. One that is well ends one every second, whatever comes in.
-    pub fn since_turn(&self, now: Monotonic) -> Duration {
-        Duration::from_nanos(now.0.saturating_sub(self.turned_ns.load(Ordering::Relaxed)))
-    }
-
-    /// Whether its thread has ended, in whatever way.
-    pub fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::Acquire)
-    }
-}
-
-/// Says when a worker's thread ends, also by a panic.
-struct Alive(Arc<Progress>);
-
-impl Alive {
-    fn new() -> Self {
-        Alive(Arc::new(Progress {
-            turned_ns: AtomicU64::new(Monotonic::now().0),
-            ended: AtomicBool::new(false),
-        }))
-    }
-}
-
-impl Drop for Alive {
-    fn drop(&mut self) {
-        self.0.ended.store(true, Ordering::Release);
-    }
 }
 
 /// The control plane's end of a running worker.
@@ -267,7 +236,8 @@ pub fn spawn(
     let name = format!("ingest-{}", settings.worker);
     let (worker_stop, worker_id) = (stop.clone(), settings.worker);
     let alive = Alive::new();
-    let progress = alive.0.clone();
+    let progress = alive.progress();
+    let ahead_max_ms = AHEAD_BUCKETS_MAX * 1000 * i64::from(settings.aggregator.bucket_width);
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         let (wall_ms, monotonic) = (wall_ms(), Monotonic::now().0);
         let mut ingest = Ingest::new(settings, wall_ms.div_euclid(1000));
@@ -288,7 +258,8 @@ pub fn spawn(
             summary: None,
             event_loop,
             alive,
-            clock: AgentClock::new(wall_ms, monotonic),
+            clock: AgentClock::new(wall_ms, monotonic, ahead_max_ms),
+            clock_set_back: 0,
             worker: worker_id,
             reports,
             waiting: None,
@@ -352,6 +323,7 @@ struct Worker {
     event_loop: EventLoop,
     alive: Alive,
     clock: AgentClock,
+    clock_set_back: u64,
     worker: u16,
     reports: SyncSender<Report>,
     /// A batch for which the channel had no room.
@@ -396,12 +368,12 @@ impl Worker {
             .event_loop
             .turn(Some(timeout), &mut taking(&mut self.ingest, by_sender));
         let after = Monotonic::now().0;
-        self.alive.0.turned_ns.store(after, Ordering::Relaxed);
+        self.alive.turned(after);
         let late_ns = (after - before).saturating_sub(timeout.as_nanos() as u64);
         if late_ns >= LATE_NS {
             self.longest_gap_ns = self.longest_gap_ns.max(late_ns);
         }
-        self.now_ms = self.clock.advance(wall_ms(), after);
+        self.read_clock(after);
         match turn {
             Ok(turn) => {
                 if turn.packets > 0 || self.ingest.is_draining() || self.sweeping || self.summarising {
@@ -410,6 +382,20 @@ impl Worker {
                 true
             }
             Err(_) => false,
+        }
+    }
+
+    fn read_clock(&mut self, monotonic: u64) {
+        match self.clock.advance(wall_ms(), monotonic) {
+            Reading::On(now_ms) => self.now_ms = now_ms,
+            Reading::SetBack(now_ms) => {
+                self.now_ms = now_ms;
+                self.clock_set_back += 1;
+                while !self.ingest.set_back(now_ms.div_euclid(1000)) {
+                    // Once in a process's life, if ever: nothing is received while the last bucket is handed over.
+                    self.hand_over_all();
+                }
+            }
         }
     }
 
@@ -656,6 +642,7 @@ impl Worker {
             tls_bytes: self.event_loop.tls_bytes_held(),
             hand_over_waits: self.hand_over_waits,
             drop_disagreements: self.drop_disagreements,
+            clock_set_back: self.clock_set_back,
             clock_ahead_ms: self.clock.ahead_ms(wall_ms()),
             longest_gap_ns: self.longest_gap_ns,
             origin: self.ingest.origin_stats(),
@@ -714,22 +701,5 @@ fn wall_ms() -> i64 {
     match SystemTime::now().duration_since(UNIX_EPOCH) {
         Ok(since) => since.as_millis() as i64,
         Err(before) => -(before.duration().as_millis() as i64),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_worker_that_panics_has_ended() {
-        let alive = Alive::new();
-        let progress = alive.0.clone();
-        assert!(!progress.has_ended());
-        let thread = std::thread::spawn(move || {
-            let _alive = alive;
-            panic!("as intended");
-        });
-        assert!(thread.join().is_err() && progress.has_ended());
     }
 }

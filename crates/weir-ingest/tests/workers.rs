@@ -140,3 +140,106 @@ fn a_lost_batch_is_noticed() {
     }
     assert_eq!(merger.rows_lost(), lost);
 }
+
+const YEARS: i64 = 315_360_000;
+
+fn receive(worker: &mut Ingest, line: &str) {
+    worker.packet(Received {
+        bytes: line.as_bytes(),
+        listener: 0,
+        truncated: false,
+        received: 1,
+    });
+}
+
+fn drain(worker: &mut Ingest) -> Vec<Batch> {
+    std::iter::from_fn(|| worker.is_draining().then(|| worker.drain(usize::MAX)))
+        .flatten()
+        .collect()
+}
+
+/// Timestamp and sum of every counter that is not zero, in the order of the batches.
+fn sums(batches: &[Batch]) -> Vec<(i64, f64)> {
+    let of_batch = |batch: &Batch| {
+        let sums = batch.series().filter_map(|series| match series.value() {
+            Value::Counter(sum) if sum != 0.0 => Some((series.timestamp(), sum)),
+            _ => None,
+        });
+        sums.collect::<Vec<_>>()
+    };
+    batches.iter().flat_map(of_batch).collect()
+}
+
+/// One wrong step of the wall clock forward once moved every later timestamp until a restart.
+#[test]
+fn a_clock_that_is_set_back_takes_later_buckets_with_it() {
+    let mut worker = ingest(0);
+    let mut batches = Vec::new();
+    receive(&mut worker, "a:1|c");
+    assert!(worker.advance(START + YEARS + 3));
+    assert!(!worker.set_back(START + 5), "a closed bucket waits");
+    batches.extend(drain(&mut worker));
+    receive(&mut worker, "a:2|c");
+    assert!(worker.set_back(START + 5));
+    receive(&mut worker, "a:4|c");
+    batches.extend(drain(&mut worker));
+    assert!(worker.advance(START + 9));
+    receive(&mut worker, "a:8|c");
+    assert!(worker.advance(START + 10) && worker.is_draining());
+    receive(&mut worker, "a:16|c");
+    batches.extend(drain(&mut worker));
+    assert!(worker.close_now());
+    batches.extend(drain(&mut worker));
+    // The second part of the first bucket does not carry the timestamp of its first part.
+    assert_eq!(
+        sums(&batches),
+        [
+            (START, 1.0),
+            (START + YEARS, 2.0),
+            (START + 5, 12.0),
+            (START + 10, 16.0)
+        ]
+    );
+}
+
+/// A worker that was busy need not have seen that the clock was wrong. The buckets of the others must not wait for its.
+#[test]
+fn workers_that_saw_different_clocks_are_merged_again() {
+    for late in [0, 1] {
+        let mut workers = [ingest(0), ingest(1)];
+        let mut merger = Merger::new(2);
+        let mut merged = Vec::new();
+        let mut sent = 0.0;
+        let mut push = |worker: &mut Ingest, merged: &mut Vec<Batch>| {
+            for batch in drain(worker) {
+                merger.push(batch, |batch| merged.push(batch));
+            }
+            merger.pending_rows()
+        };
+        for step in 0..8 {
+            let now = START + 10 * (step + 1);
+            for (number, worker) in workers.iter_mut().enumerate() {
+                receive(worker, "a:1|c");
+                sent += 1.0;
+                if step == 2 && number != late {
+                    assert!(worker.advance(now + YEARS));
+                    push(worker, &mut merged);
+                    receive(worker, "a:1|c");
+                    sent += 1.0;
+                    assert!(worker.set_back(now));
+                } else {
+                    assert!(worker.advance(now));
+                }
+                push(worker, &mut merged);
+            }
+        }
+        let waiting = push(&mut workers[0], &mut merged);
+        assert!(waiting <= 2, "{waiting} rows wait");
+        merger.finish(|batch| merged.push(batch));
+        assert_eq!(merger.rows_lost(), 0);
+        let total: f64 = sums(&merged).iter().map(|(_, sum)| sum).sum();
+        assert_eq!(total, sent);
+        // They are together again.
+        assert_eq!(sums(&merged).last(), Some(&(START + 70, 2.0)));
+    }
+}

@@ -32,8 +32,8 @@ pub struct ListenerConfig {
     /// system's default. More than `net.core.rmem_max` needs the privilege CAP_NET_ADMIN; see [`ReceiveBuffer`].
     /// Without effect on Unix sockets, where the kernel charges what is queued to the sender's buffer.
     pub receive_buffer_bytes: Option<usize>,
-    /// The longest frame or line accepted on a stream, 1 to 65536. Without effect on datagrams, which are received
-    /// whole up to [`crate::DATAGRAM_BYTES_MAX`].
+    /// The longest packet, 1 to 65536. A longer datagram is cut; a stream that announces a longer frame is closed, and a
+    /// longer line is skipped.
     pub max_packet_bytes: usize,
     /// Lets several sockets share one internet address, the kernel spreading senders over them. See [`bind_group`],
     /// which sets it. Without effect on Unix sockets.
@@ -63,19 +63,19 @@ pub struct ListenerConfig {
 pub const SOCKET_MODE_DEFAULT: u32 = 0o722;
 
 impl ListenerConfig {
-    /// Defaults for an address: length-prefixed frames of at most 8192 bytes on streams, socket files of mode 0722,
-    /// 8192 connections.
+    /// Defaults for an address: datagrams of any length up to 64 KiB, length-prefixed frames of at most 8192 bytes on
+    /// streams, socket files of mode 0722, 8192 connections.
     pub fn new(address: Address) -> Self {
-        let framing = if address.is_stream() {
-            Framing::LengthPrefixed
+        let (framing, max_packet_bytes) = if address.is_stream() {
+            (Framing::LengthPrefixed, 8192)
         } else {
-            Framing::Datagram
+            (Framing::Datagram, MAX_PACKET_BYTES_LIMIT)
         };
         Self {
             address,
             framing,
             receive_buffer_bytes: None,
-            max_packet_bytes: 8192,
+            max_packet_bytes,
             reuse_port: false,
             allow: AllowList::default(),
             rates: None,

@@ -19,8 +19,10 @@ pub struct ListenerCounters {
     pub rate_limited: u64,
     /// Datagrams the kernel dropped after the drain began, because we asked it to (UDP only).
     pub refused_draining: u64,
-    /// Datagrams that did not fit a slot; the part that fitted was handed over with `truncated` set.
+    /// Datagrams longer than `max_packet_bytes`; the part that fitted was handed over with `truncated` set.
     pub truncated: u64,
+    /// How many lines at most were behind that part, beside the one that was cut: nobody reads them to count them.
+    pub truncated_lines_max: u64,
     /// Packets whose sender could not be identified although credentials were asked for. A sender in another
     /// process namespace looks like this. The packet itself is handed over.
     pub origin_errors: u64,

@@ -66,7 +66,7 @@ impl<H: FnMut(&[u8], &[Entry])> Output<'_, H> {
         self.entries.push(Entry {
             start: start as u32,
             length: length as u32,
-            truncated: false,
+            lost: 0,
             origin: None,
         });
         if self.entries.len() == ENTRIES_MAX {
@@ -168,7 +168,7 @@ impl Framer {
             let entry = Entry {
                 start: 0,
                 length: length as u32,
-                truncated: false,
+                lost: 0,
                 origin: None,
             };
             handle(self.partial.bytes(), &[entry]);

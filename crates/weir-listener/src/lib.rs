@@ -87,7 +87,7 @@ pub use socket_file::FileId;
 pub use tls::{TLS_SESSION_BYTES, TlsFileError, TlsFiles, TlsServer};
 
 /// The longest datagram received whole. Nothing longer fits UDP; a Unix datagram can be longer and is then truncated,
-/// marked and counted.
+/// marked and counted, as one longer than `max_packet_bytes` is.
 pub const DATAGRAM_BYTES_MAX: usize = 65536;
 
 /// The number a listener is known by, chosen by the caller.

@@ -135,7 +135,57 @@ fn a_datagram_longer_than_a_slot_is_marked_and_counted_and_its_neighbours_are_wh
     assert_eq!(harness.seen[0].bytes, b"before:1|c");
     assert_eq!(harness.seen[1].bytes, long[..65536]);
     assert_eq!(harness.seen[2].bytes, b"after:1|c");
-    assert_eq!(harness.events.counters(id).truncated, 1);
+    let counters = harness.events.counters(id);
+    assert_eq!(counters.truncated, 1);
+    // As many lines as `a:1|c` and a newline fit into what is not there.
+    assert_eq!(counters.truncated_lines_max, (100_000 - 65_536 + 1) / 6);
+}
+
+/// The longest packet once had no effect on datagrams.
+#[test]
+fn a_datagram_longer_than_the_longest_packet_is_cut() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("dsd.socket");
+    for address in [
+        "udp://127.0.0.1:0".to_owned(),
+        format!("unixgram://{}", path.display()),
+    ] {
+        let mut asked = config(&address);
+        asked.max_packet_bytes = 64;
+        let mut harness = Harness::new();
+        let id = harness.listen(&asked);
+        let lines = "a:1|c\n".repeat(20);
+        let fits = "b".repeat(64);
+        for text in [&lines, &fits] {
+            match harness.address(id) {
+                Address::UnixDatagram(path) => {
+                    UnixDatagram::unbound()
+                        .unwrap()
+                        .send_to(text.as_bytes(), path)
+                        .unwrap();
+                }
+                _ => {
+                    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+                    socket
+                        .send_to(text.as_bytes(), harness.socket_address(id))
+                        .unwrap();
+                }
+            }
+        }
+        harness.run_until(|seen| seen.len() == 2);
+        assert_eq!(harness.seen[0].bytes, lines.as_bytes()[..64]);
+        assert_eq!(harness.seen[1].bytes, fits.as_bytes());
+        assert_eq!(
+            (harness.seen[0].truncated, harness.seen[1].truncated),
+            (true, false)
+        );
+        let counters = harness.events.counters(id);
+        // Ten lines and four bytes of the eleventh fit; nine whole ones do not.
+        assert_eq!(
+            (counters.truncated, counters.truncated_lines_max, counters.bytes),
+            (1, 9, 128)
+        );
+    }
 }
 
 #[test]

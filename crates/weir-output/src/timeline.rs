@@ -1,5 +1,5 @@
-//! The times that cumulative samples carry. They only move forward, whatever the clocks do, and what the next process writes is
-//! later than what this one wrote.
+//! The times that cumulative samples carry. They only move forward, however buckets are closed, and what the next process writes
+//! is later than what this one wrote. Only when the agent's time is set back, because it was wrong, they go back with it.
 
 use weir_aggregate::Bucket;
 
@@ -14,6 +14,10 @@ pub struct Moments {
     pub begin: i64,
     pub at: i64,
 }
+
+/// A bucket that ends this many buckets and more before the newest time is one after a clock that was set back. The agent's time
+/// goes on until it is three buckets ahead, and a bucket that was closed early ends up to one before its end.
+const SET_BACK_BUCKETS: i64 = 2;
 
 pub struct Timeline {
     clock: Clock,
@@ -36,6 +40,11 @@ impl Timeline {
         let end = start + i64::from(bucket.width) * 1000;
         let now = self.clock.unix_ms();
         let end = if start <= now && now < end { now } else { end };
+        if self.newest.saturating_sub(end) > SET_BACK_BUCKETS * i64::from(bucket.width) * 1000 {
+            // What was written with later times stays ahead at the receivers, which refuse these until then, or do not.
+            self.newest = start - 1;
+            self.started = self.started.min(start);
+        }
         self.advance(bucket.timestamp * 1000, end)
     }
 
@@ -70,6 +79,23 @@ impl Timeline {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_go_back_with_an_agent_whose_clock_was_set_back() {
+        let bucket = |start: i64| Bucket {
+            start,
+            timestamp: start,
+            width: 10,
+        };
+        let (clock, driver) = Clock::driven(1000);
+        let mut timeline = Timeline::new(clock);
+        let years = 315_360_000;
+        assert_eq!(timeline.bucket(bucket(1000 + years)).at, (1010 + years) * 1000);
+        driver.advance(std::time::Duration::from_secs(20));
+        let back = timeline.bucket(bucket(1010));
+        assert_eq!((back.begin, back.at), (1_010_001, 1_020_000));
+        assert_eq!(timeline.bucket(bucket(1020)).at, 1_030_000);
+    }
 
     #[test]
     fn times_ascend_through_early_ends_and_clocks_that_are_set_back() {

@@ -285,3 +285,134 @@ fn a_worker_that_stands_still_makes_the_agent_not_ready() {
     });
     agent.stop();
 }
+
+/// The wall clock plus as many seconds as a file says.
+const OTHER_CLOCK: &str = "
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t id, struct timespec *now) {
+    int result = syscall(SYS_clock_gettime, id, now);
+    if (result == 0 && id == CLOCK_REALTIME) {
+        int error = errno;
+        FILE *file = fopen(getenv(\"CLOCK_OFFSET\"), \"r\");
+        long offset = 0;
+        if (file) {
+            if (fscanf(file, \"%ld\", &offset) != 1) offset = 0;
+            fclose(file);
+        }
+        now->tv_sec += offset;
+        errno = error;
+    }
+    return result;
+}
+";
+
+/// One wrong step of the wall clock forward, taken back after a moment, once moved every later timestamp by ten years until a
+/// restart, and nothing said so.
+#[test]
+fn a_clock_that_was_wrong_for_a_moment_does_not_move_later_timestamps() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    std::fs::write(at("clock.c"), OTHER_CLOCK).unwrap();
+    let compiled = std::process::Command::new("cc")
+        .args(["-shared", "-fPIC", "-o", &at("clock.so"), &at("clock.c")])
+        .status();
+    assert!(compiled.expect("cc is needed").success());
+    let set_clock = |seconds: i64| {
+        std::fs::write(at("new"), seconds.to_string()).unwrap();
+        std::fs::rename(at("new"), at("offset")).unwrap();
+    };
+    set_clock(0);
+    let environment = [("LD_PRELOAD", &*at("clock.so")), ("CLOCK_OFFSET", &*at("offset"))];
+    let config = "bucket_width: 1s\nworkers: 2\noutputs:\n  stdout: {}\n";
+    let mut agent = Agent::start(config, &environment);
+    let admin = agent.wait_for("admin on http://");
+    let real_now = || std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let begun = real_now();
+    let took = |count: u64| {
+        until("it is taken", || {
+            status(&admin)["total"]["messages"]["accepted"] == count
+        })
+    };
+    agent.send("early:1|c");
+    took(1);
+    set_clock(315_360_000);
+    until("the agent believes it", || {
+        status(&admin)["as_of"].as_u64().unwrap() > begun + 300_000_000
+    });
+    agent.send("wrong:1|c");
+    took(2);
+    set_clock(0);
+    agent.wait_for("timestamps go back with it");
+    agent.send("late:1|c");
+    took(3);
+    assert_eq!(status(&admin)["clock"]["set_back"], 1);
+    // Two buckets can be waited for.
+    set_clock(-2);
+    agent.wait_for(" s ahead of it, until it has caught up");
+    until("the gauge shows it", || {
+        let ahead = status(&admin)["clock"]["ahead_seconds"].as_f64().unwrap();
+        (1.0..=3.0).contains(&ahead)
+    });
+    let (_, metrics) = get(&admin, "/metrics");
+    assert!(
+        metrics.contains("weir_clock_set_back_total 1") && metrics.contains("weir_clock_ahead_seconds "),
+        "{metrics}"
+    );
+    let (_, page) = weir(&["status", "--admin", &admin]);
+    assert!(page.contains("the wall clock was set back"), "{page}");
+    let (stdout, log) = agent.stop();
+    for metric in ["early", "wrong", "late"] {
+        assert_eq!(sum_of(&stdout, metric), 1.0, "{metric}: {stdout}\n{log}");
+    }
+    let late = stdout
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let late = late
+        .filter(|row| row["metric"] == "late" && row["value"] != 0.0)
+        .map(|row| row["ts"].as_u64().unwrap());
+    for ts in late {
+        assert!((begun..=real_now()).contains(&ts), "{ts} is not now: {stdout}");
+    }
+}
+
+/// The longest packet once had no effect on datagrams, and what lay behind the cut of one above 64 KiB counted as one line.
+#[test]
+fn what_is_cut_off_a_datagram_is_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("dsd.sock");
+    for (bytes_max, lines) in [("1024", 300), ("64KiB", 10_000)] {
+        let config = format!(
+            "bucket_width: 1s\nworkers: 1\npacket_bytes_max: {bytes_max}\nuds: [{}]\noutputs:\n  stdout: {{}}\n",
+            path.display()
+        );
+        let mut agent = Agent::start(&config, &[]);
+        agent.wait_for("listening on unixgram://");
+        let admin = agent.wait_for("admin on http://");
+        let text = "cut.off:1|c\n".repeat(lines);
+        UnixDatagram::unbound()
+            .unwrap()
+            .send_to(text.as_bytes(), &path)
+            .unwrap();
+        let books = || status(&admin)["total"]["messages"].clone();
+        until("it has come", || books()["received"].as_u64() > Some(0));
+        let books = books();
+        let count = |value: &Value| value.as_u64().unwrap() as usize;
+        let (accepted, truncated) = (count(&books["accepted"]), count(&books["rejected"]["truncated"]));
+        let fits = if bytes_max == "1024" { 1024 } else { 65_536 };
+        assert_eq!(accepted, fits / 12, "{books}");
+        // At least what was lost, and not more than if all lines were as short as lines can be.
+        assert!(
+            (lines - accepted..=2 * (lines - accepted) + 1).contains(&truncated),
+            "{books}"
+        );
+        assert_eq!(count(&books["received"]), accepted + truncated);
+        let (stdout, _) = agent.stop();
+        assert_eq!(sum_of(&stdout, "cut.off"), accepted as f64);
+    }
+}

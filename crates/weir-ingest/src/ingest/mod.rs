@@ -179,6 +179,18 @@ impl Ingest {
         self.aggregator.advance(now)
     }
 
+    /// The clock was set back to `now`, in Unix seconds; see [`Aggregator::set_back`].
+    #[must_use]
+    pub fn set_back(&mut self, now: i64) -> bool {
+        // They came in time for this bucket.
+        self.feed_parked(0, Hurry::Bucket);
+        let done = self.aggregator.set_back(now);
+        if done {
+            self.now = now;
+        }
+        done
+    }
+
     /// Closes the open bucket before its time, for shutdown.
     #[must_use]
     pub fn close_now(&mut self) -> bool {

@@ -21,7 +21,7 @@ pub struct Packet<'a> {
     pub bytes: &'a [u8],
     /// Which listener received it.
     pub listener: ListenerId,
-    /// The end is missing, because the datagram did not fit.
+    /// The end is missing, because the datagram was longer than the listener takes.
     pub truncated: bool,
     /// Who sent it, if asked for and known. On stream sockets: who connected.
     pub origin: Option<Credentials>,
@@ -79,7 +79,7 @@ impl<'a> Batch<'a> {
         Packet {
             bytes: &self.memory[entry.start as usize..][..entry.length as usize],
             listener: self.listener,
-            truncated: entry.truncated,
+            truncated: entry.lost > 0,
             origin: entry.origin.or(self.origin),
             received: self.received,
         }

@@ -14,6 +14,8 @@ const BATCH_PACKETS_MIN: u64 = 8;
 /// A batch that came back short emptied its socket. If it was at least this long the next call follows without
 /// asking epoll first, because more will have come while the batch was handled.
 const EAGER_PACKETS: usize = 4;
+/// A line that means something has at least this many bytes, its newline included: `a:1|c`.
+const LINE_BYTES_MIN: u64 = 6;
 /// Sleeping until the first packet comes costs a wake-up for every packet or two when packets come one by one but
 /// fast. After this many such wake-ups in a row, each less than `DOZE_GAP_NANOS` after the one before, the loop
 /// sleeps for `DOZE_NANOS` without looking and takes what has come then, as long as that is at least
@@ -110,12 +112,18 @@ impl EventLoop {
         };
         let (memory, entries) = self.ring.parts_mut();
         let entries = &mut entries[..count];
+        let longest = listener.config.max_packet_bytes as u32;
         let counters = &mut listener.counters;
         let mut bytes = 0;
         for entry in entries.iter_mut() {
+            if entry.length > longest {
+                entry.lost += entry.length - longest;
+                entry.length = longest;
+            }
             bytes += u64::from(entry.length);
-            if entry.truncated {
+            if entry.lost > 0 {
                 counters.truncated += 1;
+                counters.truncated_lines_max += (u64::from(entry.lost) + 1) / LINE_BYTES_MIN;
             }
             if listener.ancillary == Ancillary::Credentials
                 && entry.origin.is_none_or(|origin| origin.pid <= 0)

@@ -49,7 +49,8 @@ pub enum Ancillary {
 pub struct Entry {
     pub start: u32,
     pub length: u32,
-    pub truncated: bool,
+    /// Bytes of the datagram behind these, which are not here.
+    pub lost: u32,
     pub origin: Option<Credentials>,
 }
 
@@ -149,7 +150,8 @@ impl DatagramRing {
                 fd.as_raw_fd(),
                 headers.as_mut_ptr(),
                 limit as c_uint,
-                (libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) as _,
+                // The last one asks for the length that a datagram had.
+                (libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC | libc::MSG_TRUNC) as _,
                 std::ptr::null_mut(),
             )
         };
@@ -159,10 +161,11 @@ impl DatagramRing {
         let n = n as usize;
         let mut drops = None;
         for (slot, (header, entry)) in headers[..n].iter().zip(&mut self.entries[..n]).enumerate() {
+            let length = header.msg_len.min(DATAGRAM_BYTES_MAX as u32);
             *entry = Entry {
                 start: (slot * SLOT_STRIDE) as u32,
-                length: header.msg_len,
-                truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+                length,
+                lost: header.msg_len - length,
                 origin: None,
             };
         }

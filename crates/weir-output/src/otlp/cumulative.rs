@@ -159,7 +159,8 @@ impl Cumulative {
     fn values(&mut self, begin: i64, at: i64, request: &mut Request, out: &mut Encoded) {
         for family in &mut self.state.families {
             for series in &mut family.series {
-                if series.kept.start == 0 {
+                // One that began while the clock was ahead would begin after its own points.
+                if series.kept.start == 0 || series.kept.start > at {
                     series.kept.start = begin;
                 }
             }

@@ -33,6 +33,8 @@ pub struct Status {
     pub limits: LimitStatus,
     pub memory: MemoryStatus,
     pub flush: FlushStatus,
+    #[serde(default)]
+    pub clock: ClockStatus,
     /// Times the kernel's tables told of other drops than its sockets did.
     pub drop_disagreements: u64,
     pub rows: RowBooks,
@@ -287,6 +289,15 @@ pub struct FlushStatus {
     pub seconds: f64,
     /// The longest time a worker did not receive although it should: because of a flush, or because the process stood still.
     pub longest_gap_seconds: f64,
+}
+
+/// The agent's time beside the wall clock.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClockStatus {
+    /// By how much timestamps are ahead of a wall clock that was set back: at most three buckets.
+    pub ahead_seconds: f64,
+    /// Times the wall clock was set back by more, and the agent's time with it.
+    pub set_back: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -648,6 +659,18 @@ pub fn own_series(status: &Status) -> Vec<OwnSeries> {
         "The longest time a worker did not receive although it should.",
         vec![],
         flush.longest_gap_seconds,
+    );
+    series.gauge(
+        "weir_clock_ahead_seconds",
+        "By how much timestamps are ahead of a wall clock that was set back.",
+        vec![],
+        status.clock.ahead_seconds,
+    );
+    series.counter(
+        "weir_clock_set_back_total",
+        "Times timestamps went back because the wall clock was set back by more than three buckets.",
+        vec![],
+        status.clock.set_back,
     );
     series.rules(&status.rules);
     series.outputs(&status.outputs);

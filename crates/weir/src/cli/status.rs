@@ -200,6 +200,13 @@ fn render(status: &Status, now: u64) -> String {
             flush.longest_gap_seconds * 1e3
         );
     }
+    if status.clock.ahead_seconds >= 1.0 || status.clock.set_back > 0 {
+        let _ = writeln!(
+            page,
+            "the wall clock was set back: timestamps are {:.1} s ahead of it, and went back {} times",
+            status.clock.ahead_seconds, status.clock.set_back
+        );
+    }
     received(&mut page, status);
     listeners(&mut page, status);
     state_of_contexts(&mut page, status);

@@ -311,7 +311,7 @@ pub const GROUPS: &[Group] = &[
             .also(&["DD_DOGSTATSD_SO_RCVBUF"]),
             entry(
                 setting("packet_bytes_max", Kind::Bytes { min: 64, max: 65_536 }, "64KiB")
-                    .effect("The longest packet. The cut last line of a longer datagram is refused and counted; a stream connection that announces a longer frame is closed and counted.")
+                    .effect("The longest packet. A longer datagram is cut there: the cut line is refused, and what lies behind it is counted as `truncated`, as many lines as fit in at most; a stream connection that announces a longer frame is closed and counted.")
                     .who("Hardly anybody."),
             )
             .also(&["DD_DOGSTATSD_BUFFER_SIZE"]),

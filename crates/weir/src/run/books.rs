@@ -57,6 +57,9 @@ pub fn fill(status: &mut Status, listeners: &[BoundListener], state: &State) {
             add(&mut status.total, listener);
         }
         status.drop_disagreements += worker.drop_disagreements;
+        let ahead = worker.clock_ahead_ms as f64 / 1e3;
+        status.clock.ahead_seconds = status.clock.ahead_seconds.max(ahead);
+        status.clock.set_back = status.clock.set_back.max(worker.clock_set_back);
         status.contexts.live += worker.contexts as u64;
         status.contexts.created += worker.contexts as u64 + worker.contexts_expired;
         status.contexts.expired += worker.contexts_expired;
@@ -211,7 +214,7 @@ fn add(books: &mut Books, listener: &ListenerSnapshot) {
         count(&mut datagrams.dropped, reason, number);
     }
     let messages = &mut books.messages;
-    messages.received += ingest.messages;
+    messages.received += ingest.messages + socket.truncated_lines_max;
     messages.accepted += ingest.accepted();
     for class in ErrorClass::ALL {
         count(
@@ -220,7 +223,11 @@ fn add(books: &mut Books, listener: &ListenerSnapshot) {
             ingest.rejected[class as usize],
         );
     }
-    count(&mut messages.rejected, "truncated", ingest.rejected_truncated);
+    count(
+        &mut messages.rejected,
+        "truncated",
+        ingest.rejected_truncated + socket.truncated_lines_max,
+    );
     let samples = &mut books.samples;
     samples.received += ingest.samples;
     samples.aggregated += ingest.samples_aggregated;

@@ -8,7 +8,7 @@ use weir_protocol::ErrorClass;
 
 use super::access::Access;
 use super::books::BoundListener;
-use super::pipeline::{Flushed, Shared};
+use super::pipeline::{Flushed, Shared, State};
 use crate::admin::status::{Rates, Reasons, Status, sum_of};
 use crate::config::Config;
 use crate::logging::BadInput;
@@ -60,7 +60,11 @@ pub fn flushes(
 ) -> Box<dyn FnMut(&Flushed) + Send> {
     let (summary, bucket_seconds) = (config.flush_summary, config.aggregation.bucket_seconds);
     let mut before = Totals::default();
+    let mut clock = ClockLog::default();
     Box::new(move |flushed| {
+        for line in clock.lines(&flushed.state) {
+            tracing::warn!("{line}");
+        }
         for line in access.log_lines(&flushed.state, &listeners, Instant::now()) {
             tracing::warn!("{line}");
         }
@@ -75,6 +79,35 @@ pub fn flushes(
         }
         before = now;
     })
+}
+
+/// Mentions a wall clock that was set back.
+#[derive(Default)]
+struct ClockLog {
+    is_ahead: bool,
+    set_back: u64,
+}
+
+impl ClockLog {
+    fn lines(&mut self, state: &State) -> Vec<String> {
+        let workers = || state.workers.iter().flatten();
+        let ahead = workers().map(|worker| worker.clock_ahead_ms).max().unwrap_or(0) as f64 / 1e3;
+        let set_back = workers().map(|worker| worker.clock_set_back).max().unwrap_or(0);
+        let mut lines = Vec::new();
+        if set_back > self.set_back {
+            lines.push(
+                "the wall clock was set back by more than three buckets: timestamps go back with it"
+                    .to_owned(),
+            );
+        }
+        if ahead >= 1.0 && !self.is_ahead {
+            lines.push(format!(
+                "the wall clock was set back: timestamps are {ahead:.1} s ahead of it, until it has caught up"
+            ));
+        }
+        (self.is_ahead, self.set_back) = (ahead >= 1.0, set_back);
+        lines
+    }
 }
 
 /// Everything since the start, in the units of the books, for the end of the log: nobody can ask for the status then.

@@ -1,0 +1,71 @@
+//! Whether a worker is alive, for whoever cannot ask it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use weir_listener::Monotonic;
+
+/// What anybody can see of a worker without its help. The worker only ever stores.
+#[derive(Debug)]
+pub struct Progress {
+    /// The end of its last turn, monotonic nanoseconds.
+    turned_ns: AtomicU64,
+    ended: AtomicBool,
+}
+
+impl Progress {
+    /// How long ago its last turn ended. One that is well ends one every second, whatever comes in.
+    pub fn since_turn(&self, now: Monotonic) -> Duration {
+        Duration::from_nanos(now.0.saturating_sub(self.turned_ns.load(Ordering::Relaxed)))
+    }
+
+    /// Whether its thread has ended, in whatever way.
+    pub fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+}
+
+/// Says when a worker's thread ends, also by a panic.
+pub struct Alive(Arc<Progress>);
+
+impl Alive {
+    pub fn new() -> Self {
+        Alive(Arc::new(Progress {
+            turned_ns: AtomicU64::new(Monotonic::now().0),
+            ended: AtomicBool::new(false),
+        }))
+    }
+
+    pub fn progress(&self) -> Arc<Progress> {
+        self.0.clone()
+    }
+
+    /// A turn has ended.
+    pub fn turned(&self, monotonic_ns: u64) {
+        self.0.turned_ns.store(monotonic_ns, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.ended.store(true, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_panics_has_ended() {
+        let alive = Alive::new();
+        let progress = alive.progress();
+        assert!(!progress.has_ended());
+        let thread = std::thread::spawn(move || {
+            let _alive = alive;
+            panic!("as intended");
+        });
+        assert!(thread.join().is_err() && progress.has_ended());
+    }
+}
