@@ -14,6 +14,7 @@ mod clock;
 mod disk;
 mod payload;
 mod queue;
+mod record;
 mod strangers;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -214,6 +215,7 @@ struct Books {
 #[derive(Clone, Debug, Default)]
 struct EndpointBooks {
     restored: Items,
+    damaged_bytes: u64,
     delivered: Items,
     delivered_bytes: u64,
     payloads: u64,
@@ -345,10 +347,11 @@ impl Delivery {
                 let directory = Path::new(&settings.disk_path).join(&endpoint.directory);
                 let (queue, found) =
                     DiskQueue::open(&directory, disk_max, settings.disk_age_max.as_secs() as i64)?;
-                if !found.restored.is_zero() || found.unreadable_bytes > 0 {
-                    tracing::info!(output = name, endpoint = endpoint.label, restored = ?found.restored, unreadable_bytes = found.unreadable_bytes, "disk queue opened");
+                if found != Found::default() {
+                    tracing::info!(output = name, endpoint = endpoint.label, restored = ?found.restored, torn_bytes = found.torn_bytes, damaged_bytes = found.damaged_bytes, "disk queue opened");
                 }
                 of_endpoint.restored = found.restored;
+                of_endpoint.damaged_bytes = found.damaged_bytes;
                 disk = Some(queue);
             }
             let queue = Queue::new(order, memory_max, disk);
