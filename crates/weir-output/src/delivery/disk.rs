@@ -337,9 +337,11 @@ impl DiskQueue {
         if cold {
             self.cold -= items;
         }
-        if finished && self.writer_is_done() && self.segments[&id.segment].length >= self.segment_bytes / 8 {
-            // While everything is delivered at once, the queue stays small.
+        let is_long = self.segments[&id.segment].length >= self.segment_bytes / 8;
+        if finished && self.writer_is_done() && (is_long || result.is_err()) {
+            // While everything is delivered at once, the queue stays small, and a full disk gets its room back.
             self.close_writer();
+            result = Ok(());
         }
         if finished
             && self
@@ -451,7 +453,10 @@ impl DiskQueue {
         if crc32fast::hash(&body).to_le_bytes() != body_checksum
             || head(number, record, &body)[..] != bytes[..RECORD_HEAD]
         {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "its checksum is wrong"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "its checksum is wrong",
+            ));
         }
         Ok(body)
     }
@@ -802,7 +807,11 @@ mod tests {
             } else {
                 length as u64 - last_end
             };
-            assert_eq!((found.torn_bytes, found.damaged_bytes), (torn, 0), "cut at {length}");
+            assert_eq!(
+                (found.torn_bytes, found.damaged_bytes),
+                (torn, 0),
+                "cut at {length}"
+            );
             // Appending after a torn tail must not bring it back.
             append(&mut queue, &payload(77, 5));
             assert_eq!(
@@ -916,7 +925,10 @@ mod tests {
         assert_eq!(
             found,
             Found {
-                restored: Items { points, ..Items::default() },
+                restored: Items {
+                    points,
+                    ..Items::default()
+                },
                 torn_bytes: 0,
                 damaged_bytes: record
             }
@@ -947,7 +959,9 @@ mod tests {
         let mut state = 7u64;
         for round in 0..60 {
             let mut draw = |below: u64| {
-                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                state = state
+                    .wrapping_mul(6364136223846793005)
+                    .wrapping_add(1442695040888963407);
                 (state >> 33) % below
             };
             let directory = tempfile::tempdir().unwrap();
@@ -999,7 +1013,10 @@ mod tests {
         });
         assert_eq!(corrupt, 8);
         let name = path.display().to_string();
-        assert!(log.contains("WARN") && log.contains(&name) && log.contains("checksum"), "{log}");
+        assert!(
+            log.contains("WARN") && log.contains(&name) && log.contains("checksum"),
+            "{log}"
+        );
         assert_eq!(log.lines().count(), 1, "{log}");
     }
 
@@ -1013,7 +1030,9 @@ mod tests {
         let copy = std::fs::read(&path).unwrap();
         let (mut queue, _) = open(directory.path(), 1 << 20, 0);
         let expected: Vec<u32> = (0..24).filter(|n| ![2, 3, 20].contains(n)).collect();
-        let Next::Payload(..) = queue.next(false, NOW) else { panic!("there are some") };
+        let Next::Payload(..) = queue.next(false, NOW) else {
+            panic!("there are some")
+        };
         drop(queue);
         let (mut queue, _) = open(directory.path(), 1 << 20, 0);
         assert_eq!(drain(&mut queue, false), expected);
@@ -1036,7 +1055,10 @@ mod tests {
         std::fs::write(&path, vec![7; 1000]).unwrap();
         let ((mut queue, found), log) = logged(|| open(directory.path(), 1 << 20, 0));
         assert_eq!((found.damaged_bytes, drain(&mut queue, false)), (1000, vec![]));
-        assert!(log.contains("WARN") && path.with_extension("unreadable").exists(), "{log}");
+        assert!(
+            log.contains("WARN") && path.with_extension("unreadable").exists(),
+            "{log}"
+        );
     }
 
     #[test]
