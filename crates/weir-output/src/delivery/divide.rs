@@ -26,7 +26,7 @@ pub struct Refused {
 }
 
 impl Refused {
-    pub fn len(&self) -> u64 {
+    pub fn count(&self) -> u64 {
         self.known.len() as u64
     }
 

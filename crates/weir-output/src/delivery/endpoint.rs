@@ -178,7 +178,7 @@ impl Endpoint {
         let (output, endpoint) = self.names();
         let (output, endpoint) = (output.to_owned(), endpoint.to_owned());
         let (retry_at, last_chance) = (self.blocked_until, self.last_chance);
-        let refused_series = super::lock(&self.refused).len();
+        let refused_series = super::lock(&self.refused).count();
         let enter = move |queue: &mut super::Queue, books: &mut EndpointBooks| {
             books.retry_at = retry_at;
             books.refused_series = refused_series;

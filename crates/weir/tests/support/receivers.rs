@@ -82,6 +82,11 @@ impl Agent {
         }
     }
 
+    /// Waits for a line with this text in the log and returns what follows it.
+    pub fn wait_for(&mut self, text: &str) -> String {
+        self.log.wait_for(text)
+    }
+
     /// What `/api/v1/status` says.
     pub fn status(&self) -> Value {
         let (_, body) = until("status", || {
