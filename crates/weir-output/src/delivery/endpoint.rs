@@ -182,25 +182,25 @@ impl Endpoint {
         let enter = move |queue: &mut super::Queue, books: &mut EndpointBooks| {
             books.retry_at = retry_at;
             books.refused_series = refused_series;
-            let error = match outcome {
+            let (error, is_refusal) = match outcome {
                 Outcome::Delivered => {
                     books.delivered += queue.delivered(payload.id);
                     if books.failing {
                         tracing::info!(output, endpoint, seconds = now - books.since, "delivers again");
                     }
                     books.took(&payload, now);
-                    None
+                    return books.forget_error(now);
                 }
                 Outcome::Partly { rejected, error } => {
                     books.delivered += queue.delivered_partly(payload.id, rejected);
                     books.took(&payload, now);
-                    Some(error)
+                    (error, true)
                 }
                 Outcome::Rejected { error } | Outcome::Invalid { error } => {
                     queue.rejected(payload.id);
                     books.attempts_failed += 1;
                     books.turn(true, now);
-                    Some(error)
+                    (error, true)
                 }
                 Outcome::Retry { error, .. } | Outcome::Denied { error } => {
                     queue.failed(payload.id);
@@ -211,10 +211,14 @@ impl Endpoint {
                     books.retries += 1;
                     books.gave_up = last_chance;
                     books.turn(true, now);
-                    Some(error)
+                    (error, false)
                 }
             };
-            books.last_error = error.map(|message| LastError { at: now, message });
+            books.is_refusal = is_refusal;
+            books.last_error = Some(LastError {
+                at: now,
+                message: error,
+            });
         };
         self.shared.with_queue(self.index, enter).await;
         self.shared.progress.notify_waiters();

@@ -36,6 +36,7 @@ use weir_aggregate::Batch;
 use crate::settings::DeliverySettings;
 
 pub use backoff::{Backoff, RETRY_AFTER_MAX, retry_after, seed};
+use books::EndpointBooks;
 pub use books::{Class, Dropped, Items, Reason};
 pub use clock::{Clock, Driver};
 pub use disk::{DiskQueue, Evicted, Found, Next, RecordId};
@@ -241,27 +242,6 @@ struct Books {
     dropped: Dropped,
     endpoints: Vec<EndpointBooks>,
     encoder_failed: bool,
-}
-
-#[derive(Clone, Debug, Default)]
-struct EndpointBooks {
-    restored: Items,
-    damaged_bytes: u64,
-    delivered: Items,
-    delivered_bytes: u64,
-    payloads: u64,
-    attempts_failed: u64,
-    retries: u64,
-    refused_series: u64,
-    /// An attempt has failed since the stop began.
-    gave_up: bool,
-    lying: Lying,
-    dropped: Dropped,
-    disk_error: Option<String>,
-    failing: bool,
-    since: i64,
-    last_error: Option<LastError>,
-    retry_at: Option<Duration>,
 }
 
 impl Delivery {
@@ -670,27 +650,6 @@ impl Shared {
             return work();
         }
         tokio::task::spawn_blocking(work).await.unwrap_or_default()
-    }
-}
-
-impl EndpointBooks {
-    fn copy_from(&mut self, queue: &Queue) {
-        self.lying = queue.lying();
-        self.dropped.clone_from(queue.dropped());
-        self.disk_error = queue.disk_error().map(str::to_owned);
-    }
-
-    fn took(&mut self, payload: &Payload, now: i64) {
-        self.delivered_bytes += payload.body.len() as u64;
-        self.payloads += 1;
-        self.turn(false, now);
-    }
-
-    fn turn(&mut self, failing: bool, now: i64) {
-        if self.failing != failing {
-            self.failing = failing;
-            self.since = now;
-        }
     }
 }
 

@@ -32,7 +32,7 @@ pub struct EndpointStatus {
     pub healthy: bool,
     /// Unix seconds of the last change of `healthy`, or of the start.
     pub since: i64,
-    /// Until something is delivered in full again.
+    /// A failure until something is delivered in full again, a refusal for a minute at least.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<LastError>,
     /// Age of the oldest payload that waits.

@@ -285,7 +285,7 @@ pub struct OutputStatus {
     pub healthy: bool,
     /// Unix seconds since when it is as healthy as it is.
     pub since: u64,
-    /// Redacted; absent when there was none, and once everything is delivered in full again.
+    /// Redacted; absent when there was none, or it is over.
     pub last_error: Option<String>,
     /// How old the oldest pending point is.
     pub lag_seconds: f64,
