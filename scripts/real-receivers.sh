@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tests=("$@")
-[ "${#tests[@]}" -gt 0 ] || tests=(a_real_collector a_real_prometheus version_2_to_a_real_prometheus)
+[ "${#tests[@]}" -gt 0 ] || tests=(a_real_collector a_real_prometheus a_series_that_a_real_prometheus_refuses version_2_to_a_real_prometheus)
 for test in "${tests[@]}"; do
   target=otlp
   [ "$test" = version_2_to_a_real_prometheus ] && target=remote_write

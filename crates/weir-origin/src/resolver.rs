@@ -477,6 +477,7 @@ impl Running {
             SourceEvent::Knows(descriptions) => {
                 self.health[source] = Health::Healthy;
                 status.healthy = true;
+                status.last_error = None;
                 status.updates += 1;
                 self.store.replace(source, descriptions, Instant::now())
             }

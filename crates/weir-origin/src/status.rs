@@ -40,6 +40,7 @@ pub struct SourceStatus {
     pub entities: u64,
     pub updates: u64,
     pub failures: u64,
+    /// Until it answers again.
     pub last_error: Option<String>,
 }
 

@@ -1,9 +1,35 @@
 //! Compression whose output can be measured while it is written.
 
+use std::io::Read;
+
 use flate2::{Compress, Compression as Level, FlushCompress};
 use zstd::stream::raw::{Encoder as Zstd, InBuffer, Operation, OutBuffer};
 
 use crate::settings::Compression;
+
+/// A body as it was before compression; `None` if it is none of this kind.
+pub fn decompressed(compression: Compression, body: &[u8]) -> Option<Vec<u8>> {
+    let mut plain = Vec::new();
+    match compression {
+        Compression::Zstd => return zstd::decode_all(body).ok(),
+        Compression::Zlib => flate2::read::ZlibDecoder::new(body)
+            .read_to_end(&mut plain)
+            .ok()?,
+        Compression::Gzip => flate2::read::GzDecoder::new(body).read_to_end(&mut plain).ok()?,
+        Compression::None => return Some(body.to_vec()),
+    };
+    Some(plain)
+}
+
+/// One body alone, at the default level.
+pub fn compressed(compression: Compression, body: Vec<u8>) -> Vec<u8> {
+    if compression == Compression::None {
+        return body;
+    }
+    let mut compressor = Compressor::new(compression, 0);
+    compressor.write(&body);
+    compressor.finish()
+}
 
 /// Compresses one body after the other, keeping the compressor's memory between them.
 pub struct Compressor {

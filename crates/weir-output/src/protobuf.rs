@@ -130,27 +130,15 @@ pub fn for_each_field<'a>(
     mut bytes: &'a [u8],
     mut each: impl FnMut(u32, Content<'a>) -> Option<()>,
 ) -> Option<()> {
-    fn varint(bytes: &mut &[u8]) -> Option<u64> {
-        let mut value = 0u64;
-        for shift in (0..64).step_by(7) {
-            let (&byte, rest) = bytes.split_first()?;
-            *bytes = rest;
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return Some(value);
-            }
-        }
-        None
-    }
     while !bytes.is_empty() {
-        let key = varint(&mut bytes)?;
+        let key = read_varint(&mut bytes)?;
         let length = match key & 7 {
             0 => {
-                each((key >> 3) as u32, Content::Integer(varint(&mut bytes)?))?;
+                each((key >> 3) as u32, Content::Integer(read_varint(&mut bytes)?))?;
                 continue;
             }
             1 => 8,
-            2 => usize::try_from(varint(&mut bytes)?).ok()?,
+            2 => usize::try_from(read_varint(&mut bytes)?).ok()?,
             5 => 4,
             _ => return None,
         };
@@ -166,6 +154,41 @@ pub fn for_each_field<'a>(
         each((key >> 3) as u32, content)?;
     }
     Some(())
+}
+
+fn read_varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut value = 0u64;
+    for shift in (0..64).step_by(7) {
+        let (&byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+/// Packed varints; the last is `None` if it is cut off.
+pub fn unpacked(mut bytes: &[u8]) -> impl Iterator<Item = Option<u64>> {
+    std::iter::from_fn(move || {
+        if bytes.is_empty() {
+            return None;
+        }
+        let value = read_varint(&mut bytes);
+        if value.is_none() {
+            bytes = &[];
+        }
+        Some(value)
+    })
+}
+
+/// Appends a field as it was read: a varint, or bytes.
+pub fn copy(buffer: &mut Vec<u8>, field: u32, content: Content<'_>) {
+    match content {
+        Content::Integer(value) => present(buffer, field, value),
+        Content::Bytes(value) => bytes(buffer, field, value),
+    }
 }
 
 #[cfg(test)]

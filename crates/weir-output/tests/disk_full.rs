@@ -4,6 +4,7 @@ mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use support::*;
 use tokio::io::AsyncReadExt;
@@ -78,27 +79,62 @@ fn child() {
     for name in OVER_HTTP.into_iter().chain(["graphite"]) {
         runtime.block_on(full_and_free_again(name, &directory));
         std::fs::remove_dir_all(format!("{directory}/{name}")).unwrap();
+        runtime.block_on(room_during_an_outage(name, &directory));
+        std::fs::remove_dir_all(format!("{directory}/{name}")).unwrap();
     }
+}
+
+/// A flush of the series with this number.
+async fn submit(output: &Delivery, name: &str, round: u64, series: u64) {
+    let before = output.status().received.points;
+    let batches = batches_at(BUCKET + round as i64 * 10, &messages(series));
+    batches.iter().for_each(|batch| output.submit(batch));
+    wait(output, name, |status| {
+        let pending = status.endpoints[0].pending;
+        status.received.points >= before + 100 && (pending.inbox + pending.open_payloads).is_zero()
+    })
+    .await;
+}
+
+/// Submits until the disk is full, the same series or others each time. Returns how many rounds it took.
+async fn fill(output: &Delivery, name: &str, series: fn(u64) -> u64) -> u64 {
+    let mut round = 0;
+    while output.status().endpoints[0].disk_error.is_none() {
+        assert!(round < 100, "{name}: 256 KiB hold no more than that");
+        submit(output, name, round, series(round)).await;
+        round += 1;
+    }
+    round
+}
+
+/// Somebody else took the room and gives it back while the backend is away: what waited in memory is written, and the end loses
+/// nothing of it.
+async fn room_during_an_outage(name: &str, directory: &str) {
+    let ballast = format!("{directory}/ballast");
+    std::fs::write(&ballast, vec![1; 160 << 10]).unwrap();
+    let (output, _) = start(name, directory).await;
+    // What is cumulative comes again in every round, and must not outgrow the disk.
+    let round = fill(&output, name, |_| 0).await;
+    submit(&output, name, round, 0).await;
+    let status = output.status();
+    assert!(!status.is_safe() && status.balances(), "{name}: {status:#?}");
+    std::fs::remove_file(ballast).unwrap();
+    submit(&output, name, round + 1, 0).await;
+    let status = output.status();
+    assert!(status.is_safe() && status.balances(), "{name}: {status:#?}");
+    assert_eq!(status.endpoints[0].disk_error, None, "{name}");
+    output.shutdown(Duration::ZERO).await;
+    let status = output.status();
+    assert!(status.endpoints[0].dropped.is_empty(), "{name}: {status:#?}");
+    assert_eq!(
+        status.endpoints[0].pending.disk, status.received,
+        "{name}: for the next process"
+    );
 }
 
 async fn full_and_free_again(name: &str, directory: &str) {
     let (output, reachable) = start(name, directory).await;
-    let submit = |round: u64| {
-        let batches = batches_at(BUCKET + round as i64 * 10, &messages(round));
-        batches.iter().for_each(|batch| output.submit(batch));
-        (round + 1) * 100
-    };
-    let mut round = 0;
-    while output.status().endpoints[0].disk_error.is_none() {
-        assert!(round < 100, "{name}: 256 KiB hold no more than that");
-        let sent = submit(round);
-        wait(&output, name, |status| {
-            let pending = status.endpoints[0].pending;
-            status.received.points >= sent && (pending.inbox + pending.open_payloads).is_zero()
-        })
-        .await;
-        round += 1;
-    }
+    let round = fill(&output, name, |round| round).await;
     let status = output.status();
     let error = status.endpoints[0].disk_error.as_ref().unwrap();
     assert!(error.contains("No space left"), "{name}: {status:#?}");
@@ -109,8 +145,10 @@ async fn full_and_free_again(name: &str, directory: &str) {
     // Delivery goes on from memory, what is on disk is done with, and then there is room again.
     reachable.store(true, Ordering::SeqCst);
     wait(&output, name, idle).await;
+    let error = output.status().endpoints[0].disk_error.clone();
+    assert_eq!(error, None, "{name}: nothing waits in memory any more");
     let before = output.status().received.points;
-    submit(round);
+    submit(&output, name, round, round).await;
     let status = wait(&output, name, |status| {
         status.received.points >= before + 100 && idle(status)
     })

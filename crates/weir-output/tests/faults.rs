@@ -136,7 +136,7 @@ async fn accepted_is_accepted_however_the_answer_goes_on() {
     }
 }
 
-/// 413 and 400 are dropped and counted, 503 and 404 come again; nothing else is lost.
+/// 413 and 400 are dropped and counted, 503, 404 and 401 come again; nothing else is lost, and what is dropped is no retry.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refusals_are_dropped_and_failures_repeated() {
     let answers = [413, 503, 202, 404, 400, 202, 401, 202];
@@ -170,11 +170,13 @@ async fn refusals_are_dropped_and_failures_repeated() {
         (
             endpoint.delivered.points,
             endpoint.dropped[&Reason::Rejected].points,
-            endpoint.attempts_failed
+            endpoint.attempts_failed,
+            endpoint.retries
         ),
-        (3, 3, 5)
+        (4, 2, 5, 3)
     );
     assert!(status.balances() && status.healthy);
+    assert_eq!(endpoint.last_error, None, "all is well again");
     output.shutdown(DEADLINE).await;
 }
 
@@ -201,7 +203,8 @@ async fn of_two_keys_one_is_revoked() {
     }
     let status = wait(&output, "all settled", |status| {
         status.received.points == 10
-            && idle(status)
+            && status.endpoints[0].pending.total().is_zero()
+            && status.endpoints[1].last_error.is_some()
             && status
                 .endpoints
                 .iter()
@@ -214,9 +217,11 @@ async fn of_two_keys_one_is_revoked() {
         (good.delivered.points, good.healthy, good.details["key"].as_str()),
         (10, true, "valid")
     );
+    // Its payloads wait for another key.
+    assert!(bad.dropped.is_empty(), "{bad:?}");
     assert_eq!(
         (
-            bad.dropped[&Reason::Rejected].points,
+            bad.pending.total().points,
             bad.healthy,
             bad.details["key"].as_str()
         ),
@@ -227,7 +232,7 @@ async fn of_two_keys_one_is_revoked() {
         "{bad:?}"
     );
     assert!(status.balances() && !status.healthy);
-    output.shutdown(DEADLINE).await;
+    output.shutdown(Duration::ZERO).await;
     let logged = log.text();
     assert!(logged.contains("API key is not valid"), "{logged}");
     for text in [

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use support::wire::{Samples, otlp_numbers, samples_1, samples_2};
 use support::*;
-use weir_output::delivery::{Clock, Delivery, Driver, Reason};
+use weir_output::delivery::{Clock, Delivery, Driver, OutputStatus, Reason};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_fault_delays_another_output() {
@@ -124,14 +124,17 @@ async fn accepted_is_accepted_however_the_answer_goes_on() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refusals_hold_up_nothing() {
     for name in OVER_HTTP {
-        let mut answers = [413, 400, 403].into_iter();
+        let mut is_first = true;
         let intake = Intake::start(move |request| {
             // Keys are asked about on the side.
-            let is_payload = request.method == "POST";
-            match is_payload.then(|| answers.next()).flatten() {
-                Some(status) => Reply::Full(status, vec![], "no"),
-                None => taken(),
+            if request.method == "POST" && std::mem::take(&mut is_first) {
+                return Reply::Full(413, vec![], "too much");
             }
+            // One series is refused whenever it comes.
+            if request.method == "POST" && request.plain().windows(2).any(|two| two == b"a1") {
+                return Reply::Full(400, vec![], "no");
+            }
+            taken()
         })
         .await;
         let mut one_by_one = delivery();
@@ -154,10 +157,135 @@ async fn refusals_hold_up_nothing() {
             "{name}: {status:#?}"
         );
         assert!(
-            rejected >= 3 && endpoint.delivered.points >= 3,
+            rejected >= 2 && endpoint.delivered.points >= 4,
+            "{name}: {status:#?}"
+        );
+        assert_eq!(
+            (endpoint.retries, endpoint.refused_series),
+            (0, 1),
             "{name}: {status:#?}"
         );
         output.shutdown(DEADLINE).await;
+    }
+}
+
+/// A key or token that is refused may be replaced: until then everything is kept, and asked about seldom.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_key_loses_nothing() {
+    for (name, refusal) in OVER_HTTP
+        .into_iter()
+        .flat_map(|name| [(name, 401), (name, 403), (name, 407)])
+    {
+        let is_valid = std::sync::Arc::new(AtomicBool::new(false));
+        let accepts = is_valid.clone();
+        let intake = Intake::start(move |_| {
+            if accepts.load(Ordering::SeqCst) {
+                return taken();
+            }
+            Reply::Full(refusal, vec![], "who are you")
+        })
+        .await;
+        let (clock, driver) = Clock::driven(BUCKET);
+        let mut settings = delivery();
+        settings.backoff_base = Duration::from_secs(2);
+        settings.backoff_max = Duration::from_secs(64);
+        let output = start_output(name, &intake.url(), settings, &surroundings(clock));
+        let mut received = 0;
+        for i in 0..18 {
+            let batches = batches_at(BUCKET + i * 10, &format!("a{i}:1|g\n"));
+            batches.iter().for_each(|batch| output.submit(batch));
+            let came = |status: &OutputStatus| {
+                let pending = status.endpoints[0].pending;
+                status.received.points > received && (pending.inbox + pending.open_payloads).is_zero()
+            };
+            received = wait(&output, name, came).await.received.points;
+            settle(&output, &driver, received).await;
+        }
+        let status = output.status();
+        let endpoint = &status.endpoints[0];
+        assert!(!status.healthy && status.balances(), "{name}: {status:#?}");
+        assert_eq!(
+            (endpoint.dropped.len(), endpoint.pending.total()),
+            (0, status.received),
+            "{name}"
+        );
+        let error = &endpoint.last_error.as_ref().unwrap().message;
+        assert!(
+            error.contains(&refusal.to_string()) && error.contains("payloads wait for"),
+            "{name}: {error}"
+        );
+        // Three minutes at 32 to 64 s.
+        let attempts = intake.requests().len();
+        assert!((3..=7).contains(&attempts), "{name}: {attempts} attempts");
+        // Whoever knows of another key need not wait.
+        is_valid.store(true, Ordering::SeqCst);
+        output.hurry();
+        let status = wait(&output, name, |status| {
+            idle(status) && status.received.points >= received
+        })
+        .await;
+        let endpoint = &status.endpoints[0];
+        assert_eq!(endpoint.delivered, status.received, "{name}");
+        assert!(
+            status.healthy && endpoint.last_error.is_none(),
+            "{name}: {status:#?}"
+        );
+        output.shutdown(DEADLINE).await;
+    }
+}
+
+/// What a disk queue holds is not waited for at the end, whatever is wrong with the backend; the next process delivers it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_leaves_to_the_disk_what_it_holds() {
+    for (name, fault) in OVER_HTTP
+        .into_iter()
+        .flat_map(|name| ["fails", "hangs", "nobody listens", "refuses the key"].map(|fault| (name, fault)))
+    {
+        let what = format!("{name}, {fault}");
+        let is_well = std::sync::Arc::new(AtomicBool::new(false));
+        let script = is_well.clone();
+        let intake = Intake::start(move |_| match fault {
+            _ if script.load(Ordering::SeqCst) => taken(),
+            "fails" => Reply::Status(503),
+            "hangs" => Reply::Hang,
+            "refuses the key" => Reply::Status(403),
+            _ => Reply::Raw(b""),
+        })
+        .await;
+        let directory = tempfile::tempdir().unwrap();
+        let mut kept = delivery();
+        kept.disk_path = directory.path().display().to_string();
+        kept.disk_bytes_max = 64 << 20;
+        let first = start_output(&name, &intake.url(), kept.clone(), &surroundings(Clock::system()));
+        for i in 0..3 {
+            let batches = batches_at(BUCKET + i * 10, "a:1|c\nb:2|g\n");
+            batches.iter().for_each(|batch| first.submit(batch));
+        }
+        intake.wait(1).await;
+        // An hour would be the wait for the rest.
+        let stopped = tokio::time::timeout(DEADLINE, first.shutdown(Duration::from_secs(3600)));
+        assert!(stopped.await.is_ok(), "{what}");
+        let status = first.status();
+        let endpoint = &status.endpoints[0];
+        assert!(
+            status.balances() && endpoint.dropped.is_empty(),
+            "{what}: {status:#?}"
+        );
+        assert!(
+            status.is_safe() && !endpoint.pending.disk.is_zero(),
+            "{what}: {status:#?}"
+        );
+        let left = endpoint.pending.disk;
+        drop(first);
+        is_well.store(true, Ordering::SeqCst);
+        let second = start_output(&name, &intake.url(), kept, &surroundings(Clock::system()));
+        let status = wait(&second, &what, |status| idle(status)).await;
+        assert_eq!(
+            (status.endpoints[0].restored, status.endpoints[0].delivered),
+            (left, left),
+            "{what}"
+        );
+        second.shutdown(DEADLINE).await;
     }
 }
 

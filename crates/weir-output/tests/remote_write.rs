@@ -301,10 +301,15 @@ async fn answers_of_version_2() {
         Reply::Full(status, headers, "")
     };
     let mut replies = VecDeque::from([
-        // Three gauges: all; two of them; all but the last with a refusal; none; no word; no such version; later.
+        // Three gauges: all; two of them; all but the last with a refusal; none, nor any when each is tried; no word; no such
+        // version; later.
         written(3, 0, 204),
         written(2, 0, 200),
         written(2, 0, 400),
+        written(0, 0, 400),
+        written(0, 0, 400),
+        written(0, 0, 400),
+        written(0, 0, 400),
         written(0, 0, 400),
         Reply::Status(204),
         Reply::Status(415),

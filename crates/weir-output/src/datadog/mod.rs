@@ -1,6 +1,7 @@
 //! The Datadog intake: series, sketches, events and service checks.
 
 mod encode;
+mod parts;
 mod series;
 
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ pub use encode::{DatadogEncoder, Kind, parse_route, route};
 
 use crate::compress::Compressor;
 use crate::delivery::{
-    BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport,
+    BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Parts, Payload, Surroundings, Transport,
 };
 use crate::http::{self, Answer};
 use crate::settings::{DatadogSettings, Start};
@@ -187,6 +188,10 @@ impl Transport for Intake {
         })
     }
 
+    fn parts(&self, payload: &Payload) -> Option<Box<dyn Parts>> {
+        Some(Box::new(parts::Elements::of(payload)?))
+    }
+
     /// Asks about the key at the start and every hour.
     fn background(&self, clock: Clock) -> BoxFuture<'_, ()> {
         Box::pin(async move {
@@ -239,11 +244,14 @@ fn outcome(kind: Kind, answer: Answer) -> Outcome {
     };
     match status {
         200..300 => Outcome::Delivered,
-        400 => Outcome::Rejected {
+        400 => Outcome::Invalid {
             error: text("refused as invalid"),
         },
-        401 | 403 => Outcome::Rejected {
-            error: text("refused: the API key is not accepted"),
+        401 | 403 => Outcome::Denied {
+            error: text("refused: the API key is not accepted; payloads wait for another"),
+        },
+        407 => Outcome::Denied {
+            error: text("refused: the proxy does not accept the user or password; payloads wait for others"),
         },
         413 => Outcome::Rejected {
             error: text("refused as too large"),

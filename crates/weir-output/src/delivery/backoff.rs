@@ -47,6 +47,11 @@ impl Backoff {
         drawn.clamp(self.base, self.max).max(asked)
     }
 
+    /// The next failures wait the longest there is: trying soon would not help.
+    pub fn at_its_longest(&mut self) {
+        self.errors = self.errors_max;
+    }
+
     pub fn succeeded(&mut self) {
         self.errors = self.recovery.map_or(0, |steps| self.errors.saturating_sub(steps));
     }

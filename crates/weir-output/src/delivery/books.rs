@@ -2,8 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::ops::{AddAssign, SubAssign};
+use std::time::Duration;
 
 use serde::Serialize;
+
+use super::payload::Payload;
+use super::queue::{Lying, Queue};
+use super::status::LastError;
+
+/// Seconds for which a refusal is shown although later payloads are delivered.
+const REFUSAL_SHOWN: i64 = 60;
 
 /// What a payload carries. A payload carries one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -125,5 +133,86 @@ pub type Dropped = BTreeMap<Reason, Items>;
 pub(crate) fn add_dropped(all: &mut Dropped, reason: Reason, items: Items) {
     if !items.is_zero() {
         *all.entry(reason).or_default() += items;
+    }
+}
+
+/// What became of everything one endpoint was given, and how it is.
+#[derive(Clone, Debug, Default)]
+pub(super) struct EndpointBooks {
+    pub restored: Items,
+    pub damaged_bytes: u64,
+    pub delivered: Items,
+    pub delivered_bytes: u64,
+    pub payloads: u64,
+    pub attempts_failed: u64,
+    pub retries: u64,
+    pub refused_series: u64,
+    /// An attempt has failed since the stop began.
+    pub gave_up: bool,
+    pub lying: Lying,
+    pub dropped: Dropped,
+    pub disk_error: Option<String>,
+    pub failing: bool,
+    pub since: i64,
+    pub last_error: Option<LastError>,
+    /// The error is a refusal of what was sent, and no failure.
+    pub is_refusal: bool,
+    pub retry_at: Option<Duration>,
+}
+
+impl EndpointBooks {
+    pub fn copy_from(&mut self, queue: &Queue) {
+        self.lying = queue.lying();
+        self.dropped.clone_from(queue.dropped());
+        self.disk_error = queue.disk_error().map(str::to_owned);
+    }
+
+    /// A payload was delivered in full: a failure is over, a refusal is told of for a while, as the next one may be on its way.
+    pub fn forget_error(&mut self, now: i64) {
+        let told = if self.is_refusal { REFUSAL_SHOWN } else { 0 };
+        if self
+            .last_error
+            .as_ref()
+            .is_some_and(|error| now >= error.at + told)
+        {
+            self.last_error = None;
+        }
+    }
+
+    pub fn took(&mut self, payload: &Payload, now: i64) {
+        self.delivered_bytes += payload.body.len() as u64;
+        self.payloads += 1;
+        self.turn(false, now);
+    }
+
+    pub fn turn(&mut self, failing: bool, now: i64) {
+        if self.failing != failing {
+            self.failing = failing;
+            self.since = now;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_over_with_a_delivery_and_a_refusal_is_shown_for_a_minute() {
+        for (is_refusal, shown_until) in [(false, 0), (true, 60)] {
+            let error = LastError {
+                at: 1000,
+                message: "no".into(),
+            };
+            let mut books = EndpointBooks {
+                last_error: Some(error),
+                is_refusal,
+                ..EndpointBooks::default()
+            };
+            books.forget_error(1000 + shown_until - 1);
+            assert!(books.last_error.is_some(), "refusal: {is_refusal}");
+            books.forget_error(1000 + shown_until);
+            assert_eq!(books.last_error, None, "refusal: {is_refusal}");
+        }
     }
 }

@@ -3,61 +3,28 @@
 //! A directory holds segments, `<number>.q`, to which records are appended, and beside each a log of the records that
 //! are done with, `<number>.ack`. Nothing is ever changed in place, so whatever instant the process dies at, a segment is
 //! a run of whole records and possibly one torn one, which was never promised to anybody and is cut off.
-//! Every record has a checksum over its head and one over its body: a damaged body costs that record, a damaged head the
-//! rest of its segment, and neither is ever delivered.
+//! Every record has a checksum over its head and one over its body: damage costs the records it is in, whether in head or
+//! body, and is never delivered.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
-use super::books::{Class, Items};
+use super::books::Items;
 use super::payload::Payload;
+use super::record::{self, ACK, Ack, BODY_MAX, RECORD_HEAD, Record, SEGMENT_HEAD, State, head};
 
-const MAGIC: &[u8; 8] = b"weirq\0\x01\n";
-const SEGMENT_HEAD: u64 = 16;
-const RECORD_HEAD: usize = 36;
-const ACK: usize = 8;
 /// Segments are cut at this size; the queue's bound is kept by dropping whole segments.
 const SEGMENT_BYTES: u64 = 8 << 20;
-/// A record's length is checked against this before anything is allocated.
-const BODY_MAX: u32 = 64 << 20;
-
 /// Where a payload lies on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordId {
     segment: u64,
     index: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Only on disk.
-    Cold,
-    /// Also in memory, where it is counted.
-    Hot,
-    Done,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Record {
-    /// Of the head.
-    offset: u32,
-    length: u32,
-    created: u32,
-    count: u32,
-    route: u16,
-    class: Class,
-    state: State,
-}
-
-impl Record {
-    fn items(&self) -> Items {
-        Items::of(self.class, u64::from(self.count))
-    }
 }
 
 #[derive(Debug)]
@@ -71,6 +38,23 @@ struct Segment {
     cold: usize,
     not_done: usize,
     acks: Option<File>,
+    /// That a record is damaged has been said.
+    is_reported: bool,
+}
+
+impl Segment {
+    fn new(length: u64) -> Self {
+        Segment {
+            length,
+            ack_bytes: 0,
+            newest: i64::MIN,
+            records: Vec::new(),
+            cold: 0,
+            not_done: 0,
+            acks: None,
+            is_reported: false,
+        }
+    }
 }
 
 /// What opening found.
@@ -78,8 +62,10 @@ struct Segment {
 pub struct Found {
     /// Undelivered records of earlier processes.
     pub restored: Items,
-    /// Bytes cut off or skipped because no whole record could be read there.
-    pub unreadable_bytes: u64,
+    /// Bytes cut off the ends of files: a record that was being written when the process died, and never promised to anybody.
+    pub torn_bytes: u64,
+    /// Bytes that could not be read as records. What they held is lost, unless it had been delivered.
+    pub damaged_bytes: u64,
 }
 
 /// What had to go, for whom it concerns to count: records that were only on disk.
@@ -343,18 +329,19 @@ impl DiskQueue {
                 .is_some_and(|(number, _)| *number == id.segment)
         {
             let segment = self.segments.get_mut(&id.segment).expect("looked up above");
-            result = append_ack(segment, &path, id);
+            result = append_ack(segment, &path, &Ack::Record(record.offset).bytes(id.segment));
             if result.is_ok() {
-                segment.ack_bytes += ACK as u64;
                 self.bytes += ACK as u64;
             }
         }
         if cold {
             self.cold -= items;
         }
-        if finished && self.writer_is_done() && self.segments[&id.segment].length >= self.segment_bytes / 8 {
-            // While everything is delivered at once, the queue stays small.
+        let is_long = self.segments[&id.segment].length >= self.segment_bytes / 8;
+        if finished && self.writer_is_done() && (is_long || result.is_err()) {
+            // While everything is delivered at once, the queue stays small, and a full disk gets its room back.
             self.close_writer();
+            result = Ok(());
         }
         if finished
             && self
@@ -420,10 +407,22 @@ impl DiskQueue {
                     },
                 )
             }
-            Err(_) => {
+            Err(error) => {
+                self.report(number, &record, &error);
                 drop(self.acknowledge(id));
                 Next::Corrupt(record.items())
             }
+        }
+    }
+
+    /// Says that a record is damaged: once for each file, as all of it may be.
+    fn report(&mut self, number: u64, record: &Record, error: &io::Error) {
+        let path = self.path(number, "q");
+        let Some(segment) = self.segments.get_mut(&number) else {
+            return;
+        };
+        if !std::mem::replace(&mut segment.is_reported, true) {
+            tracing::warn!(file = %path.display(), offset = record.offset, lost = ?record.items(), %error, "a record of the disk queue is damaged and dropped; more of this file are counted only");
         }
     }
 
@@ -454,7 +453,10 @@ impl DiskQueue {
         if crc32fast::hash(&body).to_le_bytes() != body_checksum
             || head(number, record, &body)[..] != bytes[..RECORD_HEAD]
         {
-            return Err(io::ErrorKind::InvalidData.into());
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "its checksum is wrong",
+            ));
         }
         Ok(body)
     }
@@ -464,24 +466,12 @@ impl DiskQueue {
         let path = self.path(number, "q");
         let mut file = OpenOptions::new().create_new(true).write(true).open(&path)?;
         self.next_segment += 1;
-        let mut start = [0; SEGMENT_HEAD as usize];
-        start[..8].copy_from_slice(MAGIC);
-        start[8..].copy_from_slice(&number.to_le_bytes());
-        if let Err(error) = file.write_all(&start) {
+        if let Err(error) = file.write_all(&record::segment_head(number)) {
             drop(std::fs::remove_file(path));
             return Err(error);
         }
-        let segment = Segment {
-            length: SEGMENT_HEAD,
-            ack_bytes: 0,
-            newest: i64::MIN,
-            records: Vec::new(),
-            cold: 0,
-            not_done: 0,
-            acks: None,
-        };
         self.bytes += SEGMENT_HEAD;
-        self.segments.insert(number, segment);
+        self.segments.insert(number, Segment::new(SEGMENT_HEAD));
         self.writer = Some((number, file));
         Ok(())
     }
@@ -527,65 +517,33 @@ impl DiskQueue {
         self.directory.join(format!("{number:020}.{extension}"))
     }
 
-    /// Reads the heads of a segment left by an earlier process.
+    /// Takes up a segment that an earlier process left.
     fn load(&mut self, number: u64, found: &mut Found) -> io::Result<()> {
         let path = self.path(number, "q");
-        let mut file = OpenOptions::new().read(true).write(true).open(&path)?;
+        let file = OpenOptions::new().read(true).write(true).open(&path)?;
         let length = file.metadata()?.len();
-        let mut start = [0; SEGMENT_HEAD as usize];
-        let whole = file.read_exact(&mut start).is_ok();
-        if !whole || start[..8] != *MAGIC || start[8..] != number.to_le_bytes() {
-            // Not ours, of another version, or torn at birth; a file that holds data is moved aside rather than deleted.
-            found.unreadable_bytes += length;
-            if length <= SEGMENT_HEAD {
-                return std::fs::remove_file(path);
-            }
-            return std::fs::rename(&path, path.with_extension("unreadable"));
+        let mut scan = record::scan(&file, number, length);
+        let has_head = scan.end > 0 && scan.gaps.first().is_none_or(|(at, _)| *at > 0);
+        if !has_head && scan.records.is_empty() {
+            return set_aside(&path, length, found);
         }
-        let mut segment = Segment {
-            length: SEGMENT_HEAD,
-            ack_bytes: 0,
-            newest: i64::MIN,
-            records: Vec::new(),
-            cold: 0,
-            not_done: 0,
-            acks: None,
-        };
-        let mut bytes = [0; RECORD_HEAD];
-        while segment.length < length {
-            let read = file
-                .seek(SeekFrom::Start(segment.length))
-                .and_then(|_| file.read_exact(&mut bytes));
-            let record = read
-                .ok()
-                .and_then(|()| parse_head(number, segment.length, &bytes));
-            let Some(record) =
-                record.filter(|r| segment.length + RECORD_HEAD as u64 + u64::from(r.length) <= length)
-            else {
-                found.unreadable_bytes += length - segment.length;
-                // Torn by the death of a process, or damaged: nothing after it can be told apart.
-                file.set_len(segment.length)?;
-                break;
-            };
-            segment.length += RECORD_HEAD as u64 + u64::from(record.length);
-            segment.newest = segment.newest.max(i64::from(record.created));
-            segment.records.push(record);
+        let behind = length - scan.end;
+        if behind > 0 {
+            file.set_len(scan.end)?;
+            *(if scan.is_torn {
+                &mut found.torn_bytes
+            } else {
+                &mut found.damaged_bytes
+            }) += behind;
         }
-        let acks = std::fs::read(self.path(number, "ack")).unwrap_or_default();
-        for ack in acks.chunks_exact(ACK) {
-            let index = u32::from_le_bytes(ack[..4].try_into().expect("four bytes"));
-            if ack == ack_bytes(number, index)
-                && let Some(record) = segment.records.get_mut(index as usize)
-            {
-                record.state = State::Done;
-            }
-        }
-        if !acks.len().is_multiple_of(ACK) {
-            // A torn acknowledgement would misalign the ones appended later.
-            let file = OpenOptions::new().write(true).open(self.path(number, "ack"))?;
-            file.set_len((acks.len() / ACK * ACK) as u64)?;
-        }
-        segment.ack_bytes = (acks.len() / ACK * ACK) as u64;
+        let acks = self.read_acks(number)?;
+        let counted = record::apply_acks(&mut scan, number, &acks);
+        scan.gaps.retain(|(at, _)| !counted.contains(at));
+        let mut segment = Segment::new(scan.end);
+        segment.ack_bytes = acks.len() as u64;
+        segment.records = scan.records;
+        let created = segment.records.iter().map(|record| i64::from(record.created));
+        segment.newest = created.max().unwrap_or(i64::MIN);
         let waiting = segment.records.iter().filter(|r| r.state == State::Cold);
         segment.cold = waiting.clone().count();
         segment.not_done = segment.cold;
@@ -593,11 +551,58 @@ impl DiskQueue {
         self.bytes += segment.length + segment.ack_bytes;
         let finished = segment.not_done == 0;
         self.segments.insert(number, segment);
+        self.count_gaps(number, &scan.gaps, found);
+        if behind > 0 && !scan.is_torn {
+            tracing::warn!(file = %path.display(), bytes = behind, "the end of a disk queue's file is damaged; what was in it is lost");
+        }
         if finished {
             self.remove_segment(number);
         }
         Ok(())
     }
+
+    /// Counts what could not be read, once: the next start finds a note of it.
+    fn count_gaps(&mut self, number: u64, gaps: &[(u32, u64)], found: &mut Found) {
+        let bytes: u64 = gaps.iter().map(|(_, bytes)| bytes).sum();
+        if bytes == 0 {
+            return;
+        }
+        found.damaged_bytes += bytes;
+        let (path, acks) = (self.path(number, "q"), self.path(number, "ack"));
+        let segment = self.segments.get_mut(&number).expect("just loaded");
+        let records = segment.records.len();
+        tracing::warn!(file = %path.display(), bytes, places = gaps.len(), records, "a disk queue's file is damaged; what the bytes held is lost, the other records are kept");
+        for (at, _) in gaps {
+            if append_ack(segment, &acks, &Ack::Gap(*at).bytes(number)).is_ok() {
+                self.bytes += ACK as u64;
+            }
+        }
+    }
+
+    /// A segment's acknowledgements. A torn one at the end is cut off: it would misalign the ones appended later.
+    fn read_acks(&self, number: u64) -> io::Result<Vec<u8>> {
+        let path = self.path(number, "ack");
+        let mut acks = std::fs::read(&path).unwrap_or_default();
+        let whole = acks.len() / ACK * ACK;
+        if whole < acks.len() {
+            let file = OpenOptions::new().write(true).open(path)?;
+            file.set_len(whole as u64)?;
+            acks.truncate(whole);
+        }
+        Ok(acks)
+    }
+}
+
+/// Not ours, of another version, or torn at birth; a file that holds data is moved aside rather than deleted.
+fn set_aside(path: &Path, length: u64, found: &mut Found) -> io::Result<()> {
+    if length <= SEGMENT_HEAD {
+        found.torn_bytes += length;
+        return std::fs::remove_file(path);
+    }
+    found.damaged_bytes += length;
+    let aside = path.with_extension("unreadable");
+    tracing::warn!(file = %aside.display(), bytes = length, "a file of the disk queue cannot be read; it is kept under this name");
+    std::fs::rename(path, aside)
 }
 
 impl Drop for DiskQueue {
@@ -606,81 +611,19 @@ impl Drop for DiskQueue {
     }
 }
 
-fn append_ack(segment: &mut Segment, path: &Path, id: RecordId) -> io::Result<()> {
+fn append_ack(segment: &mut Segment, path: &Path, ack: &[u8; ACK]) -> io::Result<()> {
     if segment.acks.is_none() {
         segment.acks = Some(OpenOptions::new().create(true).append(true).open(path)?);
     }
-    let file = segment.acks.as_mut().expect("just opened");
-    file.write_all(&ack_bytes(id.segment, id.index))
-}
-
-fn ack_bytes(segment: u64, index: u32) -> [u8; ACK] {
-    let mut bytes = [0; ACK];
-    bytes[..4].copy_from_slice(&index.to_le_bytes());
-    let mut hasher = crc32fast::Hasher::new();
-    hasher.update(&segment.to_le_bytes());
-    hasher.update(&index.to_le_bytes());
-    bytes[4..].copy_from_slice(&hasher.finalize().to_le_bytes());
-    bytes
-}
-
-/// length, created (8), count, class, route, two zero bytes, body checksum, head checksum: little-endian.
-fn head(segment: u64, record: &Record, body: &[u8]) -> [u8; RECORD_HEAD] {
-    let mut bytes = [0; RECORD_HEAD];
-    bytes[..4].copy_from_slice(&record.length.to_le_bytes());
-    bytes[4..12].copy_from_slice(&u64::from(record.created).to_le_bytes());
-    bytes[12..16].copy_from_slice(&record.count.to_le_bytes());
-    bytes[16..18].copy_from_slice(&class_number(record.class).to_le_bytes());
-    bytes[18..20].copy_from_slice(&record.route.to_le_bytes());
-    // Position and segment are covered too: a record that a damaged file system put elsewhere is not one of ours.
-    bytes[20..28].copy_from_slice(&(segment.rotate_left(32) ^ u64::from(record.offset)).to_le_bytes());
-    bytes[28..32].copy_from_slice(&crc32fast::hash(body).to_le_bytes());
-    let checksum = crc32fast::hash(&bytes[..32]);
-    bytes[32..].copy_from_slice(&checksum.to_le_bytes());
-    bytes
-}
-
-fn parse_head(segment: u64, offset: u64, bytes: &[u8; RECORD_HEAD]) -> Option<Record> {
-    let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-    let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-    let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-    if crc32fast::hash(&bytes[..32]) != u32_at(32)
-        || u64_at(20) != (segment.rotate_left(32) ^ offset)
-        || u32_at(0) > BODY_MAX
-    {
-        return None;
-    }
-    Some(Record {
-        offset: u32::try_from(offset).ok()?,
-        length: u32_at(0),
-        created: u32::try_from(u64_at(4)).ok()?,
-        count: u32_at(12),
-        class: class_of(u16_at(16))?,
-        route: u16_at(18),
-        state: State::Cold,
-    })
-}
-
-fn class_number(class: Class) -> u16 {
-    match class {
-        Class::Points => 0,
-        Class::Events => 1,
-        Class::Checks => 2,
-    }
-}
-
-fn class_of(number: u16) -> Option<Class> {
-    match number {
-        0 => Some(Class::Points),
-        1 => Some(Class::Events),
-        2 => Some(Class::Checks),
-        _ => None,
-    }
+    segment.acks.as_mut().expect("just opened").write_all(ack)?;
+    segment.ack_bytes += ACK as u64;
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::delivery::books::Class;
 
     const NOW: i64 = 1_700_000_000;
 
@@ -752,7 +695,7 @@ mod tests {
                     points: 42,
                     ..Items::default()
                 },
-                unreadable_bytes: 0
+                ..Found::default()
             }
         );
         assert_eq!(queue.oldest_cold(), Some(NOW));
@@ -779,7 +722,7 @@ mod tests {
         }
         drop(queue);
         let (mut queue, found) = open(directory.path(), 1 << 20, 0);
-        assert_eq!(found.unreadable_bytes, 0);
+        assert_eq!((found.torn_bytes, found.damaged_bytes), (0, 0));
         assert_eq!(drain(&mut queue, false), [1, 3, 5, 7, 9]);
     }
 
@@ -864,7 +807,11 @@ mod tests {
             } else {
                 length as u64 - last_end
             };
-            assert_eq!(found.unreadable_bytes, torn, "cut at {length}");
+            assert_eq!(
+                (found.torn_bytes, found.damaged_bytes),
+                (torn, 0),
+                "cut at {length}"
+            );
             // Appending after a torn tail must not bring it back.
             append(&mut queue, &payload(77, 5));
             assert_eq!(
@@ -908,16 +855,210 @@ mod tests {
                     Next::TooOld(_) => unreachable!(),
                 }
             }
-            assert!(delivered < 6, "byte {at}");
-            assert!(
-                corrupt > 0 || found.unreadable_bytes > 0,
-                "byte {at}: the damage is reported"
-            );
+            // The damage costs the record it is in, none where it is in the segment's head, and is reported.
+            let hit = (at as u64).checked_sub(SEGMENT_HEAD).map_or(0, |at| at / 56 + 1) as u32;
+            assert_eq!(delivered, 6 - hit, "byte {at}");
+            let in_head = hit == 0 || (at as u64 - SEGMENT_HEAD) % 56 < RECORD_HEAD as u64;
+            let expected = match hit {
+                0 => (0, SEGMENT_HEAD),
+                _ if in_head => (0, 56),
+                _ => (hit, 0),
+            };
+            assert_eq!((corrupt, found.damaged_bytes), expected, "byte {at}");
             drop(queue);
             for rest in std::fs::read_dir(directory.path()).unwrap() {
                 drop(std::fs::remove_file(rest.unwrap().path()));
             }
         }
+    }
+
+    /// What this thread logs while `work` runs.
+    fn logged<T>(work: impl FnOnce() -> T) -> (T, String) {
+        use std::sync::{Arc, Mutex};
+        let text: Arc<Mutex<Vec<u8>>> = Arc::default();
+        struct Writer(Arc<Mutex<Vec<u8>>>);
+        impl Write for Writer {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.lock().unwrap().extend_from_slice(bytes);
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let writer = text.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(move || Writer(writer.clone()))
+            .finish();
+        let result = tracing::subscriber::with_default(subscriber, work);
+        let text = String::from_utf8(text.lock().unwrap().clone()).unwrap();
+        (result, text)
+    }
+
+    fn flip(path: &Path, at: u64) {
+        let mut bytes = std::fs::read(path).unwrap();
+        bytes[at as usize] ^= 1;
+        std::fs::write(path, bytes).unwrap();
+    }
+
+    /// Twenty-four records of 100 bytes in one file, these numbers of them acknowledged.
+    fn twenty_four(directory: &Path, acknowledged: &[usize]) -> PathBuf {
+        let (mut queue, _) = open(directory, 1 << 20, 0);
+        let ids: Vec<RecordId> = (0..24).map(|n| append(&mut queue, &payload(n, 100))).collect();
+        acknowledged
+            .iter()
+            .for_each(|at| queue.acknowledge(ids[*at]).unwrap());
+        drop(queue);
+        segments(directory)[0].clone()
+    }
+
+    #[test]
+    fn a_damaged_head_costs_its_record_and_is_reported_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = twenty_four(directory.path(), &[0, 15]);
+        let record = RECORD_HEAD as u64 + 100;
+        // The length of the twelfth.
+        flip(&path, SEGMENT_HEAD + 11 * record);
+        let ((mut queue, found), log) = logged(|| open(directory.path(), 1 << 20, 0));
+        let points = (1..24).filter(|n| ![11, 15].contains(n)).sum();
+        assert_eq!(
+            found,
+            Found {
+                restored: Items {
+                    points,
+                    ..Items::default()
+                },
+                torn_bytes: 0,
+                damaged_bytes: record
+            }
+        );
+        let name = path.display().to_string();
+        assert!(
+            log.contains("WARN") && log.contains(&name) && log.contains(&format!("bytes={record}")),
+            "{log}"
+        );
+        // What is done with behind the damage stays done with, over restarts.
+        let Next::Payload(id, last) = queue.next(true, NOW) else {
+            panic!("the last is whole")
+        };
+        assert_eq!(last.count, 23);
+        queue.acknowledge(id).unwrap();
+        drop(queue);
+        let ((mut queue, found), log) = logged(|| open(directory.path(), 1 << 20, 0));
+        assert_eq!((found.damaged_bytes, log.as_str()), (0, ""));
+        let rest: Vec<u32> = (1..23).filter(|n| ![11, 15].contains(n)).collect();
+        assert_eq!(drain(&mut queue, false), rest);
+        assert_eq!(queue.bytes(), 0);
+    }
+
+    /// Damage of any length, anywhere in heads and bodies: the records that it does not touch are all there.
+    #[test]
+    fn damage_over_several_records_costs_just_those() {
+        let record = RECORD_HEAD as u64 + 100;
+        let mut state = 7u64;
+        for round in 0..60 {
+            let mut draw = |below: u64| {
+                state = state
+                    .wrapping_mul(6364136223846793005)
+                    .wrapping_add(1442695040888963407);
+                (state >> 33) % below
+            };
+            let directory = tempfile::tempdir().unwrap();
+            let path = twenty_four(directory.path(), &[]);
+            let start = SEGMENT_HEAD + draw(20 * record);
+            let length = 1 + draw(3 * record);
+            let mut bytes = std::fs::read(&path).unwrap();
+            bytes[start as usize..(start + length) as usize].fill(0xa5);
+            std::fs::write(&path, bytes).unwrap();
+            let hit = |n: u64| {
+                let at = SEGMENT_HEAD + n * record;
+                at < start + length && start < at + record
+            };
+            let (mut queue, _) = open(directory.path(), 1 << 20, 0);
+            let mut whole = Vec::new();
+            loop {
+                match queue.next(false, NOW) {
+                    Next::Payload(id, read) => {
+                        whole.push(u64::from(read.count));
+                        queue.acknowledge(id).unwrap();
+                    }
+                    Next::Corrupt(_) => {}
+                    Next::Empty => break,
+                    Next::TooOld(_) => unreachable!(),
+                }
+            }
+            let expected: Vec<u64> = (0..24).filter(|n| !hit(*n)).collect();
+            assert_eq!(whole, expected, "round {round}: {length} bytes from {start}");
+        }
+    }
+
+    #[test]
+    fn a_damaged_body_is_logged_once_for_its_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = twenty_four(directory.path(), &[]);
+        let body = |n: u64| SEGMENT_HEAD + n * (RECORD_HEAD as u64 + 100) + 50;
+        flip(&path, body(3));
+        flip(&path, body(5));
+        let (mut queue, _) = open(directory.path(), 1 << 20, 0);
+        let (corrupt, log) = logged(|| {
+            let mut corrupt = 0;
+            loop {
+                match queue.next(false, NOW) {
+                    Next::Payload(id, _) => queue.acknowledge(id).unwrap(),
+                    Next::Corrupt(items) => corrupt += items.points,
+                    _ => return corrupt,
+                }
+            }
+        });
+        assert_eq!(corrupt, 8);
+        let name = path.display().to_string();
+        assert!(
+            log.contains("WARN") && log.contains(&name) && log.contains("checksum"),
+            "{log}"
+        );
+        assert_eq!(log.lines().count(), 1, "{log}");
+    }
+
+    /// Versions before this one noted the numbers of records: good up to the first gap.
+    #[test]
+    fn acknowledgements_of_earlier_versions() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = twenty_four(directory.path(), &[]);
+        let acks: Vec<u8> = [2, 3, 20].iter().flat_map(|n| Ack::Index(*n).bytes(1)).collect();
+        std::fs::write(path.with_extension("ack"), acks).unwrap();
+        let copy = std::fs::read(&path).unwrap();
+        let (mut queue, _) = open(directory.path(), 1 << 20, 0);
+        let expected: Vec<u32> = (0..24).filter(|n| ![2, 3, 20].contains(n)).collect();
+        let Next::Payload(..) = queue.next(false, NOW) else {
+            panic!("there are some")
+        };
+        drop(queue);
+        let (mut queue, _) = open(directory.path(), 1 << 20, 0);
+        assert_eq!(drain(&mut queue, false), expected);
+        drop(queue);
+        // With a gap at the eleventh, the twenty-first may be another by number: it comes again.
+        std::fs::write(&path, copy).unwrap();
+        let acks: Vec<u8> = [2, 3, 20].iter().flat_map(|n| Ack::Index(*n).bytes(1)).collect();
+        std::fs::write(path.with_extension("ack"), acks).unwrap();
+        flip(&path, SEGMENT_HEAD + 10 * (RECORD_HEAD as u64 + 100));
+        let (mut queue, _) = open(directory.path(), 1 << 20, 0);
+        let expected: Vec<u32> = (0..24).filter(|n| ![2, 3, 10].contains(n)).collect();
+        assert_eq!(drain(&mut queue, false), expected);
+    }
+
+    /// A file without a single record of this queue is not ours, whatever it begins with.
+    #[test]
+    fn foreign_files_are_kept_aside() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(format!("{:020}.q", 3));
+        std::fs::write(&path, vec![7; 1000]).unwrap();
+        let ((mut queue, found), log) = logged(|| open(directory.path(), 1 << 20, 0));
+        assert_eq!((found.damaged_bytes, drain(&mut queue, false)), (1000, vec![]));
+        assert!(
+            log.contains("WARN") && path.with_extension("unreadable").exists(),
+            "{log}"
+        );
     }
 
     #[test]
@@ -929,8 +1070,8 @@ mod tests {
         drop(queue);
         let acks = segments(directory.path())[0].with_extension("ack");
         let mut bytes = std::fs::read(&acks).unwrap();
-        bytes.extend_from_slice(&ack_bytes(999, 0));
-        bytes.extend_from_slice(&ack_bytes(1, 2)[..5]);
+        bytes.extend_from_slice(&Ack::Record(16).bytes(999));
+        bytes.extend_from_slice(&Ack::Record(16).bytes(1)[..5]);
         std::fs::write(&acks, bytes).unwrap();
         let (mut queue, _) = open(directory.path(), 1 << 20, 0);
         let Next::Payload(id, first) = queue.next(false, NOW) else {

@@ -12,8 +12,13 @@ mod backoff;
 mod books;
 mod clock;
 mod disk;
+mod divide;
+mod encoding;
+mod endpoint;
 mod payload;
 mod queue;
+mod record;
+mod status;
 mod strangers;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -24,7 +29,6 @@ use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde::Serialize;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use weir_aggregate::Batch;
@@ -32,11 +36,13 @@ use weir_aggregate::Batch;
 use crate::settings::DeliverySettings;
 
 pub use backoff::{Backoff, RETRY_AFTER_MAX, retry_after, seed};
+use books::EndpointBooks;
 pub use books::{Class, Dropped, Items, Reason};
 pub use clock::{Clock, Driver};
 pub use disk::{DiskQueue, Evicted, Found, Next, RecordId};
 pub use payload::Payload;
 pub use queue::{Lying, Order, Queue};
+pub use status::{EndpointStatus, LastError, OutputStatus, Pending};
 
 /// Batches an output may be behind with encoding, about one megabyte each.
 const INBOX_BATCHES: usize = 16;
@@ -46,6 +52,8 @@ const SUBMIT_WAIT: Duration = Duration::from_secs(1);
 const PACE_MAX: Duration = Duration::from_secs(1);
 /// How long a payload may stay open for more, when no flush ends it.
 const LINGER: Duration = Duration::from_secs(2);
+/// How long a stop waits for attempts at what a disk queue holds already: enough for an endpoint that takes it.
+const LAST_ATTEMPT: Duration = Duration::from_secs(1);
 /// A refused payload is logged at most this often per endpoint.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -111,16 +119,39 @@ pub enum Outcome {
         error: String,
         after: Option<Duration>,
     },
+    /// The key or token is refused: another one can cure that, so the payload waits for it.
+    Denied {
+        error: String,
+    },
+    /// What is in the payload is refused, and it may be one series of many: the rest is tried without it.
+    Invalid {
+        error: String,
+    },
     /// Trying again would change nothing.
     Rejected {
         error: String,
     },
 }
 
+/// The content of a payload, series by series.
+pub trait Parts: Send + Sync + 'static {
+    /// Shows `keep` every series, in order: what identifies it from bucket to bucket, and its name for people. Returns a body like
+    /// the payload's with those that were wanted; `None` if the payload cannot be read.
+    fn pick(&self, keep: &mut Keep<'_>) -> Option<Vec<u8>>;
+}
+
+/// See [`Parts::pick`].
+pub type Keep<'a> = dyn FnMut(u128, &dyn Fn() -> String) -> bool + 'a;
+
 /// Sends payloads to one endpoint. Messages it returns are shown: no secrets in them.
 pub trait Transport: Send + Sync + 'static {
     /// One attempt. Delivery ends it after the timeout, and limits how many run at once.
     fn send(&self, payload: Payload) -> BoxFuture<'_, Outcome>;
+
+    /// Takes a payload apart that was refused as [`Outcome::Invalid`]; `None` where that is of no use.
+    fn parts(&self, _payload: &Payload) -> Option<Box<dyn Parts>> {
+        None
+    }
 
     /// Runs beside delivery until the output ends, for instance to check a key now and then.
     fn background(&self, _clock: Clock) -> BoxFuture<'_, ()> {
@@ -182,6 +213,8 @@ struct Shared {
     books: Mutex<Books>,
     queues: Vec<Mutex<Queue>>,
     queued: Vec<Notify>,
+    /// An attempt may succeed now that would have failed before.
+    hurried: Vec<Notify>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
@@ -209,104 +242,6 @@ struct Books {
     dropped: Dropped,
     endpoints: Vec<EndpointBooks>,
     encoder_failed: bool,
-}
-
-#[derive(Clone, Debug, Default)]
-struct EndpointBooks {
-    restored: Items,
-    delivered: Items,
-    delivered_bytes: u64,
-    payloads: u64,
-    attempts_failed: u64,
-    lying: Lying,
-    dropped: Dropped,
-    disk_error: Option<String>,
-    failing: bool,
-    since: i64,
-    last_error: Option<LastError>,
-    retry_at: Option<Duration>,
-}
-
-/// The newest failure of an endpoint.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct LastError {
-    /// Unix seconds.
-    pub at: i64,
-    pub message: String,
-}
-
-/// Books and health of an output. Per endpoint `received + restored = delivered + pending + dropped`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct OutputStatus {
-    pub name: String,
-    /// Every endpoint is, and the encoder works.
-    pub healthy: bool,
-    /// Given to the output by flushes.
-    pub received: Items,
-    pub endpoints: Vec<EndpointStatus>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct EndpointStatus {
-    pub endpoint: String,
-    /// The newest attempt did not fail.
-    pub healthy: bool,
-    /// Unix seconds of the last change of `healthy`, or of the start.
-    pub since: i64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub last_error: Option<LastError>,
-    /// Age of the oldest payload that waits.
-    pub lag_seconds: i64,
-    /// Until the next attempt, while failing.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub retry_in_seconds: Option<u64>,
-    pub delivered: Items,
-    pub delivered_bytes: u64,
-    pub delivered_payloads: u64,
-    pub attempts_failed: u64,
-    /// Found undelivered on disk at the start.
-    pub restored: Items,
-    pub pending: Pending,
-    pub dropped: Dropped,
-    /// Why payloads wait in memory only, although a disk queue is configured.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub disk_error: Option<String>,
-    #[serde(flatten)]
-    pub details: BTreeMap<&'static str, String>,
-}
-
-/// What is on its way, counted where it lies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Pending {
-    pub inbox: Items,
-    pub open_payloads: Items,
-    pub memory: Items,
-    pub in_flight: Items,
-    pub disk: Items,
-    pub memory_bytes: u64,
-    pub disk_bytes: u64,
-}
-
-impl Pending {
-    pub fn total(&self) -> Items {
-        self.inbox + self.open_payloads + self.memory + self.in_flight + self.disk
-    }
-}
-
-impl EndpointStatus {
-    /// Whether everything this endpoint was given is delivered, pending or dropped for a reason.
-    pub fn balances(&self, received: Items) -> bool {
-        let dropped: Items = self.dropped.values().copied().sum();
-        received + self.restored == self.delivered + self.pending.total() + dropped
-    }
-}
-
-impl OutputStatus {
-    pub fn balances(&self) -> bool {
-        self.endpoints
-            .iter()
-            .all(|endpoint| endpoint.balances(self.received))
-    }
 }
 
 impl Delivery {
@@ -345,10 +280,11 @@ impl Delivery {
                 let directory = Path::new(&settings.disk_path).join(&endpoint.directory);
                 let (queue, found) =
                     DiskQueue::open(&directory, disk_max, settings.disk_age_max.as_secs() as i64)?;
-                if !found.restored.is_zero() || found.unreadable_bytes > 0 {
-                    tracing::info!(output = name, endpoint = endpoint.label, restored = ?found.restored, unreadable_bytes = found.unreadable_bytes, "disk queue opened");
+                if found != Found::default() {
+                    tracing::info!(output = name, endpoint = endpoint.label, restored = ?found.restored, torn_bytes = found.torn_bytes, damaged_bytes = found.damaged_bytes, "disk queue opened");
                 }
                 of_endpoint.restored = found.restored;
+                of_endpoint.damaged_bytes = found.damaged_bytes;
                 disk = Some(queue);
             }
             let queue = Queue::new(order, memory_max, disk);
@@ -369,20 +305,21 @@ impl Delivery {
             stage: watch::Sender::new(Stage::Running),
             books: Mutex::new(books),
             queued: queues.iter().map(|_| Notify::new()).collect(),
+            hurried: queues.iter().map(|_| Notify::new()).collect(),
             queues,
         });
         let transports: Vec<Arc<dyn Transport>> =
             endpoints.into_iter().map(|endpoint| endpoint.transport).collect();
         let mut tasks = JoinSet::new();
         let counter = encoder.counter();
-        tasks.spawn(run_encoder(shared.clone(), encoder));
+        tasks.spawn(encoding::run(shared.clone(), encoder));
         for (index, transport) in transports.iter().enumerate() {
-            tasks.spawn(run_endpoint(shared.clone(), index, transport.clone()));
+            tasks.spawn(endpoint::run(shared.clone(), index, transport.clone()));
             let (transport, clock, mut stage) = (transport.clone(), clock.clone(), shared.stage.subscribe());
             tasks.spawn(async move {
                 tokio::select! {
                     () = transport.background(clock) => {}
-                    () = reached(&mut stage, Stage::Stopped) => {}
+                    () = endpoint::reached(&mut stage, Stage::Stopped) => {}
                 }
             });
         }
@@ -425,6 +362,11 @@ impl Delivery {
         }
     }
 
+    /// Ends waits after failures: something that attempts depend on, such as a key, is another one now.
+    pub fn hurry(&self) {
+        self.shared.hurried.iter().for_each(Notify::notify_one);
+    }
+
     /// Lets every endpoint open its files anew.
     pub fn reopen(&self) {
         self.transports.iter().for_each(|transport| transport.reopen());
@@ -453,6 +395,9 @@ impl Delivery {
                 delivered_bytes: of.delivered_bytes,
                 delivered_payloads: of.payloads,
                 attempts_failed: of.attempts_failed,
+                retries: of.retries,
+                refused_series: of.refused_series,
+                damaged_bytes: of.damaged_bytes,
                 restored: of.restored,
                 pending: Pending {
                     inbox: books.inbox,
@@ -460,6 +405,7 @@ impl Delivery {
                     memory: of.lying.memory,
                     in_flight: of.lying.in_flight,
                     disk: of.lying.disk,
+                    unsaved: of.lying.unsaved,
                     memory_bytes: of.lying.memory_bytes,
                     disk_bytes: of.lying.disk_bytes,
                 },
@@ -491,48 +437,82 @@ impl Delivery {
         }
     }
 
-    /// Encodes what was handed over, goes on delivering for at most `grace`, then stops. What is left waits on disk, or is
-    /// dropped and counted where there is none.
+    /// Encodes what was handed over, goes on delivering for at most `grace`, then stops. What a disk queue holds is not waited for
+    /// beyond one last attempt. What is left waits on disk, or is dropped and counted where it could not be written.
     pub async fn shutdown(&self, grace: Duration) {
         let shared = &self.shared;
         let deadline = shared.clock.now() + grace;
         shared.advance(Stage::Draining);
         tokio::select! {
-            () = self.wait_for(|status| shared.stage() >= Stage::Encoded && status.endpoints.iter().all(|e| e.pending.total().is_zero())) => {}
+            () = self.settled() => {}
             () = shared.clock.sleep_until(deadline) => {}
         }
         shared.advance(Stage::Stopped);
         let mut tasks = std::mem::take(&mut *lock(&self.tasks));
         while tasks.join_next().await.is_some() {}
         let shared = shared.clone();
-        let closed = tokio::task::spawn_blocking(move || {
-            // Whatever never got out of the inbox; only an encoder that died or a grace that was too short leave any.
-            let mut queues: Vec<_> = shared.queues.iter().map(lock).collect();
-            queues.iter_mut().for_each(|queue| queue.close());
-            lock(&shared.inbox).waiting.clear();
-            let mut books = lock(&shared.books);
-            let left = books.inbox + books.open;
-            books.inbox = Items::default();
-            books.open = Items::default();
-            books::add_dropped(&mut books.dropped, Reason::Shutdown, left);
-            queues
-                .iter()
-                .enumerate()
-                .for_each(|(index, queue)| books.endpoints[index].copy_from(queue));
-        });
-        drop(closed.await);
-        for endpoint in self.status().endpoints {
-            let (output, name) = (&self.name, &endpoint.endpoint);
-            if !endpoint.pending.disk.is_zero() {
-                tracing::info!(output, endpoint = name, waiting = ?endpoint.pending.disk, "not everything was delivered; the rest waits on disk");
+        drop(tokio::task::spawn_blocking(move || shared.close()).await);
+        self.log_what_is_left();
+    }
+
+    /// Waits until there is nothing left to do before the end: all is delivered, or it is on disk and its endpoint has had its
+    /// chance.
+    async fn settled(&self) {
+        let shared = &self.shared;
+        self.wait_for(|_| shared.stage() >= Stage::Encoded).await;
+        for index in 0..shared.queues.len() {
+            shared.with_queue(index, |queue, _| queue.write_down()).await;
+        }
+        let has_had_its_chance = |of: &EndpointBooks| of.lying.total().is_zero() || of.gave_up;
+        let all_had_theirs = |status: &OutputStatus| {
+            status.is_safe() && lock(&shared.books).endpoints.iter().all(has_had_its_chance)
+        };
+        let patience = shared.clock.now() + LAST_ATTEMPT;
+        tokio::select! {
+            () = self.wait_for(all_had_theirs) => {}
+            () = async {
+                shared.clock.sleep_until(patience).await;
+                self.wait_for(OutputStatus::is_safe).await;
+            } => {}
+        }
+    }
+
+    fn log_what_is_left(&self) {
+        let output = &self.name;
+        for of in self.status().endpoints {
+            let endpoint = &of.endpoint;
+            if !of.pending.disk.is_zero() {
+                tracing::info!(output, endpoint, waiting = ?of.pending.disk, "not everything was delivered; the rest waits on disk");
             }
-            if let Some(lost) = endpoint.dropped.get(&Reason::Shutdown) {
-                tracing::warn!(
-                    output,
-                    endpoint = name,
-                    ?lost,
-                    "not everything was delivered, and without a disk queue the rest is lost"
-                );
+            let Some(lost) = of.dropped.get(&Reason::Shutdown) else {
+                continue;
+            };
+            match of.disk_error {
+                Some(error) => {
+                    tracing::warn!(
+                        output,
+                        endpoint,
+                        ?lost,
+                        error,
+                        "not everything was delivered, and what the disk queue did not take is lost"
+                    );
+                }
+                None if self.shared.has_disk() => {
+                    tracing::warn!(
+                        output,
+                        endpoint,
+                        ?lost,
+                        "not everything was delivered, and what had not reached the disk queue is lost"
+                    );
+                }
+                None => {
+                    tracing::warn!(
+                        output,
+                        endpoint,
+                        ?lost,
+                        "not everything was delivered, and without a disk queue the rest is lost"
+                    );
+                }
             }
         }
     }
@@ -541,6 +521,26 @@ impl Delivery {
 impl Shared {
     fn stage(&self) -> Stage {
         *self.stage.borrow()
+    }
+
+    fn has_disk(&self) -> bool {
+        !self.settings.disk_path.is_empty() && self.settings.disk_bytes_max > 0
+    }
+
+    /// Ends the queues. Whatever never got out of the inbox is lost; only an encoder that died or a grace that was too short leave
+    /// any.
+    fn close(&self) {
+        let mut queues: Vec<_> = self.queues.iter().map(lock).collect();
+        queues.iter_mut().for_each(|queue| queue.close());
+        lock(&self.inbox).waiting.clear();
+        let mut books = lock(&self.books);
+        let left = books.inbox + books.open;
+        books.inbox = Items::default();
+        books.open = Items::default();
+        books::add_dropped(&mut books.dropped, Reason::Shutdown, left);
+        for (of, queue) in books.endpoints.iter_mut().zip(&queues) {
+            of.copy_from(queue);
+        }
     }
 
     fn advance(&self, stage: Stage) {
@@ -591,7 +591,7 @@ impl Shared {
     /// Encoding is quicker than delivering, and a flush may be larger than memory: waits while every queue is half full and its
     /// endpoint takes payloads, for at most `patience`. Returns how long it was.
     async fn pace(&self, patience: Duration) -> Duration {
-        let on_disk = !self.settings.disk_path.is_empty();
+        let on_disk = self.has_disk();
         let begun = std::time::Instant::now();
         let wait = async {
             loop {
@@ -646,255 +646,14 @@ impl Shared {
             lock(&shared.books).endpoints[index] = books;
             result
         };
-        if self.settings.disk_path.is_empty() {
+        if !self.has_disk() {
             return work();
         }
         tokio::task::spawn_blocking(work).await.unwrap_or_default()
     }
 }
 
-impl EndpointBooks {
-    fn copy_from(&mut self, queue: &Queue) {
-        self.lying = queue.lying();
-        self.dropped.clone_from(queue.dropped());
-        self.disk_error = queue.disk_error().map(str::to_owned);
-    }
-
-    fn turn(&mut self, failing: bool, now: i64) {
-        if self.failing != failing {
-            self.failing = failing;
-            self.since = now;
-        }
-    }
-}
-
 /// The state is whole after every statement that may panic, so a poisoned lock is still a good one.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-async fn run_encoder(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
-    let mut stage = shared.stage.subscribe();
-    let mut encoder = Some(encoder);
-    let mut finish_at: Option<Duration> = None;
-    let mut patience = PACE_MAX;
-    while let Some(mut own) = encoder.take() {
-        let arrived = shared.arrived.notified();
-        let batch = lock(&shared.inbox).waiting.pop_front();
-        let draining = *stage.borrow_and_update() >= Stage::Draining;
-        let linger_over = finish_at.is_some_and(|at| shared.clock.now() >= at);
-        if batch.is_none() && !linger_over && !draining {
-            tokio::select! {
-                () = arrived => {}
-                () = shared.clock.sleep_until(finish_at.unwrap_or_default()), if finish_at.is_some() => {}
-                _ = stage.changed() => {}
-            }
-            encoder = Some(own);
-            continue;
-        }
-        shared.room.notify_all();
-        if let Some((batch, _)) = &batch {
-            let waited = shared.pace(patience).await;
-            patience = if batch.last {
-                PACE_MAX
-            } else {
-                patience.saturating_sub(waited)
-            };
-        }
-        let ended = batch.is_none() && draining;
-        let work = {
-            let shared = shared.clone();
-            move || {
-                let mut encoded = Encoded::default();
-                let done = batch.as_ref().map(|(_, items)| *items).unwrap_or_default();
-                let finish = batch.as_ref().is_none_or(|(batch, _)| batch.last);
-                if let Some((batch, _)) = batch {
-                    own.encode(&batch, &mut encoded);
-                }
-                if ended {
-                    own.end(&mut encoded);
-                }
-                if finish {
-                    own.finish(&mut encoded);
-                }
-                let open = own.open();
-                shared.commit(encoded, open, done, finish);
-                (own, open, finish)
-            }
-        };
-        match tokio::task::spawn_blocking(work).await {
-            Ok((own, open, finished)) => {
-                finish_at = match finish_at {
-                    _ if open.is_zero() || finished => None,
-                    Some(at) => Some(at),
-                    None => Some(shared.clock.now() + LINGER),
-                };
-                encoder = (!ended).then_some(own);
-            }
-            // The panic has been reported; the books show the batch as pending and the next ones as dropped.
-            Err(error) => {
-                lock(&shared.books).encoder_failed = true;
-                tracing::error!(output = shared.name, %error, "the encoder failed; this output takes nothing more");
-            }
-        }
-    }
-    shared.advance(Stage::Encoded);
-}
-
-async fn run_endpoint(shared: Arc<Shared>, index: usize, transport: Arc<dyn Transport>) {
-    let seed = seed();
-    let mut backoff = Backoff::new(&shared.settings, seed);
-    let mut stage = shared.stage.subscribe();
-    let mut under_way: JoinSet<(Payload, Outcome)> = JoinSet::new();
-    let mut blocked_until: Option<Duration> = None;
-    let mut probing = false;
-    let mut exhausted = false;
-    let mut logged_at: Option<Duration> = None;
-    let mut last_chance = false;
-    loop {
-        if !last_chance && shared.stage() >= Stage::Encoded {
-            // The process ends within the grace period, which a wait may well outlast: try now.
-            last_chance = true;
-            blocked_until = None;
-            exhausted = false;
-        }
-        if blocked_until.is_some_and(|at| shared.clock.now() >= at) {
-            blocked_until = None;
-            exhausted = false;
-        }
-        // After failures one request at a time, until one succeeds: a backend that comes back is not trampled.
-        let at_once = if probing { 1 } else { shared.settings.concurrency };
-        if blocked_until.is_none() && !exhausted && under_way.len() < at_once {
-            let now = shared.clock.unix();
-            match shared.with_queue(index, move |queue, _| queue.next(now)).await {
-                Some(payload) => drop(under_way.spawn(attempt(shared.clone(), transport.clone(), payload))),
-                None => exhausted = true,
-            }
-            continue;
-        }
-        tokio::select! {
-            () = reached(&mut stage, if last_chance { Stage::Stopped } else { Stage::Encoded }) => {
-                if last_chance {
-                    break;
-                }
-            }
-            () = shared.queued[index].notified() => exhausted = false,
-            () = shared.clock.sleep_until(blocked_until.unwrap_or_default()), if blocked_until.is_some() => {}
-            Some(ended) = under_way.join_next() => {
-                // A finished request makes room, and in time order it lets the next one go.
-                exhausted = false;
-                let Ok((payload, outcome)) = ended else { continue };
-                match &outcome {
-                    Outcome::Delivered => {
-                        backoff.succeeded();
-                        probing = false;
-                    }
-                    Outcome::Partly { rejected, error } => {
-                        backoff.succeeded();
-                        probing = false;
-                        let now = shared.clock.now();
-                        if logged_at.is_none_or(|at| now >= at + LOG_INTERVAL) {
-                            logged_at = Some(now);
-                            tracing::warn!(output = shared.name, endpoint = shared.labels[index], error, dropped = rejected, of = ?payload.items(), "a part of a payload was refused for good");
-                        }
-                    }
-                    // The backend answered; only this payload was wrong.
-                    Outcome::Rejected { error } => {
-                        probing = false;
-                        let now = shared.clock.now();
-                        if logged_at.is_none_or(|at| now >= at + LOG_INTERVAL) {
-                            logged_at = Some(now);
-                            tracing::warn!(output = shared.name, endpoint = shared.labels[index], error, dropped = ?payload.items(), "payload refused for good");
-                        }
-                    }
-                    // Requests that were under way together fail together, which is one failure and not ten.
-                    Outcome::Retry { after, .. } => {
-                        let until = match blocked_until {
-                            None => shared.clock.now() + backoff.failed(*after),
-                            Some(at) => at.max(shared.clock.now() + after.unwrap_or_default().min(RETRY_AFTER_MAX)),
-                        };
-                        probing = true;
-                        blocked_until = Some(until);
-                    }
-                }
-                settle(&shared, index, payload, outcome, blocked_until).await;
-            }
-        }
-    }
-    under_way.shutdown().await;
-}
-
-async fn reached(stage: &mut watch::Receiver<Stage>, wanted: Stage) {
-    drop(stage.wait_for(|stage| *stage >= wanted).await);
-}
-
-async fn attempt(shared: Arc<Shared>, transport: Arc<dyn Transport>, payload: Payload) -> (Payload, Outcome) {
-    let timeout = shared.settings.timeout;
-    let outcome = tokio::select! {
-        outcome = transport.send(payload.clone()) => outcome,
-        () = shared.clock.sleep_until(shared.clock.now() + timeout) => {
-            Outcome::Retry { error: format!("no answer within {} s", timeout.as_secs_f64()), after: None }
-        }
-    };
-    (payload, outcome)
-}
-
-/// Enters an attempt's outcome in queue and books.
-async fn settle(
-    shared: &Arc<Shared>,
-    index: usize,
-    payload: Payload,
-    outcome: Outcome,
-    retry_at: Option<Duration>,
-) {
-    let now = shared.clock.unix();
-    let (output, endpoint) = (shared.name.clone(), shared.labels[index].clone());
-    shared
-        .with_queue(index, move |queue, books| {
-            books.retry_at = retry_at;
-            match outcome {
-                Outcome::Delivered => {
-                    books.delivered += queue.delivered(payload.id);
-                    books.delivered_bytes += payload.body.len() as u64;
-                    books.payloads += 1;
-                    if books.failing {
-                        tracing::info!(output, endpoint, seconds = now - books.since, "delivers again");
-                    }
-                    books.turn(false, now);
-                }
-                Outcome::Partly { rejected, error } => {
-                    books.delivered += queue.delivered_partly(payload.id, rejected);
-                    books.delivered_bytes += payload.body.len() as u64;
-                    books.payloads += 1;
-                    books.turn(false, now);
-                    books.last_error = Some(LastError {
-                        at: now,
-                        message: error,
-                    });
-                }
-                Outcome::Rejected { error } => {
-                    queue.rejected(payload.id);
-                    books.turn(true, now);
-                    books.attempts_failed += 1;
-                    books.last_error = Some(LastError {
-                        at: now,
-                        message: error,
-                    });
-                }
-                Outcome::Retry { error, .. } => {
-                    queue.failed(payload.id);
-                    if !books.failing {
-                        tracing::warn!(output, endpoint, error, "cannot deliver; retrying");
-                    }
-                    books.turn(true, now);
-                    books.attempts_failed += 1;
-                    books.last_error = Some(LastError {
-                        at: now,
-                        message: error,
-                    });
-                }
-            }
-        })
-        .await;
-    shared.progress.notify_waiters();
 }

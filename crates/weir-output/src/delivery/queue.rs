@@ -4,6 +4,7 @@
 //! none that was queued. Memory is then a cache of the newest ones.
 
 use std::collections::{HashMap, VecDeque};
+use std::io;
 
 use super::books::{Dropped, Items, Reason, add_dropped};
 use super::disk::{DiskQueue, Evicted, Next, RecordId};
@@ -30,6 +31,8 @@ pub struct Lying {
     pub memory: Items,
     pub in_flight: Items,
     pub disk: Items,
+    /// What of memory and under way lies nowhere else: the end of the process would lose it.
+    pub unsaved: Items,
     /// Of the bodies in memory, under way or not.
     pub memory_bytes: u64,
     pub disk_bytes: u64,
@@ -50,6 +53,8 @@ pub struct Queue {
     memory_max: u64,
     memory_bytes: u64,
     memory: Items,
+    /// In memory or under way, and not on disk.
+    unsaved: Items,
     fresh: VecDeque<Entry>,
     /// Ascending by id.
     retried: VecDeque<Entry>,
@@ -69,6 +74,7 @@ impl Queue {
             memory_max,
             memory_bytes: 0,
             memory: Items::default(),
+            unsaved: Items::default(),
             fresh: VecDeque::new(),
             retried: VecDeque::new(),
             in_flight: HashMap::new(),
@@ -83,23 +89,54 @@ impl Queue {
     pub fn push(&mut self, mut payload: Payload) {
         payload.id = self.next_id;
         self.next_id += 1;
-        let mut record = None;
-        if let Some(disk) = &mut self.disk {
-            let mut evicted = Evicted::default();
-            match disk.append(&payload, &mut evicted) {
-                Ok(id) => {
-                    record = Some(id);
-                    self.disk_error = None;
-                }
-                Err(error) => self.disk_error = Some(error.to_string()),
-            }
-            add_dropped(&mut self.dropped, Reason::QueueFull, evicted.full);
-            add_dropped(&mut self.dropped, Reason::TooOld, evicted.old);
-        }
         self.memory_bytes += payload.body.len() as u64;
         self.memory += payload.items();
+        self.unsaved += payload.items();
+        let record = None;
         self.fresh.push_back(Entry { payload, record });
+        self.write_down();
         self.make_room();
+    }
+
+    /// Writes to disk what waits in memory alone, the oldest first: the disk may have been full, and have room again.
+    pub fn write_down(&mut self) {
+        let Some(disk) = &mut self.disk else { return };
+        if self.unsaved.is_zero() {
+            return;
+        }
+        let entries = self
+            .in_flight
+            .values_mut()
+            .chain(&mut self.retried)
+            .chain(&mut self.fresh);
+        let mut waiting: Vec<&mut Entry> = entries.filter(|entry| entry.record.is_none()).collect();
+        waiting.sort_unstable_by_key(|entry| entry.payload.id);
+        let mut evicted = Evicted::default();
+        for entry in waiting {
+            match disk.append(&entry.payload, &mut evicted) {
+                Ok(id) => {
+                    entry.record = Some(id);
+                    self.unsaved -= entry.payload.items();
+                }
+                Err(error) => {
+                    let is_too_large = error.kind() == io::ErrorKind::FileTooLarge;
+                    self.disk_error = Some(error.to_string());
+                    if !is_too_large {
+                        break;
+                    }
+                }
+            }
+        }
+        add_dropped(&mut self.dropped, Reason::QueueFull, evicted.full);
+        add_dropped(&mut self.dropped, Reason::TooOld, evicted.old);
+        self.forget_disk_error();
+    }
+
+    /// Once nothing waits in memory alone, what kept it there is over.
+    fn forget_disk_error(&mut self) {
+        if self.unsaved.is_zero() {
+            self.disk_error = None;
+        }
     }
 
     /// Payloads in memory beyond the budget go: to disk where they are written down, else for good.
@@ -111,7 +148,8 @@ impl Queue {
                 self.retried.pop_front()
             };
             let Some(entry) = oldest else { return };
-            self.forget(&entry);
+            self.memory -= entry.payload.items();
+            self.release(&entry);
             let on_disk = entry
                 .record
                 .is_some_and(|id| self.disk.as_mut().is_some_and(|disk| disk.chill(id)));
@@ -121,9 +159,12 @@ impl Queue {
         }
     }
 
-    fn forget(&mut self, entry: &Entry) {
+    /// The payload leaves memory.
+    fn release(&mut self, entry: &Entry) {
         self.memory_bytes -= entry.payload.body.len() as u64;
-        self.memory -= entry.payload.items();
+        if entry.record.is_none() {
+            self.unsaved -= entry.payload.items();
+        }
     }
 
     /// The next payload to attempt; it is under way until one of the three answers comes. `now` in Unix seconds.
@@ -207,7 +248,8 @@ impl Queue {
         let Some(entry) = self.in_flight.remove(&id) else {
             return Items::default();
         };
-        self.memory_bytes -= entry.payload.body.len() as u64;
+        self.release(&entry);
+        self.forget_disk_error();
         if let (Some(disk), Some(record)) = (&mut self.disk, entry.record)
             && let Err(error) = disk.acknowledge(record)
         {
@@ -230,6 +272,7 @@ impl Queue {
 
     /// Ends the queue's life in this process: what is in memory alone is lost, the rest waits on disk.
     pub fn close(&mut self) {
+        self.write_down();
         let in_flight = self.in_flight.drain().map(|(_, entry)| entry);
         let entries: Vec<Entry> = self
             .retried
@@ -237,7 +280,7 @@ impl Queue {
             .chain(self.fresh.drain(..))
             .chain(in_flight)
             .collect();
-        (self.memory_bytes, self.memory) = (0, Items::default());
+        (self.memory_bytes, self.memory, self.unsaved) = (0, Items::default(), Items::default());
         for entry in entries {
             let on_disk = entry
                 .record
@@ -249,8 +292,9 @@ impl Queue {
         self.sync();
     }
 
-    /// Puts what was written on the medium.
+    /// Writes what could not be written before, and puts all of it on the medium.
     pub fn sync(&mut self) {
+        self.write_down();
         if let Some(Err(error)) = self.disk.as_mut().map(DiskQueue::sync) {
             self.disk_error = Some(error.to_string());
         }
@@ -269,6 +313,7 @@ impl Queue {
         Lying {
             memory: self.memory,
             in_flight: self.in_flight.values().map(|entry| entry.payload.items()).sum(),
+            unsaved: self.unsaved,
             disk: disk.map(DiskQueue::cold).unwrap_or_default(),
             memory_bytes: self.memory_bytes,
             disk_bytes: disk.map_or(0, DiskQueue::bytes),
@@ -401,6 +446,28 @@ mod tests {
         drop(queue);
         let mut queue = Queue::new(Order::NewestFirst, 1 << 20, disk(directory.path(), 1 << 20));
         assert_eq!(drain(&mut queue), [6, 5, 4, 2]);
+    }
+
+    /// What is in memory alone is what an end would lose, with a disk queue and without.
+    #[test]
+    fn what_is_written_nowhere_is_counted() {
+        let directory = tempfile::tempdir().unwrap();
+        for on_disk in [false, true] {
+            let disk = if on_disk {
+                disk(directory.path(), 1 << 20)
+            } else {
+                None
+            };
+            let mut queue = Queue::new(Order::NewestFirst, 1 << 20, disk);
+            (1..=4).for_each(|n| queue.push(payload(n, 10)));
+            let (one, two) = (queue.next(NOW).unwrap(), queue.next(NOW).unwrap());
+            queue.delivered(one.id);
+            queue.failed(two.id);
+            let expected = if on_disk { 0 } else { 2 + 3 + 4 };
+            assert_eq!(points(queue.lying().unsaved), expected, "on disk: {on_disk}");
+            queue.close();
+            assert_eq!(points(queue.lying().unsaved), 0);
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use http_body_util::BodyExt;
 use reqwest::Body;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE};
 
-use super::taken;
+use super::{DENIED, taken};
 use crate::delivery::{Outcome, Payload};
 use crate::http::{self, Http2};
 use crate::protobuf::{Content, for_each_field};
@@ -107,6 +107,9 @@ impl Answer {
             let error = format!("no gRPC status in the answer, HTTP status {}", self.http_status);
             return match self.http_status {
                 429 | 502..=504 => Outcome::Retry { error, after: None },
+                401 | 403 | 407 => Outcome::Denied {
+                    error: format!("{DENIED} ({error})"),
+                },
                 // The stream was cut off before its trailers.
                 200 => Outcome::Retry { error, after: None },
                 _ => Outcome::Rejected { error },
@@ -120,6 +123,12 @@ impl Answer {
             1 | 4 | 10 | 11 | 14 | 15 => Outcome::Retry { error, after },
             // Exhausted for good, unless the server says when to come back.
             8 if after.is_some() => Outcome::Retry { error, after },
+            // Permission denied, unauthenticated.
+            7 | 16 => Outcome::Denied {
+                error: format!("{DENIED} ({error})"),
+            },
+            // Unknown, invalid argument, internal: it may be a single point.
+            2 | 3 | 13 => Outcome::Invalid { error },
             _ => Outcome::Rejected { error },
         }
     }

@@ -3,6 +3,7 @@
 mod cumulative;
 mod encode;
 mod grpc;
+mod parts;
 mod request;
 mod settings;
 
@@ -19,13 +20,14 @@ pub(crate) use settings::TYPE;
 pub use settings::{OtlpCompression, OtlpHistograms, OtlpSettings, Protocol, Temporality};
 
 use crate::delivery::{
-    BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport,
+    BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Parts, Payload, Surroundings, Transport,
 };
 use crate::http::{self, Answer, Http2};
 use crate::protobuf::{Content, for_each_field};
 use crate::settings::Start;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+const DENIED: &str = "refused: key, token or password are not accepted; payloads wait for others";
 
 impl Start for OtlpSettings {
     fn start(
@@ -127,6 +129,10 @@ impl Transport for Collector {
         })
     }
 
+    fn parts(&self, payload: &Payload) -> Option<Box<dyn Parts>> {
+        Some(Box::new(parts::Points::of(payload, payload.route == 0)?))
+    }
+
     fn details(&self) -> BTreeMap<&'static str, String> {
         let Some(facts) = &self.facts else {
             return BTreeMap::new();
@@ -160,6 +166,11 @@ fn outcome(payload: &Payload, answer: &Answer) -> Outcome {
         },
         300..400 => Outcome::Rejected {
             error: text("redirects, which is not followed"),
+        },
+        401 | 403 | 407 => Outcome::Denied { error: text(DENIED) },
+        // By OTLP's rule 500 is not repeated, and Prometheus answers so for the sake of a single label.
+        400 | 422 | 500 => Outcome::Invalid {
+            error: text("refused"),
         },
         _ => Outcome::Rejected {
             error: text("refused"),

@@ -263,6 +263,7 @@ impl Task {
             self.rests_until = None;
             self.books(|books| {
                 (books.healthy, books.ejected, books.since) = (true, false, unix_now());
+                books.last_error = None;
             });
         }
     }

@@ -1,6 +1,7 @@
 //! Prometheus remote write, 1.0 and 2.0: cumulative series, native histograms, staleness markers, in the order of time.
 
 mod encode;
+mod parts;
 mod request;
 mod settings;
 
@@ -17,7 +18,7 @@ pub(crate) use settings::TYPE;
 pub use settings::{RemoteWriteSettings, RemoteWriteVersion};
 
 use crate::delivery::{
-    BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport,
+    BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Parts, Payload, Surroundings, Transport,
 };
 use crate::http::{self, Answer};
 use crate::settings::Start;
@@ -124,6 +125,14 @@ impl Transport for Receiver {
         })
     }
 
+    fn parts(&self, payload: &Payload) -> Option<Box<dyn Parts>> {
+        let version = match payload.route {
+            0 => RemoteWriteVersion::V1,
+            _ => RemoteWriteVersion::V2,
+        };
+        Some(Box::new(parts::RequestSeries::of(version, payload)?))
+    }
+
     fn details(&self) -> BTreeMap<&'static str, String> {
         let facts = &self.facts;
         BTreeMap::from([
@@ -164,6 +173,9 @@ fn outcome(version: RemoteWriteVersion, payload: &Payload, answer: &Answer) -> O
             error: text("redirects, which is not followed"),
             after,
         },
+        401 | 403 | 407 => Outcome::Denied {
+            error: text("refused: key, token or password are not accepted; payloads wait for others"),
+        },
         408 => Outcome::Retry {
             error: text("timed out"),
             after,
@@ -183,6 +195,9 @@ fn outcome(version: RemoteWriteVersion, payload: &Payload, answer: &Answer) -> O
                     error: text("refused in part"),
                 }
             }
+            _ if matches!(status, 400 | 409 | 422) => Outcome::Invalid {
+                error: text("refused"),
+            },
             _ => Outcome::Rejected {
                 error: text("refused"),
             },

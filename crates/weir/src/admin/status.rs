@@ -308,7 +308,7 @@ pub struct OutputStatus {
     pub healthy: bool,
     /// Unix seconds since when it is as healthy as it is.
     pub since: u64,
-    /// Redacted; absent when there was none.
+    /// Redacted; absent when there was none, or it is over.
     pub last_error: Option<String>,
     /// How old the oldest pending point is.
     pub lag_seconds: f64,
@@ -321,7 +321,11 @@ pub struct OutputStatus {
     /// Payload bytes delivered.
     pub bytes: u64,
     pub payloads: u64,
+    /// Attempts that failed and whose payload is tried again.
     pub retries: u64,
+    /// Bytes of the disk queue that were found damaged at the start.
+    #[serde(default)]
+    pub disk_damaged_bytes: u64,
     /// Anything else worth a line, such as names that were made distinct.
     pub notes: Vec<String>,
 }
@@ -998,7 +1002,12 @@ impl Series {
                 }
             }
         }
-        let totals: [Counted<OutputStatus>; 3] = [
+        let totals: [Counted<OutputStatus>; 4] = [
+            (
+                "weir_output_disk_damaged_bytes_total",
+                "Bytes of the disk queue that were found damaged at the start; what they held is lost.",
+                |output| output.disk_damaged_bytes,
+            ),
             ("weir_output_bytes_total", "Payload bytes delivered.", |output| {
                 output.bytes
             }),
@@ -1007,7 +1016,7 @@ impl Series {
             }),
             (
                 "weir_output_retries_total",
-                "Attempts that had to be repeated.",
+                "Attempts that failed and whose payload is tried again.",
                 |output| output.retries,
             ),
         ];

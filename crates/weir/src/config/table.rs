@@ -708,7 +708,7 @@ pub const GROUPS: &[Group] = &[
             .common(),
             entry(
                 setting("grace_period", Kind::Duration { min: Duration::ZERO, max: Duration::from_secs(3600) }, "10s")
-                    .effect("How long a shutdown may take to deliver what is left. What is still left then is counted, or stays in the disk queue.")
+                    .effect("How long a shutdown may take to deliver what is left. What is still left then is lost and counted. What a disk queue holds is not waited for.")
                     .zero("0: one attempt, without waiting.")
                     .who("Operators with a slow backend; stay below the service manager's own limit."),
             ),

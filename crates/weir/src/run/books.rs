@@ -170,6 +170,25 @@ fn rules(status: &mut RulesStatus, workers: &[&WorkerSnapshot]) {
     }
 }
 
+/// What outputs held when the process ended, and could neither deliver nor keep, in words.
+pub fn lost_at_the_end(status: &Status) -> Vec<String> {
+    let mut lost = Vec::new();
+    for output in &status.outputs {
+        let kinds = [
+            ("points", &output.points),
+            ("events", &output.events),
+            ("checks", &output.checks),
+            ("messages", &output.messages),
+        ];
+        for (kind, books) in kinds {
+            if let Some(number) = books.dropped.get("shutdown").filter(|number| **number > 0) {
+                lost.push(format!("{number} {kind} of {}", output.name));
+            }
+        }
+    }
+    lost
+}
+
 fn count(reasons: &mut Reasons, reason: &str, number: u64) {
     if number > 0 {
         *reasons.entry(reason.into()).or_default() += number;

@@ -62,7 +62,24 @@ pub fn status(output_type: &str, delivery: &Delivery) -> Vec<OutputStatus> {
             notes.push(format!("{} bytes on disk", endpoint.pending.disk_bytes));
         }
         if let Some(error) = &endpoint.disk_error {
-            notes.push(format!("payloads wait in memory only: {error}"));
+            let what = if endpoint.pending.unsaved.is_zero() {
+                "the disk queue fails"
+            } else {
+                "payloads wait in memory only"
+            };
+            notes.push(format!("{what}: {error}"));
+        }
+        if endpoint.damaged_bytes > 0 {
+            notes.push(format!(
+                "{} bytes of the disk queue were damaged at the start; what they held is lost",
+                endpoint.damaged_bytes
+            ));
+        }
+        if endpoint.refused_series > 0 {
+            notes.push(format!(
+                "series that the receiver refuses, left out of what it is sent: {}",
+                endpoint.refused_series
+            ));
         }
         if let Some(seconds) = endpoint.retry_in_seconds {
             notes.push(format!("next attempt in {seconds} s"));
@@ -105,7 +122,8 @@ pub fn status(output_type: &str, delivery: &Delivery) -> Vec<OutputStatus> {
             messages: PointBooks::default(),
             bytes: endpoint.delivered_bytes,
             payloads: endpoint.delivered_payloads,
-            retries: endpoint.attempts_failed,
+            retries: endpoint.retries,
+            disk_damaged_bytes: endpoint.damaged_bytes,
             notes,
         }
     };

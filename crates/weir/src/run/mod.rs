@@ -52,6 +52,9 @@ pub fn run(loaded: Loaded, inputs: Inputs) -> Result<(), Failure> {
     for note in &loaded.notes {
         tracing::info!("{note}");
     }
+    if let Err(error) = crate::sys::stdio::break_closed_output() {
+        tracing::warn!("standard output is closed, and what is written there cannot be refused: {error}");
+    }
     // Admin and signals need little: this thread serves both. Outputs have a runtime of their own.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -116,7 +119,7 @@ async fn serve(
     let stopped = tokio::task::spawn_blocking(move || agent.stop());
     tokio::select! {
         stopped = stopped => {
-            stopped.map_err(|error| Failure::runtime(format!("the agent could not be stopped: {error}")))
+            stopped.map_err(|error| Failure::runtime(format!("the agent could not be stopped: {error}")))?
         }
         signal = second_stop(&mut signals) => {
             Err(Failure::runtime(format!("{signal} again: stopped at once, what was not delivered is lost")))
@@ -272,8 +275,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Reads what the kernel holds, flushes, delivers.
-    fn stop(mut self) {
+    /// Reads what the kernel holds, flushes, delivers. An output that lost something by the end is a failure.
+    fn stop(mut self) -> Result<(), Failure> {
         self.watch.end();
         for worker in &self.workers {
             worker.stop();
@@ -293,6 +296,14 @@ impl Agent {
         }
         // Not dropped in the ordinary way: that would wait for look-ups of names that never get an answer.
         self.outputs.shutdown_background();
+        let lost = books::lost_at_the_end(&status);
+        if !lost.is_empty() {
+            let lost = lost.join(", ");
+            return Err(Failure::runtime(format!(
+                "lost at the end, as it could not be delivered: {lost}"
+            )));
+        }
+        Ok(())
     }
 }
 

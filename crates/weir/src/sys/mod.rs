@@ -1,11 +1,12 @@
 //! The few places that speak to the C library and the allocator directly. Everything outside is safe code.
 //!
 //! The need: there is no other way to configure and question jemalloc, to arm timers on the CPU clocks of the
-//! process's threads, or to walk a stack inside a signal handler.
+//! process's threads, to walk a stack inside a signal handler, or to see a closed standard output.
 #![allow(unsafe_code)]
 
 pub mod cpu;
 pub mod heap;
+pub mod stdio;
 
 /// Raises the limit of open descriptors as far as this process may, and returns what it is now. The low one that processes
 /// start with is for programs that use `select`.

@@ -3,6 +3,7 @@
 #[path = "../support/receivers.rs"]
 mod support;
 
+mod damaged;
 mod flush_memory;
 mod intake;
 mod killed;

@@ -1,7 +1,7 @@
 //! A reader of standard output that misbehaves is its own problem.
 
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -9,16 +9,32 @@ use crate::support::{Agent, until};
 
 const CONTEXTS: usize = 2000;
 
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Reader {
+    StandsStill,
+    Gone,
+    /// Standard output is closed before the agent starts.
+    NotThere,
+}
+
 /// Starts an agent whose standard output is a pipe, sends it more than pipe and queue hold, and waits until all of it is in a file.
-fn start(directory: &Path, reader_is_gone: bool) -> Agent {
+fn start(directory: &Path, reader: Reader) -> Agent {
     let (file, config) = (directory.join("metrics.jsonl"), directory.join("weir.yaml"));
     let text = format!(
         "bucket_width: 1s\nmemory: 16MiB\ngrace_period: 500ms\noutputs:\n  prometheus: {{enabled: false}}\n  stdout: {{enabled: true}}\n  file: {{path: {}}}\n",
         file.display()
     );
     std::fs::write(&config, text).unwrap();
-    let mut agent = Agent::start_with(Stdio::piped(), &["--config", config.to_str().unwrap()], &[]);
-    if reader_is_gone {
+    let config = ["--config", config.to_str().unwrap()];
+    let mut agent = match reader {
+        Reader::NotThere => {
+            let mut shell = Command::new("/bin/sh");
+            shell.args(["-c", r#"exec "$0" "$@" >&-"#, env!("CARGO_BIN_EXE_weir")]);
+            Agent::start_as(shell, Stdio::piped(), &config, &[])
+        }
+        _ => Agent::start_with(Stdio::piped(), &config, &[]),
+    };
+    if reader == Reader::Gone {
         drop(agent.child.0.stdout.take());
     }
     let padding = "x".repeat(150);
@@ -43,7 +59,7 @@ fn start(directory: &Path, reader_is_gone: bool) -> Agent {
 #[test]
 fn a_reader_that_stands_still_holds_up_nothing_else() {
     let directory = tempfile::tempdir().unwrap();
-    let agent = start(directory.path(), false);
+    let agent = start(directory.path(), Reader::StandsStill);
     // Idle counters go on with zeros, a megabyte a bucket, until the oldest lines have to go.
     until("the queue is full", || {
         let stdout = agent.output("stdout");
@@ -56,14 +72,24 @@ fn a_reader_that_stands_still_holds_up_nothing_else() {
         file["healthy"] == true && file["points"]["dropped"] == serde_json::json!({}),
         "{file}"
     );
-    // And it does not hold up the end, which has to be a good one with books that balance.
-    agent.finish();
+    // And it does not hold up the end, with books that balance and an exit code that tells of the loss.
+    let log = agent.finish_with_a_loss();
+    assert!(log.contains("points of stdout"), "{log}");
 }
 
 #[test]
 fn a_reader_that_is_gone_is_told_of() {
+    told_of(Reader::Gone);
+}
+
+#[test]
+fn nothing_is_delivered_to_a_closed_standard_output() {
+    told_of(Reader::NotThere);
+}
+
+fn told_of(reader: Reader) {
     let directory = tempfile::tempdir().unwrap();
-    let agent = start(directory.path(), true);
+    let agent = start(directory.path(), reader);
     let stdout = until("refused and counted", || {
         let stdout = agent.output("stdout");
         let rejected = stdout["points"]["dropped"]["rejected"].as_u64().unwrap_or(0);
@@ -71,7 +97,10 @@ fn a_reader_that_is_gone_is_told_of() {
             .then_some(stdout.clone())
             .ok_or(stdout.to_string())
     });
-    assert_eq!(stdout["healthy"], false);
+    assert_eq!(
+        (&stdout["healthy"], &stdout["points"]["delivered"]),
+        (&false.into(), &0.into())
+    );
     let error = stdout["last_error"].as_str().unwrap();
     assert!(error.contains("standard output cannot be written"), "{error}");
     agent.finish();

@@ -1,5 +1,6 @@
 //! A stop is bounded in time whatever the receivers do: with nobody at their addresses, or with somebody who takes a connection
-//! and never says a word, the agent ends after its grace period, in order and with books that balance.
+//! and never says a word, the agent ends after its grace period, in order, with books that balance and an exit code that tells of
+//! what was lost. What a disk queue holds is not waited for.
 
 use std::net::{TcpListener, UdpSocket};
 use std::os::unix::net::UnixDatagram;
@@ -27,7 +28,8 @@ fn config(tcp: &str, udp: &str, unix: &Path) -> String {
     )
 }
 
-fn stop(config: &str, all_try: impl Fn(&serde_json::Value) -> bool) {
+/// `end` waits for the agent to end, in the way it should.
+fn stop(config: &str, all_try: impl Fn(&serde_json::Value) -> bool, end: impl Fn(Agent)) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("weir.yaml");
     std::fs::write(&path, config).unwrap();
@@ -49,10 +51,10 @@ fn stop(config: &str, all_try: impl Fn(&serde_json::Value) -> bool) {
         waiting.is_empty().then_some(()).ok_or(format!("{waiting:?}"))
     });
     let begun = Instant::now();
-    agent.finish();
+    end(agent);
     let took = begun.elapsed();
     println!("ended after {took:?}");
-    // Half a second is the grace; the hour that a receiver has to answer is what must not be waited for.
+    // Half a second is the grace, where there is no disk queue; the hour that a receiver has to answer is what must not be waited for.
     assert!(took < PATIENCE, "{took:?}");
 }
 
@@ -62,9 +64,59 @@ fn nobody_listens() {
     let tcp = dead(TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()));
     let udp = dead(UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()));
     let directory = tempfile::tempdir().unwrap();
-    stop(&config(&tcp, &udp, &directory.path().join("none")), |output| {
-        output["healthy"] == false
-    });
+    let config = config(&tcp, &udp, &directory.path().join("none"));
+    stop(&config, is_failing, |agent| drop(agent.finish_with_a_loss()));
+}
+
+fn is_failing(output: &serde_json::Value) -> bool {
+    output["healthy"] == false
+}
+
+fn has_something(output: &serde_json::Value) -> bool {
+    let of = |part: &str| output[part]["produced"].as_u64().unwrap();
+    of("points") + of("messages") > 0
+}
+
+/// Every output with a disk queue, and a grace period beyond any patience.
+fn on_disk(tcp: &str, disk: &Path) -> String {
+    let delivery = |name: &str| {
+        format!(
+            "delivery: {{timeout: 1h, backoff_base: 10ms, disk_path: '{}/{name}'}}",
+            disk.display()
+        )
+    };
+    format!(
+        "bucket_width: 1s\ngrace_period: 10m\noutputs:\n  prometheus: {{enabled: false}}\n  \
+         datadog: {{api_key: 0123456789abcdef0123456789abcdef, url: 'http://{tcp}', {}}}\n  \
+         remote_write: {{url: 'http://{tcp}/api/v1/write', {}}}\n  \
+         otlp: {{url: 'http://{tcp}', {}}}\n  \
+         grpc: {{type: otlp, protocol: grpc, url: 'http://{tcp}', {}}}\n  \
+         graphite: {{address: 'tcp://{tcp}', {}}}\n",
+        delivery("datadog"),
+        delivery("remote_write"),
+        delivery("otlp"),
+        delivery("grpc"),
+        delivery("graphite")
+    )
+}
+
+#[test]
+fn nobody_listens_and_the_disk_holds_everything() {
+    let tcp = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    let disk = tempfile::tempdir().unwrap();
+    stop(
+        &on_disk(&tcp.unwrap().to_string(), disk.path()),
+        is_failing,
+        Agent::finish,
+    );
+}
+
+#[test]
+fn nobody_answers_and_the_disk_holds_everything() {
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let disk = tempfile::tempdir().unwrap();
+    let config = on_disk(&tcp.local_addr().unwrap().to_string(), disk.path());
+    stop(&config, has_something, Agent::finish);
 }
 
 #[test]
@@ -77,8 +129,5 @@ fn nobody_answers() {
     let _unread = UnixDatagram::bind(&unix).unwrap();
     let (tcp_address, udp_address) = (tcp.local_addr().unwrap(), udp.local_addr().unwrap());
     let config = config(&tcp_address.to_string(), &udp_address.to_string(), &unix);
-    stop(&config, |output| {
-        let of = |part: &str| output[part]["produced"].as_u64().unwrap();
-        of("points") + of("messages") > 0
-    });
+    stop(&config, has_something, |agent| drop(agent.finish_with_a_loss()));
 }

@@ -82,6 +82,11 @@ impl Agent {
         }
     }
 
+    /// Waits for a line with this text in the log and returns what follows it.
+    pub fn wait_for(&mut self, text: &str) -> String {
+        self.log.wait_for(text)
+    }
+
     /// What `/api/v1/status` says.
     pub fn status(&self) -> Value {
         let (_, body) = until("status", || {
@@ -112,6 +117,23 @@ impl Agent {
 
     /// Ends it by SIGTERM, which delivers what was sent.
     pub fn finish(self) {
+        self.terminate();
+        self.finished();
+    }
+
+    /// Ends it by SIGTERM while an output cannot deliver what it has: in order, but with the exit code of a failure that names the
+    /// loss.
+    pub fn finish_with_a_loss(mut self) -> String {
+        self.terminate();
+        let status = self.child.0.wait().unwrap();
+        let log = self.log.until_it_ends();
+        assert_eq!(status.code(), Some(1), "{log}");
+        assert!(log.contains("weir: lost at the end"), "{log}");
+        assert!(!log.contains("do not balance"), "{log}");
+        log
+    }
+
+    fn terminate(&self) {
         let id = self.child.0.id().to_string();
         assert!(
             Command::new("kill")
@@ -120,7 +142,6 @@ impl Agent {
                 .unwrap()
                 .success()
         );
-        self.finished();
     }
 
     /// Waits for its end, which has to be a good one.

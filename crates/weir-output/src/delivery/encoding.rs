@@ -1,0 +1,75 @@
+//! The encoder's task: batches from the inbox become payloads in the queues.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Encode, Encoded, LINGER, PACE_MAX, Shared, Stage, lock};
+
+/// Runs until the inbox is empty at the end.
+pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
+    let mut stage = shared.stage.subscribe();
+    let mut encoder = Some(encoder);
+    let mut finish_at: Option<Duration> = None;
+    let mut patience = PACE_MAX;
+    while let Some(mut own) = encoder.take() {
+        let arrived = shared.arrived.notified();
+        let batch = lock(&shared.inbox).waiting.pop_front();
+        let draining = *stage.borrow_and_update() >= Stage::Draining;
+        let linger_over = finish_at.is_some_and(|at| shared.clock.now() >= at);
+        if batch.is_none() && !linger_over && !draining {
+            tokio::select! {
+                () = arrived => {}
+                () = shared.clock.sleep_until(finish_at.unwrap_or_default()), if finish_at.is_some() => {}
+                _ = stage.changed() => {}
+            }
+            encoder = Some(own);
+            continue;
+        }
+        shared.room.notify_all();
+        if let Some((batch, _)) = &batch {
+            let waited = shared.pace(patience).await;
+            patience = if batch.last {
+                PACE_MAX
+            } else {
+                patience.saturating_sub(waited)
+            };
+        }
+        let ended = batch.is_none() && draining;
+        let work = {
+            let shared = shared.clone();
+            move || {
+                let mut encoded = Encoded::default();
+                let done = batch.as_ref().map(|(_, items)| *items).unwrap_or_default();
+                let finish = batch.as_ref().is_none_or(|(batch, _)| batch.last);
+                if let Some((batch, _)) = batch {
+                    own.encode(&batch, &mut encoded);
+                }
+                if ended {
+                    own.end(&mut encoded);
+                }
+                if finish {
+                    own.finish(&mut encoded);
+                }
+                let open = own.open();
+                shared.commit(encoded, open, done, finish);
+                (own, open, finish)
+            }
+        };
+        match tokio::task::spawn_blocking(work).await {
+            Ok((own, open, finished)) => {
+                finish_at = match finish_at {
+                    _ if open.is_zero() || finished => None,
+                    Some(at) => Some(at),
+                    None => Some(shared.clock.now() + LINGER),
+                };
+                encoder = (!ended).then_some(own);
+            }
+            // The panic has been reported; the books show the batch as pending and the next ones as dropped.
+            Err(error) => {
+                lock(&shared.books).encoder_failed = true;
+                tracing::error!(output = shared.name, %error, "the encoder failed; this output takes nothing more");
+            }
+        }
+    }
+    shared.advance(Stage::Encoded);
+}

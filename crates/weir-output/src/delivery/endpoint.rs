@@ -1,0 +1,226 @@
+//! One endpoint's task: takes payloads from its queue, sends them, waits after failures, and enters what came of each.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::divide::{self, Refused};
+use super::{
+    Backoff, EndpointBooks, LOG_INTERVAL, LastError, Outcome, Payload, RETRY_AFTER_MAX, Shared, Stage,
+    Transport, seed,
+};
+
+/// Runs until the output is stopped.
+pub async fn run(shared: Arc<Shared>, index: usize, transport: Arc<dyn Transport>) {
+    let mut stage = shared.stage.subscribe();
+    let mut endpoint = Endpoint {
+        backoff: Backoff::new(&shared.settings, seed()),
+        under_way: JoinSet::new(),
+        refused: Arc::default(),
+        blocked_until: None,
+        probing: false,
+        exhausted: false,
+        logged_at: None,
+        last_chance: false,
+        shared: shared.clone(),
+        index,
+        transport,
+    };
+    loop {
+        endpoint.unblock();
+        if endpoint.may_send() {
+            endpoint.send_next().await;
+            continue;
+        }
+        let blocked_until = endpoint.blocked_until;
+        let last_chance = endpoint.last_chance;
+        tokio::select! {
+            () = reached(&mut stage, if last_chance { Stage::Stopped } else { Stage::Encoded }) => {
+                if last_chance {
+                    break;
+                }
+            }
+            () = shared.queued[index].notified() => endpoint.exhausted = false,
+            () = shared.hurried[index].notified() => endpoint.blocked_until = Some(Duration::ZERO),
+            () = shared.clock.sleep_until(blocked_until.unwrap_or_default()), if blocked_until.is_some() => {}
+            Some(ended) = endpoint.under_way.join_next() => {
+                // A finished request makes room, and in time order it lets the next one go.
+                endpoint.exhausted = false;
+                if let Ok((payload, outcome)) = ended {
+                    endpoint.ended(payload, outcome).await;
+                }
+            }
+        }
+    }
+    endpoint.under_way.shutdown().await;
+}
+
+pub async fn reached(stage: &mut watch::Receiver<Stage>, wanted: Stage) {
+    drop(stage.wait_for(|stage| *stage >= wanted).await);
+}
+
+struct Endpoint {
+    shared: Arc<Shared>,
+    index: usize,
+    transport: Arc<dyn Transport>,
+    backoff: Backoff,
+    under_way: JoinSet<(Payload, Outcome)>,
+    refused: Arc<std::sync::Mutex<Refused>>,
+    blocked_until: Option<Duration>,
+    /// After failures one request at a time, until one succeeds: a backend that comes back is not trampled.
+    probing: bool,
+    /// The queue had nothing more to give.
+    exhausted: bool,
+    logged_at: Option<Duration>,
+    /// The process ends within the grace period, which a wait may well outlast.
+    last_chance: bool,
+}
+
+impl Endpoint {
+    /// Ends waits that are over, and at the end of the process all of them, once.
+    fn unblock(&mut self) {
+        let is_end = !self.last_chance && self.shared.stage() >= Stage::Encoded;
+        self.last_chance |= is_end;
+        let is_over = self.blocked_until.is_some_and(|at| self.shared.clock.now() >= at);
+        if is_end || is_over {
+            self.blocked_until = None;
+            self.exhausted = false;
+        }
+    }
+
+    fn may_send(&self) -> bool {
+        let at_once = if self.probing {
+            1
+        } else {
+            self.shared.settings.concurrency
+        };
+        self.blocked_until.is_none() && !self.exhausted && self.under_way.len() < at_once
+    }
+
+    async fn send_next(&mut self) {
+        let now = self.shared.clock.unix();
+        let next = self
+            .shared
+            .with_queue(self.index, move |queue, _| queue.next(now))
+            .await;
+        match next {
+            Some(payload) => drop(self.under_way.spawn(divide::deliver(
+                self.shared.clone(),
+                self.transport.clone(),
+                self.refused.clone(),
+                payload,
+            ))),
+            None => self.exhausted = true,
+        }
+    }
+
+    async fn ended(&mut self, payload: Payload, outcome: Outcome) {
+        match &outcome {
+            Outcome::Delivered => self.answered(),
+            Outcome::Partly { rejected, error } => {
+                self.answered();
+                if self.may_log() {
+                    let (output, endpoint) = self.names();
+                    tracing::warn!(output, endpoint, error, dropped = rejected, of = ?payload.items(), "a part of a payload was refused for good");
+                }
+            }
+            // The backend answered; only this payload was wrong.
+            Outcome::Rejected { error } | Outcome::Invalid { error } => {
+                self.probing = false;
+                if self.may_log() {
+                    let (output, endpoint) = self.names();
+                    tracing::warn!(output, endpoint, error, dropped = ?payload.items(), "payload refused for good");
+                }
+            }
+            Outcome::Retry { after, .. } => self.failed(*after),
+            Outcome::Denied { .. } => {
+                self.backoff.at_its_longest();
+                self.failed(None);
+            }
+        }
+        self.settle(payload, outcome).await;
+    }
+
+    fn answered(&mut self) {
+        self.backoff.succeeded();
+        self.probing = false;
+    }
+
+    /// Requests that were under way together fail together, which is one failure and not ten.
+    fn failed(&mut self, after: Option<Duration>) {
+        let now = self.shared.clock.now();
+        let until = match self.blocked_until {
+            None => now + self.backoff.failed(after),
+            Some(at) => at.max(now + after.unwrap_or_default().min(RETRY_AFTER_MAX)),
+        };
+        self.probing = true;
+        self.blocked_until = Some(until);
+    }
+
+    fn names(&self) -> (&str, &str) {
+        (&self.shared.name, &self.shared.labels[self.index])
+    }
+
+    fn may_log(&mut self) -> bool {
+        let now = self.shared.clock.now();
+        let may = self.logged_at.is_none_or(|at| now >= at + LOG_INTERVAL);
+        if may {
+            self.logged_at = Some(now);
+        }
+        may
+    }
+
+    /// Enters an attempt's outcome in queue and books.
+    async fn settle(&mut self, payload: Payload, outcome: Outcome) {
+        let now = self.shared.clock.unix();
+        let (output, endpoint) = self.names();
+        let (output, endpoint) = (output.to_owned(), endpoint.to_owned());
+        let (retry_at, last_chance) = (self.blocked_until, self.last_chance);
+        let refused_series = super::lock(&self.refused).count();
+        let enter = move |queue: &mut super::Queue, books: &mut EndpointBooks| {
+            books.retry_at = retry_at;
+            books.refused_series = refused_series;
+            let (error, is_refusal) = match outcome {
+                Outcome::Delivered => {
+                    books.delivered += queue.delivered(payload.id);
+                    if books.failing {
+                        tracing::info!(output, endpoint, seconds = now - books.since, "delivers again");
+                    }
+                    books.took(&payload, now);
+                    return books.forget_error(now);
+                }
+                Outcome::Partly { rejected, error } => {
+                    books.delivered += queue.delivered_partly(payload.id, rejected);
+                    books.took(&payload, now);
+                    (error, true)
+                }
+                Outcome::Rejected { error } | Outcome::Invalid { error } => {
+                    queue.rejected(payload.id);
+                    books.attempts_failed += 1;
+                    books.turn(true, now);
+                    (error, true)
+                }
+                Outcome::Retry { error, .. } | Outcome::Denied { error } => {
+                    queue.failed(payload.id);
+                    if !books.failing {
+                        tracing::warn!(output, endpoint, error, "cannot deliver; retrying");
+                    }
+                    books.attempts_failed += 1;
+                    books.retries += 1;
+                    books.gave_up = last_chance;
+                    books.turn(true, now);
+                    (error, false)
+                }
+            };
+            books.is_refusal = is_refusal;
+            books.last_error = Some(LastError {
+                at: now,
+                message: error,
+            });
+        };
+        self.shared.with_queue(self.index, enter).await;
+        self.shared.progress.notify_waiters();
+    }
+}

@@ -1,0 +1,110 @@
+//! Books and health of an output, as everybody is shown them.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::books::{Dropped, Items};
+
+/// The newest failure of an endpoint.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LastError {
+    /// Unix seconds.
+    pub at: i64,
+    pub message: String,
+}
+
+/// Books and health of an output. Per endpoint `received + restored = delivered + pending + dropped`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OutputStatus {
+    pub name: String,
+    /// Every endpoint is, and the encoder works.
+    pub healthy: bool,
+    /// Given to the output by flushes.
+    pub received: Items,
+    pub endpoints: Vec<EndpointStatus>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EndpointStatus {
+    pub endpoint: String,
+    /// The newest attempt did not fail.
+    pub healthy: bool,
+    /// Unix seconds of the last change of `healthy`, or of the start.
+    pub since: i64,
+    /// A failure until something is delivered in full again, a refusal for a minute at least.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<LastError>,
+    /// Age of the oldest payload that waits.
+    pub lag_seconds: i64,
+    /// Until the next attempt, while failing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_in_seconds: Option<u64>,
+    pub delivered: Items,
+    pub delivered_bytes: u64,
+    pub delivered_payloads: u64,
+    pub attempts_failed: u64,
+    /// Of those, the ones whose payload is tried again.
+    pub retries: u64,
+    /// Series that the receiver refuses, for which it would refuse everything sent beside them.
+    pub refused_series: u64,
+    /// Found undelivered on disk at the start.
+    pub restored: Items,
+    pub pending: Pending,
+    pub dropped: Dropped,
+    /// Bytes of the disk queue that were found damaged at the start: what they held is lost, unless it had been delivered.
+    pub damaged_bytes: u64,
+    /// What is wrong with the disk queue now; payloads that it does not take wait in memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_error: Option<String>,
+    #[serde(flatten)]
+    pub details: BTreeMap<&'static str, String>,
+}
+
+/// What is on its way, counted where it lies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Pending {
+    pub inbox: Items,
+    pub open_payloads: Items,
+    pub memory: Items,
+    pub in_flight: Items,
+    pub disk: Items,
+    /// Of memory and under way, what is not on disk.
+    pub unsaved: Items,
+    pub memory_bytes: u64,
+    pub disk_bytes: u64,
+}
+
+impl Pending {
+    /// What the end of the process would lose now.
+    pub fn at_risk(&self) -> Items {
+        self.inbox + self.open_payloads + self.unsaved
+    }
+
+    pub fn total(&self) -> Items {
+        self.inbox + self.open_payloads + self.memory + self.in_flight + self.disk
+    }
+}
+
+impl EndpointStatus {
+    /// Whether everything this endpoint was given is delivered, pending or dropped for a reason.
+    pub fn balances(&self, received: Items) -> bool {
+        let dropped: Items = self.dropped.values().copied().sum();
+        received + self.restored == self.delivered + self.pending.total() + dropped
+    }
+}
+
+impl OutputStatus {
+    /// Everything that was handed over is delivered, dropped for a reason, or on disk.
+    pub fn is_safe(&self) -> bool {
+        self.endpoints
+            .iter()
+            .all(|endpoint| endpoint.pending.at_risk().is_zero())
+    }
+
+    pub fn balances(&self) -> bool {
+        self.endpoints
+            .iter()
+            .all(|endpoint| endpoint.balances(self.received))
+    }
+}

@@ -1,0 +1,36 @@
+//! Standard output that was closed before the process started.
+
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// The standard library puts `/dev/null` where a standard stream is closed, before `main`: whoever wants to know has to look
+/// earlier.
+// SAFETY: the loader calls each function of this section once, before `main`, in C's convention. This one makes a system call and
+// stores a flag; it needs nothing that is set up later.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOOK: extern "C" fn() = look;
+
+extern "C" fn look() {
+    // SAFETY: asks about a descriptor by its number, whether it is open or not.
+    let flags = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) };
+    WAS_CLOSED.store(flags < 0, Ordering::Relaxed);
+}
+
+/// Lets writes to a standard output that was closed at the start fail as those to a pipe that nobody reads: what is written there
+/// is delivered to nobody.
+pub fn break_closed_output() -> io::Result<()> {
+    if !WAS_CLOSED.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let (_, writer) = io::pipe()?;
+    // SAFETY: both numbers are of open descriptors, and what was at the second is nobody's: the standard library refers to it by
+    // number.
+    match unsafe { libc::dup2(writer.as_raw_fd(), libc::STDOUT_FILENO) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
