@@ -143,7 +143,8 @@ async fn the_worked_example_in_the_owners_eyes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hosts_devices_and_resources() {
     let messages = "a:1|c|#device:sda,x:y\nb:1|g|#dd.internal.resource:pod:p1,z\nc:1|g|#host:other,a:b,a:c,a:b\ne:1|g|#host:\n\
-        f:1|g|#device:sda,device:sdb\nd:-1|d|#device:sda\nt:3|c|T1700000005|#k:v\nw:1|g|#dd.internal.resource:odd\n";
+        f:1|g|#device:sda,device:sdb\nd:-1|d|#device:sda\nt:3|c|T1700000005|#k:v\nw:1|g|#dd.internal.resource:odd,z\n\
+        v:1|g|#dd.internal.resource:,z\nx:1|g|#dd.internal.resource:a:,dd.internal.resource::b,z\ny:1|g|#device:,x:y\nz:1|g|#device:sda,device:\n";
     let requests = deliver(messages, |_| {}).await;
     let series = series(&requests);
     let host = |name: &str| json!({"type": "host", "name": name});
@@ -172,10 +173,15 @@ async fn hosts_devices_and_resources() {
         json!([host("agent-host"), {"type": "device", "name": "sdb"}]),
         json!([]),
     );
+    // What names no resource is dropped, as no internal tag is for the backend; a device without a name is none.
+    for name in ["v", "w", "x"] {
+        check(name, json!([host("agent-host")]), json!(["z"]));
+    }
+    check("y", json!([host("agent-host")]), json!(["x:y"]));
     check(
-        "w",
-        json!([host("agent-host")]),
-        json!(["dd.internal.resource:odd"]),
+        "z",
+        json!([host("agent-host"), {"type": "device", "name": "sda"}]),
+        json!([]),
     );
     assert_eq!(
         series["t"]["points"],
@@ -200,6 +206,30 @@ async fn hosts_devices_and_resources() {
         (&series["a"]["tags"], &series["a"]["resources"]),
         (&json!(["device:sda", "x:y"]), &json!([host("agent-host")]))
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn integrations_over_jmx_are_told_by_their_number() {
+    let names = ["kafka", "tomcat", "activemq", "of_our_own"];
+    let lines = names.map(|name| format!("{name}:1|g|#dd.internal.jmx_check_name:{name}\n"));
+    let series = series(&deliver(&lines.concat(), |_| {}).await);
+    for (name, service) in names.into_iter().zip([90, 163, 12, 9]) {
+        let origin = json!({"origin_product": 10, "origin_category": 11, "origin_service": service});
+        assert_eq!(series[name]["metadata"]["origin"], origin, "{name}");
+    }
+}
+
+/// A device or a resource without a name was sent in every format.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_without_a_name_in_json_either() {
+    let messages = "a:1|g|#device:,dd.internal.resource:bad,k:v\n";
+    for format in [SeriesFormat::V2Json, SeriesFormat::V1] {
+        let requests = deliver(messages, |settings| settings.series_format = format).await;
+        let one = requests[0].json()["series"][0].clone();
+        assert_eq!((&one["tags"], one.get("device")), (&json!(["k:v"]), None), "{one}");
+        assert!(!one.to_string().contains("device"), "{one}");
+        assert_eq!(one.get("source_type_name"), None, "{one}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -248,7 +278,7 @@ async fn series_as_json() {
     );
     let series = by_name(requests[0].json());
     let expected = json!({"metric": "a\"b", "points": [[BUCKET, 0.1]], "tags": ["k:v\\"], "host": "agent-host", "device": "sda",
-        "type": "rate", "interval": 10, "source_type_name": "System"});
+        "type": "rate", "interval": 10});
     assert_eq!(series["a\"b"], expected);
     assert_eq!(
         (&series["g"]["type"], &series["g"]["points"]),

@@ -141,7 +141,7 @@ impl DatadogEncoder {
         let tags = series.tags();
         let origin = match series.jmx_check() {
             _ if series.is_timestamped() => Origin::Timestamped,
-            Some(_) => Origin::Jmx,
+            Some(check) => Origin::jmx(check),
             None => Origin::Dogstatsd,
         };
         let head = Head {

@@ -479,6 +479,7 @@ pub fn otlp(url: &str) -> OtlpSettings {
         headers: BTreeMap::new(),
         resource_attributes: BTreeMap::from([("service.name".into(), "shop".into())]),
         temporality: Temporality::Delta,
+        monotonic_counters: true,
         expiry: Duration::from_secs(300),
         histograms: OtlpHistograms::Exponential,
         quantiles: vec![0.5, 0.99],
