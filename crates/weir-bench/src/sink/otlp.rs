@@ -112,7 +112,11 @@ fn metric_points(base: Point, data: Option<pb::MetricData>, records: &mut Vec<Re
         }
         Some(pb::MetricData::Histogram(histogram)) => {
             let kind = distribution(histogram.temporality)?;
-            for point in histogram.points.into_iter().filter(|point| is_recorded(point.flags)) {
+            for point in histogram
+                .points
+                .into_iter()
+                .filter(|point| is_recorded(point.flags))
+            {
                 if point.bucket_counts.iter().sum::<u64>() != point.count && !point.bucket_counts.is_empty() {
                     return Err(reject("buckets that do not add up to the count"));
                 }
@@ -148,7 +152,11 @@ fn metric_points(base: Point, data: Option<pb::MetricData>, records: &mut Vec<Re
         }
         Some(pb::MetricData::ExponentialHistogram(histogram)) => {
             let kind = distribution(histogram.temporality)?;
-            for point in histogram.points.into_iter().filter(|point| is_recorded(point.flags)) {
+            for point in histogram
+                .points
+                .into_iter()
+                .filter(|point| is_recorded(point.flags))
+            {
                 let buckets = exponential_buckets(&point);
                 let held: f64 = buckets.iter().map(|bucket| bucket.count).sum();
                 if held != point.count as f64 {
@@ -169,7 +177,11 @@ fn metric_points(base: Point, data: Option<pb::MetricData>, records: &mut Vec<Re
             }
         }
         Some(pb::MetricData::Summary(summary)) => {
-            for point in summary.points.into_iter().filter(|point| is_recorded(point.flags)) {
+            for point in summary
+                .points
+                .into_iter()
+                .filter(|point| is_recorded(point.flags))
+            {
                 let data = Data::Distribution {
                     count: point.count as f64,
                     sum: Some(point.sum),
@@ -501,7 +513,11 @@ mod tests {
             for body in [request(sum), request(gauge)] {
                 match metrics(&body) {
                     Ok(records) => assert!(taken && records.is_empty(), "{records:?}"),
-                    Err(reject) => assert!(!taken && reject.reason.contains("without a value"), "{}", reject.reason),
+                    Err(reject) => assert!(
+                        !taken && reject.reason.contains("without a value"),
+                        "{}",
+                        reject.reason
+                    ),
                 }
             }
         }
