@@ -226,7 +226,10 @@ async fn nodes_are_names_of_files_in_collisions_too() {
             // Values of tags are no nodes, but in the path.
             let name = path.split(';').next().unwrap();
             let longest = name.split('.').map(str::len).max().unwrap();
-            assert!(longest + ".wsp".len() <= 255, "{tags:?}: {longest} bytes in {path}");
+            assert!(
+                longest + ".wsp".len() <= 255,
+                "{tags:?}: {longest} bytes in {path}"
+            );
         }
     }
 }

@@ -314,11 +314,19 @@ async fn counters_are_monotonic_for_life_or_never() {
             let status = output.status();
             assert!(status.balances(), "{status:#?}");
             let points = points(&decode_otlp(intake.requests().iter().map(Request::plain)));
-            let values: Vec<f64> = points.iter().filter_map(|p| p.point["as_double"].as_f64()).collect();
+            let values: Vec<f64> = points
+                .iter()
+                .filter_map(|p| p.point["as_double"].as_f64())
+                .collect();
             for point in &points {
                 assert_eq!(point.of_metric["is_monotonic"] == true, monotonic, "{point:?}");
             }
-            let dropped = |reason| status.endpoints[0].dropped.get(&reason).map_or(0, |items| items.points);
+            let dropped = |reason| {
+                status.endpoints[0]
+                    .dropped
+                    .get(&reason)
+                    .map_or(0, |items| items.points)
+            };
             let refused = (dropped(Reason::NegativeCounter), dropped(Reason::NotFinite));
             let (expected, refusals): (&[f64], _) = match (temporality, monotonic) {
                 (Temporality::Delta, true) => (&[5.0, 1e308, 1e308, 2.0], (2, 0)),

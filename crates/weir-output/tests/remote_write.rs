@@ -413,7 +413,10 @@ async fn counters_only_rise_and_sums_stay_finite() {
         let samples = series.iter().find(|(key, _)| key.contains(name)).unwrap().1;
         let values: Vec<f64> = samples.iter().map(|sample| sample.value).collect();
         let (_, before_the_end) = values.split_last().unwrap();
-        assert!(before_the_end.iter().all(|value| value.is_finite()), "{name}: {values:?}");
+        assert!(
+            before_the_end.iter().all(|value| value.is_finite()),
+            "{name}: {values:?}"
+        );
         assert!(before_the_end.is_sorted(), "{name}: {values:?}");
         assert_eq!(before_the_end.last(), Some(&1e308), "{name}: {values:?}");
     }

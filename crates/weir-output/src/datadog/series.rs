@@ -44,6 +44,8 @@ pub enum Origin {
     Jmx(u8),
     /// With a timestamp of the sender's.
     Timestamped,
+    /// From the agent itself.
+    Agent,
 }
 
 /// Integrations over JMX that the intake knows by a number.
@@ -78,14 +80,14 @@ impl Origin {
         match self {
             Origin::Dogstatsd => 10,
             Origin::Jmx(_) => 11,
-            Origin::Timestamped => 0,
+            Origin::Timestamped | Origin::Agent => 0,
         }
     }
 
     fn service(self) -> i64 {
         match self {
             Origin::Jmx(service) => i64::from(service),
-            Origin::Dogstatsd | Origin::Timestamped => 0,
+            Origin::Dogstatsd | Origin::Timestamped | Origin::Agent => 0,
         }
     }
 }
@@ -270,10 +272,7 @@ pub fn json_v1<'t, T: Iterator<Item = &'t str> + Clone>(
     let kind = point.kind.name();
     write(
         buffer,
-        format_args!(
-            ",\"type\":\"{kind}\",\"interval\":{}}}",
-            point.interval
-        ),
+        format_args!(",\"type\":\"{kind}\",\"interval\":{}}}", point.interval),
     );
 }
 
