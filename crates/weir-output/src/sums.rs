@@ -33,5 +33,9 @@ pub fn add(sum: f64, more: f64) -> Result<f64, Reason> {
 }
 
 fn finite(value: f64) -> Result<f64, Reason> {
-    if value.is_finite() { Ok(value) } else { Err(Reason::NotFinite) }
+    if value.is_finite() {
+        Ok(value)
+    } else {
+        Err(Reason::NotFinite)
+    }
 }

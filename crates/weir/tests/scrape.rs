@@ -60,6 +60,10 @@ fn a_counter_never_falls_and_never_overflows() {
     assert!(text.contains("\nc_total 1e308\n"), "{text}");
     let books = books(&admin);
     let dropped = &books["dropped"];
-    assert_eq!((&dropped["not_finite"], &dropped["negative_counter"]), (&1.into(), &3.into()), "{books}");
+    assert_eq!(
+        (&dropped["not_finite"], &dropped["negative_counter"]),
+        (&1.into(), &3.into()),
+        "{books}"
+    );
     agent.stop();
 }

@@ -109,7 +109,8 @@ impl Native {
 
     pub fn count(&self) -> u64 {
         let side = |buckets: &[Bucket]| buckets.iter().map(|bucket| bucket.count()).sum::<u64>();
-        self.zero.saturating_add(side(&self.positive) + side(&self.negative))
+        self.zero
+            .saturating_add(side(&self.positive) + side(&self.negative))
     }
 
     pub fn heap_bytes(&self) -> usize {
@@ -165,7 +166,9 @@ fn merge(into: &mut Vec<Bucket>, more: &[(i32, u64)]) {
         let index = (index + 1).clamp(i32::from(i16::MIN), i32::from(i16::MAX)) as i16;
         at += into[at..].partition_point(|bucket| bucket.index < index);
         match into.get_mut(at) {
-            Some(bucket) if bucket.index == index => *bucket = Bucket::new(index, bucket.count().saturating_add(count)),
+            Some(bucket) if bucket.index == index => {
+                *bucket = Bucket::new(index, bucket.count().saturating_add(count))
+            }
             _ => {
                 if into.len() == into.capacity() {
                     into.reserve_exact(into.len() / 4 + 1);

@@ -473,14 +473,26 @@ fn counters_only_rise_and_sums_stay_finite() {
         scrape.counter("never", &[], value, 100);
     }
     assert_eq!(scrape.text(0), "", "what is refused begins no series");
-    assert_eq!((refused(Reason::NegativeCounter), refused(Reason::NotFinite)), (1, 3));
+    assert_eq!(
+        (refused(Reason::NegativeCounter), refused(Reason::NotFinite)),
+        (1, 3)
+    );
     for value in [1e308, 1e308, -1e308, -1e308, 0.0, 1.0] {
         scrape.counter("c", &[], value, 100);
     }
     check(&scrape, &[("c_total", 1e308)]);
-    assert_eq!((refused(Reason::NegativeCounter), refused(Reason::NotFinite)), (3, 4));
+    assert_eq!(
+        (refused(Reason::NegativeCounter), refused(Reason::NotFinite)),
+        (3, 4)
+    );
     for (name, kind) in [("h", Kind::Histogram), ("d", Kind::Distribution)] {
-        for values in [vec![1e308], vec![1e308], vec![1e308, 1e308], vec![-1e308], vec![-4.0]] {
+        for values in [
+            vec![1e308],
+            vec![1e308],
+            vec![1e308, 1e308],
+            vec![-1e308],
+            vec![-4.0],
+        ] {
             scrape.add(name, kind, None, &[], &Owned::Values(values), 100);
         }
     }
@@ -489,7 +501,10 @@ fn counters_only_rise_and_sums_stay_finite() {
     assert_eq!((found["d_sum"], found["d_count"]), (-4.0, 3.0));
     assert_eq!(refused(Reason::NotFinite), 8);
     let counts = scrape.status().counts;
-    assert_eq!(counts.taken, counts.delivered + counts.dropped.values().sum::<u64>());
+    assert_eq!(
+        counts.taken,
+        counts.delivered + counts.dropped.values().sum::<u64>()
+    );
 }
 
 /// A bucket's count of samples with a tiny rate is beyond every integer.
