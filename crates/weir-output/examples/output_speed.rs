@@ -167,6 +167,7 @@ fn outputs(messages: &str) -> Vec<(&'static str, Output)> {
             "file, standard output (JSON lines, before compression)",
             encoder(LinesEncoder::new(expansion, 256 << 10)),
         ),
+        ("scrape, state alone (nobody scrapes)", scrape_state()),
         ("scrape, protobuf (gzip)", scrape(Format::Protobuf)),
         ("scrape, text (gzip)", scrape(Format::Text)),
         (
@@ -191,11 +192,20 @@ fn encoder(mut encoder: impl Encode) -> Output {
     })
 }
 
+/// A flush. The bytes are those of the state.
+fn scrape_state() -> Output {
+    let settings = support::remote_write("").as_scrape();
+    let scrape = Arc::new(Scrape::new(settings, Weights::Exact, usize::MAX));
+    Box::new(move |batches| {
+        batches.iter().for_each(|batch| scrape.take(batch, 0));
+        black_box(scrape.status()).heap_bytes
+    })
+}
+
 /// A flush and a scrape.
 fn scrape(format: Format) -> Output {
     let settings = support::remote_write("").as_scrape();
     let scrape = Arc::new(Scrape::new(settings, Weights::Exact, usize::MAX));
-    drop(scrape.render(format, true, &[], 0));
     Box::new(move |batches| {
         batches.iter().for_each(|batch| scrape.take(batch, 0));
         let mut rendering = scrape.render(format, true, &[], 0);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use reqwest::{Client, ClientBuilder, Method, Proxy};
+use reqwest::{Client, ClientBuilder, Method, NoProxy, Proxy};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
@@ -123,7 +123,8 @@ fn build(
         let proxy = Proxy::all(&settings.proxy).map_err(|_| {
             "delivery.proxy: not a proxy's URL; allowed is one such as http://proxy:3128".to_owned()
         })?;
-        builder = builder.proxy(proxy);
+        let except = NoProxy::from_string(&settings.no_proxy.join(","));
+        builder = builder.proxy(proxy.no_proxy(except));
     }
     builder
         .build()

@@ -18,5 +18,6 @@ pub mod relay;
 pub mod remote_write;
 pub mod settings;
 pub mod stdout;
+mod sums;
 mod tcp;
 mod timeline;

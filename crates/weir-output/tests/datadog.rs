@@ -143,7 +143,8 @@ async fn the_worked_example_in_the_owners_eyes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hosts_devices_and_resources() {
     let messages = "a:1|c|#device:sda,x:y\nb:1|g|#dd.internal.resource:pod:p1,z\nc:1|g|#host:other,a:b,a:c,a:b\ne:1|g|#host:\n\
-        f:1|g|#device:sda,device:sdb\nd:-1|d|#device:sda\nt:3|c|T1700000005|#k:v\nw:1|g|#dd.internal.resource:odd\n";
+        f:1|g|#device:sda,device:sdb\nd:-1|d|#device:sda\nt:3|c|T1700000005|#k:v\nw:1|g|#dd.internal.resource:odd,z\n\
+        v:1|g|#dd.internal.resource:,z\nx:1|g|#dd.internal.resource:a:,dd.internal.resource::b,z\ny:1|g|#device:,x:y\nz:1|g|#device:sda,device:\n";
     let requests = deliver(messages, |_| {}).await;
     let series = series(&requests);
     let host = |name: &str| json!({"type": "host", "name": name});
@@ -172,10 +173,15 @@ async fn hosts_devices_and_resources() {
         json!([host("agent-host"), {"type": "device", "name": "sdb"}]),
         json!([]),
     );
+    // What names no resource is dropped, as no internal tag is for the backend; a device without a name is none.
+    for name in ["v", "w", "x"] {
+        check(name, json!([host("agent-host")]), json!(["z"]));
+    }
+    check("y", json!([host("agent-host")]), json!(["x:y"]));
     check(
-        "w",
-        json!([host("agent-host")]),
-        json!(["dd.internal.resource:odd"]),
+        "z",
+        json!([host("agent-host"), {"type": "device", "name": "sda"}]),
+        json!([]),
     );
     assert_eq!(
         series["t"]["points"],
@@ -200,6 +206,34 @@ async fn hosts_devices_and_resources() {
         (&series["a"]["tags"], &series["a"]["resources"]),
         (&json!(["device:sda", "x:y"]), &json!([host("agent-host")]))
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn integrations_over_jmx_are_told_by_their_number() {
+    let names = ["kafka", "tomcat", "activemq", "of_our_own"];
+    let lines = names.map(|name| format!("{name}:1|g|#dd.internal.jmx_check_name:{name}\n"));
+    let series = series(&deliver(&lines.concat(), |_| {}).await);
+    for (name, service) in names.into_iter().zip([90, 163, 12, 9]) {
+        let origin = json!({"origin_product": 10, "origin_category": 11, "origin_service": service});
+        assert_eq!(series[name]["metadata"]["origin"], origin, "{name}");
+    }
+}
+
+/// A device or a resource without a name was sent in every format.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_without_a_name_in_json_either() {
+    let messages = "a:1|g|#device:,dd.internal.resource:bad,k:v\n";
+    for format in [SeriesFormat::V2Json, SeriesFormat::V1] {
+        let requests = deliver(messages, |settings| settings.series_format = format).await;
+        let one = requests[0].json()["series"][0].clone();
+        assert_eq!(
+            (&one["tags"], one.get("device")),
+            (&json!(["k:v"]), None),
+            "{one}"
+        );
+        assert!(!one.to_string().contains("device"), "{one}");
+        assert_eq!(one.get("source_type_name"), None, "{one}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -248,7 +282,7 @@ async fn series_as_json() {
     );
     let series = by_name(requests[0].json());
     let expected = json!({"metric": "a\"b", "points": [[BUCKET, 0.1]], "tags": ["k:v\\"], "host": "agent-host", "device": "sda",
-        "type": "rate", "interval": 10, "source_type_name": "System"});
+        "type": "rate", "interval": 10});
     assert_eq!(series["a\"b"], expected);
     assert_eq!(
         (&series["g"]["type"], &series["g"]["points"]),
@@ -298,6 +332,98 @@ async fn checks_and_events() {
         .map(|tag| tag.as_str().unwrap())
         .collect();
     assert_eq!(tags, BTreeSet::from(["k:v", "b"]));
+}
+
+/// Monitors on "the agent is up" went to No Data, and hosts had neither metadata nor host tags.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_agent_says_that_it_runs_and_on_which_host() {
+    for (heartbeat, host_metadata) in [(true, true), (true, false), (false, true)] {
+        let intake = Intake::start(|_| Reply::Status(202)).await;
+        let (clock, driver) = Clock::driven(BUCKET);
+        let mut settings = datadog(&intake.url());
+        (settings.heartbeat, settings.host_metadata) = (heartbeat, host_metadata);
+        let expansion = Arc::new(Expansion::default());
+        let output = datadog::start("datadog", &settings, expansion, &surroundings(clock)).unwrap();
+        // Half an hour of flushes, and one more.
+        for flush in 0..=180 {
+            if flush > 0 {
+                driver.advance(Duration::from_secs(10));
+            }
+            let batches = batches_at(BUCKET + flush * 10, "tick:1|c\n");
+            batches.iter().for_each(|batch| output.submit(batch));
+            // Of three flushes within 30 seconds two are due; the first also says that the agent started.
+            let beats = (0..=flush).filter(|flush| flush % 3 != 1).count() as u64 + 1;
+            let points = flush as u64 + 1 + if heartbeat { beats } else { 0 };
+            let events = if host_metadata { 1 + flush as u64 / 180 } else { 0 };
+            wait(&output, "delivered", |status| {
+                let delivered = status.endpoints[0].delivered;
+                (delivered.points, delivered.events) == (points, events)
+            })
+            .await;
+        }
+        output.shutdown(DEADLINE).await;
+        let status = output.status();
+        assert!(status.balances(), "{status:#?}");
+        assert_eq!(status.endpoints[0].delivered, status.received, "{status:?}");
+        let requests = intake.requests();
+
+        let posts = of(&requests, "/api/v2/series")
+            .into_iter()
+            .cloned()
+            .collect::<Vec<_>>();
+        let series: Vec<Json> = decode(&posts)
+            .iter()
+            .flat_map(|payload| payload["series"].as_array().unwrap().clone())
+            .collect();
+        let named =
+            |name: &str| -> Vec<&Json> { series.iter().filter(|one| one["metric"] == name).collect() };
+        let running = named("datadog.dogstatsd.running");
+        let checks: Vec<Json> = of(&requests, "/api/v1/check_run")
+            .iter()
+            .flat_map(|request| request.json().as_array().unwrap().clone())
+            .collect();
+        let expected = if heartbeat { 121 } else { 0 };
+        assert_eq!((running.len(), checks.len()), (expected, expected));
+        assert_eq!(named("datadog.dogstatsd.started").len(), usize::from(heartbeat));
+        if heartbeat {
+            let version = concat!("version:", env!("CARGO_PKG_VERSION"));
+            assert_eq!(running[0]["points"], json!([{"value": 1, "timestamp": BUCKET}]));
+            assert_eq!(
+                (&running[0]["type"], &running[0]["tags"]),
+                (&json!(3), &json!([version]))
+            );
+            assert_eq!(
+                running[0]["resources"],
+                json!([{"type": "host", "name": "agent-host"}])
+            );
+            assert_eq!(named("datadog.dogstatsd.started")[0]["type"], json!(1));
+            let up = json!({"check": "datadog.dogstatsd.up", "host_name": "agent-host", "timestamp": BUCKET,
+                "status": 0, "message": "", "tags": []});
+            assert_eq!(checks[0], up);
+            assert_eq!(checks[1]["timestamp"], json!(BUCKET + 20));
+        }
+
+        let hosts: Vec<Json> = of(&requests, "/intake/")
+            .iter()
+            .map(|request| request.json())
+            .collect();
+        assert_eq!(
+            hosts.len(),
+            if host_metadata { 2 } else { 0 },
+            "at the start and after half an hour"
+        );
+        for host in &hosts {
+            assert_eq!(host["host-tags"], json!({"system": ["env:test", "team:a"]}));
+            let names = (
+                &host["internalHostname"],
+                &host["meta"]["hostname"],
+                &host["apiKey"],
+            );
+            assert_eq!(names, (&json!("agent-host"), &json!("agent-host"), &json!("")));
+            let inventory: Json = serde_json::from_str(host["gohai"].as_str().unwrap()).unwrap();
+            assert_eq!(inventory["platform"]["kernel_name"], "Linux");
+        }
+    }
 }
 
 fn encode(batches: &[Arc<Batch>], settings: &DatadogSettings) -> Encoded {

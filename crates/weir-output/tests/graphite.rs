@@ -206,6 +206,34 @@ async fn a_distribution_is_within_its_sketchs_error() {
 }
 
 /// Names that become one path are told apart the same way in whatever order they come, and the status says so.
+/// A long node was cut to 250 bytes and then got the nine of a collision: with `.wsp` that is no name for a file, carbon dropped the
+/// line, and it counted as delivered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_are_names_of_files_in_collisions_too() {
+    let long = "n".repeat(300);
+    let messages = format!(
+        "{long}:1|g\n{long}:2|s\n{long}x:3|g\na.{long}.b:4|g\na.{long}x.b:5|g\nt:6|g|#k:{long}\nt:7|g|#k:{long}x\nt:8|g|#{long}:v\nt:9|g|#{long}x:v\n"
+    );
+    for tags in [Tags::Path, Tags::Tagged, Tags::None] {
+        let settings = GraphiteSettings {
+            tags,
+            host: Host::None,
+            ..graphite("")
+        };
+        let (lines, _) = encode(settings, &messages).await;
+        assert_eq!(lines.len(), 9, "{tags:?}: {lines:?}");
+        for path in lines.keys() {
+            // Values of tags are no nodes, but in the path.
+            let name = path.split(';').next().unwrap();
+            let longest = name.split('.').map(str::len).max().unwrap();
+            assert!(
+                longest + ".wsp".len() <= 255,
+                "{tags:?}: {longest} bytes in {path}"
+            );
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn collisions_are_resolved_by_rank_and_counted() {
     let one = "a b:1|g\n";

@@ -99,11 +99,15 @@ async fn each_kind_as_delta() {
     let output = start(&otlp(&intake.url()), Clock::system());
     batches(MESSAGES).iter().for_each(|batch| output.submit(batch));
     wait(&output, "delivered", |status| {
-        status.endpoints[0].delivered.points == 11
+        status.endpoints[0].delivered.points == 10
     })
     .await;
     output.shutdown(DEADLINE).await;
-    assert!(output.status().balances(), "{:#?}", output.status());
+    let status = output.status();
+    assert!(status.balances(), "{status:#?}");
+    // A counter that goes down would be another metric to Prometheus.
+    let refused = &status.endpoints[0].dropped[&Reason::NegativeCounter];
+    assert_eq!(refused.points, 1, "{status:#?}");
     let requests = intake.requests();
     for request in &requests {
         assert_eq!(
@@ -114,7 +118,7 @@ async fn each_kind_as_delta() {
         assert_eq!(request.header("content-encoding"), "gzip");
     }
     let points = points(&decode_otlp(requests.iter().map(Request::plain)));
-    assert_eq!(points.len(), 11);
+    assert_eq!(points.len(), 10);
 
     let views = find(&points, "views");
     assert_eq!(
@@ -145,11 +149,7 @@ async fn each_kind_as_delta() {
         ])
     };
     assert_eq!(views.resource, resource("agent-host"));
-    let down = find(&points, "views.down");
-    assert_eq!(
-        (&down.of_metric["is_monotonic"], &down.point["as_double"]),
-        (&Json::Null, &json!(-2.0))
-    );
+    assert!(points.iter().all(|point| point.name != "views.down"));
     let heat = find(&points, "heat");
     assert_eq!(
         (heat.shape.as_str(), &heat.resource),
@@ -250,13 +250,15 @@ async fn cumulative_points_begin_grow_and_end() {
         .iter()
         .map(|p| p.point["as_double"].as_f64().unwrap_or(f64::NAN))
         .collect();
-    assert_eq!(values[..5], [3.0, 7.0, 6.0, 11.0, 16.0]);
+    // The bucket that would have made it fall is refused, and the series stays what it was.
+    assert_eq!(values[..5], [3.0, 7.0, 7.0, 12.0, 17.0]);
+    let refused = &status.endpoints[0].dropped[&Reason::NegativeCounter];
+    assert_eq!(refused.points, 1, "{status:#?}");
     let ended = |point: &Point| point.point["flags"] == 1;
     assert!(values.len() == 6 && ended(of("views")[5]), "{:?}", of("views"));
     for (at, point) in of("views").iter().enumerate() {
         assert_eq!(point.of_metric["aggregation_temporality"], 2);
-        // It was monotonic until it fell.
-        assert_eq!(point.of_metric["is_monotonic"] == true, at < 2);
+        assert_eq!(point.of_metric["is_monotonic"], true);
         assert_eq!(point.point["start_time_unix_nano"], nanos(BUCKET));
         assert_eq!(point.attributes.len(), 2);
         if at < 5 {
@@ -288,6 +290,53 @@ async fn cumulative_points_begin_grow_and_end() {
             newest.insert(key, at).is_none_or(|before| before < at),
             "{point:?}"
         );
+    }
+}
+
+/// The first negative bucket moved a counter from `x_total` to `x` in Prometheus: it was monotonic until then. Whether counters are
+/// is now said once for all of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn counters_are_monotonic_for_life_or_never() {
+    for temporality in [Temporality::Delta, Temporality::Cumulative] {
+        for monotonic in [true, false] {
+            let intake = Intake::start(|_| Reply::Status(200)).await;
+            let (clock, driver) = Clock::driven(BUCKET);
+            let mut settings = otlp(&intake.url());
+            settings.temporality = temporality;
+            settings.monotonic_counters = monotonic;
+            let output = start(&settings, clock);
+            for (i, value) in ["5", "-3", "-1e308", "1e308", "1e308", "2"].iter().enumerate() {
+                driver.advance(Duration::from_secs(10));
+                let batches = batches_at(BUCKET + i as i64 * 10, &format!("x:{value}|c\n"));
+                batches.iter().for_each(|batch| output.submit(batch));
+            }
+            output.shutdown(DEADLINE).await;
+            let status = output.status();
+            assert!(status.balances(), "{status:#?}");
+            let points = points(&decode_otlp(intake.requests().iter().map(Request::plain)));
+            let values: Vec<f64> = points
+                .iter()
+                .filter_map(|p| p.point["as_double"].as_f64())
+                .collect();
+            for point in &points {
+                assert_eq!(point.of_metric["is_monotonic"] == true, monotonic, "{point:?}");
+            }
+            let dropped = |reason| {
+                status.endpoints[0]
+                    .dropped
+                    .get(&reason)
+                    .map_or(0, |items| items.points)
+            };
+            let refused = (dropped(Reason::NegativeCounter), dropped(Reason::NotFinite));
+            let (expected, refusals): (&[f64], _) = match (temporality, monotonic) {
+                (Temporality::Delta, true) => (&[5.0, 1e308, 1e308, 2.0], (2, 0)),
+                (Temporality::Delta, false) => (&[5.0, -3.0, -1e308, 1e308, 1e308, 2.0], (0, 0)),
+                (Temporality::Cumulative, true) => (&[5.0, 5.0, 5.0, 1e308, 1e308, 1e308], (2, 1)),
+                (Temporality::Cumulative, false) => (&[5.0, 2.0, -1e308, 0.0, 1e308, 1e308], (0, 0)),
+            };
+            assert_eq!(values, expected, "{temporality:?}, monotonic: {monotonic}");
+            assert_eq!(refused, refusals, "{temporality:?}, monotonic: {monotonic}");
+        }
     }
 }
 

@@ -379,3 +379,50 @@ async fn gauges_older_than_what_is_there_and_series_beyond_the_memory() {
     output.shutdown(DEADLINE).await;
     assert!(output.status().balances());
 }
+
+/// A sum that overflowed was infinite for good, and NaN after one of the other sign; counters fell with negative samples.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn counters_only_rise_and_sums_stay_finite() {
+    let intake = Intake::start(|_| Reply::Status(200)).await;
+    let (clock, driver) = Clock::driven(BUCKET);
+    let output = start(&remote_write(&intake.url()), clock);
+    for (i, messages) in [
+        "never:-1|c\nx:1e308|c\ntime:1e308|ms\n",
+        "x:1e308|c\ntime:1e308|ms\n",
+        "x:-1e308|c\ntime:2|ms\n",
+        "x:-1e308|c\n",
+        "x:1|c\n",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        driver.advance(Duration::from_secs(10));
+        let batches = batches_at(BUCKET + i as i64 * 10, messages);
+        batches.iter().for_each(|batch| output.submit(batch));
+        wait(&output, "settled", |status| {
+            idle(status) && status.endpoints[0].delivered_payloads as usize > i
+        })
+        .await;
+    }
+    output.shutdown(DEADLINE).await;
+    let status = output.status();
+    assert!(status.balances(), "{status:#?}");
+    let dropped = &status.endpoints[0].dropped;
+    assert_eq!(dropped[&Reason::NegativeCounter].points, 3, "{dropped:?}");
+    assert_eq!(dropped[&Reason::NotFinite].points, 2, "{dropped:?}");
+    let bodies = intake.requests();
+    let bodies = bodies.iter().map(|request| without_stale(request.plain()).0);
+    let series = series(&decode_remote_write(1, bodies.collect::<Vec<_>>()));
+    assert!(series.keys().all(|key| !key.contains("never")), "{series:?}");
+    for name in ["x_total", "time_sum"] {
+        let samples = series.iter().find(|(key, _)| key.contains(name)).unwrap().1;
+        let values: Vec<f64> = samples.iter().map(|sample| sample.value).collect();
+        let (_, before_the_end) = values.split_last().unwrap();
+        assert!(
+            before_the_end.iter().all(|value| value.is_finite()),
+            "{name}: {values:?}"
+        );
+        assert!(before_the_end.is_sorted(), "{name}: {values:?}");
+        assert_eq!(before_the_end.last(), Some(&1e308), "{name}: {values:?}");
+    }
+}

@@ -170,7 +170,9 @@ fn example(setting: &Setting) -> String {
 fn every_second_name_is_understood() {
     let check = |name: &str, key: &str, setting: &Setting| {
         let value = example(setting);
-        let ran = run_with(&["check"], &[("DD_API_KEY", KEY), (name, &value)]);
+        // The host to forward to has its port in a variable of its own.
+        let port = ("DD_STATSD_FORWARD_PORT", "8125");
+        let ran = run_with(&["check"], &[("DD_API_KEY", KEY), port, (name, &value)]);
         let last = key.rsplit('.').next().unwrap();
         assert_eq!(ran.code, 0, "{name}={value}: {}", ran.stderr);
         let source = format!("# environment {name}");
@@ -210,6 +212,87 @@ fn every_second_name_is_understood() {
         }
     }
     assert!(names >= 40, "{names}");
+}
+
+#[test]
+fn tags_of_both_variables_count() {
+    let both = [("DD_DOGSTATSD_TAGS", "x:y"), ("DD_EXTRA_TAGS", "z:1,w:2")];
+    let ran = run_with(&["check"], &both);
+    let extra_tags = line(&ran, "extra_tags");
+    assert!(
+        extra_tags.starts_with("extra_tags: [x:y, z:1, w:2] "),
+        "{extra_tags}"
+    );
+    assert!(
+        extra_tags.ends_with(" # environment DD_DOGSTATSD_TAGS and DD_EXTRA_TAGS"),
+        "{extra_tags}"
+    );
+    let mut own = both.to_vec();
+    own.push(("WEIR_EXTRA_TAGS", "o:1"));
+    let ran = run_with(&["check"], &own);
+    let extra_tags = line(&ran, "extra_tags");
+    assert!(extra_tags.starts_with("extra_tags: [o:1] "), "{extra_tags}");
+    assert!(
+        extra_tags.contains("# environment WEIR_EXTRA_TAGS, over environment DD_"),
+        "{extra_tags}"
+    );
+}
+
+#[test]
+fn proxies_and_forwarding_of_the_other_agent_are_taken_or_named() {
+    let ran = run_with(
+        &["check"],
+        &[
+            ("DD_API_KEY", KEY),
+            ("DD_PROXY_HTTPS", "http://me:hunter2@proxy:3128"),
+            ("DD_PROXY_HTTP", "http://other:3128"),
+            ("DD_PROXY_NO_PROXY", "a.example b.example"),
+            ("DD_STATSD_FORWARD_HOST", "::1"),
+            ("DD_STATSD_FORWARD_PORT", "8126"),
+            ("DD_SKIP_SSL_VALIDATION", "true"),
+            ("DD_FORWARDER_NUM_WORKERS", "1"),
+        ],
+    );
+    let proxy = line(&ran, "proxy");
+    assert!(
+        proxy.contains("@proxy:3128") && proxy.contains("over environment DD_PROXY_HTTP"),
+        "{proxy}"
+    );
+    assert!(!ran.stdout.contains("hunter2"), "{}", ran.stdout);
+    assert!(line(&ran, "no_proxy").contains("[a.example, b.example]"));
+    assert!(
+        line(&ran, "targets").contains("[udp://[::1]:8126]")
+            || line(&ran, "targets").contains("['udp://[::1]:8126']"),
+        "{}",
+        line(&ran, "targets")
+    );
+    for name in ["DD_SKIP_SSL_VALIDATION", "DD_FORWARDER_NUM_WORKERS"] {
+        let said = format!("{name} is set; weir has no such setting");
+        assert!(ran.stdout.contains(&said), "{}", ran.stdout);
+    }
+    for half in [
+        ("DD_STATSD_FORWARD_HOST", "x"),
+        ("DD_STATSD_FORWARD_PORT", "8126"),
+    ] {
+        let ran = run_with(&["check"], &[half]);
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        assert!(
+            ran.stdout.contains("forward nothing unless both are set"),
+            "{}",
+            ran.stdout
+        );
+    }
+    let wrong = [
+        ("DD_STATSD_FORWARD_HOST", "x"),
+        ("DD_STATSD_FORWARD_PORT", "often"),
+    ];
+    let ran = run_with(&["check"], &wrong);
+    assert_eq!(ran.code, 2);
+    assert!(
+        ran.stderr.contains("\"often\"; must be from 1 to 65535"),
+        "{}",
+        ran.stderr
+    );
 }
 
 #[test]

@@ -83,6 +83,19 @@ fn serve(socket: TcpStream, requests: &Mutex<Vec<Request>>) {
 
 /// Runs the agent until it listens, sends it one message of each kind, ends it, and returns what it wrote on standard error.
 fn run(config: Option<&str>, environment: &[(&str, &str)]) -> String {
+    run_with(
+        b"page.views:1|c\npage.bytes:10|d\n_sc|page|0\n_e{1,1}:a|b\n",
+        config,
+        environment,
+    )
+}
+
+/// The same without a message.
+fn idle(config: Option<&str>, environment: &[(&str, &str)]) {
+    run_with(b"", config, environment);
+}
+
+fn run_with(messages: &[u8], config: Option<&str>, environment: &[(&str, &str)]) -> String {
     let directory = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command
@@ -114,12 +127,9 @@ fn run(config: Option<&str>, environment: &[(&str, &str)]) -> String {
         }
     };
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket
-        .send_to(
-            b"page.views:1|c\npage.bytes:10|d\n_sc|page|0\n_e{1,1}:a|b\n",
-            address,
-        )
-        .unwrap();
+    if !messages.is_empty() {
+        socket.send_to(messages, address).unwrap();
+    }
     // The agent reads what the kernel holds before it ends, so there is nothing to wait for.
     let ended = Command::new("kill")
         .arg("-TERM")
@@ -237,4 +247,54 @@ fn the_variables_alone_through_a_proxy() {
     );
     let expected = ALL.map(|path| format!("http://intake.invalid{path}"));
     assert_eq!(paths(&proxy.posted(), FIRST), expected, "{log}");
+}
+
+/// Behind a proxy nothing arrived: these variables were passed over in silence.
+#[test]
+fn the_other_agents_variables_for_a_proxy() {
+    let (proxy, direct) = (Intake::start(), Intake::start());
+    let through = format!("http://{}", proxy.address);
+    let run_to = |url: &str, except: &str| {
+        run(
+            None,
+            &[
+                ("DD_API_KEY", FIRST),
+                ("DD_URL", url),
+                ("DD_PROXY_HTTPS", &through),
+                ("DD_PROXY_HTTP", &through),
+                ("DD_PROXY_NO_PROXY", except),
+            ],
+        )
+    };
+    let log = run_to("http://intake.invalid", "127.0.0.1 other.example");
+    let expected = ALL.map(|path| format!("http://intake.invalid{path}"));
+    assert_eq!(paths(&proxy.posted(), FIRST), expected, "{log}");
+    let log = run_to(&format!("http://{}", direct.address), "127.0.0.1 other.example");
+    assert_eq!(paths(&direct.posted(), FIRST), ALL, "{log}");
+    assert_eq!(proxy.posted().len(), expected.len(), "{log}");
+}
+
+/// What monitors on agents and the list of hosts go by, from an agent that has nothing else to say.
+#[test]
+fn an_idle_agent_says_that_it_runs() {
+    let intake = Intake::start();
+    let url = format!("http://{}", intake.address);
+    let silent = [
+        ("DD_API_KEY", FIRST),
+        ("DD_URL", &url),
+        ("DD_ENABLE_METADATA_COLLECTION", "false"),
+    ];
+    let config = "outputs:\n  datadog: {heartbeat: false}\n";
+    for (config, environment, expected) in [
+        (
+            None,
+            &silent[..2],
+            &["/api/v1/check_run", "/api/v2/series", "/intake/"][..],
+        ),
+        (Some(config), &silent[..], &[]),
+    ] {
+        intake.requests.lock().unwrap().clear();
+        idle(config, environment);
+        assert_eq!(paths(&intake.posted(), FIRST), expected);
+    }
 }

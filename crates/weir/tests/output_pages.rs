@@ -171,3 +171,27 @@ fn relay_alone_to_two_targets() {
     sent.sort();
     assert_eq!(all, sent);
 }
+
+/// As the Datadog Agent does it with these variables: what arrives is passed on, and aggregated all the same.
+#[test]
+fn forwarding_as_the_datadog_agent_does_it() {
+    let other = UdpSocket::bind("127.0.0.1:0").unwrap();
+    other
+        .set_read_timeout(Some(std::time::Duration::from_secs(60)))
+        .unwrap();
+    let port = other.local_addr().unwrap().port().to_string();
+    let environment = [
+        ("DD_STATSD_FORWARD_HOST", "127.0.0.1"),
+        ("DD_STATSD_FORWARD_PORT", port.as_str()),
+    ];
+    let agent = Agent::start("outputs:\n  stdout: {}\n", &environment);
+    agent.send("page.views:1|c|#env:prod\n");
+    let mut buffer = [0; 2048];
+    let length = other.recv(&mut buffer).unwrap();
+    assert_eq!(
+        std::str::from_utf8(&buffer[..length]).unwrap().trim_end(),
+        "page.views:1|c|#env:prod"
+    );
+    let (stdout, _) = agent.stop();
+    assert_eq!(shapes(&json_lines(&stdout)), ["page.views rate"]);
+}

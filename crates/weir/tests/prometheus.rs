@@ -110,7 +110,7 @@ fn a_real_prometheus_reads_what_was_sent() {
     let targets = [("weir", agent.admin.as_str()), ("short", short.admin.as_str())];
     let mut native = Prometheus::start(&targets, &["--enable-feature=native-histograms"]);
     let mut openmetrics = Prometheus::start(&targets[..1], &[]);
-    // The state begins with the first scrape.
+    // Both scrape before anything is sent.
     native.expect("sum(up)", &[("", 2.0)]);
     openmetrics.expect("sum(up)", &[("", 1.0)]);
 

@@ -350,11 +350,27 @@ fn victoria_metrics() {
 
 const PAGE: &str = include_str!("../../../docs/outputs/remote_write.md");
 
+fn promtool_takes(config: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("prometheus.yml");
+    std::fs::write(&path, config).unwrap();
+    let output = std::process::Command::new("promtool")
+        .args(["check", "config"])
+        .arg(&path)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
 #[test]
 fn the_configurations_of_the_page_run() {
     let blocks = PAGE.split("```yaml\n").skip(1);
     let blocks: Vec<&str> = blocks.map(|block| block.split("```").next().unwrap()).collect();
-    assert_eq!(blocks.len(), 2);
+    let (of_prometheus, blocks): (Vec<&str>, Vec<&str>) = blocks
+        .into_iter()
+        .partition(|block| block.starts_with("# prometheus.yml"));
+    assert_eq!((blocks.len(), of_prometheus.len()), (2, 1));
+    promtool_takes(of_prometheus[0]);
     let mut prometheus = receiver(Path::new("prometheus"));
     for (number, block) in blocks.iter().enumerate() {
         let directory = tempfile::tempdir().unwrap();

@@ -190,7 +190,7 @@ impl Library {
     pub fn open(root: &Path) -> Result<Self> {
         if !root.join("cases").is_dir() {
             return Err(ConfigError(format!(
-                "{}: no folder \"cases\" in it; give the experiments folder with --experiments",
+                "{}: no folder \"cases\" in it; give the folder of experiments with --library",
                 root.display()
             )));
         }
@@ -909,6 +909,20 @@ mod tests {
         }
         let library = Library::open(dir.path()).unwrap();
         (dir, library)
+    }
+
+    /// Outside of a checkout the message named a flag that did not exist.
+    #[test]
+    fn a_folder_without_experiments_is_told_how_to_name_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = Library::open(dir.path()).err().unwrap().to_string();
+        let words = error.split_whitespace();
+        let flags: Vec<&str> = words.filter_map(|word| word.strip_prefix("--")).collect();
+        assert_eq!(flags, ["library"], "{error}");
+        assert!(
+            include_str!("cli.rs").contains("\n    library: PathBuf,\n"),
+            "the flag is called otherwise"
+        );
     }
 
     fn overlay(names: &[&str], yaml: &str) -> Overlay {

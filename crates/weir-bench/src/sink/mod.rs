@@ -68,7 +68,7 @@ pub struct Args {
     /// The manifest of a load, read at the end; compare with it, exit 1 when something differs.
     #[arg(long, value_name = "MANIFEST")]
     oracle: Option<PathBuf>,
-    /// Leave out metrics whose name starts with this, repeatable: what the agent says about itself.
+    /// Leave out metrics and checks whose name starts with this, repeatable: what the agent says about itself.
     #[arg(long, value_name = "PREFIX")]
     ignore_prefix: Vec<String>,
     /// Leave out tags with this key, repeatable: what the agent adds.

@@ -17,6 +17,13 @@ pub struct Rules {
     pub tolerance: f64,
 }
 
+impl Rules {
+    /// Whether a metric or a check is what the agent says of itself.
+    fn ignores(&self, name: &str) -> bool {
+        self.ignore_prefixes.iter().any(|prefix| name.starts_with(prefix))
+    }
+}
+
 /// Metric and sorted tags.
 type Key = (String, Vec<String>);
 
@@ -171,6 +178,9 @@ impl Observed {
             }
             Record::Check(check) => {
                 let name = check.get("check").and_then(Value::as_str).unwrap_or_default();
+                if rules.ignores(name) {
+                    return;
+                }
                 let status = check.get("status").and_then(Value::as_u64).unwrap_or_default();
                 *self.checks.entry(format!("{name}|{status}")).or_default() += 1;
             }
@@ -179,11 +189,7 @@ impl Observed {
     }
 
     fn add_point(&mut self, rules: &Rules, point: &Point) {
-        if rules
-            .ignore_prefixes
-            .iter()
-            .any(|prefix| point.metric.starts_with(prefix))
-        {
+        if rules.ignores(&point.metric) {
             return;
         }
         let mut key = self.key(rules, &point.metric, &point.tags);
@@ -745,13 +751,11 @@ mod tests {
             &rules(),
             &Record::Event(BTreeMap::from([("msg_title".into(), "up".into())])),
         );
-        observed.add(
-            &rules(),
-            &Record::Check(BTreeMap::from([
-                ("check".into(), "db".into()),
-                ("status".into(), 0.into()),
-            ])),
-        );
+        // Of the agent itself: left out.
+        for name in ["db", "agent.up"] {
+            let check = BTreeMap::from([("check".into(), name.into()), ("status".into(), 0.into())]);
+            observed.add(&rules(), &Record::Check(check));
+        }
         observed.compare(&rules(), manifest, 100).unwrap()
     }
 

@@ -81,7 +81,7 @@ fn metric_points(base: Point, data: Option<pb::MetricData>, records: &mut Vec<Re
     match data {
         None => return Err(reject("no data")),
         Some(pb::MetricData::Gauge(gauge)) => {
-            for point in gauge.points {
+            for point in gauge.points.into_iter().filter(|point| is_recorded(point.flags)) {
                 let value = number(point.value).ok_or_else(|| reject("a point without a value"))?;
                 push(
                     Kind::Gauge,
@@ -97,7 +97,7 @@ fn metric_points(base: Point, data: Option<pb::MetricData>, records: &mut Vec<Re
             } else {
                 Kind::Cumulative
             };
-            for point in sum.points {
+            for point in sum.points.into_iter().filter(|point| is_recorded(point.flags)) {
                 let value = number(point.value).ok_or_else(|| reject("a point without a value"))?;
                 if sum.is_monotonic && value < 0.0 {
                     return Err(reject("a negative value in a monotonic sum"));
@@ -112,7 +112,11 @@ fn metric_points(base: Point, data: Option<pb::MetricData>, records: &mut Vec<Re
         }
         Some(pb::MetricData::Histogram(histogram)) => {
             let kind = distribution(histogram.temporality)?;
-            for point in histogram.points {
+            for point in histogram
+                .points
+                .into_iter()
+                .filter(|point| is_recorded(point.flags))
+            {
                 if point.bucket_counts.iter().sum::<u64>() != point.count && !point.bucket_counts.is_empty() {
                     return Err(reject("buckets that do not add up to the count"));
                 }
@@ -148,7 +152,11 @@ fn metric_points(base: Point, data: Option<pb::MetricData>, records: &mut Vec<Re
         }
         Some(pb::MetricData::ExponentialHistogram(histogram)) => {
             let kind = distribution(histogram.temporality)?;
-            for point in histogram.points {
+            for point in histogram
+                .points
+                .into_iter()
+                .filter(|point| is_recorded(point.flags))
+            {
                 let buckets = exponential_buckets(&point);
                 let held: f64 = buckets.iter().map(|bucket| bucket.count).sum();
                 if held != point.count as f64 {
@@ -169,7 +177,11 @@ fn metric_points(base: Point, data: Option<pb::MetricData>, records: &mut Vec<Re
             }
         }
         Some(pb::MetricData::Summary(summary)) => {
-            for point in summary.points {
+            for point in summary
+                .points
+                .into_iter()
+                .filter(|point| is_recorded(point.flags))
+            {
                 let data = Data::Distribution {
                     count: point.count as f64,
                     sum: Some(point.sum),
@@ -193,6 +205,12 @@ fn metric_points(base: Point, data: Option<pb::MetricData>, records: &mut Vec<Re
         }
     }
     Ok(())
+}
+
+/// A point that ends its series says by this flag that it has no value: a mark, and no data.
+fn is_recorded(flags: u32) -> bool {
+    const NO_RECORDED_VALUE: u32 = 1;
+    flags & NO_RECORDED_VALUE == 0
 }
 
 fn number(value: Option<pb::Number>) -> Option<f64> {
@@ -474,6 +492,46 @@ mod tests {
         }
     }
 
+    /// Cumulative series end with a point that has a time, attributes, and no value.
+    #[test]
+    fn points_that_end_a_series_are_no_data() {
+        for (flags, taken) in [(1, true), (0, false)] {
+            let point = || pb::NumberPoint {
+                start_ns: 1_000_000_000,
+                time_ns: 11_000_000_000,
+                flags,
+                ..pb::NumberPoint::default()
+            };
+            let sum = pb::MetricData::Sum(pb::Sum {
+                temporality: 2,
+                is_monotonic: true,
+                points: vec![point()],
+            });
+            let gauge = pb::MetricData::Gauge(pb::Gauge {
+                points: vec![point()],
+            });
+            for body in [request(sum), request(gauge)] {
+                match metrics(&body) {
+                    Ok(records) => assert!(taken && records.is_empty(), "{records:?}"),
+                    Err(reject) => assert!(
+                        !taken && reject.reason.contains("without a value"),
+                        "{}",
+                        reject.reason
+                    ),
+                }
+            }
+        }
+        let ended = pb::MetricData::ExponentialHistogram(pb::ExponentialHistogram {
+            temporality: 2,
+            points: vec![pb::ExponentialPoint {
+                time_ns: 11_000_000_000,
+                flags: 1,
+                ..pb::ExponentialPoint::default()
+            }],
+        });
+        assert!(metrics(&request(ended)).unwrap().is_empty());
+    }
+
     #[test]
     fn attributes_become_tags() {
         let body = request(pb::MetricData::Sum(pb::Sum {
@@ -497,6 +555,7 @@ mod tests {
                         }),
                     ),
                 ],
+                ..pb::NumberPoint::default()
             }],
         }));
         let records = metrics(&body).unwrap();

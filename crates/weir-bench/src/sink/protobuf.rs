@@ -226,6 +226,8 @@ pub mod otlp {
 
     #[derive(Clone, PartialEq, Message)]
     pub struct NumberPoint {
+        #[prost(uint32, tag = "8")]
+        pub flags: u32,
         #[prost(fixed64, tag = "2")]
         pub start_ns: u64,
         #[prost(fixed64, tag = "3")]
@@ -254,6 +256,8 @@ pub mod otlp {
 
     #[derive(Clone, PartialEq, Message)]
     pub struct HistogramPoint {
+        #[prost(uint32, tag = "10")]
+        pub flags: u32,
         #[prost(fixed64, tag = "2")]
         pub start_ns: u64,
         #[prost(fixed64, tag = "3")]
@@ -284,6 +288,8 @@ pub mod otlp {
 
     #[derive(Clone, PartialEq, Message)]
     pub struct ExponentialPoint {
+        #[prost(uint32, tag = "10")]
+        pub flags: u32,
         #[prost(message, repeated, tag = "1")]
         pub attributes: Vec<KeyValue>,
         #[prost(fixed64, tag = "2")]
@@ -326,6 +332,8 @@ pub mod otlp {
 
     #[derive(Clone, PartialEq, Message)]
     pub struct SummaryPoint {
+        #[prost(uint32, tag = "8")]
+        pub flags: u32,
         #[prost(fixed64, tag = "2")]
         pub start_ns: u64,
         #[prost(fixed64, tag = "3")]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use weir_aggregate::{Batch, CheckRecord, EventRecord, Expansion, PointType, Series, Value};
 
+use super::presence::Presence;
 use super::series::{self, Head, Origin, Point, PointKind};
 use crate::assemble::{Assembler, Frame, Limits};
 use crate::delivery::{Class, Counter, Encode, Encoded, Items, Reason};
@@ -18,16 +19,18 @@ pub enum Kind {
     Sketches = 3,
     Checks = 4,
     Events = 5,
+    Metadata = 6,
 }
 
 impl Kind {
-    const ALL: [Kind; 6] = [
+    const ALL: [Kind; 7] = [
         Kind::SeriesV2,
         Kind::SeriesV2Json,
         Kind::SeriesV1,
         Kind::Sketches,
         Kind::Checks,
         Kind::Events,
+        Kind::Metadata,
     ];
 
     pub fn path(self) -> &'static str {
@@ -36,7 +39,7 @@ impl Kind {
             Kind::SeriesV1 => "/api/v1/series",
             Kind::Sketches => "/api/beta/sketches",
             Kind::Checks => "/api/v1/check_run",
-            Kind::Events => "/intake/",
+            Kind::Events | Kind::Metadata => "/intake/",
         }
     }
 
@@ -49,10 +52,10 @@ impl Kind {
         let (compressed, uncompressed) = match self {
             Kind::SeriesV2 | Kind::SeriesV2Json => (512_000, 5_242_880),
             Kind::SeriesV1 => (2_000_000, 4_000_000),
-            Kind::Sketches | Kind::Checks | Kind::Events => (2_621_440, 4_194_304),
+            Kind::Sketches | Kind::Checks | Kind::Events | Kind::Metadata => (2_621_440, 4_194_304),
         };
         let count = match self {
-            Kind::Checks | Kind::Events => 100,
+            Kind::Checks | Kind::Events | Kind::Metadata => 100,
             Kind::Sketches => u32::MAX,
             _ => u32::try_from(points_max).unwrap_or(u32::MAX),
         };
@@ -97,6 +100,7 @@ pub struct DatadogEncoder {
     sketches: Assembler,
     checks: Assembler,
     events_route: (Limits, (Compression, i32)),
+    presence: Option<Presence>,
     item: Vec<u8>,
 }
 
@@ -133,15 +137,22 @@ impl DatadogEncoder {
             sketches: assembler(Kind::Sketches, Class::Points, b"", b"", &series::SKETCH_TAIL),
             checks: assembler(Kind::Checks, Class::Checks, b"[", b",", b"]"),
             events_route: (Kind::Events.limits(0), compression),
+            presence: None,
             item: Vec::new(),
         }
+    }
+
+    /// Says at the ends of flushes that the agent runs, and where.
+    pub fn with_presence(mut self, presence: Presence) -> Self {
+        self.presence = Some(presence);
+        self
     }
 
     fn encode_series(&mut self, series: &Series<'_>, out: &mut Encoded) {
         let tags = series.tags();
         let origin = match series.jmx_check() {
             _ if series.is_timestamped() => Origin::Timestamped,
-            Some(_) => Origin::Jmx,
+            Some(check) => Origin::jmx(check),
             None => Origin::Dogstatsd,
         };
         let head = Head {
@@ -249,6 +260,64 @@ impl DatadogEncoder {
         self.checks.add(item, 1, out);
     }
 
+    fn encode_presence(&mut self, batch: &Batch, out: &mut Encoded) {
+        let Some(presence) = &mut self.presence else {
+            return;
+        };
+        let (due, now) = (presence.due(), presence.unix());
+        if due.heartbeat {
+            self.own_point("datadog.dogstatsd.running", PointKind::Gauge, batch, now, out);
+            let up = CheckRecord {
+                name: "datadog.dogstatsd.up".into(),
+                status: weir_protocol::CheckStatus::Ok,
+                timestamp: now,
+                host: None,
+                tags: Vec::new(),
+                message: String::new(),
+            };
+            self.encode_check(&up, &batch.hostname, out);
+            out.made += Items::of(Class::Checks, 1);
+        }
+        if due.started {
+            self.own_point("datadog.dogstatsd.started", PointKind::Count, batch, now, out);
+        }
+        if due.metadata && !batch.hostname.is_empty() {
+            self.encode_metadata(&batch.hostname, out);
+        }
+    }
+
+    /// A 1 under a name of the agent's own, which no setting changes.
+    fn own_point(&mut self, name: &str, kind: PointKind, batch: &Batch, now: i64, out: &mut Encoded) {
+        let tags = std::iter::once(concat!("version:", env!("CARGO_PKG_VERSION")));
+        let point = Point {
+            head: Head {
+                host: &batch.hostname,
+                tags: &tags,
+                timestamp: now,
+                origin: Origin::Agent,
+            },
+            name,
+            suffix: "",
+            kind,
+            value: 1.0,
+            interval: 0,
+        };
+        out.made += Items::of(Class::Points, 1);
+        self.add_point(&point, out);
+    }
+
+    /// A payload of its own; in the books it is an event.
+    fn encode_metadata(&mut self, hostname: &str, out: &mut Encoded) {
+        let Some(presence) = &self.presence else { return };
+        let body = presence.metadata(hostname).to_string();
+        let (limits, compression) = self.events_route;
+        let route = route(Kind::Metadata, compression.0);
+        let mut payload = Assembler::new(route, Class::Events, limits, Frame::default(), compression);
+        out.made += Items::of(Class::Events, 1);
+        payload.add(body.as_bytes(), 1, out);
+        payload.finish(out);
+    }
+
     /// Events are grouped by source type. Each group has payloads of its own, so that no object key can repeat.
     fn encode_events(&mut self, batch: &Batch, out: &mut Encoded) {
         let mut events: Vec<&EventRecord> = batch.events.iter().collect();
@@ -339,6 +408,9 @@ impl Encode for DatadogEncoder {
             self.encode_check(check, &batch.hostname, out);
         }
         self.encode_events(batch, out);
+        if batch.last {
+            self.encode_presence(batch, out);
+        }
     }
 
     fn finish(&mut self, out: &mut Encoded) {

@@ -2,6 +2,7 @@
 
 mod encode;
 mod parts;
+mod presence;
 mod series;
 
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use reqwest::{Client, Method};
 use weir_aggregate::Expansion;
 
 pub use encode::{DatadogEncoder, Kind, parse_route, route};
+use presence::Presence;
 
 use crate::compress::Compressor;
 use crate::delivery::{
@@ -68,7 +70,9 @@ pub fn start(
             transport: Arc::new(transport),
         });
     }
-    let encoder = Box::new(DatadogEncoder::new(settings, expansion));
+    let host_tags = surroundings.host_tags.to_vec();
+    let presence = Presence::new(settings, surroundings.clock.clone(), host_tags);
+    let encoder = Box::new(DatadogEncoder::new(settings, expansion).with_presence(presence));
     // The intake takes points in any order, so what is new goes first.
     let started = Delivery::start(
         name,

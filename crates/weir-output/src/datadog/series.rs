@@ -11,6 +11,28 @@ use crate::protobuf;
 pub enum PointKind {
     Rate,
     Gauge,
+    /// What the agent says of itself alone: counters of users are rates.
+    Count,
+}
+
+impl PointKind {
+    /// The number in protobuf and in v2's JSON.
+    fn number(self) -> i64 {
+        match self {
+            PointKind::Count => 1,
+            PointKind::Rate => 2,
+            PointKind::Gauge => 3,
+        }
+    }
+
+    /// As v1 has it.
+    fn name(self) -> &'static str {
+        match self {
+            PointKind::Count => "count",
+            PointKind::Rate => "rate",
+            PointKind::Gauge => "gauge",
+        }
+    }
 }
 
 /// Where a metric came from, in the intake's numbers.
@@ -18,18 +40,54 @@ pub enum PointKind {
 pub enum Origin {
     /// Aggregated by the agent.
     Dogstatsd,
-    /// Through a JMX integration.
-    Jmx,
+    /// Through a JMX integration, by its number.
+    Jmx(u8),
     /// With a timestamp of the sender's.
     Timestamped,
+    /// From the agent itself.
+    Agent,
 }
 
+/// Integrations over JMX that the intake knows by a number.
+const JMX_SERVICES: &[(&str, u8)] = &[
+    ("activemq", 12),
+    ("cassandra", 28),
+    ("confluent_platform", 40),
+    ("hazelcast", 70),
+    ("hive", 73),
+    ("hivemq", 74),
+    ("hudi", 76),
+    ("ignite", 83),
+    ("jboss_wildfly", 87),
+    ("kafka", 90),
+    ("presto", 130),
+    ("solr", 147),
+    ("sonarqube", 148),
+    ("tomcat", 163),
+    ("weblogic", 172),
+];
+/// Any other one.
+const JMX_CUSTOM: u8 = 9;
+
 impl Origin {
+    /// Of the integration with this name.
+    pub fn jmx(check: &str) -> Self {
+        let known = JMX_SERVICES.iter().find(|(name, _)| *name == check);
+        Origin::Jmx(known.map_or(JMX_CUSTOM, |(_, service)| *service))
+    }
+
     fn category(self) -> i64 {
         match self {
             Origin::Dogstatsd => 10,
-            Origin::Jmx => 11,
-            Origin::Timestamped => 0,
+            Origin::Jmx(_) => 11,
+            Origin::Timestamped | Origin::Agent => 0,
+        }
+    }
+
+    fn service(self) -> i64 {
+        match self {
+            Origin::Jmx(service) => i64::from(service),
+            Origin::Dogstatsd | Origin::Timestamped | Origin::Agent => 0,
         }
     }
 }
@@ -73,13 +131,16 @@ impl<T> Clone for Point<'_, T> {
 }
 impl<T> Copy for Point<'_, T> {}
 
+/// Type and name; a tag without both of them is none, and goes all the same ([`keeps`]).
 fn resource(tag: &str) -> Option<(&str, &str)> {
-    tag.strip_prefix(RESOURCE)?.split_once(':')
+    let (kind, name) = tag.strip_prefix(RESOURCE)?.split_once(':')?;
+    (!kind.is_empty() && !name.is_empty()).then_some((kind, name))
 }
 
-/// The device that series are attached to: the last `device:` tag's value.
+/// The device that series are attached to: the last `device:` tag's value, unless it is empty.
 fn device<'a>(tags: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    tags.filter_map(|tag| tag.strip_prefix(DEVICE)).last()
+    let last = tags.filter_map(|tag| tag.strip_prefix(DEVICE)).last();
+    last.filter(|name| !name.is_empty())
 }
 
 fn metadata(buffer: &mut Vec<u8>, field: u32, origin: Origin) {
@@ -87,6 +148,7 @@ fn metadata(buffer: &mut Vec<u8>, field: u32, origin: Origin) {
         protobuf::message(b, 1, |b| {
             protobuf::integer(b, 4, PRODUCT_AGENT);
             protobuf::integer(b, 5, origin.category());
+            protobuf::integer(b, 6, origin.service());
         });
     });
 }
@@ -132,18 +194,14 @@ pub fn protobuf<'t, T: Iterator<Item = &'t str> + Clone>(
             protobuf::double(b, 1, point.value);
             protobuf::integer(b, 2, timestamp);
         });
-        let kind = match point.kind {
-            PointKind::Rate => 2,
-            PointKind::Gauge => 3,
-        };
-        protobuf::integer(b, 5, kind);
+        protobuf::integer(b, 5, point.kind.number());
         protobuf::integer(b, 8, i64::from(point.interval));
         metadata(b, 9, origin);
     });
 }
 
 fn keeps(tag: &str, device_resource: bool) -> bool {
-    !(device_resource && tag.starts_with(DEVICE)) && resource(tag).is_none()
+    !(device_resource && tag.starts_with(DEVICE)) && !tag.starts_with(RESOURCE)
 }
 
 /// One element of the `series` array of the v2 endpoint's JSON form.
@@ -160,10 +218,7 @@ pub fn json_v2<'t, T: Iterator<Item = &'t str> + Clone>(
     } = point.head;
     buffer.extend_from_slice(b"{\"metric\":");
     name(buffer, point);
-    let kind = match point.kind {
-        PointKind::Rate => 2,
-        PointKind::Gauge => 3,
-    };
+    let kind = point.kind.number();
     write(
         buffer,
         format_args!(
@@ -214,16 +269,10 @@ pub fn json_v1<'t, T: Iterator<Item = &'t str> + Clone>(
         buffer.extend_from_slice(b",\"device\":");
         text(buffer, device);
     }
-    let kind = match point.kind {
-        PointKind::Rate => "rate",
-        PointKind::Gauge => "gauge",
-    };
+    let kind = point.kind.name();
     write(
         buffer,
-        format_args!(
-            ",\"type\":\"{kind}\",\"interval\":{},\"source_type_name\":\"System\"}}",
-            point.interval
-        ),
+        format_args!(",\"type\":\"{kind}\",\"interval\":{}}}", point.interval),
     );
 }
 

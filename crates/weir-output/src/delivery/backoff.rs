@@ -123,6 +123,7 @@ mod tests {
             disk_age_max: Duration::ZERO,
             ca_file: String::new(),
             proxy: String::new(),
+            no_proxy: Vec::new(),
         }
     }
 

@@ -88,6 +88,8 @@ pub enum Reason {
     InboxFull,
     /// The value is NaN or infinite, which no backend takes.
     NotFinite,
+    /// A counter's bucket adds up to less than zero, and the output's counters only rise.
+    NegativeCounter,
     /// One item alone is over the backend's limit.
     TooLarge,
     /// The backend refused it for good.
@@ -114,6 +116,7 @@ impl Reason {
         match self {
             Reason::InboxFull => "inbox_full",
             Reason::NotFinite => "not_finite",
+            Reason::NegativeCounter => "negative_counter",
             Reason::TooLarge => "too_large",
             Reason::Rejected => "rejected",
             Reason::QueueFull => "queue_full",

@@ -186,6 +186,8 @@ pub struct Surroundings {
     pub memory_bytes_max: u64,
     /// Bytes that an output which adds up may keep; beyond them it takes no new series.
     pub state_bytes_max: u64,
+    /// The tags that every metric has, for outputs that describe the host.
+    pub host_tags: Arc<[String]>,
 }
 
 /// A running output that delivers batches.

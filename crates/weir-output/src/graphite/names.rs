@@ -7,8 +7,8 @@ use std::borrow::Cow;
 
 use super::Tags;
 
-/// Bytes in the name of a file, less what carbon appends.
-const NODE_BYTES_MAX: usize = 250;
+/// Bytes in the name of a file, less what carbon appends (`.wsp`) and what tells series of one name apart (`_` and eight digits).
+const NODE_BYTES_MAX: usize = 255 - 4 - 9;
 
 /// Appends a metric's name: nodes of letters, digits, `_`, `-` and `:`, with single dots between them.
 pub fn push_name(path: &mut String, name: &str) -> bool {
@@ -142,7 +142,7 @@ mod tests {
             check(push_name, name, expected);
         }
         let long = "n".repeat(300);
-        check(push_name, &format!("{long}.b"), &format!("{}.b", &long[..250]));
+        check(push_name, &format!("{long}.b"), &format!("{}.b", &long[..242]));
     }
 
     #[test]

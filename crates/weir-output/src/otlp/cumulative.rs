@@ -5,13 +5,14 @@ use std::time::Duration;
 use weir_aggregate::{Batch, Weights};
 use weir_protocol::Kind;
 
-use super::encode::nanos;
+use super::encode::{self, nanos};
 use super::request::{Data, Metric, Request, Shape, Times, attributes};
 use super::settings::{OtlpHistograms, OtlpSettings};
 use crate::delivery::{Class, Clock, Encoded, Items, Reason};
 use crate::prometheus::Native;
-use crate::prometheus::state::{Family, Row, Seconds, State, Taken, Value};
+use crate::prometheus::state::{Family, Row, Seconds, State, Value};
 use crate::settings::{HistogramStyle, PrometheusSettings};
+use crate::sums::Counters;
 use crate::timeline::Timeline;
 
 /// Beside each series.
@@ -21,8 +22,6 @@ struct OfSeries {
     start: i64,
     /// Rows since it was last written.
     rows: u32,
-    /// A counter that got a negative value is not monotonic.
-    falls: bool,
 }
 
 type OneSeries = crate::prometheus::state::Series<OfSeries>;
@@ -65,8 +64,7 @@ impl Cumulative {
         };
         let bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
         let mut state = State::new(of_state, weights, bytes_max);
-        state.scraped = true;
-        state.wants_native = true;
+        state.counters = settings.counters();
         Cumulative {
             state,
             timeline: Timeline::new(clock.clone()),
@@ -103,15 +101,7 @@ impl Cumulative {
                 timestamp: series.timestamp(),
                 is_timestamped: series.is_timestamped(),
             };
-            let is_finite = match series.value() {
-                weir_aggregate::Value::Counter(value) | weir_aggregate::Value::Gauge(value) => {
-                    value.is_finite()
-                }
-                weir_aggregate::Value::Set(_) => true,
-                weir_aggregate::Value::Histogram(histogram) => histogram.totals().sum.is_finite(),
-                weir_aggregate::Value::Distribution(sketch) => sketch.sum().is_finite(),
-            };
-            if !is_finite {
+            if !encode::is_number(series.value()) {
                 out.dropped(Reason::NotFinite, Class::Points, 1);
                 continue;
             }
@@ -120,15 +110,11 @@ impl Cumulative {
             push(&mut key, series.host());
             series.tags().for_each(|tag| push(&mut key, tag));
             match self.state.add_to(&row, &key, series.value(), now) {
-                Taken::At(family, at) => {
-                    let kept = &mut self.state.families[family].series[at].kept;
-                    kept.rows += 1;
-                    kept.falls |=
-                        matches!(series.value(), weir_aggregate::Value::Counter(value) if value < 0.0);
+                Ok((family, at)) => {
+                    self.state.families[family].series[at].kept.rows += 1;
                     self.pending += 1;
                 }
-                Taken::NoMemory => out.dropped(Reason::Memory, Class::Points, 1),
-                Taken::Older => out.dropped(Reason::OutOfOrder, Class::Points, 1),
+                Err(reason) => out.dropped(reason, Class::Points, 1),
             }
             self.key = key;
         }
@@ -150,7 +136,7 @@ impl Cumulative {
         }
         let at = self.timeline.after();
         let points = self.points();
-        for (metric, series) in ordered(&self.state.families, self.histograms) {
+        for (metric, series) in self.ordered() {
             points.ended(metric, series, at, request, out);
         }
         request.finish(out);
@@ -166,7 +152,7 @@ impl Cumulative {
             }
         }
         let points = self.points();
-        for (metric, series) in ordered(&self.state.families, self.histograms) {
+        for (metric, series) in self.ordered() {
             if series.kept.rows == 0 {
                 out.made += Items::of(Class::Points, 1);
             }
@@ -183,14 +169,28 @@ impl Cumulative {
     fn expire(&mut self, request: &mut Request, out: &mut Encoded) {
         let now = self.now();
         let points = self.points();
-        let histograms = self.histograms;
+        let (histograms, counters) = (self.histograms, self.state.counters);
         let timeline = &mut self.timeline;
         let mut at = None;
         self.state.expire_with(now, |family, series| {
             let at = *at.get_or_insert_with(|| timeline.after());
-            points.ended(metric_of(family, series, histograms), series, at, request, out);
+            let metric = metric_of(family, series, histograms, counters);
+            points.ended(metric, series, at, request, out);
         });
         request.finish(out);
+    }
+
+    /// All series, those of a metric of a host together.
+    fn ordered(&self) -> Vec<(Metric<'_>, &OneSeries)> {
+        let (histograms, counters) = (self.histograms, self.state.counters);
+        let mut all: Vec<(Metric<'_>, &OneSeries)> = (self.state.families.iter())
+            .flat_map(|family| {
+                let metric = move |series| (metric_of(family, series, histograms, counters), series);
+                family.series.iter().map(metric)
+            })
+            .collect();
+        all.sort_by_key(|one| one.0);
+        all
     }
 
     fn points(&self) -> Points {
@@ -202,26 +202,14 @@ impl Cumulative {
     }
 }
 
-/// All series, those of a metric of a host together.
-fn ordered(families: &[Family<(), OfSeries>], histograms: OtlpHistograms) -> Vec<(Metric<'_>, &OneSeries)> {
-    let mut all: Vec<(Metric<'_>, &OneSeries)> = families
-        .iter()
-        .flat_map(|family| {
-            let metric = move |series| (metric_of(family, series, histograms), series);
-            family.series.iter().map(metric)
-        })
-        .collect();
-    all.sort_by_key(|one| one.0);
-    all
-}
-
 fn metric_of<'a>(
     family: &'a Family<(), OfSeries>,
     series: &'a OneSeries,
     histograms: OtlpHistograms,
+    counters: Counters,
 ) -> Metric<'a> {
     let shape = match family.kind {
-        Kind::Counter => Shape::Sum(!series.kept.falls),
+        Kind::Counter => Shape::Sum(counters),
         Kind::Gauge | Kind::Set => Shape::Gauge,
         Kind::Histogram | Kind::Timing if histograms == OtlpHistograms::Summary => Shape::Summary,
         Kind::Histogram | Kind::Timing | Kind::Distribution => Shape::Exponential,

@@ -10,6 +10,7 @@ use super::cumulative::Cumulative;
 use super::request::{Data, Metric, Request, Shape, Times, attributes};
 use super::settings::{OtlpHistograms, OtlpSettings, Temporality};
 use crate::delivery::{Class, Clock, Counter, Encode, Encoded, Items, Reason};
+use crate::sums::{self, Counters};
 
 /// The scale of distributions before there are too many buckets: base 2^(1/32), about 2.2 %.
 pub const SCALE: i32 = 5;
@@ -29,6 +30,7 @@ pub struct OtlpEncoder {
     histograms: OtlpHistograms,
     quantiles: Vec<f64>,
     buckets_max: usize,
+    counters: Counters,
     /// The state behind cumulative points.
     cumulative: Option<Cumulative>,
 }
@@ -59,6 +61,7 @@ impl OtlpEncoder {
             histograms: settings.histograms,
             quantiles,
             buckets_max: settings.buckets_max,
+            counters: settings.counters(),
             cumulative,
         }
     }
@@ -87,14 +90,11 @@ impl OtlpEncoder {
     }
 
     fn encode_row(&mut self, metric: Metric<'_>, series: &Series<'_>, times: Times, out: &mut Encoded) {
-        let is_finite = match series.value() {
-            Value::Counter(value) | Value::Gauge(value) => value.is_finite(),
-            Value::Set(_) => true,
-            Value::Histogram(histogram) => histogram.totals().sum.is_finite(),
-            Value::Distribution(sketch) => sketch.sum().is_finite(),
-        };
-        if !is_finite {
+        if !is_number(series.value()) {
             return out.dropped(Reason::NotFinite, Class::Points, 1);
+        }
+        if let Err(reason) = sums::check(series.value(), self.counters) {
+            return out.dropped(reason, Class::Points, 1);
         }
         let tags = series.tags();
         let request = &mut self.request;
@@ -134,7 +134,7 @@ impl OtlpEncoder {
 
     fn metric<'a>(&self, series: &Series<'a>) -> Metric<'a> {
         let shape = match series.value() {
-            Value::Counter(value) => Shape::Sum(value >= 0.0),
+            Value::Counter(_) => Shape::Sum(self.counters),
             Value::Gauge(_) | Value::Set(_) => Shape::Gauge,
             Value::Histogram(_) if self.histograms == OtlpHistograms::Summary => Shape::Summary,
             Value::Histogram(_) | Value::Distribution(_) => Shape::Exponential,
@@ -173,6 +173,11 @@ impl OtlpEncoder {
             self.facts.bytes.store(bytes, Ordering::Relaxed);
         }
     }
+}
+
+/// Whether a gauge is finite; [`sums::check`] looks at the others.
+pub fn is_number(value: Value<'_>) -> bool {
+    !matches!(value, Value::Gauge(value) if !value.is_finite())
 }
 
 /// Whether a row becomes a point. A counter that got nothing has added nothing, and of samples with a low rate a bucket may

@@ -9,6 +9,7 @@ use crate::compress::Compressor;
 use crate::delivery::{Class, Draft, Encoded, Items, Reason};
 use crate::protobuf;
 use crate::settings::Compression;
+use crate::sums::Counters;
 
 /// Bytes before compression at which a request ends: gRPC servers take 4 MiB unless told otherwise.
 const BYTES_MAX: usize = 3_500_000;
@@ -39,8 +40,7 @@ pub enum Data<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Shape {
     Gauge,
-    /// Monotonic or not.
-    Sum(bool),
+    Sum(Counters),
     Exponential,
     Summary,
 }
@@ -189,7 +189,7 @@ impl Request {
                 if matches!(shape, Shape::Sum(_) | Shape::Exponential) {
                     protobuf::integer(out, 2, temporality);
                 }
-                if shape == Shape::Sum(true) {
+                if shape == Shape::Sum(Counters::Monotonic) {
                     protobuf::integer(out, 3, 1);
                 }
             });

@@ -9,6 +9,7 @@ use crate::settings::{
     DELIVERY, DURATION_MAX, Delivered, DeliverySettings, Kind, OutputType, Secret, Setting, SettingProblem,
     URL, setting,
 };
+use crate::sums::Counters;
 
 /// The collector to export to, and how.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -20,12 +21,23 @@ pub struct OtlpSettings {
     pub headers: BTreeMap<String, Secret>,
     pub resource_attributes: BTreeMap<String, String>,
     pub temporality: Temporality,
+    pub monotonic_counters: bool,
     pub expiry: Duration,
     pub histograms: OtlpHistograms,
     pub quantiles: Vec<f64>,
     pub buckets_max: usize,
     pub points_per_payload_max: u32,
     pub delivery: DeliverySettings,
+}
+
+impl OtlpSettings {
+    pub fn counters(&self) -> Counters {
+        if self.monotonic_counters {
+            Counters::Monotonic
+        } else {
+            Counters::UpDown
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -79,6 +91,9 @@ const SETTINGS: &[Setting] = &[
     setting("temporality", Kind::Choice(&["delta", "cumulative"]), "delta")
         .effect("Whether sums and histograms cover their bucket (`delta`) or everything since they began (`cumulative`).")
         .who("Those whose backend wants cumulative values, as Prometheus does."),
+    setting("monotonic_counters", Kind::Bool, "true")
+        .effect("Counters are monotonic sums, and a bucket of one that adds up to less than zero is refused and counted as `negative_counter`. `false`: they are sums that may fall, all of them, and nothing is refused.")
+        .who("Those who count down as well as up, and whose backend takes such sums."),
     setting("expiry", Kind::Duration { min: Duration::from_secs(1), max: DURATION_MAX }, "300s")
         .effect("With `cumulative`: a series that got no sample for this long ends. Two buckets at least. `delta` keeps nothing.")
         .who("Those with many short-lived series."),

@@ -1,8 +1,7 @@
 //! The Prometheus scrape endpoint: what merged flushes add up to, rendered for whoever asks.
 //!
-//! A scraper wants cumulative values, a flush brings those of one bucket, so this output keeps state: it begins with the
-//! first scrape, which shows weir's own series only, and takes in what is flushed from then on. An agent that nobody
-//! scrapes keeps nothing.
+//! A scraper wants cumulative values, a flush brings those of one bucket, so this output keeps state, from the start and
+//! whether anybody scrapes or not: the first scrape shows everything since.
 //!
 //! Whatever names, tags and kinds arrive, the exposition is valid: every name belongs to one metric of one kind
 //! ([`names`] has the rule for those that would share one), every series occurs once.
@@ -62,8 +61,6 @@ pub struct Renamed {
 
 #[derive(Clone, Debug, Default)]
 pub struct ScrapeStatus {
-    /// Whether there was a scrape, without which nothing is kept.
-    pub scraped: bool,
     pub counts: Counts,
     pub metrics: usize,
     pub series: usize,
@@ -87,7 +84,7 @@ impl Scrape {
         }
     }
 
-    /// Begins an exposition; the first one begins the state.
+    /// Begins an exposition.
     pub fn render(
         self: &Arc<Self>,
         format: Format,
@@ -98,8 +95,6 @@ impl Scrape {
         let mut first = Vec::new();
         render::own(own, format, &mut first);
         let mut state = self.lock();
-        state.scraped = true;
-        state.wants_native |= format == Format::Protobuf;
         state.expire(now);
         state.name_families();
         state.renderings += 1;
@@ -124,8 +119,7 @@ impl Scrape {
             })
         });
         ScrapeStatus {
-            scraped: state.scraped,
-            counts: state.counts,
+            counts: state.counts.clone(),
             metrics: state.families.len(),
             series: state.series_count(),
             heap_bytes: state.heap_bytes(),

@@ -8,6 +8,9 @@ use crate::protobuf;
 /// Bounds grow by 2^(1/32), about 2.2 %, from one bucket to the next.
 pub const SCHEMA: i32 = 5;
 
+/// The coarsest schema that Prometheus knows: bounds grow by 2^16.
+const SCHEMA_MIN: i32 = -4;
+
 /// Occupied buckets of one sign; with more, pairs are merged until they fit. At schema 5 these span 32 powers of two
 /// without a gap.
 const BUCKETS_MAX: usize = 1024;
@@ -78,15 +81,26 @@ impl Native {
         while other.scale > self.schema() {
             other.downscale();
         }
-        self.zero += other.zero_count;
+        self.zero = self.zero.saturating_add(other.zero_count);
         self.sum += other.sum;
         merge(&mut self.positive, &other.positive);
         merge(&mut self.negative, &other.negative);
         while self.positive.len().max(self.negative.len()) > BUCKETS_MAX {
-            self.coarser += 1;
-            halve(&mut self.positive);
-            halve(&mut self.negative);
+            self.coarsen();
         }
+    }
+
+    /// Gives resolution up until the buckets take at most so many bytes, or the few that the coarsest schema needs.
+    pub fn shrink(&mut self, bytes: usize) {
+        while self.heap_bytes() > bytes && self.schema() > SCHEMA_MIN {
+            self.coarsen();
+        }
+    }
+
+    fn coarsen(&mut self) {
+        self.coarser += 1;
+        halve(&mut self.positive);
+        halve(&mut self.negative);
     }
 
     fn schema(&self) -> i32 {
@@ -95,7 +109,8 @@ impl Native {
 
     pub fn count(&self) -> u64 {
         let side = |buckets: &[Bucket]| buckets.iter().map(|bucket| bucket.count()).sum::<u64>();
-        self.zero + side(&self.positive) + side(&self.negative)
+        self.zero
+            .saturating_add(side(&self.positive) + side(&self.negative))
     }
 
     pub fn heap_bytes(&self) -> usize {
@@ -151,7 +166,9 @@ fn merge(into: &mut Vec<Bucket>, more: &[(i32, u64)]) {
         let index = (index + 1).clamp(i32::from(i16::MIN), i32::from(i16::MAX)) as i16;
         at += into[at..].partition_point(|bucket| bucket.index < index);
         match into.get_mut(at) {
-            Some(bucket) if bucket.index == index => *bucket = Bucket::new(index, bucket.count() + count),
+            Some(bucket) if bucket.index == index => {
+                *bucket = Bucket::new(index, bucket.count().saturating_add(count))
+            }
             _ => {
                 if into.len() == into.capacity() {
                     into.reserve_exact(into.len() / 4 + 1);

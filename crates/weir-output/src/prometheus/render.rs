@@ -219,7 +219,6 @@ impl<'a> Writer<'a> {
                     });
                 }
                 Value::Summary(summary) => {
-                    // Without one it has got no sample since the first scraper that could have seen it.
                     if let Some(native) = &summary.native {
                         metric(&mut message, &series.labels, |out| {
                             protobuf::message(out, 7, |out| native.write(out));

@@ -1,6 +1,9 @@
 //! Cumulative state: one entry per series, summed up over flushes. A scrape shows it; remote write and cumulative OTLP send
 //! it, and keep a little of their own beside each metric (`M`) and each series (`S`).
+//!
+//! Sums and counts stay finite and counters only rise: what would change that is refused with a reason ([`sums`]).
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::HashTable;
@@ -9,7 +12,12 @@ use weir_protocol::Kind;
 
 use super::names::{self, LabelWriter};
 use super::native::Native;
+use crate::delivery::Reason;
 use crate::settings::{HistogramStyle, PrometheusSettings};
+use crate::sums::{self, Counters};
+
+/// What the buckets of a native histogram may take however full the state is.
+const NATIVE_BYTES_LEAST: usize = 256;
 
 /// Seconds of a monotonic clock.
 pub type Seconds = u32;
@@ -39,16 +47,8 @@ pub struct Series<S = ()> {
     pub value: Value,
 }
 
-/// What became of a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
-    /// Family and number of its series.
-    At(usize, usize),
-    /// There is no room for a new series.
-    NoMemory,
-    /// A gauge with a timestamp before that of the value that is there.
-    Older,
-}
+/// What became of a row: family and number of its series, or why it is not in it.
+pub type Taken = Result<(usize, usize), Reason>;
 
 #[derive(Debug)]
 pub enum Value {
@@ -63,17 +63,16 @@ pub struct Summary {
     pub sum: f64,
     /// Of the last bucket that had samples.
     pub quantiles: Box<[f64]>,
-    /// Kept from the first scrape on that could show it.
+    /// Where the style of its kind is native.
     pub native: Option<Box<Native>>,
 }
 
 /// Counts of rows; idle zeros of counters are none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub taken: u64,
     pub delivered: u64,
-    pub dropped_memory: u64,
-    pub dropped_older: u64,
+    pub dropped: BTreeMap<Reason, u64>,
     /// Rows that came to a series which another context of the same metric and the same labels has written to in the same
     /// bucket.
     pub merged: u64,
@@ -85,9 +84,7 @@ pub struct State<M = (), S = ()> {
     weights: Weights,
     bytes_max: usize,
     random: RandomState,
-    /// Nothing is kept before.
-    pub scraped: bool,
-    pub wants_native: bool,
+    pub counters: Counters,
     pub families: Vec<Family<M, S>>,
     family_index: HashTable<u32>,
     series_index: HashTable<(u32, u32)>,
@@ -123,8 +120,7 @@ impl<M: Default, S: Default> State<M, S> {
             weights,
             bytes_max,
             random: RandomState::new(),
-            scraped: false,
-            wants_native: false,
+            counters: Counters::Monotonic,
             families: Vec::new(),
             family_index: HashTable::new(),
             series_index: HashTable::new(),
@@ -141,9 +137,6 @@ impl<M: Default, S: Default> State<M, S> {
     }
 
     pub fn take(&mut self, batch: &Batch, now: Seconds) {
-        if !self.scraped {
-            return;
-        }
         for series in batch.series().filter(|series| !series.is_idle()) {
             let row = Row {
                 name: series.name(),
@@ -152,7 +145,8 @@ impl<M: Default, S: Default> State<M, S> {
                 timestamp: series.timestamp(),
                 is_timestamped: series.is_timestamped(),
             };
-            self.add(&row, series.tags(), series.value(), now);
+            // What is refused is in the counts.
+            let _ = self.add(&row, series.tags(), series.value(), now);
         }
     }
 
@@ -173,56 +167,65 @@ impl<M: Default, S: Default> State<M, S> {
     /// Adds a row to the series that these labels name.
     pub fn add_to(&mut self, row: &Row<'_>, labels: &str, value: Aggregated<'_>, now: Seconds) -> Taken {
         self.counts.taken += 1;
-        let Some((family, at, is_new)) = self.place(row, labels, now) else {
-            self.counts.dropped_memory += 1;
-            return Taken::NoMemory;
-        };
+        let taken = self.try_add(row, labels, value, now);
+        match taken {
+            Ok(_) => self.counts.delivered += 1,
+            Err(reason) => *self.counts.dropped.entry(reason).or_default() += 1,
+        }
+        taken
+    }
+
+    fn try_add(&mut self, row: &Row<'_>, labels: &str, value: Aggregated<'_>, now: Seconds) -> Taken {
+        // Before its series is made: what is refused begins none.
+        sums::check(value, self.counters)?;
+        let (family, at, is_new) = self.place(row, labels, now).ok_or(Reason::Memory)?;
         let stamp = u32::try_from(row.timestamp.max(0)).unwrap_or(u32::MAX);
         let series = &mut self.families[family].series[at];
-        let is_second = !is_new && !row.is_timestamped && series.stamp == stamp;
-        let is_older = !is_new && row.is_timestamped && stamp < series.stamp;
+        let moment = Moment {
+            is_second: !is_new && !row.is_timestamped && series.stamp == stamp,
+            is_older: !is_new && row.is_timestamped && stamp < series.stamp,
+        };
         let before = series.value.heap_bytes();
-        match (&mut series.value, value) {
-            (Value::Number(sum), Aggregated::Counter(more)) => *sum += more,
-            (Value::Number(current), Aggregated::Gauge(_) | Aggregated::Set(_)) => {
-                let new = match value {
-                    Aggregated::Gauge(value) => value,
-                    Aggregated::Set(members) => members.cardinality() as f64,
-                    _ => unreachable!("matched above"),
+        match &mut series.value {
+            Value::Number(number) => add_number(number, value, moment)?,
+            Value::Summary(summary) => {
+                let in_seconds = row.kind == Kind::Timing && self.settings.timings_in_seconds;
+                let form = Form {
+                    quantiles: &self.settings.quantiles,
+                    weights: self.weights,
+                    divisor: if in_seconds { 1000.0 } else { 1.0 },
+                    native: style(&self.settings, row.kind) == HistogramStyle::Native,
                 };
-                if is_older {
-                    self.counts.dropped_older += 1;
-                    return Taken::Older;
-                }
-                *current = if is_second { current.max(new) } else { new };
+                summary.add(value, &form, moment.is_second)?;
             }
-            (Value::Summary(summary), value) => {
-                let divisor = if row.kind == Kind::Timing && self.settings.timings_in_seconds {
-                    1000.0
-                } else {
-                    1.0
-                };
-                let native = self.wants_native && style(&self.settings, row.kind) == HistogramStyle::Native;
-                summary.add(
-                    value,
-                    &self.settings.quantiles,
-                    self.weights,
-                    divisor,
-                    is_second,
-                    native,
-                );
-            }
-            (Value::Number(_), _) => unreachable!("the kind decides about the value"),
         }
-        if !is_older {
+        if !moment.is_older {
             series.stamp = stamp;
         }
         series.seen = now;
         self.oldest = self.oldest.min(now);
         self.bytes = self.bytes + series.value.heap_bytes() - before;
-        self.counts.merged += u64::from(is_second);
-        self.counts.delivered += 1;
-        Taken::At(family, at)
+        self.counts.merged += u64::from(moment.is_second);
+        self.fit(family, at, before);
+        Ok((family, at))
+    }
+
+    /// Where the state has become too large, a native histogram that grew gives resolution for room, so that buckets of
+    /// series that are there are bounded as series are.
+    fn fit(&mut self, family: usize, at: usize, before: usize) {
+        if self.heap_bytes() <= self.bytes_max {
+            return;
+        }
+        let value = &mut self.families[family].series[at].value;
+        let large = value.heap_bytes();
+        if let Value::Summary(summary) = value
+            && let Some(native) = &mut summary.native
+            && large > before
+        {
+            let as_before = native.heap_bytes().saturating_sub(large - before);
+            native.shrink(as_before.max(NATIVE_BYTES_LEAST));
+            self.bytes -= large - value.heap_bytes();
+        }
     }
 
     /// Family and number of the series, and whether it is new. `None`: there is no memory for it.
@@ -509,22 +512,75 @@ impl Value {
     }
 }
 
+/// How a row stands to what its series shows.
+#[derive(Clone, Copy)]
+struct Moment {
+    /// Another context has written to the series in the same bucket.
+    is_second: bool,
+    /// Its timestamp is before that of the value that is there.
+    is_older: bool,
+}
+
+fn add_number(number: &mut f64, value: Aggregated<'_>, moment: Moment) -> Result<(), Reason> {
+    let new = match value {
+        Aggregated::Counter(more) => {
+            *number = sums::add(*number, more)?;
+            return Ok(());
+        }
+        Aggregated::Gauge(value) => value,
+        Aggregated::Set(members) => members.cardinality() as f64,
+        _ => unreachable!("the kind decides about the value"),
+    };
+    if moment.is_older {
+        return Err(Reason::OutOfOrder);
+    }
+    *number = if moment.is_second { number.max(new) } else { new };
+    Ok(())
+}
+
+/// What is kept of samples.
+struct Form<'a> {
+    quantiles: &'a [f64],
+    weights: Weights,
+    divisor: f64,
+    native: bool,
+}
+
 impl Summary {
-    fn add(
-        &mut self,
-        value: Aggregated<'_>,
-        fractions: &[f64],
-        weights: Weights,
-        divisor: f64,
-        is_second: bool,
-        native: bool,
-    ) {
-        if self.quantiles.len() != fractions.len() {
-            self.quantiles = vec![f64::NAN; fractions.len()].into();
+    fn add(&mut self, value: Aggregated<'_>, form: &Form<'_>, is_second: bool) -> Result<(), Reason> {
+        let (sum, weight) = match value {
+            Aggregated::Histogram(histogram) => {
+                let totals = histogram.totals();
+                let weight = match form.weights {
+                    Weights::Exact => totals.weight,
+                    Weights::Agent => totals.whole_weight,
+                };
+                (totals.sum / form.divisor, weight)
+            }
+            Aggregated::Distribution(sketch) => (sketch.sum(), sketch.cnt() as f64),
+            _ => unreachable!("the kind decides about the value"),
+        };
+        let (sum, weight) = (sums::add(self.sum, sum)?, sums::add(self.weight, weight)?);
+        (self.sum, self.weight) = (sum, weight);
+        self.set_quantiles(value, form, is_second);
+        if form.native {
+            let native = self.native.get_or_insert_default();
+            match value {
+                Aggregated::Histogram(histogram) => native.add_histogram(histogram, form.divisor),
+                Aggregated::Distribution(sketch) => native.add_sketch(sketch),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn set_quantiles(&mut self, value: Aggregated<'_>, form: &Form<'_>, is_second: bool) {
+        if self.quantiles.len() != form.quantiles.len() {
+            self.quantiles = vec![f64::NAN; form.quantiles.len()].into();
         }
         let mut set = |quantile: &dyn Fn(f64) -> f64| {
-            for (current, &fraction) in self.quantiles.iter_mut().zip(fractions) {
-                let new = quantile(fraction) / divisor;
+            for (current, &fraction) in self.quantiles.iter_mut().zip(form.quantiles) {
+                let new = quantile(fraction) / form.divisor;
                 *current = if is_second { current.max(new) } else { new };
             }
         };
@@ -532,30 +588,12 @@ impl Summary {
             Aggregated::Histogram(histogram) => {
                 let ordered = histogram.ordered();
                 set(&|fraction| ordered.quantile(fraction));
-                let totals = histogram.totals();
-                self.sum += totals.sum / divisor;
-                self.weight += match weights {
-                    Weights::Exact => totals.weight,
-                    Weights::Agent => totals.whole_weight,
-                };
-                if native {
-                    self.native
-                        .get_or_insert_default()
-                        .add_histogram(histogram, divisor);
-                }
             }
-            Aggregated::Distribution(sketch) => {
-                // Of samples with a low rate a bucket may count none, and the next one more.
-                if !sketch.is_empty() {
-                    set(&|fraction| sketch.quantile(fraction));
-                }
-                self.sum += sketch.sum();
-                self.weight += sketch.cnt() as f64;
-                if native {
-                    self.native.get_or_insert_default().add_sketch(sketch);
-                }
+            // Of samples with a low rate a bucket may count none, and the next one more.
+            Aggregated::Distribution(sketch) if !sketch.is_empty() => {
+                set(&|fraction| sketch.quantile(fraction));
             }
-            _ => unreachable!("the kind decides about the value"),
+            _ => {}
         }
     }
 }

@@ -10,6 +10,7 @@ use weir_sketch::Sketch;
 
 use super::state::Row;
 use super::{Format, OwnSeries, Scrape};
+use crate::delivery::Reason;
 use crate::settings::{HistogramStyle, PrometheusSettings};
 
 fn settings() -> PrometheusSettings {
@@ -24,10 +25,7 @@ fn settings() -> PrometheusSettings {
 }
 
 fn scrape_with(settings: PrometheusSettings) -> Arc<Scrape> {
-    let scrape = Arc::new(Scrape::new(settings, Weights::Exact, usize::MAX));
-    // Nothing is kept before the first one.
-    drop(scrape.render(Format::Protobuf, false, &[], 0));
-    scrape
+    Arc::new(Scrape::new(settings, Weights::Exact, usize::MAX))
 }
 
 fn scrape() -> Arc<Scrape> {
@@ -58,7 +56,8 @@ impl Scrape {
         let mut state = self.lock();
         let now = at as u32;
         let tags = tags.iter().copied();
-        match (kind, value) {
+        // What is refused is in the counts.
+        let _ = match (kind, value) {
             (Kind::Counter, Owned::Number(value)) => state.add(&row, tags, Value::Counter(*value), now),
             (Kind::Gauge, Owned::Number(value)) => state.add(&row, tags, Value::Gauge(*value), now),
             (Kind::Set, Owned::Members(members)) => {
@@ -433,7 +432,7 @@ fn check(scrape: &Arc<Scrape>, expected: &[(&str, f64)]) {
 }
 
 #[test]
-fn nothing_is_kept_before_the_first_scrape() {
+fn the_first_scrape_shows_everything_since_the_start() {
     use weir_aggregate::{Batch, Bucket, Source, TimestampedSample};
     let bucket = Bucket {
         start: 100,
@@ -451,14 +450,110 @@ fn nothing_is_kept_before_the_first_scrape() {
             value,
         });
     }
-    let scrape = Arc::new(Scrape::new(settings(), Weights::Exact, usize::MAX));
+    let scrape = scrape();
     scrape.take(&batch, 1);
-    assert_eq!((scrape.status().heap_bytes, scrape.status().counts.taken), (0, 0));
-    assert_eq!(scrape.text(1), "");
     scrape.take(&batch, 2);
-    scrape.take(&batch, 3);
-    assert_eq!(scrape.values(3)["x_total"], 10.0);
-    assert_eq!(scrape.status().counts.delivered, 4);
+    let values = Owned::Values(vec![1.0, 2.0]);
+    scrape.add("d", Kind::Distribution, None, &[], &values, 100);
+    let found = scrape.values(3);
+    assert_eq!((found["x_total"], found["d_count"]), (10.0, 2.0));
+    let counts = scrape.status().counts;
+    assert_eq!((counts.taken, counts.delivered), (5, 5));
+    // The first scraper of native histograms, too.
+    let native = parse_protobuf(&scrape.body(Format::Protobuf, 3));
+    assert_eq!(native["d_count"], 2.0);
+}
+
+/// Two datagrams made a scraped counter NaN for good: sums overflowed to infinity, and infinities of both signs to NaN.
+#[test]
+fn counters_only_rise_and_sums_stay_finite() {
+    let scrape = scrape();
+    let refused = |reason| scrape.status().counts.dropped.get(&reason).copied().unwrap_or(0);
+    for value in [-1.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
+        scrape.counter("never", &[], value, 100);
+    }
+    assert_eq!(scrape.text(0), "", "what is refused begins no series");
+    assert_eq!(
+        (refused(Reason::NegativeCounter), refused(Reason::NotFinite)),
+        (1, 3)
+    );
+    for value in [1e308, 1e308, -1e308, -1e308, 0.0, 1.0] {
+        scrape.counter("c", &[], value, 100);
+    }
+    check(&scrape, &[("c_total", 1e308)]);
+    assert_eq!(
+        (refused(Reason::NegativeCounter), refused(Reason::NotFinite)),
+        (3, 4)
+    );
+    for (name, kind) in [("h", Kind::Histogram), ("d", Kind::Distribution)] {
+        for values in [
+            vec![1e308],
+            vec![1e308],
+            vec![1e308, 1e308],
+            vec![-1e308],
+            vec![-4.0],
+        ] {
+            scrape.add(name, kind, None, &[], &Owned::Values(values), 100);
+        }
+    }
+    let found = scrape.values(0);
+    assert_eq!((found["h_sum"], found["h_count"]), (-4.0, 3.0));
+    assert_eq!((found["d_sum"], found["d_count"]), (-4.0, 3.0));
+    assert_eq!(refused(Reason::NotFinite), 8);
+    let counts = scrape.status().counts;
+    assert_eq!(
+        counts.taken,
+        counts.delivered + counts.dropped.values().sum::<u64>()
+    );
+}
+
+/// A bucket's count of samples with a tiny rate is beyond every integer.
+#[test]
+fn counts_of_tiny_rates_do_not_wrap() {
+    let scrape = scrape_with(PrometheusSettings {
+        histograms: HistogramStyle::Native,
+        ..settings()
+    });
+    let mut histogram = Histogram::default();
+    histogram.insert(0.0, 1e300);
+    histogram.insert(2.0, 1e300);
+    let row = Row {
+        name: "h",
+        kind: Kind::Histogram,
+        host: None,
+        timestamp: 100,
+        is_timestamped: false,
+    };
+    let mut before = 0.0;
+    for _ in 0..3 {
+        let tags = std::iter::empty();
+        let taken = scrape.lock().add(&row, tags, Value::Histogram(&histogram), 0);
+        taken.unwrap();
+        let count = parse_protobuf(&scrape.body(Format::Protobuf, 0))["h_count"];
+        assert!(count >= before && count > 1e14, "{count} after {before}");
+        before = count;
+    }
+}
+
+#[test]
+fn native_histograms_of_a_full_state_give_resolution_for_room() {
+    let bytes_max = 100_000;
+    let scrape = Arc::new(Scrape::new(settings(), Weights::Exact, bytes_max));
+    let mut samples = 0.0;
+    for round in 0..60 {
+        for number in 0..100 {
+            let wide = (0..20).map(|step| 1e-8 * 1.9f64.powi(round + 3 * step)).collect();
+            let tag = format!("number:{number}");
+            scrape.add("d", Kind::Distribution, None, &[&tag], &Owned::Values(wide), 100);
+            samples += 20.0;
+        }
+    }
+    let status = scrape.status();
+    assert!(status.heap_bytes <= bytes_max + 100 * 512, "{status:?}");
+    assert_eq!(status.counts.delivered, 6000, "{status:?}");
+    let counts = parse_protobuf(&scrape.body(Format::Protobuf, 0));
+    assert_eq!(counts.values().sum::<f64>(), samples);
+    scrape.check_bytes();
 }
 
 #[test]
@@ -636,22 +731,21 @@ fn timestamped_gauges_never_go_back() {
             timestamp,
             is_timestamped: true,
         };
-        scrape
-            .lock()
-            .add(&row, std::iter::empty(), Value::Gauge(value), 5);
+        // What is older is refused, and counted.
+        let _ = (scrape.lock()).add(&row, std::iter::empty(), Value::Gauge(value), 5);
     };
     put(1000, 1.0);
     put(2000, 2.0);
     put(1500, 3.0);
     check(&scrape, &[("g", 2.0)]);
     let counts = scrape.status().counts;
-    assert_eq!((counts.taken, counts.delivered, counts.dropped_older), (3, 2, 1));
+    assert_eq!((counts.taken, counts.delivered), (3, 2));
+    assert_eq!(counts.dropped, [(Reason::OutOfOrder, 1)].into());
 }
 
 #[test]
 fn a_full_budget_refuses_new_series_and_keeps_the_others_right() {
     let scrape = Arc::new(Scrape::new(settings(), Weights::Exact, 20_000));
-    drop(scrape.render(Format::Text, false, &[], 0));
     for at in [100, 110] {
         for number in 0..1000 {
             scrape.counter("c", &[&format!("number:{number}")], 1.0, at);
@@ -662,7 +756,8 @@ fn a_full_budget_refuses_new_series_and_keeps_the_others_right() {
     assert!(status.series > 20 && status.series < 500, "{status:?}");
     assert_eq!(status.counts.taken, 2000);
     assert_eq!(status.counts.delivered, 2 * status.series as u64);
-    assert_eq!(status.counts.dropped_memory, 2000 - status.counts.delivered);
+    let refused = 2000 - status.counts.delivered;
+    assert_eq!(status.counts.dropped, [(Reason::Memory, refused)].into());
     assert!(scrape.values(0).values().all(|value| *value == 2.0));
 }
 
@@ -864,7 +959,7 @@ proptest! {
                 // Samples that are not finite never reach a bucket.
                 _ => Owned::Values(vec![value.clamp(-1e300, 1e300)]),
             };
-            if *kind == Kind::Counter {
+            if *kind == Kind::Counter && value.is_finite() && *value >= 0.0 {
                 sum_of_counters += value;
                 finite &= value.abs() < 1e10;
             }
@@ -882,20 +977,29 @@ proptest! {
         }
         // Nothing got lost on the way.
         let status = scrape.status();
-        prop_assert_eq!(status.counts.delivered, rows.len() as u64);
+        let refused: u64 = status.counts.dropped.values().sum();
+        prop_assert_eq!(status.counts.delivered + refused, rows.len() as u64);
+        let counters: BTreeSet<&str> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
+            .collect();
+        let of_counters: Vec<f64> = series
+            .iter()
+            .filter(|(name, _)| counters.contains(name.split('{').next().unwrap()))
+            .map(|(_, value)| *value)
+            .collect();
+        prop_assert!(of_counters.iter().all(|value| value.is_finite() && *value >= 0.0), "{}", text);
         if finite {
-            let counters: BTreeSet<&str> = text
-                .lines()
-                .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
-                .collect();
-            let shown: f64 = series
-                .iter()
-                .filter(|(name, _)| counters.contains(name.split('{').next().unwrap()))
-                .map(|(_, value)| value)
-                .sum();
+            let never = rows.iter().filter(|row| row.1 == Kind::Counter && !(row.4.is_finite() && row.4 >= 0.0));
+            prop_assert_eq!(refused, never.count() as u64);
+            let shown: f64 = of_counters.iter().sum();
             prop_assert!((shown - sum_of_counters).abs() <= 1e-6 * (1.0 + rows.len() as f64) * 1e3);
         }
-        let kinds: BTreeSet<(&str, Kind)> = rows.iter().map(|(name, kind, ..)| (name.as_str(), *kind)).collect();
+        let kinds: BTreeSet<(&str, Kind)> = rows
+            .iter()
+            .filter(|row| row.1 != Kind::Counter || (row.4.is_finite() && row.4 >= 0.0))
+            .map(|(name, kind, ..)| (name.as_str(), *kind))
+            .collect();
         prop_assert_eq!(status.metrics, kinds.len());
         scrape.check_bytes();
     }

@@ -81,7 +81,8 @@ pub(crate) const TYPE: OutputType = OutputType {
     summary: "Passes messages on as they were received, to one or several StatsD servers over UDP, TCP or Unix sockets.",
     on_by_default: false,
     settings: SETTINGS,
-    environment: &[],
+    // With the port from the variable beside it.
+    environment: &[("targets", &["DD_STATSD_FORWARD_HOST"])],
     load,
 };
 

@@ -12,9 +12,9 @@ use weir_protocol::Kind;
 
 use super::request::{Metadata, Request, STALE, Sample, Times};
 use super::settings::RemoteWriteSettings;
-use crate::delivery::{Class, Clock, Counter, Encode, Encoded, Items, Reason};
+use crate::delivery::{Class, Clock, Counter, Encode, Encoded, Items};
 use crate::prometheus::names::{for_each_label, unescape};
-use crate::prometheus::state::{Family, Row, Seconds, Series, State, Taken, Value, is_compound, style};
+use crate::prometheus::state::{Family, Row, Seconds, Series, State, Value, is_compound, style};
 use crate::prometheus::{Native, help};
 use crate::settings::HistogramStyle;
 use crate::timeline::{Moments, Timeline};
@@ -84,13 +84,8 @@ impl RemoteWriteEncoder {
     ) -> Self {
         let as_scrape = settings.as_scrape();
         let quantiles = as_scrape.quantiles.iter().map(|q| format!("{q:?}")).collect();
-        let mut state = State::new(
-            as_scrape,
-            weights,
-            usize::try_from(bytes_max).unwrap_or(usize::MAX),
-        );
-        state.scraped = true;
-        state.wants_native = true;
+        let bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
+        let state = State::new(as_scrape, weights, bytes_max);
         RemoteWriteEncoder {
             state,
             request: Request::new(settings.version, settings.samples_per_payload_max),
@@ -125,12 +120,11 @@ impl RemoteWriteEncoder {
                 is_timestamped: series.is_timestamped(),
             };
             match self.state.add(&row, series.tags(), series.value(), now) {
-                Taken::At(family, at) => {
+                Ok((family, at)) => {
                     self.state.families[family].series[at].kept.rows += 1;
                     self.pending += 1;
                 }
-                Taken::NoMemory => out.dropped(Reason::Memory, Class::Points, 1),
-                Taken::Older => out.dropped(Reason::OutOfOrder, Class::Points, 1),
+                Err(reason) => out.dropped(reason, Class::Points, 1),
             }
         }
     }

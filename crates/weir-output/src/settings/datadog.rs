@@ -24,6 +24,8 @@ pub struct DatadogSettings {
     pub points_per_payload_max: usize,
     pub arbitrary_tag_values: bool,
     pub device_resource: bool,
+    pub heartbeat: bool,
+    pub host_metadata: bool,
     pub delivery: DeliverySettings,
 }
 
@@ -97,6 +99,12 @@ const SETTINGS: &[Setting] = &[
     setting("device_resource", Kind::Bool, "true")
         .effect("Moves a tag `device:x` of a series into its device resource, as the Datadog Agent does.")
         .who("Those who want the tag left alone."),
+    setting("heartbeat", Kind::Bool, "true")
+        .effect("Says every 15 seconds that the agent runs, by the gauge `datadog.dogstatsd.running` and the check `datadog.dogstatsd.up`, and once that it started (`datadog.dogstatsd.started`), as the Datadog Agent's dogstatsd does.")
+        .who("Those who run a Datadog Agent on the same host, or whose intake is not Datadog's."),
+    setting("host_metadata", Kind::Bool, "true")
+        .effect("Sends what is known of the host, and `tags` and `extra_tags` as its host tags, at the start and every half hour.")
+        .who("Those who run a Datadog Agent on the same host, or whose intake is not Datadog's."),
     setting("delivery", Kind::Record(DELIVERY), "{}").effect("Timeouts, retry and the disk queue."),
 ];
 
@@ -117,6 +125,7 @@ pub(super) const TYPE: OutputType = OutputType {
             &["DD_SERIALIZER_MAX_SERIES_POINTS_PER_PAYLOAD"],
         ),
         ("arbitrary_tag_values", &["DD_ALLOW_ARBITRARY_TAGS"]),
+        ("host_metadata", &["DD_ENABLE_METADATA_COLLECTION"]),
         ("delivery.timeout", &["DD_FORWARDER_TIMEOUT"]),
         ("delivery.concurrency", &["DD_FORWARDER_MAX_CONCURRENT_REQUESTS"]),
         ("delivery.backoff_base", &["DD_FORWARDER_BACKOFF_BASE"]),
@@ -129,6 +138,8 @@ pub(super) const TYPE: OutputType = OutputType {
             "delivery.disk_bytes_max",
             &["DD_FORWARDER_STORAGE_MAX_SIZE_IN_BYTES"],
         ),
+        ("delivery.proxy", &["DD_PROXY_HTTPS", "DD_PROXY_HTTP"]),
+        ("delivery.no_proxy", &["DD_PROXY_NO_PROXY"]),
     ],
     load: |values| Delivered::load(values, check),
 };

@@ -26,6 +26,8 @@ pub struct DeliverySettings {
     pub ca_file: String,
     #[serde(default)]
     pub proxy: String,
+    #[serde(default)]
+    pub no_proxy: Vec<String>,
 }
 
 fn one() -> usize {
@@ -48,6 +50,7 @@ impl DeliverySettings {
             disk_age_max: Duration::ZERO,
             ca_file: String::new(),
             proxy: String::new(),
+            no_proxy: Vec::new(),
         }
     }
 
@@ -109,6 +112,10 @@ pub const DELIVERY: &[Setting] = &[
         .effect("The proxy to use, such as `http://proxy:3128`; `none` for none whatever the environment says.")
         .zero("Empty: the variables `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` decide.")
         .who("Operators whose proxy differs from the environment's."),
+    setting("no_proxy", Kind::List(&Kind::Text), "[]")
+        .effect("Receivers that are reached without `proxy`: names (and all below them), addresses, networks such as `10.0.0.0/8`.")
+        .zero("Empty: none. For a proxy of the environment's, `NO_PROXY` is the list.")
+        .who("Operators with some receivers on this side of the proxy."),
 ];
 
 #[cfg(test)]

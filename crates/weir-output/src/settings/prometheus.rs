@@ -54,7 +54,7 @@ const SETTINGS: &[Setting] = &[
 
 pub(super) const TYPE: OutputType = OutputType {
     name: "prometheus",
-    summary: "Serves every series at `/metrics` on the admin address. Nothing is kept before the first scrape.",
+    summary: "Serves every series at `/metrics` on the admin address.",
     on_by_default: true,
     settings: SETTINGS,
     environment: &[],

@@ -432,6 +432,7 @@ pub fn delivery() -> DeliverySettings {
         disk_age_max: Duration::ZERO,
         ca_file: String::new(),
         proxy: "none".into(),
+        no_proxy: Vec::new(),
     }
 }
 
@@ -447,6 +448,8 @@ pub fn datadog(url: &str) -> DatadogSettings {
         points_per_payload_max: 10_000,
         arbitrary_tag_values: false,
         device_resource: true,
+        heartbeat: false,
+        host_metadata: false,
         delivery: delivery(),
     }
 }
@@ -479,6 +482,7 @@ pub fn otlp(url: &str) -> OtlpSettings {
         headers: BTreeMap::new(),
         resource_attributes: BTreeMap::from([("service.name".into(), "shop".into())]),
         temporality: Temporality::Delta,
+        monotonic_counters: true,
         expiry: Duration::from_secs(300),
         histograms: OtlpHistograms::Exponential,
         quantiles: vec![0.5, 0.99],
@@ -560,6 +564,7 @@ pub fn surroundings(clock: Clock) -> Surroundings {
         clock,
         memory_bytes_max: 16 << 20,
         state_bytes_max: 256 << 20,
+        host_tags: Arc::from(["env:test".to_owned(), "team:a".to_owned()]),
     }
 }
 

@@ -329,10 +329,48 @@ fn with_line(file: &[(node::Key, Node)], note: String) -> String {
     line.map_or(note.clone(), |line| format!("line {line}: {note}"))
 }
 
+/// Host and port of a StatsD server, the two halves of the relay's target in the Datadog Agent.
+const FORWARD_HOST: &str = "DD_STATSD_FORWARD_HOST";
+const FORWARD_PORT: &str = "DD_STATSD_FORWARD_PORT";
+
+/// The relay's target for a host and a port.
+pub fn forward_target(host: &str, port: &str) -> Result<String, String> {
+    match port.trim().parse::<u16>() {
+        Ok(port) if port > 0 && host.contains(':') && !host.starts_with('[') => {
+            Ok(format!("udp://[{host}]:{port}"))
+        }
+        Ok(port) if port > 0 => Ok(format!("udp://{host}:{port}")),
+        _ => Err(format!(
+            "the port to forward to is {port:?}; must be from 1 to 65535"
+        )),
+    }
+}
+
+/// Whether a list that comes under several second names at once is all of them together.
+pub fn adds_up(key: &str) -> bool {
+    key == "extra_tags"
+}
+
 /// One way a setting was written.
 struct Candidate {
     source: Source,
     checked: Result<Checked, Refusal>,
+}
+
+/// Lists of several variables as one of all of them, unless one has a fault.
+fn added_up(candidates: Vec<Candidate>) -> Vec<Candidate> {
+    if candidates.len() < 2 || candidates.iter().any(|candidate| candidate.checked.is_err()) {
+        return candidates;
+    }
+    let told = |candidate: Candidate| match (candidate.source, candidate.checked) {
+        (Source::Environment(name), Ok(checked)) => Some((name, checked)),
+        _ => None,
+    };
+    let (names, parts): (Vec<String>, Vec<Checked>) = candidates.into_iter().filter_map(told).unzip();
+    vec![Candidate {
+        source: Source::Environment(names.join(" and ")),
+        checked: Ok(concatenate(parts)),
+    }]
 }
 
 /// An output that is on or could be.
@@ -510,26 +548,54 @@ impl<'a> Reader<'a> {
     fn variable_candidates(&mut self, key: &str, kind: &Kind, second_names: &[&str]) -> Vec<Candidate> {
         let own = variable_of(key);
         self.known_variables.push(own.clone());
-        let names = std::iter::once(own).chain(second_names.iter().map(|name| (*name).to_owned()));
-        let mut candidates = Vec::new();
-        for name in names {
-            let checked = match self.inputs.environment.get(&name) {
-                None => continue,
-                Some(None) => Err(Refusal {
-                    path: String::new(),
-                    line: 0,
-                    message: "is not valid UTF-8".to_owned(),
-                }),
-                // `DD_SITE=${DD_SITE}` in a compose file must not undo what stands in the configuration file.
-                Some(Some(text)) if text.is_empty() => continue,
-                Some(Some(text)) => value::from_text(kind, text, Separator::CommaOrSpace),
-            };
-            candidates.push(Candidate {
-                source: Source::Environment(name),
-                checked,
-            });
+        let names = std::iter::once(own.as_str()).chain(second_names.iter().copied());
+        let mut candidates: Vec<Candidate> = names
+            .filter_map(|name| {
+                let checked = self.variable(name, kind)?;
+                let source = Source::Environment(name.to_owned());
+                Some(Candidate { source, checked })
+            })
+            .collect();
+        if adds_up(key) {
+            let has_own = candidates
+                .first()
+                .is_some_and(|first| first.source == Source::Environment(own));
+            let seconds = candidates.split_off(usize::from(has_own));
+            candidates.extend(added_up(seconds));
         }
         candidates
+    }
+
+    /// What a variable says; `None` without it, or where it is empty: `DD_SITE=${DD_SITE}` in a compose file must not undo what stands
+    /// in the configuration file.
+    fn variable(&self, name: &str, kind: &Kind) -> Option<Result<Checked, Refusal>> {
+        let refused = |message: String| {
+            Err(Refusal {
+                path: String::new(),
+                line: 0,
+                message,
+            })
+        };
+        let Some(text) = self.inputs.environment.get(name)? else {
+            return Some(refused("is not valid UTF-8".to_owned()));
+        };
+        if text.is_empty() {
+            return None;
+        }
+        if name != FORWARD_HOST {
+            return Some(value::from_text(kind, text, Separator::CommaOrSpace));
+        }
+        // Half of an address; without the other half nothing is forwarded.
+        let port = self.forward_port()?;
+        Some(match forward_target(text, port) {
+            Ok(target) => value::from_text(kind, &target, Separator::Comma),
+            Err(message) => refused(message),
+        })
+    }
+
+    fn forward_port(&self) -> Option<&str> {
+        let port = self.inputs.environment.get(FORWARD_PORT)?.as_deref()?;
+        (!port.is_empty() && port != "0").then_some(port)
     }
 
     /// The outputs that are on.
@@ -725,10 +791,9 @@ impl<'a> Reader<'a> {
                 let mut names = std::iter::once(own.as_str())
                     .chain(second_names(output_type, setting.key).iter().copied());
                 let is_set = |name: &str| {
-                    self.inputs
-                        .environment
-                        .get(name)
-                        .is_some_and(|value| value.as_deref() != Some(""))
+                    let value = self.inputs.environment.get(name);
+                    value.is_some_and(|value| value.as_deref() != Some(""))
+                        && (name != FORWARD_HOST || self.forward_port().is_some())
                 };
                 names
                     .find(|name| is_set(name))
@@ -916,11 +981,20 @@ impl<'a> Reader<'a> {
                     key: String::new(),
                     message,
                 });
-            } else if name.starts_with("DD_DOGSTATSD_") && !is_second_name(name) {
+            } else if is_about_metrics(name) && !is_second_name(name) {
                 self.notes.push(format!(
                     "environment {name} is set; weir has no such setting and ignores it"
                 ));
             }
+        }
+        let is_set = |name: &str| {
+            let value = self.inputs.environment.get(name);
+            value.is_some_and(|value| value.as_deref() != Some(""))
+        };
+        if is_set(FORWARD_HOST) != self.forward_port().is_some() {
+            self.notes.push(format!(
+                "environment {FORWARD_HOST} and {FORWARD_PORT} forward nothing unless both are set; the relay output is what they switch on"
+            ));
         }
     }
 }
@@ -947,8 +1021,26 @@ fn is_foreign(rest: &str) -> bool {
         || rest.ends_with("_SERVICE_HOST")
 }
 
+/// Variables of the Datadog Agent that are about metrics and their delivery; those of its other parts, and of clients, are nobody's
+/// business here.
+fn is_about_metrics(name: &str) -> bool {
+    const BEGIN: [&str; 9] = [
+        "DD_DOGSTATSD_",
+        "DD_STATSD_",
+        "DD_FORWARDER_",
+        "DD_PROXY_",
+        "DD_SERIALIZER_",
+        "DD_HISTOGRAM_",
+        "DD_AGGREGATOR_",
+        "DD_ENABLE_PAYLOADS_",
+        "DD_USE_V2_API_",
+    ];
+    BEGIN.iter().any(|begin| name.starts_with(begin)) || name == "DD_SKIP_SSL_VALIDATION"
+}
+
 fn is_second_name(name: &str) -> bool {
-    entries().any(|entry| entry.second_names.contains(&name))
+    name == FORWARD_PORT
+        || entries().any(|entry| entry.second_names.contains(&name))
         || OUTPUT_TYPES
             .iter()
             .flat_map(|output_type| output_type.environment)

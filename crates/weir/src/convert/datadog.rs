@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use weir_output::settings::{Kind, OUTPUT_TYPES, OutputType, Setting};
 
-use super::{Converted, Left, Refused, block, finish, top_level};
+use super::{Converted, Left, Refused, block, finish, map, scalar, top_level};
 use crate::config::node::{Content, Key, Node};
-use crate::config::{check_node, entries};
+use crate::config::{adds_up, check_node, entries, forward_target, hide_password, show_text};
 
 /// Settings that weir has no use for, and why. A name that ends in `*` stands for all that begin so.
 const NOT_NEEDED: &[(&str, &str)] = &[
@@ -41,52 +41,188 @@ const NOT_NEEDED: &[(&str, &str)] = &[
 
 /// Converts the text of a `datadog.yaml`.
 pub fn convert(text: &str) -> Result<Converted, Refused> {
-    let mut body = String::new();
-    let mut outputs: Vec<(&'static str, String)> = Vec::new();
-    let mut left = Vec::new();
-    let mut written = Vec::new();
+    let mut converter = Converter::default();
     for (key, node) in top_level(text)? {
+        match key.text.as_str() {
+            "proxy" => converter.proxy(&key, &node),
+            "statsd_forward_host" => converter.forward_host = Some((key, node)),
+            "statsd_forward_port" => converter.forward_port = Some((key, node)),
+            _ => converter.setting(&key, &node),
+        }
+    }
+    converter.forward();
+    Ok(converter.finish())
+}
+
+/// A key of the other file and its value.
+type Entry = (Key, Node);
+
+#[derive(Default)]
+struct Converter {
+    /// Settings of the agent itself, in the order of the file.
+    own: Vec<(&'static Setting, Entry)>,
+    /// Settings of outputs: name of the output, path in it, text behind the colon.
+    outputs: Vec<(&'static str, &'static str, String)>,
+    forward_host: Option<Entry>,
+    forward_port: Option<Entry>,
+    left: Vec<Left>,
+}
+
+impl Converter {
+    fn setting(&mut self, key: &Key, node: &Node) {
         let variable = format!("DD_{}", key.text.to_ascii_uppercase());
         if let Some(entry) = entries().find(|entry| entry.second_names.contains(&variable.as_str())) {
-            // Two names for one setting: the one that the table prefers stays.
-            if written.contains(&entry.setting.key) {
-                left.push(note(&key, format!("says again what {} is", entry.setting.key)));
-                continue;
-            }
-            let mut value = String::new();
-            if take(&entry.setting, &key, &node, 2, &mut value, &mut left) {
-                written.push(entry.setting.key);
-                let _ = write!(body, "{}:{value}", entry.setting.key);
-            }
+            self.own_setting(&entry.setting, key, node);
         } else if let Some((output_type, path)) = output_setting(&variable) {
-            let Some(setting) = output_type.settings.iter().find(|setting| setting.key == path) else {
-                left.push(note(
-                    &key,
-                    format!("belongs to outputs.{}.{path}; set it there", output_type.name),
-                ));
-                continue;
-            };
-            let mut value = String::new();
-            if take(setting, &key, &node, 6, &mut value, &mut left) {
-                outputs.push((output_type.name, format!("    {path}:{value}")));
-            }
+            self.output_setting(output_type, path, key, node);
         } else {
-            left.push(note(&key, why(&key.text)));
+            self.left.push(note(key, why(&key.text)));
         }
     }
-    outputs.sort_by_key(|(name, _)| *name);
-    let mut open = "";
-    for (at, (name, line)) in outputs.iter().enumerate() {
-        if at == 0 {
-            body.push_str("outputs:\n");
+
+    fn own_setting(&mut self, setting: &'static Setting, key: &Key, node: &Node) {
+        if !takes(setting, key, node, &mut self.left) {
+            return;
         }
-        if open != *name {
-            let _ = writeln!(body, "  {name}:");
-            open = name;
+        let known = self.own.iter_mut().find(|(other, _)| other.key == setting.key);
+        match known {
+            None => self.own.push((setting, (key.clone(), as_list(setting, node)))),
+            // Tags add up, whichever of the names they have.
+            Some((_, (_, first))) if adds_up(setting.key) => append(first, &as_list(setting, node)),
+            // Two names for one setting: the one that stands first stays.
+            Some(_) => self
+                .left
+                .push(note(key, format!("says again what {} is", setting.key))),
         }
-        body.push_str(line);
     }
-    Ok(finish(&body, left, "datadog.yaml"))
+
+    fn output_setting(
+        &mut self,
+        output_type: &'static OutputType,
+        path: &'static str,
+        key: &Key,
+        node: &Node,
+    ) {
+        let setting = setting_at(output_type.settings, path).expect("a variable leads to a setting");
+        if takes(setting, key, node, &mut self.left) {
+            let mut value = String::new();
+            let indent = 6 + 2 * path.matches('.').count();
+            block(&as_list(setting, node), indent, &mut value);
+            self.outputs.push((output_type.name, path, value));
+        }
+    }
+
+    /// `http`, `https` and `no_proxy`. There is one proxy here, and the intake is reached over HTTPS.
+    fn proxy(&mut self, key: &Key, node: &Node) {
+        let mut parts: Vec<&Entry> = map(node).iter().collect();
+        parts.sort_by_key(|(part, _)| part.text != "https");
+        let mut has_proxy = false;
+        for (part, value) in parts {
+            let name = Key {
+                text: format!("proxy.{}", part.text),
+                line: part.line,
+            };
+            let variable = format!("DD_PROXY_{}", part.text.to_ascii_uppercase());
+            match output_setting(&variable) {
+                _ if value.is_null() => {}
+                Some((_, path)) if path == "delivery.proxy" && has_proxy => {
+                    let message = "outputs.datadog.delivery.proxy is one for all; it has proxy.https";
+                    self.left.push(note(&name, message));
+                }
+                Some(_) if scalar(value).is_some_and(|text| hide_password(text) != text) => {
+                    let message =
+                        "holds a password, which is not copied; set it in the environment or by hand";
+                    self.left.push(note(&name, message));
+                }
+                Some((output_type, path)) => {
+                    has_proxy |= path == "delivery.proxy";
+                    self.output_setting(output_type, path, &name, value);
+                }
+                None => self.left.push(note(&name, "weir has no such setting")),
+            }
+        }
+        if map(node).is_empty() && !node.is_null() {
+            self.left
+                .push(note(key, "is not a mapping of http, https and no_proxy"));
+        }
+    }
+
+    /// Both together are the target of a relay.
+    fn forward(&mut self) {
+        match (self.forward_host.take(), self.forward_port.take()) {
+            (Some((key, host)), Some((_, port))) => match (scalar(&host), scalar(&port)) {
+                (Some(host), Some(port)) => match forward_target(host, port) {
+                    Ok(target) => {
+                        let value = format!("\n      - {}\n", show_text(&target));
+                        self.outputs.push(("relay", "targets", value));
+                    }
+                    Err(message) => self.left.push(note(&key, message)),
+                },
+                _ => self.left.push(note(&key, "is not a host with a port")),
+            },
+            (Some((key, _)), None) => {
+                let message = "forwards nothing without statsd_forward_port";
+                self.left.push(note(&key, message));
+            }
+            (None, Some((key, _))) => {
+                let message = "forwards nothing without statsd_forward_host";
+                self.left.push(note(&key, message));
+            }
+            (None, None) => {}
+        }
+    }
+
+    fn finish(mut self) -> Converted {
+        let mut body = String::new();
+        for (setting, (_, node)) in &self.own {
+            let _ = write!(body, "{}:", setting.key);
+            block(node, 2, &mut body);
+        }
+        self.outputs
+            .sort_by_key(|(output, path, _)| (*output, path.contains('.')));
+        let (mut output_open, mut record_open) = ("", "");
+        for (at, (output, path, value)) in self.outputs.iter().enumerate() {
+            if at == 0 {
+                body.push_str("outputs:\n");
+            }
+            if output_open != *output {
+                let _ = writeln!(body, "  {output}:");
+                (output_open, record_open) = (output, "");
+            }
+            match path.split_once('.') {
+                None => {
+                    let _ = write!(body, "    {path}:{value}");
+                }
+                Some((record, field)) => {
+                    if record_open != record {
+                        let _ = writeln!(body, "    {record}:");
+                        record_open = record;
+                    }
+                    let _ = write!(body, "      {field}:{value}");
+                }
+            }
+        }
+        finish(&body, self.left, "datadog.yaml")
+    }
+}
+
+fn append(list: &mut Node, more: &Node) {
+    if let (Content::List(items), Content::List(more)) = (&mut list.content, &more.content) {
+        items.extend(more.iter().cloned());
+    }
+}
+
+/// The setting at a path such as `delivery.timeout`.
+fn setting_at(settings: &'static [Setting], path: &str) -> Option<&'static Setting> {
+    let (key, rest) = path
+        .split_once('.')
+        .map_or((path, None), |(key, rest)| (key, Some(rest)));
+    let setting = settings.iter().find(|setting| setting.key == key)?;
+    match (setting.kind, rest) {
+        (_, None) => Some(setting),
+        (Kind::Record(fields), Some(rest)) => setting_at(fields, rest),
+        _ => None,
+    }
 }
 
 fn note(key: &Key, message: impl Into<String>) -> Left {
@@ -104,15 +240,8 @@ fn output_setting(variable: &str) -> Option<(&'static OutputType, &'static str)>
     })
 }
 
-/// Writes a value that the setting takes; one that it does not take, or that must not be shown, is left.
-fn take(
-    setting: &Setting,
-    key: &Key,
-    node: &Node,
-    indent: usize,
-    out: &mut String,
-    left: &mut Vec<Left>,
-) -> bool {
+/// Whether the setting takes the value; one that it does not take, or that must not be shown, is left.
+fn takes(setting: &Setting, key: &Key, node: &Node, left: &mut Vec<Left>) -> bool {
     if matches!(setting.kind, Kind::Secret) {
         left.push(note(
             key,
@@ -127,26 +256,28 @@ fn take(
         });
         return false;
     }
-    // The other agent takes one text for a list of words.
-    if matches!(setting.kind, Kind::List(_))
-        && let Content::Scalar { text, .. } = &node.content
-    {
-        let items = text.split_whitespace().map(|text| Node {
-            line: node.line,
-            content: Content::Scalar {
-                text: text.to_owned(),
-                plain: false,
-            },
-        });
-        let node = Node {
-            line: node.line,
-            content: Content::List(items.collect()),
-        };
-        block(&node, indent, out);
-    } else {
-        block(node, indent, out);
-    }
     true
+}
+
+/// The other agent takes one text for a list of words.
+fn as_list(setting: &Setting, node: &Node) -> Node {
+    let Content::Scalar { text, .. } = &node.content else {
+        return node.clone();
+    };
+    if !matches!(setting.kind, Kind::List(_)) || node.is_null() {
+        return node.clone();
+    }
+    let items = text.split_whitespace().map(|text| Node {
+        line: node.line,
+        content: Content::Scalar {
+            text: text.to_owned(),
+            plain: false,
+        },
+    });
+    Node {
+        line: node.line,
+        content: Content::List(items.collect()),
+    }
 }
 
 fn why(key: &str) -> &'static str {
@@ -194,5 +325,40 @@ mod tests {
             !converted.yaml.contains("0123456789abcdef"),
             "a key is not copied"
         );
+    }
+
+    #[test]
+    fn tags_of_several_names_add_up() {
+        for order in [
+            "dogstatsd_tags: [a:1]\nextra_tags: b:2 c:3\n",
+            "extra_tags: [b:2, c:3]\ndogstatsd_tags: [a:1]\n",
+        ] {
+            let converted = convert(order).unwrap();
+            assert_eq!(converted.left, [], "{order}");
+            for tag in ["a:1", "b:2", "c:3"] {
+                let line = format!("\n  - {tag}\n");
+                assert!(converted.yaml.contains(&line), "{tag}: {}", converted.yaml);
+            }
+        }
+    }
+
+    #[test]
+    fn proxies_and_forwarding_go_where_they_belong() {
+        let text = "proxy:\n  http: http://a:1\n  https: http://b:2\n  no_proxy: [c, d]\nforwarder_timeout: 30\n\
+                    statsd_forward_host: other.example\nstatsd_forward_port: 8126\nsite: datadoghq.eu\n";
+        let converted = convert(text).unwrap();
+        let lines: Vec<usize> = converted.left.iter().map(|left| left.line).collect();
+        assert_eq!(lines, [2], "one proxy for all: {:?}", converted.left);
+        let expected = "outputs:\n  datadog:\n    site: datadoghq.eu\n    delivery:\n      proxy: http://b:2\n      no_proxy:\n        \
+                        - c\n        - d\n      timeout: 30\n  relay:\n    targets:\n      - udp://other.example:8126\n";
+        assert!(converted.yaml.ends_with(expected), "{}", converted.yaml);
+        let lone = convert("statsd_forward_host: x\n").unwrap();
+        assert!(
+            lone.left[0].message.contains("statsd_forward_port"),
+            "{:?}",
+            lone.left
+        );
+        let bad = convert("statsd_forward_host: x\nstatsd_forward_port: often\n").unwrap();
+        assert!(bad.left[0].message.contains("often"), "{:?}", bad.left);
     }
 }

@@ -205,16 +205,19 @@ impl Converter {
                 );
             }
         }
-        if self.default_ttl.is_some() || !self.quantiles.is_empty() {
-            body.push_str("outputs:\n  prometheus:\n");
-            if let Some(seconds) = self.default_ttl {
-                // Whole seconds are what the output counts in.
-                let _ = writeln!(body, "    expiry: {}s", seconds.max(1.0).round());
-            }
-            if !self.quantiles.is_empty() {
-                let _ = writeln!(body, "    quantiles: [{}]", self.quantiles.join(", "));
-            }
+        // What that program does without being asked.
+        body.push_str("# Signed gauges add to the value that is there.\nstatsd_gauge_deltas: true\noutputs:\n  prometheus:\n");
+        body.push_str("    # Timings (ms) are shown in seconds.\n    timings_in_seconds: true\n");
+        if let Some(seconds) = self.default_ttl {
+            // Whole seconds are what the output counts in.
+            let _ = writeln!(body, "    expiry: {}s", seconds.max(1.0).round());
+        } else {
+            body.push_str("    # Without a ttl series stay for ever there; here they leave after `expiry` (300s) without a sample.\n");
         }
+        if !self.quantiles.is_empty() {
+            let _ = writeln!(body, "    quantiles: [{}]", self.quantiles.join(", "));
+        }
+        body.push_str("    # Other than there, names of counters end in _total.\n");
         finish(&body, self.left, "a statsd_exporter mapping")
     }
 }
@@ -339,6 +342,8 @@ mod tests {
             "types: [counter]",
             "action: drop",
             "expiry: 300s",
+            "\n    timings_in_seconds: true\n",
+            "\nstatsd_gauge_deltas: true\n",
         ] {
             assert!(converted.yaml.contains(part), "{part}:\n{}", converted.yaml);
         }

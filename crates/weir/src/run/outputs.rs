@@ -51,6 +51,7 @@ impl Outputs {
             clock: Clock::system(),
             memory_bytes_max: config.memory / QUEUE_SHARE,
             state_bytes_max: config.memory / SCRAPE_SHARE,
+            host_tags: config.names.tags.clone().into(),
         };
         let expansion = Arc::new(expansion.clone());
         let handle = outputs.runtime.handle().clone();

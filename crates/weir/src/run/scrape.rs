@@ -43,17 +43,17 @@ impl ScrapeOutput {
     /// Adds this output's books, notes and memory.
     pub fn report(&self, status: &mut Status) {
         let found = self.scrape.status();
-        let counts = found.counts;
+        let counts = &found.counts;
         let points = PointBooks {
             produced: counts.taken,
             delivered: counts.delivered,
             pending: 0,
             pending_where: Default::default(),
-            dropped: [
-                ("memory".to_owned(), counts.dropped_memory),
-                ("older_than_shown".to_owned(), counts.dropped_older),
-            ]
-            .into(),
+            dropped: counts
+                .dropped
+                .iter()
+                .map(|(reason, rows)| (reason.as_str().to_owned(), *rows))
+                .collect(),
         };
         status.outputs.push(OutputStatus {
             name: self.name.clone(),
@@ -110,9 +110,6 @@ impl BatchSink for ScrapeOutput {
 
 /// What is worth a line in the status.
 fn notes(found: &ScrapeStatus) -> Vec<String> {
-    if !found.scraped {
-        return vec!["no scrape yet: nothing is kept before the first".into()];
-    }
     let mut notes = vec![format!("{} series of {} metrics", found.series, found.metrics)];
     if found.renamed > 0 {
         notes.push(format!(

@@ -1,4 +1,4 @@
-//! The scrape endpoint keeps nothing: after a kill sums, counts and books begin again from zero, which Prometheus knows.
+//! The scrape endpoint keeps its sums in memory alone: after a kill sums, counts and books begin again from zero, which Prometheus knows.
 
 use super::Random;
 use crate::support::{Agent, get, until};
