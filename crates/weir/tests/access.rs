@@ -313,7 +313,11 @@ fn a_sender_that_is_not_allowed_is_named_in_the_log() {
 
 fn post(admin: &str, path: &str) -> (String, Value) {
     let mut stream = TcpStream::connect(admin).unwrap();
-    write!(stream, "POST {path} HTTP/1.0\r\nContent-Length: 0\r\n\r\n").unwrap();
+    write!(
+        stream,
+        "POST {path} HTTP/1.0\r\nX-Weir-Request: 1\r\nContent-Length: 0\r\n\r\n"
+    )
+    .unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();

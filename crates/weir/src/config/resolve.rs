@@ -39,6 +39,8 @@ pub struct Config {
     pub workers: usize,
     /// `None`: no admin server.
     pub admin: Option<SocketAddr>,
+    /// Names under which it may be asked.
+    pub admin_hosts: Vec<String>,
     pub grace_period: Duration,
     pub log_level: LogLevel,
     pub flush_summary: bool,
@@ -270,6 +272,7 @@ impl Resolver {
             cpu,
             workers,
             admin: self.admin(&raw.admin),
+            admin_hosts: raw.admin_hosts.clone(),
             grace_period: raw.grace_period,
             log_level: raw.log_level,
             flush_summary: raw.flush_summary,

@@ -9,7 +9,8 @@ use weir_output::settings::{DURATION_MAX, Kind, Setting, setting};
 use super::rules::{self, RawProfile, RawRule, RawTagFilter};
 use super::types::{
     Cardinality, EolTransport, Framing, HistogramAggregate, HistogramWeights, LogLevel, is_address,
-    is_admin_address_or_off, is_mode, is_network, is_origin_pattern, is_percentile, is_socket_path,
+    is_admin_address_or_off, is_host_name, is_mode, is_network, is_origin_pattern, is_percentile,
+    is_socket_path,
 };
 
 /// A setting with what only the agent's own settings have.
@@ -153,6 +154,7 @@ pub struct Raw {
     pub cpu: f64,
     pub workers: usize,
     pub admin: String,
+    pub admin_hosts: Vec<String>,
     pub grace_period: Duration,
     pub log_level: LogLevel,
     pub flush_summary: bool,
@@ -172,6 +174,10 @@ const NETWORK: Kind = Kind::Checked {
 const ORIGIN: Kind = Kind::Checked {
     allowed: "no_container, unknown, or a tag of containers such as kube_namespace:prod, image_name:shop/*, container_name:web-*, container_id:8fca07c6*",
     check: is_origin_pattern,
+};
+const HOST_NAME: Kind = Kind::Checked {
+    allowed: "a host name without a port, such as weir.example.org",
+    check: is_host_name,
 };
 const SOCKET_PATH: Kind = Kind::Checked {
     allowed: "an absolute path of at most 107 bytes, such as /run/weir/dsd.socket",
@@ -706,6 +712,12 @@ pub const GROUPS: &[Group] = &[
                 .who("Operators whose Prometheus scrapes from another machine."),
             )
             .common(),
+            entry(
+                setting("admin_hosts", Kind::List(&HOST_NAME), "[]")
+                    .effect("Host names under which the admin server may be asked, besides addresses and `localhost`. A request whose `Host` is another one is refused, so that no web page can read answers by pointing its own name at this machine.")
+                    .zero("An empty list: addresses and `localhost` alone.")
+                    .who("Operators whose Prometheus or reverse proxy asks by name."),
+            ),
             entry(
                 setting("grace_period", Kind::Duration { min: Duration::ZERO, max: Duration::from_secs(3600) }, "10s")
                     .effect("How long a shutdown may take to deliver what is left. What is still left then is counted, or stays in the disk queue.")

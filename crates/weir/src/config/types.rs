@@ -134,6 +134,14 @@ pub(super) fn is_network(text: &str) -> bool {
     text.parse::<weir_listener::Network>().is_ok()
 }
 
+pub(super) fn is_host_name(text: &str) -> bool {
+    let is_label = |label: &str| {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        (1..=63).contains(&label.len()) && label.chars().all(allowed)
+    };
+    text.len() <= 253 && text.strip_suffix('.').unwrap_or(text).split('.').all(is_label)
+}
+
 pub(super) fn is_origin_pattern(text: &str) -> bool {
     text.parse::<weir_origin::OriginPattern>().is_ok()
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use weir_ingest::{Command, WorkerHandle};
 use weir_protocol::ParseOptions;
 
-use crate::admin::AdminServer;
+use crate::admin::caller::Hosts;
+use crate::admin::{AdminServer, Limits};
 use crate::config::{Config, Inputs, Loaded};
 use crate::failure::Failure;
 use crate::logging::Logging;
@@ -94,8 +95,15 @@ async fn serve(
     let (sender, mut reloads) = tokio::sync::mpsc::channel(RELOADS_MAX);
     let _ = view.reloads.set(sender);
     if let Some(server) = admin {
-        tracing::info!("admin on http://{}", server.address());
-        tokio::spawn(server.serve(view.clone()));
+        let address = server.address();
+        tracing::info!("admin on http://{address}");
+        if !address.ip().to_canonical().is_loopback() {
+            tracing::warn!(
+                "admin: {address} is not loopback: whoever reaches it can read metrics, status and profiles, and ask for a reload"
+            );
+        }
+        let hosts = Hosts::new(&reloader.current().config.admin_hosts);
+        tokio::spawn(server.serve(view.clone(), hosts, Limits::default()));
     }
     let signal = signals
         .until_stop(
