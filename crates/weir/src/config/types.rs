@@ -44,6 +44,14 @@ pub enum HistogramAggregate {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
+pub enum Sandbox {
+    /// As far as the kernel offers it.
+    Auto,
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum HistogramWeights {
     /// Weights keep their fractions.
     Exact,

@@ -97,14 +97,35 @@ impl Agent {
     /// Starts with this configuration, UDP on a port of the kernel's choice, and waits until it listens.
     pub fn start(config: &str, environment: &[(&str, &str)]) -> Agent {
         let directory = tempfile::tempdir().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.env_clear().envs(environment.iter().copied());
+        Self::spawn(command, directory, config)
+    }
+
+    /// As another user, from a directory that it can read.
+    pub fn start_as(user: u32, config: &str) -> Agent {
+        use std::os::unix::fs::PermissionsExt as _;
+        use std::os::unix::process::CommandExt as _;
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let program = directory.path().join("weir");
+        std::fs::copy(env!("CARGO_BIN_EXE_weir"), &program).unwrap();
+        let mut command = Command::new(program);
+        command.env_clear().uid(user).gid(user);
+        Self::spawn(command, directory, config)
+    }
+
+    fn spawn(mut command: Command, directory: tempfile::TempDir, config: &str) -> Agent {
         let path = directory.path().join("weir.yaml");
         std::fs::write(&path, config).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_weir"))
+        // What the caller has set comes first.
+        let admin = command.get_envs().any(|(name, _)| name == "WEIR_ADMIN");
+        if !admin {
+            command.env("WEIR_ADMIN", "127.0.0.1:0");
+        }
+        let mut child = command
             .args(["run", "--udp", "127.0.0.1:0", "--hostname", "here", "--config"])
             .arg(&path)
-            .env_clear()
-            .env("WEIR_ADMIN", "127.0.0.1:0")
-            .envs(environment.iter().copied())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
