@@ -7,7 +7,7 @@ use std::net::{TcpStream, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
@@ -423,18 +423,18 @@ fn certificates_are_read_again_and_open_connections_stay() {
 /// TLS is switched on and off by a restart: a listener that took plain text a moment ago must not surprise its clients.
 #[test]
 fn switching_encryption_on_waits_for_a_restart() {
-    let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
     let authority = Authority::new();
     let (certificate, key) = authority.issue("localhost");
-    let (certificate, key) = (
-        write(at, "server.pem", &certificate),
-        write(at, "server.key", &key),
-    );
     let config = "workers: 1\ntcp: ['127.0.0.1:0']\ntcp_framing: newline\n";
     let mut agent = Agent::start(config, &[]);
     let tcp = address_of(&mut agent, "tcp");
     let admin = agent.wait_for("admin on http://");
+    // Beside the configuration, where the sandbox lets it read.
+    let at = agent.directory().to_owned();
+    let (certificate, key) = (
+        write(&at, "server.pem", &certificate),
+        write(&at, "server.key", &key),
+    );
     agent.rewrite(&format!(
         "{config}tcp_tls_certificate: {}\ntcp_tls_key: {}\n",
         certificate.display(),
@@ -449,8 +449,8 @@ fn switching_encryption_on_waits_for_a_restart() {
     );
     // Another certificate before that restart is no more in force.
     let (certificate, key) = authority.issue("localhost");
-    write(at, "server.pem", &certificate);
-    write(at, "server.key", &key);
+    write(&at, "server.pem", &certificate);
+    write(&at, "server.key", &key);
     let (_, answer) = post(&admin, "/api/v1/reload");
     let changes = answer["changes"].as_array().unwrap();
     assert!(

@@ -158,6 +158,11 @@ impl Agent {
         std::fs::write(self.directory.path().join("weir.yaml"), config).unwrap();
     }
 
+    /// Where its configuration is.
+    pub fn directory(&self) -> &std::path::Path {
+        self.directory.path()
+    }
+
     /// Of UDP, as host and port.
     #[allow(dead_code)]
     pub fn address(&self) -> &str {
