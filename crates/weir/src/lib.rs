@@ -11,5 +11,6 @@ pub mod logging;
 pub mod process;
 mod profile;
 pub mod run;
+pub mod sandbox;
 pub mod signals;
 mod sys;

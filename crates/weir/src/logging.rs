@@ -38,14 +38,18 @@ enum Entry {
 pub struct Logging {
     level: reload::Handle<LevelFilter, tracing_subscriber::Registry>,
     queue: SyncSender<Entry>,
+    /// Until there is a thread that takes them.
+    lines: Option<Receiver<Entry>>,
 }
 
 impl Logging {
-    /// Sets up logging for the process. Works once; a second call leaves the first in place.
-    pub fn start(level: LogLevel) -> io::Result<Self> {
-        let (queue, writer) = start_writer(io::stderr())?;
+    /// Sets up logging for the process. Works once; a second call leaves the first in place. Lines wait until
+    /// [`Logging::write`].
+    pub fn new(level: LogLevel) -> Self {
+        let (queue, lines) = mpsc::sync_channel(LINES_MAX);
+        let writer = LineWriter { queue: queue.clone() };
         let (filter, handle) = reload::Layer::new(filter_of(level));
-        let lines = tracing_subscriber::fmt::layer()
+        let layer = tracing_subscriber::fmt::layer()
             .with_writer(writer)
             .with_ansi(io::stderr().is_terminal())
             .with_target(false)
@@ -53,8 +57,19 @@ impl Logging {
             .log_internal_errors(false);
         use tracing_subscriber::layer::SubscriberExt as _;
         use tracing_subscriber::util::SubscriberInitExt as _;
-        let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
-        Ok(Self { level: handle, queue })
+        let _ = tracing_subscriber::registry().with(filter).with(layer).try_init();
+        Self {
+            level: handle,
+            queue,
+            lines: Some(lines),
+        }
+    }
+
+    /// Starts the thread that writes.
+    pub fn write(&mut self) -> io::Result<()> {
+        self.lines
+            .take()
+            .map_or(Ok(()), |lines| start_writer(lines, io::stderr()))
     }
 
     pub fn set_level(&self, level: LogLevel) {
@@ -72,7 +87,10 @@ impl Logging {
 
 impl Drop for Logging {
     fn drop(&mut self) {
-        self.flush();
+        // An agent that failed to start has said why.
+        if self.write().is_ok() {
+            self.flush();
+        }
     }
 }
 
@@ -87,13 +105,12 @@ fn filter_of(level: LogLevel) -> LevelFilter {
     }
 }
 
-fn start_writer(target: impl Write + Send + 'static) -> io::Result<(SyncSender<Entry>, LineWriter)> {
-    let (queue, lines) = mpsc::sync_channel(LINES_MAX);
+fn start_writer(lines: Receiver<Entry>, target: impl Write + Send + 'static) -> io::Result<()> {
     std::thread::Builder::new()
         .name("log".to_owned())
         .stack_size(128 * 1024)
-        .spawn(|| write_lines(lines, target))?;
-    Ok((queue.clone(), LineWriter { queue }))
+        .spawn(|| write_lines(lines, target))
+        .map(drop)
 }
 
 fn write_lines(lines: Receiver<Entry>, mut target: impl Write) {
@@ -321,7 +338,9 @@ mod tests {
     #[test]
     fn a_writer_that_stands_still_costs_lines_and_nothing_else() {
         let (release, gate) = mpsc::channel();
-        let (_queue, mut writer) = start_writer(Stuck(gate)).unwrap();
+        let (queue, lines) = mpsc::sync_channel(LINES_MAX);
+        let mut writer = LineWriter { queue };
+        start_writer(lines, Stuck(gate)).unwrap();
         let before = lines_lost();
         for _ in 0..LINES_MAX + 100 {
             writer.write_all(b"line\n").unwrap();

@@ -1,6 +1,7 @@
 //! Signals, and what a reload does.
 
 use std::io;
+use std::path::PathBuf;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -8,6 +9,7 @@ use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::{self, Change, Inputs, Loaded};
+use crate::sandbox::{self, SandboxStatus};
 
 /// The signals the agent listens to. While this lives, none of them ends the process by itself.
 #[derive(Debug)]
@@ -101,6 +103,7 @@ pub struct Reloader {
     current: Loaded,
     /// What the process started with: settings that need a restart are still as they are here.
     started: Loaded,
+    sandbox: SandboxStatus,
 }
 
 impl Reloader {
@@ -110,7 +113,18 @@ impl Reloader {
             inputs,
             current,
             started,
+            sandbox: SandboxStatus::default(),
         }
+    }
+
+    /// The configuration file, if there is one.
+    pub fn file(&self) -> Option<PathBuf> {
+        config::file(&self.inputs)
+    }
+
+    /// What the process has given up since, for errors that come of it.
+    pub fn sandboxed(&mut self, sandbox: SandboxStatus) {
+        self.sandbox = sandbox;
     }
 
     pub fn current(&self) -> &Loaded {
@@ -145,7 +159,8 @@ impl Reloader {
     pub fn reload_and_log(&mut self, apply: impl FnMut(&Loaded) -> Result<(), Vec<String>>) -> Reloaded {
         let changes = match self.reload(apply) {
             Ok(changes) => changes,
-            Err(errors) => {
+            Err(mut errors) => {
+                errors.extend(sandbox::hint(&self.sandbox, &errors));
                 for error in &errors {
                     tracing::error!("reload: {error}");
                 }

@@ -7,7 +7,7 @@ use std::net::{TcpStream, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
@@ -362,7 +362,11 @@ fn a_sender_that_is_not_allowed_is_named_in_the_log() {
 
 fn post(admin: &str, path: &str) -> (String, Value) {
     let mut stream = TcpStream::connect(admin).unwrap();
-    write!(stream, "POST {path} HTTP/1.0\r\nContent-Length: 0\r\n\r\n").unwrap();
+    write!(
+        stream,
+        "POST {path} HTTP/1.0\r\nX-Weir-Request: 1\r\nContent-Length: 0\r\n\r\n"
+    )
+    .unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -468,18 +472,18 @@ fn certificates_are_read_again_and_open_connections_stay() {
 /// TLS is switched on and off by a restart: a listener that took plain text a moment ago must not surprise its clients.
 #[test]
 fn switching_encryption_on_waits_for_a_restart() {
-    let directory = tempfile::tempdir().unwrap();
-    let at = directory.path();
     let authority = Authority::new();
     let (certificate, key) = authority.issue("localhost");
-    let (certificate, key) = (
-        write(at, "server.pem", &certificate),
-        write(at, "server.key", &key),
-    );
     let config = "workers: 1\ntcp: ['127.0.0.1:0']\ntcp_framing: newline\n";
     let mut agent = Agent::start(config, &[]);
     let tcp = address_of(&mut agent, "tcp");
     let admin = agent.wait_for("admin on http://");
+    // Beside the configuration, where the sandbox lets it read.
+    let at = agent.directory().to_owned();
+    let (certificate, key) = (
+        write(&at, "server.pem", &certificate),
+        write(&at, "server.key", &key),
+    );
     agent.rewrite(&format!(
         "{config}tcp_tls_certificate: {}\ntcp_tls_key: {}\n",
         certificate.display(),
@@ -494,8 +498,8 @@ fn switching_encryption_on_waits_for_a_restart() {
     );
     // Another certificate before that restart is no more in force.
     let (certificate, key) = authority.issue("localhost");
-    write(at, "server.pem", &certificate);
-    write(at, "server.key", &key);
+    write(&at, "server.pem", &certificate);
+    write(&at, "server.key", &key);
     let (_, answer) = post(&admin, "/api/v1/reload");
     let changes = answer["changes"].as_array().unwrap();
     assert!(

@@ -8,15 +8,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use weir::admin::caller::Hosts;
 use weir::admin::contexts::{ContextReport, MetricRow};
 use weir::admin::explain::{ExplainRequest, Explanation};
 use weir::admin::status::{Books, ListenerStatus, Status};
-use weir::admin::{AdminServer, AdminSource, Answer, Exposition, ExpositionBody, ScrapeRequest};
+use weir::admin::{AdminServer, AdminSource, Answer, Exposition, ExpositionBody, Limits, ScrapeRequest};
 use weir::signals::Reloaded;
 
 struct Double {
     ready: Result<(), String>,
     scrape: bool,
+    /// Pieces of an exposition.
+    pieces: usize,
 }
 
 impl AdminSource for Double {
@@ -71,14 +74,19 @@ impl AdminSource for Double {
     }
 
     fn scrape(&self, request: ScrapeRequest) -> Answer<'_, Option<Exposition>> {
-        let on = self.scrape;
+        let (on, pieces_max) = (self.scrape, self.pieces);
         Box::pin(async move {
             let (sender, pieces) = tokio::sync::mpsc::channel(1);
             tokio::spawn(async move {
-                for number in 0..3 {
-                    let _ = sender
-                        .send(Bytes::from(format!("piece {number} for {}\n", request.accept)))
-                        .await;
+                for number in 0..pieces_max {
+                    let piece = match pieces_max {
+                        usize::MAX => Bytes::from_static(&[b'#'; 65536]),
+                        _ => Bytes::from(format!("piece {number} for {}\n", request.accept)),
+                    };
+                    let sent = sender.send(piece).await;
+                    if sent.is_err() {
+                        return;
+                    }
                 }
             });
             on.then(|| Exposition {
@@ -98,6 +106,10 @@ struct Server {
 
 impl Server {
     fn start(source: Double) -> Self {
+        Self::with(source, Limits::default())
+    }
+
+    fn with(source: Double, limits: Limits) -> Self {
         let (bound, address) = std::sync::mpsc::channel();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         std::thread::Builder::new()
@@ -111,7 +123,7 @@ impl Server {
                     let server = AdminServer::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
                     bound.send(server.address()).unwrap();
                     tokio::select! {
-                        () = server.serve(Arc::new(source)) => {}
+                        () = server.serve(Arc::new(source), Hosts::new(&["weir.example.org".to_owned()]), limits) => {}
                         _ = stopped => {}
                     }
                 });
@@ -149,6 +161,7 @@ fn ready() -> Double {
     Double {
         ready: Ok(()),
         scrape: true,
+        pieces: 3,
     }
 }
 
@@ -221,6 +234,7 @@ fn what_is_off_or_not_ready_says_so() {
     let server = Server::start(Double {
         ready: Err("worker 0 has not started".to_owned()),
         scrape: false,
+        pieces: 3,
     });
     assert_eq!(
         server.get("/ready"),
@@ -232,17 +246,260 @@ fn what_is_off_or_not_ready_says_so() {
     assert!(body.contains("outputs.prometheus.enabled"), "{body}");
 }
 
-#[test]
-fn connections_that_say_nothing_do_not_shut_others_out() {
-    let server = Server::start(ready());
-    // More than are served at once; they are closed when their time for a request is over.
-    let silent: Vec<TcpStream> = (0..40)
-        .map(|_| TcpStream::connect(server.address).unwrap())
-        .collect();
+/// Peers are given an hour for everything: whoever is answered is answered although nobody is closed for being slow.
+fn patient() -> Limits {
+    let hour = Duration::from_secs(3600);
+    Limits {
+        head: hour,
+        write: hour,
+        ..Limits::default()
+    }
+}
+
+/// What a probe does: a connection of its own, and an answer within its patience.
+fn assert_healthy(server: &Server) {
     let start = Instant::now();
     assert_eq!(server.get("/healthz").0, 200);
-    assert!(start.elapsed() < Duration::from_secs(25));
-    drop(silent);
+    assert_eq!(server.get("/ready").0, 200);
+    println!("/healthz and /ready took {:?}", start.elapsed());
+}
+
+#[test]
+fn connections_that_say_nothing_do_not_keep_health_from_answering() {
+    let server = Server::with(ready(), patient());
+    for number in [32, 300] {
+        let silent: Vec<TcpStream> = (0..number)
+            .map(|_| TcpStream::connect(server.address).unwrap())
+            .collect();
+        assert_healthy(&server);
+        assert_eq!(server.get("/api/v1/status").0, 200);
+        drop(silent);
+    }
+    // Idle after an answer is the same as silent.
+    let idle: Vec<TcpStream> = (0..100).map(|_| answered(&server, "/healthz")).collect();
+    assert_healthy(&server);
+    drop(idle);
+}
+
+/// A connection that is kept after its answer.
+fn answered(server: &Server, path: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(server.address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut first = [0; 12];
+    stream.read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"HTTP/1.1 200");
+    stream
+}
+
+/// Scrapes, and reads nothing beyond the first bytes.
+fn scrape_without_reading(server: &Server, scrapers: usize) -> Vec<TcpStream> {
+    (0..scrapers).map(|_| answered(server, "/metrics")).collect()
+}
+
+fn endless() -> Double {
+    Double {
+        pieces: usize::MAX,
+        ..ready()
+    }
+}
+
+#[test]
+fn scrapers_that_do_not_read_do_not_keep_health_from_answering_nor_other_peers_from_scraping() {
+    let server = Server::with(endless(), patient());
+    let slots = Limits::default().requests_per_peer;
+    let held = scrape_without_reading(&server, slots);
+    assert_healthy(&server);
+    // One peer has its part of the slots and no more, whatever it asks for.
+    for _ in slots..32 {
+        let (status, head, body) = server.request("GET /metrics HTTP/1.0\r\n\r\n");
+        let body = String::from_utf8(body).unwrap();
+        assert_eq!(status, 503, "{body}");
+        assert!(body.contains("16 requests of 127.0.0.1 are under way"), "{body}");
+        assert!(head.contains("retry-after: 1"), "{head}");
+    }
+    assert_healthy(&server);
+    let mut from_elsewhere = socket_from("127.0.0.2", server.address);
+    from_elsewhere
+        .write_all(b"GET /api/v1/status HTTP/1.0\r\n\r\n")
+        .unwrap();
+    let mut answer = String::new();
+    from_elsewhere.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
+    drop(held);
+    // Their slots come back.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while server.get("/api/v1/status").0 != 200 {
+        assert!(Instant::now() < deadline, "no slot came back");
+    }
+}
+
+/// A connection from another address of this machine.
+fn socket_from(address: &str, to: SocketAddr) -> TcpStream {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let stream = runtime.block_on(async {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(format!("{address}:0").parse().unwrap()).unwrap();
+        socket.connect(to).await.unwrap().into_std().unwrap()
+    });
+    stream.set_nonblocking(false).unwrap();
+    stream
+}
+
+#[test]
+fn a_scraper_that_takes_nothing_loses_its_connection() {
+    let limits = Limits {
+        write: Duration::from_millis(300),
+        requests_per_peer: 1,
+        ..patient()
+    };
+    let server = Server::with(endless(), limits);
+    let mut held = scrape_without_reading(&server, 1);
+    // The slot of this peer comes back although nobody lets go.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while server.get("/api/v1/status").0 != 200 {
+        assert!(Instant::now() < deadline, "the slot is still held");
+    }
+    // What the kernel had taken, and then the end instead of more.
+    let ended = std::io::copy(&mut held[0], &mut std::io::sink());
+    println!("{ended:?}");
+}
+
+#[test]
+fn slow_heads_and_idle_connections_are_closed() {
+    let limits = Limits {
+        head: Duration::from_millis(300),
+        ..patient()
+    };
+    let server = Server::with(ready(), limits);
+    let mut slow = TcpStream::connect(server.address).unwrap();
+    slow.write_all(b"GET /healthz HT").unwrap();
+    let mut idle = answered(&server, "/healthz");
+    for stream in [&mut slow, &mut idle] {
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).unwrap();
+    }
+}
+
+/// They send a byte every now and then, and come again when they are closed.
+#[test]
+fn connections_that_dribble_do_not_keep_health_from_answering() {
+    const DRIBBLERS: usize = 200;
+    let server = Server::with(ready(), patient());
+    let address = server.address;
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let rounds = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let dribblers = std::thread::spawn({
+        let (stop, rounds) = (stop.clone(), rounds.clone());
+        move || {
+            let mut streams: Vec<TcpStream> = Vec::new();
+            let mut reconnected = 0usize;
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                streams.retain_mut(|stream| stream.write_all(b"G").is_ok());
+                while streams.len() < DRIBBLERS {
+                    streams.push(TcpStream::connect(address).unwrap());
+                    reconnected += 1;
+                }
+                rounds.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
+            reconnected
+        }
+    });
+    for _ in 0..20 {
+        // A probe between two rounds of theirs.
+        let seen = rounds.load(std::sync::atomic::Ordering::Relaxed);
+        while rounds.load(std::sync::atomic::Ordering::Relaxed) == seen {
+            std::thread::yield_now();
+        }
+        assert_healthy(&server);
+    }
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    println!("{} connections", dribblers.join().unwrap());
+}
+
+#[test]
+fn requests_for_other_hosts_and_of_other_sites_are_refused() {
+    let server = Server::start(ready());
+    let ask = |head: String| {
+        let (status, _, body) = server.request(&format!("{head}Connection: close\r\n\r\n"));
+        (status, String::from_utf8(body).unwrap())
+    };
+    let hosts = ["127.0.0.1:8127", "[::1]", "localhost:1", "weir.example.org"];
+    for host in hosts {
+        let (status, body) = ask(format!("GET /api/v1/status HTTP/1.1\r\nHost: {host}\r\n"));
+        assert_eq!(status, 200, "{host}: {body}");
+    }
+    for path in [
+        "/",
+        "/metrics",
+        "/healthz",
+        "/api/v1/status",
+        "/debug/pprof/heap",
+        "/debug/vars",
+    ] {
+        let (status, body) = ask(format!("GET {path} HTTP/1.1\r\nHost: evil.example:8127\r\n"));
+        assert_eq!(status, 403, "{path}: {body}");
+        assert!(
+            body.contains("evil.example") && body.contains("admin_hosts"),
+            "{body}"
+        );
+    }
+    assert_eq!(ask("GET /healthz HTTP/1.1\r\n".to_owned()).0, 400, "no host");
+
+    let reload = |headers: &str| {
+        ask(format!(
+            "POST /api/v1/reload HTTP/1.1\r\nHost: 127.0.0.1:8127\r\nContent-Length: 0\r\n{headers}"
+        ))
+    };
+    // The double answers that the file has a fault, so 422 is a reload.
+    let ours = "X-Weir-Request: 1\r\n";
+    assert_eq!(reload(ours).0, 422);
+    assert_eq!(
+        reload(&format!(
+            "{ours}Origin: http://127.0.0.1:8127\r\nSec-Fetch-Site: same-origin\r\n"
+        ))
+        .0,
+        422
+    );
+    for (headers, part) in [
+        ("", "curl -X POST -H 'X-Weir-Request: 1'"),
+        ("Content-Type: text/plain\r\n", "X-Weir-Request"),
+        (
+            "X-Weir-Request: 1\r\nOrigin: https://evil.example\r\n",
+            "https://evil.example",
+        ),
+        ("X-Weir-Request: 1\r\nOrigin: null\r\n", "null"),
+        (
+            "X-Weir-Request: 1\r\nSec-Fetch-Site: cross-site\r\n",
+            "cross-site",
+        ),
+        ("X-Weir-Request: 1\r\nSec-Fetch-Site: same-site\r\n", "same-site"),
+    ] {
+        let (status, body) = reload(headers);
+        assert_eq!(status, 403, "{headers}: {body}");
+        assert!(body.contains(part), "{body}");
+    }
+    let head = "POST /api/v1/reload HTTP/1.1\r\nHost: evil.example\r\nX-Weir-Request: 1\r\n";
+    assert_eq!(ask(head.to_owned()).0, 403);
+    // The preflight that a browser sends before a header of ours gets no permission.
+    let head = "OPTIONS /api/v1/reload HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: https://evil.example\r\n\
+                Access-Control-Request-Headers: x-weir-request\r\n";
+    let (status, head, _) = server.request(&format!("{head}Connection: close\r\n\r\n"));
+    assert!(status == 405 && !head.contains("access-control"), "{head}");
+    // Profiles cost something even if nobody can read them.
+    let cross = "Host: localhost\r\nSec-Fetch-Site: cross-site\r\n";
+    assert_eq!(
+        ask(format!("GET /debug/pprof/profile?seconds=1 HTTP/1.1\r\n{cross}")).0,
+        403
+    );
+    assert_eq!(
+        ask(format!("GET / HTTP/1.1\r\n{cross}")).0,
+        200,
+        "a link to the page"
+    );
 }
 
 /// `go tool pprof` on what a URL answers.

@@ -110,7 +110,7 @@ fn http(address: &str, method: &str, path: &str) -> (u16, String) {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     write!(
         stream,
-        "{method} {path} HTTP/1.0\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
+        "{method} {path} HTTP/1.0\r\nHost: localhost\r\nX-Weir-Request: 1\r\nContent-Length: 0\r\n\r\n"
     )
     .unwrap();
     let mut answer = String::new();

@@ -17,7 +17,8 @@ use crate::delivery::{
 };
 use crate::json_lines::LinesEncoder;
 use crate::settings::{
-    DURATION_MAX, Delivered, DeliverySettings, Kind, OutputType, Setting, SettingProblem, Start, setting,
+    DURATION_MAX, Delivered, DeliverySettings, Kind, OutputType, PathUse, Setting, SettingProblem, Start,
+    setting,
 };
 
 use log_file::LogFile;
@@ -58,6 +59,7 @@ pub enum Fsync {
 
 const SETTINGS: &[Setting] = &[
     setting("path", Kind::Text, "''")
+        .path(PathUse::WriteBeside)
         .effect("The file that is appended to. Its directory must exist; rotated files go beside it.")
         .who("Everyone who wants a file.")
         .required(),

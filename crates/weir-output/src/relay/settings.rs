@@ -5,7 +5,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use weir_listener::Address;
 
-use crate::settings::{Kind, OutputSettings, OutputType, Setting, SettingProblem, from_values, setting};
+use crate::settings::{
+    Kind, OutputSettings, OutputType, PathUse, Setting, SettingProblem, from_values, setting,
+};
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -39,6 +41,7 @@ const ADDRESS: Kind = Kind::Checked {
 
 const SETTINGS: &[Setting] = &[
     setting("targets", Kind::List(&ADDRESS), "[]")
+        .path(PathUse::Connect)
         .effect("Where lines go. With several, a series (name and tags) always goes to the same one, chosen by a hash that every agent shares.")
         .who("Everyone who relays.")
         .required(),

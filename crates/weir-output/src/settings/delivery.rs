@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::{DURATION_MAX, Kind, Setting, SettingProblem, setting};
+use super::{DURATION_MAX, Kind, PathUse, Setting, SettingProblem, setting};
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -90,6 +90,7 @@ pub const DELIVERY: &[Setting] = &[
         .effect("One success makes up for every failure.")
         .who("Hardly anybody."),
     setting("disk_path", Kind::Text, "''")
+        .path(PathUse::WriteBeneath)
         .effect("A directory of this output's own in which undelivered payloads wait through outages and restarts.")
         .zero("Empty: payloads wait in memory only.")
         .who("Operators who must not lose data during an outage."),
@@ -105,6 +106,7 @@ pub const DELIVERY: &[Setting] = &[
         .effect("Requests under way at once, per endpoint.")
         .who("Operators of very large agents far from the backend."),
     setting("ca_file", Kind::Text, "''")
+        .path(PathUse::Read)
         .effect("A PEM file with the certificate authorities to trust, instead of the system's.")
         .zero("Empty: the system's.")
         .who("Operators with a private certificate authority."),

@@ -41,6 +41,25 @@ pub struct Setting {
     pub who: &'static str,
     /// An output is refused while this is empty, and setting it through the environment switches the output on.
     pub required: bool,
+    /// What is done with the file that it names.
+    pub path: Option<PathUse>,
+}
+
+/// What a setting's path is for: the sandbox lets the process do that, and nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathUse {
+    /// This very file is read.
+    Itself,
+    /// Read, and read again after another file has taken its place.
+    Read,
+    /// A directory in which files are read.
+    ReadBeneath,
+    /// Made, written, renamed and removed in its directory.
+    WriteBeside,
+    /// A directory of our own.
+    WriteBeneath,
+    /// A socket of somebody else's.
+    Connect,
 }
 
 /// The table's shorthand: everything but the texts has a usual value.
@@ -53,6 +72,7 @@ pub const fn setting(key: &'static str, kind: Kind, default: &'static str) -> Se
         zero: "",
         who: "",
         required: false,
+        path: None,
     }
 }
 
@@ -69,6 +89,11 @@ impl Setting {
 
     pub const fn who(mut self, text: &'static str) -> Self {
         self.who = text;
+        self
+    }
+
+    pub const fn path(mut self, used: PathUse) -> Self {
+        self.path = Some(used);
         self
     }
 

@@ -1,18 +1,22 @@
 //! The admin HTTP server: metrics, status, health and profiles.
 //!
 //! It answers from an [`AdminSource`] and touches neither workers nor outputs itself. It binds to loopback
-//! unless told otherwise, takes a bounded number of connections, and gives up on those that do not speak.
+//! unless told otherwise, refuses what a web page of another site may have sent ([`caller`]), takes a bounded number of
+//! connections, and gives up on those that do not speak or listen ([`connections`]).
 
 use std::future::Future;
 use std::pin::Pin;
 
 use bytes::Bytes;
 
+pub mod caller;
+mod connections;
 pub mod contexts;
 pub mod explain;
 mod server;
 pub mod status;
 
+pub use connections::Limits;
 pub use server::AdminServer;
 
 use crate::signals::Reloaded;

@@ -15,21 +15,14 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Map, Value, json};
-use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 
+use super::caller::{self, Hosts};
+use super::connections::{Connection, Connections, Limits, Slot, Timed};
 use super::explain::ExplainRequest;
 use super::{AdminSource, ExpositionBody, ScrapeRequest};
 use crate::profile;
-
-/// Connections beyond this wait to be accepted.
-const CONNECTIONS_MAX: usize = 32;
-
-/// A connection that sends no complete request head for this long is closed.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// No connection lives longer, whatever its peer does; the longest profile fits in.
-const CONNECTION_TIMEOUT: Duration = Duration::from_secs(profile::SECONDS_MAX + 300);
 
 /// Rows of `/api/v1/contexts`.
 const TOP_DEFAULT: usize = 20;
@@ -38,12 +31,16 @@ const TOP_MAX: usize = weir_context::SUMMARY_ROWS;
 /// Seconds of a CPU profile that does not say.
 const PROFILE_SECONDS_DEFAULT: u64 = 30;
 
+/// What changes something.
+const RELOAD: &str = "/api/v1/reload";
+
 const INDEX: &str = "weir\n\n\
 /metrics                          application metrics and weir's own, for Prometheus\n\
 /api/v1/status                    books, rates, contexts, outputs as JSON\n\
 /api/v1/contexts?top=20           metrics, tag keys and origins with most contexts and samples\n\
 /api/v1/explain?line=a:1%7Cc      what becomes of one message, and why; pid=N names its sender\n\
-/api/v1/reload                    POST: reads the configuration again, as SIGHUP does\n\
+/api/v1/reload                    POST: reads the configuration again, as SIGHUP does;\n\
+                                  curl -X POST -H 'X-Weir-Request: 1'\n\
 /debug/vars                       status, memory and process as JSON\n\
 /debug/pprof/profile?seconds=30   CPU profile for go tool pprof\n\
 /debug/pprof/heap                 heap profile for go tool pprof\n\
@@ -70,14 +67,12 @@ impl AdminServer {
     }
 
     /// Answers until the future is dropped.
-    pub async fn serve(self, source: Arc<dyn AdminSource>) {
-        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    pub async fn serve(self, source: Arc<dyn AdminSource>, hosts: Hosts, limits: Limits) {
+        let connections = Connections::new(limits);
+        let hosts = Arc::new(hosts);
         loop {
-            let Ok(place) = places.clone().acquire_owned().await else {
-                return;
-            };
-            let stream = match self.listener.accept().await {
-                Ok((stream, _)) => stream,
+            let (stream, peer) = match self.listener.accept().await {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     // Out of descriptors, or a peer that left again: neither ends the server.
                     tracing::debug!("admin: a connection could not be accepted: {error}");
@@ -85,51 +80,129 @@ impl AdminServer {
                     continue;
                 }
             };
-            let source = source.clone();
-            tokio::spawn(async move {
-                let answer = service_fn(move |request| {
-                    let source = source.clone();
-                    async move { Ok::<_, Infallible>(answer(&*source, request).await) }
-                });
-                let connection = hyper::server::conn::http1::Builder::new()
-                    .timer(TokioTimer::new())
-                    .header_read_timeout(HEAD_TIMEOUT)
-                    .max_buf_size(16 * 1024)
-                    .serve_connection(TokioIo::new(stream), answer);
-                if let Ok(Err(error)) = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await {
-                    tracing::debug!("admin: a connection ended badly: {error}");
-                }
-                drop(place);
-            });
+            let connection = connections.admit(peer.ip());
+            tokio::spawn(talk(stream, connection, limits, source.clone(), hosts.clone()));
+            // Many that come at once must not turn each other out before any of them was read.
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Answers on one connection until it ends, or another needs its place.
+async fn talk(
+    stream: TcpStream,
+    connection: Arc<Connection>,
+    limits: Limits,
+    source: Arc<dyn AdminSource>,
+    hosts: Arc<Hosts>,
+) {
+    let answer = service_fn(|request| {
+        let (source, hosts, connection) = (source.clone(), hosts.clone(), connection.clone());
+        async move { Ok::<_, Infallible>(answer(&*source, &hosts, &connection, request).await) }
+    });
+    let served = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head)
+        .max_buf_size(16 * 1024)
+        .serve_connection(TokioIo::new(Timed::new(stream, connection.clone())), answer);
+    tokio::select! {
+        ended = tokio::time::timeout(limits.connection, served) => {
+            if let Ok(Err(error)) = ended {
+                tracing::debug!("admin: a connection ended badly: {error}");
+            }
+        }
+        () = connection.turned_out() => {
+            tracing::debug!("admin: a connection that waited gave way to a new one");
         }
     }
 }
 
 type Answer = Response<Body>;
 
-async fn answer(source: &dyn AdminSource, request: Request<Incoming>) -> Answer {
-    let is_head = request.method() == Method::HEAD;
-    if request.uri().path() == "/api/v1/reload" {
-        return reload(source, &request).await;
+/// Refuses, or takes a slot and makes the answer.
+async fn answer(
+    source: &dyn AdminSource,
+    hosts: &Hosts,
+    connection: &Arc<Connection>,
+    request: Request<Incoming>,
+) -> Answer {
+    if let Err(refused) = hosts.check(&request) {
+        return refused.answer();
     }
-    if !is_head && request.method() != Method::GET {
-        let mut answer = text(
-            StatusCode::METHOD_NOT_ALLOWED,
-            "only GET and HEAD are understood here\n",
-        );
-        answer
-            .headers_mut()
-            .insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+    if let Some(answer) = wrong_method(&request) {
         return answer;
     }
+    if let Err(refused) = check(&request) {
+        return refused.answer();
+    }
+    match request.uri().path() {
+        // Costs nothing, and says whether the process is to be killed.
+        "/healthz" => text(StatusCode::OK, "ok\n"),
+        "/ready" => ready(source),
+        _ => match connection.begin() {
+            Ok(slot) => {
+                let mut answer = costly_answer(source, request).await;
+                answer.body_mut().slot = Some(slot);
+                answer
+            }
+            Err(reason) => busy(&reason),
+        },
+    }
+}
+
+/// What a page of another site must not make us do.
+fn check(request: &Request<Incoming>) -> Result<(), Refused> {
+    let path = request.uri().path();
+    if path == RELOAD {
+        caller::check_change(request.headers())
+    } else if path.starts_with("/debug/pprof") {
+        // A profile costs time and memory even when whoever asked for it cannot read it.
+        caller::check_site(request.headers())
+    } else {
+        Ok(())
+    }
+}
+
+/// The methods of a path, when the request's is another.
+fn wrong_method(request: &Request<Incoming>) -> Option<Answer> {
+    let allowed = if request.uri().path() == RELOAD {
+        "POST"
+    } else {
+        "GET, HEAD"
+    };
+    if allowed.split(", ").any(|method| request.method() == method) {
+        return None;
+    }
+    let message = format!("understood here: {allowed}\n");
+    let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, message);
+    answer
+        .headers_mut()
+        .insert(header::ALLOW, HeaderValue::from_static(allowed));
+    Some(answer)
+}
+
+fn ready(source: &dyn AdminSource) -> Answer {
+    match source.readiness() {
+        Ok(()) => text(StatusCode::OK, "ready\n"),
+        Err(reason) => text(StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {reason}\n")),
+    }
+}
+
+fn busy(reason: &str) -> Answer {
+    let message = format!("{reason}; try again\n");
+    let mut answer = text(StatusCode::SERVICE_UNAVAILABLE, message);
+    answer
+        .headers_mut()
+        .insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    answer
+}
+
+async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> Answer {
+    let is_head = request.method() == Method::HEAD;
     let query = Query(request.uri().query().unwrap_or_default());
     let result = match request.uri().path() {
         "/" => Ok(text(StatusCode::OK, INDEX)),
-        "/healthz" => Ok(text(StatusCode::OK, "ok\n")),
-        "/ready" => Ok(match source.readiness() {
-            Ok(()) => text(StatusCode::OK, "ready\n"),
-            Err(reason) => text(StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {reason}\n")),
-        }),
+        RELOAD => reload(source).await,
         "/metrics" => Ok(metrics(source, &request).await),
         "/api/v1/status" => json_of(&source.status().await),
         "/api/v1/contexts" => match query.number("top", TOP_DEFAULT as u64, 1, TOP_MAX as u64) {
@@ -162,40 +235,34 @@ async fn answer(source: &dyn AdminSource, request: Request<Incoming>) -> Answer 
             "there is nothing here; / lists what there is".to_owned(),
         )),
     };
-    result.unwrap_or_else(|Refused(status, message)| text(status, format!("{message}\n")))
+    result.unwrap_or_else(Refused::answer)
 }
 
 /// What came of a reload, as JSON; 422 when a fault left everything as it was.
-async fn reload(source: &dyn AdminSource, request: &Request<Incoming>) -> Answer {
-    if request.method() != Method::POST {
-        let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "only POST is understood here\n");
-        answer
-            .headers_mut()
-            .insert(header::ALLOW, HeaderValue::from_static("POST"));
-        return answer;
-    }
-    let Some(reloaded) = source.reload().await else {
-        return text(
+async fn reload(source: &dyn AdminSource) -> Result<Answer, Refused> {
+    let reloaded = source.reload().await.ok_or_else(|| {
+        Refused(
             StatusCode::SERVICE_UNAVAILABLE,
-            "the agent is starting or ending\n",
-        );
-    };
-    let status = if reloaded.errors.is_empty() {
-        StatusCode::OK
-    } else {
-        StatusCode::UNPROCESSABLE_ENTITY
-    };
-    match json_of(&reloaded) {
-        Ok(mut answer) => {
-            *answer.status_mut() = status;
-            answer
-        }
-        Err(Refused(status, message)) => text(status, format!("{message}\n")),
+            "the agent is starting or ending".to_owned(),
+        )
+    })?;
+    let mut answer = json_of(&reloaded)?;
+    if !reloaded.errors.is_empty() {
+        *answer.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
     }
+    Ok(answer)
 }
 
 /// Status and reason of an answer that is not what was asked for.
-struct Refused(StatusCode, String);
+#[derive(Debug)]
+pub struct Refused(pub StatusCode, pub String);
+
+impl Refused {
+    fn answer(self) -> Answer {
+        let Self(status, message) = self;
+        text(status, format!("{message}\n"))
+    }
+}
 
 fn failed(error: impl std::fmt::Display) -> Refused {
     Refused(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
@@ -293,7 +360,7 @@ async fn metrics(source: &dyn AdminSource, request: &Request<Incoming>) -> Answe
     };
     let body = match exposition.body {
         ExpositionBody::Whole(bytes) => Body::whole(bytes),
-        ExpositionBody::Pieces(pieces) => Body::Pieces(pieces),
+        ExpositionBody::Pieces(pieces) => Body::from(Content::Pieces(pieces)),
     };
     let mut answer = Response::new(body);
     match HeaderValue::from_str(&exposition.content_type) {
@@ -373,14 +440,26 @@ fn with_type(content_type: &'static str, body: Body) -> Answer {
     answer
 }
 
-enum Body {
+/// An answer's body, with the slot that is given back when all of it is written.
+struct Body {
+    content: Content,
+    slot: Option<Slot>,
+}
+
+enum Content {
     Whole(Option<Bytes>),
     Pieces(mpsc::Receiver<Bytes>),
 }
 
+impl From<Content> for Body {
+    fn from(content: Content) -> Self {
+        Self { content, slot: None }
+    }
+}
+
 impl Body {
     fn whole(bytes: Bytes) -> Self {
-        Self::Whole((!bytes.is_empty()).then_some(bytes))
+        Content::Whole((!bytes.is_empty()).then_some(bytes)).into()
     }
 }
 
@@ -392,24 +471,24 @@ impl hyper::body::Body for Body {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match self.get_mut() {
-            Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Pieces(pieces) => pieces
+        match &mut self.get_mut().content {
+            Content::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Content::Pieces(pieces) => pieces
                 .poll_recv(context)
                 .map(|piece| piece.map(|bytes| Ok(Frame::data(bytes)))),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, Self::Whole(None))
+        matches!(self.content, Content::Whole(None))
     }
 
     fn size_hint(&self) -> hyper::body::SizeHint {
-        match self {
-            Self::Whole(bytes) => {
+        match &self.content {
+            Content::Whole(bytes) => {
                 hyper::body::SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
             }
-            Self::Pieces(_) => hyper::body::SizeHint::default(),
+            Content::Pieces(_) => hyper::body::SizeHint::default(),
         }
     }
 }

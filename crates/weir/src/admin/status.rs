@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::contexts::{LimitedRow, TagKeyRow};
+use crate::sandbox::SandboxStatus;
 use serde::{Deserialize, Serialize};
 use weir_origin::{OriginStatus, SourceStatus};
 use weir_output::prometheus::OwnSeries;
@@ -44,6 +45,9 @@ pub struct Status {
     /// Absent when senders are not told apart.
     #[serde(default)]
     pub origin: Option<OriginReport>,
+    /// What the process has given up.
+    #[serde(default)]
+    pub sandbox: SandboxStatus,
 }
 
 /// Who sends, as far as workers and the resolver have found out.

@@ -16,6 +16,7 @@ use crate::admin::status::{
 use crate::config::{self, Flag, Inputs};
 use crate::failure::Failure;
 use crate::logging::printable;
+use crate::sandbox::SandboxStatus;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -216,6 +217,7 @@ fn render(status: &Status, now: u64) -> String {
     if let Some(origin) = &status.origin {
         origins(&mut page, origin);
     }
+    sandbox(&mut page, &status.sandbox);
     let imbalances = status.imbalances();
     if imbalances.is_empty() {
         page.push_str("\nThe books balance.\n");
@@ -226,6 +228,13 @@ fn render(status: &Status, now: u64) -> String {
         }
     }
     page
+}
+
+fn sandbox(page: &mut String, sandbox: &SandboxStatus) {
+    let _ = writeln!(page, "\nsandbox: {}", sandbox.summary());
+    for missing in &sandbox.missing {
+        let _ = writeln!(page, "  not in force: {missing}");
+    }
 }
 
 fn received(page: &mut String, status: &Status) {

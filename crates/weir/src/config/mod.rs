@@ -24,7 +24,7 @@ pub use node::FILE_BYTES_MAX;
 pub use resolve::{Aggregation, Config, EolRequired, Listeners, Names, Origin, OriginSources, RateLimits};
 pub use rules::{RuleConfig, SUFFIXES_MAX, all_percentiles};
 pub use table::{Entry, GROUPS, Group, Live, entries};
-pub use types::{Cardinality, Framing, HistogramAggregate, HistogramWeights, LogLevel, Ownership};
+pub use types::{Cardinality, Framing, HistogramAggregate, HistogramWeights, LogLevel, Ownership, Sandbox};
 pub use value::{hide_password, is_invisible, nearest, show_text};
 
 use node::{Content, Node};
@@ -224,6 +224,18 @@ pub struct Change {
     pub live: bool,
 }
 
+/// The texts in a value as it is shown: one, or those of a list or mapping.
+pub fn texts(shown: &str) -> Vec<String> {
+    fn of(node: Node) -> Vec<String> {
+        match node.content {
+            Content::Scalar { text, .. } => vec![text],
+            Content::List(items) => items.into_iter().flat_map(of).collect(),
+            Content::Map(entries) => entries.into_iter().flat_map(|(_, node)| of(node)).collect(),
+        }
+    }
+    node::parse(shown).ok().flatten().map_or_else(Vec::new, of)
+}
+
 /// The variable that names the configuration file.
 pub const FILE_VARIABLE: &str = "WEIR_CONFIG";
 /// Switches outputs on by name, as `--output` does.
@@ -241,6 +253,15 @@ pub fn environment() -> BTreeMap<String, Option<String>> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok())))
         .collect()
+}
+
+/// The configuration file, if a flag or the environment names one.
+pub fn file(inputs: &Inputs) -> Option<PathBuf> {
+    let from_variable = || {
+        let value = inputs.environment.get(FILE_VARIABLE)?.as_ref()?;
+        (!value.is_empty()).then(|| PathBuf::from(value))
+    };
+    inputs.file.clone().or_else(from_variable)
 }
 
 /// Reads, checks and resolves everything.
@@ -399,11 +420,7 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn new(inputs: &'a Inputs) -> Self {
-        let from_variable = || {
-            let value = inputs.environment.get(FILE_VARIABLE)?.as_ref()?;
-            (!value.is_empty()).then(|| PathBuf::from(value))
-        };
-        let path = inputs.file.clone().or_else(from_variable);
+        let path = file(inputs);
         let mut reader = Self {
             inputs,
             path: path.clone().unwrap_or_default(),

@@ -11,8 +11,8 @@ use weir_output::settings::OutputConfig;
 use super::rules::{self, RuleConfig};
 use super::table::Raw;
 use super::types::{
-    Cardinality, EolTransport, Framing, HistogramAggregate, HistogramWeights, LogLevel, Ownership, account,
-    admin_address, is_off, listen_address, mode, percentile, socket_path,
+    Cardinality, EolTransport, Framing, HistogramAggregate, HistogramWeights, LogLevel, Ownership, Sandbox,
+    account, admin_address, is_off, listen_address, mode, percentile, socket_path,
 };
 use super::value::{show_bytes, show_text};
 use super::{Problem, Shown, Source};
@@ -39,6 +39,10 @@ pub struct Config {
     pub workers: usize,
     /// `None`: no admin server.
     pub admin: Option<SocketAddr>,
+    /// Names under which it may be asked.
+    pub admin_hosts: Vec<String>,
+    /// Give up what the configuration does not need.
+    pub sandbox: bool,
     pub grace_period: Duration,
     pub log_level: LogLevel,
     pub flush_summary: bool,
@@ -270,6 +274,8 @@ impl Resolver {
             cpu,
             workers,
             admin: self.admin(&raw.admin),
+            admin_hosts: raw.admin_hosts.clone(),
+            sandbox: raw.sandbox == Sandbox::Auto,
             grace_period: raw.grace_period,
             log_level: raw.log_level,
             flush_summary: raw.flush_summary,

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
-use weir_output::settings::{DURATION_MAX, Kind, Setting, setting};
+use weir_output::settings::{DURATION_MAX, Kind, PathUse, Setting, setting};
 
 use super::rules::{self, RawProfile, RawRule, RawTagFilter};
 use super::types::{
-    Cardinality, EolTransport, Framing, HistogramAggregate, HistogramWeights, LogLevel, is_address,
-    is_admin_address_or_off, is_mode, is_network, is_origin_pattern, is_percentile, is_socket_path,
+    Cardinality, EolTransport, Framing, HistogramAggregate, HistogramWeights, LogLevel, Sandbox, is_address,
+    is_admin_address_or_off, is_host_name, is_mode, is_network, is_origin_pattern, is_percentile,
+    is_socket_path,
 };
 
 /// A setting with what only the agent's own settings have.
@@ -153,6 +154,8 @@ pub struct Raw {
     pub cpu: f64,
     pub workers: usize,
     pub admin: String,
+    pub admin_hosts: Vec<String>,
+    pub sandbox: Sandbox,
     pub grace_period: Duration,
     pub log_level: LogLevel,
     pub flush_summary: bool,
@@ -172,6 +175,10 @@ const NETWORK: Kind = Kind::Checked {
 const ORIGIN: Kind = Kind::Checked {
     allowed: "no_container, unknown, or a tag of containers such as kube_namespace:prod, image_name:shop/*, container_name:web-*, container_id:8fca07c6*",
     check: is_origin_pattern,
+};
+const HOST_NAME: Kind = Kind::Checked {
+    allowed: "a host name without a port, such as weir.example.org",
+    check: is_host_name,
 };
 const SOCKET_PATH: Kind = Kind::Checked {
     allowed: "an absolute path of at most 107 bytes, such as /run/weir/dsd.socket",
@@ -206,7 +213,8 @@ pub const GROUPS: &[Group] = &[
             .common(),
             entry(
                 setting("uds", Kind::List(&SOCKET_PATH), "[]")
-                    .effect("Unix datagram sockets to create. A stale socket file is replaced; any other file is an error.")
+                    .path(PathUse::WriteBeside)
+        .effect("Unix datagram sockets to create. A stale socket file is replaced; any other file is an error.")
                     .zero("An empty list: none.")
                     .who("Anyone whose clients run on the same machine: it is faster than UDP and loses nothing."),
             )
@@ -214,7 +222,8 @@ pub const GROUPS: &[Group] = &[
             .common(),
             entry(
                 setting("uds_stream", Kind::List(&SOCKET_PATH), "[]")
-                    .effect("Unix stream sockets to create. Each packet follows its length in four bytes, the lowest first.")
+                    .path(PathUse::WriteBeside)
+        .effect("Unix stream sockets to create. Each packet follows its length in four bytes, the lowest first.")
                     .zero("An empty list: none.")
                     .who("Clients that speak the stream form."),
             )
@@ -241,21 +250,24 @@ pub const GROUPS: &[Group] = &[
             ),
             entry(
                 setting("tcp_tls_certificate", Kind::Text, "''")
-                    .effect("PEM file with the certificate that TCP clients are shown, those of intermediate authorities behind it. With it every address of `tcp` takes TLS (1.2 or 1.3) and nothing else. Read again on reload; connections that are open stay as they are.")
+                    .path(PathUse::Read)
+        .effect("PEM file with the certificate that TCP clients are shown, those of intermediate authorities behind it. With it every address of `tcp` takes TLS (1.2 or 1.3) and nothing else. Read again on reload; connections that are open stay as they are.")
                     .zero("Empty: TCP is not encrypted.")
                     .who("Operators who receive over networks that others can read or write."),
             )
             .live_while("tcp_tls_certificate"),
             entry(
                 setting("tcp_tls_key", Kind::Text, "''")
-                    .effect("PEM file with the private key of `tcp_tls_certificate`. Read again with it.")
+                    .path(PathUse::Read)
+        .effect("PEM file with the private key of `tcp_tls_certificate`. Read again with it.")
                     .zero("Empty: none, and no certificate either.")
                     .who("Operators who receive over networks that others can read or write."),
             )
             .live_while("tcp_tls_certificate"),
             entry(
                 setting("tcp_tls_client_ca", Kind::Text, "''")
-                    .effect("PEM file with the certificates of authorities. With it TCP clients have to show a certificate that one of them signed. Read again on reload; connections that are open stay open.")
+                    .path(PathUse::Read)
+        .effect("PEM file with the certificates of authorities. With it TCP clients have to show a certificate that one of them signed. Read again on reload; connections that are open stay open.")
                     .zero("Empty: clients need none.")
                     .who("Operators who say which machines may send."),
             )
@@ -365,13 +377,15 @@ pub const GROUPS: &[Group] = &[
             .also(&["DD_DOGSTATSD_TAG_CARDINALITY"]),
             entry(
                 setting("origin_docker", Kind::List(&SOCKET_PATH), "[/var/run/docker.sock, /run/podman/podman.sock]")
-                    .effect("Sockets of Docker or Podman to ask for containers and their tags, once origins are told apart. Those of the default are left out if they are not there at the start.")
+                    .path(PathUse::Connect)
+        .effect("Sockets of Docker or Podman to ask for containers and their tags, once origins are told apart. Those of the default are left out if they are not there at the start.")
                     .zero("An empty list: none.")
                     .who("Operators whose runtime listens elsewhere."),
             ),
             entry(
                 setting("origin_containerd", Kind::List(&SOCKET_PATH), "[/run/containerd/containerd.sock]")
-                    .effect("Sockets of containerd to ask for containers and their tags, as above.")
+                    .path(PathUse::Connect)
+        .effect("Sockets of containerd to ask for containers and their tags, as above.")
                     .zero("An empty list: none.")
                     .who("Operators whose runtime listens elsewhere."),
             )
@@ -385,28 +399,32 @@ pub const GROUPS: &[Group] = &[
             .also(&["DD_KUBERNETES_KUBELET_HOST"]),
             entry(
                 setting("origin_kubelet_token", Kind::Text, "/var/run/secrets/kubernetes.io/serviceaccount/token")
-                    .effect("File with the token to show the kubelet, read before each request.")
+                    .path(PathUse::Read)
+        .effect("File with the token to show the kubelet, read before each request.")
                     .zero("Empty, or no such file: no token.")
                     .who("Operators who mount it elsewhere."),
             )
             .also(&["DD_KUBELET_AUTH_TOKEN_PATH"]),
             entry(
                 setting("origin_kubelet_ca", Kind::Text, "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt")
-                    .effect("PEM file with the certificates of the authority that signed the kubelet's.")
+                    .path(PathUse::Read)
+        .effect("PEM file with the certificates of the authority that signed the kubelet's.")
                     .zero("Empty, or no such file: those of the system.")
                     .who("Operators who mount it elsewhere."),
             )
             .also(&["DD_KUBELET_CLIENT_CA"]),
             entry(
                 setting("origin_kubelet_certificate", Kind::Text, "''")
-                    .effect("PEM file with a certificate to show the kubelet, for those that know their clients by certificates. Read again when a connection fails.")
+                    .path(PathUse::Read)
+        .effect("PEM file with a certificate to show the kubelet, for those that know their clients by certificates. Read again when a connection fails.")
                     .zero("Empty: none.")
                     .who("Operators whose kubelets take no tokens."),
             )
             .also(&["DD_KUBELET_CLIENT_CRT"]),
             entry(
                 setting("origin_kubelet_key", Kind::Text, "''")
-                    .effect("PEM file with the private key of `origin_kubelet_certificate`.")
+                    .path(PathUse::Read)
+        .effect("PEM file with the private key of `origin_kubelet_certificate`.")
                     .zero("Empty: none, and no certificate either.")
                     .who("Operators whose kubelets take no tokens."),
             )
@@ -419,13 +437,15 @@ pub const GROUPS: &[Group] = &[
             .also(&["DD_KUBELET_TLS_VERIFY"]),
             entry(
                 setting("origin_podinfo", Kind::Text, "''")
-                    .effect("Directory of a downward API volume with any of the files `labels`, `name`, `namespace`, `uid`. Its tags go to every sender of which nothing better is known.")
+                    .path(PathUse::ReadBeneath)
+        .effect("Directory of a downward API volume with any of the files `labels`, `name`, `namespace`, `uid`. Its tags go to every sender of which nothing better is known.")
                     .zero("Empty: none.")
                     .who("Those who run weir inside the pod whose metrics it receives."),
             ),
             entry(
                 setting("origin_file", Kind::Text, "''")
-                    .effect("JSON file with the tags of containers and pods (docs/origin.md), read again when it changes.")
+                    .path(PathUse::Read)
+        .effect("JSON file with the tags of containers and pods (docs/origin.md), read again when it changes.")
                     .zero("Empty: none.")
                     .who("Those whose containers no other source knows."),
             ),
@@ -451,13 +471,15 @@ pub const GROUPS: &[Group] = &[
             .also(&["DD_KUBERNETES_POD_LABELS_AS_TAGS"]),
             entry(
                 setting("proc_root", Kind::Text, "/proc")
-                    .effect("Where the processes of the host are to be found.")
+                    .path(PathUse::ReadBeneath)
+        .effect("Where the processes of the host are to be found.")
                     .who("Those who run weir in a container and mount the host's elsewhere."),
             )
             .also(&["DD_CONTAINER_PROC_ROOT"]),
             entry(
                 setting("cgroup_root", Kind::Text, "/sys/fs/cgroup")
-                    .effect("Where the control groups of the host are to be found.")
+                    .path(PathUse::ReadBeneath)
+        .effect("Where the control groups of the host are to be found.")
                     .who("Those who run weir in a container and mount the host's elsewhere."),
             )
             .also(&["DD_CONTAINER_CGROUP_ROOT"]),
@@ -706,6 +728,18 @@ pub const GROUPS: &[Group] = &[
                 .who("Operators whose Prometheus scrapes from another machine."),
             )
             .common(),
+            entry(
+                setting("admin_hosts", Kind::List(&HOST_NAME), "[]")
+                    .effect("Host names under which the admin server may be asked, besides addresses and `localhost`. A request whose `Host` is another one is refused, so that no web page can read answers by pointing its own name at this machine.")
+                    .zero("An empty list: addresses and `localhost` alone.")
+                    .who("Operators whose Prometheus or reverse proxy asks by name."),
+            ),
+            entry(
+                setting("sandbox", Kind::Choice(&["auto", "off"]), "auto")
+                    .effect("What the process gives up once its sockets are bound, as far as the kernel offers it: new privileges, capabilities, files that the configuration does not name, and system calls that it never makes (docs/sandbox.md). A file or directory that a reload names for the first time may be out of reach until a restart.")
+                    .zero("`off`: nothing.")
+                    .who("Operators whose weir has to reach what its configuration does not name."),
+            ),
             entry(
                 setting("grace_period", Kind::Duration { min: Duration::ZERO, max: Duration::from_secs(3600) }, "10s")
                     .effect("How long a shutdown may take to deliver what is left. What is still left then is lost and counted. What a disk queue holds is not waited for.")

@@ -44,6 +44,14 @@ pub enum HistogramAggregate {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
+pub enum Sandbox {
+    /// As far as the kernel offers it.
+    Auto,
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum HistogramWeights {
     /// Weights keep their fractions.
     Exact,
@@ -132,6 +140,14 @@ pub(super) fn admin_address(text: &str) -> &str {
 
 pub(super) fn is_network(text: &str) -> bool {
     text.parse::<weir_listener::Network>().is_ok()
+}
+
+pub(super) fn is_host_name(text: &str) -> bool {
+    let is_label = |label: &str| {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        (1..=63).contains(&label.len()) && label.chars().all(allowed)
+    };
+    text.len() <= 253 && text.strip_suffix('.').unwrap_or(text).split('.').all(is_label)
 }
 
 pub(super) fn is_origin_pattern(text: &str) -> bool {

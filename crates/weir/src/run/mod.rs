@@ -5,12 +5,15 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use weir_ingest::{Command, WorkerHandle};
+use weir_listener::ListenerConfig;
 use weir_protocol::ParseOptions;
 
-use crate::admin::AdminServer;
+use crate::admin::caller::Hosts;
+use crate::admin::{AdminServer, Limits};
 use crate::config::{Config, Inputs, Loaded};
 use crate::failure::Failure;
 use crate::logging::Logging;
+use crate::sandbox::{self, SandboxStatus};
 use crate::signals::{Reloader, Request, Signals};
 
 mod access;
@@ -47,8 +50,7 @@ const RELOADS_MAX: usize = 4;
 
 /// Runs until a signal ends it. `inputs` is kept for reloads.
 pub fn run(loaded: Loaded, inputs: Inputs) -> Result<(), Failure> {
-    let logging = Logging::start(loaded.config.log_level)
-        .map_err(|error| Failure::runtime(format!("the log's thread cannot be started: {error}")))?;
+    let mut logging = Logging::new(loaded.config.log_level);
     for note in &loaded.notes {
         tracing::info!("{note}");
     }
@@ -62,14 +64,18 @@ pub fn run(loaded: Loaded, inputs: Inputs) -> Result<(), Failure> {
         .thread_keep_alive(Duration::from_secs(1))
         .build()
         .map_err(|error| Failure::runtime(format!("the control plane cannot be started: {error}")))?;
-    let result = control(&runtime, &logging, Reloader::new(inputs, loaded));
+    let result = control(&runtime, &mut logging, Reloader::new(inputs, loaded));
     // A task that hangs must not hold up the end.
     runtime.shutdown_background();
     result
 }
 
 /// Starts the agent, serves its admin address and its signals, and stops it.
-fn control(runtime: &tokio::runtime::Runtime, logging: &Logging, reloader: Reloader) -> Result<(), Failure> {
+fn control(
+    runtime: &tokio::runtime::Runtime,
+    logging: &mut Logging,
+    mut reloader: Reloader,
+) -> Result<(), Failure> {
     let config = reloader.current().config.clone();
     let (signals, admin) = runtime.block_on(async {
         let signals = Signals::install()
@@ -83,8 +89,17 @@ fn control(runtime: &tokio::runtime::Runtime, logging: &Logging, reloader: Reloa
         };
         Ok::<_, Failure>((signals, admin))
     })?;
+    let access = Access::new(&config)?;
+    let planned = listeners::plan(&config, &access);
+    let bound = listeners::bind(&planned, config.workers)?;
+    // While this is the only thread, and after the last thing that needs what it gives up.
+    let sandbox = sandbox::enter(reloader.current(), reloader.file().as_deref());
+    reloader.sandboxed(sandbox.clone());
+    logging
+        .write()
+        .map_err(|error| Failure::runtime(format!("the log's thread cannot be started: {error}")))?;
     // Outside of the runtime: an agent that fails to start drops a runtime of its own.
-    let agent = Agent::start(&config)?;
+    let agent = Agent::start(&config, access, planned, bound, sandbox)?;
     runtime.block_on(serve(agent, admin, signals, logging, reloader))
 }
 
@@ -99,8 +114,15 @@ async fn serve(
     let (sender, mut reloads) = tokio::sync::mpsc::channel(RELOADS_MAX);
     let _ = view.reloads.set(sender);
     if let Some(server) = admin {
-        tracing::info!("admin on http://{}", server.address());
-        tokio::spawn(server.serve(view.clone()));
+        let address = server.address();
+        tracing::info!("admin on http://{address}");
+        if !address.ip().to_canonical().is_loopback() {
+            tracing::warn!(
+                "admin: {address} is not loopback: whoever reaches it can read metrics, status and profiles, and ask for a reload"
+            );
+        }
+        let hosts = Hosts::new(&reloader.current().config.admin_hosts);
+        tokio::spawn(server.serve(view.clone(), hosts, Limits::default()));
     }
     let signal = signals
         .until_stop(
@@ -158,10 +180,13 @@ struct Agent {
 }
 
 impl Agent {
-    fn start(config: &Config) -> Result<Agent, Failure> {
-        let access = Access::new(config)?;
-        let planned = listeners::plan(config, &access);
-        let bound = listeners::bind(&planned, config.workers)?;
+    fn start(
+        config: &Config,
+        access: Access,
+        planned: Vec<(ListenerConfig, ParseOptions)>,
+        bound: listeners::Bound,
+        sandbox: SandboxStatus,
+    ) -> Result<Agent, Failure> {
         let fixed = Fixed::new(config);
         let rules = fixed
             .rules(config)
@@ -223,6 +248,7 @@ impl Agent {
             origins,
             usage,
             access,
+            sandbox,
             options: ParseOptions {
                 origin_client: config.origin.client,
                 timestamps: config.aggregation.timestamps,

@@ -21,6 +21,7 @@ use crate::admin::contexts::ContextReport;
 use crate::admin::explain::{ExplainRequest, Explanation};
 use crate::admin::status::Status;
 use crate::admin::{AdminSource, Answer, Exposition, ScrapeRequest};
+use crate::sandbox::SandboxStatus;
 use crate::signals::{ReloadRequest, Reloaded};
 
 /// What can be asked while it runs.
@@ -38,6 +39,7 @@ pub struct View {
     pub origins: Option<Origins>,
     pub usage: Arc<Usage>,
     pub access: Access,
+    pub sandbox: SandboxStatus,
     /// What messages may contain, and what applies to them, for explanations.
     pub options: ParseOptions,
     pub rules: Mutex<Rules>,
@@ -66,6 +68,7 @@ impl View {
             started: self.started_at,
             not_ready: self.readiness().err(),
             rates: flush.rates,
+            sandbox: self.sandbox.clone(),
             outputs: self
                 .deliveries
                 .iter()

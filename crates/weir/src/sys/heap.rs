@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::io::{self, Read as _};
 use std::os::fd::FromRawFd as _;
 
-use tikv_jemalloc_ctl::{epoch, raw, stats};
+use tikv_jemalloc_ctl::{background_thread, epoch, raw, stats};
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -60,6 +60,24 @@ pub fn statistics() -> io::Result<HeapStatistics> {
         mapped: stats::mapped::read().map_err(failed)? as u64,
         retained: stats::retained::read().map_err(failed)? as u64,
     })
+}
+
+/// While this lives, the allocator has no thread of its own. The one that it starts afterwards has the rights of the thread
+/// that drops this.
+#[derive(Debug)]
+pub struct PausedThread(());
+
+/// See [`PausedThread`].
+pub fn pause_background_thread() -> PausedThread {
+    // It fails where the allocator cannot have such a thread.
+    let _ = background_thread::write(false);
+    PausedThread(())
+}
+
+impl Drop for PausedThread {
+    fn drop(&mut self) {
+        let _ = background_thread::write(true);
+    }
 }
 
 /// Gives what this thread has freed, and the allocator keeps for it, to the pages that go back to the system.

@@ -96,27 +96,44 @@ pub struct Agent {
 impl Agent {
     /// Starts with this configuration, UDP on a port of the kernel's choice, and waits until it listens.
     pub fn start(config: &str, environment: &[(&str, &str)]) -> Agent {
-        Self::start_by(Command::new(env!("CARGO_BIN_EXE_weir")), config, environment)
+        let directory = tempfile::tempdir().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.env_clear().envs(environment.iter().copied());
+        Self::spawn(command, directory, config)
     }
 
     /// As [`Agent::start`], behind a command of the shell such as `ulimit`.
     pub fn start_after(command: &str, config: &str) -> Agent {
         let mut shell = Command::new("sh");
         let script = format!("{command} && exec \"$0\" \"$@\"");
-        shell.args(["-c", &script, env!("CARGO_BIN_EXE_weir")]);
-        Self::start_by(shell, config, &[])
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_weir")]).env_clear();
+        Self::spawn(shell, tempfile::tempdir().unwrap(), config)
     }
 
-    fn start_by(mut program: Command, config: &str, environment: &[(&str, &str)]) -> Agent {
+    /// As another user, from a directory that it can read.
+    pub fn start_as(user: u32, config: &str) -> Agent {
+        use std::os::unix::fs::PermissionsExt as _;
+        use std::os::unix::process::CommandExt as _;
         let directory = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let program = directory.path().join("weir");
+        std::fs::copy(env!("CARGO_BIN_EXE_weir"), &program).unwrap();
+        let mut command = Command::new(program);
+        command.env_clear().uid(user).gid(user);
+        Self::spawn(command, directory, config)
+    }
+
+    fn spawn(mut command: Command, directory: tempfile::TempDir, config: &str) -> Agent {
         let path = directory.path().join("weir.yaml");
         std::fs::write(&path, config).unwrap();
-        let mut child = program
+        // What the caller has set comes first.
+        let admin = command.get_envs().any(|(name, _)| name == "WEIR_ADMIN");
+        if !admin {
+            command.env("WEIR_ADMIN", "127.0.0.1:0");
+        }
+        let mut child = command
             .args(["run", "--udp", "127.0.0.1:0", "--hostname", "here", "--config"])
             .arg(&path)
-            .env_clear()
-            .env("WEIR_ADMIN", "127.0.0.1:0")
-            .envs(environment.iter().copied())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -147,6 +164,11 @@ impl Agent {
     /// Another configuration, for a reload.
     pub fn rewrite(&self, config: &str) {
         std::fs::write(self.directory.path().join("weir.yaml"), config).unwrap();
+    }
+
+    /// Where its configuration is.
+    pub fn directory(&self) -> &std::path::Path {
+        self.directory.path()
     }
 
     /// Of UDP, as host and port.

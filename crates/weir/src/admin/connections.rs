@@ -1,0 +1,379 @@
+//! Who may hold a connection to the admin server, and for how long.
+//!
+//! A connection waits until it has sent the head of a request, and again after the answer. Those that wait are bounded: one
+//! more turns out the oldest of the peer that has most of them, so that connections which say nothing, or say it slowly,
+//! never keep a new one from being heard. A request that costs something takes a slot, of which there are few, and of
+//! those one peer gets a part. Health takes none: it is answered as soon as its request is read.
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::Future as _;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio::time::{Instant, Sleep};
+
+use crate::profile;
+
+/// How many connections and requests there may be, and how long peers may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections that are not being answered.
+    pub waiting: usize,
+    /// Requests under way, those to health apart.
+    pub requests: usize,
+    /// Of these, the part that one peer may have: an IPv4 address, or a /64 of IPv6.
+    pub requests_per_peer: usize,
+    /// For the head of a request, from the beginning of the connection or the end of the last answer.
+    pub head: Duration,
+    /// For the peer to take anything of an answer.
+    pub write: Duration,
+    /// For everything.
+    pub connection: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            waiting: 64,
+            requests: 32,
+            requests_per_peer: 16,
+            head: Duration::from_secs(5),
+            write: Duration::from_secs(10),
+            // The longest profile fits in.
+            connection: Duration::from_secs(profile::SECONDS_MAX + 300),
+        }
+    }
+}
+
+/// All connections of the server.
+#[derive(Clone)]
+pub struct Connections {
+    held: Arc<Mutex<Held>>,
+    pub limits: Limits,
+}
+
+#[derive(Default)]
+struct Held {
+    next: u64,
+    /// By age: numbers go up.
+    waiting: BTreeMap<u64, Waiting>,
+    requests: usize,
+    requests_of: HashMap<IpAddr, usize>,
+}
+
+struct Waiting {
+    peer: IpAddr,
+    turned_out: Arc<Notify>,
+}
+
+impl Connections {
+    pub fn new(limits: Limits) -> Self {
+        let held = Arc::default();
+        Self { held, limits }
+    }
+
+    /// Takes a connection in, if need be in the place of another.
+    pub fn admit(&self, address: IpAddr) -> Arc<Connection> {
+        let mut held = lock(&self.held);
+        if held.waiting.len() >= self.limits.waiting {
+            held.turn_one_out();
+        }
+        held.next += 1;
+        let connection = Connection {
+            id: held.next,
+            peer: peer(address),
+            turned_out: Arc::default(),
+            has_slot: AtomicBool::new(false),
+            is_answered: AtomicBool::new(false),
+            all: self.clone(),
+        };
+        connection.wait(&mut held);
+        Arc::new(connection)
+    }
+}
+
+impl Held {
+    /// The oldest of those of the peer that has most.
+    fn turn_one_out(&mut self) {
+        let mut by_peer: HashMap<IpAddr, (usize, u64)> = HashMap::new();
+        for (id, waiting) in &self.waiting {
+            by_peer.entry(waiting.peer).or_insert((0, *id)).0 += 1;
+        }
+        let oldest_first = |(number, id): &(usize, u64)| (*number, std::cmp::Reverse(*id));
+        let Some((_, id)) = by_peer.into_values().max_by_key(oldest_first) else {
+            return;
+        };
+        if let Some(waiting) = self.waiting.remove(&id) {
+            waiting.turned_out.notify_one();
+        }
+    }
+}
+
+/// One connection. It is waiting, or has a slot, or has been turned out.
+pub struct Connection {
+    id: u64,
+    peer: IpAddr,
+    turned_out: Arc<Notify>,
+    has_slot: AtomicBool,
+    /// The answer is complete, as far as this side goes.
+    is_answered: AtomicBool,
+    all: Connections,
+}
+
+impl Connection {
+    /// Completes when another connection needs the place.
+    pub async fn turned_out(&self) {
+        self.turned_out.notified().await;
+    }
+
+    /// Takes a slot for a request, until the guard is gone and the answer has been sent.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none.
+    pub fn begin(self: &Arc<Self>) -> Result<Slot, String> {
+        let limits = &self.all.limits;
+        let mut held = lock(&self.all.held);
+        if !self.has_slot.load(Ordering::Relaxed) {
+            let of_peer = held.requests_of.get(&self.peer).copied().unwrap_or(0);
+            if of_peer >= limits.requests_per_peer {
+                return Err(format!("{of_peer} requests of {} are under way", self.peer));
+            }
+            if held.requests >= limits.requests {
+                return Err(format!("{} requests are under way", held.requests));
+            }
+            held.requests += 1;
+            *held.requests_of.entry(self.peer).or_default() += 1;
+            held.waiting.remove(&self.id);
+            self.has_slot.store(true, Ordering::Relaxed);
+        }
+        self.is_answered.store(false, Ordering::Relaxed);
+        Ok(Slot(self.clone()))
+    }
+
+    /// Everything written has been handed to the kernel.
+    fn flushed(&self) {
+        if self.is_answered.swap(false, Ordering::Relaxed) {
+            let mut held = lock(&self.all.held);
+            self.give_slot_back(&mut held);
+            self.wait(&mut held);
+        }
+    }
+
+    fn wait(&self, held: &mut Held) {
+        let waiting = Waiting {
+            peer: self.peer,
+            turned_out: self.turned_out.clone(),
+        };
+        held.waiting.insert(self.id, waiting);
+    }
+
+    fn give_slot_back(&self, held: &mut Held) {
+        if !self.has_slot.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        held.requests -= 1;
+        if let Some(of_peer) = held.requests_of.get_mut(&self.peer) {
+            *of_peer -= 1;
+            if *of_peer == 0 {
+                held.requests_of.remove(&self.peer);
+            }
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let mut held = lock(&self.all.held);
+        self.give_slot_back(&mut held);
+        held.waiting.remove(&self.id);
+    }
+}
+
+/// Lives as long as the answer is made.
+pub struct Slot(Arc<Connection>);
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.is_answered.store(true, Ordering::Relaxed);
+    }
+}
+
+fn lock(held: &Mutex<Held>) -> MutexGuard<'_, Held> {
+    held.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whoever has one address of a /64 of IPv6 has all of them.
+fn peer(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) if !address.is_loopback() => {
+            Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()
+        }
+        address => address,
+    }
+}
+
+/// A stream that fails when its peer takes nothing for too long, and tells the connection when all is written.
+pub struct Timed {
+    stream: TcpStream,
+    connection: Arc<Connection>,
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl Timed {
+    pub fn new(stream: TcpStream, connection: Arc<Connection>) -> Self {
+        Self {
+            stream,
+            connection,
+            stalled: None,
+        }
+    }
+
+    fn unless_stalled<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let limit = self.connection.all.limits.write;
+        let stalled = self
+            .stalled
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + limit)));
+        stalled.as_mut().poll(context).map(|()| {
+            let message = format!("the peer has taken nothing of the answer for {limit:?}");
+            Err(io::Error::new(io::ErrorKind::TimedOut, message))
+        })
+    }
+}
+
+impl AsyncRead for Timed {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Timed {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.unless_stalled(context, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, pieces);
+        self.unless_stalled(context, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        if flushed.is_ready() {
+            self.connection.flushed();
+        }
+        flushed
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connections() -> Connections {
+        Connections::new(Limits {
+            waiting: 3,
+            requests: 3,
+            requests_per_peer: 2,
+            ..Limits::default()
+        })
+    }
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn waiting(connections: &Connections) -> Vec<u64> {
+        lock(&connections.held).waiting.keys().copied().collect()
+    }
+
+    #[test]
+    fn one_too_many_turns_out_the_oldest_of_the_peer_with_most() {
+        let all = connections();
+        let (a, b) = (address("10.0.0.1"), address("10.0.0.2"));
+        let admitted: Vec<_> = [a, b, b, a].map(|address| all.admit(address)).into();
+        assert_eq!(waiting(&all), [1, 3, 4], "the elder one of b");
+        let fifth = all.admit(b);
+        assert_eq!(waiting(&all), [3, 4, 5], "the elder one of a");
+        drop((admitted, fifth));
+        assert_eq!(waiting(&all), []);
+    }
+
+    #[test]
+    fn slots_are_few_and_fewer_for_one_peer_and_come_back_when_the_answer_is_sent() {
+        let all = connections();
+        let peers = ["10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.3"];
+        let peers = peers.map(|text| all.admit(address(text)));
+        assert_eq!(waiting(&all).len(), 3);
+        let first = peers[0].begin().unwrap();
+        let _second = peers[1].begin().unwrap();
+        assert!(
+            peers[2]
+                .begin()
+                .is_err_and(|text| text.contains("2 requests of 10.0.0.1"))
+        );
+        let _third = peers[3].begin().unwrap();
+        assert!(
+            peers[4]
+                .begin()
+                .is_err_and(|text| text.starts_with("3 requests are"))
+        );
+        drop(first);
+        assert!(peers[4].begin().is_err(), "the answer is not with the kernel yet");
+        peers[0].flushed();
+        let again = peers[4].begin().unwrap();
+        // The next request of the same connection, before the last answer was sent.
+        drop(again);
+        let _pipelined = peers[4].begin().unwrap();
+        peers[4].flushed();
+        assert_eq!(lock(&all.held).requests, 3);
+        drop((_second, _third, _pipelined, peers));
+        let held = lock(&all.held);
+        assert!(held.requests == 0 && held.requests_of.is_empty() && held.waiting.is_empty());
+    }
+
+    #[test]
+    fn all_addresses_of_a_network_of_ipv6_are_one_peer() {
+        assert_eq!(peer(address("2001:db8::1")), peer(address("2001:db8::ffff:2")));
+        assert_ne!(peer(address("2001:db8::1")), peer(address("2001:db8:0:1::1")));
+        assert_eq!(peer(address("::ffff:10.0.0.1")), address("10.0.0.1"));
+        assert_eq!(peer(address("::1")), address("::1"));
+    }
+}

@@ -1,0 +1,50 @@
+//! Which files can be opened, by Landlock.
+
+use std::path::PathBuf;
+
+use landlock::{
+    ABI, Access as _, AccessFs, BitFlags, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetStatus,
+    Scope, path_beneath_rules,
+};
+
+use super::plan::Plan;
+
+/// The newest one that this was tried with; on older kernels the crate leaves out what they do not know.
+const KNOWN: ABI = ABI::V7;
+
+/// # Errors
+///
+/// Why files are not restricted.
+pub fn restrict(plan: &Plan) -> Result<(), String> {
+    if let Some(mount) = &plan.hidden_processes {
+        return Err(format!(
+            "{mount} is mounted with hidepid, and origin detection has to look at other processes"
+        ));
+    }
+    let everything = AccessFs::from_all(KNOWN);
+    let read = AccessFs::ReadFile | AccessFs::ReadDir;
+    let write =
+        everything & !(AccessFs::Execute | AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
+    let status = (|| {
+        Ruleset::default()
+            .handle_access(everything)?
+            .scope(Scope::Signal)?
+            .create()?
+            .add_rules(beneath(&plan.readable, read))?
+            .add_rules(beneath(&plan.writable, write))?
+            .restrict_self()
+    })()
+    .map_err(|error| error.to_string())?;
+    match status.ruleset {
+        RulesetStatus::NotEnforced => Err("this kernel does not offer it".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+/// What does not exist is left out: it cannot be opened, and cannot be named to the kernel.
+fn beneath(
+    paths: &[PathBuf],
+    access: BitFlags<AccessFs>,
+) -> impl Iterator<Item = Result<landlock::PathBeneath<landlock::PathFd>, landlock::RulesetError>> {
+    path_beneath_rules(paths, access)
+}

@@ -1,0 +1,256 @@
+//! What the configuration needs of the machine: which files, and which processes of others.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+
+use weir_output::settings::{Kind, OUTPUT_TYPES, PathUse, Setting};
+
+use crate::config::{self, Loaded};
+use crate::sys::May;
+
+/// What every agent reads: its libraries and what names and addresses are looked up in, authorities, and what the kernel
+/// tells. Directories, because files in them are replaced by others of the same name.
+const READABLE: &[&str] = &[
+    "/etc",
+    "/usr",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/proc",
+    "/sys/fs/cgroup",
+    "/sys/devices/system",
+    "/run/systemd/resolve",
+    "/var/lib/ca-certificates",
+    "/dev/null",
+    "/dev/random",
+    "/dev/urandom",
+];
+
+/// Variables that name where authorities are.
+const AUTHORITY_VARIABLES: &[&str] = &["SSL_CERT_FILE", "SSL_CERT_DIR"];
+
+/// Entries of a directory that are looked at one by one.
+const ENTRIES_MAX: usize = 4096;
+
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// Directories with all that is in them, and files.
+    pub readable: Vec<PathBuf>,
+    pub writable: Vec<PathBuf>,
+    /// Where processes of others cannot be seen without a capability, if they have to be.
+    pub hidden_processes: Option<String>,
+    /// Socket files are given to another user or group.
+    pub socket_ownership: bool,
+    named: Vec<(PathBuf, PathUse)>,
+}
+
+impl Plan {
+    /// `file` is the configuration file.
+    pub fn of(loaded: &Loaded, file: Option<&Path>) -> Plan {
+        let mut named: Vec<(PathBuf, PathUse)> = named_paths(loaded);
+        named.extend(file.map(|file| (file.to_owned(), PathUse::Read)));
+        named.extend(std::env::current_exe().map(|exe| (exe, PathUse::Itself)));
+        for variable in AUTHORITY_VARIABLES {
+            let value = std::env::var_os(variable).unwrap_or_default();
+            named.extend(std::env::split_paths(&value).map(|path| (path, PathUse::Read)));
+        }
+        // The resolver's file is often a link to somewhere else.
+        named.push(("/etc/resolv.conf".into(), PathUse::Read));
+        let (mut readable, mut writable) = (BTreeSet::new(), BTreeSet::new());
+        readable.extend(READABLE.iter().map(PathBuf::from));
+        for (path, used) in &named {
+            match used {
+                PathUse::Itself => drop(readable.insert(path.clone())),
+                PathUse::Read => readable.extend(around(path)),
+                PathUse::ReadBeneath => drop(readable.insert(path.clone())),
+                PathUse::WriteBeside => drop(writable.insert(parent(path))),
+                PathUse::WriteBeneath => {
+                    // The output that uses it would make it; what is not there cannot be named to the kernel. Whoever cannot
+                    // make it is told so by the output.
+                    let _ = std::fs::create_dir_all(path);
+                    writable.insert(path.clone());
+                }
+                PathUse::Connect => {}
+            }
+        }
+        let config = &loaded.config;
+        let unix = !(config.listeners.uds.is_empty() && config.listeners.uds_stream.is_empty());
+        let owner = &config.listeners.socket_ownership;
+        Plan {
+            readable: readable.into_iter().filter(|path| path.exists()).collect(),
+            writable: writable.into_iter().filter(|path| path.exists()).collect(),
+            hidden_processes: config
+                .origin
+                .detection
+                .then(|| hidden_processes(&config.origin.proc_root))
+                .flatten(),
+            socket_ownership: unix && (owner.uid.is_some() || owner.gid.is_some()),
+            named,
+        }
+    }
+
+    /// What is done with which path, as far as it is known now.
+    pub fn accesses(&self) -> impl Iterator<Item = (PathBuf, May)> {
+        self.named.iter().flat_map(|(path, used)| match used {
+            PathUse::Itself | PathUse::Read => vec![(path.clone(), May::Read)],
+            PathUse::ReadBeneath => vec![(path.clone(), May::List)],
+            PathUse::Connect => vec![(path.clone(), May::Write)],
+            PathUse::WriteBeside => vec![(parent(path), May::Change), (path.clone(), May::Write)],
+            PathUse::WriteBeneath => {
+                let mut accesses = vec![(path.clone(), May::Change)];
+                let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+                accesses.extend(entries.take(ENTRIES_MAX).map(|entry| (entry.path(), May::Write)));
+                accesses
+            }
+        })
+    }
+}
+
+/// Every path that a setting names, with what it is for.
+fn named_paths(loaded: &Loaded) -> Vec<(PathBuf, PathUse)> {
+    let mut uses: HashMap<String, PathUse> = HashMap::new();
+    for entry in config::entries() {
+        collect(&mut uses, entry.setting.key.to_owned(), &entry.setting);
+    }
+    for output in &loaded.config.outputs {
+        let known = OUTPUT_TYPES.iter().find(|known| known.name == output.output_type);
+        for setting in known.map_or(&[][..], |known| known.settings) {
+            collect(
+                &mut uses,
+                format!("outputs.{}.{}", output.name, setting.key),
+                setting,
+            );
+        }
+    }
+    let mut named = Vec::new();
+    for shown in &loaded.shown {
+        if let Some(used) = uses.get(&shown.key) {
+            let texts = config::texts(&shown.value)
+                .into_iter()
+                .filter(|text| !text.is_empty());
+            named.extend(texts.map(|text| (path_in(&text), *used)));
+        }
+    }
+    named
+}
+
+fn collect(uses: &mut HashMap<String, PathUse>, key: String, setting: &Setting) {
+    if let Kind::Record(fields) = setting.kind {
+        for field in fields {
+            collect(uses, format!("{key}.{}", field.key), field);
+        }
+    } else if let Some(used) = setting.path {
+        uses.insert(key, used);
+    }
+}
+
+/// Paths of sockets may be written as addresses.
+fn path_in(text: &str) -> PathBuf {
+    let path = text
+        .strip_prefix("unixgram://")
+        .or_else(|| text.strip_prefix("unix://"));
+    path.unwrap_or(text).into()
+}
+
+/// The directories of a file that may be replaced: where it is named, and where a link leads to. A file in the root directory
+/// stands for itself, or everything could be read.
+fn around(path: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for path in [Some(path.to_owned()), path.canonicalize().ok()]
+        .into_iter()
+        .flatten()
+    {
+        let directory = parent(&path);
+        let is_root = directory == Path::new("/");
+        found.push(if is_root { path } else { directory });
+    }
+    found
+}
+
+fn parent(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
+        Some(parent) => parent.to_owned(),
+        None => PathBuf::from("/"),
+    }
+}
+
+/// The mount of `root`, when it shows processes to their owners alone.
+fn hidden_processes(root: &Path) -> Option<String> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let root = root.canonicalize().ok()?;
+    hides(&mounts, &root).then(|| root.display().to_string())
+}
+
+fn hides(mounts: &str, root: &Path) -> bool {
+    // Of several mounts at one place the last one is seen.
+    let at_root = |line: &&str| line.split(' ').nth(4).is_some_and(|at| Path::new(at) == root);
+    let last = mounts.lines().rfind(at_root);
+    let options = last.and_then(|line| line.split_once(" - ")?.1.split(' ').nth(2));
+    options.is_some_and(|options| {
+        let hidepid = options
+            .split(',')
+            .find_map(|option| option.strip_prefix("hidepid="));
+        hidepid.is_some_and(|value| !matches!(value, "0" | "off"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hidepid_is_seen_on_the_mount_that_counts() {
+        let line = |at: &str, options: &str| format!("24 30 0:22 / {at} rw,nosuid - proc proc rw{options}\n");
+        let hides = |mounts: &str| hides(mounts, Path::new("/proc"));
+        for (options, expected) in [
+            ("", false),
+            (",hidepid=0", false),
+            (",hidepid=off", false),
+            (",hidepid=2", true),
+            (",gid=5,hidepid=invisible", true),
+        ] {
+            assert_eq!(hides(&line("/proc", options)), expected, "{options}");
+        }
+        assert!(!hides(&line("/host/proc", ",hidepid=2")), "another mount");
+        let twice = line("/proc", ",hidepid=2") + &line("/proc", "");
+        assert!(!hides(&twice), "the later one is seen");
+        assert!(!hides(""));
+    }
+
+    #[test]
+    fn every_setting_that_looks_like_a_file_says_what_it_is_for() {
+        fn check(key: &str, setting: &Setting) {
+            if let Kind::Record(fields) = setting.kind {
+                fields
+                    .iter()
+                    .for_each(|field| check(&format!("{key}.{}", field.key), field));
+                return;
+            }
+            let endings = [
+                "path",
+                "_file",
+                "_ca",
+                "_certificate",
+                "_key",
+                "_token",
+                "_root",
+                "directory",
+            ];
+            let looks =
+                matches!(setting.kind, Kind::Text) && endings.iter().any(|end| setting.key.ends_with(end));
+            assert!(
+                !looks || setting.path.is_some(),
+                "{key} names a file; .path() says what for"
+            );
+        }
+        for entry in config::entries() {
+            check(entry.setting.key, &entry.setting);
+        }
+        for output in OUTPUT_TYPES {
+            for setting in output.settings {
+                check(&format!("outputs.{}.{}", output.name, setting.key), setting);
+            }
+        }
+    }
+}
