@@ -23,6 +23,6 @@ pub use parking::ParkingCounts;
 pub use relay::{BLOCK_BYTES, Relay, RelayBlock, RelayQueue, RelaySettings, RelayTarget};
 pub use senders::SenderCounts;
 pub use worker::{
-    Command, ListenerSnapshot, RelayLinks, Report, RuleSnapshot, TLS_FAULT, WorkerHandle, WorkerSettings,
-    WorkerSnapshot, spawn,
+    Command, ListenerSnapshot, RelayChange, RelayLink, RelayLinks, Report, RuleSnapshot, TLS_FAULT,
+    WorkerHandle, WorkerSettings, WorkerSnapshot, spawn,
 };

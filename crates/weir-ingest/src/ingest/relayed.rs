@@ -13,6 +13,10 @@ impl Ingest {
         self.relay_only = only;
     }
 
+    pub fn take_relays(&mut self) -> Vec<Relay> {
+        std::mem::take(&mut self.relays)
+    }
+
     pub fn relays_mut(&mut self) -> &mut [Relay] {
         &mut self.relays
     }

@@ -32,6 +32,11 @@ impl Items {
         *self == Self::default()
     }
 
+    /// Whether there is no more of anything than in `other`.
+    pub fn is_within(&self, other: Items) -> bool {
+        self.points <= other.points && self.events <= other.events && self.checks <= other.checks
+    }
+
     fn field(&mut self, class: Class) -> &mut u64 {
         match class {
             Class::Points => &mut self.points,

@@ -12,15 +12,20 @@ mod backoff;
 mod books;
 mod clock;
 mod disk;
+mod handover;
 mod payload;
 mod queue;
+mod settle;
 mod strangers;
 
+use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::future::Future;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -53,7 +58,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Turns batches into request bodies. Runs on a blocking thread, one call at a time.
-pub trait Encode: Send + 'static {
+pub trait Encode: Any + Send {
     /// Counts what [`Encode::encode`] takes responsibility for in a batch: all of it ends up in payloads or drop reasons.
     fn counter(&self) -> Counter;
 
@@ -68,6 +73,14 @@ pub trait Encode: Send + 'static {
 
     /// The last batch has been encoded; [`Encode::finish`] follows. For outputs that say goodbye.
     fn end(&mut self, _out: &mut Encoded) {}
+
+    /// What decides about the state, of an encoder that keeps one: another with the same text can go on with it. Empty: there is none.
+    fn lineage(&self) -> String {
+        String::new()
+    }
+
+    /// Goes on with the state of another encoder of the same type and lineage.
+    fn inherit(&mut self, _other: Box<dyn Any>) {}
 }
 
 /// See [`Encode::counter`].
@@ -130,6 +143,9 @@ pub trait Transport: Send + Sync + 'static {
     /// Opens files anew, as after a request of `logrotate`. Does not wait.
     fn reopen(&self) {}
 
+    /// Closes what only one output may have open; another one goes on with it. May touch the disk.
+    fn release(&self) {}
+
     /// More for the status, by name.
     fn details(&self) -> BTreeMap<&'static str, String> {
         BTreeMap::new()
@@ -155,6 +171,16 @@ pub struct Surroundings {
     pub memory_bytes_max: u64,
     /// Bytes that an output which adds up may keep; beyond them it takes no new series.
     pub state_bytes_max: u64,
+    /// The output that the new one replaces while the process runs. [`Delivery::take_over`] then begins the new one.
+    pub replaces: Option<Arc<Delivery>>,
+}
+
+impl Surroundings {
+    /// Whether the output that is replaced has this place: what it has opened cannot be opened again.
+    pub(crate) fn is_replaced(&self, directory: &str) -> bool {
+        let replaces = self.replaces.as_ref();
+        replaces.is_some_and(|old| old.shared.places.iter().any(|place| place.directory == directory))
+    }
 }
 
 /// A running output that delivers batches.
@@ -163,7 +189,35 @@ pub struct Delivery {
     shared: Arc<Shared>,
     transports: Vec<Arc<dyn Transport>>,
     counter: Counter,
+    lineage: String,
+    /// Of an output that has not begun.
+    encoder: Mutex<Option<Box<dyn Encode>>>,
     tasks: Mutex<JoinSet<()>>,
+}
+
+impl fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Delivery")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What an endpoint is known by, whatever its settings.
+#[derive(Clone, Debug)]
+struct Place {
+    directory: String,
+    family: Option<String>,
+    /// Where its disk queue is, if it has one.
+    disk: Option<PathBuf>,
+}
+
+/// Whether an endpoint's queue goes to another output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+enum Release {
+    No,
+    Asked,
+    Done,
 }
 
 struct Shared {
@@ -173,6 +227,7 @@ struct Shared {
     /// Bytes in memory, per endpoint.
     memory_max: u64,
     labels: Vec<String>,
+    places: Vec<Place>,
     inbox: Mutex<Inbox>,
     arrived: Notify,
     room: Condvar,
@@ -182,6 +237,12 @@ struct Shared {
     books: Mutex<Books>,
     queues: Vec<Mutex<Queue>>,
     queued: Vec<Notify>,
+    /// Endpoints that are to try at once, whatever they wait for.
+    hurried: Vec<Notify>,
+    released: Vec<watch::Sender<Release>>,
+    /// The encoder's state goes to another output, so it is left here at the end, and says no goodbye.
+    has_heir: AtomicBool,
+    left_encoder: Mutex<Option<Box<dyn Encode>>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
@@ -214,6 +275,7 @@ struct Books {
 #[derive(Clone, Debug, Default)]
 struct EndpointBooks {
     restored: Items,
+    earlier: Items,
     delivered: Items,
     delivered_bytes: u64,
     payloads: u64,
@@ -235,7 +297,7 @@ pub struct LastError {
     pub message: String,
 }
 
-/// Books and health of an output. Per endpoint `received + restored = delivered + pending + dropped`.
+/// Books and health of an output. Per endpoint `received + earlier + restored = delivered + pending + dropped`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OutputStatus {
     pub name: String,
@@ -266,6 +328,8 @@ pub struct EndpointStatus {
     pub attempts_failed: u64,
     /// Found undelivered on disk at the start.
     pub restored: Items,
+    /// Given to outputs that this one has replaced.
+    pub earlier: Items,
     pub pending: Pending,
     pub dropped: Dropped,
     /// Why payloads wait in memory only, although a disk queue is configured.
@@ -283,6 +347,8 @@ pub struct Pending {
     pub memory: Items,
     pub in_flight: Items,
     pub disk: Items,
+    /// Of what is in memory or under way: what no disk queue holds too.
+    pub unsaved: Items,
     pub memory_bytes: u64,
     pub disk_bytes: u64,
 }
@@ -294,10 +360,15 @@ impl Pending {
 }
 
 impl EndpointStatus {
+    /// Everything this endpoint was given, `received` being what flushes gave to its output.
+    pub fn produced(&self, received: Items) -> Items {
+        received + self.earlier + self.restored
+    }
+
     /// Whether everything this endpoint was given is delivered, pending or dropped for a reason.
     pub fn balances(&self, received: Items) -> bool {
         let dropped: Items = self.dropped.values().copied().sum();
-        received + self.restored == self.delivered + self.pending.total() + dropped
+        self.produced(received) == self.delivered + self.pending.total() + dropped
     }
 }
 
@@ -310,7 +381,8 @@ impl OutputStatus {
 }
 
 impl Delivery {
-    /// Opens the disk queues and starts the tasks on the current tokio runtime.
+    /// Opens the disk queues and starts the tasks on the current tokio runtime; those of an output that replaces another start when
+    /// it takes over, and until then it only collects.
     pub fn start(
         name: &str,
         settings: &DeliverySettings,
@@ -323,7 +395,19 @@ impl Delivery {
         let memory_max = surroundings.memory_bytes_max / endpoints.len().max(1) as u64;
         let on_disk = !settings.disk_path.is_empty() && settings.disk_bytes_max > 0;
         let disk_max = settings.disk_bytes_max / endpoints.len().max(1) as u64;
-        if on_disk {
+        let disk = |endpoint: &Endpoint| Path::new(&settings.disk_path).join(&endpoint.directory);
+        let places: Vec<Place> = endpoints
+            .iter()
+            .map(|endpoint| Place {
+                directory: endpoint.directory.clone(),
+                family: endpoint.family.clone(),
+                disk: on_disk.then(|| disk(endpoint)),
+            })
+            .collect();
+        let replaces = surroundings.replaces.as_ref();
+        let is_held = |path: &PathBuf| replaces.is_some_and(|old| old.holds(path));
+        // Queues that the replaced output holds are no strangers.
+        if on_disk && !replaces.is_some_and(|old| old.shared.settings.disk_path == settings.disk_path) {
             strangers::settle(name, Path::new(&settings.disk_path), &endpoints);
         }
         let mut queues = Vec::new();
@@ -335,16 +419,15 @@ impl Delivery {
             endpoints: Vec::new(),
             encoder_failed: false,
         };
-        for endpoint in &endpoints {
+        for (endpoint, place) in endpoints.iter().zip(&places) {
             let mut disk = None;
             let mut of_endpoint = EndpointBooks {
                 since: clock.unix(),
                 ..EndpointBooks::default()
             };
-            if on_disk {
-                let directory = Path::new(&settings.disk_path).join(&endpoint.directory);
+            if let Some(directory) = place.disk.as_ref().filter(|path| !is_held(path)) {
                 let (queue, found) =
-                    DiskQueue::open(&directory, disk_max, settings.disk_age_max.as_secs() as i64)?;
+                    DiskQueue::open(directory, disk_max, settings.disk_age_max.as_secs() as i64)?;
                 if !found.restored.is_zero() || found.unreadable_bytes > 0 {
                     tracing::info!(output = name, endpoint = endpoint.label, restored = ?found.restored, unreadable_bytes = found.unreadable_bytes, "disk queue opened");
                 }
@@ -362,6 +445,7 @@ impl Delivery {
             settings: settings.clone(),
             memory_max,
             labels: endpoints.iter().map(|endpoint| endpoint.label.clone()).collect(),
+            places,
             inbox: Mutex::default(),
             arrived: Notify::new(),
             room: Condvar::new(),
@@ -369,16 +453,46 @@ impl Delivery {
             stage: watch::Sender::new(Stage::Running),
             books: Mutex::new(books),
             queued: queues.iter().map(|_| Notify::new()).collect(),
+            hurried: queues.iter().map(|_| Notify::new()).collect(),
+            released: queues.iter().map(|_| watch::Sender::new(Release::No)).collect(),
+            has_heir: AtomicBool::new(false),
+            left_encoder: Mutex::default(),
             queues,
         });
-        let transports: Vec<Arc<dyn Transport>> =
-            endpoints.into_iter().map(|endpoint| endpoint.transport).collect();
-        let mut tasks = JoinSet::new();
-        let counter = encoder.counter();
-        tasks.spawn(run_encoder(shared.clone(), encoder));
-        for (index, transport) in transports.iter().enumerate() {
+        let delivery = Self {
+            name: name.to_owned(),
+            shared,
+            transports: endpoints.into_iter().map(|endpoint| endpoint.transport).collect(),
+            counter: encoder.counter(),
+            lineage: encoder.lineage(),
+            encoder: Mutex::new(Some(encoder)),
+            tasks: Mutex::default(),
+        };
+        if replaces.is_none() {
+            delivery.begin_encoding(None);
+            delivery.begin_sending();
+        }
+        Ok(delivery)
+    }
+
+    /// Encodes from now on; `before` is the encoder whose state is gone on with.
+    fn begin_encoding(&self, before: Option<Box<dyn Encode>>) {
+        let Some(mut encoder) = lock(&self.encoder).take() else {
+            return;
+        };
+        if let Some(before) = before {
+            encoder.inherit(before);
+        }
+        lock(&self.tasks).spawn(run_encoder(self.shared.clone(), encoder));
+    }
+
+    fn begin_sending(&self) {
+        let shared = &self.shared;
+        let mut tasks = lock(&self.tasks);
+        for (index, transport) in self.transports.iter().enumerate() {
             tasks.spawn(run_endpoint(shared.clone(), index, transport.clone()));
-            let (transport, clock, mut stage) = (transport.clone(), clock.clone(), shared.stage.subscribe());
+            let (transport, clock, mut stage) =
+                (transport.clone(), shared.clock.clone(), shared.stage.subscribe());
             tasks.spawn(async move {
                 tokio::select! {
                     () = transport.background(clock) => {}
@@ -386,17 +500,14 @@ impl Delivery {
                 }
             });
         }
-        Ok(Self {
-            name: name.to_owned(),
-            shared,
-            transports,
-            counter,
-            tasks: Mutex::new(tasks),
-        })
     }
 
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    pub fn has_disk_queue(&self) -> bool {
+        self.shared.places.iter().any(|place| place.disk.is_some())
     }
 
     /// Hands over a batch. Waits a moment if the output is behind with encoding, then drops the batch and counts it, and does
@@ -435,6 +546,7 @@ impl Delivery {
         let shared = &self.shared;
         let (now, unix) = (shared.clock.now(), shared.clock.unix());
         let books = lock(&shared.books);
+        let is_here = |(index, _): &(usize, _)| *shared.released[*index].borrow() != Release::Done;
         let endpoint = |(index, of): (usize, &EndpointBooks)| {
             let mut dropped = books.dropped.clone();
             of.dropped
@@ -454,12 +566,14 @@ impl Delivery {
                 delivered_payloads: of.payloads,
                 attempts_failed: of.attempts_failed,
                 restored: of.restored,
+                earlier: of.earlier,
                 pending: Pending {
                     inbox: books.inbox,
                     open_payloads: books.open,
                     memory: of.lying.memory,
                     in_flight: of.lying.in_flight,
                     disk: of.lying.disk,
+                    unsaved: of.lying.unsaved,
                     memory_bytes: of.lying.memory_bytes,
                     disk_bytes: of.lying.disk_bytes,
                 },
@@ -468,7 +582,8 @@ impl Delivery {
                 details: self.transports[index].details(),
             }
         };
-        let endpoints: Vec<EndpointStatus> = books.endpoints.iter().enumerate().map(endpoint).collect();
+        let of_endpoints = books.endpoints.iter().enumerate().filter(is_here);
+        let endpoints: Vec<EndpointStatus> = of_endpoints.map(endpoint).collect();
         OutputStatus {
             name: self.name.clone(),
             healthy: !books.encoder_failed && endpoints.iter().all(|e| e.healthy),
@@ -711,7 +826,7 @@ async fn run_encoder(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
                 if let Some((batch, _)) = batch {
                     own.encode(&batch, &mut encoded);
                 }
-                if ended {
+                if ended && !shared.has_heir.load(Ordering::Acquire) {
                     own.end(&mut encoded);
                 }
                 if finish {
@@ -729,7 +844,11 @@ async fn run_encoder(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
                     Some(at) => Some(at),
                     None => Some(shared.clock.now() + LINGER),
                 };
-                encoder = (!ended).then_some(own);
+                if !ended {
+                    encoder = Some(own);
+                } else if shared.has_heir.load(Ordering::Acquire) {
+                    *lock(&shared.left_encoder) = Some(own);
+                }
             }
             // The panic has been reported; the books show the batch as pending and the next ones as dropped.
             Err(error) => {
@@ -745,6 +864,7 @@ async fn run_endpoint(shared: Arc<Shared>, index: usize, transport: Arc<dyn Tran
     let seed = seed();
     let mut backoff = Backoff::new(&shared.settings, seed);
     let mut stage = shared.stage.subscribe();
+    let mut released = shared.released[index].subscribe();
     let mut under_way: JoinSet<(Payload, Outcome)> = JoinSet::new();
     let mut blocked_until: Option<Duration> = None;
     let mut probing = false;
@@ -761,6 +881,9 @@ async fn run_endpoint(shared: Arc<Shared>, index: usize, transport: Arc<dyn Tran
         if blocked_until.is_some_and(|at| shared.clock.now() >= at) {
             blocked_until = None;
             exhausted = false;
+        }
+        if *released.borrow_and_update() >= Release::Asked {
+            break;
         }
         // After failures one request at a time, until one succeeds: a backend that comes back is not trampled.
         let at_once = if probing { 1 } else { shared.settings.concurrency };
@@ -779,6 +902,11 @@ async fn run_endpoint(shared: Arc<Shared>, index: usize, transport: Arc<dyn Tran
                 }
             }
             () = shared.queued[index].notified() => exhausted = false,
+            _ = released.changed() => {}
+            () = shared.hurried[index].notified() => {
+                blocked_until = None;
+                exhausted = false;
+            }
             () = shared.clock.sleep_until(blocked_until.unwrap_or_default()), if blocked_until.is_some() => {}
             Some(ended) = under_way.join_next() => {
                 // A finished request makes room, and in time order it lets the next one go.
@@ -822,6 +950,9 @@ async fn run_endpoint(shared: Arc<Shared>, index: usize, transport: Arc<dyn Tran
         }
     }
     under_way.shutdown().await;
+    if *released.borrow() == Release::Asked {
+        shared.released[index].send_replace(Release::Done);
+    }
 }
 
 async fn reached(stage: &mut watch::Receiver<Stage>, wanted: Stage) {

@@ -30,6 +30,8 @@ pub struct Lying {
     pub memory: Items,
     pub in_flight: Items,
     pub disk: Items,
+    /// Of what is in memory or under way: what is not on disk too.
+    pub unsaved: Items,
     /// Of the bodies in memory, under way or not.
     pub memory_bytes: u64,
     pub disk_bytes: u64,
@@ -256,6 +258,66 @@ impl Queue {
         }
     }
 
+    /// What is under way waits again: whoever sent it has ended.
+    pub fn requeue(&mut self) {
+        let ids: Vec<u64> = self.in_flight.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.failed(id));
+    }
+
+    /// Begins with the whole queue of another, its place on disk included, under this one's limits; what was pushed here already
+    /// comes after it.
+    pub fn continue_with(&mut self, mut before: Queue, disk_max: u64, age_max: i64) {
+        before.memory_max = self.memory_max;
+        if let Some(disk) = &mut before.disk {
+            disk.set_limits(disk_max, age_max);
+        }
+        let own = std::mem::replace(self, before);
+        self.merge_dropped(&own.dropped);
+        own.fresh.into_iter().for_each(|entry| self.push(entry.payload));
+    }
+
+    /// Takes what waits in another queue ahead of what was pushed here already, as far as there is room. Returns what stays behind
+    /// on that one's disk.
+    pub fn pour(&mut self, mut before: Queue, now: i64) -> Items {
+        let own = std::mem::take(&mut self.fresh);
+        own.iter().for_each(|entry| self.forget(entry));
+        while before.holds_memory() || self.disk.is_some() || self.memory_bytes < self.memory_max {
+            let Some(payload) = before.next(now) else { break };
+            let id = payload.id;
+            self.push(payload);
+            before.delivered(id);
+        }
+        before.close();
+        self.merge_dropped(&before.dropped);
+        for entry in own {
+            self.memory_bytes += entry.payload.body.len() as u64;
+            self.memory += entry.payload.items();
+            self.fresh.push_back(entry);
+        }
+        self.make_room();
+        before.lying().disk
+    }
+
+    fn holds_memory(&self) -> bool {
+        !self.fresh.is_empty() || !self.retried.is_empty()
+    }
+
+    /// Losses that happened before the payloads came here.
+    pub fn merge_dropped(&mut self, dropped: &Dropped) {
+        for (reason, items) in dropped {
+            add_dropped(&mut self.dropped, *reason, *items);
+        }
+    }
+
+    /// Of the payloads in memory: what is not on disk too.
+    fn unsaved(&self) -> Items {
+        let waiting = self.fresh.iter().chain(&self.retried);
+        let unsaved = waiting
+            .chain(self.in_flight.values())
+            .filter(|entry| entry.record.is_none());
+        unsaved.map(|entry| entry.payload.items()).sum()
+    }
+
     pub fn lying(&self) -> Lying {
         let entries = self
             .fresh
@@ -266,9 +328,15 @@ impl Queue {
         let oldest = entries.map(|entry| entry.payload.created).min();
         let disk = self.disk.as_ref();
         let oldest_cold = disk.and_then(DiskQueue::oldest_cold);
+        let in_flight = self.in_flight.values().map(|entry| entry.payload.items()).sum();
         Lying {
             memory: self.memory,
-            in_flight: self.in_flight.values().map(|entry| entry.payload.items()).sum(),
+            in_flight,
+            unsaved: if disk.is_some() {
+                self.unsaved()
+            } else {
+                self.memory + in_flight
+            },
             disk: disk.map(DiskQueue::cold).unwrap_or_default(),
             memory_bytes: self.memory_bytes,
             disk_bytes: disk.map_or(0, DiskQueue::bytes),

@@ -1,5 +1,6 @@
 //! Batches into data points that cover a bucket each.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -31,6 +32,7 @@ pub struct OtlpEncoder {
     buckets_max: usize,
     /// The state behind cumulative points.
     cumulative: Option<Cumulative>,
+    lineage: String,
 }
 
 impl OtlpEncoder {
@@ -59,6 +61,7 @@ impl OtlpEncoder {
             histograms: settings.histograms,
             quantiles,
             buckets_max: settings.buckets_max,
+            lineage: cumulative.as_ref().map(|_| lineage(settings)).unwrap_or_default(),
             cumulative,
         }
     }
@@ -241,4 +244,32 @@ impl Encode for OtlpEncoder {
             cumulative.end(&mut self.request, out);
         }
     }
+
+    fn lineage(&self) -> String {
+        self.lineage.clone()
+    }
+
+    fn inherit(&mut self, other: Box<dyn Any>) {
+        if let (Some(own), Ok(other)) = (&mut self.cumulative, other.downcast::<Self>())
+            && let Some(other) = other.cumulative
+        {
+            own.inherit(other);
+        }
+    }
+}
+
+/// Everything that another collector or other kinds of values come from: with another such text, series begin anew.
+fn lineage(settings: &OtlpSettings) -> String {
+    let OtlpSettings {
+        url,
+        resource_attributes,
+        histograms,
+        quantiles,
+        buckets_max,
+        ..
+    } = settings;
+    format!(
+        "{:?}",
+        (url, resource_attributes, histograms, quantiles, buckets_max)
+    )
 }

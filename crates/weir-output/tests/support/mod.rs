@@ -456,6 +456,7 @@ pub fn remote_write(url: &str) -> RemoteWriteSettings {
         url: url.into(),
         version: RemoteWriteVersion::V1,
         headers: BTreeMap::new(),
+        bearer_token: Secret::default(),
         labels: BTreeMap::new(),
         instance_label: true,
         expiry: Duration::from_secs(300),
@@ -477,6 +478,7 @@ pub fn otlp(url: &str) -> OtlpSettings {
         protocol: Protocol::Http,
         compression: OtlpCompression::Gzip,
         headers: BTreeMap::new(),
+        bearer_token: Secret::default(),
         resource_attributes: BTreeMap::from([("service.name".into(), "shop".into())]),
         temporality: Temporality::Delta,
         expiry: Duration::from_secs(300),
@@ -560,6 +562,7 @@ pub fn surroundings(clock: Clock) -> Surroundings {
         clock,
         memory_bytes_max: 16 << 20,
         state_bytes_max: 256 << 20,
+        replaces: None,
     }
 }
 

@@ -11,7 +11,8 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use super::table::{Table, bytes, duration, grouped, rate};
 use crate::admin::contexts::LimitedRow;
 use crate::admin::status::{
-    LimitStatus, OriginReport, OutputStatus, PointBooks, Reasons, RuleStatus, RulesStatus, Status, sum_of,
+    LimitStatus, OriginReport, OutputStatus, PointBooks, Reasons, ReloadStatus, RuleStatus, RulesStatus,
+    Status, sum_of,
 };
 use crate::config::{self, Flag, Inputs};
 use crate::failure::Failure;
@@ -119,6 +120,7 @@ pub fn admin_address(arguments: &ArgMatches) -> Result<SocketAddr, Failure> {
         file,
         environment: config::environment(),
         flags: flags.into_iter().collect(),
+        text: None,
         resolve_names: true,
     };
     let loaded = config::load(&inputs)?;
@@ -200,6 +202,7 @@ fn render(status: &Status, now: u64) -> String {
             flush.longest_gap_seconds * 1e3
         );
     }
+    reloads(&mut page, &status.reload, now);
     received(&mut page, status);
     listeners(&mut page, status);
     state_of_contexts(&mut page, status);
@@ -219,6 +222,18 @@ fn render(status: &Status, now: u64) -> String {
         }
     }
     page
+}
+
+/// What keeps the process from being what its configuration says.
+fn reloads(page: &mut String, reload: &ReloadStatus, now: u64) {
+    if let Some(error) = &reload.last_error {
+        let age = duration(now.saturating_sub(reload.last_failed));
+        let _ = writeln!(page, "THE LAST RELOAD FAILED {age} ago: {error}");
+    }
+    if !reload.waiting_for_restart.is_empty() {
+        let settings = reload.waiting_for_restart.join(", ");
+        let _ = writeln!(page, "settings that wait for a restart: {settings}");
+    }
 }
 
 fn received(page: &mut String, status: &Status) {

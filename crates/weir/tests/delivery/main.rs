@@ -5,7 +5,11 @@ mod support;
 
 mod flush_memory;
 mod intake;
+mod key_files;
 mod killed;
 mod names;
+mod receiver;
+mod reload;
 mod standard_output;
 mod stop;
+mod stop_receiving;
