@@ -175,7 +175,7 @@ pub fn permissions(path: &Path, is_secret: bool) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::fs::PermissionsExt;
 
     use serde_json::json;
 

@@ -1,6 +1,6 @@
 //! Keys and tokens from files: taken when they change, never shown, and a warning where others can read them.
 
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
