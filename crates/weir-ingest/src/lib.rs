@@ -27,6 +27,6 @@ pub use progress::Progress;
 pub use relay::{BLOCK_BYTES, Relay, RelayBlock, RelayQueue, RelaySettings, RelayTarget};
 pub use senders::SenderCounts;
 pub use worker::{
-    Command, CommandSender, ListenerSnapshot, RelayLinks, Report, RuleSnapshot, TLS_FAULT, WorkerHandle,
-    WorkerSettings, WorkerSnapshot, spawn,
+    Command, CommandSender, ListenerSnapshot, RelayChange, RelayLink, RelayLinks, Report, RuleSnapshot,
+    TLS_FAULT, WorkerHandle, WorkerSettings, WorkerSnapshot, spawn,
 };

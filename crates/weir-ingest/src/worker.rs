@@ -145,6 +145,21 @@ pub enum Command {
     Admission(Option<AdmissionList>),
     /// A socket in the place of one whose file somebody has taken away.
     Socket(ListenerId, Box<BoundSocket>),
+    /// Other relays.
+    Relays(RelayChange),
+}
+
+/// The relays that a worker has from now on.
+pub struct RelayChange {
+    pub relays: Vec<RelayLink>,
+    /// Nothing is aggregated.
+    pub only: bool,
+}
+
+pub enum RelayLink {
+    /// The one that has had this place until now.
+    Kept(usize),
+    New(RelaySettings),
 }
 
 /// The control plane's end of a running worker.
@@ -476,7 +491,20 @@ impl Worker {
                 self.ingest.set_admission_list(list);
                 self.ingest.feed_parked(Monotonic::now().0, Hurry::None);
             }
+            Command::Relays(change) => self.change_relays(change),
         }
+    }
+
+    /// What lines the relays that go have, they hand over first.
+    fn change_relays(&mut self, change: RelayChange) {
+        let mut known: Vec<Option<Relay>> = self.ingest.take_relays().into_iter().map(Some).collect();
+        let relay = |link| match link {
+            RelayLink::Kept(at) => known.get_mut(at).and_then(Option::take),
+            RelayLink::New(settings) => Some(Relay::new(settings)),
+        };
+        let relays = change.relays.into_iter().filter_map(relay).collect();
+        self.ingest.enable_relays(relays, change.only);
+        known.iter_mut().flatten().for_each(Relay::finish);
     }
 
     fn answers(&mut self, answers: Vec<OriginAnswer>) {

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Client, ClientBuilder, Method, NoProxy, Proxy};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -213,8 +213,16 @@ pub fn secret_header(value: &str) -> Result<HeaderValue, String> {
 }
 
 /// Headers that an operator configured; their values are never shown. Fails with a sentence that names the header.
-pub fn configured_headers(headers: &BTreeMap<String, Secret>) -> Result<HeaderMap, String> {
+pub fn configured_headers(
+    headers: &BTreeMap<String, Secret>,
+    bearer_token: &Secret,
+) -> Result<HeaderMap, String> {
     let mut all = HeaderMap::new();
+    if !bearer_token.is_empty() {
+        let value = secret_header(&format!("Bearer {}", bearer_token.expose().trim()))
+            .map_err(|why| format!("bearer_token: it {why}"))?;
+        all.insert(AUTHORIZATION, value);
+    }
     for (name, value) in headers {
         let key = HeaderName::try_from(name.as_str())
             .map_err(|_| format!("headers: {name:?} is not the name of a header"))?;

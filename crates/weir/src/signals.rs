@@ -2,13 +2,15 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::config::{self, Change, Inputs, Loaded};
+use crate::admin::status::ReloadStatus;
+use crate::config::{self, Change, Inputs, Loaded, Stamp};
 use crate::sandbox::{self, SandboxStatus};
 
 /// The signals the agent listens to. While this lives, none of them ends the process by itself.
@@ -46,36 +48,63 @@ impl Signals {
         }
     }
 
-    /// The next request to stop; requests to reload, those of `asked` included, are served meanwhile. `apply` gets a
-    /// configuration that is valid and differs from the one before, and may refuse it; `reopen` is called at every request,
-    /// whatever the configuration says.
-    pub async fn until_stop(
-        &mut self,
-        reloader: &mut Reloader,
-        asked: &mut mpsc::Receiver<ReloadRequest>,
-        mut apply: impl FnMut(&Loaded) -> Result<(), Vec<String>>,
-        mut reopen: impl FnMut(),
-    ) -> &'static str {
-        loop {
-            let answer = tokio::select! {
-                request = self.next() => match request {
-                    Request::Stop(name) => return name,
-                    Request::Reload => None,
-                },
-                Some(answer) = asked.recv() => Some(answer),
-            };
-            reopen();
-            let reloaded = reloader.reload_and_log(&mut apply);
-            if let Some(answer) = answer {
-                // Whoever asked may have left.
-                let _ = answer.send(reloaded);
-            }
+    /// The next request, by signal or by `asked`; with `watches` no later than files are to be looked at.
+    pub async fn until_asked(&mut self, asked: &mut mpsc::Receiver<ReloadRequest>, watches: bool) -> Asked {
+        tokio::select! {
+            request = self.next() => match request {
+                Request::Stop(name) => Asked::Stop(name),
+                Request::Reload => Asked::Reload(None),
+            },
+            Some(answer) = asked.recv() => Asked::Reload(Some(answer)),
+            () = tokio::time::sleep(SECRETS_INTERVAL), if watches => Asked::Nothing,
         }
     }
 }
 
+/// See [`Signals::until_asked`].
+#[derive(Debug)]
+pub enum Asked {
+    Stop(&'static str),
+    /// With who wants to know what came of it.
+    Reload(Option<ReloadRequest>),
+    /// Nobody asked.
+    Nothing,
+}
+
+/// How often files of keys and tokens are looked at.
+const SECRETS_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Somebody who wants a reload, and to know what came of it.
 pub type ReloadRequest = oneshot::Sender<Reloaded>;
+
+/// What a reload reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reread {
+    Everything,
+    /// Files with keys and tokens.
+    Secrets,
+}
+
+impl ReloadStatus {
+    fn note(&mut self, result: &Result<Vec<Change>, Vec<String>>) {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let now = since.map_or(0, |since| since.as_secs());
+        match result {
+            Ok(changes) => {
+                self.successful += 1;
+                self.last_successful = now;
+                self.last_error = None;
+                let waiting = changes.iter().filter(|change| !change.live);
+                self.waiting_for_restart = waiting.map(|change| change.key.clone()).collect();
+            }
+            Err(errors) => {
+                self.failed += 1;
+                self.last_failed = now;
+                self.last_error = errors.first().cloned();
+            }
+        }
+    }
+}
 
 /// What came of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -104,16 +133,24 @@ pub struct Reloader {
     /// What the process started with: settings that need a restart are still as they are here.
     started: Loaded,
     sandbox: SandboxStatus,
+    /// Files of keys and tokens as they were when they were looked at last, and when they were read last.
+    seen: Vec<Stamp>,
+    read: Vec<Stamp>,
+    outcome: ReloadStatus,
 }
 
 impl Reloader {
     pub fn new(inputs: Inputs, current: Loaded) -> Self {
         let started = current.clone();
+        let read: Vec<Stamp> = current.secret_files.iter().map(|file| file.stamp).collect();
         Self {
             inputs,
             current,
             started,
             sandbox: SandboxStatus::default(),
+            seen: read.clone(),
+            read,
+            outcome: ReloadStatus::default(),
         }
     }
 
@@ -127,6 +164,25 @@ impl Reloader {
         self.sandbox = sandbox;
     }
 
+    /// Looks whether files of keys or tokens have changed since they were read. They count as changed when they are found the same
+    /// twice, so that none is read while somebody writes it.
+    pub fn secrets_changed(&mut self) -> bool {
+        let files = self.current.secret_files.iter();
+        let found: Vec<Stamp> = files.map(|file| config::stamp(&file.path)).collect();
+        let is_at_rest = found == self.seen;
+        self.seen = found;
+        is_at_rest && self.seen != self.read
+    }
+
+    pub fn has_secret_files(&self) -> bool {
+        !self.current.secret_files.is_empty()
+    }
+
+    /// What became of reloads, for the status.
+    pub fn outcome(&self) -> ReloadStatus {
+        self.outcome.clone()
+    }
+
     pub fn current(&self) -> &Loaded {
         &self.current
     }
@@ -136,7 +192,17 @@ impl Reloader {
         &mut self,
         mut apply: impl FnMut(&Loaded) -> Result<(), Vec<String>>,
     ) -> Result<Vec<Change>, Vec<String>> {
-        let loaded = config::load(&self.inputs)
+        let inputs = self.inputs.clone();
+        self.reload_from(&inputs, &mut apply)
+    }
+
+    fn reload_from(
+        &mut self,
+        inputs: &Inputs,
+        apply: &mut dyn FnMut(&Loaded) -> Result<(), Vec<String>>,
+    ) -> Result<Vec<Change>, Vec<String>> {
+        self.read.clone_from(&self.seen);
+        let loaded = config::load(inputs)
             .map_err(|problems| problems.0.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         let since_last = loaded.changes(&self.current);
         if !since_last.is_empty() {
@@ -151,13 +217,27 @@ impl Reloader {
         let mut changes: Vec<Change> = applied.collect();
         changes.extend(waiting.into_iter().filter(|change| !change.live));
         changes.sort_by(|a, b| a.key.cmp(&b.key));
+        self.read = loaded.secret_files.iter().map(|file| file.stamp).collect();
+        self.seen.clone_from(&self.read);
         self.current = loaded;
         Ok(changes)
     }
 
-    /// Like [`Reloader::reload`], and says in the log what came of it.
-    pub fn reload_and_log(&mut self, apply: impl FnMut(&Loaded) -> Result<(), Vec<String>>) -> Reloaded {
-        let changes = match self.reload(apply) {
+    /// Like [`Reloader::reload`], or of the files of keys and tokens alone, and says in the log what came of it.
+    pub fn reload_and_log(
+        &mut self,
+        what: Reread,
+        mut apply: impl FnMut(&Loaded) -> Result<(), Vec<String>>,
+    ) -> Reloaded {
+        let mut inputs = self.inputs.clone();
+        if what == Reread::Secrets {
+            tracing::info!("a file with a key or token has changed");
+            // What somebody is writing into the configuration is not for now.
+            inputs.text.clone_from(&self.current.text);
+        }
+        let result = self.reload_from(&inputs, &mut apply);
+        self.outcome.note(&result);
+        let changes = match result {
             Ok(changes) => changes,
             Err(mut errors) => {
                 errors.extend(sandbox::hint(&self.sandbox, &errors));
@@ -181,9 +261,18 @@ impl Reloader {
                 tracing::warn!("reload: {key} will be {to} after a restart; until then it stays {from}");
             }
         }
-        let notes = &self.current.notes;
+        let notes: Vec<String> = self
+            .current
+            .warnings
+            .iter()
+            .chain(&self.current.notes)
+            .cloned()
+            .collect();
+        for warning in &self.current.warnings {
+            tracing::warn!("reload: {warning}");
+        }
         if !changes.is_empty() {
-            for note in notes {
+            for note in &self.current.notes {
                 tracing::info!("reload: {note}");
             }
         }
@@ -196,7 +285,7 @@ impl Reloader {
         Reloaded {
             errors: Vec::new(),
             changes: changes.into_iter().map(report).collect(),
-            notes: notes.clone(),
+            notes,
         }
     }
 }
@@ -259,15 +348,15 @@ mod tests {
             .map(|change| (change.key.as_str(), change.to.as_str(), change.live))
             .collect();
         let expected = [
-            ("outputs.file.enabled", "false", false),
-            ("outputs.graphite.enabled", "true", false),
-            ("outputs.other.enabled", "true", false),
+            ("outputs.file.enabled", "false", true),
+            ("outputs.graphite.enabled", "true", true),
+            ("outputs.other.enabled", "true", true),
         ];
         assert_eq!(found, expected);
     }
 
     #[test]
-    fn a_changed_output_is_named_until_the_restart_and_no_longer_when_it_is_changed_back() {
+    fn a_changed_output_is_applied_and_its_key_is_not_shown() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("weir.yaml");
         let write = |url: &str, key: &str| {
@@ -285,25 +374,20 @@ mod tests {
         let mut changes = |url: &str, key: &str| {
             write(url, key);
             let found = reloader.reload(|_| Ok(())).unwrap();
-            assert!(found.iter().all(|change| !change.live), "{found:?}");
+            assert!(found.iter().all(|change| change.live), "{found:?}");
             let texts = found
                 .into_iter()
                 .map(|change| (change.key, change.from, change.to));
             texts.collect::<Vec<_>>()
         };
-        let url = |to: &str| {
+        let url = |from: &str, to: &str| {
             let key = "outputs.datadog.url".to_owned();
-            (key, "http://a".to_owned(), format!("http://{to}"))
+            (key, format!("http://{from}"), format!("http://{to}"))
         };
-        assert_eq!(changes("b", key), [url("b")]);
-        assert_eq!(changes("b", key), [url("b")], "a reminder");
-        assert_eq!(
-            changes("c", key),
-            [url("c")],
-            "what is in force is still the first"
-        );
-        assert_eq!(changes("a", key), []);
-        let replaced = changes("a", "ffffffffffffffffffffffffffffffff");
+        assert_eq!(changes("b", key), [url("a", "b")]);
+        assert_eq!(changes("b", key), [], "it is in force");
+        assert_eq!(changes("c", key), [url("b", "c")]);
+        let replaced = changes("c", "ffffffffffffffffffffffffffffffff");
         assert_eq!(replaced[0].0, "outputs.datadog.api_key");
         assert!(!format!("{replaced:?}").contains("0123456789"), "{replaced:?}");
     }

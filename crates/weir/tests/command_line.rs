@@ -168,17 +168,31 @@ fn example(setting: &Setting) -> String {
 
 #[test]
 fn every_second_name_is_understood() {
+    let secret = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(secret.path(), KEY).unwrap();
     let check = |name: &str, key: &str, setting: &Setting| {
-        let value = example(setting);
+        let of_file = !setting.file_of.is_empty();
+        let value = match of_file {
+            true => secret.path().display().to_string(),
+            false => example(setting),
+        };
         // The host to forward to has its port in a variable of its own.
-        let port = ("DD_STATSD_FORWARD_PORT", "8125");
-        let ran = run_with(&["check"], &[("DD_API_KEY", KEY), port, (name, &value)]);
+        let mut environment = vec![("DD_STATSD_FORWARD_PORT", "8125"), (name, value.as_str())];
+        if !of_file && name != "DD_API_KEY" {
+            environment.push(("DD_API_KEY", KEY));
+        }
+        let ran = run_with(&["check"], &environment);
         let last = key.rsplit('.').next().unwrap();
         assert_eq!(ran.code, 0, "{name}={value}: {}", ran.stderr);
         let source = format!("# environment {name}");
         let found = ran.stdout.lines().any(|line| {
             line.trim_start().starts_with(&format!("{last}: "))
-                && line.split(", over").next().unwrap().ends_with(&source)
+                && line
+                    .split(", over")
+                    .flat_map(|part| part.split(", holds"))
+                    .next()
+                    .unwrap()
+                    .ends_with(&source)
         });
         assert!(found, "{name}={value} did not set {key}:\n{}", ran.stdout);
     };

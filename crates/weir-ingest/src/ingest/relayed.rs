@@ -20,6 +20,10 @@ impl Ingest {
         self.relays = Relays { all: relays, only };
     }
 
+    pub fn take_relays(&mut self) -> Vec<Relay> {
+        std::mem::take(&mut self.relays)
+    }
+
     pub fn relays_mut(&mut self) -> &mut [Relay] {
         &mut self.relays.all
     }

@@ -40,6 +40,11 @@ impl Items {
         *self == Self::default()
     }
 
+    /// Whether there is no more of anything than in `other`.
+    pub fn is_within(&self, other: Items) -> bool {
+        self.points <= other.points && self.events <= other.events && self.checks <= other.checks
+    }
+
     fn field(&mut self, class: Class) -> &mut u64 {
         match class {
             Class::Points => &mut self.points,
@@ -143,6 +148,8 @@ pub(crate) fn add_dropped(all: &mut Dropped, reason: Reason, items: Items) {
 #[derive(Clone, Debug, Default)]
 pub(super) struct EndpointBooks {
     pub restored: Items,
+    /// Given to outputs that this one has replaced.
+    pub earlier: Items,
     pub damaged_bytes: u64,
     pub delivered: Items,
     pub delivered_bytes: u64,

@@ -101,6 +101,10 @@ pub struct DiskQueue {
     _lock: File,
 }
 
+fn segment_bytes(bytes_max: u64) -> u64 {
+    SEGMENT_BYTES.min(bytes_max / 8).max(4096)
+}
+
 impl DiskQueue {
     /// Opens or creates the queue. Fails with a sentence that names the path.
     pub fn open(directory: &Path, bytes_max: u64, age_max: i64) -> io::Result<(Self, Found)> {
@@ -128,7 +132,7 @@ impl DiskQueue {
             directory: directory.to_owned(),
             bytes_max,
             age_max,
-            segment_bytes: SEGMENT_BYTES.min(bytes_max / 8).max(4096),
+            segment_bytes: segment_bytes(bytes_max),
             segments: BTreeMap::new(),
             writer: None,
             next_segment: 1,
@@ -162,6 +166,13 @@ impl DiskQueue {
         }
         found.restored = queue.cold;
         Ok((queue, found))
+    }
+
+    /// Other limits from now on; what is beyond them goes with the next append.
+    pub fn set_limits(&mut self, bytes_max: u64, age_max: i64) {
+        self.bytes_max = bytes_max;
+        self.age_max = age_max;
+        self.segment_bytes = segment_bytes(bytes_max);
     }
 
     /// Bytes of all files.

@@ -1,6 +1,7 @@
 //! The encoder's task: batches from the inbox become payloads in the queues.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{Encode, Encoded, LINGER, PACE_MAX, Shared, Stage, lock};
@@ -44,7 +45,7 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
                 if let Some((batch, _)) = batch {
                     own.encode(&batch, &mut encoded);
                 }
-                if ended {
+                if ended && !shared.has_heir.load(Ordering::Acquire) {
                     own.end(&mut encoded);
                 }
                 if finish {
@@ -62,7 +63,11 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
                     Some(at) => Some(at),
                     None => Some(shared.clock.now() + LINGER),
                 };
-                encoder = (!ended).then_some(own);
+                if !ended {
+                    encoder = Some(own);
+                } else if shared.has_heir.load(Ordering::Acquire) {
+                    *lock(&shared.left_encoder) = Some(own);
+                }
             }
             // The panic has been reported; the books show the batch as pending and the next ones as dropped.
             Err(error) => {

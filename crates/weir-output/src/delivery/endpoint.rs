@@ -8,13 +8,14 @@ use tokio::task::JoinSet;
 
 use super::divide::{self, Refused};
 use super::{
-    Backoff, EndpointBooks, LOG_INTERVAL, LastError, Outcome, Payload, RETRY_AFTER_MAX, Shared, Stage,
+    Backoff, EndpointBooks, LOG_INTERVAL, LastError, Outcome, Payload, RETRY_AFTER_MAX, Release, Shared, Stage,
     Transport, seed,
 };
 
 /// Runs until the output is stopped.
 pub async fn run(shared: Arc<Shared>, index: usize, transport: Arc<dyn Transport>) {
     let mut stage = shared.stage.subscribe();
+    let mut released = shared.released[index].subscribe();
     let mut endpoint = Endpoint {
         backoff: Backoff::new(&shared.settings, seed()),
         under_way: JoinSet::new(),
@@ -30,6 +31,9 @@ pub async fn run(shared: Arc<Shared>, index: usize, transport: Arc<dyn Transport
     };
     loop {
         endpoint.unblock();
+        if *released.borrow_and_update() >= Release::Asked {
+            break;
+        }
         if endpoint.may_send() {
             endpoint.send_next().await;
             continue;
@@ -43,6 +47,7 @@ pub async fn run(shared: Arc<Shared>, index: usize, transport: Arc<dyn Transport
                 }
             }
             () = shared.queued[index].notified() => endpoint.exhausted = false,
+            _ = released.changed() => {}
             () = shared.hurried[index].notified() => endpoint.blocked_until = Some(Duration::ZERO),
             () = shared.clock.sleep_until(blocked_until.unwrap_or_default()), if blocked_until.is_some() => {}
             Some(ended) = endpoint.under_way.join_next() => {
@@ -55,6 +60,9 @@ pub async fn run(shared: Arc<Shared>, index: usize, transport: Arc<dyn Transport
         }
     }
     endpoint.under_way.shutdown().await;
+    if *released.borrow() == Release::Asked {
+        shared.released[index].send_replace(Release::Done);
+    }
 }
 
 pub async fn reached(stage: &mut watch::Receiver<Stage>, wanted: Stage) {

@@ -15,17 +15,22 @@ mod disk;
 mod divide;
 mod encoding;
 mod endpoint;
+mod handover;
 mod payload;
 mod queue;
 mod record;
+mod settle;
 mod status;
 mod strangers;
 
+use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::future::Future;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -61,7 +66,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Turns batches into request bodies. Runs on a blocking thread, one call at a time.
-pub trait Encode: Send + 'static {
+pub trait Encode: Any + Send {
     /// Counts what [`Encode::encode`] takes responsibility for in a batch: all of it ends up in payloads or drop reasons.
     fn counter(&self) -> Counter;
 
@@ -76,6 +81,14 @@ pub trait Encode: Send + 'static {
 
     /// The last batch has been encoded; [`Encode::finish`] follows. For outputs that say goodbye.
     fn end(&mut self, _out: &mut Encoded) {}
+
+    /// What decides about the state, of an encoder that keeps one: another with the same text can go on with it. Empty: there is none.
+    fn lineage(&self) -> String {
+        String::new()
+    }
+
+    /// Goes on with the state of another encoder of the same type and lineage.
+    fn inherit(&mut self, _other: Box<dyn Any>) {}
 }
 
 /// See [`Encode::counter`].
@@ -161,6 +174,9 @@ pub trait Transport: Send + Sync + 'static {
     /// Opens files anew, as after a request of `logrotate`. Does not wait.
     fn reopen(&self) {}
 
+    /// Closes what only one output may have open; another one goes on with it. May touch the disk.
+    fn release(&self) {}
+
     /// More for the status, by name.
     fn details(&self) -> BTreeMap<&'static str, String> {
         BTreeMap::new()
@@ -188,6 +204,16 @@ pub struct Surroundings {
     pub state_bytes_max: u64,
     /// The tags that every metric has, for outputs that describe the host.
     pub host_tags: Arc<[String]>,
+    /// The output that the new one replaces while the process runs. [`Delivery::take_over`] then begins the new one.
+    pub replaces: Option<Arc<Delivery>>,
+}
+
+impl Surroundings {
+    /// Whether the output that is replaced has this place: what it has opened cannot be opened again.
+    pub(crate) fn is_replaced(&self, directory: &str) -> bool {
+        let replaces = self.replaces.as_ref();
+        replaces.is_some_and(|old| old.shared.places.iter().any(|place| place.directory == directory))
+    }
 }
 
 /// A running output that delivers batches.
@@ -196,7 +222,35 @@ pub struct Delivery {
     shared: Arc<Shared>,
     transports: Vec<Arc<dyn Transport>>,
     counter: Counter,
+    lineage: String,
+    /// Of an output that has not begun.
+    encoder: Mutex<Option<Box<dyn Encode>>>,
     tasks: Mutex<JoinSet<()>>,
+}
+
+impl fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Delivery")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What an endpoint is known by, whatever its settings.
+#[derive(Clone, Debug)]
+struct Place {
+    directory: String,
+    family: Option<String>,
+    /// Where its disk queue is, if it has one.
+    disk: Option<PathBuf>,
+}
+
+/// Whether an endpoint's queue goes to another output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+enum Release {
+    No,
+    Asked,
+    Done,
 }
 
 struct Shared {
@@ -206,6 +260,7 @@ struct Shared {
     /// Bytes in memory, per endpoint.
     memory_max: u64,
     labels: Vec<String>,
+    places: Vec<Place>,
     inbox: Mutex<Inbox>,
     arrived: Notify,
     room: Condvar,
@@ -217,6 +272,10 @@ struct Shared {
     queued: Vec<Notify>,
     /// An attempt may succeed now that would have failed before.
     hurried: Vec<Notify>,
+    released: Vec<watch::Sender<Release>>,
+    /// The encoder's state goes to another output, so it is left here at the end, and says no goodbye.
+    has_heir: AtomicBool,
+    left_encoder: Mutex<Option<Box<dyn Encode>>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
@@ -247,7 +306,8 @@ struct Books {
 }
 
 impl Delivery {
-    /// Opens the disk queues and starts the tasks on the current tokio runtime.
+    /// Opens the disk queues and starts the tasks on the current tokio runtime; those of an output that replaces another start when
+    /// it takes over, and until then it only collects.
     pub fn start(
         name: &str,
         settings: &DeliverySettings,
@@ -260,7 +320,19 @@ impl Delivery {
         let memory_max = surroundings.memory_bytes_max / endpoints.len().max(1) as u64;
         let on_disk = !settings.disk_path.is_empty() && settings.disk_bytes_max > 0;
         let disk_max = settings.disk_bytes_max / endpoints.len().max(1) as u64;
-        if on_disk {
+        let disk = |endpoint: &Endpoint| Path::new(&settings.disk_path).join(&endpoint.directory);
+        let places: Vec<Place> = endpoints
+            .iter()
+            .map(|endpoint| Place {
+                directory: endpoint.directory.clone(),
+                family: endpoint.family.clone(),
+                disk: on_disk.then(|| disk(endpoint)),
+            })
+            .collect();
+        let replaces = surroundings.replaces.as_ref();
+        let is_held = |path: &PathBuf| replaces.is_some_and(|old| old.holds(path));
+        // Queues that the replaced output holds are no strangers.
+        if on_disk && !replaces.is_some_and(|old| old.shared.settings.disk_path == settings.disk_path) {
             strangers::settle(name, Path::new(&settings.disk_path), &endpoints);
         }
         let mut queues = Vec::new();
@@ -272,16 +344,15 @@ impl Delivery {
             endpoints: Vec::new(),
             encoder_failed: false,
         };
-        for endpoint in &endpoints {
+        for (endpoint, place) in endpoints.iter().zip(&places) {
             let mut disk = None;
             let mut of_endpoint = EndpointBooks {
                 since: clock.unix(),
                 ..EndpointBooks::default()
             };
-            if on_disk {
-                let directory = Path::new(&settings.disk_path).join(&endpoint.directory);
+            if let Some(directory) = place.disk.as_ref().filter(|path| !is_held(path)) {
                 let (queue, found) =
-                    DiskQueue::open(&directory, disk_max, settings.disk_age_max.as_secs() as i64)?;
+                    DiskQueue::open(directory, disk_max, settings.disk_age_max.as_secs() as i64)?;
                 if found != Found::default() {
                     tracing::info!(output = name, endpoint = endpoint.label, restored = ?found.restored, torn_bytes = found.torn_bytes, damaged_bytes = found.damaged_bytes, "disk queue opened");
                 }
@@ -300,6 +371,7 @@ impl Delivery {
             settings: settings.clone(),
             memory_max,
             labels: endpoints.iter().map(|endpoint| endpoint.label.clone()).collect(),
+            places,
             inbox: Mutex::default(),
             arrived: Notify::new(),
             room: Condvar::new(),
@@ -308,16 +380,45 @@ impl Delivery {
             books: Mutex::new(books),
             queued: queues.iter().map(|_| Notify::new()).collect(),
             hurried: queues.iter().map(|_| Notify::new()).collect(),
+            released: queues.iter().map(|_| watch::Sender::new(Release::No)).collect(),
+            has_heir: AtomicBool::new(false),
+            left_encoder: Mutex::default(),
             queues,
         });
-        let transports: Vec<Arc<dyn Transport>> =
-            endpoints.into_iter().map(|endpoint| endpoint.transport).collect();
-        let mut tasks = JoinSet::new();
-        let counter = encoder.counter();
-        tasks.spawn(encoding::run(shared.clone(), encoder));
-        for (index, transport) in transports.iter().enumerate() {
+        let delivery = Self {
+            name: name.to_owned(),
+            shared,
+            transports: endpoints.into_iter().map(|endpoint| endpoint.transport).collect(),
+            counter: encoder.counter(),
+            lineage: encoder.lineage(),
+            encoder: Mutex::new(Some(encoder)),
+            tasks: Mutex::default(),
+        };
+        if replaces.is_none() {
+            delivery.begin_encoding(None);
+            delivery.begin_sending();
+        }
+        Ok(delivery)
+    }
+
+    /// Encodes from now on; `before` is the encoder whose state is gone on with.
+    fn begin_encoding(&self, before: Option<Box<dyn Encode>>) {
+        let Some(mut encoder) = lock(&self.encoder).take() else {
+            return;
+        };
+        if let Some(before) = before {
+            encoder.inherit(before);
+        }
+        lock(&self.tasks).spawn(encoding::run(self.shared.clone(), encoder));
+    }
+
+    fn begin_sending(&self) {
+        let shared = &self.shared;
+        let mut tasks = lock(&self.tasks);
+        for (index, transport) in self.transports.iter().enumerate() {
             tasks.spawn(endpoint::run(shared.clone(), index, transport.clone()));
-            let (transport, clock, mut stage) = (transport.clone(), clock.clone(), shared.stage.subscribe());
+            let (transport, clock, mut stage) =
+                (transport.clone(), shared.clock.clone(), shared.stage.subscribe());
             tasks.spawn(async move {
                 tokio::select! {
                     () = transport.background(clock) => {}
@@ -325,17 +426,14 @@ impl Delivery {
                 }
             });
         }
-        Ok(Self {
-            name: name.to_owned(),
-            shared,
-            transports,
-            counter,
-            tasks: Mutex::new(tasks),
-        })
     }
 
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    pub fn has_disk_queue(&self) -> bool {
+        self.shared.places.iter().any(|place| place.disk.is_some())
     }
 
     /// Hands over a batch. Waits a moment if the output is behind with encoding, then drops the batch and counts it, and does
@@ -379,6 +477,7 @@ impl Delivery {
         let shared = &self.shared;
         let (now, unix) = (shared.clock.now(), shared.clock.unix());
         let books = lock(&shared.books);
+        let is_here = |(index, _): &(usize, _)| *shared.released[*index].borrow() != Release::Done;
         let endpoint = |(index, of): (usize, &EndpointBooks)| {
             let mut dropped = books.dropped.clone();
             of.dropped
@@ -401,6 +500,7 @@ impl Delivery {
                 refused_series: of.refused_series,
                 damaged_bytes: of.damaged_bytes,
                 restored: of.restored,
+                earlier: of.earlier,
                 pending: Pending {
                     inbox: books.inbox,
                     open_payloads: books.open,
@@ -416,7 +516,8 @@ impl Delivery {
                 details: self.transports[index].details(),
             }
         };
-        let endpoints: Vec<EndpointStatus> = books.endpoints.iter().enumerate().map(endpoint).collect();
+        let of_endpoints = books.endpoints.iter().enumerate().filter(is_here);
+        let endpoints: Vec<EndpointStatus> = of_endpoints.map(endpoint).collect();
         OutputStatus {
             name: self.name.clone(),
             healthy: !books.encoder_failed && endpoints.iter().all(|e| e.healthy),

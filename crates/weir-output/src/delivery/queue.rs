@@ -300,6 +300,63 @@ impl Queue {
         }
     }
 
+    /// What is under way waits again: whoever sent it has ended.
+    pub fn requeue(&mut self) {
+        let ids: Vec<u64> = self.in_flight.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.failed(id));
+    }
+
+    /// Begins with the whole queue of another, its place on disk included, under this one's limits; what was pushed here already
+    /// comes after it.
+    pub fn continue_with(&mut self, mut before: Queue, disk_max: u64, age_max: i64) {
+        before.memory_max = self.memory_max;
+        if let Some(disk) = &mut before.disk {
+            disk.set_limits(disk_max, age_max);
+        }
+        let own = std::mem::replace(self, before);
+        self.merge_dropped(&own.dropped);
+        own.fresh.into_iter().for_each(|entry| self.push(entry.payload));
+    }
+
+    /// Takes what waits in another queue ahead of what was pushed here already, as far as there is room. Returns what stays behind
+    /// on that one's disk.
+    pub fn pour(&mut self, mut before: Queue, now: i64) -> Items {
+        let own = std::mem::take(&mut self.fresh);
+        for entry in &own {
+            self.memory -= entry.payload.items();
+            self.release(entry);
+        }
+        while before.holds_memory() || self.disk.is_some() || self.memory_bytes < self.memory_max {
+            let Some(payload) = before.next(now) else { break };
+            let id = payload.id;
+            self.push(payload);
+            before.delivered(id);
+        }
+        before.close();
+        self.merge_dropped(&before.dropped);
+        for entry in own {
+            self.memory_bytes += entry.payload.body.len() as u64;
+            self.memory += entry.payload.items();
+            if entry.record.is_none() {
+                self.unsaved += entry.payload.items();
+            }
+            self.fresh.push_back(entry);
+        }
+        self.make_room();
+        before.lying().disk
+    }
+
+    fn holds_memory(&self) -> bool {
+        !self.fresh.is_empty() || !self.retried.is_empty()
+    }
+
+    /// Losses that happened before the payloads came here.
+    pub fn merge_dropped(&mut self, dropped: &Dropped) {
+        for (reason, items) in dropped {
+            add_dropped(&mut self.dropped, *reason, *items);
+        }
+    }
+
     pub fn lying(&self) -> Lying {
         let entries = self
             .fresh

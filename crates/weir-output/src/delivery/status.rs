@@ -14,7 +14,7 @@ pub struct LastError {
     pub message: String,
 }
 
-/// Books and health of an output. Per endpoint `received + restored = delivered + pending + dropped`.
+/// Books and health of an output. Per endpoint `received + earlier + restored = delivered + pending + dropped`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OutputStatus {
     pub name: String,
@@ -50,6 +50,8 @@ pub struct EndpointStatus {
     pub refused_series: u64,
     /// Found undelivered on disk at the start.
     pub restored: Items,
+    /// Given to outputs that this one has replaced.
+    pub earlier: Items,
     pub pending: Pending,
     pub dropped: Dropped,
     /// Bytes of the disk queue that were found damaged at the start: what they held is lost, unless it had been delivered.
@@ -87,10 +89,15 @@ impl Pending {
 }
 
 impl EndpointStatus {
+    /// Everything this endpoint was given, `received` being what flushes gave to its output.
+    pub fn produced(&self, received: Items) -> Items {
+        received + self.earlier + self.restored
+    }
+
     /// Whether everything this endpoint was given is delivered, pending or dropped for a reason.
     pub fn balances(&self, received: Items) -> bool {
         let dropped: Items = self.dropped.values().copied().sum();
-        received + self.restored == self.delivered + self.pending.total() + dropped
+        self.produced(received) == self.delivered + self.pending.total() + dropped
     }
 }
 

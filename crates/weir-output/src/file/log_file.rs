@@ -15,6 +15,8 @@ pub struct LogFile {
     current: Option<Current>,
     /// Of the payload that was written last. A write that nobody waited for is not repeated.
     last_id: u64,
+    /// Another output writes to it now.
+    is_released: bool,
 }
 
 struct Current {
@@ -27,14 +29,26 @@ struct Current {
 impl LogFile {
     /// Opens or creates the file. Fails with a sentence that names the path. `now` in Unix seconds.
     pub fn open(settings: &FileSettings, now: i64) -> io::Result<Self> {
-        let mut log = Self {
+        let mut log = Self::closed(settings);
+        log.current(now)?;
+        Ok(log)
+    }
+
+    /// Opens the file when there is something to write.
+    pub fn closed(settings: &FileSettings) -> Self {
+        Self {
             settings: settings.clone(),
             path: PathBuf::from(&settings.path),
             current: None,
             last_id: 0,
-        };
-        log.current(now)?;
-        Ok(log)
+            is_released: false,
+        }
+    }
+
+    /// Closes the file for good, so that another output can open it.
+    pub fn release(&mut self) {
+        self.is_released = true;
+        self.close();
     }
 
     /// Appends whole lines, all or none of them. Returns whether a file was rotated on the way.
@@ -83,6 +97,9 @@ impl LogFile {
     /// Closes the file, wherever it is by now, and opens what has its name.
     pub fn reopen(&mut self, now: i64) -> io::Result<()> {
         self.close();
+        if self.is_released {
+            return Ok(());
+        }
         self.current(now).map(drop)
     }
 

@@ -125,7 +125,12 @@ impl Start for FileSettings {
         surroundings: &Surroundings,
     ) -> Result<Delivery, String> {
         let unix = surroundings.clock.unix();
-        let file = LogFile::open(self, unix).map_err(|error| format!("path: {error}"))?;
+        // The output that this one replaces has it open, and closes it when this one takes over.
+        let file = if surroundings.is_replaced(&self.path) {
+            LogFile::closed(self)
+        } else {
+            LogFile::open(self, unix).map_err(|error| format!("path: {error}"))?
+        };
         let payload_bytes = match self.rotate_bytes {
             0 => PAYLOAD_BYTES,
             bytes => PAYLOAD_BYTES.min(bytes as usize),
@@ -140,7 +145,7 @@ impl Start for FileSettings {
         };
         let endpoint = Endpoint {
             label: self.path.clone(),
-            directory: "file".into(),
+            directory: self.path.clone(),
             family: None,
             transport: Arc::new(transport),
         };
@@ -251,6 +256,10 @@ impl Transport for Appender {
     fn reopen(&self) {
         self.reopen.store(true, Ordering::Release);
         self.work.notify_one();
+    }
+
+    fn release(&self) {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner).release();
     }
 
     fn details(&self) -> BTreeMap<&'static str, String> {

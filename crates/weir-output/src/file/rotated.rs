@@ -3,9 +3,11 @@
 //! `metrics.jsonl` becomes `metrics.jsonl.20260131T235959Z-0000`, in UTC, and then `….gz` or `….zst`. Names sort as the files were
 //! written, whatever the clock did: a file never gets a name before that of the newest one there is.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use super::{Compression, FileSettings, Fsync};
 
@@ -41,6 +43,18 @@ pub fn next_name(path: &Path, now: i64) -> io::Result<PathBuf> {
 
 /// Compresses what is not compressed yet, removes what an earlier process left unfinished, and then the oldest beyond what is kept.
 pub fn compress_and_prune(settings: &FileSettings) -> io::Result<()> {
+    // While an output replaces another of the same path, both may get here.
+    static UNDER_WORK: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let under_work = || UNDER_WORK.lock().unwrap_or_else(PoisonError::into_inner);
+    if !under_work().insert(settings.path.clone()) {
+        return Ok(());
+    }
+    let result = compress_all(settings).and(prune(settings));
+    under_work().remove(&settings.path);
+    result
+}
+
+fn compress_all(settings: &FileSettings) -> io::Result<()> {
     let path = Path::new(&settings.path);
     let mut result = Ok(());
     for rotated in list(path)? {
@@ -50,7 +64,7 @@ pub fn compress_and_prune(settings: &FileSettings) -> io::Result<()> {
             result = result.and(compress(&rotated.path, settings));
         }
     }
-    result.and(prune(settings))
+    result
 }
 
 /// Removes the oldest files beyond what is kept.

@@ -77,6 +77,13 @@ impl Cumulative {
         }
     }
 
+    /// Goes on with the state of another whose settings differ in nothing but the expiry.
+    pub fn inherit(&mut self, other: Cumulative) {
+        let expiry = self.state.settings.expiry;
+        *self = other;
+        self.state.settings.expiry = expiry;
+    }
+
     /// Rows that no point has been written for.
     pub fn pending(&self) -> u64 {
         self.pending

@@ -1,5 +1,6 @@
 //! Batches into data points that cover a bucket each.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -33,6 +34,7 @@ pub struct OtlpEncoder {
     counters: Counters,
     /// The state behind cumulative points.
     cumulative: Option<Cumulative>,
+    lineage: String,
 }
 
 impl OtlpEncoder {
@@ -62,6 +64,7 @@ impl OtlpEncoder {
             quantiles,
             buckets_max: settings.buckets_max,
             counters: settings.counters(),
+            lineage: cumulative.as_ref().map(|_| lineage(settings)).unwrap_or_default(),
             cumulative,
         }
     }
@@ -246,4 +249,32 @@ impl Encode for OtlpEncoder {
             cumulative.end(&mut self.request, out);
         }
     }
+
+    fn lineage(&self) -> String {
+        self.lineage.clone()
+    }
+
+    fn inherit(&mut self, other: Box<dyn Any>) {
+        if let (Some(own), Ok(other)) = (&mut self.cumulative, other.downcast::<Self>())
+            && let Some(other) = other.cumulative
+        {
+            own.inherit(other);
+        }
+    }
+}
+
+/// Everything that another collector or other kinds of values come from: with another such text, series begin anew.
+fn lineage(settings: &OtlpSettings) -> String {
+    let OtlpSettings {
+        url,
+        resource_attributes,
+        histograms,
+        quantiles,
+        buckets_max,
+        ..
+    } = settings;
+    format!(
+        "{:?}",
+        (url, resource_attributes, histograms, quantiles, buckets_max)
+    )
 }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::settings::{
     DELIVERY, DURATION_MAX, Delivered, DeliverySettings, Kind, OutputType, Secret, Setting, SettingProblem,
-    URL, setting,
+    URL, check_token, setting,
 };
 use crate::sums::Counters;
 
@@ -19,6 +19,7 @@ pub struct OtlpSettings {
     pub protocol: Protocol,
     pub compression: OtlpCompression,
     pub headers: BTreeMap<String, Secret>,
+    pub bearer_token: Secret,
     pub resource_attributes: BTreeMap<String, String>,
     pub temporality: Temporality,
     pub monotonic_counters: bool,
@@ -85,6 +86,19 @@ const SETTINGS: &[Setting] = &[
     setting("headers", Kind::Map(&Kind::Secret), "{}")
         .effect("Headers of every request (metadata in gRPC), such as `Authorization`. Values are never shown.")
         .who("Operators of a backend that asks for a key."),
+    setting("headers_file", Kind::Map(&Kind::Text), "{}")
+        .effect("As `headers`, each value in a file. The files are read again when they change.")
+        .who("Those who keep keys in files.")
+        .file_of("headers"),
+    setting("bearer_token", Kind::Secret, "''")
+        .effect("The token of every request's header `Authorization: Bearer TOKEN`. It is never shown.")
+        .zero("Empty: there is no such header.")
+        .who("Operators of a backend that asks for a token."),
+    setting("bearer_token_file", Kind::Text, "''")
+        .effect("A file with the token. It is read again when it changes.")
+        .zero("Empty: the token is not in a file.")
+        .who("Those whose tokens are replaced while weir runs, as Kubernetes does with those of service accounts.")
+        .file_of("bearer_token"),
     setting("resource_attributes", Kind::Map(&Kind::Text), "{}")
         .effect("Attributes of every resource, such as `service.name: checkout`. `host.name` comes from the metrics unless it is set here.")
         .who("Nearly everyone: backends sort by `service.name`."),
@@ -130,5 +144,6 @@ fn check(settings: &OtlpSettings) -> Result<(), SettingProblem> {
             "an attribute without a name",
         ));
     }
+    check_token(&settings.bearer_token, &settings.headers)?;
     settings.delivery.check()
 }

@@ -8,6 +8,7 @@
 
 use std::io::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -73,6 +74,19 @@ impl Scrape {
     /// `bytes_max`: a new series that would need more is refused.
     pub fn new(settings: PrometheusSettings, weights: Weights, bytes_max: usize) -> Self {
         Scrape(Mutex::new(State::new(settings, weights, bytes_max)))
+    }
+
+    /// Whether another shows the same of the same series; after how long they leave does not count.
+    pub fn shows_as(&self, other: &Scrape) -> bool {
+        let settings = |scrape: &Scrape| PrometheusSettings {
+            expiry: Duration::ZERO,
+            ..scrape.lock().settings.clone()
+        };
+        settings(self) == settings(other)
+    }
+
+    pub fn set_expiry(&self, expiry: Duration) {
+        self.lock().settings.expiry = expiry;
     }
 
     /// Adds what a flush brings. `now` comes from a monotonic clock.

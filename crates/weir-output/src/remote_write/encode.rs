@@ -4,6 +4,7 @@
 //! then stands at: as if somebody scraped at the end of each bucket. Each request has at most one sample of a series, so that a
 //! request which is repeated after an unclear answer changes nothing.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +17,7 @@ use crate::delivery::{Class, Clock, Counter, Encode, Encoded, Items};
 use crate::prometheus::names::{for_each_label, unescape};
 use crate::prometheus::state::{Family, Row, Seconds, Series, State, Value, is_compound, style};
 use crate::prometheus::{Native, help};
-use crate::settings::HistogramStyle;
+use crate::settings::{HistogramStyle, PrometheusSettings};
 use crate::timeline::{Moments, Timeline};
 
 /// How often version 1.0 repeats the description of a metric.
@@ -70,6 +71,7 @@ pub struct RemoteWriteEncoder {
     labels: Labels,
     quantiles: Vec<String>,
     timeline: Timeline,
+    lineage: String,
     /// Rows that no sample has been written for.
     pending: u64,
 }
@@ -90,6 +92,7 @@ impl RemoteWriteEncoder {
             state,
             request: Request::new(settings.version, settings.samples_per_payload_max),
             timeline: Timeline::new(clock.clone()),
+            lineage: lineage(settings),
             clock,
             facts,
             repeat_idle: settings.repeat_idle,
@@ -317,6 +320,38 @@ impl Encode for RemoteWriteEncoder {
         }
         self.request.finish(out);
     }
+
+    fn lineage(&self) -> String {
+        self.lineage.clone()
+    }
+
+    fn inherit(&mut self, other: Box<dyn Any>) {
+        if let Ok(other) = other.downcast::<Self>() {
+            let expiry = std::mem::replace(&mut self.state, other.state).settings.expiry;
+            self.state.settings.expiry = expiry;
+            self.timeline = other.timeline;
+            self.labels = other.labels;
+            self.instance_label = other.instance_label;
+            self.pending = other.pending;
+        }
+    }
+}
+
+/// Everything that another receiver, other names or other kinds of values come from: with another such text, series begin anew.
+fn lineage(settings: &RemoteWriteSettings) -> String {
+    let of_series = PrometheusSettings {
+        expiry: std::time::Duration::ZERO,
+        ..settings.as_scrape()
+    };
+    format!(
+        "{:?}",
+        (
+            &settings.url,
+            of_series,
+            &settings.labels,
+            settings.instance_label
+        )
+    )
 }
 
 /// What of a series is written.

@@ -44,7 +44,7 @@ pub fn start(
     );
     let receiver = Receiver {
         url: settings.url.clone(),
-        headers: http::configured_headers(&settings.headers)?,
+        headers: http::configured_headers(&settings.headers, &settings.bearer_token)?,
         client,
         clock: clock.clone(),
         facts,

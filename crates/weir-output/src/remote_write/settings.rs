@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::settings::{
     DELIVERY, DURATION_MAX, Delivered, DeliverySettings, HistogramStyle, Kind, OutputType,
-    PrometheusSettings, STYLES, Secret, Setting, SettingProblem, URL, setting,
+    PrometheusSettings, STYLES, Secret, Setting, SettingProblem, URL, check_token, setting,
 };
 
 /// The receiver to write to, and how.
@@ -17,6 +17,7 @@ pub struct RemoteWriteSettings {
     pub url: String,
     pub version: RemoteWriteVersion,
     pub headers: BTreeMap<String, Secret>,
+    pub bearer_token: Secret,
     pub labels: BTreeMap<String, String>,
     pub instance_label: bool,
     pub expiry: Duration,
@@ -68,6 +69,19 @@ const SETTINGS: &[Setting] = &[
     setting("headers", Kind::Map(&Kind::Secret), "{}")
         .effect("Headers of every request, such as `Authorization` or `X-Scope-OrgID`. Values are never shown.")
         .who("Operators of a receiver that asks for a key or a tenant."),
+    setting("headers_file", Kind::Map(&Kind::Text), "{}")
+        .effect("As `headers`, each value in a file. The files are read again when they change.")
+        .who("Those who keep keys in files.")
+        .file_of("headers"),
+    setting("bearer_token", Kind::Secret, "''")
+        .effect("The token of every request's header `Authorization: Bearer TOKEN`. It is never shown.")
+        .zero("Empty: there is no such header.")
+        .who("Operators of a receiver that asks for a token."),
+    setting("bearer_token_file", Kind::Text, "''")
+        .effect("A file with the token. It is read again when it changes.")
+        .zero("Empty: the token is not in a file.")
+        .who("Those whose tokens are replaced while weir runs, as Kubernetes does with those of service accounts.")
+        .file_of("bearer_token"),
     setting("labels", Kind::Map(&Kind::Text), "{}")
         .effect("Labels that every series gets, such as `job: weir`. A tag of the same name goes before it.")
         .who("Those with several clusters or teams in one receiver."),
@@ -138,5 +152,6 @@ fn check(settings: &RemoteWriteSettings) -> Result<(), SettingProblem> {
             ));
         }
     }
+    check_token(&settings.bearer_token, &settings.headers)?;
     settings.delivery.check()
 }

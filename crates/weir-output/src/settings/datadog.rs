@@ -70,6 +70,11 @@ const SETTINGS: &[Setting] = &[
         .effect("The key that is sent with every payload.")
         .who("Everyone who delivers to Datadog; setting it in the environment switches the output on.")
         .required(),
+    setting("api_key_file", Kind::Text, "''")
+        .effect("A file with the key. It is read again when it changes.")
+        .zero("Empty: the key is not in a file.")
+        .who("Those whose keys are secrets of Docker or Kubernetes, or are replaced while weir runs.")
+        .file_of("api_key"),
     setting("site", Kind::Checked { allowed: "a host name such as datadoghq.com", check: is_host_name }, "datadoghq.com")
         .effect("The site whose intake is used: `https://app.<site>`.")
         .who("Customers of another site than the first."),
@@ -80,6 +85,10 @@ const SETTINGS: &[Setting] = &[
     setting("additional_endpoints", Kind::Map(&Kind::List(&Kind::Secret)), "{}")
         .effect("More base URLs, each with a list of keys; every payload goes to every pair of URL and key.")
         .who("Those who deliver to several organisations."),
+    setting("additional_endpoints_file", Kind::Map(&Kind::List(&Kind::Text)), "{}")
+        .effect("As `additional_endpoints`, each key in a file. The files are read again when they change.")
+        .who("Those who deliver to several organisations and keep keys in files.")
+        .file_of("additional_endpoints"),
     setting("compression", Kind::Choice(&["zstd", "zlib", "gzip", "none"]), "zstd")
         .effect("How payloads are compressed.")
         .who("Operators of an intake that understands less."),
@@ -115,6 +124,7 @@ pub(super) const TYPE: OutputType = OutputType {
     settings: SETTINGS,
     environment: &[
         ("api_key", &["DD_API_KEY"]),
+        ("api_key_file", &["DD_API_KEY_FILE"]),
         ("site", &["DD_SITE"]),
         ("url", &["DD_URL", "DD_DD_URL"]),
         ("additional_endpoints", &["DD_ADDITIONAL_ENDPOINTS"]),

@@ -5,6 +5,7 @@
 //! An output is one module: its struct, which knows how to start it ([`Start`]), its table and its [`OutputType`], which is
 //! entered in [`OUTPUT_TYPES`].
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,6 +44,9 @@ pub struct Setting {
     pub required: bool,
     /// What is done with the file that it names.
     pub path: Option<PathUse>,
+    /// The setting whose secrets are in the files that this one names; empty text: none. It is not in the struct: what the files
+    /// hold is in that other one.
+    pub file_of: &'static str,
 }
 
 /// What a setting's path is for: the sandbox lets the process do that, and nothing else.
@@ -73,6 +77,7 @@ pub const fn setting(key: &'static str, kind: Kind, default: &'static str) -> Se
         who: "",
         required: false,
         path: None,
+        file_of: "",
     }
 }
 
@@ -94,6 +99,11 @@ impl Setting {
 
     pub const fn path(mut self, used: PathUse) -> Self {
         self.path = Some(used);
+        self
+    }
+
+    pub const fn file_of(mut self, key: &'static str) -> Self {
+        self.file_of = key;
         self
     }
 
@@ -133,6 +143,17 @@ pub enum Kind {
     Map(&'static Kind),
     /// A struct with these settings as fields.
     Record(&'static [Setting]),
+}
+
+impl Kind {
+    /// Whether it is one, or made of them.
+    pub fn is_secret(&self) -> bool {
+        match self {
+            Kind::Secret => true,
+            Kind::List(item) | Kind::Map(item) => item.is_secret(),
+            _ => false,
+        }
+    }
 }
 
 /// A year: the longest time any setting takes.
@@ -311,6 +332,16 @@ pub const OUTPUT_TYPES: &[OutputType] = &[
     crate::graphite::TYPE,
     crate::relay::TYPE,
 ];
+
+/// A token makes a header of its own.
+pub(crate) fn check_token(token: &Secret, headers: &BTreeMap<String, Secret>) -> Result<(), SettingProblem> {
+    let is_set = |name: &String| name.eq_ignore_ascii_case("authorization");
+    if !token.is_empty() && headers.keys().any(is_set) {
+        let message = "`headers` has Authorization too; only one of them can be";
+        return Err(SettingProblem::new("bearer_token", message));
+    }
+    Ok(())
+}
 
 /// Turns checked values into the struct. A failure is a table that disagrees with its struct, which the test
 /// below rules out; it is still a value, never a panic.

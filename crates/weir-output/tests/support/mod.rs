@@ -459,6 +459,7 @@ pub fn remote_write(url: &str) -> RemoteWriteSettings {
         url: url.into(),
         version: RemoteWriteVersion::V1,
         headers: BTreeMap::new(),
+        bearer_token: Secret::default(),
         labels: BTreeMap::new(),
         instance_label: true,
         expiry: Duration::from_secs(300),
@@ -480,6 +481,7 @@ pub fn otlp(url: &str) -> OtlpSettings {
         protocol: Protocol::Http,
         compression: OtlpCompression::Gzip,
         headers: BTreeMap::new(),
+        bearer_token: Secret::default(),
         resource_attributes: BTreeMap::from([("service.name".into(), "shop".into())]),
         temporality: Temporality::Delta,
         monotonic_counters: true,
@@ -565,6 +567,7 @@ pub fn surroundings(clock: Clock) -> Surroundings {
         memory_bytes_max: 16 << 20,
         state_bytes_max: 256 << 20,
         host_tags: Arc::from(["env:test".to_owned(), "team:a".to_owned()]),
+        replaces: None,
     }
 }
 

@@ -41,6 +41,8 @@ pub struct Status {
     pub rows: RowBooks,
     #[serde(default)]
     pub rules: RulesStatus,
+    #[serde(default)]
+    pub reload: ReloadStatus,
     pub outputs: Vec<OutputStatus>,
     /// Absent when senders are not told apart.
     #[serde(default)]
@@ -48,6 +50,20 @@ pub struct Status {
     /// What the process has given up.
     #[serde(default)]
     pub sandbox: SandboxStatus,
+}
+
+/// What became of reloads, by signal, by request, and because a file with a key or token changed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ReloadStatus {
+    pub successful: u64,
+    pub failed: u64,
+    /// Unix seconds; 0: there was none.
+    pub last_successful: u64,
+    pub last_failed: u64,
+    /// Why the last one failed; absent when it did not.
+    pub last_error: Option<String>,
+    /// Settings that have another value in the configuration than in the process.
+    pub waiting_for_restart: Vec<String>,
 }
 
 /// Who sends, as far as workers and the resolver have found out.
@@ -322,6 +338,9 @@ pub struct OutputStatus {
     /// Of a relay, which passes messages on as they are.
     #[serde(default)]
     pub messages: PointBooks,
+    /// Of the disk queue, if there is one.
+    #[serde(default)]
+    pub disk_bytes: Option<u64>,
     /// Payload bytes delivered.
     pub bytes: u64,
     pub payloads: u64,
@@ -332,6 +351,68 @@ pub struct OutputStatus {
     pub disk_damaged_bytes: u64,
     /// Anything else worth a line, such as names that were made distinct.
     pub notes: Vec<String>,
+}
+
+impl PointBooks {
+    fn add(&mut self, other: &PointBooks) {
+        self.produced += other.produced;
+        self.delivered += other.delivered;
+        self.pending += other.pending;
+        for (sum, reasons) in [
+            (&mut self.pending_where, &other.pending_where),
+            (&mut self.dropped, &other.dropped),
+        ] {
+            for (reason, count) in reasons {
+                *sum.entry(reason.clone()).or_default() += count;
+            }
+        }
+    }
+
+    /// Without what the end of the output left on disk, which counts again where it is found again.
+    fn closed(&self) -> PointBooks {
+        PointBooks {
+            produced: self.produced.saturating_sub(self.pending),
+            pending: 0,
+            pending_where: Reasons::new(),
+            ..self.clone()
+        }
+    }
+}
+
+impl OutputStatus {
+    fn books(&self) -> [&PointBooks; 4] {
+        [&self.points, &self.events, &self.checks, &self.messages]
+    }
+
+    pub fn waiting(&self) -> u64 {
+        self.books().iter().map(|books| books.pending).sum()
+    }
+
+    pub fn has_produced(&self) -> bool {
+        self.books().iter().any(|books| books.produced > 0)
+    }
+
+    /// Adds the figures of another output.
+    pub fn add(&mut self, other: &OutputStatus) {
+        self.points.add(&other.points);
+        self.events.add(&other.events);
+        self.checks.add(&other.checks);
+        self.messages.add(&other.messages);
+        self.bytes += other.bytes;
+        self.payloads += other.payloads;
+        self.retries += other.retries;
+    }
+
+    /// As it is once the output has ended.
+    pub fn closed(&self) -> OutputStatus {
+        OutputStatus {
+            points: self.points.closed(),
+            events: self.events.closed(),
+            checks: self.checks.closed(),
+            messages: self.messages.closed(),
+            ..self.clone()
+        }
+    }
 }
 
 impl Status {
@@ -680,6 +761,7 @@ pub fn own_series(status: &Status) -> Vec<OwnSeries> {
         vec![],
         status.clock.set_back,
     );
+    series.reload(&status.reload);
     series.rules(&status.rules);
     series.outputs(&status.outputs);
     if let Some(origin) = &status.origin {
@@ -769,6 +851,39 @@ impl Series {
                 key.values as f64,
             );
         }
+    }
+
+    fn reload(&mut self, reload: &ReloadStatus) {
+        for (result, count) in [("failed", reload.failed), ("successful", reload.successful)] {
+            let help = "Reloads of the configuration, by result.";
+            let labels = vec![("result", result.to_owned())];
+            self.counter("weir_config_reloads_total", help, labels, count);
+        }
+        for (result, at) in [
+            ("failed", reload.last_failed),
+            ("successful", reload.last_successful),
+        ] {
+            let help = "Unix time of the last reload of the configuration, by result; 0 before the first.";
+            let labels = vec![("result", result.to_owned())];
+            self.gauge(
+                "weir_config_last_reload_timestamp_seconds",
+                help,
+                labels,
+                at as f64,
+            );
+        }
+        self.gauge(
+            "weir_config_last_reload_failed",
+            "1 when the last reload failed: what is in force is not what the configuration says.",
+            vec![],
+            f64::from(u8::from(reload.last_error.is_some())),
+        );
+        self.gauge(
+            "weir_config_settings_waiting_for_restart",
+            "Settings that have another value in the configuration than in the process.",
+            vec![],
+            reload.waiting_for_restart.len() as f64,
+        );
     }
 
     fn origin(&mut self, origin: &OriginReport) {
@@ -945,6 +1060,17 @@ impl Series {
                 vec![name(output)],
                 output.lag_seconds,
             );
+        }
+        for output in outputs {
+            if let Some(bytes) = output.disk_bytes {
+                let help = "Bytes of the disk queue.";
+                self.gauge(
+                    "weir_output_disk_queue_bytes",
+                    help,
+                    vec![name(output)],
+                    bytes as f64,
+                );
+            }
         }
         let counts: [Counted<PointBooks>; 2] = [
             (

@@ -43,6 +43,9 @@ fn report(loaded: &Loaded) -> String {
         }
         report.push('\n');
     }
+    for warning in &loaded.warnings {
+        let _ = writeln!(report, "# warning: {warning}");
+    }
     for note in &loaded.notes {
         let _ = writeln!(report, "# note: {note}");
     }

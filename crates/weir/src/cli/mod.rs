@@ -210,6 +210,7 @@ fn inputs(matches: &ArgMatches) -> Result<Inputs, Failure> {
         file: matches.get_one::<PathBuf>("config").cloned(),
         environment: config::environment(),
         flags,
+        text: None,
         resolve_names: true,
     })
 }

@@ -11,7 +11,8 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use super::table::{Table, bytes, duration, grouped, rate};
 use crate::admin::contexts::LimitedRow;
 use crate::admin::status::{
-    LimitStatus, OriginReport, OutputStatus, PointBooks, Reasons, RuleStatus, RulesStatus, Status, sum_of,
+    LimitStatus, OriginReport, OutputStatus, PointBooks, Reasons, ReloadStatus, RuleStatus, RulesStatus,
+    Status, sum_of,
 };
 use crate::config::{self, Flag, Inputs};
 use crate::failure::Failure;
@@ -120,6 +121,7 @@ pub fn admin_address(arguments: &ArgMatches) -> Result<SocketAddr, Failure> {
         file,
         environment: config::environment(),
         flags: flags.into_iter().collect(),
+        text: None,
         resolve_names: true,
     };
     let loaded = config::load(&inputs)?;
@@ -208,6 +210,7 @@ fn render(status: &Status, now: u64) -> String {
             status.clock.ahead_seconds, status.clock.set_back
         );
     }
+    reloads(&mut page, &status.reload, now);
     received(&mut page, status);
     listeners(&mut page, status);
     state_of_contexts(&mut page, status);
@@ -234,6 +237,18 @@ fn sandbox(page: &mut String, sandbox: &SandboxStatus) {
     let _ = writeln!(page, "\nsandbox: {}", sandbox.summary());
     for missing in &sandbox.missing {
         let _ = writeln!(page, "  not in force: {missing}");
+    }
+}
+
+/// What keeps the process from being what its configuration says.
+fn reloads(page: &mut String, reload: &ReloadStatus, now: u64) {
+    if let Some(error) = &reload.last_error {
+        let age = duration(now.saturating_sub(reload.last_failed));
+        let _ = writeln!(page, "THE LAST RELOAD FAILED {age} ago: {error}");
+    }
+    if !reload.waiting_for_restart.is_empty() {
+        let settings = reload.waiting_for_restart.join(", ");
+        let _ = writeln!(page, "settings that wait for a restart: {settings}");
     }
 }
 

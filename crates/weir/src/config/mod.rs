@@ -15,6 +15,7 @@ mod docs;
 pub(crate) mod node;
 mod resolve;
 mod rules;
+mod secrets;
 mod table;
 mod types;
 mod value;
@@ -23,6 +24,7 @@ pub use docs::{help, page as documentation};
 pub use node::FILE_BYTES_MAX;
 pub use resolve::{Aggregation, Config, EolRequired, Listeners, Names, Origin, OriginSources, RateLimits};
 pub use rules::{RuleConfig, SUFFIXES_MAX, all_percentiles};
+pub use secrets::{SecretFile, Stamp, stamp};
 pub use table::{Entry, GROUPS, Group, Live, entries};
 pub use types::{Cardinality, Framing, HistogramAggregate, HistogramWeights, LogLevel, Ownership, Sandbox};
 pub use value::{hide_password, is_invisible, nearest, show_text};
@@ -38,8 +40,20 @@ pub struct Inputs {
     pub environment: BTreeMap<String, Option<String>>,
     /// In the order of the command line.
     pub flags: Vec<Flag>,
+    /// What the file held, where it is not to be read again.
+    pub text: Option<FileText>,
     /// Whether host names may be resolved; numbers and `localhost` need no name server.
     pub resolve_names: bool,
+}
+
+/// A configuration file's bytes, which may hold secrets.
+#[derive(Clone, PartialEq, Eq)]
+pub struct FileText(Vec<u8>);
+
+impl fmt::Debug for FileText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FileText({} bytes)", self.0.len())
+    }
 }
 
 /// One setting from the command line.
@@ -162,6 +176,12 @@ pub struct Loaded {
     pub shown: Vec<Shown>,
     /// Things that are allowed and probably not meant.
     pub notes: Vec<String>,
+    /// What others may do with the files that this comes from.
+    pub warnings: Vec<String>,
+    /// Files of keys and tokens, as they were when they were read.
+    pub secret_files: Vec<SecretFile>,
+    /// What the configuration file held; `None`: there is none.
+    pub text: Option<FileText>,
 }
 
 impl Loaded {
@@ -192,6 +212,9 @@ impl Loaded {
                 .all(|map| map.get(key).is_some_and(|shown| shown.is_on()))
         };
         let live = |key: &str| {
+            if key.starts_with("outputs.") {
+                return true;
+            }
             let entry = entries().find(|entry| entry.setting.key == key);
             entry.is_some_and(|entry| match entry.live {
                 Live::Yes => true,
@@ -299,6 +322,10 @@ fn finish(mut reader: Reader<'_>) -> Result<Loaded, Problems> {
         shown,
         mut notes,
         file,
+        path,
+        text,
+        secret_files,
+        has_secret,
         ..
     } = reader;
     let resolved = match own {
@@ -313,7 +340,18 @@ fn finish(mut reader: Reader<'_>) -> Result<Loaded, Problems> {
         Err(more) => Err(more),
     };
     match resolved {
-        Ok((config, shown)) if problems.is_empty() => return Ok(Loaded { config, shown, notes }),
+        Ok((config, shown)) if problems.is_empty() => {
+            let own = text.is_some().then_some((path.as_path(), has_secret));
+            let warnings = warnings(own, &secret_files, &config);
+            return Ok(Loaded {
+                config,
+                shown,
+                notes,
+                warnings,
+                secret_files,
+                text,
+            });
+        }
         Ok(_) => {}
         Err(more) => problems.extend(more.into_iter().map(|problem| at_line(&file, problem))),
     }
@@ -323,6 +361,34 @@ fn finish(mut reader: Reader<'_>) -> Result<Loaded, Problems> {
         _ => usize::MAX,
     });
     Err(Problems(problems))
+}
+
+/// Of the configuration's `own` file, with whether a secret is in it, and of those of keys and tokens.
+fn warnings(own: Option<(&Path, bool)>, secret_files: &[SecretFile], config: &Config) -> Vec<String> {
+    let listeners = &config.listeners;
+    let keys = listeners
+        .signed
+        .iter()
+        .map(|signed| (signed.keys.as_path(), true));
+    let tls = listeners.tls.iter().map(|files| (files.key.as_path(), true));
+    let kubelet = config.origin.sources.kubelet.iter().flat_map(|kubelet| {
+        let key = kubelet.identity.iter().map(|(_, key)| (key.as_path(), true));
+        // Every process of a pod may read the token that Kubernetes puts there.
+        key.chain([(kubelet.token_file.as_path(), false)])
+    });
+    let secrets = secret_files.iter().map(|file| (file.path.as_path(), true));
+    let files = own
+        .into_iter()
+        .chain(secrets)
+        .chain(keys)
+        .chain(tls)
+        .chain(kubelet);
+    let mut found: Vec<String> = files
+        .flat_map(|(path, is_secret)| secrets::permissions(path, is_secret))
+        .collect();
+    let mut seen = std::collections::BTreeSet::new();
+    found.retain(|warning| seen.insert(warning.clone()));
+    found
 }
 
 /// Whether a kind of setting takes a node; if not: the line, the part of it, and why.
@@ -416,6 +482,10 @@ struct Reader<'a> {
     known_variables: Vec<String>,
     /// Indexes of flags that some setting took.
     used_flags: Vec<bool>,
+    text: Option<FileText>,
+    secret_files: Vec<SecretFile>,
+    /// The file has one in it.
+    has_secret: bool,
 }
 
 impl<'a> Reader<'a> {
@@ -430,10 +500,17 @@ impl<'a> Reader<'a> {
             notes: Vec::new(),
             known_variables: vec![FILE_VARIABLE.to_owned(), OUTPUT_VARIABLE.to_owned()],
             used_flags: vec![false; inputs.flags.len()],
+            text: None,
+            secret_files: Vec::new(),
+            has_secret: false,
         };
         if let Some(path) = path {
-            match read_file(&path) {
-                Ok(file) => reader.file = file,
+            let text = match &inputs.text {
+                Some(text) => Ok(text.clone()),
+                None => read_file(&path),
+            };
+            match text.and_then(|text| Ok((entries_of(&text.0)?, text))) {
+                Ok((file, text)) => (reader.file, reader.text) = (file, Some(text)),
                 Err((line, message)) => reader.problem(Source::File { path, line }, "", message),
             }
         }
@@ -524,6 +601,8 @@ impl<'a> Reader<'a> {
             }
         }
         let (checked, source) = chosen?;
+        let is_in_file = matches!(source, Source::File { .. });
+        self.has_secret |= is_in_file && setting.kind.is_secret() && !is_empty(Some(&checked.value));
         self.shown.push(Shown {
             fingerprint: fingerprint(&checked.value),
             content: None,
@@ -798,7 +877,7 @@ impl<'a> Reader<'a> {
         output_type
             .settings
             .iter()
-            .filter(|setting| setting.required)
+            .filter(|setting| setting.required || is_file_of_required(output_type, setting))
             .find_map(|setting| {
                 let key = format!("outputs.{}.{}", output_type.name, setting.key);
                 if let Some(flag) = self.inputs.flags.iter().find(|flag| flag.key == key) {
@@ -875,6 +954,8 @@ impl<'a> Reader<'a> {
                 None => complete = false,
             }
         }
+        complete &=
+            enabled != Some(Value::Bool(true)) || self.read_secrets(&prefix, output_type, &mut values);
         if enabled != Some(Value::Bool(true)) {
             // What is off is checked all the same, but not shown beyond being off.
             self.shown.truncate(shown_before + usize::from(enabled.is_some()));
@@ -885,6 +966,11 @@ impl<'a> Reader<'a> {
                 let key = format!("{prefix}.{}", setting.key);
                 let mut names = vec![format!("the variable {}", variable_of(&key))];
                 names.extend(second(setting.key).first().map(|name| (*name).to_owned()));
+                let file = output_type
+                    .settings
+                    .iter()
+                    .find(|file| file.file_of == setting.key);
+                names.extend(file.map(|file| format!("the file that {prefix}.{} names", file.key)));
                 let source = match entries.first() {
                     Some((first, _)) => Source::File {
                         path: self.path.clone(),
@@ -900,6 +986,10 @@ impl<'a> Reader<'a> {
         if !complete || self.problems.len() > problems_before {
             return None;
         }
+        values.retain(|key, _| {
+            let setting = output_type.settings.iter().find(|setting| setting.key == key);
+            setting.is_none_or(|setting| setting.file_of.is_empty())
+        });
         match (output_type.load)(Value::Object(values)) {
             Ok(settings) => Some(OutputConfig {
                 name: name.to_owned(),
@@ -921,6 +1011,49 @@ impl<'a> Reader<'a> {
                 None
             }
         }
+    }
+
+    /// Reads the files of an output's keys and tokens, each into the setting it is for. False if that fails.
+    fn read_secrets(
+        &mut self,
+        prefix: &str,
+        output_type: &OutputType,
+        values: &mut Map<String, Value>,
+    ) -> bool {
+        let problems_before = self.problems.len();
+        for setting in output_type
+            .settings
+            .iter()
+            .filter(|setting| !setting.file_of.is_empty())
+        {
+            let (Some(paths), Some(written)) =
+                (values.get(setting.key).cloned(), values.get_mut(setting.file_of))
+            else {
+                continue;
+            };
+            let mut reading = secrets::Reading {
+                files: &mut self.secret_files,
+                shown: Vec::new(),
+            };
+            let merged = reading
+                .read(&paths)
+                .and_then(|read| secrets::merge(written, read.clone()).map(|()| read));
+            let content = reading.shown.join(", ");
+            let key = format!("{prefix}.{}", setting.key);
+            let shown = self.shown.iter_mut().find(|shown| shown.key == key);
+            match (merged, shown) {
+                (Ok(read), Some(shown)) if !content.is_empty() => {
+                    shown.fingerprint = fingerprint(&Value::Array(vec![paths, read]));
+                    shown.content = Some(content);
+                }
+                (Ok(_), _) => {}
+                (Err(message), shown) => {
+                    let source = shown.map_or(Source::Default, |shown| shown.source.clone());
+                    self.problem(source, &key, message);
+                }
+            }
+        }
+        self.problems.len() == problems_before
     }
 
     /// Like [`Reader::choose`], but each part of a record has sources of its own.
@@ -1064,6 +1197,12 @@ fn is_second_name(name: &str) -> bool {
             .any(|(_, names)| names.contains(&name))
 }
 
+/// Whether what the output cannot be without may come from this setting's file.
+fn is_file_of_required(output_type: &OutputType, setting: &Setting) -> bool {
+    let of = output_type.settings.iter().find(|of| of.key == setting.file_of);
+    of.is_some_and(|of| of.required)
+}
+
 fn second_names(output_type: &OutputType, path: &str) -> &'static [&'static str] {
     output_type
         .environment
@@ -1106,8 +1245,7 @@ fn concatenate(parts: Vec<Checked>) -> Checked {
     }
 }
 
-/// The entries of the file's top level.
-fn read_file(path: &Path) -> Result<Vec<(node::Key, Node)>, (usize, String)> {
+fn read_file(path: &Path) -> Result<FileText, (usize, String)> {
     use std::io::Read as _;
     let failed = |error: std::io::Error| (0, format!("the configuration file cannot be read: {error}"));
     let file = std::fs::File::open(path).map_err(failed)?;
@@ -1115,9 +1253,10 @@ fn read_file(path: &Path) -> Result<Vec<(node::Key, Node)>, (usize, String)> {
     file.take(FILE_BYTES_MAX as u64 + 1)
         .read_to_end(&mut bytes)
         .map_err(failed)?;
-    entries_of(&bytes)
+    Ok(FileText(bytes))
 }
 
+/// The entries of the file's top level.
 fn entries_of(bytes: &[u8]) -> Result<Vec<(node::Key, Node)>, (usize, String)> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let valid = &bytes[..error.valid_up_to()];

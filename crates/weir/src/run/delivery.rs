@@ -1,33 +1,9 @@
 //! Outputs that deliver batches, as the pipeline and the status see them.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
-
-use tokio::runtime::Handle;
-use weir_aggregate::Batch;
 use weir_output::delivery::{Delivery, EndpointStatus, Items};
 
-use super::pipeline::BatchSink;
 use crate::admin::status::{OutputStatus, PointBooks};
-
-/// A running output.
-pub struct DeliverySink {
-    pub delivery: Arc<Delivery>,
-    pub runtime: Handle,
-    /// How long to go on delivering once everything has been handed over.
-    pub grace: Duration,
-}
-
-impl BatchSink for DeliverySink {
-    fn take(&mut self, batch: &Arc<Batch>) {
-        self.delivery.submit(batch);
-    }
-
-    fn finish(&mut self) {
-        self.runtime.block_on(self.delivery.shutdown(self.grace));
-    }
-}
 
 /// Memory of the payloads that wait. Endpoints share the bodies, so the fullest queue is what they take.
 pub fn queued_bytes(delivery: &Delivery) -> u64 {
@@ -98,7 +74,7 @@ pub fn status(output_type: &str, delivery: &Delivery) -> Vec<OutputStatus> {
                 ("disk", class(&pending.disk)),
             ];
             PointBooks {
-                produced: class(&status.received) + class(&endpoint.restored),
+                produced: class(&endpoint.produced(status.received)),
                 delivered: class(&endpoint.delivered),
                 pending: class(&pending.total()),
                 pending_where: places
@@ -120,6 +96,7 @@ pub fn status(output_type: &str, delivery: &Delivery) -> Vec<OutputStatus> {
             events: books(|items| items.events),
             checks: books(|items| items.checks),
             messages: PointBooks::default(),
+            disk_bytes: delivery.has_disk_queue().then_some(endpoint.pending.disk_bytes),
             bytes: endpoint.delivered_bytes,
             payloads: endpoint.delivered_payloads,
             retries: endpoint.retries,

@@ -63,7 +63,7 @@ pub fn socket_files<'a>(
 /// The thread that looks.
 pub struct Watch {
     health: Arc<Health>,
-    thread: std::thread::JoinHandle<()>,
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 
 impl Watch {
@@ -85,7 +85,10 @@ impl Watch {
         let thread = std::thread::Builder::new()
             .name("watch".into())
             .spawn(move || looks.run())?;
-        Ok(Watch { health, thread })
+        Ok(Watch {
+            health,
+            thread: Mutex::new(Some(thread)),
+        })
     }
 
     pub fn health(&self) -> Arc<Health> {
@@ -93,11 +96,14 @@ impl Watch {
     }
 
     /// From here on workers may end and socket files may go.
-    pub fn end(self) {
+    pub fn end(&self) {
         self.health.ended.store(true, Ordering::Release);
-        self.thread.thread().unpark();
-        // Its panic would be a fault of ours that changes nothing about the end.
-        let _ = self.thread.join();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            thread.thread().unpark();
+            // Its panic would be a fault of ours that changes nothing about the end.
+            let _ = thread.join();
+        }
     }
 }
 

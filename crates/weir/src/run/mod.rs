@@ -10,11 +10,11 @@ use weir_protocol::ParseOptions;
 
 use crate::admin::caller::Hosts;
 use crate::admin::{AdminServer, Limits};
-use crate::config::{Config, Inputs, Loaded};
+use crate::config::{Config, Inputs, Loaded, LogLevel};
 use crate::failure::Failure;
 use crate::logging::Logging;
 use crate::sandbox::{self, SandboxStatus};
-use crate::signals::{Reloader, Request, Signals};
+use crate::signals::{Asked, Reloaded, Reloader, Request, Reread, Signals};
 
 mod access;
 mod books;
@@ -36,7 +36,7 @@ mod workers;
 use access::Access;
 use health::Watch;
 use log::LastFlush;
-use outputs::Outputs;
+use outputs::{Feed, Outputs};
 use pipeline::{Pipeline, Shared};
 use rules::Fixed;
 use usage::Usage;
@@ -51,6 +51,9 @@ const RELOADS_MAX: usize = 4;
 /// Runs until a signal ends it. `inputs` is kept for reloads.
 pub fn run(loaded: Loaded, inputs: Inputs) -> Result<(), Failure> {
     let mut logging = Logging::new(loaded.config.log_level);
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
     for note in &loaded.notes {
         tracing::info!("{note}");
     }
@@ -99,16 +102,16 @@ fn control(
         .write()
         .map_err(|error| Failure::runtime(format!("the log's thread cannot be started: {error}")))?;
     // Outside of the runtime: an agent that fails to start drops a runtime of its own.
-    let agent = Agent::start(&config, access, planned, bound, sandbox)?;
+    let agent = Arc::new(Agent::start(&config, access, planned, bound, sandbox)?);
     runtime.block_on(serve(agent, admin, signals, logging, reloader))
 }
 
 async fn serve(
-    agent: Agent,
+    agent: Arc<Agent>,
     admin: Option<AdminServer>,
     mut signals: Signals,
     logging: &Logging,
-    mut reloader: Reloader,
+    reloader: Reloader,
 ) -> Result<(), Failure> {
     let view = agent.view.clone();
     let (sender, mut reloads) = tokio::sync::mpsc::channel(RELOADS_MAX);
@@ -124,19 +127,31 @@ async fn serve(
         let hosts = Hosts::new(&reloader.current().config.admin_hosts);
         tokio::spawn(server.serve(view.clone(), hosts, Limits::default()));
     }
-    let signal = signals
-        .until_stop(
-            &mut reloader,
-            &mut reloads,
-            |loaded| {
-                agent.apply(&loaded.config)?;
-                logging.set_level(loaded.config.log_level);
-                Ok(())
-            },
-            || view.reopen(),
-        )
-        .await;
-    tracing::info!("{signal}: no new packets; what has arrived is read, flushed and delivered");
+    let reloader = Arc::new(Mutex::new(reloader));
+    let mut watches = true;
+    let signal = loop {
+        let (answer, what) = match signals.until_asked(&mut reloads, watches).await {
+            Asked::Stop(signal) => break signal,
+            Asked::Reload(answer) => (answer, Reread::Everything),
+            Asked::Nothing => (None, Reread::Secrets),
+        };
+        let (agent, reloader) = (agent.clone(), reloader.clone());
+        // Files are read and outputs change places: whoever asks for the status must not wait for that.
+        let reload = tokio::task::spawn_blocking(move || agent.reload(&reloader, what));
+        let Ok(done) = reload.await else {
+            tracing::error!("a reload was not completed: it has panicked");
+            continue;
+        };
+        logging.set_level(done.level);
+        watches = done.watches;
+        if let (Some(answer), Some(reloaded)) = (answer, done.reloaded) {
+            // Whoever asked may have left.
+            let _ = answer.send(reloaded);
+        }
+    };
+    tracing::info!(
+        "{signal}: outputs deliver what they hold; then what has arrived is read, flushed and delivered"
+    );
     view.stopping.store(true, Ordering::Release);
     let stopped = tokio::task::spawn_blocking(move || agent.stop());
     tokio::select! {
@@ -168,14 +183,23 @@ async fn second_stop(signals: &mut Signals) -> &'static str {
     }
 }
 
+/// After a reload.
+struct Done {
+    /// `None`: there was no need for one.
+    reloaded: Option<Reloaded>,
+    level: LogLevel,
+    /// There are files to be looked at now and then.
+    watches: bool,
+}
+
 /// The running agent.
 struct Agent {
-    workers: Vec<WorkerHandle>,
+    workers: Mutex<Vec<WorkerHandle>>,
     watch: Watch,
     fixed: Fixed,
-    pipeline: std::thread::JoinHandle<()>,
+    pipeline: Mutex<Option<std::thread::JoinHandle<()>>>,
     /// What outputs run on.
-    outputs: tokio::runtime::Runtime,
+    runtime: Mutex<Option<tokio::runtime::Runtime>>,
     view: Arc<View>,
 }
 
@@ -191,7 +215,12 @@ impl Agent {
         let rules = fixed
             .rules(config)
             .map_err(|faults| Failure::usage(faults.join("\n")))?;
-        let outputs = Outputs::start(config, &fixed.expansion)?;
+        let runtime = outputs_runtime()?;
+        let outputs = Arc::new(Outputs::start(
+            config,
+            &fixed.expansion,
+            runtime.handle().clone(),
+        )?);
 
         let (reports, inbox) = std::sync::mpsc::sync_channel(REPORTS_MAX);
         let shared = Arc::new(Shared::default());
@@ -204,7 +233,7 @@ impl Agent {
         let pipeline = Pipeline::new(
             inbox,
             config.workers,
-            outputs.sinks,
+            Feed::new(outputs.clone()),
             shared.clone(),
             log::bad_input(shared.clone(), &bound.listeners),
             log::flushes(
@@ -234,14 +263,14 @@ impl Agent {
             listeners: &planned,
             rules: &rules,
             resolver: resolver.as_ref(),
-            relays: &outputs.relays,
+            outputs: &outputs,
             reports,
         }
         .workers(bound.of_workers)?;
         let watch = Watch::start(&workers, files, bound.listeners.len())
             .map_err(|error| Failure::runtime(format!("a thread cannot be started: {error}")))?;
         let origins = match resolver {
-            Some(resolver) => Some(origins::start(resolver, &workers, outputs.runtime.handle())?),
+            Some(resolver) => Some(origins::start(resolver, &workers, runtime.handle())?),
             None => None,
         };
         let view = View {
@@ -260,59 +289,92 @@ impl Agent {
             workers: workers.len(),
             health: watch.health(),
             listeners: bound.listeners,
-            deliveries: outputs.deliveries,
-            relays: outputs.relays,
-            scrape: outputs.scrape,
+            outputs,
             hostname: config.names.hostname.clone(),
             memory: config.memory,
             bucket_seconds: config.aggregation.bucket_seconds,
             started_at: unix_now(),
             stopping: AtomicBool::new(false),
             reloads: OnceLock::new(),
+            reload: Mutex::default(),
         };
         Ok(Agent {
-            workers,
+            workers: Mutex::new(workers),
             watch,
             fixed,
-            pipeline,
-            outputs: outputs.runtime,
+            pipeline: Mutex::new(Some(pipeline)),
+            runtime: Mutex::new(Some(runtime)),
             view: Arc::new(view),
         })
     }
 
-    /// Takes what a reload may change: names, tags, filters and rules, who may send, keys and certificates. Contexts, open
+    /// Reads the configuration again, or looks whether its keys and tokens have changed, and applies what is new. Takes its time.
+    fn reload(&self, reloader: &Mutex<Reloader>, what: Reread) -> Done {
+        let mut reloader = reloader.lock().unwrap_or_else(PoisonError::into_inner);
+        if what == Reread::Everything {
+            self.view.outputs.reopen();
+        }
+        let reloaded = (what == Reread::Everything || reloader.secrets_changed())
+            .then(|| reloader.reload_and_log(what, |loaded| self.apply(&loaded.config)));
+        *self.view.reload.lock().unwrap_or_else(PoisonError::into_inner) = reloader.outcome();
+        Done {
+            reloaded,
+            level: reloader.current().config.log_level,
+            watches: reloader.has_secret_files(),
+        }
+    }
+
+    /// Takes what a reload may change: outputs, names, tags, filters and rules, who may send, keys and certificates. Contexts, open
     /// buckets and open connections stay. An error is what is wrong, or why a restart is needed; then nothing has changed.
     fn apply(&self, config: &Config) -> Result<(), Vec<String>> {
         let rules = self.fixed.rules(config)?;
         let renewal = self.view.access.read_again(config)?;
+        let outputs = self.view.outputs.prepare(config)?;
         self.view.access.renew(renewal);
         if let Some(origins) = &self.view.origins {
             // What is said of containers comes from there.
             origins.allow(config.listeners.allowed_origins.clone());
         }
         let list = Access::admission_list(config);
-        for worker in &self.workers {
+        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        for worker in workers.iter() {
             worker.send(Command::Admission(list));
         }
-        for worker in &self.workers {
+        for worker in workers.iter() {
             worker.send(Command::Rules(Box::new(rules.clone())));
+        }
+        if let Some(outputs) = outputs {
+            self.view.outputs.apply(outputs, &workers);
         }
         *self.view.rules.lock().unwrap_or_else(PoisonError::into_inner) = rules;
         Ok(())
     }
 
-    /// Reads what the kernel holds, flushes, delivers. An output that lost something by the end is a failure.
-    fn stop(mut self) -> Result<(), Failure> {
+    /// Lets outputs deliver what they hold while packets still come in; then reads what the kernel holds, flushes, delivers. An
+    /// output that lost something by the end is a failure.
+    fn stop(&self) -> Result<(), Failure> {
+        let begun = Instant::now();
+        let settled = self.view.outputs.settle();
+        // Before any socket file goes: it would be made again.
         self.watch.end();
-        for worker in &self.workers {
+        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        for worker in workers.iter() {
             worker.stop();
         }
-        for worker in self.workers.drain(..) {
+        for worker in workers.drain(..) {
             if worker.join().is_err() {
                 tracing::error!("an ingest worker has panicked; its open bucket is lost");
             }
         }
-        let _ = std::mem::replace(&mut self.pipeline, std::thread::spawn(|| {})).join();
+        if let Some(pipeline) = self
+            .pipeline
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+        {
+            let _ = pipeline.join();
+        }
+        self.view.outputs.finish(settled, begun.elapsed());
         let status = self.view.snapshot();
         for line in log::final_books(&status) {
             tracing::info!("{line}");
@@ -321,7 +383,9 @@ impl Agent {
             tracing::error!("the books do not balance: {imbalance}");
         }
         // Not dropped in the ordinary way: that would wait for look-ups of names that never get an answer.
-        self.outputs.shutdown_background();
+        if let Some(runtime) = self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            runtime.shutdown_background();
+        }
         let lost = books::lost_at_the_end(&status);
         if !lost.is_empty() {
             let lost = lost.join(", ");
@@ -331,6 +395,16 @@ impl Agent {
         }
         Ok(())
     }
+}
+
+/// One thread: outputs wait more than they work.
+fn outputs_runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("outputs")
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::runtime(format!("the outputs' runtime cannot be started: {error}")))
 }
 
 fn unix_now() -> u64 {

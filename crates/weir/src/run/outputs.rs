@@ -1,16 +1,19 @@
-//! The outputs of the configuration, started.
+//! The outputs in force: started, changed by a reload, ended.
 
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use weir_aggregate::Expansion;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+use weir_aggregate::{Batch, Expansion};
+use weir_ingest::{Command, RelayChange, RelayLink, RelayLinks, WorkerHandle};
 use weir_output::delivery::{Clock, Delivery, Surroundings};
 use weir_output::relay::Relay;
-use weir_output::settings::OutputSettings;
+use weir_output::settings::{OutputConfig, OutputSettings};
 
-use super::delivery::DeliverySink;
-use super::pipeline::BatchSink;
-use super::relay::{self, RelaySink};
 use super::scrape::ScrapeOutput;
+use super::{delivery, relay};
+use crate::admin::status::{OutputStatus, Status};
 use crate::config::Config;
 use crate::failure::Failure;
 
@@ -20,92 +23,490 @@ const QUEUE_SHARE: u64 = 8;
 /// One part in this many of the memory budget is for what a scrape shows.
 const SCRAPE_SHARE: u64 = 4;
 
+/// How long a reload waits for the end of the bucket that is being handed over.
+const BUCKET_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The most of the grace period that is kept for the last flush.
+const LAST_FLUSH_MAX: Duration = Duration::from_secs(2);
+
+#[derive(Clone)]
+pub enum Output {
+    Scrape(ScrapeOutput),
+    /// Delivers batches; with the name of its type.
+    Delivered(&'static str, Arc<Delivery>),
+    Relay(Arc<Relay>),
+}
+
+#[derive(Clone)]
+struct Running {
+    config: OutputConfig,
+    output: Output,
+}
+
+type List = Arc<Vec<Running>>;
+
+struct InForce {
+    list: List,
+    /// Of the list, and of the one that the pipeline hands batches to.
+    number: u64,
+    fed: u64,
+}
+
+/// Shared by pipeline, status and reloads.
 pub struct Outputs {
-    /// What they run on. One thread: they wait more than they work.
-    pub runtime: tokio::runtime::Runtime,
-    /// Where the pipeline hands over what is flushed, one of each output.
-    pub sinks: Vec<Box<dyn BatchSink>>,
-    /// Outputs that deliver batches, with the name of their type.
-    pub deliveries: Vec<(&'static str, Arc<Delivery>)>,
-    pub relays: Vec<Arc<Relay>>,
-    pub scrape: Option<ScrapeOutput>,
+    /// What they run on.
+    handle: Handle,
+    surroundings: Surroundings,
+    expansion: Arc<Expansion>,
+    workers: usize,
+    grace: Duration,
+    in_force: Mutex<InForce>,
+    fed: Condvar,
+    replaced: Mutex<Replaced>,
+}
+
+/// Outputs that a reload took out of force.
+#[derive(Default)]
+struct Replaced {
+    /// They deliver what nobody took over.
+    ending: Vec<Output>,
+    /// The books of those that have ended.
+    ended: OutputStatus,
+}
+
+/// A list that is to come into force. Nothing has changed yet.
+pub struct Prepared {
+    list: Vec<Running>,
+    /// A new output, and the old one that it takes over from.
+    taking_over: Vec<(Arc<Delivery>, Arc<Delivery>)>,
+    going: Vec<Output>,
 }
 
 impl Outputs {
     /// Starts all of them. `expansion` says which series a histogram becomes.
-    pub fn start(config: &Config, expansion: &Expansion) -> Result<Outputs, Failure> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("outputs")
-            .enable_all()
-            .build()
-            .map_err(|error| Failure::runtime(format!("the outputs' runtime cannot be started: {error}")))?;
-        let mut outputs = Outputs {
-            runtime,
-            sinks: Vec::new(),
-            deliveries: Vec::new(),
-            relays: Vec::new(),
-            scrape: None,
+    pub fn start(config: &Config, expansion: &Expansion, handle: Handle) -> Result<Outputs, Failure> {
+        let outputs = Outputs {
+            handle,
+            surroundings: Surroundings {
+                clock: Clock::system(),
+                memory_bytes_max: config.memory / QUEUE_SHARE,
+                state_bytes_max: config.memory / SCRAPE_SHARE,
+                host_tags: config.names.tags.clone().into(),
+                replaces: None,
+            },
+            expansion: Arc::new(expansion.clone()),
+            workers: config.workers,
+            grace: config.grace_period,
+            in_force: Mutex::new(InForce {
+                list: List::default(),
+                number: 0,
+                fed: 0,
+            }),
+            fed: Condvar::new(),
+            replaced: Mutex::default(),
         };
-        let surroundings = Surroundings {
-            clock: Clock::system(),
-            memory_bytes_max: config.memory / QUEUE_SHARE,
-            state_bytes_max: config.memory / SCRAPE_SHARE,
-            host_tags: config.names.tags.clone().into(),
-        };
-        let expansion = Arc::new(expansion.clone());
-        let handle = outputs.runtime.handle().clone();
-        let _entered = handle.enter();
-        for output in &config.outputs {
-            match &output.settings {
-                OutputSettings::Prometheus(settings) => {
-                    let bytes_max = surroundings.state_bytes_max as usize;
-                    let scrape =
-                        ScrapeOutput::new(&output.name, settings.clone(), expansion.weights(), bytes_max);
-                    outputs.sinks.push(Box::new(scrape.clone()));
-                    outputs.scrape = Some(scrape);
-                }
-                OutputSettings::Delivered(settings) => {
-                    let delivery = settings
-                        .start(&output.name, &expansion, &surroundings)
-                        .map_err(|error| Failure::runtime(format!("output {}: {error}", output.name)))?;
-                    let delivery = Arc::new(delivery);
-                    outputs.sinks.push(Box::new(DeliverySink {
-                        delivery: delivery.clone(),
-                        runtime: handle.clone(),
-                        grace: config.grace_period,
-                    }));
-                    outputs.deliveries.push((output.output_type, delivery));
-                }
-                OutputSettings::Relay(settings) => {
-                    let relay = relay::start(
-                        &output.name,
-                        settings,
-                        config.workers,
-                        surroundings.memory_bytes_max,
-                    );
-                    outputs.sinks.push(Box::new(RelaySink {
-                        relay: relay.clone(),
-                        runtime: handle.clone(),
-                        grace: config.grace_period,
-                    }));
-                    outputs.relays.push(relay);
-                }
-            }
+        let mut list = Vec::new();
+        for wanted in &config.outputs {
+            let output = outputs.start_one(wanted, None).map_err(Failure::runtime)?;
+            list.push(Running {
+                config: wanted.clone(),
+                output,
+            });
         }
-        outputs.warn_of_idle();
+        warn_of_idle(&list);
+        lock(&outputs.in_force).list = Arc::new(list);
         Ok(outputs)
     }
 
-    /// A relay that takes everything leaves nothing for the others.
-    fn warn_of_idle(&self) {
-        if let Some(relay) = self.relays.iter().find(|relay| relay.settings().only)
-            && let Some((_, delivery)) = self.deliveries.first()
-        {
-            let (relay, output) = (relay.name(), delivery.name());
-            tracing::warn!(
-                "with outputs.{relay}.only nothing is aggregated; {output} and the like get nothing"
-            );
+    fn start_one(&self, wanted: &OutputConfig, replaces: Option<Arc<Delivery>>) -> Result<Output, String> {
+        let _entered = self.handle.enter();
+        let name = &wanted.name;
+        Ok(match &wanted.settings {
+            OutputSettings::Prometheus(settings) => {
+                let bytes_max = self.surroundings.state_bytes_max as usize;
+                let weights = self.expansion.weights();
+                Output::Scrape(ScrapeOutput::new(name, settings.clone(), weights, bytes_max))
+            }
+            OutputSettings::Delivered(settings) => {
+                let around = Surroundings {
+                    replaces,
+                    ..self.surroundings.clone()
+                };
+                let delivery = settings
+                    .start(name, &self.expansion, &around)
+                    .map_err(|error| format!("output {name}: {error}"))?;
+                Output::Delivered(wanted.output_type, Arc::new(delivery))
+            }
+            OutputSettings::Relay(settings) => {
+                let memory = self.surroundings.memory_bytes_max;
+                Output::Relay(relay::start(name, settings, self.workers, memory))
+            }
+        })
+    }
+
+    fn list(&self) -> List {
+        lock(&self.in_force).list.clone()
+    }
+
+    /// What one worker needs of all relays, when it starts.
+    pub fn relay_links(&self, worker: usize) -> RelayLinks {
+        let list = self.list();
+        RelayLinks {
+            relays: relays(&list).map(|relay| relay::link(relay, worker)).collect(),
+            only: relays(&list).any(|relay| relay.settings().only),
         }
     }
+
+    /// Starts what is new or different, beside what runs. `None`: there is nothing to change.
+    pub fn prepare(&self, config: &Config) -> Result<Option<Prepared>, Vec<String>> {
+        let current = self.list();
+        let same = current.iter().map(|running| &running.config).eq(&config.outputs);
+        if same {
+            return Ok(None);
+        }
+        let mut prepared = Prepared {
+            list: Vec::new(),
+            taking_over: Vec::new(),
+            going: Vec::new(),
+        };
+        let mut faults = Vec::new();
+        for wanted in &config.outputs {
+            if let Some(kept) = current.iter().find(|running| running.config == *wanted) {
+                prepared.list.push(kept.clone());
+                continue;
+            }
+            let old = predecessor(wanted, &current, &config.outputs);
+            let replaces = old.and_then(Running::delivery);
+            match self.start_one(wanted, replaces.clone()) {
+                Ok(output) => {
+                    if let (Output::Delivered(_, new), Some(old)) = (&output, replaces) {
+                        prepared.taking_over.push((new.clone(), old));
+                    }
+                    let output = match (old.map(|old| &old.output), output) {
+                        (Some(Output::Scrape(old)), Output::Scrape(new)) => Output::Scrape(new.or_keep(old)),
+                        (_, output) => output,
+                    };
+                    prepared.list.push(Running {
+                        config: wanted.clone(),
+                        output,
+                    });
+                }
+                Err(fault) => faults.push(fault),
+            }
+        }
+        if !faults.is_empty() {
+            return Err(faults);
+        }
+        // A scrape has nothing to deliver at its end.
+        let goes = |running: &&Running| {
+            !config.outputs.contains(&running.config) && !matches!(running.output, Output::Scrape(_))
+        };
+        let going = current.iter().filter(goes);
+        prepared.going = going.map(|running| running.output.clone()).collect();
+        Ok(Some(prepared))
+    }
+
+    /// Puts a list into force: between two buckets, and what waits at an output that is replaced goes to the new one. Waits for it:
+    /// not for async tasks.
+    pub fn apply(self: &Arc<Self>, prepared: Prepared, workers: &[WorkerHandle]) {
+        let Prepared {
+            list,
+            taking_over,
+            going,
+        } = prepared;
+        warn_of_idle(&list);
+        let list = Arc::new(list);
+        self.change_relays(&list, workers);
+        for running in list.iter() {
+            if let (Output::Scrape(scrape), OutputSettings::Prometheus(settings)) =
+                (&running.output, &running.config.settings)
+            {
+                scrape.set_expiry(settings.expiry);
+            }
+        }
+        lock(&self.replaced).ending.extend(going.iter().cloned());
+        let mut in_force = lock(&self.in_force);
+        in_force.list = list;
+        in_force.number += 1;
+        let is_behind = |in_force: &mut InForce| in_force.fed < in_force.number;
+        drop(self.fed.wait_timeout_while(in_force, BUCKET_PATIENCE, is_behind));
+        for (new, old) in taking_over {
+            self.handle.block_on(new.take_over(&old));
+        }
+        for output in going {
+            let outputs = self.clone();
+            self.handle.spawn(async move { outputs.retire(output).await });
+        }
+    }
+
+    fn change_relays(&self, list: &List, workers: &[WorkerHandle]) {
+        let current = self.list();
+        if relays(&current)
+            .map(Arc::as_ptr)
+            .eq(relays(list).map(Arc::as_ptr))
+        {
+            return;
+        }
+        for (number, worker) in workers.iter().enumerate() {
+            let link = |relay: &Arc<Relay>| match relays(&current).position(|known| Arc::ptr_eq(known, relay))
+            {
+                Some(at) => RelayLink::Kept(at),
+                None => RelayLink::New(relay::link(relay, number)),
+            };
+            worker.send(Command::Relays(RelayChange {
+                relays: relays(list).map(link).collect(),
+                only: relays(list).any(|relay| relay.settings().only),
+            }));
+        }
+    }
+
+    /// Ends an output that is no longer in force; its books are kept.
+    async fn retire(&self, output: Output) {
+        output.shutdown(self.grace).await;
+        let mut replaced = lock(&self.replaced);
+        replaced.ending.retain(|other| !other.is(&output));
+        for status in output.status() {
+            replaced.ended.add(&status.closed());
+        }
+    }
+
+    /// Waits until outputs have delivered what they hold, or have it on disk, while packets still come in: for all of the grace period
+    /// but what the last flush may need. Returns for which this is so.
+    pub fn settle(&self) -> Settled {
+        let patience = self.grace - self.for_last_flush();
+        self.handle.block_on(async {
+            let mut settling = JoinSet::new();
+            for output in self.all() {
+                settling.spawn(async move {
+                    let is_settled = output.settle(patience).await;
+                    (output, is_settled)
+                });
+            }
+            let mut settled = Settled(Vec::new());
+            while let Some(Ok(result)) = settling.join_next().await {
+                settled.0.push(result);
+            }
+            settled
+        })
+    }
+
+    fn for_last_flush(&self) -> Duration {
+        LAST_FLUSH_MAX.min(self.grace / 4)
+    }
+
+    /// Delivers the last flush, `since` after the end was asked for.
+    pub fn finish(&self, settled: Settled, since: Duration) {
+        let patience = self.grace.saturating_sub(since).max(self.for_last_flush());
+        self.handle.block_on(async {
+            let mut ending = JoinSet::new();
+            for (output, is_settled) in settled.0 {
+                // Others still come in nowhere: what took nothing until now is not waited for.
+                let patience = if is_settled { patience } else { Duration::ZERO };
+                ending.spawn(async move { output.finish(patience).await });
+            }
+            while ending.join_next().await.is_some() {}
+        });
+    }
+
+    fn all(&self) -> Vec<Output> {
+        let list = self.list();
+        let in_force = list.iter().map(|running| running.output.clone());
+        in_force
+            .chain(lock(&self.replaced).ending.iter().cloned())
+            .collect()
+    }
+
+    /// Lets outputs that write files open them anew.
+    pub fn reopen(&self) {
+        for running in self.list().iter() {
+            if let Output::Delivered(_, delivery) = &running.output {
+                delivery.reopen();
+            }
+        }
+    }
+
+    pub fn scrape(&self) -> Option<ScrapeOutput> {
+        self.list().iter().find_map(|running| match &running.output {
+            Output::Scrape(scrape) => Some(scrape.clone()),
+            _ => None,
+        })
+    }
+
+    /// Adds the outputs and their memory.
+    pub fn report(&self, status: &mut Status) {
+        let list = self.list();
+        let outputs = || list.iter().map(|running| &running.output);
+        status.outputs.extend(outputs().flat_map(Output::status));
+        let queued: u64 = outputs().map(Output::queued_bytes).sum();
+        let replaced = lock(&self.replaced);
+        status.outputs.extend(replaced.report());
+        let ending: u64 = replaced.ending.iter().map(Output::queued_bytes).sum();
+        status.memory.parts.insert("queues".into(), queued + ending);
+    }
+}
+
+/// Which outputs hold nothing that the end of the process would lose.
+pub struct Settled(Vec<(Output, bool)>);
+
+impl Running {
+    fn delivery(&self) -> Option<Arc<Delivery>> {
+        match &self.output {
+            Output::Delivered(_, delivery) => Some(delivery.clone()),
+            _ => None,
+        }
+    }
+}
+
+impl Output {
+    fn is(&self, other: &Output) -> bool {
+        match (self, other) {
+            (Output::Delivered(_, one), Output::Delivered(_, other)) => Arc::ptr_eq(one, other),
+            (Output::Relay(one), Output::Relay(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+
+    fn take(&self, batch: &Arc<Batch>) {
+        match self {
+            Output::Scrape(scrape) => scrape.take(batch),
+            Output::Delivered(_, delivery) => delivery.submit(batch),
+            Output::Relay(_) => {}
+        }
+    }
+
+    async fn settle(&self, patience: Duration) -> bool {
+        match self {
+            Output::Scrape(_) => true,
+            Output::Delivered(_, delivery) => delivery.settle(patience).await,
+            Output::Relay(relay) => relay::settle(relay, patience).await,
+        }
+    }
+
+    async fn finish(&self, patience: Duration) {
+        match self {
+            Output::Scrape(_) => {}
+            Output::Delivered(_, delivery) => {
+                delivery.deliver_last(patience).await;
+                delivery.shutdown(Duration::ZERO).await;
+            }
+            Output::Relay(relay) => relay::finish(relay, patience).await,
+        }
+    }
+
+    async fn shutdown(&self, grace: Duration) {
+        match self {
+            Output::Scrape(_) => {}
+            Output::Delivered(_, delivery) => delivery.shutdown(grace).await,
+            Output::Relay(relay) => relay.shutdown(grace).await,
+        }
+    }
+
+    /// Of the scrape the status has its own way.
+    fn status(&self) -> Vec<OutputStatus> {
+        match self {
+            Output::Scrape(_) => Vec::new(),
+            Output::Delivered(output_type, delivery) => delivery::status(output_type, delivery),
+            Output::Relay(relay) => relay::status(relay),
+        }
+    }
+
+    fn queued_bytes(&self) -> u64 {
+        match self {
+            Output::Scrape(_) => 0,
+            Output::Delivered(_, delivery) => delivery::queued_bytes(delivery),
+            Output::Relay(relay) => relay::queued_bytes(relay),
+        }
+    }
+}
+
+impl Replaced {
+    /// One entry for all of them; none if they have nothing to tell.
+    fn report(&self) -> Option<OutputStatus> {
+        let mut sum = self.ended.clone();
+        for status in self.ending.iter().flat_map(Output::status) {
+            let waiting = status.waiting();
+            if waiting > 0 {
+                sum.notes.push(format!("{}: {waiting} to deliver", status.name));
+            }
+            sum.add(&status);
+        }
+        sum.name = "replaced outputs".into();
+        sum.output_type = "replaced".into();
+        sum.healthy = true;
+        sum.has_produced().then_some(sum)
+    }
+}
+
+/// Where the pipeline hands over what is flushed.
+pub struct Feed {
+    outputs: Arc<Outputs>,
+    list: List,
+}
+
+impl Feed {
+    pub fn new(outputs: Arc<Outputs>) -> Feed {
+        let list = outputs.list();
+        Feed { outputs, list }
+    }
+
+    /// Between two buckets: takes what a reload has put into force.
+    pub fn renew(&mut self) {
+        let mut in_force = lock(&self.outputs.in_force);
+        if in_force.fed < in_force.number {
+            in_force.fed = in_force.number;
+            self.list = in_force.list.clone();
+            self.outputs.fed.notify_all();
+        }
+    }
+
+    /// Does not wait for long: what cannot be queued is dropped and counted by the output.
+    pub fn take(&self, batch: &Arc<Batch>) {
+        self.list.iter().for_each(|running| running.output.take(batch));
+    }
+}
+
+/// The output that a changed one goes on for: that of its name; or, where one of a type has gone and one is new, that one.
+fn predecessor<'a>(
+    wanted: &OutputConfig,
+    current: &'a [Running],
+    all: &[OutputConfig],
+) -> Option<&'a Running> {
+    let of_type = |config: &&OutputConfig| config.output_type == wanted.output_type;
+    let known = |config: &OutputConfig| current.iter().find(|running| running.config.name == config.name);
+    if let Some(old) = known(wanted) {
+        return Some(old).filter(|old| of_type(&&old.config));
+    }
+    let has_gone = |running: &&Running| {
+        of_type(&&running.config) && !all.iter().any(|config| config.name == running.config.name)
+    };
+    let mut gone = current.iter().filter(has_gone);
+    let new = all
+        .iter()
+        .filter(of_type)
+        .filter(|config| known(config).is_none());
+    match (gone.next(), gone.next(), new.count()) {
+        (Some(old), None, 1) => Some(old),
+        _ => None,
+    }
+}
+
+fn relays(list: &[Running]) -> impl Iterator<Item = &Arc<Relay>> {
+    list.iter().filter_map(|running| match &running.output {
+        Output::Relay(relay) => Some(relay),
+        _ => None,
+    })
+}
+
+/// A relay that takes everything leaves nothing for the others.
+fn warn_of_idle(list: &[Running]) {
+    let idle = list.iter().find_map(Running::delivery);
+    if let (Some(relay), Some(idle)) = (relays(list).find(|relay| relay.settings().only), idle) {
+        let (relay, output) = (relay.name(), idle.name());
+        tracing::warn!("with outputs.{relay}.only nothing is aggregated; {output} and the like get nothing");
+    }
+}
+
+/// What is behind these locks is whole after every statement.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,12 +7,7 @@ use weir_aggregate::{Batch, Merger};
 use weir_context::UsageSummary;
 use weir_ingest::{BadInput, Report, WorkerSnapshot};
 
-/// Where merged batches go. Taking one must not wait: what cannot be queued is dropped and counted by the output.
-pub trait BatchSink: Send {
-    fn take(&mut self, batch: &Arc<Batch>);
-    /// Everything has been handed over; returns when it has been delivered or the time for it is up.
-    fn finish(&mut self);
-}
+use super::outputs::Feed;
 
 /// What the pipeline knows and others may read.
 #[derive(Default)]
@@ -45,7 +40,7 @@ impl Shared {
 pub struct Pipeline {
     reports: Receiver<Report>,
     merger: Merger,
-    sinks: Vec<Box<dyn BatchSink>>,
+    feed: Feed,
     shared: Arc<Shared>,
     workers: usize,
     on_bad_input: Box<dyn FnMut(BadInput) + Send>,
@@ -66,7 +61,7 @@ impl Pipeline {
     pub fn new(
         reports: Receiver<Report>,
         workers: usize,
-        sinks: Vec<Box<dyn BatchSink>>,
+        feed: Feed,
         shared: Arc<Shared>,
         on_bad_input: Box<dyn FnMut(BadInput) + Send>,
         on_flush: Box<dyn FnMut(&Flushed) + Send>,
@@ -76,7 +71,7 @@ impl Pipeline {
         Pipeline {
             reports,
             merger: Merger::new(workers),
-            sinks,
+            feed,
             shared,
             workers,
             on_bad_input,
@@ -87,11 +82,14 @@ impl Pipeline {
         }
     }
 
-    /// Runs until every worker is done, then lets the sinks finish.
+    /// Runs until every worker is done and everything is handed over.
     pub fn run(mut self) {
         let mut running = self.workers;
         while running > 0 {
             let Ok(report) = self.reports.recv() else { break };
+            if self.began.is_none() {
+                self.feed.renew();
+            }
             match report {
                 Report::Batch(batch) => self.batch(*batch),
                 Report::Snapshot(snapshot) => {
@@ -109,12 +107,6 @@ impl Pipeline {
             self.deliver(merged);
         }
         self.note_merge(0);
-        // Each has the whole grace period, and all of them together no more than one has.
-        std::thread::scope(|scope| {
-            for sink in &mut self.sinks {
-                scope.spawn(|| sink.finish());
-            }
-        });
     }
 
     fn batch(&mut self, batch: Batch) {
@@ -145,9 +137,7 @@ impl Pipeline {
             self.began.get_or_insert_with(std::time::Instant::now);
         }
         let merged = Arc::new(merged);
-        for sink in &mut self.sinks {
-            sink.take(&merged);
-        }
+        self.feed.take(&merged);
         if last {
             let rows = std::mem::take(&mut self.rows_of_bucket);
             let state = {

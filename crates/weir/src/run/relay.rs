@@ -3,12 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
-use weir_aggregate::Batch;
-use weir_ingest::{BLOCK_BYTES, RelayBlock, RelayLinks, RelayQueue, RelaySettings, RelayTarget};
+use weir_ingest::{BLOCK_BYTES, RelayBlock, RelayQueue, RelaySettings, RelayTarget};
 use weir_output::relay::{Block, Port, Relay, TargetStatus};
 
-use super::pipeline::BatchSink;
 use crate::admin::status::{OutputStatus, PointBooks};
 
 /// Starts a relay on the current tokio runtime. `memory_bytes_max` bounds what waits.
@@ -27,26 +24,20 @@ pub fn start(
     ))
 }
 
-/// What one worker needs of all relays.
-pub fn links(relays: &[Arc<Relay>], worker: usize) -> RelayLinks {
-    let link = |relay: &Arc<Relay>| {
-        let settings = relay.settings();
-        let ports = relay.ports(worker).into_iter().zip(&settings.targets);
-        RelaySettings {
-            prefixes: settings.prefixes.clone(),
-            targets: ports
-                .map(|(port, target)| RelayTarget {
-                    queue: Box::new(Queue(port)),
-                    line_bytes_max: settings.packet_bytes_max(target),
-                })
-                .collect(),
-            routes: relay.routes(),
-            linger_ns: settings.linger.as_nanos() as u64,
-        }
-    };
-    RelayLinks {
-        relays: relays.iter().map(link).collect(),
-        only: relays.iter().any(|relay| relay.settings().only),
+/// What one worker needs of a relay; each takes it once.
+pub fn link(relay: &Relay, worker: usize) -> RelaySettings {
+    let settings = relay.settings();
+    let ports = relay.ports(worker).into_iter().zip(&settings.targets);
+    RelaySettings {
+        prefixes: settings.prefixes.clone(),
+        targets: ports
+            .map(|(port, target)| RelayTarget {
+                queue: Box::new(Queue(port)),
+                line_bytes_max: settings.packet_bytes_max(target),
+            })
+            .collect(),
+        routes: relay.routes(),
+        linger_ns: settings.linger.as_nanos() as u64,
     }
 }
 
@@ -78,19 +69,28 @@ impl RelayQueue for Queue {
     }
 }
 
-/// Gets no batches worth taking; the end of the process comes by here.
-pub struct RelaySink {
-    pub relay: Arc<Relay>,
-    pub runtime: Handle,
-    pub grace: Duration,
+/// How long the end waits for a target that fails.
+const MOMENT: Duration = Duration::from_secs(1);
+
+/// Waits until as many lines have gone as there were when it began, but at most for `patience`. Returns whether they have.
+pub async fn settle(relay: &Relay, patience: Duration) -> bool {
+    let before: Vec<u64> = relay.status().iter().map(|target| target.produced).collect();
+    let have_gone = relay.wait_for(|targets| {
+        let mut targets = targets.iter().zip(&before);
+        targets.all(|(target, before)| target.waiting + target.in_flight <= target.produced - before)
+    });
+    tokio::time::timeout(patience, have_gone).await.is_ok()
 }
 
-impl BatchSink for RelaySink {
-    fn take(&mut self, _: &Arc<Batch>) {}
-
-    fn finish(&mut self) {
-        self.runtime.block_on(self.relay.shutdown(self.grace));
-    }
+/// Delivers the last lines, for at most `patience`; where a target fails, for a moment.
+pub async fn finish(relay: &Relay, patience: Duration) {
+    let is_healthy = relay.status().iter().all(|target| target.healthy);
+    let patience = if is_healthy {
+        patience
+    } else {
+        patience.min(MOMENT)
+    };
+    relay.shutdown(patience).await;
 }
 
 /// Memory of the lines that wait.

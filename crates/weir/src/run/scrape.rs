@@ -8,7 +8,6 @@ use weir_aggregate::{Batch, Weights};
 use weir_output::prometheus::{Format, OwnSeries, Scrape, ScrapeStatus, Seconds};
 use weir_output::settings::PrometheusSettings;
 
-use super::pipeline::BatchSink;
 use crate::admin::status::{OutputStatus, PointBooks, Status, own_series};
 use crate::admin::{Exposition, ExpositionBody, ScrapeRequest};
 
@@ -34,6 +33,25 @@ impl ScrapeOutput {
             scrape: Arc::new(Scrape::new(settings, weights, bytes_max)),
             started: Instant::now(),
         }
+    }
+
+    /// The old one, with all it shows, if that differs in nothing but the expiry.
+    pub fn or_keep(self, old: &ScrapeOutput) -> ScrapeOutput {
+        if !self.scrape.shows_as(&old.scrape) {
+            return self;
+        }
+        ScrapeOutput {
+            name: self.name,
+            ..old.clone()
+        }
+    }
+
+    pub fn set_expiry(&self, expiry: Duration) {
+        self.scrape.set_expiry(expiry);
+    }
+
+    pub fn take(&self, batch: &Arc<Batch>) {
+        self.scrape.take(batch, self.now());
     }
 
     fn now(&self) -> Seconds {
@@ -98,14 +116,6 @@ impl ScrapeOutput {
             body: ExpositionBody::Pieces(pieces),
         }
     }
-}
-
-impl BatchSink for ScrapeOutput {
-    fn take(&mut self, batch: &Arc<Batch>) {
-        self.scrape.take(batch, self.now());
-    }
-
-    fn finish(&mut self) {}
 }
 
 /// What is worth a line in the status.

@@ -5,21 +5,19 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use weir_context::Rules;
 use weir_origin::Origins;
-use weir_output::delivery::Delivery;
-use weir_output::relay::Relay;
 use weir_protocol::ParseOptions;
 
 use super::access::Access;
 use super::books::{self, BoundListener};
 use super::health::Health;
+use super::explain;
 use super::log::LastFlush;
+use super::outputs::Outputs;
 use super::pipeline::Shared;
-use super::scrape::ScrapeOutput;
 use super::usage::Usage;
-use super::{delivery, explain, relay};
 use crate::admin::contexts::ContextReport;
 use crate::admin::explain::{ExplainRequest, Explanation};
-use crate::admin::status::Status;
+use crate::admin::status::{ReloadStatus, Status};
 use crate::admin::{AdminSource, Answer, Exposition, ScrapeRequest};
 use crate::sandbox::SandboxStatus;
 use crate::signals::{ReloadRequest, Reloaded};
@@ -32,10 +30,7 @@ pub struct View {
     pub workers: usize,
     pub health: Arc<Health>,
     pub listeners: Vec<BoundListener>,
-    /// Outputs that deliver batches, with the name of their type.
-    pub deliveries: Vec<(&'static str, Arc<Delivery>)>,
-    pub relays: Vec<Arc<Relay>>,
-    pub scrape: Option<ScrapeOutput>,
+    pub outputs: Arc<Outputs>,
     pub origins: Option<Origins>,
     pub usage: Arc<Usage>,
     pub access: Access,
@@ -48,6 +43,8 @@ pub struct View {
     pub bucket_seconds: u64,
     pub started_at: u64,
     pub stopping: AtomicBool,
+    /// What became of reloads.
+    pub reload: Mutex<ReloadStatus>,
     /// Where the admin server asks for a reload.
     pub reloads: OnceLock<tokio::sync::mpsc::Sender<ReloadRequest>>,
 }
@@ -69,23 +66,13 @@ impl View {
             not_ready: self.readiness().err(),
             rates: flush.rates,
             sandbox: self.sandbox.clone(),
-            outputs: self
-                .deliveries
-                .iter()
-                .flat_map(|(output_type, delivery)| delivery::status(output_type, delivery))
-                .chain(self.relays.iter().flat_map(|relay| relay::status(relay)))
-                .collect(),
+            reload: self.reload.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             ..Status::default()
         };
         status.memory.budget = self.memory;
         status.flush.bucket_seconds = self.bucket_seconds;
         status.flush.series = flush.series;
-        let queued = self
-            .deliveries
-            .iter()
-            .map(|(_, delivery)| delivery::queued_bytes(delivery))
-            .chain(self.relays.iter().map(|relay| relay::queued_bytes(relay)));
-        status.memory.parts.insert("queues".into(), queued.sum());
+        self.outputs.report(&mut status);
         status
             .memory
             .parts
@@ -102,17 +89,10 @@ impl View {
             .origins
             .as_ref()
             .map(|origins| books::origin(origins.status(), &state));
-        if let Some(scrape) = &self.scrape {
+        if let Some(scrape) = self.outputs.scrape() {
             scrape.report(&mut status);
         }
         status
-    }
-
-    /// Lets outputs that write files open them anew.
-    pub fn reopen(&self) {
-        for (_, delivery) in &self.deliveries {
-            delivery.reopen();
-        }
     }
 }
 
@@ -158,7 +138,7 @@ impl AdminSource for View {
 
     fn scrape(&self, request: ScrapeRequest) -> Answer<'_, Option<Exposition>> {
         Box::pin(async move {
-            let scrape = self.scrape.as_ref()?;
+            let scrape = self.outputs.scrape()?;
             Some(scrape.answer(&request, &self.snapshot()))
         })
     }

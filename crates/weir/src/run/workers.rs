@@ -1,6 +1,5 @@
 //! The ingest workers, each with its sockets and its part of the limits.
 
-use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use weir_aggregate::AggregatorSettings;
@@ -8,11 +7,10 @@ use weir_context::{HashSecret, Limits, Rules};
 use weir_ingest::{IngestSettings, Report, WorkerHandle, WorkerSettings};
 use weir_listener::{BoundSocket, ListenerConfig, ListenerId};
 use weir_origin::Resolver;
-use weir_output::relay::Relay;
 use weir_protocol::ParseOptions;
 
 use super::access::Access;
-use super::relay;
+use super::outputs::Outputs;
 use crate::config::Config;
 use crate::failure::Failure;
 
@@ -25,7 +23,7 @@ pub struct Start<'a> {
     pub listeners: &'a [(ListenerConfig, ParseOptions)],
     pub rules: &'a Rules,
     pub resolver: Option<&'a Resolver>,
-    pub relays: &'a [Arc<Relay>],
+    pub outputs: &'a Outputs,
     pub reports: SyncSender<Report>,
 }
 
@@ -53,7 +51,7 @@ impl Start<'_> {
                 around,
                 self.reports.clone(),
                 link,
-                relay::links(self.relays, worker),
+                self.outputs.relay_links(worker),
             )
             .map_err(|error| Failure::runtime(format!("ingest worker {worker}: {error}")))
         };

@@ -49,6 +49,8 @@ impl Plan {
     pub fn of(loaded: &Loaded, file: Option<&Path>) -> Plan {
         let mut named: Vec<(PathBuf, PathUse)> = named_paths(loaded);
         named.extend(file.map(|file| (file.to_owned(), PathUse::Read)));
+        let secrets = loaded.secret_files.iter();
+        named.extend(secrets.map(|file| (file.path.clone(), PathUse::Read)));
         named.extend(std::env::current_exe().map(|exe| (exe, PathUse::Itself)));
         for variable in AUTHORITY_VARIABLES {
             let value = std::env::var_os(variable).unwrap_or_default();

@@ -115,16 +115,31 @@ impl Agent {
         self.socket.send(message.as_ref()).unwrap();
     }
 
+    /// As [`Agent::send`], for when nobody may be listening.
+    pub fn try_send(&self, message: &str) -> std::io::Result<usize> {
+        self.socket.send(message.as_bytes())
+    }
+
+    pub fn signal(&self, name: &str) {
+        let id = self.child.0.id().to_string();
+        assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
+    }
+
+    /// Waits for a log line with this text and returns what follows it.
+    pub fn wait_for(&mut self, text: &str) -> String {
+        self.log.wait_for(text)
+    }
+
     /// Ends it by SIGTERM, which delivers what was sent.
     pub fn finish(self) {
-        self.terminate();
+        self.signal("-TERM");
         self.finished();
     }
 
     /// Ends it by SIGTERM while an output cannot deliver what it has: in order, but with the exit code of a failure that names the
     /// loss.
     pub fn finish_with_a_loss(mut self) -> String {
-        self.terminate();
+        self.signal("-TERM");
         let status = self.child.0.wait().unwrap();
         let log = self.log.until_it_ends();
         assert_eq!(status.code(), Some(1), "{log}");
@@ -133,24 +148,19 @@ impl Agent {
         log
     }
 
-    fn terminate(&self) {
-        let id = self.child.0.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args(["-TERM", &id])
-                .status()
-                .unwrap()
-                .success()
-        );
+    /// Waits for its end, which has to be a good one.
+    pub fn finished(self) {
+        self.end();
     }
 
-    /// Waits for its end, which has to be a good one.
-    pub fn finished(mut self) {
+    /// Waits for its end, which has to be a good one, and returns its log.
+    pub fn end(mut self) -> String {
         let status = self.child.0.wait().unwrap();
         let log = self.log.until_it_ends();
         assert!(status.success(), "{status}:\n{log}");
         assert!(!log.contains("do not balance"), "{log}");
         drop(self.directory);
+        log
     }
 }
 

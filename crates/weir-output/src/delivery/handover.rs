@@ -1,0 +1,214 @@
+//! An output that replaces another while the process runs: queues, books and the encoder's state pass from one to the other.
+//!
+//! Payloads go where they were going: to the endpoint of the same place, or to that of the key which replaces another one. What has
+//! no heir stays with the old output, which goes on delivering for a while.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::queue::Queue;
+use super::endpoint::reached;
+use super::{Delivery, Encode, Items, Place, Release, Shared, Stage, lock};
+
+/// How long requests that are under way may take before they are given up, to be sent again by the new output.
+const UNDER_WAY_MAX: Duration = Duration::from_secs(2);
+
+/// Longer than any task needs to end; a disk that hangs takes that long.
+const RELEASE_MAX: Duration = Duration::from_secs(10);
+
+impl Delivery {
+    /// Begins this output in place of `old`, which gets no further batches. What it has, and this one delivers too, goes over;
+    /// [`Delivery::shutdown`] ends the old one.
+    pub async fn take_over(&self, old: &Delivery) {
+        let pairs = pairs(&self.shared.places, &old.shared.places);
+        let inherits = !pairs.is_empty() && !self.lineage.is_empty() && self.lineage == old.lineage;
+        if inherits {
+            let encoder = old.end_encoding(true).await;
+            if let Some(encoder) = &encoder {
+                self.take_open(encoder.open(), &old.shared);
+            }
+            self.begin_encoding(encoder);
+        } else {
+            self.begin_encoding(None);
+        }
+        if !pairs.is_empty() {
+            old.end_encoding(false).await;
+            old.let_requests_end(&pairs).await;
+        }
+        for (new, before) in pairs {
+            old.release(before).await;
+            self.take_queue(new, &old.shared, before).await;
+        }
+        self.begin_sending();
+    }
+
+    /// Whether a disk queue of this output lies there.
+    pub(super) fn holds(&self, path: &Path) -> bool {
+        self.shared
+            .places
+            .iter()
+            .any(|place| place.disk.as_deref() == Some(path))
+    }
+
+    /// Encodes what was handed over, and returns the encoder if another one is to go on with its state.
+    async fn end_encoding(&self, has_heir: bool) -> Option<Box<dyn Encode>> {
+        let shared = &self.shared;
+        shared.has_heir.fetch_or(has_heir, Ordering::AcqRel);
+        shared.advance(Stage::Draining);
+        reached(&mut shared.stage.subscribe(), Stage::Encoded).await;
+        lock(&shared.left_encoder).take()
+    }
+
+    /// What lies in the encoder that is gone on with belongs to this output's books from now on.
+    fn take_open(&self, open: Items, old: &Shared) {
+        let (mut theirs, mut own) = (lock(&old.books), lock(&self.shared.books));
+        theirs.received -= open;
+        theirs.open = Items::default();
+        own.received += open;
+        own.open = open;
+    }
+
+    /// Requests that are cut off may have arrived, and would be sent twice.
+    async fn let_requests_end(&self, pairs: &[(usize, usize)]) {
+        let done = self.wait_for(|status| {
+            pairs.iter().all(|(_, index)| {
+                let endpoint = &status.endpoints[*index];
+                let pending = &endpoint.pending;
+                pending.total().is_zero() || !endpoint.healthy && pending.in_flight.is_zero()
+            })
+        });
+        drop(tokio::time::timeout(UNDER_WAY_MAX, done).await);
+    }
+
+    /// Ends the work on an endpoint's queue.
+    async fn release(&self, index: usize) {
+        let released = &self.shared.released[index];
+        released.send_replace(Release::Asked);
+        let transport = self.transports[index].clone();
+        let ended = async {
+            drop(
+                released
+                    .subscribe()
+                    .wait_for(|release| *release == Release::Done)
+                    .await,
+            );
+            drop(tokio::task::spawn_blocking(move || transport.release()).await);
+        };
+        if tokio::time::timeout(RELEASE_MAX, ended).await.is_err() {
+            tracing::error!(
+                output = self.name,
+                "a task does not end; its output is replaced all the same"
+            );
+            released.send_replace(Release::Done);
+        }
+    }
+
+    /// Goes on with the queue and the books of an endpoint of another output.
+    async fn take_queue(&self, index: usize, old: &Arc<Shared>, before: usize) {
+        let (shared, old) = (self.shared.clone(), old.clone());
+        let taken = tokio::task::spawn_blocking(move || shared.take_queue(index, &old, before));
+        drop(taken.await);
+    }
+}
+
+impl Shared {
+    fn take_queue(&self, index: usize, old: &Shared, before: usize) {
+        let nothing = Queue::new(super::Order::NewestFirst, 0, None);
+        let mut queue = std::mem::replace(&mut *lock(&old.queues[before]), nothing);
+        queue.requeue();
+        let mut own = lock(&self.queues[index]);
+        let mut books = {
+            let books = lock(&old.books);
+            queue.merge_dropped(&books.dropped);
+            let mut of_endpoint = books.endpoints[before].clone();
+            of_endpoint.earlier += books.received;
+            of_endpoint
+        };
+        let (from, to) = (&old.places[before].disk, &self.places[index].disk);
+        let left = if from == to {
+            let disk_max = self.settings.disk_bytes_max / self.queues.len().max(1) as u64;
+            own.continue_with(queue, disk_max, self.settings.disk_age_max.as_secs() as i64);
+            Items::default()
+        } else {
+            own.pour(queue, self.clock.unix())
+        };
+        if let Some(path) = from.as_deref().filter(|_| from != to) {
+            self.leave(path, left);
+        }
+        let mut all = lock(&self.books);
+        books.earlier -= left;
+        books.restored += all.endpoints[index].restored;
+        books.retry_at = None;
+        books.copy_from(&own);
+        all.endpoints[index] = books;
+    }
+
+    /// Removes a disk queue that is empty; otherwise says that it is not.
+    fn leave(&self, path: &Path, left: Items) {
+        if left.is_zero() {
+            // What is in its way is shown at the next start.
+            drop(std::fs::remove_file(path.join("lock")));
+            drop(std::fs::remove_dir(path));
+        } else {
+            tracing::warn!(output = self.name, directory = %path.display(), waiting = ?left, "the new place has no room for what waits in the old one; it is delivered when an output has that disk_path again");
+        }
+    }
+}
+
+/// Which new endpoint goes on with which old one: the one of the same place, or, where one key of a URL has gone and one is new, that.
+fn pairs(new: &[Place], old: &[Place]) -> Vec<(usize, usize)> {
+    let same = |place: &Place, other: &Place| place.directory == other.directory;
+    let mut found: Vec<(usize, usize)> = Vec::new();
+    for (index, place) in new.iter().enumerate() {
+        if let Some(before) = old.iter().position(|other| same(place, other)) {
+            found.push((index, before));
+            continue;
+        }
+        let Some(family) = &place.family else { continue };
+        let is_new = |other: &&Place| {
+            other.family.as_ref() == Some(family) && !old.iter().any(|before| same(other, before))
+        };
+        let is_gone = |(_, other): &(usize, &Place)| {
+            other.family.as_ref() == Some(family) && !new.iter().any(|after| same(other, after))
+        };
+        let mut gone = old.iter().enumerate().filter(is_gone);
+        if let (Some((before, _)), None) = (gone.next(), gone.next())
+            && new.iter().filter(is_new).count() == 1
+        {
+            found.push((index, before));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(url: &str, key: &str) -> Place {
+        Place {
+            directory: format!("{url}-{key}"),
+            family: Some(url.to_owned()),
+            disk: None,
+        }
+    }
+
+    #[test]
+    fn a_key_goes_on_with_the_one_it_replaces_and_nobody_elses() {
+        let old = [place("a", "1"), place("a", "2"), place("b", "1")];
+        let check = |new: &[Place], expected: &[(usize, usize)]| assert_eq!(pairs(new, &old), expected);
+        check(&[place("b", "1"), place("a", "1")], &[(0, 2), (1, 0)]);
+        check(&[place("a", "1"), place("a", "3")], &[(0, 0), (1, 1)]);
+        // Whose predecessor it was cannot be known.
+        check(&[place("a", "3")], &[]);
+        check(&[place("a", "1"), place("a", "3"), place("a", "4")], &[(0, 0)]);
+        check(&[place("c", "1")], &[]);
+        let keyless = Place {
+            family: None,
+            ..place("b", "2")
+        };
+        check(&[keyless], &[]);
+    }
+}

@@ -1,0 +1,69 @@
+//! The end of the process, as an output sees it: first what it holds, while packets still come in, then the last flush.
+
+use std::time::Duration;
+
+use super::{Delivery, EndpointStatus, Items, OutputStatus, Stage};
+
+/// How long the last flush of an endpoint that fails, or whose disk queue holds everything, is waited for.
+const MOMENT: Duration = Duration::from_secs(1);
+
+/// How long before its end waiting is a last attempt made.
+const LAST_ATTEMPT: Duration = Duration::from_millis(500);
+
+impl Delivery {
+    /// Waits until the payloads that the output holds are delivered, dropped or on disk, but at most for `patience`; what comes in meanwhile does not
+    /// count. Returns whether it is, or where it is not whether the endpoint takes payloads: then the last flush is worth waiting for.
+    pub async fn settle(&self, patience: Duration) -> bool {
+        let clock = &self.shared.clock;
+        let deadline = clock.now() + patience;
+        let given = |status: &OutputStatus, endpoint: &EndpointStatus| endpoint.produced(status.received);
+        let status = self.status();
+        let of_endpoint = |endpoint: &EndpointStatus| (given(&status, endpoint), endpoint.delivered_payloads);
+        let before: Vec<(Items, u64)> = status.endpoints.iter().map(of_endpoint).collect();
+        let is_safe = |status: &OutputStatus, endpoint: &EndpointStatus, before: Items| {
+            let mut came = given(status, endpoint);
+            came -= before;
+            endpoint.pending.unsaved.is_within(came)
+        };
+        let all_safe = |status: &OutputStatus| {
+            let mut endpoints = status.endpoints.iter().zip(&before);
+            endpoints.all(|(endpoint, (before, _))| is_safe(status, endpoint, *before))
+        };
+        for until in [deadline.saturating_sub(LAST_ATTEMPT), deadline] {
+            self.hurry();
+            tokio::select! {
+                biased;
+                () = self.wait_for(all_safe) => return true,
+                () = clock.sleep_until(until) => {}
+            }
+        }
+        let status = self.status();
+        let mut endpoints = status.endpoints.iter().zip(&before);
+        endpoints.all(|(endpoint, (before, payloads))| {
+            let takes_some = endpoint.healthy && endpoint.delivered_payloads > *payloads;
+            takes_some || is_safe(&status, endpoint, *before)
+        })
+    }
+
+    /// Encodes what was handed over and delivers it, for at most `patience`; [`Delivery::shutdown`] follows. An endpoint that fails, or
+    /// that has everything on disk, gets a moment.
+    pub async fn deliver_last(&self, patience: Duration) {
+        let shared = &self.shared;
+        let deadline = shared.clock.now() + patience;
+        shared.advance(Stage::Draining);
+        let all = |done: fn(&EndpointStatus) -> bool| {
+            self.wait_for(move |status| shared.stage() >= Stage::Encoded && status.endpoints.iter().all(done))
+        };
+        let is_idle: fn(&EndpointStatus) -> bool = |endpoint| endpoint.pending.total().is_zero();
+        let is_hopeless: fn(&EndpointStatus) -> bool =
+            |endpoint| endpoint.pending.unsaved.is_zero() || !endpoint.healthy;
+        tokio::select! {
+            () = all(is_idle) => return,
+            () = shared.clock.sleep_until(deadline.min(shared.clock.now() + MOMENT)) => {}
+        }
+        tokio::select! {
+            () = all(is_hopeless) => {}
+            () = shared.clock.sleep_until(deadline) => {}
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Secrets that come from files, and who else may read or write the files that configuration comes from.
+
+use std::fs::{File, Metadata};
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+use weir_output::settings::redact;
+
+/// The longest file that a secret is read from.
+const SECRET_BYTES_MAX: u64 = 64 * 1024;
+
+/// A file that was read, and what it was then: another stamp, another content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecretFile {
+    pub path: PathBuf,
+    pub stamp: Stamp,
+}
+
+/// `None`: there was no such file.
+pub type Stamp = Option<(u64, u64, u64, i64, i64, i64, i64)>;
+
+/// What a file is like now. Follows links, as secrets in Kubernetes are changed by turning one.
+pub fn stamp(path: &Path) -> Stamp {
+    std::fs::metadata(path).ok().map(|found| stamp_of(&found))
+}
+
+fn stamp_of(found: &Metadata) -> (u64, u64, u64, i64, i64, i64, i64) {
+    let times = (
+        found.mtime(),
+        found.mtime_nsec(),
+        found.ctime(),
+        found.ctime_nsec(),
+    );
+    (
+        found.dev(),
+        found.ino(),
+        found.len(),
+        times.0,
+        times.1,
+        times.2,
+        times.3,
+    )
+}
+
+/// Reads the files that a `..._file` setting names, in the form of that setting: a path, or paths in maps and lists.
+/// Secrets take the place of the paths.
+pub struct Reading<'a> {
+    pub files: &'a mut Vec<SecretFile>,
+    /// What may be shown of each secret.
+    pub shown: Vec<String>,
+}
+
+impl Reading<'_> {
+    /// Fails with a sentence that names the file and says nothing of what is in it.
+    pub fn read(&mut self, paths: &Value) -> Result<Value, String> {
+        Ok(match paths {
+            Value::String(path) if path.is_empty() => Value::String(String::new()),
+            Value::String(path) => Value::String(self.secret(Path::new(path))?),
+            Value::Array(items) => Value::Array(
+                items
+                    .iter()
+                    .map(|item| self.read(item))
+                    .collect::<Result<_, _>>()?,
+            ),
+            Value::Object(map) => {
+                let read = |(key, item): (&String, &Value)| Ok((key.clone(), self.read(item)?));
+                Value::Object(map.iter().map(read).collect::<Result<Map<_, _>, String>>()?)
+            }
+            other => other.clone(),
+        })
+    }
+
+    fn secret(&mut self, path: &Path) -> Result<String, String> {
+        let (secret, stamp) = read_secret(path).map_err(|why| format!("{}: {why}", path.display()))?;
+        self.shown.push(redact(&secret));
+        self.files.push(SecretFile {
+            path: path.to_owned(),
+            stamp: Some(stamp),
+        });
+        Ok(secret)
+    }
+}
+
+type Stamped = (String, (u64, u64, u64, i64, i64, i64, i64));
+
+fn read_secret(path: &Path) -> Result<Stamped, String> {
+    // Opening a pipe would wait for its other end, so look first.
+    let found = std::fs::metadata(path).map_err(|error| error.to_string())?;
+    if !found.is_file() || found.len() > SECRET_BYTES_MAX {
+        return Err("is no file of at most 64 KiB".to_owned());
+    }
+    let file = File::open(path).map_err(|error| error.to_string())?;
+    // Before the content: what is written meanwhile shows as another stamp.
+    let stamp = stamp_of(&file.metadata().map_err(|error| error.to_string())?);
+    let mut bytes = Vec::new();
+    let read = file.take(SECRET_BYTES_MAX + 1).read_to_end(&mut bytes);
+    read.map_err(|error| error.to_string())?;
+    let text = String::from_utf8(bytes).map_err(|_| "is no text".to_owned())?;
+    let secret = text.trim();
+    if secret.is_empty() {
+        return Err("is empty; a key or token is wanted".to_owned());
+    }
+    if secret.contains(char::is_control) {
+        return Err("has more than one line, or a control character; one key or token is wanted".to_owned());
+    }
+    Ok((secret.to_owned(), stamp))
+}
+
+/// Adds the secrets of files to those that are written in the configuration. Fails where both name the same.
+pub fn merge(written: &mut Value, read: Value) -> Result<(), String> {
+    match (written, read) {
+        (Value::Object(written), Value::Object(read)) => {
+            for (key, value) in read {
+                let known = written
+                    .keys()
+                    .find(|known| known.eq_ignore_ascii_case(&key))
+                    .cloned();
+                match (known.and_then(|known| written.get_mut(&known)), value) {
+                    (Some(Value::Array(known)), Value::Array(more)) => known.extend(more),
+                    (Some(_), _) => {
+                        return Err(format!(
+                            "{key:?} is set without a file too; only one of them can be"
+                        ));
+                    }
+                    (None, value) => drop(written.insert(key, value)),
+                }
+            }
+            Ok(())
+        }
+        (Value::String(written), Value::String(read)) if read.is_empty() || written.is_empty() => {
+            if !read.is_empty() {
+                *written = read;
+            }
+            Ok(())
+        }
+        _ => Err("the setting without _file is set too; only one of them can be".to_owned()),
+    }
+}
+
+/// What others may do with a file that they should not, one sentence each.
+pub fn permissions(path: &Path, is_secret: bool) -> Vec<String> {
+    let mut found = Vec::new();
+    let Ok(file) = std::fs::metadata(path) else {
+        return found;
+    };
+    let shown = path.display();
+    let mode = file.mode();
+    if mode & 0o002 != 0 {
+        found.push(format!("{shown} can be written by everybody; chmod o-w"));
+    } else if mode & 0o020 != 0 {
+        found.push(format!("{shown} can be written by its group; chmod g-w"));
+    }
+    if is_secret && mode & 0o004 != 0 {
+        found.push(format!(
+            "{shown} holds a secret and can be read by everybody; chmod o-r"
+        ));
+    }
+    let parent = match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => return found,
+    };
+    // Where the sticky bit is not set, whoever may write to a directory may put another file in a file's place.
+    if let Ok(directory) = std::fs::metadata(parent)
+        && directory.mode() & 0o1002 == 0o002
+    {
+        found.push(format!(
+            "{shown} can be replaced by everybody: its directory can be written; chmod o-w"
+        ));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(paths: &Value) -> Result<Value, String> {
+        let mut files = Vec::new();
+        let mut reading = Reading {
+            files: &mut files,
+            shown: Vec::new(),
+        };
+        reading.read(paths)
+    }
+
+    #[test]
+    fn secrets_take_the_place_of_their_paths() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str, content: &[u8]| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, content).unwrap();
+            path.display().to_string()
+        };
+        let (one, two) = (path("one", b" first\n"), path("two", b"second"));
+        assert_eq!(read(&json!(one)).unwrap(), json!("first"));
+        assert_eq!(read(&json!("")).unwrap(), json!(""));
+        assert_eq!(
+            read(&json!({"a": [one, two]})).unwrap(),
+            json!({"a": ["first", "second"]})
+        );
+        for (name, content, why) in [
+            ("empty", &b"\n"[..], "is empty"),
+            ("lines", b"secret-a\nsecret-b\n", "more than one line"),
+            ("bytes", b"secret\xff", "no text"),
+        ] {
+            let error = read(&json!(path(name, content))).unwrap_err();
+            assert!(
+                error.contains(why) && error.contains(name) && !error.contains("secret"),
+                "{error}"
+            );
+        }
+        assert!(read(&json!(directory.path())).unwrap_err().contains("no file"));
+        assert!(
+            read(&json!(directory.path().join("none")))
+                .unwrap_err()
+                .contains("none")
+        );
+    }
+
+    #[test]
+    fn a_secret_is_written_or_in_a_file_and_not_both() {
+        let check = |written: Value, read: Value, expected: Option<Value>| {
+            let mut merged = written.clone();
+            let result = merge(&mut merged, read);
+            assert_eq!(result.ok().map(|()| merged), expected, "{written}");
+        };
+        check(json!(""), json!("a"), Some(json!("a")));
+        check(json!("a"), json!(""), Some(json!("a")));
+        check(json!("a"), json!("b"), None);
+        check(
+            json!({"A": "1"}),
+            json!({"b": "2"}),
+            Some(json!({"A": "1", "b": "2"})),
+        );
+        check(json!({"A": "1"}), json!({"a": "2"}), None);
+        check(
+            json!({"u": ["1"]}),
+            json!({"u": ["2"], "v": ["3"]}),
+            Some(json!({"u": ["1", "2"], "v": ["3"]})),
+        );
+    }
+
+    #[test]
+    fn what_others_may_do_is_said() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("key");
+        std::fs::write(&path, "key").unwrap();
+        let check = |mode: u32, is_secret: bool, expected: &[&str]| {
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+            let found = permissions(&path, is_secret);
+            assert_eq!(found.len(), expected.len(), "{mode:o}: {found:?}");
+            assert!(
+                found
+                    .iter()
+                    .zip(expected)
+                    .all(|(found, part)| found.contains(part)),
+                "{found:?}"
+            );
+        };
+        check(0o600, true, &[]);
+        check(0o640, true, &[]);
+        check(0o644, false, &[]);
+        check(0o644, true, &["read by everybody"]);
+        check(0o660, true, &["written by its group"]);
+        check(0o666, true, &["written by everybody", "read by everybody"]);
+        std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o777)).unwrap();
+        check(0o600, true, &["replaced by everybody"]);
+        std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o1777)).unwrap();
+        check(0o600, true, &[]);
+    }
+}
