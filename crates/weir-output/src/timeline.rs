@@ -94,6 +94,7 @@ mod tests {
         driver.advance(std::time::Duration::from_secs(20));
         let back = timeline.bucket(bucket(1010));
         assert_eq!((back.begin, back.at), (1_010_001, 1_020_000));
+        driver.advance(std::time::Duration::from_secs(10));
         assert_eq!(timeline.bucket(bucket(1020)).at, 1_030_000);
     }
 
