@@ -162,8 +162,14 @@ module StatsD
         end
       end
 
+      COUNTER_CELL = Backend::CounterCell
+      GAUGE_CELL = Backend::GaugeCell
+      SAMPLE_CELL = Backend::SampleCell
+      SET_CELL = Backend::SetCell
+      private_constant :COUNTER_CELL, :GAUGE_CELL, :SAMPLE_CELL, :SET_CELL
+
       # Counts.
-      class Counter < Backend::CounterCell
+      class Counter < COUNTER_CELL
         include Binding
         include Backend::CounterCalls
 
@@ -195,7 +201,7 @@ module StatsD
       end
 
       # Records the current value of something.
-      class Gauge < Backend::GaugeCell
+      class Gauge < GAUGE_CELL
         include Binding
         include Backend::GaugeCalls
 
@@ -216,7 +222,7 @@ module StatsD
       end
 
       # Records samples of a timing, histogram or distribution.
-      class Samples < Backend::SampleCell
+      class Samples < SAMPLE_CELL
         include Binding
         include Backend::SampleCalls
 
@@ -249,7 +255,7 @@ module StatsD
       end
 
       # Counts distinct values.
-      class Set < Backend::SetCell
+      class Set < SET_CELL
         include Binding
 
         # @param (see Counter#initialize)
