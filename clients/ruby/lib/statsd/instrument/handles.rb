@@ -166,12 +166,15 @@ module StatsD
       GAUGE_CELL = Backend::GaugeCell
       SAMPLE_CELL = Backend::SampleCell
       SET_CELL = Backend::SetCell
-      private_constant :COUNTER_CELL, :GAUGE_CELL, :SAMPLE_CELL, :SET_CELL
+      COUNTER_CALLS = Backend::CounterCalls
+      GAUGE_CALLS = Backend::GaugeCalls
+      SAMPLE_CALLS = Backend::SampleCalls
+      private_constant :COUNTER_CELL, :GAUGE_CELL, :SAMPLE_CELL, :SET_CELL, :COUNTER_CALLS, :GAUGE_CALLS, :SAMPLE_CALLS
 
       # Counts.
       class Counter < COUNTER_CELL
         include Binding
-        include Backend::CounterCalls
+        include COUNTER_CALLS
 
         # @param name (see Client#increment)
         # @param tags (see Client#increment)
@@ -203,7 +206,7 @@ module StatsD
       # Records the current value of something.
       class Gauge < GAUGE_CELL
         include Binding
-        include Backend::GaugeCalls
+        include GAUGE_CALLS
 
         # @param (see Counter#initialize)
         def initialize(name, tags: nil, sample_rate: nil, no_prefix: false, client: nil, pre_sampled: false)
@@ -224,7 +227,7 @@ module StatsD
       # Records samples of a timing, histogram or distribution.
       class Samples < SAMPLE_CELL
         include Binding
-        include Backend::SampleCalls
+        include SAMPLE_CALLS
 
         # @return [Symbol] `:ms`, `:h` or `:d`
         attr_reader :type
