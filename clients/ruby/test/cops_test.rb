@@ -43,7 +43,8 @@ class CopsTest < TestCase
       "StatsD.increment('a', 1, tags: ['a'], no_prefix: true)",
     "StatsD.increment('a', 1, 0.5, ['b'], no_prefix: true)" =>
       "StatsD.increment('a', 1, sample_rate: 0.5, tags: ['b'], no_prefix: true)",
-    "StatsD.increment('a', 1, 0.5, { tags: ['a'] })" => "StatsD.increment('a', 1, sample_rate: 0.5, tags: { tags: ['a'] })",
+    "StatsD.increment('a', 1, 0.5, { tags: ['a'] })" =>
+      "StatsD.increment('a', 1, sample_rate: 0.5, tags: { tags: ['a'] })",
     "StatsD.increment('a', 1, 0.5, shop: 1, tags: 2)" =>
       "StatsD.increment('a', 1, sample_rate: 0.5, tags: { shop: 1, tags: 2 })",
     "StatsD.increment('a', 1, 0.5, **options)" => "StatsD.increment('a', 1, sample_rate: 0.5, **options)",

@@ -163,11 +163,13 @@ class LossesTest < TestCase
       send.call(sink)
       sink << "last:1|c"
       counted = sink.telemetry.to_h.slice(:packets_sent, :packets_refused, :packets_dropped, :packets_dropped_writer)
-      assert_equal({ packets_sent: 21, packets_refused: 20, packets_dropped: 20, packets_dropped_writer: 20 }, counted, how)
+      expected = { packets_sent: 21, packets_refused: 20, packets_dropped: 20, packets_dropped_writer: 20 }
+      assert_equal expected, counted, how
     end
   end
 
-  # A server with a thread for each request made a cell for each thread and context, and most samples bypassed aggregation.
+  # A server with a thread for each request made a cell for each thread and context, and most samples bypassed
+  # aggregation.
   def test_a_thread_for_each_request_uses_the_cells_of_ended_ones
     client, sink = list_client(aggregation_max_contexts: 50, aggregation_max_context_size: 1_000)
     metric = Class.new(StatsD::Instrument::CompiledMetric::Counter) { define(name: "m", tags: { k: Integer }) }

@@ -44,10 +44,11 @@ class PackagingTest < TestCase
 
   def install(directory, env)
     home = File.join(directory, "gems")
-    log = run_command("gem", "install", "--local", "--no-document", "--install-dir", home, gem_file(directory), env: env)
+    file = gem_file(directory)
+    log = run_command("gem", "install", "--local", "--no-document", "--install-dir", home, file, env: env)
     code = 'gem "weir-statsd"; require "statsd-instrument"; StatsD.increment("a"); print StatsD::Instrument::NATIVE'
-    [log, run_command(RbConfig.ruby, "-W0", "-e", code, env: { "GEM_HOME" => home, "GEM_PATH" => home,
-                                                              "STATSD_ENV" => "test" }, chdir: directory)]
+    gems = { "GEM_HOME" => home, "GEM_PATH" => home, "STATSD_ENV" => "test" }
+    [log, run_command(RbConfig.ruby, "-W0", "-e", code, env: gems, chdir: directory)]
   end
 
   def test_the_gem_is_complete_wherever_it_is_built

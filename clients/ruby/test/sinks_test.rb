@@ -162,7 +162,7 @@ class SinksTest < TestCase
     path, = deaf_unix_socket
     sink = StatsD::Instrument::Sink.for_addr(path, write_timeout: 0.05)
     capacity = 0
-    capacity += 1 while sink.telemetry[:packets_dropped].zero? && sink << "a:1|c"
+    capacity += 1 while sink.telemetry[:packets_dropped].zero? && (sink << "a:1|c")
     File.unlink(path)
     deaf = Socket.new(Socket::AF_UNIX, Socket::SOCK_DGRAM).tap { |one| one.bind(Socket.pack_sockaddr_un(path)) }
     (@deaf ||= []) << deaf

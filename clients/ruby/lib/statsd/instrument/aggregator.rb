@@ -6,8 +6,8 @@ require "statsd/instrument/aggregator/core"
 module StatsD
   module Instrument
     # Collects samples and sends them every few seconds: counters summed, gauges at their last value, samples packed
-    # into as few lines as fit, sets without repetitions. Clients that share a sink and differ in prefix or tags share an
-    # aggregator.
+    # into as few lines as fit, sets without repetitions. Clients that share a sink and differ in prefix or tags share
+    # an aggregator.
     #
     # It can be used without a client, too:
     #

@@ -24,8 +24,8 @@ module StatsD
         nil
       end
 
-      # Runs the block to its end even if somebody kills the thread meanwhile. The interpreter does that with all threads
-      # when the process exits, and what they have taken out of a queue or a cell would be lost.
+      # Runs the block to its end even if somebody kills the thread meanwhile. The interpreter does that with all
+      # threads when the process exits, and what they have taken out of a queue or a cell would be lost.
       # @return what the block returns
       def uninterrupted
         # Passing the block on would make an object for each call.

@@ -783,8 +783,8 @@ module StatsD
         send_now(type, name, value, rate, tags, no_prefix, cardinality)
       end
 
-      # @return [Boolean, nil] false if the value cannot be sent, nil if its context is not remembered: there are too many,
-      #   or it has no name
+      # @return [Boolean, nil] false if the value cannot be sent, nil if its context is not remembered: there are too
+      #   many, or it has no name
       def put(type, name, value, tags, rate, no_prefix, cardinality)
         shelf = @contexts.shelf(type, no_prefix || cardinality ? [rate, no_prefix, cardinality] : rate)
         done = shelf.put(name, tags, value)

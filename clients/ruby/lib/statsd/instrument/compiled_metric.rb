@@ -133,7 +133,8 @@ module StatsD
         # @raise [DefinitionError] before {define}
         def sample_rate
           unless @defined
-            raise DefinitionError, "Every CompiledMetric subclass needs to call `define` before accessing its sample_rate."
+            raise DefinitionError, "Every CompiledMetric subclass needs to call `define` before accessing " \
+                                   "its sample_rate."
           end
 
           @defined_rate || StatsD.singleton_client.default_sample_rate

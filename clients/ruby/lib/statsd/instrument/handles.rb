@@ -162,10 +162,19 @@ module StatsD
         end
       end
 
+      COUNTER_CELL = Backend::CounterCell
+      GAUGE_CELL = Backend::GaugeCell
+      SAMPLE_CELL = Backend::SampleCell
+      SET_CELL = Backend::SetCell
+      COUNTER_CALLS = Backend::CounterCalls
+      GAUGE_CALLS = Backend::GaugeCalls
+      SAMPLE_CALLS = Backend::SampleCalls
+      private_constant :COUNTER_CELL, :GAUGE_CELL, :SAMPLE_CELL, :SET_CELL, :COUNTER_CALLS, :GAUGE_CALLS, :SAMPLE_CALLS
+
       # Counts.
-      class Counter < Backend::CounterCell
+      class Counter < COUNTER_CELL
         include Binding
-        include Backend::CounterCalls
+        include COUNTER_CALLS
 
         # @param name (see Client#increment)
         # @param tags (see Client#increment)
@@ -195,9 +204,9 @@ module StatsD
       end
 
       # Records the current value of something.
-      class Gauge < Backend::GaugeCell
+      class Gauge < GAUGE_CELL
         include Binding
-        include Backend::GaugeCalls
+        include GAUGE_CALLS
 
         # @param (see Counter#initialize)
         def initialize(name, tags: nil, sample_rate: nil, no_prefix: false, client: nil, pre_sampled: false)
@@ -216,9 +225,9 @@ module StatsD
       end
 
       # Records samples of a timing, histogram or distribution.
-      class Samples < Backend::SampleCell
+      class Samples < SAMPLE_CELL
         include Binding
-        include Backend::SampleCalls
+        include SAMPLE_CALLS
 
         # @return [Symbol] `:ms`, `:h` or `:d`
         attr_reader :type
@@ -249,7 +258,7 @@ module StatsD
       end
 
       # Counts distinct values.
-      class Set < Backend::SetCell
+      class Set < SET_CELL
         include Binding
 
         # @param (see Counter#initialize)

@@ -68,10 +68,9 @@ module StatsD
       # @api private
       # @param message [String] one message, or several of one kind
       def accepted_message(message)
-        if message.start_with?("_e{") then accepted(1, 1)
-        elsif message.start_with?("_sc|") then accepted(1, 0, 1)
-        else accepted(1)
-        end
+        event = message.start_with?("_e{") ? 1 : 0
+        check = message.start_with?("_sc|") ? 1 : 0
+        accepted(1, event, check)
       end
 
       # @api private

@@ -39,15 +39,15 @@ module StatsD
 
       # @param packets [Array<String>]
       # @param from [Integer] index of the first
-      # @return [Array(Integer, Integer, Integer)] packets sent, the number of the error that ended it or 0, and how many
-      #   earlier packets the server's host refused
+      # @return [Array(Integer, Integer, Integer)] packets sent, the number of the error that ended it or 0, and
+      #   how many earlier packets the server's host refused
       # @api private
       def send_datagrams(packets, from)
         Backend.send_packets(socket.fileno, packets, from, 1_000)
       end
 
-      # @return [Boolean] whether the error tells of an earlier packet: the server's host refused it, and the kernel says
-      #   so at the next call
+      # @return [Boolean] whether the error tells of an earlier packet: the server's host refused it, and the kernel
+      #   says so at the next call
       # @api private
       def refused?(error)
         error.is_a?(Errno::ECONNREFUSED)

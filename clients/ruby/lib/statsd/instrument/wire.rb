@@ -10,8 +10,8 @@ module StatsD
     # @api private
     module Wire
       # One look-up less than by its full name, for each name and tag.
-      UTF_8 = Encoding::UTF_8
-      private_constant :UTF_8
+      UTF8 = Encoding::UTF_8
+      private_constant :UTF8
 
       # Stands in for bytes that are not UTF-8.
       REPLACEMENT = "?"
@@ -42,7 +42,7 @@ module StatsD
       def utf8(object)
         text = object.to_s
         encoding = text.encoding
-        if UTF_8.equal?(encoding) || encoding == Encoding::US_ASCII
+        if UTF8.equal?(encoding) || encoding == Encoding::US_ASCII
           text.valid_encoding? ? text : text.dup.force_encoding(Encoding::UTF_8).scrub(REPLACEMENT)
         elsif encoding == Encoding::BINARY
           text = text.dup.force_encoding(Encoding::UTF_8)

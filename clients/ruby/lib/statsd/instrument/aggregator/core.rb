@@ -153,8 +153,12 @@ module StatsD
           @flush_lock.synchronize do
             writer = new_writer
             take_new_cells
-            @contexts.each_value { |context| context.flush(writer) if context.cells.include?(cell) }
-            @contexts.each_value { |context| @live -= 1 if context.cells.delete(cell) }
+            @contexts.each_value do |context|
+              next unless context.cells.include?(cell)
+
+              context.flush(writer)
+              @live -= 1 if context.cells.delete(cell)
+            end
             @contexts.delete_if { |_, context| context.cells.empty? }
             writer.finish
           end

@@ -2,6 +2,7 @@
 
 module StatsD
   module Instrument
+    # The back end in Ruby; see pure.rb.
     module Pure
       # Integers that fit into a machine word. Others deserve a second look.
       MAX_WORD = (1 << 62) - 1

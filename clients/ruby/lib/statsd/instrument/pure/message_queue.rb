@@ -3,8 +3,8 @@
 module StatsD
   module Instrument
     module Pure
-      # A bounded queue of messages that are joined into packets when they are taken. Adding neither waits nor raises, so
-      # that signal handlers can do it. Only one thread at a time may take.
+      # A bounded queue of messages that are joined into packets when they are taken. Adding neither waits nor raises,
+      # so that signal handlers can do it. Only one thread at a time may take.
       # @api private
       class MessageQueue
         # A finished packet. Its messages were counted when they were aggregated.

@@ -4,6 +4,7 @@ module StatsD
   module Instrument
     module Pure
       # Entries by tags, for one name.
+      # @api private
       class TagMap
         # The entry used last. Comparing tags costs a third of hashing them, and the same call site
         # tends to come with the same tags.
@@ -50,6 +51,7 @@ module StatsD
       end
 
       # The contexts of one type of one thread, by name, and by name and tags.
+      # @api private
       class ThreadShelf
         # @return [Thread, nil]
         attr_accessor :owner
