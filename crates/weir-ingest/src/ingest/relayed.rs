@@ -21,7 +21,7 @@ impl Ingest {
     }
 
     pub fn take_relays(&mut self) -> Vec<Relay> {
-        std::mem::take(&mut self.relays)
+        std::mem::take(&mut self.relays.all)
     }
 
     pub fn relays_mut(&mut self) -> &mut [Relay] {

@@ -380,16 +380,22 @@ impl PointBooks {
 }
 
 impl OutputStatus {
-    fn books(&self) -> [&PointBooks; 4] {
-        [&self.points, &self.events, &self.checks, &self.messages]
+    /// The books of each unit.
+    pub fn books(&self) -> [(&'static str, &PointBooks); 4] {
+        [
+            ("points", &self.points),
+            ("events", &self.events),
+            ("checks", &self.checks),
+            ("messages", &self.messages),
+        ]
     }
 
     pub fn waiting(&self) -> u64 {
-        self.books().iter().map(|books| books.pending).sum()
+        self.books().iter().map(|(_, books)| books.pending).sum()
     }
 
     pub fn has_produced(&self) -> bool {
-        self.books().iter().any(|books| books.produced > 0)
+        self.books().iter().any(|(_, books)| books.produced > 0)
     }
 
     /// Adds the figures of another output.
@@ -471,18 +477,6 @@ impl Status {
             }
         }
         found
-    }
-}
-
-impl OutputStatus {
-    /// The books of each unit.
-    pub fn books(&self) -> [(&'static str, &PointBooks); 4] {
-        [
-            ("points", &self.points),
-            ("events", &self.events),
-            ("checks", &self.checks),
-            ("messages", &self.messages),
-        ]
     }
 }
 

@@ -366,10 +366,6 @@ fn finish(mut reader: Reader<'_>) -> Result<Loaded, Problems> {
 /// Of the configuration's `own` file, with whether a secret is in it, and of those of keys and tokens.
 fn warnings(own: Option<(&Path, bool)>, secret_files: &[SecretFile], config: &Config) -> Vec<String> {
     let listeners = &config.listeners;
-    let keys = listeners
-        .signed
-        .iter()
-        .map(|signed| (signed.keys.as_path(), true));
     let tls = listeners.tls.iter().map(|files| (files.key.as_path(), true));
     let kubelet = config.origin.sources.kubelet.iter().flat_map(|kubelet| {
         let key = kubelet.identity.iter().map(|(_, key)| (key.as_path(), true));
@@ -380,7 +376,6 @@ fn warnings(own: Option<(&Path, bool)>, secret_files: &[SecretFile], config: &Co
     let files = own
         .into_iter()
         .chain(secrets)
-        .chain(keys)
         .chain(tls)
         .chain(kubelet);
     let mut found: Vec<String> = files
