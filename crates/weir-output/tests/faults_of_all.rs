@@ -256,7 +256,7 @@ async fn a_stop_leaves_to_the_disk_what_it_holds() {
         let mut kept = delivery();
         kept.disk_path = directory.path().display().to_string();
         kept.disk_bytes_max = 64 << 20;
-        let first = start_output(&name, &intake.url(), kept.clone(), &surroundings(Clock::system()));
+        let first = start_output(name, &intake.url(), kept.clone(), &surroundings(Clock::system()));
         for i in 0..3 {
             let batches = batches_at(BUCKET + i * 10, "a:1|c\nb:2|g\n");
             batches.iter().for_each(|batch| first.submit(batch));
@@ -278,8 +278,8 @@ async fn a_stop_leaves_to_the_disk_what_it_holds() {
         let left = endpoint.pending.disk;
         drop(first);
         is_well.store(true, Ordering::SeqCst);
-        let second = start_output(&name, &intake.url(), kept, &surroundings(Clock::system()));
-        let status = wait(&second, &what, |status| idle(status)).await;
+        let second = start_output(name, &intake.url(), kept, &surroundings(Clock::system()));
+        let status = wait(&second, &what, idle).await;
         assert_eq!(
             (status.endpoints[0].restored, status.endpoints[0].delivered),
             (left, left),

@@ -228,7 +228,9 @@ fn moves(is_dead: bool) {
     all("all go to the new address", &|_, new, protocol| {
         new.heard() > 0 || (protocol == Stream && !is_dead)
     });
-    agent.finish();
+    // These receivers answer nothing over gRPC and confirm nothing to Graphite: that is lost, and said.
+    let log = agent.finish_with_a_loss();
+    assert!(log.contains("of grpc") && log.contains("of graphite"), "{log}");
 }
 
 #[test]
