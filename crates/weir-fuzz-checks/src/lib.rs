@@ -14,6 +14,16 @@ use weir_protocol::{
     Message, ParseOptions, encode_check, encode_event, encode_metric, parse_line, parse_packet,
 };
 
+mod admin;
+mod identity;
+mod origin;
+mod queue;
+
+pub use admin::admin;
+pub use identity::identity;
+pub use origin::{cgroup, origin};
+pub use queue::queue;
+
 const ALL: ParseOptions = ParseOptions {
     origin_client: true,
     timestamps: true,

@@ -47,3 +47,28 @@ fn stream() {
 fn configuration() {
     replay("configuration", weir_fuzz_checks::configuration);
 }
+
+#[test]
+fn identity() {
+    replay("identity", weir_fuzz_checks::identity);
+}
+
+#[test]
+fn queue() {
+    replay("queue", weir_fuzz_checks::queue);
+}
+
+#[test]
+fn cgroup() {
+    replay("cgroup", weir_fuzz_checks::cgroup);
+}
+
+#[test]
+fn origin() {
+    replay("origin", weir_fuzz_checks::origin);
+}
+
+#[test]
+fn admin() {
+    replay("admin", weir_fuzz_checks::admin);
+}

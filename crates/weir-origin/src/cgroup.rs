@@ -95,7 +95,7 @@ impl Proc {
 }
 
 /// Field 22 of `stat`. The name in field 2 may hold anything, a closing bracket included, so the last one counts.
-fn start_time(stat: &str) -> Option<u64> {
+pub(crate) fn start_time(stat: &str) -> Option<u64> {
     let (_, behind_name) = stat.rsplit_once(')')?;
     behind_name.split_ascii_whitespace().nth(19)?.parse().ok()
 }

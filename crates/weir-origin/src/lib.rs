@@ -11,6 +11,9 @@
 
 mod allowed;
 pub mod cgroup;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod check;
 mod decide;
 mod entity;
 mod processes;

@@ -195,9 +195,9 @@ impl Docker {
             return Ok(None);
         }
         let body = http::body(response, BODY_MAX).await?;
-        let inspected: Inspected = serde_json::from_slice(&body)
-            .map_err(|error| format!("what it says about container {id} cannot be read: {error}"))?;
-        Ok(Some(self.describe(inspected)))
+        self.described(&body)
+            .map(Some)
+            .map_err(|error| format!("what it says about container {id} cannot be read: {error}"))
     }
 
     /// Takes the whole lines out of `buffer`. True when one of them changed something.
@@ -238,6 +238,11 @@ impl Docker {
             }
         }
         Ok(changed)
+    }
+
+    /// What it says of one container.
+    pub(crate) fn described(&self, inspected: &[u8]) -> serde_json::Result<Description> {
+        serde_json::from_slice(inspected).map(|inspected| self.describe(inspected))
     }
 
     fn describe(&self, inspected: Inspected) -> Description {

@@ -99,13 +99,7 @@ impl Look for Kubelet {
             Err(_) => return Err("it does not answer".to_owned()),
         };
         let body = http::body(answer, BODY_MAX).await?;
-        let list: PodList = serde_json::from_slice(&body)
-            .map_err(|error| format!("its list of pods cannot be read: {error}"))?;
-        let mut known = Vec::new();
-        for pod in list.items.unwrap_or_default() {
-            describe(pod, settings, &mut known);
-        }
-        Ok(known)
+        described(&body, &settings.pod_labels)
     }
 }
 
@@ -183,7 +177,18 @@ struct ContainerStatus {
     image: String,
 }
 
-fn describe(pod: Pod, settings: &KubeletSettings, known: &mut Vec<Description>) {
+/// What a list of pods says.
+pub fn described(list: &[u8], pod_labels: &LabelTags) -> Result<Vec<Description>, String> {
+    let list: PodList =
+        serde_json::from_slice(list).map_err(|error| format!("its list of pods cannot be read: {error}"))?;
+    let mut known = Vec::new();
+    for pod in list.items.unwrap_or_default() {
+        describe(pod, pod_labels, &mut known);
+    }
+    Ok(known)
+}
+
+fn describe(pod: Pod, pod_labels: &LabelTags, known: &mut Vec<Description>) {
     let Pod {
         metadata,
         spec,
@@ -195,7 +200,7 @@ fn describe(pod: Pod, settings: &KubeletSettings, known: &mut Vec<Description>) 
     let uid: Arc<str> = metadata.uid.as_str().into();
     let mut pod_tags = TagSet::default();
     add_pod(&mut pod_tags, &metadata, &spec, &status);
-    add_labels(&mut pod_tags, &settings.pod_labels, |name| {
+    add_labels(&mut pod_tags, pod_labels, |name| {
         metadata.labels.get(name).map(String::as_str)
     });
     for (statuses, containers, init) in [

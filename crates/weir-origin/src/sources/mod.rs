@@ -25,6 +25,8 @@ pub use containerd::Containerd;
 pub use docker::Docker;
 pub use environment::Environment;
 pub use file::{File, parse as parse_file};
+#[cfg(feature = "fuzzing")]
+pub(crate) use kubelet::described as kubelet_described;
 pub use kubelet::{Kubelet, KubeletSettings};
 pub use podinfo::PodInfo;
 

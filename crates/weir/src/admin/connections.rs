@@ -16,7 +16,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
 
@@ -222,14 +221,14 @@ fn peer(address: IpAddr) -> IpAddr {
 }
 
 /// A stream that fails when its peer takes nothing for too long, and tells the connection when all is written.
-pub struct Timed {
-    stream: TcpStream,
+pub struct Timed<S> {
+    stream: S,
     connection: Arc<Connection>,
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
-impl Timed {
-    pub fn new(stream: TcpStream, connection: Arc<Connection>) -> Self {
+impl<S> Timed<S> {
+    pub fn new(stream: S, connection: Arc<Connection>) -> Self {
         Self {
             stream,
             connection,
@@ -257,7 +256,7 @@ impl Timed {
     }
 }
 
-impl AsyncRead for Timed {
+impl<S: AsyncRead + Unpin> AsyncRead for Timed<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -267,7 +266,7 @@ impl AsyncRead for Timed {
     }
 }
 
-impl AsyncWrite for Timed {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Timed<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

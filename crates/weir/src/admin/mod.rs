@@ -18,6 +18,8 @@ pub mod status;
 
 pub use connections::Limits;
 pub use server::AdminServer;
+#[doc(hidden)]
+pub use server::answer_on;
 
 use crate::signals::Reloaded;
 

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -15,7 +15,8 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Map, Value, json};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use super::caller::{self, Hosts};
@@ -90,7 +91,7 @@ impl AdminServer {
 
 /// Answers on one connection until it ends, or another needs its place.
 async fn talk(
-    stream: TcpStream,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
     connection: Arc<Connection>,
     limits: Limits,
     source: Arc<dyn AdminSource>,
@@ -115,6 +116,18 @@ async fn talk(
             tracing::debug!("admin: a connection that waited gave way to a new one");
         }
     }
+}
+
+/// Answers on one connection of whatever kind, as to a client on this machine. For the fuzz targets.
+#[doc(hidden)]
+pub async fn answer_on(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    source: Arc<dyn AdminSource>,
+    hosts: Hosts,
+    limits: Limits,
+) {
+    let connection = Connections::new(limits).admit(Ipv4Addr::LOCALHOST.into());
+    talk(stream, connection, limits, source, Arc::new(hosts)).await;
 }
 
 type Answer = Response<Body>;

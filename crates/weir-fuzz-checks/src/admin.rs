@@ -1,0 +1,102 @@
+//! What is sent to the admin address.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use weir::admin::caller::Hosts;
+use weir::admin::contexts::ContextReport;
+use weir::admin::explain::{ExplainRequest, Explanation};
+use weir::admin::status::Status;
+use weir::admin::{AdminSource, Answer, Exposition, Limits, ScrapeRequest, answer_on};
+use weir::signals::Reloaded;
+
+/// Knows nothing, refuses nothing by itself, and remembers whether it was to change something.
+#[derive(Default)]
+struct Silent {
+    reloaded: AtomicBool,
+}
+
+impl AdminSource for Silent {
+    fn readiness(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn status(&self) -> Answer<'_, Status> {
+        Box::pin(async { Status::default() })
+    }
+
+    fn reload(&self) -> Answer<'_, Option<Reloaded>> {
+        self.reloaded.store(true, Ordering::Relaxed);
+        Box::pin(async { Some(Reloaded::default()) })
+    }
+
+    fn contexts(&self, _: usize) -> Answer<'_, Option<ContextReport>> {
+        Box::pin(async { None })
+    }
+
+    fn explain(&self, request: ExplainRequest) -> Answer<'_, Explanation> {
+        Box::pin(async move {
+            Explanation {
+                line: request.line,
+                ..Explanation::default()
+            }
+        })
+    }
+
+    fn scrape(&self, _: ScrapeRequest) -> Answer<'_, Option<Exposition>> {
+        Box::pin(async { None })
+    }
+}
+
+static RUNTIME: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .expect("a runtime")
+});
+
+/// What a client writes on a connection: it ends, every answer is one of HTTP, no fault of ours is among them, and nothing
+/// changes without the header that no form can send.
+pub fn admin(bytes: &[u8]) {
+    // A profile takes its time.
+    if bytes.windows(5).any(|window| window == b"pprof") {
+        return;
+    }
+    let source = Arc::new(Silent::default());
+    let limits = Limits::default();
+    let answers = RUNTIME.block_on(async {
+        let (mut client, server) = tokio::io::duplex(1 << 20);
+        let served = answer_on(server, source.clone(), Hosts::default(), limits);
+        let asked = async {
+            // It may have closed already.
+            let _ = client.write_all(bytes).await;
+            let mut answers = Vec::new();
+            let _ = client.read_to_end(&mut answers).await;
+            answers
+        };
+        // Whatever it waits for, its own limits end: time runs as fast as nothing else happens.
+        tokio::join!(served, asked).1
+    });
+    if !answers.is_empty() {
+        assert!(
+            answers.starts_with(b"HTTP/1."),
+            "{:?}",
+            answers.escape_ascii().to_string()
+        );
+    }
+    let text = String::from_utf8_lossy(&answers);
+    for line in text.lines().filter(|line| line.starts_with("HTTP/1.")) {
+        assert!(!line.contains(" 500 "), "{line}");
+    }
+    let asked = bytes.to_ascii_lowercase();
+    let has = |text: &[u8]| asked.windows(text.len()).any(|window| window == text);
+    if source.reloaded.load(Ordering::Relaxed) {
+        assert!(
+            has(b"post /") && has(b"x-weir-request"),
+            "a reload that nobody may ask for"
+        );
+    }
+}
