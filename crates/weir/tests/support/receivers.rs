@@ -125,11 +125,6 @@ impl Agent {
         assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
     }
 
-    /// Waits for a log line with this text and returns what follows it.
-    pub fn wait_for(&mut self, text: &str) -> String {
-        self.log.wait_for(text)
-    }
-
     /// Ends it by SIGTERM, which delivers what was sent.
     pub fn finish(self) {
         self.signal("-TERM");
