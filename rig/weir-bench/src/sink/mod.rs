@@ -35,7 +35,7 @@ use weir_load::manifest::Manifest;
 ///
 /// Prints one JSON line per listener ({"listening": KIND, "address": ...}), then {"ready": true}, and one with the
 /// result when it ends: after SIGTERM, SIGINT, --duration, --until-idle or --scrape-count. While it runs, its HTTP
-/// listeners answer under /_sink/ (see docs/sink.md).
+/// listeners answer under /_sink/ (see rig/docs/sink.md).
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// KIND=ADDRESS, repeatable. HTTP kinds (datadog, remote-write, otlp-http, otlp-grpc, http) take host:port; the
@@ -86,7 +86,7 @@ pub struct Args {
     /// Accept only this API key, repeatable; any non-empty one without it.
     #[arg(long, value_name = "KEY")]
     api_key: Vec<String>,
-    /// A fault for the HTTP listeners, repeatable, such as status=503,times=3 (docs/sink.md lists the keys).
+    /// A fault for the HTTP listeners, repeatable, such as status=503,times=3 (rig/docs/sink.md lists the keys).
     #[arg(long, value_name = "RULE")]
     fault: Vec<Fault>,
     /// End after this long.

@@ -1,4 +1,4 @@
-//! The named profiles. Where each figure comes from is written in `docs/load.md`.
+//! The named profiles. Where each figure comes from is written in `rig/docs/load.md`.
 
 use crate::profile::*;
 use crate::units::{Bytes, Range, Rate, RateUnit, Span};

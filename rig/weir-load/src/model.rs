@@ -2,7 +2,7 @@
 //!
 //! Everything a message consists of lies in one arena as finished text: `name:`, `12|c|@0.5`, `|#tag,tag`, `|c:origin`.
 //! A message is the copy of three or four pieces. Gathering the pieces in the kernel (one iovec each) was measured
-//! and lost: at 150 bytes per message the kernel pays more per piece than the copy costs (see `docs/load.md`).
+//! and lost: at 150 bytes per message the kernel pays more per piece than the copy costs (see `rig/docs/load.md`).
 
 use crate::compose::{SERIAL_DIGITS, first_value, renumbered};
 use crate::manifest::Decimal;

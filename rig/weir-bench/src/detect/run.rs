@@ -28,7 +28,7 @@ const ATTEMPTS: usize = 3;
 /// What the host may take away of a core.
 const STEAL: f64 = 0.02;
 /// The same for arms together, which lose it together: the ratios of pairs that lost up to this vary by 4 to 8 % where those of
-/// undisturbed pairs do by 3 to 7 %; beyond it, by 4 to 9 % (docs/benchmarking.md).
+/// undisturbed pairs do by 3 to 7 %; beyond it, by 4 to 9 % (rig/docs/benchmarking.md).
 const STEAL_TOGETHER: f64 = 0.1;
 /// An adaptive run has seen enough when the interval is this narrow (percent, half width).
 const NARROW: f64 = 1.5;

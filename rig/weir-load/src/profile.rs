@@ -526,7 +526,7 @@ pub enum Mode {
     Prebuilt,
 }
 
-/// A profile. Every field has the value of `real-web` unless given; see `docs/load.md` for where the figures come from.
+/// A profile. Every field has the value of `real-web` unless given; see `rig/docs/load.md` for where the figures come from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Profile {
@@ -666,7 +666,7 @@ impl Default for Profile {
     }
 }
 
-/// Tag counts 0 to 20 with mean 8: an assumption, see `docs/load.md`.
+/// Tag counts 0 to 20 with mean 8: an assumption, see `rig/docs/load.md`.
 fn real_web_tags() -> BTreeMap<u64, f64> {
     [
         (0, 3.0),
