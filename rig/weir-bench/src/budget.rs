@@ -3,16 +3,17 @@
 //! Floor and agent take turns under the same sender, packets and pinning. The whole process counts, user and system,
 //! from listening to its end, the last flush included.
 
-use crate::detect::sys::{cpu_time_ns, isolate, kill};
 use crate::failure::Failure;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use weir_rig_base::clock::cpu_time_ns;
+use weir_rig_base::process::{isolate, kill};
+use weir_rig_base::{cpu, http};
 
 /// Measures weir's CPU per message as a multiple of the floor's, row by row, and prints a table.
 ///
@@ -400,21 +401,8 @@ fn wait_for_packets(admin: &str, packets: u64) -> Result<Value, String> {
 }
 
 fn get_status(admin: &str) -> std::io::Result<Value> {
-    let mut stream = TcpStream::connect(admin)?;
-    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-    write!(
-        stream,
-        "GET /api/v1/status HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n"
-    )?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-    // Whether chunked or not, the object is what lies between the outermost braces.
-    let object = body
-        .find('{')
-        .zip(body.rfind('}'))
-        .map_or("", |(from, to)| &body[from..=to]);
-    Ok(serde_json::from_str(object)?)
+    let answer = http::get(&format!("http://{admin}/api/v1/status"), Duration::from_secs(10))?;
+    Ok(serde_json::from_slice(&answer.body)?)
 }
 
 /// Every datagram parsed, every message accepted, every sample aggregated, by the agent's own books.
@@ -501,7 +489,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             known.join(", ")
         )));
     }
-    let allowed = crate::detect::sys::allowed_cpus();
+    let allowed = cpu::allowed();
     for cpu in [args.target_cpu, args.sender_cpu] {
         if !allowed.contains(&cpu) {
             return Err(Failure::Usage(format!(

@@ -1,6 +1,5 @@
 //! `weir-bench`: the measuring rig. This file only dispatches; each command lives in a module of its own.
 
-mod address;
 mod budget;
 mod detect;
 mod failure;

@@ -4,11 +4,11 @@ use crate::null::{How, Null};
 use crate::profile::{Throttle, Transport};
 use crate::run::{self, Options, Report, RunError, Verdict};
 use crate::source::Load;
-use crate::sys;
 use crate::units::RateUnit;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use weir_rig_base::clock;
 
 /// A result, kept per host, kernel, profile and transport.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -90,8 +90,8 @@ fn compose_alone(load: &Load, time: Duration) -> (f64, f64) {
     let mut buffer = vec![0u8; source.room()];
     let (mut messages, mut bytes) = (0u64, 0u64);
     let own = || {
-        let (user, system) = sys::thread_times();
-        user + system
+        let usage = clock::usage_of_thread();
+        usage.user + usage.system
     };
     let before = own();
     let start = Instant::now();

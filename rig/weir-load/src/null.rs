@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use weir_rig_base::{clock, cpu, socket};
 
 /// A receiver of its own on a loopback port or a socket file.
 pub struct Null {
@@ -63,7 +64,7 @@ impl Brake {
             return 1;
         };
         let due = Duration::from_secs_f64(self.taken / pace.packets_per_second);
-        sys::sleep_until(start, due);
+        clock::sleep_until(start, due);
         let allowed = start.elapsed().as_secs_f64() * pace.packets_per_second - self.taken;
         (allowed as usize).max(1)
     }
@@ -85,7 +86,7 @@ impl Null {
         let target = match transport {
             Transport::Udp => {
                 let socket = UdpSocket::bind(("127.0.0.1", 0))?;
-                sys::set_buffer(socket.as_fd(), false, 8 << 20)?;
+                socket::set_receive_buffer(socket.as_fd(), 8 << 20)?;
                 socket.set_read_timeout(timeout)?;
                 let target = Target::Udp(socket.local_addr()?);
                 threads.push(datagrams(socket, &counts, &stop, how));
@@ -183,9 +184,9 @@ fn datagrams<S: AsFd + Send + 'static>(
     let (counts, stop) = (counts.clone(), stop.clone());
     std::thread::spawn(move || {
         if let Some(cpu) = how.cpu {
-            let _ = sys::pin(cpu);
+            let _ = cpu::pin(&[cpu]);
         }
-        sys::precise_timers();
+        clock::precise_timers();
         let mut batch = CountBatch::new(sys::BATCH);
         let mut brake = Brake {
             pace: how.pace,
@@ -242,7 +243,7 @@ fn streams<S: Send + 'static>(
                     let (counts, stop) = (counts.clone(), stop.clone());
                     served.push(std::thread::spawn(move || {
                         if let Some(cpu) = how.cpu {
-                            let _ = sys::pin(cpu);
+                            let _ = cpu::pin(&[cpu]);
                         }
                         serve(stream, &counts, &stop, how.pace);
                     }));

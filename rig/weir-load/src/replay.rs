@@ -3,11 +3,12 @@
 use crate::profile::Transport;
 use crate::recorded::Recorded;
 use crate::run::{Framing, RunError, udp_drops};
-use crate::sys::{self, BATCH, SendBatch, Span};
+use crate::sys::{BATCH, SendBatch, Span};
 use crate::target::Target;
 use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
+use weir_rig_base::{clock, socket};
 
 /// How to replay.
 #[derive(Clone, Debug)]
@@ -74,7 +75,7 @@ pub fn replay(packets: &[Recorded], options: &Options) -> Result<Replayed, RunEr
             let mut end = next + 1;
             if let Some(speed) = options.speed {
                 let due = |packet: &Recorded| (length * round + packet.at).div_f64(speed);
-                sys::sleep_until(start, due(&packets[next]));
+                clock::sleep_until(start, due(&packets[next]));
                 let now = start.elapsed();
                 done.latest = done.latest.max(now.saturating_sub(due(&packets[next])));
                 while end < packets.len() && end - next < BATCH && due(&packets[end]) <= now {
@@ -118,7 +119,7 @@ pub fn replay(packets: &[Recorded], options: &Options) -> Result<Replayed, RunEr
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         let before = Instant::now();
-                        sys::wait_writable(socket.as_fd(), Duration::from_millis(100))
+                        socket::wait_writable(socket.as_fd(), Duration::from_millis(100))
                             .map_err(RunError::Io)?;
                         done.blocked += before.elapsed();
                     }

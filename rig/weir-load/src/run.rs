@@ -6,7 +6,7 @@ use crate::profile::{ProfileError, Sharing, StreamFraming};
 use crate::requests::{self, Answer, Requests};
 use crate::schedule::Schedule;
 use crate::source::{Load, SPARE, Source};
-use crate::sys::{self, BATCH, SendBatch, Span};
+use crate::sys::{BATCH, SendBatch, Span};
 use crate::target::{Socket, Target};
 use crate::units::RateUnit;
 use std::fmt;
@@ -15,6 +15,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use weir_rig_base::{clock, cpu, socket};
 
 /// What to do when the target takes no more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -432,7 +433,7 @@ impl Worker<'_> {
     /// Waits until the target takes more, at most until the end. Returns the time waited.
     fn wait(&mut self, which: usize, most: Duration) -> Result<Duration, RunError> {
         let before = Instant::now();
-        sys::wait_writable(self.connections[which].socket.as_fd(), most).map_err(RunError::Io)?;
+        socket::wait_writable(self.connections[which].socket.as_fd(), most).map_err(RunError::Io)?;
         let waited = before.elapsed();
         self.tally.blocked += waited;
         self.tally.system_calls += 1;
@@ -673,7 +674,7 @@ impl Worker<'_> {
     }
 
     fn run(&mut self, start: Instant, end: Duration) -> Result<(), RunError> {
-        let (user, system) = sys::thread_times();
+        let before = clock::usage_of_thread();
         let delay = run_delay();
         let mut next_due = Duration::ZERO;
         if !self.schedule.is_all_out() {
@@ -721,7 +722,7 @@ impl Worker<'_> {
                 }
                 // A stop asked for is noticed within this time.
                 wake = wake.min(end).min(now + Duration::from_millis(100));
-                sys::sleep_until(start, wake);
+                clock::sleep_until(start, wake);
                 continue;
             }
             self.fill(which, now, &mut next_due, most);
@@ -738,9 +739,9 @@ impl Worker<'_> {
             which = (which + 1) % connections;
         };
         self.tally.elapsed = start.elapsed();
-        let (user_end, system_end) = sys::thread_times();
-        self.tally.cpu_user = user_end.saturating_sub(user);
-        self.tally.cpu_system = system_end.saturating_sub(system);
+        let after = clock::usage_of_thread();
+        self.tally.cpu_user = after.user.saturating_sub(before.user);
+        self.tally.cpu_system = after.system.saturating_sub(before.system);
         self.tally.run_delay = run_delay().saturating_sub(delay);
         result
     }
@@ -863,7 +864,8 @@ pub fn start(load: &Load, options: &Options) -> Result<Running, RunError> {
                 .target
                 .connect()
                 .map_err(|error| RunError::Target(format!("{}: cannot connect: {error}", options.target)))?;
-            send_buffer = sys::set_buffer(socket.as_fd(), true, options.send_buffer).map_err(RunError::Io)?;
+            send_buffer =
+                socket::set_send_buffer(socket.as_fd(), options.send_buffer).map_err(RunError::Io)?;
             let requests = if http {
                 let opened = requests::open(load, &options.target, &socket, &options.headers);
                 Some(opened.map_err(|error| RunError::Target(format!("{}: {error}", options.target)))?)
@@ -1016,10 +1018,10 @@ fn run_threads(
                         markers: Vec::with_capacity(4096),
                         sends_markers: index == 0,
                     };
-                    sys::precise_timers();
+                    clock::precise_timers();
                     let mut pinned = Ok(());
                     if !options.cpus.is_empty() {
-                        pinned = sys::pin(options.cpus[index % options.cpus.len()]);
+                        pinned = cpu::pin(&[options.cpus[index % options.cpus.len()]]);
                     }
                     barrier.wait();
                     let result = match pinned {

@@ -1,11 +1,9 @@
-//! The system calls the standard library does not wrap, behind safe functions: batches of datagrams, waiting for a
-//! descriptor, pinning, thread times. The only unsafe code of the crate; measured need: one call per packet costs twice the
-//! processor time of `sendmmsg` on small packets.
+//! Batches of datagrams in one system call. The only unsafe code of the crate; measured need: one call per packet costs
+//! twice the processor time of `sendmmsg` on small packets.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::time::{Duration, Instant};
 
 /// Most packets in one system call.
 pub const BATCH: usize = 64;
@@ -186,121 +184,5 @@ impl CountBatch {
             .map(|header| header.msg_len as usize)
             .sum();
         Ok((packets, bytes))
-    }
-}
-
-/// Waits until the socket takes bytes again, at most `timeout`. True when it does (or failed: the next send says how).
-pub fn wait_writable(socket: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
-    let mut entry = libc::pollfd {
-        fd: socket.as_raw_fd(),
-        events: libc::POLLOUT,
-        revents: 0,
-    };
-    let timeout = libc::timespec {
-        tv_sec: timeout.as_secs() as libc::time_t,
-        tv_nsec: timeout.subsec_nanos() as libc::c_long,
-    };
-    // SAFETY: one valid pollfd and a valid timespec; no signal mask.
-    let ready = unsafe { libc::ppoll(&raw mut entry, 1, &raw const timeout, std::ptr::null()) };
-    match ready {
-        -1 => {
-            let error = io::Error::last_os_error();
-            if error.kind() == io::ErrorKind::Interrupted {
-                Ok(false)
-            } else {
-                Err(error)
-            }
-        }
-        count => Ok(count > 0),
-    }
-}
-
-/// Pins the calling thread to one processor.
-pub fn pin(cpu: usize) -> io::Result<()> {
-    if cpu >= libc::CPU_SETSIZE as usize {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
-    }
-    // SAFETY: the set is zeroed, then one bit within its bounds is set; pid 0 is the calling thread.
-    let result = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set)
-    };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
-}
-
-/// User and system time of the calling thread.
-pub fn thread_times() -> (Duration, Duration) {
-    // SAFETY: getrusage fills the struct it is given; RUSAGE_THREAD is always valid on Linux.
-    let usage = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
-        usage
-    };
-    let time = |value: libc::timeval| {
-        Duration::from_secs(value.tv_sec as u64) + Duration::from_micros(value.tv_usec as u64)
-    };
-    (time(usage.ru_utime), time(usage.ru_stime))
-}
-
-/// Sets a socket's buffer size and returns what the kernel made of it.
-pub fn set_buffer(socket: BorrowedFd<'_>, send: bool, bytes: usize) -> io::Result<usize> {
-    let option = if send { libc::SO_SNDBUF } else { libc::SO_RCVBUF };
-    let wanted = bytes.min(i32::MAX as usize) as libc::c_int;
-    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
-    let mut got: libc::c_int = 0;
-    // SAFETY: both calls get a pointer to one c_int and its size.
-    let failed = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            option,
-            (&raw const wanted).cast(),
-            length,
-        ) != 0
-            || libc::getsockopt(
-                socket.as_raw_fd(),
-                libc::SOL_SOCKET,
-                option,
-                (&raw mut got).cast(),
-                &raw mut length,
-            ) != 0
-    };
-    if failed {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(got as usize)
-    }
-}
-
-/// Bytes of a connected stream socket that the peer has not read yet.
-pub fn unsent(socket: BorrowedFd<'_>) -> io::Result<usize> {
-    let mut queued: libc::c_int = 0;
-    // SAFETY: TIOCOUTQ writes one c_int.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut queued) };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(queued as usize)
-    }
-}
-
-/// Sleeps until a moment, without the drift of relative sleeps.
-pub fn sleep_until(start: Instant, deadline: Duration) {
-    let elapsed = start.elapsed();
-    if deadline > elapsed {
-        std::thread::sleep(deadline - elapsed);
-    }
-}
-
-/// Lets timers of the calling thread fire on time instead of up to 50 us late.
-pub fn precise_timers() {
-    // SAFETY: PR_SET_TIMERSLACK takes one unsigned long, in nanoseconds.
-    unsafe {
-        libc::prctl(libc::PR_SET_TIMERSLACK, 1_000 as libc::c_ulong);
     }
 }

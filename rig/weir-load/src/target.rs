@@ -3,10 +3,12 @@
 use crate::profile::Transport;
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
+use weir_rig_base::address::{Address, resolve};
+use weir_rig_base::http::Url;
 
 /// Where load goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,61 +41,43 @@ impl fmt::Display for BadTarget {
 
 impl std::error::Error for BadTarget {}
 
-fn resolve(address: &str, whole: &str) -> Result<SocketAddr, BadTarget> {
-    address
-        .to_socket_addrs()
-        .ok()
-        .and_then(|mut all| all.next())
-        .ok_or_else(|| BadTarget(format!("{whole}: {address:?} is not a reachable host:port")))
-}
+const ALLOWED: &str = "allowed are udp://host:port, tcp://host:port, unixgram:///path, unix:///path, http://host:port/path \
+    and grpc://host:port";
 
 impl Target {
     /// `udp://host:port`, `tcp://host:port`, `unixgram:///path`, `unix:///path`, `http://host:port/path` or
     /// `grpc://host:port`.
     pub fn parse(text: &str) -> Result<Target, BadTarget> {
-        let (scheme, rest) = text.split_once("://").ok_or_else(|| {
-            BadTarget(format!(
-                "{text:?} is not an address: udp://host:port, tcp://host:port, unixgram:///path, unix:///path, \
-                 http://host:port/path, grpc://host:port"
-            ))
-        })?;
-        let path = || {
-            if rest.starts_with('/') {
-                Ok(PathBuf::from(rest))
-            } else {
-                Err(BadTarget(format!(
-                    "{text:?}: the path must be absolute, as in {scheme}:///run/agent.socket"
-                )))
-            }
-        };
-        match scheme {
-            "udp" => Ok(Target::Udp(resolve(rest, text)?)),
-            "tcp" => Ok(Target::Tcp(resolve(rest, text)?)),
-            "unixgram" => Ok(Target::Unixgram(path()?)),
-            "unix" => Ok(Target::Unix(path()?)),
-            "http" => {
-                let (host, path) = match rest.split_once('/') {
-                    Some((host, path)) => (host, format!("/{path}")),
-                    None => (rest, "/".to_string()),
-                };
-                let address = if host.contains(':') {
-                    host.to_string()
-                } else {
-                    format!("{host}:80")
-                };
-                Ok(Target::Http {
-                    address: resolve(&address, text)?,
-                    host: host.to_string(),
-                    path,
-                })
-            }
-            "grpc" => Ok(Target::Grpc {
-                address: resolve(rest, text)?,
-                host: rest.to_string(),
-            }),
-            other => Err(BadTarget(format!(
-                "{text:?}: unknown scheme {other:?}, allowed are udp, tcp, unixgram, unix, http, grpc"
-            ))),
+        let bad = |what: &dyn fmt::Display| BadTarget(format!("{text:?}: {what}; {ALLOWED}"));
+        let resolved = |host: &str, port| resolve(host, port).map_err(|error| bad(&error));
+        if let Some(authority) = text.strip_prefix("grpc://") {
+            let address: Address = format!("tcp://{authority}")
+                .parse()
+                .map_err(|error: weir_units::AddressError| bad(&error))?;
+            let Address::Tcp { host, port } = address else {
+                unreachable!("parsed as tcp")
+            };
+            return Ok(Target::Grpc {
+                address: resolved(&host, port)?,
+                host: authority.to_owned(),
+            });
+        }
+        if text.starts_with("http://") {
+            let url: Url = text.parse().map_err(|error: String| bad(&error))?;
+            return Ok(Target::Http {
+                address: url.resolve().map_err(|error| bad(&error))?,
+                path: url.path_or("/").to_owned(),
+                host: url.authority,
+            });
+        }
+        match text
+            .parse()
+            .map_err(|error: weir_units::AddressError| bad(&error))?
+        {
+            Address::Udp { host, port } => Ok(Target::Udp(resolved(&host, port)?)),
+            Address::Tcp { host, port } => Ok(Target::Tcp(resolved(&host, port)?)),
+            Address::UnixDatagram(path) => Ok(Target::Unixgram(path)),
+            Address::UnixStream(path) => Ok(Target::Unix(path)),
         }
     }
 

@@ -19,38 +19,10 @@ impl fmt::Display for BadUnit {
 
 impl std::error::Error for BadUnit {}
 
-fn split_number(text: &str) -> Result<(f64, &str), BadUnit> {
-    let text = text.trim();
-    let end = text
-        .find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_'))
-        .unwrap_or(text.len());
-    let number: f64 = text[..end]
-        .replace('_', "")
-        .parse()
-        .map_err(|_| BadUnit(format!("{text:?} does not start with a number")))?;
-    Ok((number, text[end..].trim()))
-}
-
-/// The factor of a byte unit, or nothing when it is no byte unit.
-fn byte_factor(unit: &str) -> Result<Option<f64>, BadUnit> {
-    Ok(Some(match unit {
-        "B" => 1.0,
-        "kB" => 1e3,
-        "MB" => 1e6,
-        "GB" => 1e9,
-        "KiB" => 1024.0,
-        "MiB" => 1024.0 * 1024.0,
-        "GiB" => 1024.0 * 1024.0 * 1024.0,
-        other => {
-            let lower = other.to_ascii_lowercase();
-            if matches!(lower.as_str(), "b" | "kb" | "mb" | "gb" | "kib" | "mib" | "gib") {
-                return Err(BadUnit(format!(
-                    "{other:?} is ambiguous: write kB, MB, GB (powers of 1000) or KiB, MiB, GiB (powers of 1024)"
-                )));
-            }
-            return Ok(None);
-        }
-    }))
+impl From<weir_units::UnitError> for BadUnit {
+    fn from(error: weir_units::UnitError) -> BadUnit {
+        BadUnit(error.to_string())
+    }
 }
 
 /// A number of bytes: `8192`, `8 KiB`, `1.5 MB`.
@@ -61,14 +33,7 @@ impl FromStr for Bytes {
     type Err = BadUnit;
 
     fn from_str(text: &str) -> Result<Bytes, BadUnit> {
-        let (number, unit) = split_number(text)?;
-        let factor = if unit.is_empty() {
-            1.0
-        } else {
-            byte_factor(unit)?
-                .ok_or_else(|| BadUnit(format!("{unit:?} is not a size: B, kB, MB, GB, KiB, MiB, GiB")))?
-        };
-        Ok(Bytes((number * factor).round() as u64))
+        Ok(Bytes(weir_units::parse_size(text)?))
     }
 }
 
@@ -116,11 +81,12 @@ impl FromStr for Rate {
             .trim()
             .strip_suffix("/s")
             .ok_or_else(|| BadUnit(format!("{text:?} is not a rate, it does not end in /s: {help}")))?;
-        let (number, unit) = split_number(body)?;
-        if let Some(factor) = byte_factor(unit)? {
+        let (number, unit) = weir_units::split_number(body)
+            .ok_or_else(|| BadUnit(format!("{text:?} does not start with a number: {help}")))?;
+        if let Some(factor) = weir_units::size_unit(unit)? {
             return positive(
                 Rate {
-                    per_second: number * factor,
+                    per_second: number * factor as f64,
                     unit: RateUnit::Bytes,
                 },
                 text,
@@ -216,31 +182,6 @@ pub fn seed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error>
     deserializer.deserialize_any(Visitor)
 }
 
-/// A duration: `250us`, `200ms`, `10s`, `5m`, `1h`.
-pub fn parse_duration(text: &str) -> Result<Duration, BadUnit> {
-    let (number, unit) = split_number(text)?;
-    let factor = match unit {
-        "us" => 1e-6,
-        "ms" => 1e-3,
-        "s" => 1.0,
-        "m" => 60.0,
-        "h" => 3600.0,
-        _ => {
-            return Err(BadUnit(format!(
-                "{text:?} is not a duration: number and us, ms, s, m or h"
-            )));
-        }
-    };
-    let seconds = number * factor;
-    // A century: more is a slip, and far more cannot be counted.
-    if seconds > 3.2e9 {
-        return Err(BadUnit(format!(
-            "{text:?}: a duration of more than a hundred years"
-        )));
-    }
-    Ok(Duration::from_secs_f64(seconds))
-}
-
 /// A duration in a profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span(pub Duration);
@@ -248,7 +189,7 @@ pub struct Span(pub Duration);
 impl FromStr for Span {
     type Err = BadUnit;
     fn from_str(text: &str) -> Result<Span, BadUnit> {
-        parse_duration(text).map(Span)
+        Ok(Span(weir_units::parse_duration(text)?))
     }
 }
 
@@ -370,7 +311,7 @@ mod tests {
         let rate: Rate = "250 packets/s".parse().unwrap();
         assert_eq!((rate.per_second, rate.unit), (250.0, RateUnit::Packets));
         assert_eq!("2..50".parse(), Ok(Range::new(2, 50)));
-        assert_eq!(parse_duration("250us"), Ok(Duration::from_micros(250)));
+        assert_eq!("250us".parse(), Ok(Span(Duration::from_micros(250))));
     }
 
     #[test]
@@ -385,8 +326,8 @@ mod tests {
         for text in ["", "fast", "8", "8/s", "8 x/s", "0 msg/s"] {
             assert!(text.parse::<Rate>().is_err(), "{text}");
         }
-        for text in ["", "x", "1", "1 d", "-1s", "99999999999999999999h"] {
-            assert!(parse_duration(text).is_err(), "{text}");
+        for text in ["", "x", "1", "1 y", "-1s", "99999999999999999999h"] {
+            assert!(text.parse::<Span>().is_err(), "{text}");
         }
         let prime = "2,3,5,7,11,13,17,19,23,29,31,37,41,43,47,53,59,61,67,71,73,79,83,89,97,101,103,107,109,113,127,131";
         let hex = "020305070b0d1113171d1f25292b2f353b3d4347494f53596165676b6d717f83";

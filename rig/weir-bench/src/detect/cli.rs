@@ -5,12 +5,13 @@ use super::experiment::{Library, resolved_tree};
 use super::node::ConfigError;
 use super::run::{self, Finished, Options, Refusal};
 use super::targets::Targets;
-use super::{history, procfs, report, sys};
+use super::{history, procfs, report};
 use clap::{Args, Subcommand, ValueEnum};
 use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use weir_rig_base::{clock, cpu};
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -75,7 +76,7 @@ struct Common {
     #[arg(long)]
     accept_busy: bool,
     /// How long to wait before each pair for other programs to calm down.
-    #[arg(long, default_value = "60s", value_parser = super::units::parse_duration)]
+    #[arg(long, default_value = "60s", value_parser = weir_units::parse_duration)]
     calm_wait: std::time::Duration,
     /// Compare builds of different profiles.
     #[arg(long)]
@@ -327,7 +328,7 @@ fn options(
         ));
     }
     // Nanoseconds are as good a draw as any; the report prints it.
-    let seed = c.seed.unwrap_or_else(|| sys::unix_ns() & 0xffff_ffff);
+    let seed = c.seed.unwrap_or_else(|| clock::unix_ns() & 0xffff_ffff);
     Ok(Options {
         targets: c
             .targets
@@ -584,7 +585,7 @@ fn doctor(a: &DoctorArgs) -> Result<u8, Refusal> {
         "machine",
         format!("{}, Linux {}", host["cpu"], host["kernel"]),
     );
-    let cpus = sys::allowed_cpus();
+    let cpus = cpu::allowed();
     line(
         cpus.len() >= 2,
         "CPUs",
@@ -611,7 +612,7 @@ fn doctor(a: &DoctorArgs) -> Result<u8, Refusal> {
             None => "not readable: memory is judged by RSS".to_owned(),
         },
     );
-    let clock = sys::cpu_time_ns(me).is_some();
+    let clock = clock::cpu_time_ns(me).is_some();
     bad |= !clock;
     line(
         clock,

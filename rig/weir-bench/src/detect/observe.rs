@@ -1,11 +1,12 @@
 //! The observer: one thread that reads the kernel's and the target's counters at a fixed period while a run lasts.
 
 use super::experiment::Telemetry;
-use super::{procfs, sys, telemetry};
+use super::{procfs, telemetry};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+use weir_rig_base::{clock, cpu, process};
 
 /// A scrape that costs more than this is made only every fifth second, so that it does not become part of the load.
 const SCRAPE_CHEAP: Duration = Duration::from_millis(5);
@@ -60,7 +61,7 @@ impl Observer {
             let mut state = State::new(plan, target);
             if let Some(cpus) = &state.plan.cpus {
                 // A CPU that does not exist was refused when the experiment was checked.
-                let _ = sys::pin(cpus);
+                let _ = cpu::pin(cpus);
             }
             let mut next = Instant::now();
             loop {
@@ -161,21 +162,21 @@ impl State {
     }
 
     fn tick(&mut self) {
-        let t = sys::monotonic_ns() - self.plan.start_ns;
+        let t = clock::monotonic_ns() - self.plan.start_ns;
         let all = procfs::all_processes();
         let members = procfs::tree(self.target, &all);
         let alive: Vec<&procfs::Stat> = members.iter().filter(|p| !p.zombie).collect();
         for p in &alive {
             let totals = self.processes.entry(p.pid).or_default();
             // The CPU clock comes first: it is what most goals are made of, so its time must be the sample's time.
-            totals.cpu_ns = sys::cpu_time_ns(p.pid).unwrap_or(totals.cpu_ns);
+            totals.cpu_ns = clock::cpu_time_ns(p.pid).unwrap_or(totals.cpu_ns);
             totals.minflt = p.minflt;
             totals.majflt = p.majflt;
             totals.user = p.user_ticks;
             totals.system = p.system_ticks;
         }
         for w in &mut self.watched {
-            w.last = sys::cpu_time_ns(w.pid).unwrap_or(w.last);
+            w.last = clock::cpu_time_ns(w.pid).unwrap_or(w.last);
         }
         let machine = procfs::machine();
         let rig = procfs::tree(std::process::id() as i32, &all);
@@ -224,13 +225,13 @@ impl State {
         {
             self.out.over_memory = true;
             for p in &alive {
-                sys::kill(p.pid, libc::SIGKILL);
+                process::kill(p.pid, libc::SIGKILL);
             }
         }
         if !alive.is_empty() {
             self.scrape(t);
         }
-        let own = sys::thread_cpu_ns();
+        let own = clock::thread_cpu_ns();
         self.put(t, "observer", "cpu_ns", true, own as f64);
     }
 
@@ -281,11 +282,11 @@ impl State {
         if let (Some(start), Some(now)) = (self.machine_start, machine) {
             let ours = self.processes.values().map(|p| p.cpu_ns).sum::<u64>()
                 + self.watched.iter().map(|w| w.last).sum::<u64>()
-                + sys::own_cpu_ns();
+                + clock::own_cpu_ns();
             let went_by = now.since(start);
             // What belongs to nobody else and not to us either is interrupts, unless others cannot be seen.
             let foreign = match foreign_ticks {
-                Some(ticks) => (ticks * (1_000_000_000 / sys::ticks_per_second())) as f64,
+                Some(ticks) => (ticks * (1_000_000_000 / clock::ticks_per_second())) as f64,
                 None => went_by.busy_ns as f64 - ours as f64,
             };
             self.put(t, "host", "foreign_cpu_ns", true, foreign);

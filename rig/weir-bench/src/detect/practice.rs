@@ -2,7 +2,6 @@
 //! told to lose, dies when it is told to die. With them the detector itself is measured.
 
 use super::capture::{Labels, Line, Phase};
-use super::sys;
 use clap::{Args, Subcommand};
 use std::fs;
 use std::hint::black_box;
@@ -13,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+use weir_rig_base::{clock, signal, socket};
 
 #[derive(Subcommand)]
 pub enum Role {
@@ -113,13 +113,13 @@ fn variable(name: &str, default: f64) -> f64 {
 }
 
 fn target(a: &TargetArgs) -> io::Result<u8> {
-    sys::catch_interrupts();
+    signal::catch_interrupts();
     let retain = variable("PRACTICE_RETAIN", a.retain as f64) as usize;
     // Written, not only reserved, so that it is resident.
     let kept: Vec<u8> = (0..retain).map(|i| i as u8).collect();
     let work = (a.work as f64 * (1.0 + variable("PRACTICE_SLOWDOWN", a.slowdown) / 100.0)).round() as u64;
     if a.never_ready {
-        while !sys::interrupted() {
+        while !signal::interrupted() {
             thread::sleep(Duration::from_millis(20));
         }
         return Ok(0);
@@ -137,7 +137,7 @@ fn target(a: &TargetArgs) -> io::Result<u8> {
         let s = UdpSocket::bind(plain(&a.listen))?;
         s.set_read_timeout(wait)?;
         if let Some(bytes) = a.receive_buffer {
-            sys::set_receive_buffer(&s, bytes)?;
+            socket::set_receive_buffer(&s, bytes)?;
         }
         Receiver::Udp(s)
     };
@@ -161,7 +161,7 @@ fn target(a: &TargetArgs) -> io::Result<u8> {
                 }
             }
             // Told to stop, and nothing was waiting any more.
-            Err(_) if sys::interrupted() => break,
+            Err(_) if signal::interrupted() => break,
             Err(_) => {}
         }
         if reported.elapsed() > Duration::from_millis(100) {
@@ -194,7 +194,7 @@ fn plain(address: &str) -> &str {
 }
 
 fn load(a: &LoadArgs) -> io::Result<()> {
-    sys::catch_interrupts();
+    signal::catch_interrupts();
     let send: Send = if let Some(path) = a.to.strip_prefix("unixgram://") {
         let s = UnixDatagram::unbound()?;
         s.connect(path)?;
@@ -205,7 +205,7 @@ fn load(a: &LoadArgs) -> io::Result<()> {
         Box::new(move |b| s.send(b))
     };
     let mut readings = a.capture.as_ref().map(fs::File::create).transpose()?;
-    let started_unix_ns = sys::unix_ns();
+    let started_unix_ns = clock::unix_ns();
     let began = Instant::now();
     let whole = Duration::from_millis(a.duration_ms);
     let (mut packets, mut bytes, mut refused) = (0_u64, 0_u64, 0_u64);
@@ -215,7 +215,7 @@ fn load(a: &LoadArgs) -> io::Result<()> {
     let mut packet = Vec::new();
     // The same seed gives the same bytes, so the number of packets must not depend on how punctual the last turn is.
     let total = (whole.as_secs_f64() * a.rate / a.packed as f64) as u64;
-    while packets + refused < total && !sys::interrupted() {
+    while packets + refused < total && !signal::interrupted() {
         let due = ((began.elapsed().as_secs_f64() * a.rate / a.packed as f64) as u64).min(total);
         while packets + refused < due {
             packet.clear();
@@ -306,7 +306,7 @@ struct Told {
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 fn sink(a: &SinkArgs) -> io::Result<()> {
-    sys::catch_interrupts();
+    signal::catch_interrupts();
     let listener = TcpListener::bind(plain(&a.listen))?;
     let udp = UdpSocket::bind(plain(&a.listen))?;
     udp.set_read_timeout(Some(Duration::from_millis(20)))?;
@@ -333,7 +333,7 @@ fn sink(a: &SinkArgs) -> io::Result<()> {
     });
     let mut buffer = vec![0; 65_536];
     let (mut stray, mut bytes) = (0, 0);
-    while !sys::interrupted() {
+    while !signal::interrupted() {
         if let Ok(n) = udp.recv(&mut buffer) {
             stray += buffer[..n]
                 .split(|b| *b == b'\n')

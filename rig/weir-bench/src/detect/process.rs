@@ -1,6 +1,6 @@
 //! Starting and ending programs so that nothing is left behind, whatever they do.
 
-use super::{procfs, sys};
+use super::procfs;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
@@ -10,6 +10,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+use weir_rig_base::process;
 
 /// How often conditions are looked at while waiting. Short against every duration of an experiment, long against the
 /// cost of looking.
@@ -54,7 +55,7 @@ impl Process {
             .env_clear()
             .envs(std::env::vars_os().filter(|(k, _)| k == "PATH" || k == "HOME" || k == "TZ" || k == "LANG"))
             .envs(s.env);
-        sys::isolate(&mut command, s.cpus, s.cgroup.map(|c| c.procs.as_path()))?;
+        process::isolate(&mut command, s.cpus, s.cgroup.map(|c| c.procs.as_path()))?;
         let child = command
             .spawn()
             .map_err(|e| io::Error::new(e.kind(), format!("cannot start {program:?}: {e}")))?;
@@ -94,7 +95,7 @@ impl Process {
             self.end_tree();
             return Stopped::Earlier(status);
         }
-        sys::kill(self.pid, signal);
+        process::kill(self.pid, signal);
         let status = self.wait(grace);
         self.end_tree();
         match status {
@@ -114,9 +115,9 @@ impl Process {
                 .collect();
             for p in &members {
                 if p.zombie && p.ppid == std::process::id() as i32 && p.pid != self.pid {
-                    sys::reap(p.pid);
+                    process::reap(p.pid);
                 } else if !p.zombie {
-                    sys::kill(p.pid, libc::SIGKILL);
+                    process::kill(p.pid, libc::SIGKILL);
                 }
             }
             let ended = self.ended().is_some();

@@ -1,9 +1,9 @@
 //! What the kernel tells about processes and the machine. Missing files are answered with `None`, never with an error:
 //! containers hide some of them.
 
-use super::sys;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use weir_rig_base::{clock, cpu};
 
 /// One process as `/proc/<pid>/stat` shows it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -244,7 +244,7 @@ pub fn parse_machine(text: &str, now_ns: u64, hz: u64) -> Option<Machine> {
 
 pub fn machine() -> Option<Machine> {
     let text = fs::read_to_string("/proc/stat").ok()?;
-    parse_machine(&text, sys::monotonic_ns(), sys::ticks_per_second())
+    parse_machine(&text, clock::monotonic_ns(), clock::ticks_per_second())
 }
 
 /// Total time in which something waited for a CPU, nanoseconds.
@@ -297,7 +297,7 @@ pub fn describe_host() -> BTreeMap<String, String> {
         ("kernel".to_owned(), read("/proc/sys/kernel/osrelease")),
         ("arch".to_owned(), std::env::consts::ARCH.to_owned()),
         ("cpu".to_owned(), model),
-        ("cpus".to_owned(), sys::allowed_cpus().len().to_string()),
+        ("cpus".to_owned(), cpu::allowed().len().to_string()),
         ("memory_bytes".to_owned(), total.to_string()),
         ("rmem_max".to_owned(), read("/proc/sys/net/core/rmem_max")),
         (

@@ -5,11 +5,9 @@
 
 use super::analysis::arm_folder;
 use super::capture::{Capture, Header, VERSION};
-use super::http;
 use super::replicate::{self, Abort, Replicate};
 use super::report::{escape, signed};
 use super::run::{self, Options, Prepared, Refusal};
-use super::sys;
 use prost::Message;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -19,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use weir_regress::describe::{mean, sd};
 use weir_regress::plan::plan;
+use weir_rig_base::{clock, cpu, http, process, signal};
 
 /// The pprof message; only the fields that are used here.
 #[derive(Clone, PartialEq, Message)]
@@ -244,14 +243,14 @@ pub fn run(o: &Options, replicates: usize) -> Result<(PathBuf, String), Refusal>
     let (prepared, arms) = run::prepare(o)?;
     let folder = o.results.join(format!(
         "profile-{}",
-        super::report::stamp(sys::unix_ns() / 1_000_000_000)
+        super::report::stamp(clock::unix_ns() / 1_000_000_000)
     ));
     fs::create_dir_all(&folder).map_err(|e| Refusal::Failed(format!("{}: {e}", folder.display())))?;
     let folder =
         fs::canonicalize(&folder).map_err(|e| Refusal::Failed(format!("{}: {e}", folder.display())))?;
     let program = std::env::current_exe().map_err(|e| Refusal::Failed(e.to_string()))?;
-    sys::catch_interrupts();
-    sys::become_subreaper();
+    signal::catch_interrupts();
+    process::become_subreaper();
     let schedule = plan(o.seed, prepared.len(), replicates);
     for p in schedule.iter().flatten() {
         let e = &prepared[p.experiment];
@@ -263,7 +262,7 @@ pub fn run(o: &Options, replicates: usize) -> Result<(PathBuf, String), Refusal>
             let target = arm_folder(&folder, &e.name, name).join(format!("{:02}", p.pair));
             eprintln!("profiling {} {name} {}/{replicates}", e.name, p.pair + 1);
             let target_cpus = e.arms[arm].target.cpus.clone().unwrap_or_default();
-            let rest: Vec<usize> = sys::allowed_cpus()
+            let rest: Vec<usize> = cpu::allowed()
                 .into_iter()
                 .filter(|c| !target_cpus.contains(c))
                 .collect();

@@ -7,7 +7,7 @@ use super::observe::{Observer, Plan};
 use super::process::{self, Cgroup, POLL, Process, Start, Stopped};
 use super::rig::{self, LoadCall, Phases};
 use super::values::{self, Measured, Rules};
-use super::{http, ports, procfs, sys};
+use super::{ports, procfs};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+use weir_rig_base::{clock, http, signal};
 
 /// How long a failed load waits for its target to be seen as the cause.
 const TARGET_END_WAIT: Duration = Duration::from_secs(2);
@@ -120,7 +121,7 @@ struct Events {
 impl Events {
     fn add(&mut self, event: &str, detail: &str) -> io::Result<()> {
         let e = Event {
-            t: sys::monotonic_ns() - self.start_ns,
+            t: clock::monotonic_ns() - self.start_ns,
             event: event.to_owned(),
             detail: detail.to_owned(),
         };
@@ -135,9 +136,9 @@ impl Events {
 pub fn run(r: &Replicate) -> Result<Measured, Abort> {
     let _leave = r.meeting.map(Leave);
     fs::create_dir_all(r.folder)?;
-    let start_ns = sys::monotonic_ns();
+    let start_ns = clock::monotonic_ns();
     let mut header = r.header.clone();
-    header.started_unix_ns = sys::unix_ns();
+    header.started_unix_ns = clock::unix_ns();
     let mut events = Events {
         start_ns,
         file: fs::File::create(r.folder.join("events.jsonl"))?,
@@ -379,7 +380,7 @@ fn load_phase(
     let e = r.experiment;
     let whole = e.measure.warmup + e.measure.duration;
     let mut loads = Vec::new();
-    let spawned = sys::monotonic_ns() - start_ns;
+    let spawned = clock::monotonic_ns() - start_ns;
     for (i, load) in e.load.iter().enumerate() {
         let manifest = rig::numbered(r.folder, "manifest", i, "json");
         let readings = rig::numbered(work, "load", i, "jsonl");
@@ -486,14 +487,14 @@ fn load_phase(
     for note in profiler_notes {
         events.add("note", &note)?;
     }
-    let ended = sys::monotonic_ns() - start_ns;
+    let ended = clock::monotonic_ns() - start_ns;
     // The manifest knows when the first packet left; commands that do not say are taken at their start.
     let load_start = loads
         .iter()
         .filter_map(|(_, m)| {
             let m: serde_json::Value = serde_json::from_str(&fs::read_to_string(m).ok()?).ok()?;
             let wall = m.get("started_unix_ns")?.as_u64().filter(|v| *v > 0)?;
-            let now = (sys::unix_ns(), sys::monotonic_ns());
+            let now = (clock::unix_ns(), clock::monotonic_ns());
             now.1
                 .checked_sub(start_ns)?
                 .checked_sub(now.0.saturating_sub(wall))
@@ -533,7 +534,7 @@ fn refuse_sink_as_destination(load: &Load, e: &Experiment, names: &mut Names) ->
 
 fn pause(time: Duration) {
     let end = Instant::now() + time;
-    while Instant::now() < end && !sys::interrupted() {
+    while Instant::now() < end && !signal::interrupted() {
         thread::sleep(POLL);
     }
 }
@@ -559,7 +560,7 @@ fn start_helper(
 }
 
 fn watch_target(target: &mut Process) -> Result<(), Problem> {
-    if sys::interrupted() {
+    if signal::interrupted() {
         return Err(Problem::Abort(Abort::Interrupted));
     }
     match target.ended() {
@@ -595,7 +596,7 @@ fn drain(e: &Experiment, target: &mut Process) -> Result<(), Problem> {
 fn wait_for_sink(process: &mut Process, listen: &str) -> Result<(), Problem> {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
-        if sys::interrupted() {
+        if signal::interrupted() {
             return Err(Problem::Abort(Abort::Interrupted));
         }
         if let Some(status) = process.ended() {
@@ -648,7 +649,7 @@ fn wait_ready(
     let deadline = Instant::now() + limit;
     let mut left: Vec<&Ready> = conditions.iter().collect();
     loop {
-        if sys::interrupted() {
+        if signal::interrupted() {
             return Err(Problem::Abort(Abort::Interrupted));
         }
         if let Some(status) = target.ended() {

@@ -7,11 +7,11 @@ use super::capture::{self, Header};
 use super::experiment::{self, Case, Experiment, Library, Load, Stat};
 use super::node::{ConfigError, Node};
 use super::process::POLL;
+use super::procfs;
 use super::replicate::{self, Abort, Meeting, Replicate};
 use super::targets::{self, ArmProgram, Targets};
 use super::units::show_duration;
 use super::values::{CheckRule, Measured, Rules};
-use super::{procfs, sys};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, IsTerminal, Write};
@@ -21,6 +21,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use weir_regress::Direction;
 use weir_regress::plan::{Order, PlannedPair, plan};
+use weir_rig_base::{clock, cpu, process, signal};
 
 /// Attempts per pair: the first and two more at once. What the machine disturbed each time gets as many again at the end, since a
 /// host that is short of CPU time stays so for minutes, and as many again whenever the run is gone on with.
@@ -204,7 +205,7 @@ fn prepare_case(mut case: Case, arms: &[ArmProgram; 2], o: &Options) -> Result<P
         if o.unpinned {
             e.target.cpus = None;
         }
-        let allowed = sys::allowed_cpus();
+        let allowed = cpu::allowed();
         let wanted = e
             .target
             .cpus
@@ -384,8 +385,8 @@ pub fn execute(o: &Options) -> Result<Finished, Refusal> {
     let folder =
         fs::canonicalize(&folder).map_err(|e| Refusal::Failed(format!("{}: {e}", folder.display())))?;
     let mut runner = Runner::new(o, &prepared, &arms, info.id.clone(), folder.clone())?;
-    sys::catch_interrupts();
-    sys::become_subreaper();
+    signal::catch_interrupts();
+    process::become_subreaper();
     let outcome = runner.all(&schedule);
     let (interrupted, aborted) = match outcome {
         Ok(()) => (false, None),
@@ -473,7 +474,7 @@ fn run_info(
     arms: &[ArmProgram; 2],
     calibration: Option<CalibrationNote>,
 ) -> RunInfo {
-    let created = sys::unix_ns() / 1_000_000_000;
+    let created = clock::unix_ns() / 1_000_000_000;
     let target_cpus = prepared
         .iter()
         .find(|p| p.info.unsupported.is_none())
@@ -530,7 +531,7 @@ fn open_folder(o: &Options, info: &RunInfo) -> Result<PathBuf, Refusal> {
         return Ok(folder.clone());
     }
     fs::create_dir_all(&o.results).map_err(|e| store(&o.results, e))?;
-    if let Some(free) = sys::free_bytes(&o.results).filter(|f| *f < FREE_MIN) {
+    if let Some(free) = process::free_bytes(&o.results).filter(|f| *f < FREE_MIN) {
         return Err(Refusal::Failed(format!(
             "{} has {} MiB free, a run needs {} MiB",
             o.results.display(),
@@ -617,7 +618,7 @@ impl<'a> Runner<'a> {
             .filter_map(|e| e.target.cpus.clone())
             .flatten()
             .collect();
-        let rest: Vec<usize> = sys::allowed_cpus()
+        let rest: Vec<usize> = cpu::allowed()
             .into_iter()
             .filter(|c| !target_cpus.contains(c))
             .collect();
@@ -683,7 +684,7 @@ impl<'a> Runner<'a> {
     fn all(&mut self, schedule: &[Vec<PlannedPair>]) -> Result<(), Abort> {
         if let Some(cpus) = &self.rig_cpus {
             // What this program itself does must not land on the target's core.
-            let _ = sys::pin(cpus);
+            let _ = cpu::pin(cpus);
         }
         for round in [Round::First, Round::Again] {
             for planned in schedule.iter().flatten() {
@@ -895,10 +896,10 @@ impl<'a> Runner<'a> {
             let Some(before) = procfs::machine() else {
                 return Ok(());
             };
-            let own = sys::own_cpu_ns();
+            let own = clock::own_cpu_ns();
             let began = Instant::now();
             while began.elapsed() < look {
-                if sys::interrupted() {
+                if signal::interrupted() {
                     return Err(Abort::Interrupted);
                 }
                 thread::sleep(POLL);
@@ -906,7 +907,7 @@ impl<'a> Runner<'a> {
             let Some(after) = procfs::machine() else {
                 return Ok(());
             };
-            let foreign = after.since(before).busy_ns - (sys::own_cpu_ns() - own) as i64;
+            let foreign = after.since(before).busy_ns - (clock::own_cpu_ns() - own) as i64;
             let share = foreign as f64 / began.elapsed().as_nanos() as f64;
             if share < 0.05 {
                 return Ok(());

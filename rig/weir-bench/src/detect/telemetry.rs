@@ -1,10 +1,10 @@
 //! What the target says about itself. Kept under its own names; four canonical counters are mapped per target.
 
 use super::experiment::{Telemetry, TelemetryKind};
-use super::http;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
+use weir_rig_base::{http, prometheus};
 
 /// Series that are kept of one scrape; a target with a million contexts must not fill the capture.
 const SERIES_MAX: usize = 400;
@@ -14,7 +14,7 @@ pub type Scrape = Vec<(String, f64)>;
 /// Asks once. The names are the target's own; canonical ones are added by [`canonical`].
 pub fn scrape(t: &Telemetry, timeout: Duration) -> io::Result<Scrape> {
     match t.kind {
-        TelemetryKind::Prometheus => Ok(prometheus(&body(&t.address, timeout)?)),
+        TelemetryKind::Prometheus => Ok(samples(&body(&t.address, timeout)?)),
         TelemetryKind::Expvar => expvar(&body(&t.address, timeout)?),
         TelemetryKind::StatsdAdmin => admin(&t.address, timeout),
     }
@@ -52,20 +52,15 @@ fn matches(pattern: &str, name: &str) -> bool {
     name == pattern || (!pattern.contains('{') && name.split('{').next() == Some(pattern))
 }
 
-fn prometheus(text: &str) -> Scrape {
+/// What can be read of an exposition; a line that cannot is left out.
+fn samples(text: &str) -> Scrape {
     text.lines()
-        .filter(|l| !l.starts_with('#') && !l.trim().is_empty())
-        .filter_map(|l| {
-            // Label values may contain spaces; the value follows the closing bracket.
-            let at = match l.rfind('}') {
-                Some(i) => i + 1,
-                None => l.find(char::is_whitespace)?,
-            };
-            let value = l[at..].split_whitespace().next()?.parse::<f64>().ok()?;
-            Some((l[..at].to_owned(), value))
+        .filter_map(|line| match prometheus::line(line) {
+            Ok(prometheus::Line::Sample(sample)) => Some((sample.series.to_owned(), sample.value)),
+            _ => None,
         })
         // Buckets multiply the series and say nothing the counters do not.
-        .filter(|(n, v)| v.is_finite() && !n.contains("_bucket{"))
+        .filter(|(name, value)| value.is_finite() && !name.contains("_bucket{"))
         .take(SERIES_MAX)
         .collect()
 }
@@ -129,7 +124,7 @@ mod tests {
     #[test]
     fn exposition_text() {
         let text = "# HELP a b\n# TYPE a counter\na{x=\"1 2}\",y=\"z\"} 5 1700000000\nb 1e3\nc_bucket{le=\"1\"} 4\nd NaN\nbroken\n";
-        let got = prometheus(text);
+        let got = samples(text);
         assert_eq!(
             got,
             [

@@ -1,13 +1,14 @@
 //! The passes over bytes that are already here: what is left of the floor when the kernel is taken away.
 
+use super::Args;
 use super::encode::Flush;
 use super::pass::{Depth, Pass};
-use super::{Args, sys};
 use crate::failure::Failure;
 use std::hint::black_box;
 use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use weir_rig_base::signal;
 
 /// Messages are handed over in packets of this size, as from a Unix socket.
 const PACKET_BYTES: usize = 8192;
@@ -86,7 +87,7 @@ fn rounds(each: Duration, mut round: impl FnMut() -> u64) -> Outcome {
         assert_eq!(round(), items);
         fastest = fastest.min(before.elapsed());
         rounds += 1;
-        if sys::wait_termination(Duration::ZERO) {
+        if signal::wait_termination(Duration::ZERO) {
             break;
         }
     }

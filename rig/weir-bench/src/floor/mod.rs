@@ -4,14 +4,16 @@ mod encode;
 mod memory;
 mod pass;
 mod receive;
-pub mod sys;
+mod sys;
 
-use crate::address::{Address, parse_duration};
 use crate::failure::Failure;
 use pass::Depth;
 use receive::Receive;
 use std::path::PathBuf;
 use std::time::Duration;
+use weir_rig_base::address::{Address, parse_resolved};
+use weir_rig_base::{cpu, signal};
+use weir_units::parse_duration;
 
 /// Receives packets, does the least one can do with them, and says what it cost.
 ///
@@ -23,6 +25,7 @@ pub struct Args {
     #[arg(
         long,
         value_name = "ADDRESS",
+        value_parser = parse_resolved,
         required_unless_present = "memory",
         conflicts_with = "memory"
     )]
@@ -56,15 +59,15 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<(), Failure> {
     // Before the first thread starts, so that all inherit both.
-    sys::block_termination()?;
+    signal::block_termination()?;
     if let Some(cpu) = args.cpu {
-        let allowed = sys::allowed_cpus();
+        let allowed = cpu::allowed();
         if !allowed.contains(&cpu) {
             return Err(Failure::Usage(format!(
                 "--cpu {cpu}: this process may use {allowed:?}"
             )));
         }
-        sys::pin_to_cpu(cpu).map_err(|error| Failure::Runtime(format!("--cpu {cpu}: {error}")))?;
+        cpu::pin(&[cpu]).map_err(|error| Failure::Runtime(format!("--cpu {cpu}: {error}")))?;
     }
     match (&args.memory, &args.listen) {
         (Some(file), _) => memory::run(file, &args),

@@ -3,15 +3,16 @@
 use super::Args;
 use super::pass::{Depth, Pass};
 use super::sys::{self, Batch, Uring};
-use crate::address::{Address, SocketFile, clear_stale_socket};
 use crate::failure::Failure;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+use weir_rig_base::address::{Address, SocketFile, bound, clear_stale_socket};
+use weir_rig_base::{clock, cpu, signal, socket};
 
 /// How packets are taken from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -67,7 +68,7 @@ fn wait_for_end(
     // In ticks of our own: a machine that stands still is not a silent sender.
     let mut silence = Duration::ZERO;
     loop {
-        let terminated = sys::wait_termination(TICK);
+        let terminated = signal::wait_termination(TICK);
         let now = Instant::now();
         let calls = counters.bytes.load(Relaxed) + counters.packets.load(Relaxed);
         if calls != seen {
@@ -95,37 +96,39 @@ fn print_line(value: &serde_json::Value) -> io::Result<()> {
 pub fn run(address: &Address, args: &Args) -> Result<(), Failure> {
     let cannot = |error: io::Error| Failure::Runtime(format!("floor: cannot listen on {address}: {error}"));
     match address {
-        Address::Udp(wanted) => {
-            let socket = UdpSocket::bind(wanted).map_err(cannot)?;
-            let bound = Address::Udp(socket.local_addr()?);
-            let granted = sys::set_receive_buffer(socket.as_fd(), args.receive_buffer)?;
+        Address::Udp { host, port } => {
+            let socket = UdpSocket::bind((host.as_str(), *port)).map_err(cannot)?;
+            let bound = bound(address, socket.local_addr()?);
+            let granted = socket::set_receive_buffer(socket.as_fd(), args.receive_buffer)?;
             datagrams(socket.into(), &bound, Some(granted), args)
         }
-        Address::Unixgram(path) => {
+        Address::UnixDatagram(path) => {
             if args.receive == Receive::R4 {
                 return Err(Failure::Usage("--receive r4 (GRO) exists for udp:// only".into()));
             }
             clear_stale_socket(path).map_err(cannot)?;
             let socket = UnixDatagram::bind(path).map_err(cannot)?;
-            let _file = SocketFile(Some(path.clone()));
+            let _file = SocketFile(path.clone());
             datagrams(socket.into(), address, None, args)
         }
-        Address::Tcp(_) | Address::Unix(_) if args.receive != Receive::R1 && args.receive != Receive::R2 => {
+        Address::Tcp { .. } | Address::UnixStream(_)
+            if args.receive != Receive::R1 && args.receive != Receive::R2 =>
+        {
             Err(Failure::Usage(
                 "streams have one way of receiving: --receive r1, large blocking reads".into(),
             ))
         }
-        Address::Tcp(wanted) => {
-            let listener = TcpListener::bind(wanted).map_err(cannot)?;
-            let bound = Address::Tcp(listener.local_addr()?);
+        Address::Tcp { host, port } => {
+            let listener = TcpListener::bind((host.as_str(), *port)).map_err(cannot)?;
+            let bound = bound(address, listener.local_addr()?);
             // Accepted connections inherit the size.
-            let granted = sys::set_receive_buffer(listener.as_fd(), args.receive_buffer)?;
+            let granted = socket::set_receive_buffer(listener.as_fd(), args.receive_buffer)?;
             streams(Listener::Tcp(listener), &bound, Some(granted), args)
         }
-        Address::Unix(path) => {
+        Address::UnixStream(path) => {
             clear_stale_socket(path).map_err(cannot)?;
             let listener = UnixListener::bind(path).map_err(cannot)?;
-            let _file = SocketFile(Some(path.clone()));
+            let _file = SocketFile(path.clone());
             streams(Listener::Unix(listener), address, None, args)
         }
     }
@@ -136,7 +139,7 @@ fn announce(address: &Address, receive_buffer: Option<usize>, args: &Args) -> io
         "listening": address.to_string(),
         "pid": std::process::id(),
         "cpu": args.cpu,
-        "cpus_allowed": sys::allowed_cpus(),
+        "cpus_allowed": cpu::allowed(),
         "receive_buffer": receive_buffer,
     }))
 }
@@ -146,11 +149,11 @@ fn report(
     address: &Address,
     counters: &Counters,
     active: Option<(Instant, Instant)>,
-    before: sys::CpuTimes,
+    before: clock::Usage,
     kernel_drops: Option<u64>,
     args: &Args,
 ) -> Result<(), Failure> {
-    let after = sys::cpu_times();
+    let after = clock::usage_of_process();
     let user = (after.user - before.user).as_secs_f64();
     let system = (after.system - before.system).as_secs_f64();
     let messages = counters.messages.load(Relaxed);
@@ -182,17 +185,17 @@ fn datagrams(
     args: &Args,
 ) -> Result<(), Failure> {
     let counters = Counters::default();
-    let unix = matches!(address, Address::Unixgram(_));
+    let unix = matches!(address, Address::UnixDatagram(_));
     if args.receive == Receive::R3 {
-        sys::enable_counters(socket.as_fd(), unix)?;
+        socket::enable_counters(socket.as_fd(), unix)?;
     }
     if args.receive == Receive::R4 {
-        sys::enable_gro(socket.as_fd()).map_err(|error| {
+        socket::enable_gro(socket.as_fd()).map_err(|error| {
             Failure::Runtime(format!("--receive r4: this kernel has no UDP GRO: {error}"))
         })?;
     }
     let (mut alarm, wake) = UnixStream::pair()?;
-    let before = sys::cpu_times();
+    let before = clock::usage_of_process();
     let variant = format!("{}+{}", args.receive.name(), args.pass.name());
     let (active, outcome) = std::thread::scope(|scope| {
         let (ready, is_ready) = std::sync::mpsc::channel();
@@ -214,11 +217,11 @@ fn datagrams(
         counters.stop.store(true, Relaxed);
         // A receiver that is gone already needs no waking.
         let _ = alarm.write(&[0]);
-        sys::shutdown_read(socket.as_raw_fd());
+        socket::shutdown_read(&socket);
         (active, worker.join().expect("the receiver does not panic"))
     });
     outcome?;
-    let drops = sys::socket_drops(socket.as_fd()).ok();
+    let drops = socket::drops(socket.as_fd()).ok();
     report(variant, address, &counters, active, before, drops, args)
 }
 
@@ -371,14 +374,16 @@ enum Listener {
     Unix(UnixListener),
 }
 
-impl Listener {
-    fn fd(&self) -> RawFd {
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Listener::Tcp(listener) => listener.as_raw_fd(),
-            Listener::Unix(listener) => listener.as_raw_fd(),
+            Listener::Tcp(listener) => listener.as_fd(),
+            Listener::Unix(listener) => listener.as_fd(),
         }
     }
+}
 
+impl Listener {
     fn accept(&self) -> io::Result<OwnedFd> {
         match self {
             Listener::Tcp(listener) => listener.accept().map(|(stream, _)| stream.into()),
@@ -397,7 +402,7 @@ fn streams(
     let counters = Counters::default();
     let framed = matches!(listener, Listener::Unix(_));
     let connections: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
-    let before = sys::cpu_times();
+    let before = clock::usage_of_process();
     let active = std::thread::scope(|scope| {
         let accepting = scope.spawn(|| {
             while let Ok(connection) = listener.accept() {
@@ -406,7 +411,7 @@ fn streams(
                 };
                 connections.lock().expect("no holder panics").push(for_end);
                 if counters.stop.load(Relaxed) {
-                    sys::shutdown_read(connection.as_raw_fd());
+                    socket::shutdown_read(&connection);
                 }
                 scope.spawn(|| read_stream(std::fs::File::from(connection), framed, args.pass, &counters));
             }
@@ -417,10 +422,10 @@ fn streams(
         };
         counters.stop.store(true, Relaxed);
         // Ends accept first, so that no connection appears after the loop below.
-        sys::shutdown_read(listener.fd());
+        socket::shutdown_read(&listener);
         let _ = accepting.join();
         for connection in connections.lock().expect("no holder panics").iter() {
-            sys::shutdown_read(connection.as_raw_fd());
+            socket::shutdown_read(connection);
         }
         active
     });

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use std::path::PathBuf;
 use std::time::Duration;
 use weir_load::calibrate;
-use weir_load::units::parse_duration;
+use weir_units::parse_duration;
 
 #[derive(clap::Args)]
 pub struct Args {

@@ -1,7 +1,6 @@
 //! Flags that several verbs share, and the way from them to a prepared load.
 
 use crate::failure::Failure;
-use crate::floor::sys;
 use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
@@ -10,6 +9,7 @@ use weir_load::profiles;
 use weir_load::run::{Framing, RunError};
 use weir_load::source::Load;
 use weir_load::units::{Rate, parse_seed};
+use weir_rig_base::{cpu, signal};
 
 /// Which profile, and what of it to change.
 #[derive(clap::Args, Clone)]
@@ -120,7 +120,7 @@ impl From<TransportArg> for Transport {
 
 /// Refuses processors this process may not run on.
 pub fn check_cpus(cpus: &[usize]) -> Result<(), Failure> {
-    let allowed = sys::allowed_cpus();
+    let allowed = cpu::allowed();
     match cpus.iter().find(|cpu| !allowed.contains(cpu)) {
         Some(cpu) => Err(Failure::Usage(format!(
             "--cpu {cpu}: this process may use {allowed:?}"
@@ -174,14 +174,14 @@ pub fn check_writable(flag: &str, path: &Path) -> Result<(), Failure> {
 /// A fresh folder for socket files. It goes with the value; after SIGTERM or SIGINT it goes too, and the process with it.
 pub fn scratch() -> Result<tempfile::TempDir, Failure> {
     let cannot = |error: std::io::Error| Failure::Runtime(format!("a folder for socket files: {error}"));
-    sys::block_termination().map_err(cannot)?;
+    signal::block_termination().map_err(cannot)?;
     let folder = tempfile::Builder::new()
         .prefix("weir-bench-")
         .tempdir()
         .map_err(cannot)?;
     let path = folder.path().to_owned();
     std::thread::spawn(move || {
-        while !sys::wait_termination(Duration::from_secs(3600)) {}
+        while !signal::wait_termination(Duration::from_secs(3600)) {}
         let _ = std::fs::remove_dir_all(path);
         eprintln!("weir-bench: interrupted");
         std::process::exit(1);

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weir_load::files::{LogFiles, Tree, grow_tree, write_logs};
 use weir_load::profile::Throttle;
-use weir_load::units::{Bytes, RateUnit, parse_duration};
+use weir_load::units::{Bytes, RateUnit};
+use weir_units::parse_duration;
 
 #[derive(clap::Args)]
 pub struct Args {

@@ -2,7 +2,6 @@
 
 use super::common::{FramingArg, ProfileArgs, check_cpus, check_writable, failure, print_line, write};
 use crate::failure::Failure;
-use crate::floor::sys;
 use serde_json::json;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -14,7 +13,9 @@ use weir_load::run::{Backpressure, Options, Progress, Report, Running};
 use weir_load::source::Load;
 use weir_load::target::Target;
 use weir_load::truth::{self, Detail};
-use weir_load::units::{Bytes, parse_duration};
+use weir_load::units::Bytes;
+use weir_rig_base::signal;
+use weir_units::parse_duration;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -216,7 +217,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         None => None,
     };
     // Before the first thread starts, so that all inherit it.
-    sys::block_termination()?;
+    signal::block_termination()?;
     let running = weir_load::run::start(&load, &options).map_err(failure)?;
     stop_on_termination(&running);
     let captured = match (&args.capture, capture_file) {
@@ -285,7 +286,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
 fn stop_on_termination(running: &Running) {
     let stop = running.stop.clone();
     std::thread::spawn(move || {
-        while !sys::wait_termination(Duration::from_secs(3600)) {}
+        while !signal::wait_termination(Duration::from_secs(3600)) {}
         stop.store(true, Ordering::Relaxed);
     });
 }

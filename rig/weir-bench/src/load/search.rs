@@ -6,7 +6,8 @@ use std::time::Duration;
 use weir_load::run::Options;
 use weir_load::search::{self, Plan};
 use weir_load::target::Target;
-use weir_load::units::{Rate, parse_duration};
+use weir_load::units::Rate;
+use weir_units::parse_duration;
 
 #[derive(clap::Args)]
 pub struct Args {

@@ -1,9 +1,9 @@
 //! Faults on request: what a real receiver does on a bad day, to test how an agent takes it.
 
-use crate::address::parse_duration;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
+use weir_units::parse_duration;
 
 /// One rule, as `status=503,times=3,path=/api/v2/series`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl FromStr for Fault {
                 "status" => fault.status = Some(number(value, 100..=599).map_err(bad)? as u16),
                 "grpc-status" => fault.grpc_status = Some(number(value, 0..=16).map_err(bad)? as u32),
                 "retry-after" => fault.retry_after = Some(value.to_owned()),
-                "delay" => fault.delay = parse_duration(value).map_err(bad)?,
+                "delay" => fault.delay = parse_duration(value).map_err(|error| bad(error.to_string()))?,
                 "close" => {
                     fault.close = match value {
                         "before" => Close::Before,

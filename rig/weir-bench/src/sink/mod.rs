@@ -14,9 +14,7 @@ mod record;
 mod scrape;
 mod socket;
 
-use crate::address::{Address, parse_duration};
 use crate::failure::Failure;
-use crate::floor::sys;
 use fault::{Fault, Faults};
 use oracle::{Observed, Rules};
 use record::Record;
@@ -24,12 +22,14 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use weir_load::manifest::Manifest;
+use weir_rig_base::address::{Address, parse_resolved};
+use weir_rig_base::signal;
+use weir_units::parse_duration;
 
 /// Receives what an agent sends, decodes it, writes it down, compares it with the truth of a load.
 ///
@@ -106,7 +106,8 @@ struct Listen {
 
 #[derive(Clone, Debug)]
 enum At {
-    Http(http::Service, SocketAddr),
+    /// Host and port.
+    Http(http::Service, (String, u16)),
     Socket(socket::Content, Address),
 }
 
@@ -120,12 +121,12 @@ impl FromStr for Listen {
                 .strip_prefix("http://")
                 .unwrap_or(address)
                 .trim_end_matches('/');
-            match format!("tcp://{bare}").parse() {
-                Ok(Address::Tcp(address)) => Ok((name, At::Http(service, address))),
+            match parse_resolved(&format!("tcp://{bare}")) {
+                Ok(Address::Tcp { host, port }) => Ok((name, At::Http(service, (host, port)))),
                 _ => Err(format!("{kind}: {address:?} is not host:port")),
             }
         };
-        let socket = |name, content| Ok((name, At::Socket(content, address.parse()?)));
+        let socket = |name, content| Ok((name, At::Socket(content, parse_resolved(address)?)));
         let (kind, at) = match kind {
             "datadog" => http("datadog", http::Service::Datadog),
             "remote-write" => http("remote-write", http::Service::RemoteWrite),
@@ -443,7 +444,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
 
 fn receive(shared: &Arc<Shared>, args: &Args) -> Result<(), Failure> {
     // Before the runtime starts its threads, so that they inherit it.
-    sys::block_termination()?;
+    signal::block_termination()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -454,7 +455,7 @@ fn receive(shared: &Arc<Shared>, args: &Args) -> Result<(), Failure> {
         let address = match &listen.at {
             At::Http(service, wanted) => {
                 let listener = runtime
-                    .block_on(tokio::net::TcpListener::bind(wanted))
+                    .block_on(tokio::net::TcpListener::bind((wanted.0.as_str(), wanted.1)))
                     .map_err(cannot)?;
                 let address = format!("http://{}", listener.local_addr()?);
                 runtime.spawn(http::serve(Arc::clone(shared), listen.kind, *service, listener));
@@ -483,7 +484,7 @@ fn receive(shared: &Arc<Shared>, args: &Args) -> Result<(), Failure> {
     let mut seen = None;
     let mut silence = Duration::ZERO;
     loop {
-        if sys::wait_termination(TICK) {
+        if signal::wait_termination(TICK) {
             break;
         }
         let over = args.duration.is_some_and(|duration| start.elapsed() >= duration);

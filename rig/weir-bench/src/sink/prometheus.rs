@@ -4,10 +4,8 @@ use super::protobuf::prometheus as pb;
 use super::record::{Bucket, Data, Kind, Point, Record, Text};
 use super::{Reject, body_of};
 use prost::Message;
-use std::collections::{BTreeMap, HashMap};
-
-/// Name and value pairs in the order received.
-type Labels = Vec<(String, String)>;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use weir_rig_base::prometheus::{self, Labels, Line, Sample, float};
 
 /// A point of `metric` with these labels; the label `host` is the host.
 fn point(metric: &str, kind: Kind, labels: &Labels, ts_ms: Option<i64>, data: Data) -> Record {
@@ -34,153 +32,98 @@ fn point(metric: &str, kind: Kind, labels: &Labels, ts_ms: Option<i64>, data: Da
 /// Decodes the text format.
 pub fn text(body: &[u8]) -> Result<Vec<Record>, Reject> {
     let body = std::str::from_utf8(body).map_err(|error| Reject::new(400, format!("not UTF-8: {error}")))?;
-    let mut kinds: HashMap<&str, &str> = HashMap::new();
-    let mut seen = std::collections::HashSet::new();
-    let mut records = Vec::new();
-    // Summaries and histograms come as several lines; they are collected by family and labels, in order of appearance.
-    let mut groups: Vec<Group> = Vec::new();
-    let mut group_of: HashMap<(String, Labels), usize> = HashMap::new();
-    for (index, line) in body.lines().enumerate() {
-        let wrong = |what: &str| Reject::new(400, format!("line {}: {what}: {line:?}", index + 1));
-        if let Some(comment) = line.strip_prefix('#') {
-            let mut words = comment.split_whitespace();
-            if words.next() == Some("TYPE") {
-                let (Some(name), Some(kind)) = (words.next(), words.next()) else {
-                    return Err(wrong("TYPE without a name and a kind"));
-                };
-                if kinds.insert(name, kind).is_some() {
-                    return Err(wrong("a second TYPE for this name"));
-                }
-            }
-            continue;
+    let mut exposition = Exposition::default();
+    for (index, text) in body.lines().enumerate() {
+        exposition
+            .line(text)
+            .map_err(|what| Reject::new(400, format!("line {}: {what}: {text:?}", index + 1)))?;
+    }
+    for group in exposition.groups {
+        exposition.records.push(group.finish()?);
+    }
+    Ok(exposition.records)
+}
+
+/// An exposition as far as it has been read.
+#[derive(Default)]
+struct Exposition<'a> {
+    kinds: HashMap<&'a str, &'a str>,
+    seen: HashSet<(&'a str, Labels)>,
+    records: Vec<Record>,
+    /// Summaries and histograms come as several lines; they are collected by family and labels, in order of appearance.
+    groups: Vec<Group>,
+    group_of: HashMap<(&'a str, Labels), usize>,
+}
+
+impl<'a> Exposition<'a> {
+    fn line(&mut self, text: &'a str) -> Result<(), &'static str> {
+        match prometheus::line(text)? {
+            Line::Comment => Ok(()),
+            Line::Type { name, kind } => match self.kinds.insert(name, kind) {
+                Some(_) => Err("a second TYPE for this name"),
+                None => Ok(()),
+            },
+            Line::Sample(sample) => self.sample(sample),
         }
-        if line.trim().is_empty() {
-            continue;
-        }
-        let sample = Sample::parse(line).map_err(&wrong)?;
+    }
+
+    fn sample(&mut self, sample: Sample<'a>) -> Result<(), &'static str> {
         let mut identity = sample.labels.clone();
         identity.sort();
         if identity.windows(2).any(|pair| pair[0].0 == pair[1].0) {
-            return Err(wrong("a label name twice"));
+            return Err("a label name twice");
         }
-        if !seen.insert((sample.name.to_owned(), identity)) {
-            return Err(wrong("a series twice"));
+        if !self.seen.insert((sample.name, identity)) {
+            return Err("a series twice");
         }
-        let kind_of = |name: &str| kinds.get(name).copied();
-        let family = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| {
-            let base = sample.name.strip_suffix(suffix)?;
-            matches!(kind_of(base), Some("histogram" | "summary")).then_some((base, *suffix))
+        match self.family(sample.name) {
+            Some((base, part)) => self.part(base, part, sample),
+            None => {
+                let kind = self.kind(sample.name);
+                let data = Data::Number { value: sample.value };
+                self.records
+                    .push(point(sample.name, kind, &sample.labels, sample.ts_ms, data));
+                Ok(())
+            }
+        }
+    }
+
+    /// The summary or histogram that a line belongs to, and which part of it the line is.
+    fn family(&self, name: &'a str) -> Option<(&'a str, &'static str)> {
+        let part_of = |suffix: &'static str| {
+            let base = name.strip_suffix(suffix)?;
+            matches!(self.kinds.get(base), Some(&("histogram" | "summary"))).then_some((base, suffix))
+        };
+        ["_bucket", "_sum", "_count"]
+            .into_iter()
+            .find_map(part_of)
+            .or_else(|| (self.kinds.get(name) == Some(&"summary")).then_some((name, "quantile")))
+    }
+
+    fn part(&mut self, base: &'a str, part: &str, sample: Sample<'a>) -> Result<(), &'static str> {
+        let edge = if part == "quantile" { "quantile" } else { "le" };
+        let mut labels = sample.labels;
+        let at = labels.iter().position(|(name, _)| name == edge);
+        let edge = at.map(|at| labels.remove(at).1);
+        let groups = &mut self.groups;
+        let group = *self.group_of.entry((base, labels.clone())).or_insert_with(|| {
+            groups.push(Group::new(base, labels));
+            groups.len() - 1
         });
-        let own = kind_of(sample.name);
-        if family.is_some() || own == Some("summary") {
-            let (base, part) = family.unwrap_or((sample.name, "quantile"));
-            let edge = if part == "quantile" { "quantile" } else { "le" };
-            let mut labels = sample.labels;
-            let at = labels.iter().position(|(name, _)| name == edge);
-            let edge = at.map(|at| labels.remove(at).1);
-            let group = *group_of
-                .entry((base.to_owned(), labels.clone()))
-                .or_insert_with(|| {
-                    groups.push(Group::new(base, labels));
-                    groups.len() - 1
-                });
-            groups[group]
-                .add(part, edge.as_deref(), sample.value)
-                .map_err(wrong)?;
-            continue;
-        }
-        let kind = match own {
-            Some("counter") => Kind::Cumulative,
-            Some("gauge") => Kind::Gauge,
-            None if sample.name.ends_with("_total")
-                && kind_of(sample.name.trim_end_matches("_total")) == Some("counter") =>
+        groups[group].add(part, edge.as_deref(), sample.value)
+    }
+
+    fn kind(&self, name: &str) -> Kind {
+        match self.kinds.get(name) {
+            Some(&"counter") => Kind::Cumulative,
+            Some(&"gauge") => Kind::Gauge,
+            None if name.ends_with("_total")
+                && self.kinds.get(name.trim_end_matches("_total")) == Some(&"counter") =>
             {
                 Kind::Cumulative
             }
             _ => Kind::Untyped,
-        };
-        let data = Data::Number { value: sample.value };
-        records.push(point(sample.name, kind, &sample.labels, sample.ts_ms, data));
-    }
-    for group in groups {
-        records.push(group.finish()?);
-    }
-    Ok(records)
-}
-
-struct Sample<'a> {
-    name: &'a str,
-    labels: Labels,
-    value: f64,
-    ts_ms: Option<i64>,
-}
-
-impl<'a> Sample<'a> {
-    fn parse(line: &'a str) -> Result<Sample<'a>, &'static str> {
-        let name_end = line
-            .find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == ':'))
-            .ok_or("no value")?;
-        let (name, mut rest) = line.split_at(name_end);
-        if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
-            return Err("not a metric name");
         }
-        let mut labels = Labels::new();
-        if let Some(inner) = rest.strip_prefix('{') {
-            rest = inner.trim_start();
-            loop {
-                if let Some(after) = rest.strip_prefix('}') {
-                    rest = after;
-                    break;
-                }
-                let (label, after) = rest.split_once('=').ok_or("a label without a value")?;
-                let label = label.trim();
-                let valid = !label.is_empty()
-                    && !label.starts_with(|c: char| c.is_ascii_digit())
-                    && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-                if !valid {
-                    return Err("not a label name");
-                }
-                let mut chars = after
-                    .strip_prefix('"')
-                    .ok_or("a label value without quotes")?
-                    .chars();
-                let mut value = String::new();
-                loop {
-                    match chars.next().ok_or("a label value without an end")? {
-                        '"' => break,
-                        '\\' => value.push(match chars.next() {
-                            Some('n') => '\n',
-                            Some(c @ ('\\' | '"')) => c,
-                            _ => return Err("an unknown escape in a label value"),
-                        }),
-                        c => value.push(c),
-                    }
-                }
-                labels.push((label.to_owned(), value));
-                rest = chars.as_str().trim_start();
-                rest = rest.strip_prefix(',').map_or(rest, str::trim_start);
-            }
-        }
-        let mut words = rest.split_whitespace();
-        let value = words.next().and_then(float).ok_or("no number")?;
-        let ts_ms = match words.next() {
-            None | Some("#") => None,
-            Some(word) => Some(word.parse().map_err(|_| "not a timestamp")?),
-        };
-        Ok(Sample {
-            name,
-            labels,
-            value,
-            ts_ms,
-        })
-    }
-}
-
-fn float(word: &str) -> Option<f64> {
-    match word {
-        "+Inf" | "Inf" => Some(f64::INFINITY),
-        "-Inf" => Some(f64::NEG_INFINITY),
-        _ => word.parse().ok(),
     }
 }
 

@@ -1,37 +1,25 @@
 //! The Prometheus server's side of a scrape.
 
-use super::{Reject, Shared, prometheus};
-use http_body_util::{BodyExt, Empty};
-use hyper::body::Bytes;
-use hyper::{Request, header};
-use hyper_util::rt::TokioIo;
+use super::{Record, Reject, Shared, prometheus};
 use std::io::Read;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
+use weir_rig_base::http::{self, Url};
 
 /// `http://host:port/path`.
 #[derive(Clone, Debug)]
-pub struct Target {
-    authority: String,
-    path: String,
-}
+pub struct Target(Url);
 
 impl FromStr for Target {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Target, String> {
-        let rest = text
-            .strip_prefix("http://")
-            .ok_or_else(|| format!("{text:?}: http://host:port/path was expected"))?;
-        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        if !authority.contains(':') {
+        let url: Url = text.parse()?;
+        if !url.authority.contains(':') {
             return Err(format!("{text:?}: no port"));
         }
-        Ok(Target {
-            authority: authority.to_owned(),
-            path: if path.is_empty() { "/metrics" } else { path }.to_owned(),
-        })
+        Ok(Target(url))
     }
 }
 
@@ -44,6 +32,7 @@ pub enum Format {
 }
 
 const PROTOBUF: &str = "application/vnd.google.protobuf";
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Scrapes until `count` scrapes succeeded, or for ever. A scrape that fails is counted and tried again.
 pub async fn run(
@@ -58,72 +47,53 @@ pub async fn run(
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     while count.is_none_or(|count| done < count) {
         ticks.tick().await;
-        match tokio::time::timeout(Duration::from_secs(10), once(&target, format)).await {
+        let url = target.0.clone();
+        match tokio::task::spawn_blocking(move || once(&url, format)).await {
             Ok(Ok((records, bytes))) => {
                 shared.note_packet("scrape", bytes);
                 shared.accept("scrape", records);
                 done += 1;
             }
             Ok(Err(reject)) => shared.note_bad("scrape", &reject),
-            Err(_) => shared.note_bad("scrape", &Reject::new(504, "no answer within 10 s")),
+            // The runtime ends.
+            Err(_) => return,
         }
     }
 }
 
-async fn once(target: &Target, format: Format) -> Result<(Vec<super::Record>, usize), Reject> {
-    let failed = |error: &dyn std::fmt::Display| Reject::new(502, format!("{}: {error}", target.authority));
-    let stream = tokio::net::TcpStream::connect(&target.authority)
-        .await
-        .map_err(|error| failed(&error))?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-        .await
-        .map_err(|error| failed(&error))?;
-    let connection = tokio::spawn(connection);
+/// The records of one scrape, and how many bytes it had.
+fn once(url: &Url, format: Format) -> Result<(Vec<Record>, usize), Reject> {
+    let failed = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::TimedOut => Reject::new(504, format!("no answer within {PATIENCE:?}")),
+        _ => Reject::new(502, format!("{}: {error}", url.authority)),
+    };
     let accept = match format {
-        Format::Text => "text/plain;version=0.0.4".to_owned(),
-        Format::Protobuf => format!("{PROTOBUF};proto=io.prometheus.client.MetricFamily;encoding=delimited"),
+        Format::Text => "Accept: text/plain;version=0.0.4".to_owned(),
+        Format::Protobuf => {
+            format!("Accept: {PROTOBUF};proto=io.prometheus.client.MetricFamily;encoding=delimited")
+        }
     };
-    let request = Request::get(&target.path)
-        .header(header::HOST, &target.authority)
-        .header(header::ACCEPT, accept)
-        .header(header::ACCEPT_ENCODING, "gzip")
-        .body(Empty::<Bytes>::new())
-        .map_err(|error| failed(&error))?;
-    let response = sender
-        .send_request(request)
-        .await
-        .map_err(|error| failed(&error))?;
-    let (parts, body) = response.into_parts();
-    let body = body.collect().await.map_err(|error| failed(&error))?.to_bytes();
-    connection.abort();
-    if !parts.status.is_success() {
-        return Err(Reject::new(
-            parts.status.as_u16(),
-            format!("the scrape was answered {}", parts.status),
-        ));
+    let answer =
+        http::get_with(url, "/metrics", &[&accept, "Accept-Encoding: gzip"], PATIENCE).map_err(failed)?;
+    if !(200..300).contains(&answer.status) {
+        let what = format!("the scrape was answered {}", answer.status);
+        return Err(Reject::new(answer.status, what));
     }
-    let bytes = body.len();
-    let text = |name| {
-        parts
-            .headers
-            .get(name)
-            .and_then(|value| value.to_str().ok())
-            .unwrap_or_default()
+    let body = match answer.header("content-encoding") {
+        Some("gzip") => unzip(&answer.body).map_err(failed)?,
+        _ => answer.body.clone(),
     };
-    let body = if text(header::CONTENT_ENCODING) == "gzip" {
-        let mut plain = Vec::new();
-        flate2::read::MultiGzDecoder::new(&body[..])
-            .read_to_end(&mut plain)
-            .map_err(|error| failed(&error))?;
-        plain.into()
-    } else {
-        body
-    };
-    let content_type = text(header::CONTENT_TYPE);
+    let content_type = answer.header("content-type").unwrap_or_default();
     let records = match (format, content_type.starts_with(PROTOBUF)) {
         (Format::Protobuf, true) => prometheus::delimited(&body)?,
         (Format::Text, false) => prometheus::text(&body)?,
         _ => return Err(Reject::new(415, format!("the scrape came as {content_type:?}"))),
     };
-    Ok((records, bytes))
+    Ok((records, answer.body.len()))
+}
+
+fn unzip(body: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut plain = Vec::new();
+    flate2::read::MultiGzDecoder::new(body).read_to_end(&mut plain)?;
+    Ok(plain)
 }

@@ -1,11 +1,11 @@
 //! The sinks that are not HTTP: lines and datagrams.
 
 use super::{Reject, Shared, lines};
-use crate::address::{Address, SocketFile, clear_stale_socket};
 use std::io;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::{TcpListener, UdpSocket, UnixDatagram, UnixListener};
+use weir_rig_base::address::{Address, SocketFile, bound, clear_stale_socket};
 
 /// What is made of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,31 +29,27 @@ pub enum Socket {
 /// Binds, and says where: port 0 has become a port.
 pub async fn bind(address: &Address) -> io::Result<(Socket, Address)> {
     Ok(match address {
-        Address::Udp(wanted) => {
-            let socket = UdpSocket::bind(wanted).await?;
-            let bound = Address::Udp(socket.local_addr()?);
+        Address::Udp { host, port } => {
+            let socket = UdpSocket::bind((host.as_str(), *port)).await?;
+            let bound = bound(address, socket.local_addr()?);
             (Socket::Udp(socket), bound)
         }
-        Address::Tcp(wanted) => {
-            let listener = TcpListener::bind(wanted).await?;
-            let bound = Address::Tcp(listener.local_addr()?);
+        Address::Tcp { host, port } => {
+            let listener = TcpListener::bind((host.as_str(), *port)).await?;
+            let bound = bound(address, listener.local_addr()?);
             (Socket::Tcp(listener), bound)
         }
-        Address::Unixgram(path) => {
+        Address::UnixDatagram(path) => {
             clear_stale_socket(path)?;
             let socket = UnixDatagram::bind(path)?;
-            (
-                Socket::Unixgram(socket, SocketFile(Some(path.clone()))),
-                address.clone(),
-            )
+            let file = SocketFile(path.clone());
+            (Socket::Unixgram(socket, file), address.clone())
         }
-        Address::Unix(path) => {
+        Address::UnixStream(path) => {
             clear_stale_socket(path)?;
             let listener = UnixListener::bind(path)?;
-            (
-                Socket::Unix(listener, SocketFile(Some(path.clone()))),
-                address.clone(),
-            )
+            let file = SocketFile(path.clone());
+            (Socket::Unix(listener, file), address.clone())
         }
     })
 }
