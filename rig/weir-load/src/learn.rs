@@ -160,23 +160,7 @@ pub fn learn(packets: &[Recorded], salt: u64) -> Result<(Profile, Learned), Stri
     let mut sizes = Vec::new();
     let mut counts = Vec::new();
     for packet in packets {
-        let text = String::from_utf8_lossy(&packet.bytes);
-        let mut lines = 0u64;
-        for line in text.split('\n').map(|l| l.trim_end_matches('\r')) {
-            if line.is_empty() {
-                continue;
-            }
-            lines += 1;
-            if line.starts_with("_e{") {
-                shape.kinds[1] += 1.0;
-            } else if line.starts_with("_sc|") {
-                shape.kinds[2] += 1.0;
-            } else if shape.metric(line) {
-                shape.kinds[0] += 1.0;
-            } else {
-                learned.unread += 1;
-            }
-        }
+        let lines = shape.packet(&packet.bytes, &mut learned.unread);
         sizes.push(packet.bytes.len() as u64);
         counts.push(lines);
         learned.packets += 1;
@@ -187,108 +171,155 @@ pub fn learn(packets: &[Recorded], salt: u64) -> Result<(Profile, Learned), Stri
     if learned.metrics == 0 {
         return Err("holds no metric that can be read".into());
     }
-    let length = |texts: &HashSet<String>, most: u64| {
-        let lengths = texts.iter().map(|t| t.len() as u64);
-        Range::new(
-            lengths.clone().min().unwrap_or(1).clamp(1, most),
-            lengths.max().unwrap_or(1).clamp(1, most),
-        )
-    };
-    let contexts = shape.contexts.len() as u64;
-    let mut weights: Vec<f64> = shape.contexts.values().map(|n| *n as f64).collect();
-    weights.sort_by(|a, b| b.total_cmp(a));
-    weights.truncate(LIST_MAX);
-    let mean = shape.logs.iter().sum::<f64>() / shape.logs.len().max(1) as f64;
-    let spread =
-        (shape.logs.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / shape.logs.len().max(1) as f64).sqrt();
-    let several: Vec<u64> = shape.packed.iter().copied().filter(|n| *n > 1).collect();
-    let type_of = |kind: &str| shape.types.get(kind).copied().unwrap_or(0.0);
-    let mut rates: Vec<u32> = shape
-        .rates
-        .keys()
-        .copied()
-        .filter(|n| (1..=1_000_000).contains(n))
-        .collect();
-    rates.sort_unstable();
-    let tags_seen: f64 = shape
-        .tag_counts
-        .iter()
-        .map(|(count, weight)| *count as f64 * weight)
-        .sum();
-    let lists_tags: u64 = shape
-        .lists
-        .iter()
-        .map(|list| list.split(',').filter(|t| !t.is_empty()).count() as u64)
-        .sum();
-    let keys = list(&shape.keys, salt);
-    let values = list(&shape.values, salt);
     let largest = sizes.iter().copied().max().unwrap_or(1432).max(16);
-    let duration = packets.last().map_or(0.0, |p| p.at.as_secs_f64());
+    let seconds = packets.last().map_or(0.0, |p| p.at.as_secs_f64());
     let profile = Profile {
         about: format!("learned from {} packets", learned.packets),
-        contexts: Range::just(contexts),
-        popularity: Popularity::Weights(weights),
-        names: Names::List(list(&shape.names, salt)),
-        name_len: length(&shape.names, 4096),
-        tags_per_msg: TagCount::Histogram(shape.tag_counts.clone()),
-        tag_keys: if keys.is_empty() || tags_seen == 0.0 {
-            TagKeys::Words
-        } else {
-            TagKeys::List(keys)
-        },
-        tag_values: if values.is_empty() {
-            TagValues::Random
-        } else {
-            TagValues::List(values)
-        },
-        tag_value_len: length(&shape.values, 60_000),
-        unique_tag_ratio: (shape.tags.len() as f64 / lists_tags.max(1) as f64).clamp(0.0, 1.0),
-        shared_tagsets: (1.0 - shape.lists.len() as f64 / contexts as f64).clamp(0.0, 1.0),
-        multivalue_p: several.len() as f64 / shape.packed.len().max(1) as f64,
-        multivalue_n: Range::new(
-            several.iter().copied().min().unwrap_or(2).clamp(1, 4096),
-            several.iter().copied().max().unwrap_or(2).clamp(1, 4096),
-        ),
-        sample_p: shape.sampled as f64 / shape.rated.max(1) as f64,
-        sample_rates: if rates.is_empty() { vec![1] } else { rates },
-        value: Value {
-            kind: ValueKind::Lognormal {
-                median: mean.exp().clamp(1e-3, 1e11),
-                sigma: spread.clamp(0.0, 5.0),
-            },
-            float_p: shape.fractions as f64 / shape.numbers.max(1) as f64,
-            decimals: 3,
-            pool: 8192,
-        },
-        kinds: Kinds {
-            metric: shape.kinds[0],
-            event: shape.kinds[1],
-            service_check: shape.kinds[2],
-        },
-        types: Types {
-            count: type_of("c"),
-            gauge: type_of("g"),
-            timer: type_of("ms"),
-            distribution: type_of("d"),
-            set: type_of("s"),
-            histogram: type_of("h"),
-        },
         packet_size: Some(PacketSize::Fill(Bytes(largest))),
         messages_per_packet: (counts.iter().all(|n| *n <= 1)).then_some(Range::just(1)),
         fit: Fit::Carry,
-        rate: (duration > 0.0).then(|| Rate {
-            per_second: (learned.messages as f64 / duration).max(0.001),
+        rate: (seconds > 0.0).then(|| Rate {
+            per_second: (learned.messages as f64 / seconds).max(0.001),
             unit: RateUnit::Messages,
         }),
-        throttle: if duration > 0.0 {
+        throttle: if seconds > 0.0 {
             Throttle::Smooth
         } else {
             Throttle::AllOut
         },
-        ..Profile::default()
+        ..shape.profile(salt)
     };
     profile.validate().map_err(|error| error.0)?;
     Ok((profile, learned))
+}
+
+/// From the shortest to the longest of some texts.
+fn length(texts: &HashSet<String>, most: u64) -> Range {
+    let lengths = texts.iter().map(|text| text.len() as u64);
+    Range::new(
+        lengths.clone().min().unwrap_or(1).clamp(1, most),
+        lengths.max().unwrap_or(1).clamp(1, most),
+    )
+}
+
+impl Shape {
+    /// Reads a packet; how many lines it has.
+    fn packet(&mut self, bytes: &[u8], unread: &mut u64) -> u64 {
+        let text = String::from_utf8_lossy(bytes);
+        let mut lines = 0;
+        for line in text.split('\n').map(|line| line.trim_end_matches('\r')) {
+            if line.is_empty() {
+                continue;
+            }
+            lines += 1;
+            if line.starts_with("_e{") {
+                self.kinds[1] += 1.0;
+            } else if line.starts_with("_sc|") {
+                self.kinds[2] += 1.0;
+            } else if self.metric(line) {
+                self.kinds[0] += 1.0;
+            } else {
+                *unread += 1;
+            }
+        }
+        lines
+    }
+
+    /// What the messages say of a profile.
+    fn profile(&self, salt: u64) -> Profile {
+        let keys = list(&self.keys, salt);
+        let values = list(&self.values, salt);
+        let tags_seen: f64 = self
+            .tag_counts
+            .iter()
+            .map(|(count, weight)| *count as f64 * weight)
+            .sum();
+        let several = || self.packed.iter().copied().filter(|n| *n > 1);
+        let contexts = self.contexts.len() as u64;
+        Profile {
+            contexts: Range::just(contexts),
+            popularity: Popularity::Weights(self.weights()),
+            names: Names::List(list(&self.names, salt)),
+            name_len: length(&self.names, 4096),
+            tags_per_msg: TagCount::Histogram(self.tag_counts.clone()),
+            tag_keys: if keys.is_empty() || tags_seen == 0.0 {
+                TagKeys::Words
+            } else {
+                TagKeys::List(keys)
+            },
+            tag_values: if values.is_empty() {
+                TagValues::Random
+            } else {
+                TagValues::List(values)
+            },
+            tag_value_len: length(&self.values, 60_000),
+            unique_tag_ratio: self.unique_tags(),
+            shared_tagsets: (1.0 - self.lists.len() as f64 / contexts as f64).clamp(0.0, 1.0),
+            multivalue_p: several().count() as f64 / self.packed.len().max(1) as f64,
+            multivalue_n: Range::new(
+                several().min().unwrap_or(2).clamp(1, 4096),
+                several().max().unwrap_or(2).clamp(1, 4096),
+            ),
+            sample_p: self.sampled as f64 / self.rated.max(1) as f64,
+            sample_rates: self.sample_rates(),
+            value: self.value(),
+            kinds: Kinds {
+                metric: self.kinds[0],
+                event: self.kinds[1],
+                service_check: self.kinds[2],
+            },
+            types: self.types(),
+            ..Profile::default()
+        }
+    }
+
+    fn weights(&self) -> Vec<f64> {
+        let mut weights: Vec<f64> = self.contexts.values().map(|n| *n as f64).collect();
+        weights.sort_by(|a, b| b.total_cmp(a));
+        weights.truncate(LIST_MAX);
+        weights
+    }
+
+    fn unique_tags(&self) -> f64 {
+        let of_list = |list: &String| list.split(',').filter(|tag| !tag.is_empty()).count() as u64;
+        let in_lists: u64 = self.lists.iter().map(of_list).sum();
+        (self.tags.len() as f64 / in_lists.max(1) as f64).clamp(0.0, 1.0)
+    }
+
+    fn sample_rates(&self) -> Vec<u32> {
+        let rates = self.rates.keys().copied();
+        let mut rates: Vec<u32> = rates.filter(|n| (1..=1_000_000).contains(n)).collect();
+        rates.sort_unstable();
+        if rates.is_empty() { vec![1] } else { rates }
+    }
+
+    /// Values as a lognormal distribution.
+    fn value(&self) -> Value {
+        let count = self.logs.len().max(1) as f64;
+        let mean = self.logs.iter().sum::<f64>() / count;
+        let spread = (self.logs.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / count).sqrt();
+        Value {
+            kind: ValueKind::Lognormal {
+                median: mean.exp().clamp(1e-3, 1e11),
+                sigma: spread.clamp(0.0, 5.0),
+            },
+            float_p: self.fractions as f64 / self.numbers.max(1) as f64,
+            decimals: 3,
+            pool: 8192,
+        }
+    }
+
+    fn types(&self) -> Types {
+        let share = |kind: &str| self.types.get(kind).copied().unwrap_or(0.0);
+        Types {
+            count: share("c"),
+            gauge: share("g"),
+            timer: share("ms"),
+            distribution: share("d"),
+            set: share("s"),
+            histogram: share("h"),
+        }
+    }
 }
 
 #[cfg(test)]

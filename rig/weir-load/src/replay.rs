@@ -4,7 +4,7 @@ use crate::profile::Transport;
 use crate::recorded::Recorded;
 use crate::run::{Framing, RunError, udp_drops};
 use crate::sys::{BATCH, SendBatch, Span};
-use crate::target::Target;
+use crate::target::{Socket, Target};
 use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -36,27 +36,7 @@ pub struct Replayed {
 /// Sends all packets.
 pub fn replay(packets: &[Recorded], options: &Options) -> Result<Replayed, RunError> {
     let target = &options.target;
-    let transport = target.transport();
-    if transport == Transport::Http {
-        return Err(RunError::Usage(format!(
-            "{target}: packets are replayed over sockets, not requests"
-        )));
-    }
-    let framing = options.framing.unwrap_or(match transport {
-        Transport::Udp | Transport::Unixgram => Framing::None,
-        _ => Framing::Length,
-    });
-    if (framing == Framing::None) != transport.is_datagram() {
-        return Err(RunError::Usage(format!(
-            "framing: {} {}",
-            transport.name(),
-            if transport.is_datagram() {
-                "takes none"
-            } else {
-                "needs length or newline"
-            }
-        )));
-    }
+    let framing = framing(options)?;
     let socket = target
         .connect()
         .map_err(|error| RunError::Target(format!("{target}: cannot connect: {error}")))?;
@@ -65,74 +45,128 @@ pub fn replay(packets: &[Recorded], options: &Options) -> Result<Replayed, RunEr
         _ => None,
     };
     let drops_before = drops();
-    let mut done = Replayed::default();
-    let mut batch = SendBatch::new();
     let start = Instant::now();
-    let length = packets.last().map_or(Duration::ZERO, |p| p.at);
+    let mut replay = Replay {
+        packets,
+        options,
+        framing,
+        socket,
+        batch: SendBatch::new(),
+        start,
+        done: Replayed::default(),
+    };
     for round in 0..options.rounds {
         let mut next = 0;
         while next < packets.len() {
-            let mut end = next + 1;
-            if let Some(speed) = options.speed {
-                let due = |packet: &Recorded| (length * round + packet.at).div_f64(speed);
-                clock::sleep_until(start, due(&packets[next]));
-                let now = start.elapsed();
-                done.latest = done.latest.max(now.saturating_sub(due(&packets[next])));
-                while end < packets.len() && end - next < BATCH && due(&packets[end]) <= now {
-                    end += 1;
-                }
-            } else {
-                end = (next + BATCH).min(packets.len());
-            }
-            let mut buffer = Vec::new();
-            let mut spans = Vec::new();
-            for packet in &packets[next..end] {
-                let off = buffer.len();
-                if framing == Framing::Length {
-                    buffer.extend_from_slice(&(packet.bytes.len() as u32).to_le_bytes());
-                }
-                buffer.extend_from_slice(&packet.bytes);
-                if framing == Framing::Newline && !packet.bytes.ends_with(b"\n") {
-                    buffer.push(b'\n');
-                }
-                spans.push(Span {
-                    off,
-                    len: buffer.len() - off,
-                    messages: 0,
-                });
-                done.bytes += packet.bytes.len() as u64;
-            }
-            let mut sent = 0;
-            let whole = if framing == Framing::None {
-                spans.len()
-            } else {
-                buffer.len()
-            };
-            while sent < whole {
-                let result = if framing == Framing::None {
-                    batch.send(socket.as_fd(), &buffer, &spans[sent..])
-                } else {
-                    socket.write(&buffer[sent..])
-                };
-                match result {
-                    Ok(more) => sent += more,
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        let before = Instant::now();
-                        socket::wait_writable(socket.as_fd(), Duration::from_millis(100))
-                            .map_err(RunError::Io)?;
-                        done.blocked += before.elapsed();
-                    }
-                    Err(error) => return Err(RunError::Target(format!("{target}: {error}"))),
-                }
-            }
-            done.packets += (end - next) as u64;
+            let end = replay.due(next, round);
+            replay.send(&packets[next..end])?;
             next = end;
         }
     }
+    let mut done = replay.done;
     done.elapsed = start.elapsed();
     done.kernel_drops = drops_before
         .zip(drops())
         .map(|(before, after)| after.saturating_sub(before));
     Ok(done)
+}
+
+fn framing(options: &Options) -> Result<Framing, RunError> {
+    let transport = options.target.transport();
+    if transport == Transport::Http {
+        return Err(RunError::Usage(format!(
+            "{}: packets are replayed over sockets, not requests",
+            options.target
+        )));
+    }
+    let framing = options.framing.unwrap_or(match transport {
+        Transport::Udp | Transport::Unixgram => Framing::None,
+        _ => Framing::Length,
+    });
+    let name = transport.name();
+    match (framing == Framing::None, transport.is_datagram()) {
+        (false, true) => Err(RunError::Usage(format!("framing: {name} takes none"))),
+        (true, false) => Err(RunError::Usage(format!(
+            "framing: {name} needs length or newline"
+        ))),
+        _ => Ok(framing),
+    }
+}
+
+/// A replay under way.
+struct Replay<'a> {
+    packets: &'a [Recorded],
+    options: &'a Options,
+    framing: Framing,
+    socket: Socket,
+    batch: SendBatch,
+    start: Instant,
+    done: Replayed,
+}
+
+impl Replay<'_> {
+    /// Waits until the next packet is due; the end of those that are due by then.
+    fn due(&mut self, next: usize, round: u32) -> usize {
+        let most = (next + BATCH).min(self.packets.len());
+        let Some(speed) = self.options.speed else {
+            return most;
+        };
+        let length = self.packets.last().map_or(Duration::ZERO, |packet| packet.at);
+        let due = |at: usize| (length * round + self.packets[at].at).div_f64(speed);
+        clock::sleep_until(self.start, due(next));
+        let now = self.start.elapsed();
+        self.done.latest = self.done.latest.max(now.saturating_sub(due(next)));
+        (next + 1..most).find(|&at| due(at) > now).unwrap_or(most)
+    }
+
+    fn send(&mut self, packets: &[Recorded]) -> Result<(), RunError> {
+        let mut buffer = Vec::new();
+        let mut spans = Vec::new();
+        for packet in packets {
+            let off = buffer.len();
+            if self.framing == Framing::Length {
+                buffer.extend_from_slice(&(packet.bytes.len() as u32).to_le_bytes());
+            }
+            buffer.extend_from_slice(&packet.bytes);
+            if self.framing == Framing::Newline && !packet.bytes.ends_with(b"\n") {
+                buffer.push(b'\n');
+            }
+            spans.push(Span {
+                off,
+                len: buffer.len() - off,
+                messages: 0,
+            });
+            self.done.bytes += packet.bytes.len() as u64;
+        }
+        self.write(&buffer, &spans)?;
+        self.done.packets += packets.len() as u64;
+        Ok(())
+    }
+
+    fn write(&mut self, buffer: &[u8], spans: &[Span]) -> Result<(), RunError> {
+        let datagrams = self.framing == Framing::None;
+        let whole = if datagrams { spans.len() } else { buffer.len() };
+        let mut sent = 0;
+        while sent < whole {
+            let result = match datagrams {
+                true => self.batch.send(self.socket.as_fd(), buffer, &spans[sent..]),
+                false => self.socket.write(&buffer[sent..]),
+            };
+            match result {
+                Ok(more) => sent += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let before = Instant::now();
+                    socket::wait_writable(self.socket.as_fd(), Duration::from_millis(100))
+                        .map_err(RunError::Io)?;
+                    self.done.blocked += before.elapsed();
+                }
+                Err(error) => {
+                    let target = &self.options.target;
+                    return Err(RunError::Target(format!("{target}: {error}")));
+                }
+            }
+        }
+        Ok(())
+    }
 }

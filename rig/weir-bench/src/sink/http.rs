@@ -2,6 +2,7 @@
 //! admin interface under `/_sink/`.
 
 use super::fault::{Close, Fault};
+use super::record::Record;
 use super::{Reject, Shared, datadog, otlp, prometheus};
 use http_body_util::{BodyExt, Full, combinators::BoxBody};
 use hyper::body::{Body, Bytes, Frame, Incoming};
@@ -163,153 +164,178 @@ fn take(
     body: &[u8],
     taken: &mut Taken,
 ) -> Result<(), Reject> {
-    let path = parts.uri.path();
-    let content_type = header_text(&parts.headers, header::CONTENT_TYPE);
-    let encoding = header_text(&parts.headers, header::CONTENT_ENCODING);
-    let post = || {
-        if parts.method == Method::POST {
-            Ok(())
-        } else {
-            Err(Reject::new(
-                405,
-                format!("{} {path}: POST was expected", parts.method),
-            ))
-        }
-    };
+    let request = Asked { parts, body };
     let records = match service {
-        Service::Datadog => {
-            let key = match header_text(&parts.headers, "dd-api-key") {
-                // As older senders do, and as the real intake still takes it.
-                "" => query_value(parts.uri.query(), "api_key"),
-                key => key,
-            };
-            let allowed =
-                shared.options.api_keys.is_empty() || shared.options.api_keys.iter().any(|own| own == key);
-            if key.is_empty() || !allowed {
-                return Err(Reject::new(403, "no API key, or one that is not allowed"));
-            }
-            if path == "/api/v1/validate" {
-                taken.body = r#"{"valid":true}"#;
-                return Ok(());
-            }
-            let limits =
-                datadog::limits(path).ok_or_else(|| Reject::new(404, format!("the intake has no {path}")))?;
-            post()?;
-            if body.len() > limits.compressed {
-                let what = format!("{} bytes compressed, {} allowed", body.len(), limits.compressed);
-                return Err(Reject::new(413, what));
-            }
-            let body = uncompress(body, encoding, limits.uncompressed)?;
-            taken.uncompressed = body.len();
-            taken.status = 202;
-            taken.body = r#"{"errors":[]}"#;
-            datadog::decode(path, content_type, &body)?
-        }
-        Service::RemoteWrite => {
-            post()?;
-            if encoding != "snappy" {
-                return Err(Reject::new(
-                    415,
-                    format!("Content-Encoding {encoding:?}; snappy was expected"),
-                ));
-            }
-            if !datadog::is(content_type, "application/x-protobuf") {
-                return Err(Reject::new(415, format!("Content-Type {content_type:?}")));
-            }
-            let version = header_text(&parts.headers, "x-prometheus-remote-write-version");
-            let version_2 = content_type.contains("io.prometheus.write.v2.Request");
-            if !version.starts_with(if version_2 { "2." } else { "0.1." }) {
-                return Err(Reject::new(
-                    400,
-                    format!("X-Prometheus-Remote-Write-Version {version:?}"),
-                ));
-            }
-            let length = snap::raw::decompress_len(body).unwrap_or(usize::MAX);
-            if length > BODY_BYTES_MAX {
-                return Err(Reject::new(413, "uncompressed body too large, or not snappy"));
-            }
-            let body = snap::raw::Decoder::new()
-                .decompress_vec(body)
-                .map_err(|error| Reject::new(400, format!("not a snappy block: {error}")))?;
-            taken.uncompressed = body.len();
-            taken.status = 204;
-            let (records, written) = prometheus::remote_write(&body, version_2)?;
-            if version_2 {
-                for (name, count) in [
-                    ("x-prometheus-remote-write-samples-written", written.samples),
-                    ("x-prometheus-remote-write-histograms-written", written.histograms),
-                    ("x-prometheus-remote-write-exemplars-written", 0),
-                ] {
-                    taken
-                        .headers
-                        .push((HeaderName::from_static(name), count.to_string()));
-                }
-            }
-            records
-        }
-        Service::OtlpHttp => {
-            post()?;
-            if !datadog::is(content_type, "application/x-protobuf") {
-                return Err(Reject::new(
-                    415,
-                    format!("Content-Type {content_type:?}; protobuf was expected"),
-                ));
-            }
-            let body = uncompress(body, encoding, BODY_BYTES_MAX)?;
-            taken.uncompressed = body.len();
-            match path {
-                "/v1/metrics" => otlp::metrics(&body)?,
-                "/v1/logs" => otlp::logs(&body)?,
-                "/v1/traces" => otlp::traces(&body)?,
-                _ => {
-                    return Err(Reject::new(
-                        404,
-                        format!("no {path} here; /v1/metrics, /v1/logs and /v1/traces are"),
-                    ));
-                }
-            }
-        }
-        Service::OtlpGrpc => {
-            post()?;
-            if !content_type.starts_with("application/grpc") {
-                return Err(Reject::new(
-                    415,
-                    format!("Content-Type {content_type:?}; application/grpc was expected"),
-                ));
-            }
-            let mut records = Vec::new();
-            let mut rest = body;
-            while let Some((head, after)) = rest.split_first_chunk::<5>() {
-                let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
-                let message = after
-                    .get(..length)
-                    .ok_or_else(|| Reject::new(400, "a gRPC message cut short"))?;
-                rest = &after[length..];
-                let encoding = match head[0] {
-                    0 => "",
-                    _ => header_text(&parts.headers, "grpc-encoding"),
-                };
-                let message = uncompress(message, encoding, BODY_BYTES_MAX)?;
-                taken.uncompressed += message.len();
-                records.extend(match path {
-                    "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export" => {
-                        otlp::metrics(&message)?
-                    }
-                    "/opentelemetry.proto.collector.logs.v1.LogsService/Export" => otlp::logs(&message)?,
-                    "/opentelemetry.proto.collector.trace.v1.TraceService/Export" => otlp::traces(&message)?,
-                    _ => return Err(Reject::new(404, format!("no method {path}"))),
-                });
-            }
-            if !rest.is_empty() {
-                return Err(Reject::new(400, "a gRPC frame cut short"));
-            }
-            records
-        }
+        Service::Datadog => request.datadog(&shared.options.api_keys, taken)?,
+        Service::RemoteWrite => request.remote_write(taken)?,
+        Service::OtlpHttp => request.otlp_http(taken)?,
+        Service::OtlpGrpc => request.otlp_grpc(taken)?,
         Service::Http => Vec::new(),
     };
     taken.records = records.len();
     shared.accept(sink, records);
     Ok(())
+}
+
+/// A request with its whole body.
+struct Asked<'a> {
+    parts: &'a hyper::http::request::Parts,
+    body: &'a [u8],
+}
+
+impl<'a> Asked<'a> {
+    fn path(&self) -> &'a str {
+        self.parts.uri.path()
+    }
+
+    fn header(&self, name: impl header::AsHeaderName) -> &'a str {
+        header_text(&self.parts.headers, name)
+    }
+
+    fn content_type(&self) -> &'a str {
+        self.header(header::CONTENT_TYPE)
+    }
+
+    fn expect_post(&self) -> Result<(), Reject> {
+        if self.parts.method == Method::POST {
+            return Ok(());
+        }
+        let what = format!("{} {}: POST was expected", self.parts.method, self.path());
+        Err(Reject::new(405, what))
+    }
+
+    /// The body without its compression.
+    fn plain(&self, at_most: usize, taken: &mut Taken) -> Result<Vec<u8>, Reject> {
+        let body = uncompress(self.body, self.header(header::CONTENT_ENCODING), at_most)?;
+        taken.uncompressed = body.len();
+        Ok(body)
+    }
+
+    fn datadog(&self, api_keys: &[String], taken: &mut Taken) -> Result<Vec<Record>, Reject> {
+        let path = self.path();
+        let key = match self.header("dd-api-key") {
+            // As older senders do, and as the real intake still takes it.
+            "" => query_value(self.parts.uri.query(), "api_key"),
+            key => key,
+        };
+        let allowed = api_keys.is_empty() || api_keys.iter().any(|own| own == key);
+        if key.is_empty() || !allowed {
+            return Err(Reject::new(403, "no API key, or one that is not allowed"));
+        }
+        if path == "/api/v1/validate" {
+            taken.body = r#"{"valid":true}"#;
+            return Ok(Vec::new());
+        }
+        let limits =
+            datadog::limits(path).ok_or_else(|| Reject::new(404, format!("the intake has no {path}")))?;
+        self.expect_post()?;
+        let compressed = self.body.len();
+        if compressed > limits.compressed {
+            let what = format!("{compressed} bytes compressed, {} allowed", limits.compressed);
+            return Err(Reject::new(413, what));
+        }
+        let body = self.plain(limits.uncompressed, taken)?;
+        taken.status = 202;
+        taken.body = r#"{"errors":[]}"#;
+        datadog::decode(path, self.content_type(), &body)
+    }
+
+    fn remote_write(&self, taken: &mut Taken) -> Result<Vec<Record>, Reject> {
+        self.expect_post()?;
+        let (encoding, content_type) = (self.header(header::CONTENT_ENCODING), self.content_type());
+        if encoding != "snappy" {
+            let what = format!("Content-Encoding {encoding:?}; snappy was expected");
+            return Err(Reject::new(415, what));
+        }
+        if !datadog::is(content_type, "application/x-protobuf") {
+            return Err(Reject::new(415, format!("Content-Type {content_type:?}")));
+        }
+        let version = self.header("x-prometheus-remote-write-version");
+        let version_2 = content_type.contains("io.prometheus.write.v2.Request");
+        if !version.starts_with(if version_2 { "2." } else { "0.1." }) {
+            let what = format!("X-Prometheus-Remote-Write-Version {version:?}");
+            return Err(Reject::new(400, what));
+        }
+        let body = unsnap(self.body)?;
+        taken.uncompressed = body.len();
+        taken.status = 204;
+        let (records, written) = prometheus::remote_write(&body, version_2)?;
+        if version_2 {
+            for (name, count) in [
+                ("x-prometheus-remote-write-samples-written", written.samples),
+                ("x-prometheus-remote-write-histograms-written", written.histograms),
+                ("x-prometheus-remote-write-exemplars-written", 0),
+            ] {
+                let name = HeaderName::from_static(name);
+                taken.headers.push((name, count.to_string()));
+            }
+        }
+        Ok(records)
+    }
+
+    fn otlp_http(&self, taken: &mut Taken) -> Result<Vec<Record>, Reject> {
+        self.expect_post()?;
+        let content_type = self.content_type();
+        if !datadog::is(content_type, "application/x-protobuf") {
+            let what = format!("Content-Type {content_type:?}; protobuf was expected");
+            return Err(Reject::new(415, what));
+        }
+        let body = self.plain(BODY_BYTES_MAX, taken)?;
+        match self.path() {
+            "/v1/metrics" => otlp::metrics(&body),
+            "/v1/logs" => otlp::logs(&body),
+            "/v1/traces" => otlp::traces(&body),
+            path => {
+                let what = format!("no {path} here; /v1/metrics, /v1/logs and /v1/traces are");
+                Err(Reject::new(404, what))
+            }
+        }
+    }
+
+    fn otlp_grpc(&self, taken: &mut Taken) -> Result<Vec<Record>, Reject> {
+        self.expect_post()?;
+        let content_type = self.content_type();
+        if !content_type.starts_with("application/grpc") {
+            let what = format!("Content-Type {content_type:?}; application/grpc was expected");
+            return Err(Reject::new(415, what));
+        }
+        let decode = match self.path() {
+            "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export" => otlp::metrics,
+            "/opentelemetry.proto.collector.logs.v1.LogsService/Export" => otlp::logs,
+            "/opentelemetry.proto.collector.trace.v1.TraceService/Export" => otlp::traces,
+            path => return Err(Reject::new(404, format!("no method {path}"))),
+        };
+        let mut records = Vec::new();
+        let mut rest = self.body;
+        while let Some((head, after)) = rest.split_first_chunk::<5>() {
+            let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+            let message = after
+                .get(..length)
+                .ok_or_else(|| Reject::new(400, "a gRPC message cut short"))?;
+            rest = &after[length..];
+            let encoding = match head[0] {
+                0 => "",
+                _ => self.header("grpc-encoding"),
+            };
+            let message = uncompress(message, encoding, BODY_BYTES_MAX)?;
+            taken.uncompressed += message.len();
+            records.extend(decode(&message)?);
+        }
+        match rest {
+            [] => Ok(records),
+            _ => Err(Reject::new(400, "a gRPC frame cut short")),
+        }
+    }
+}
+
+fn unsnap(body: &[u8]) -> Result<Vec<u8>, Reject> {
+    let length = snap::raw::decompress_len(body).unwrap_or(usize::MAX);
+    if length > BODY_BYTES_MAX {
+        return Err(Reject::new(413, "uncompressed body too large, or not snappy"));
+    }
+    snap::raw::Decoder::new()
+        .decompress_vec(body)
+        .map_err(|error| Reject::new(400, format!("not a snappy block: {error}")))
 }
 
 fn uncompress(body: &[u8], encoding: &str, at_most: usize) -> Result<Vec<u8>, Reject> {

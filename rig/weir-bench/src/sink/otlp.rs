@@ -1,25 +1,32 @@
 //! OpenTelemetry: metrics, logs and traces as agents export them, over HTTP and gRPC.
+//!
+//! The messages are those of the `opentelemetry-proto` crate: somebody else's reading of the protocol, so that a mistake of
+//! ours about a field cannot hide here.
 
-use super::protobuf::otlp as pb;
 use super::record::{Bucket, Data, Kind, Point, Record, Text};
 use super::{Reject, body_of};
+use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
+use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
+use opentelemetry_proto::tonic::metrics::v1::exponential_histogram_data_point::Buckets;
+use opentelemetry_proto::tonic::metrics::v1::metric::Data as MetricData;
+use opentelemetry_proto::tonic::metrics::v1::{
+    AggregationTemporality, ExponentialHistogramDataPoint, HistogramDataPoint, NumberDataPoint,
+    SummaryDataPoint, number_data_point,
+};
+use opentelemetry_proto::tonic::trace::v1::Span;
+use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Decodes an `ExportMetricsServiceRequest`.
 pub fn metrics(body: &[u8]) -> Result<Vec<Record>, Reject> {
-    let request: pb::MetricsRequest = body_of(body)?;
+    let request: ExportMetricsServiceRequest = body_of(body)?;
     let mut records = Vec::new();
     for group in request.resource_metrics {
-        let mut resource = BTreeMap::new();
-        let mut host = String::new();
-        for attribute in group.resource.unwrap_or_default().attributes {
-            if attribute.key == "host.name" {
-                host = text(attribute.value.as_ref());
-            } else {
-                resource.insert(attribute.key, Value::from(text(attribute.value.as_ref())));
-            }
-        }
+        let (host, resource) = host_of(group.resource.unwrap_or_default().attributes);
         for scoped in group.scope_metrics {
             let mut extra = BTreeMap::new();
             if !resource.is_empty() {
@@ -41,29 +48,75 @@ pub fn metrics(body: &[u8]) -> Result<Vec<Record>, Reject> {
                 if !metric.unit.is_empty() {
                     base.extra.insert("unit".into(), metric.unit.into());
                 }
-                metric_points(base, metric.data, &mut records)?;
+                let name = base.metric.clone();
+                Points {
+                    base,
+                    records: &mut records,
+                }
+                .metric(metric.data)
+                .map_err(|what| Reject::new(400, format!("{name}: {what}")))?;
             }
         }
     }
     Ok(records)
 }
 
-fn metric_points(base: Point, data: Option<pb::MetricData>, records: &mut Vec<Record>) -> Result<(), Reject> {
-    let name = base.metric.clone();
-    let reject = |what: &str| Reject::new(400, format!("{name}: {what}"));
-    let delta = |temporality: i32| match pb::Temporality::try_from(temporality) {
-        Ok(pb::Temporality::Delta) => Ok(true),
-        Ok(pb::Temporality::Cumulative) => Ok(false),
-        _ => Err(reject("no aggregation temporality")),
-    };
-    let distribution = |temporality| {
-        Ok(if delta(temporality)? {
-            Kind::Distribution
+/// The host of a resource, and its other attributes.
+fn host_of(attributes: Vec<KeyValue>) -> (String, BTreeMap<String, Value>) {
+    let mut resource = BTreeMap::new();
+    let mut host = String::new();
+    for attribute in attributes {
+        let value = text(attribute.value.as_ref());
+        if attribute.key == "host.name" {
+            host = value;
         } else {
-            Kind::CumulativeDistribution
-        })
-    };
-    let mut push = |kind, times: (u64, u64), attributes: &[pb::KeyValue], data| {
+            resource.insert(attribute.key, Value::from(value));
+        }
+    }
+    (host, resource)
+}
+
+/// The points of one metric, all made from one base.
+struct Points<'a> {
+    base: Point,
+    records: &'a mut Vec<Record>,
+}
+
+impl Points<'_> {
+    fn metric(&mut self, data: Option<MetricData>) -> Result<(), String> {
+        match data.ok_or("no data")? {
+            MetricData::Gauge(gauge) => gauge.data_points.iter().try_for_each(|point| self.gauge(point)),
+            MetricData::Sum(sum) => {
+                let kind = match is_delta(sum.aggregation_temporality)? {
+                    true => Kind::Count,
+                    false => Kind::Cumulative,
+                };
+                sum.data_points
+                    .iter()
+                    .try_for_each(|point| self.sum(kind, sum.is_monotonic, point))
+            }
+            MetricData::Histogram(histogram) => {
+                let kind = distribution(histogram.aggregation_temporality)?;
+                histogram
+                    .data_points
+                    .iter()
+                    .try_for_each(|point| self.histogram(kind, point))
+            }
+            MetricData::ExponentialHistogram(histogram) => {
+                let kind = distribution(histogram.aggregation_temporality)?;
+                histogram
+                    .data_points
+                    .iter()
+                    .try_for_each(|point| self.exponential(kind, point))
+            }
+            MetricData::Summary(summary) => {
+                summary.data_points.iter().for_each(|point| self.summary(point));
+                Ok(())
+            }
+        }
+    }
+
+    fn push(&mut self, kind: Kind, times: (u64, u64), attributes: &[KeyValue], data: Data) {
         let (start_ns, time_ns) = times;
         let mut point = Point {
             kind,
@@ -71,278 +124,270 @@ fn metric_points(base: Point, data: Option<pb::MetricData>, records: &mut Vec<Re
             interval: (start_ns != 0).then(|| (time_ns.saturating_sub(start_ns) / 1_000_000_000) as i64),
             tags: tags(attributes),
             data,
-            ..base.clone()
+            ..self.base.clone()
         };
         if start_ns != 0 {
             point.extra.insert("start_ns".into(), start_ns.into());
         }
-        records.push(Record::Point(point));
-    };
-    match data {
-        None => return Err(reject("no data")),
-        Some(pb::MetricData::Gauge(gauge)) => {
-            for point in gauge.points {
-                let value = number(point.value).ok_or_else(|| reject("a point without a value"))?;
-                push(
-                    Kind::Gauge,
-                    (0, point.time_ns),
-                    &point.attributes,
-                    Data::Number { value },
-                );
-            }
-        }
-        Some(pb::MetricData::Sum(sum)) => {
-            let kind = if delta(sum.temporality)? {
-                Kind::Count
-            } else {
-                Kind::Cumulative
-            };
-            for point in sum.points {
-                let value = number(point.value).ok_or_else(|| reject("a point without a value"))?;
-                if sum.is_monotonic && value < 0.0 {
-                    return Err(reject("a negative value in a monotonic sum"));
-                }
-                push(
-                    kind,
-                    (point.start_ns, point.time_ns),
-                    &point.attributes,
-                    Data::Number { value },
-                );
-            }
-        }
-        Some(pb::MetricData::Histogram(histogram)) => {
-            let kind = distribution(histogram.temporality)?;
-            for point in histogram.points {
-                if point.bucket_counts.iter().sum::<u64>() != point.count && !point.bucket_counts.is_empty() {
-                    return Err(reject("buckets that do not add up to the count"));
-                }
-                if !point.bucket_counts.is_empty()
-                    && point.bucket_counts.len() != point.explicit_bounds.len() + 1
-                {
-                    return Err(reject("one bucket more than bounds was expected"));
-                }
-                let mut above = f64::NEG_INFINITY;
-                let bounds = point.explicit_bounds.iter().copied().chain([f64::INFINITY]);
-                let buckets = bounds
-                    .zip(&point.bucket_counts)
-                    .map(|(upto, &count)| {
-                        let bucket = Bucket {
-                            above,
-                            upto,
-                            count: count as f64,
-                        };
-                        above = upto;
-                        bucket
-                    })
-                    .collect();
-                let data = Data::Distribution {
-                    count: point.count as f64,
-                    sum: point.sum,
-                    min: point.min,
-                    max: point.max,
-                    buckets,
-                    quantiles: Vec::new(),
-                };
-                push(kind, (point.start_ns, point.time_ns), &point.attributes, data);
-            }
-        }
-        Some(pb::MetricData::ExponentialHistogram(histogram)) => {
-            let kind = distribution(histogram.temporality)?;
-            for point in histogram.points {
-                let buckets = exponential_buckets(&point);
-                let held: f64 = buckets.iter().map(|bucket| bucket.count).sum();
-                if held != point.count as f64 {
-                    return Err(reject(&format!(
-                        "a count of {} whose buckets hold {held}",
-                        point.count
-                    )));
-                }
-                let data = Data::Distribution {
-                    count: point.count as f64,
-                    sum: point.sum,
-                    min: point.min,
-                    max: point.max,
-                    buckets,
-                    quantiles: Vec::new(),
-                };
-                push(kind, (point.start_ns, point.time_ns), &point.attributes, data);
-            }
-        }
-        Some(pb::MetricData::Summary(summary)) => {
-            for point in summary.points {
-                let data = Data::Distribution {
-                    count: point.count as f64,
-                    sum: Some(point.sum),
-                    min: None,
-                    max: None,
-                    buckets: Vec::new(),
-                    quantiles: point
-                        .quantiles
-                        .iter()
-                        .map(|q| (q.quantile, Text(q.value)))
-                        .collect(),
-                };
-                // A summary has no temporality; with a start time it covers what lies between.
-                push(
-                    Kind::Distribution,
-                    (point.start_ns, point.time_ns),
-                    &point.attributes,
-                    data,
-                );
-            }
-        }
+        self.records.push(Record::Point(point));
     }
-    Ok(())
+
+    fn gauge(&mut self, point: &NumberDataPoint) -> Result<(), String> {
+        let value = number(point).ok_or("a point without a value")?;
+        let times = (0, point.time_unix_nano);
+        self.push(Kind::Gauge, times, &point.attributes, Data::Number { value });
+        Ok(())
+    }
+
+    fn sum(&mut self, kind: Kind, is_monotonic: bool, point: &NumberDataPoint) -> Result<(), String> {
+        let value = number(point).ok_or("a point without a value")?;
+        if is_monotonic && value < 0.0 {
+            return Err("a negative value in a monotonic sum".into());
+        }
+        let times = (point.start_time_unix_nano, point.time_unix_nano);
+        self.push(kind, times, &point.attributes, Data::Number { value });
+        Ok(())
+    }
+
+    fn histogram(&mut self, kind: Kind, point: &HistogramDataPoint) -> Result<(), String> {
+        if !point.bucket_counts.is_empty() {
+            if point.bucket_counts.iter().sum::<u64>() != point.count {
+                return Err("buckets that do not add up to the count".into());
+            }
+            if point.bucket_counts.len() != point.explicit_bounds.len() + 1 {
+                return Err("one bucket more than bounds was expected".into());
+            }
+        }
+        let data = Data::Distribution {
+            count: point.count as f64,
+            sum: point.sum,
+            min: point.min,
+            max: point.max,
+            buckets: explicit_buckets(point),
+            quantiles: Vec::new(),
+        };
+        let times = (point.start_time_unix_nano, point.time_unix_nano);
+        self.push(kind, times, &point.attributes, data);
+        Ok(())
+    }
+
+    fn exponential(&mut self, kind: Kind, point: &ExponentialHistogramDataPoint) -> Result<(), String> {
+        let buckets = exponential_buckets(point);
+        let held: f64 = buckets.iter().map(|bucket| bucket.count).sum();
+        if held != point.count as f64 {
+            return Err(format!("a count of {} whose buckets hold {held}", point.count));
+        }
+        let data = Data::Distribution {
+            count: point.count as f64,
+            sum: point.sum,
+            min: point.min,
+            max: point.max,
+            buckets,
+            quantiles: Vec::new(),
+        };
+        let times = (point.start_time_unix_nano, point.time_unix_nano);
+        self.push(kind, times, &point.attributes, data);
+        Ok(())
+    }
+
+    fn summary(&mut self, point: &SummaryDataPoint) {
+        let quantiles = point.quantile_values.iter();
+        let data = Data::Distribution {
+            count: point.count as f64,
+            sum: Some(point.sum),
+            min: None,
+            max: None,
+            buckets: Vec::new(),
+            quantiles: quantiles.map(|q| (q.quantile, Text(q.value))).collect(),
+        };
+        // A summary has no temporality; with a start time it covers what lies between.
+        let times = (point.start_time_unix_nano, point.time_unix_nano);
+        self.push(Kind::Distribution, times, &point.attributes, data);
+    }
 }
 
-fn number(value: Option<pb::Number>) -> Option<f64> {
-    match value? {
-        pb::Number::Double(value) => Some(value),
-        pb::Number::Int(value) => Some(value as f64),
+fn is_delta(temporality: i32) -> Result<bool, String> {
+    match AggregationTemporality::try_from(temporality) {
+        Ok(AggregationTemporality::Delta) => Ok(true),
+        Ok(AggregationTemporality::Cumulative) => Ok(false),
+        _ => Err("no aggregation temporality".into()),
     }
+}
+
+fn distribution(temporality: i32) -> Result<Kind, String> {
+    Ok(match is_delta(temporality)? {
+        true => Kind::Distribution,
+        false => Kind::CumulativeDistribution,
+    })
+}
+
+fn number(point: &NumberDataPoint) -> Option<f64> {
+    match point.value? {
+        number_data_point::Value::AsDouble(value) => Some(value),
+        number_data_point::Value::AsInt(value) => Some(value as f64),
+    }
+}
+
+fn explicit_buckets(point: &HistogramDataPoint) -> Vec<Bucket> {
+    let bounds = &point.explicit_bounds;
+    let above = [f64::NEG_INFINITY].into_iter().chain(bounds.iter().copied());
+    let upto = bounds.iter().copied().chain([f64::INFINITY]);
+    above
+        .zip(upto)
+        .zip(&point.bucket_counts)
+        .map(|((above, upto), &count)| Bucket {
+            above,
+            upto,
+            count: count as f64,
+        })
+        .collect()
 }
 
 /// Bucket `i` of scale `s` holds values above `2^(i/2^s)` up to `2^((i+1)/2^s)`.
-fn exponential_buckets(point: &pb::ExponentialPoint) -> Vec<Bucket> {
+fn exponential_buckets(point: &ExponentialHistogramDataPoint) -> Vec<Bucket> {
     let exponent = (-f64::from(point.scale)).exp2();
     let bound = |index: i64| (index as f64 * exponent).exp2();
-    let side = |buckets: &Option<pb::Buckets>| -> Vec<(i64, u64)> {
-        buckets
-            .iter()
-            .flat_map(|buckets| {
-                let offset = i64::from(buckets.offset);
-                buckets
-                    .bucket_counts
-                    .iter()
-                    .enumerate()
-                    .filter(|&(_, &count)| count > 0)
-                    .map(move |(index, &count)| (offset + index as i64, count))
-            })
-            .collect()
-    };
-    let mut buckets: Vec<Bucket> = side(&point.negative)
+    let negative = held(&point.negative)
         .into_iter()
         .rev()
         .map(|(index, count)| Bucket {
             above: -bound(index + 1),
             upto: -bound(index),
-            count: count as f64,
-        })
-        .collect();
-    if point.zero_count > 0 {
-        buckets.push(Bucket {
-            above: -point.zero_threshold,
-            upto: point.zero_threshold,
-            count: point.zero_count as f64,
+            count,
         });
-    }
-    buckets.extend(side(&point.positive).into_iter().map(|(index, count)| Bucket {
+    let zero = (point.zero_count > 0).then(|| Bucket {
+        above: -point.zero_threshold,
+        upto: point.zero_threshold,
+        count: point.zero_count as f64,
+    });
+    let positive = held(&point.positive).into_iter().map(|(index, count)| Bucket {
         above: bound(index),
         upto: bound(index + 1),
-        count: count as f64,
-    }));
-    buckets
+        count,
+    });
+    negative.chain(zero).chain(positive).collect()
+}
+
+/// The buckets of one side that hold anything, by index.
+fn held(buckets: &Option<Buckets>) -> Vec<(i64, f64)> {
+    let Some(buckets) = buckets else { return Vec::new() };
+    let first = i64::from(buckets.offset);
+    (first..)
+        .zip(&buckets.bucket_counts)
+        .filter(|&(_, &count)| count > 0)
+        .map(|(index, &count)| (index, count as f64))
+        .collect()
 }
 
 /// Decodes an `ExportLogsServiceRequest`.
 pub fn logs(body: &[u8]) -> Result<Vec<Record>, Reject> {
-    let request: pb::LogsRequest = body_of(body)?;
-    let mut records = Vec::new();
-    for group in request.resource_logs {
-        for log in group.scope_logs.into_iter().flat_map(|scoped| scoped.records) {
-            records.push(Record::Log(BTreeMap::from([
-                ("time_ns".to_owned(), Value::from(log.time_ns)),
+    let request: ExportLogsServiceRequest = body_of(body)?;
+    let scopes = request
+        .resource_logs
+        .into_iter()
+        .flat_map(|group| group.scope_logs);
+    Ok(scopes
+        .flat_map(|scoped| scoped.log_records)
+        .map(|log| {
+            Record::Log(BTreeMap::from([
+                ("time_ns".to_owned(), Value::from(log.time_unix_nano)),
                 ("severity".to_owned(), Value::from(log.severity_text)),
                 ("body".to_owned(), Value::from(text(log.body.as_ref()))),
                 ("attributes".to_owned(), Value::from(tags(&log.attributes))),
-            ])));
-        }
-    }
-    Ok(records)
+            ]))
+        })
+        .collect())
 }
 
 /// Decodes an `ExportTraceServiceRequest`.
 pub fn traces(body: &[u8]) -> Result<Vec<Record>, Reject> {
-    let request: pb::TracesRequest = body_of(body)?;
-    let mut records = Vec::new();
-    for group in request.resource_spans {
-        for span in group.scope_spans.into_iter().flat_map(|scoped| scoped.spans) {
-            let id = |what: &str, bytes: &[u8], length: usize| {
-                if bytes.len() == length && bytes.iter().any(|byte| *byte != 0) {
-                    Ok(Value::from(hex(bytes)))
-                } else {
-                    let what = format!(
-                        "span {:?}: {what} {:?}; {length} bytes that are not all zero were expected",
-                        span.name,
-                        hex(bytes)
-                    );
-                    Err(Reject::new(400, what))
-                }
-            };
-            let parent = match span.parent_id.as_slice() {
-                [] => Value::Null,
-                parent => id("parent_span_id", parent, 8)?,
-            };
-            records.push(Record::Span(BTreeMap::from([
-                ("trace_id".to_owned(), id("trace_id", &span.trace_id, 16)?),
-                ("span_id".to_owned(), id("span_id", &span.span_id, 8)?),
-                ("parent_id".to_owned(), parent),
-                ("name".to_owned(), Value::from(span.name.as_str())),
-                ("start_ns".to_owned(), Value::from(span.start_ns)),
-                ("end_ns".to_owned(), Value::from(span.end_ns)),
-                (
-                    "error".to_owned(),
-                    Value::from(span.status.as_ref().is_some_and(|status| status.code == 2)),
-                ),
-                ("attributes".to_owned(), Value::from(tags(&span.attributes))),
-            ])));
-        }
-    }
-    Ok(records)
+    let request: ExportTraceServiceRequest = body_of(body)?;
+    let scopes = request
+        .resource_spans
+        .into_iter()
+        .flat_map(|group| group.scope_spans);
+    scopes
+        .flat_map(|scoped| scoped.spans)
+        .map(|span| span_record(&span))
+        .collect()
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+fn span_record(span: &Span) -> Result<Record, Reject> {
+    let parent = match span.parent_span_id.as_slice() {
+        [] => Value::Null,
+        parent => identifier(span, "parent_span_id", parent, 8)?,
+    };
+    let is_error = span
+        .status
+        .as_ref()
+        .is_some_and(|status| status.code() == StatusCode::Error);
+    Ok(Record::Span(BTreeMap::from([
+        (
+            "trace_id".to_owned(),
+            identifier(span, "trace_id", &span.trace_id, 16)?,
+        ),
+        (
+            "span_id".to_owned(),
+            identifier(span, "span_id", &span.span_id, 8)?,
+        ),
+        ("parent_id".to_owned(), parent),
+        ("name".to_owned(), Value::from(span.name.as_str())),
+        ("start_ns".to_owned(), Value::from(span.start_time_unix_nano)),
+        ("end_ns".to_owned(), Value::from(span.end_time_unix_nano)),
+        ("error".to_owned(), Value::from(is_error)),
+        ("attributes".to_owned(), Value::from(tags(&span.attributes))),
+    ])))
+}
+
+fn identifier(span: &Span, what: &str, bytes: &[u8], length: usize) -> Result<Value, Reject> {
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    if bytes.len() == length && bytes.iter().any(|byte| *byte != 0) {
+        return Ok(Value::from(hex));
+    }
+    let what = format!(
+        "span {:?}: {what} {hex:?}; {length} bytes that are not all zero were expected",
+        span.name
+    );
+    Err(Reject::new(400, what))
 }
 
 /// Attributes as tags: `key:value`, the bare key for a boolean true, one tag for each element of an array.
-fn tags(attributes: &[pb::KeyValue]) -> Vec<String> {
+fn tags(attributes: &[KeyValue]) -> Vec<String> {
     let mut tags = Vec::new();
     for attribute in attributes {
         match attribute.value.as_ref().and_then(|value| value.value.as_ref()) {
-            Some(pb::Any::Bool(true)) => tags.push(attribute.key.clone()),
-            Some(pb::Any::Array(array)) => {
-                for value in &array.values {
-                    match &value.value {
-                        Some(pb::Any::Bool(true)) => tags.push(attribute.key.clone()),
-                        _ => tags.push(format!("{}:{}", attribute.key, text(Some(value)))),
-                    }
-                }
+            Some(Any::ArrayValue(array)) => {
+                tags.extend(array.values.iter().map(|value| tag(&attribute.key, Some(value))));
             }
-            _ => tags.push(format!("{}:{}", attribute.key, text(attribute.value.as_ref()))),
+            _ => tags.push(tag(&attribute.key, attribute.value.as_ref())),
         }
     }
     tags
 }
 
-fn text(value: Option<&pb::AnyValue>) -> String {
+fn tag(key: &str, value: Option<&AnyValue>) -> String {
     match value.and_then(|value| value.value.as_ref()) {
-        None => String::new(),
-        Some(pb::Any::String(text)) => text.clone(),
-        Some(pb::Any::Bool(value)) => value.to_string(),
-        Some(pb::Any::Int(value)) => value.to_string(),
-        Some(pb::Any::Double(value)) => value.to_string(),
-        Some(pb::Any::Bytes(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
-        Some(pb::Any::Array(array)) => {
+        Some(Any::BoolValue(true)) => key.to_owned(),
+        _ => format!("{key}:{}", text(value)),
+    }
+}
+
+fn text(value: Option<&AnyValue>) -> String {
+    match value.and_then(|value| value.value.as_ref()) {
+        // References into a table of strings exist in profiles only.
+        None | Some(Any::StringValueStrindex(_)) => String::new(),
+        Some(Any::StringValue(text)) => text.clone(),
+        Some(Any::BoolValue(value)) => value.to_string(),
+        Some(Any::IntValue(value)) => value.to_string(),
+        Some(Any::DoubleValue(value)) => value.to_string(),
+        Some(Any::BytesValue(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+        Some(Any::ArrayValue(array)) => {
             let parts: Vec<String> = array.values.iter().map(|value| text(Some(value))).collect();
             format!("[{}]", parts.join(","))
         }
-        Some(pb::Any::Map(map)) => {
-            let parts: Vec<String> = map
-                .values
-                .iter()
-                .map(|pair| format!("{}={}", pair.key, text(pair.value.as_ref())))
-                .collect();
+        Some(Any::KvlistValue(map)) => {
+            let pair = |pair: &KeyValue| format!("{}={}", pair.key, text(pair.value.as_ref()));
+            let parts: Vec<String> = map.values.iter().map(pair).collect();
             format!("{{{}}}", parts.join(","))
         }
     }
@@ -351,28 +396,37 @@ fn text(value: Option<&pb::AnyValue>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use opentelemetry_proto::tonic::common::v1::ArrayValue;
+    use opentelemetry_proto::tonic::metrics::v1::{
+        ExponentialHistogram, Metric, ResourceMetrics, ScopeMetrics, Sum,
+    };
+    use opentelemetry_proto::tonic::resource::v1::Resource;
+    use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Status};
     use prost::Message;
 
-    fn attribute(key: &str, value: pb::Any) -> pb::KeyValue {
-        pb::KeyValue {
+    fn attribute(key: &str, value: Any) -> KeyValue {
+        KeyValue {
             key: key.into(),
-            value: Some(pb::AnyValue { value: Some(value) }),
+            value: Some(AnyValue { value: Some(value) }),
+            ..KeyValue::default()
         }
     }
 
-    fn request(data: pb::MetricData) -> Vec<u8> {
-        pb::MetricsRequest {
-            resource_metrics: vec![pb::ResourceMetrics {
-                resource: Some(pb::Resource {
-                    attributes: vec![attribute("host.name", pb::Any::String("h".into()))],
+    fn request(data: MetricData) -> Vec<u8> {
+        ExportMetricsServiceRequest {
+            resource_metrics: vec![ResourceMetrics {
+                resource: Some(Resource {
+                    attributes: vec![attribute("host.name", Any::StringValue("h".into()))],
+                    ..Resource::default()
                 }),
-                scope_metrics: vec![pb::ScopeMetrics {
-                    scope: None,
-                    metrics: vec![pb::Metric {
+                schema_url: String::new(),
+                scope_metrics: vec![ScopeMetrics {
+                    metrics: vec![Metric {
                         name: "m".into(),
-                        unit: String::new(),
                         data: Some(data),
+                        ..Metric::default()
                     }],
+                    ..ScopeMetrics::default()
                 }],
             }],
         }
@@ -380,25 +434,25 @@ mod tests {
     }
 
     fn exponential(count: u64) -> Vec<u8> {
-        request(pb::MetricData::ExponentialHistogram(pb::ExponentialHistogram {
-            temporality: 1,
-            points: vec![pb::ExponentialPoint {
-                start_ns: 10_000_000_000,
-                time_ns: 20_000_000_000,
+        request(MetricData::ExponentialHistogram(ExponentialHistogram {
+            aggregation_temporality: 1,
+            data_points: vec![ExponentialHistogramDataPoint {
+                start_time_unix_nano: 10_000_000_000,
+                time_unix_nano: 20_000_000_000,
                 count,
                 sum: Some(9.0),
                 scale: 0,
                 zero_count: 1,
                 zero_threshold: 0.5,
-                positive: Some(pb::Buckets {
+                positive: Some(Buckets {
                     offset: 1,
                     bucket_counts: vec![2, 0, 1],
                 }),
-                negative: Some(pb::Buckets {
+                negative: Some(Buckets {
                     offset: 0,
                     bucket_counts: vec![1, 1],
                 }),
-                ..pb::ExponentialPoint::default()
+                ..ExponentialHistogramDataPoint::default()
             }],
         }))
     }
@@ -433,25 +487,28 @@ mod tests {
     #[test]
     fn spans_need_identifiers() {
         let decoded = |trace_id: &[u8], span_id: &[u8], parent_id: &[u8]| {
-            let span = pb::Span {
+            let span = Span {
                 trace_id: trace_id.into(),
                 span_id: span_id.into(),
-                parent_id: parent_id.into(),
+                parent_span_id: parent_id.into(),
                 name: "GET /".into(),
-                start_ns: 1,
-                end_ns: 3,
-                status: Some(pb::SpanStatus {
+                start_time_unix_nano: 1,
+                end_time_unix_nano: 3,
+                status: Some(Status {
                     message: String::new(),
                     code: 2,
                 }),
-                ..pb::Span::default()
+                ..Span::default()
             };
-            let scope_spans = vec![pb::ScopeSpans { spans: vec![span] }];
-            let resource_spans = vec![pb::ResourceSpans {
-                resource: None,
-                scope_spans,
+            let scope_spans = vec![ScopeSpans {
+                spans: vec![span],
+                ..ScopeSpans::default()
             }];
-            traces(&pb::TracesRequest { resource_spans }.encode_to_vec())
+            let resource_spans = vec![ResourceSpans {
+                scope_spans,
+                ..ResourceSpans::default()
+            }];
+            traces(&ExportTraceServiceRequest { resource_spans }.encode_to_vec())
         };
         let records = decoded(&[1; 16], &[2; 8], &[]).unwrap();
         let [Record::Span(span)] = records.as_slice() else {
@@ -476,27 +533,28 @@ mod tests {
 
     #[test]
     fn attributes_become_tags() {
-        let body = request(pb::MetricData::Sum(pb::Sum {
-            temporality: 1,
+        let body = request(MetricData::Sum(Sum {
+            aggregation_temporality: 1,
             is_monotonic: true,
-            points: vec![pb::NumberPoint {
-                start_ns: 1_000_000_000,
-                time_ns: 11_000_000_000,
-                value: Some(pb::Number::Int(7)),
+            data_points: vec![NumberDataPoint {
+                start_time_unix_nano: 1_000_000_000,
+                time_unix_nano: 11_000_000_000,
+                value: Some(number_data_point::Value::AsInt(7)),
                 attributes: vec![
-                    attribute("a", pb::Any::String("b".into())),
-                    attribute("bare", pb::Any::Bool(true)),
+                    attribute("a", Any::StringValue("b".into())),
+                    attribute("bare", Any::BoolValue(true)),
                     attribute(
                         "dup",
-                        pb::Any::Array(pb::ArrayValue {
+                        Any::ArrayValue(ArrayValue {
                             values: ["x", "y"]
-                                .map(|text| pb::AnyValue {
-                                    value: Some(pb::Any::String(text.into())),
+                                .map(|text| AnyValue {
+                                    value: Some(Any::StringValue(text.into())),
                                 })
                                 .to_vec(),
                         }),
                     ),
                 ],
+                ..NumberDataPoint::default()
             }],
         }));
         let records = metrics(&body).unwrap();

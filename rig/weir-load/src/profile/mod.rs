@@ -1,7 +1,10 @@
 //! A profile: everything that shapes a payload and its schedule. Unknown keys are errors; so is what cannot work.
 
+mod read;
+mod validate;
+
 use crate::units::{Bytes, Range, Rate, RateUnit, Span};
-use serde::{Deserialize, Deserializer, Serialize, de};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
@@ -318,125 +321,6 @@ impl PacketSize {
 /// The shortest message that makes a packet up to its size; its name grows with what is missing.
 pub const FILLER: &str = "weir.load.pad:1|c";
 
-/// A key of a map that may be a word or a number.
-struct Key(String);
-
-impl<'de> Deserialize<'de> for Key {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Key, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = Key;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a word or a number")
-            }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Key, E> {
-                Ok(Key(text.to_owned()))
-            }
-            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Key, E> {
-                Ok(Key(number.to_string()))
-            }
-            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Key, E> {
-                Ok(Key(number.to_string()))
-            }
-        }
-        deserializer.deserialize_any(Visitor)
-    }
-}
-
-// Read by hand, because serde's untagged enums forget why a text was refused: `8 Kb` must be called ambiguous.
-impl<'de> Deserialize<'de> for PacketSize {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<PacketSize, D::Error> {
-        struct Visitor;
-        impl<'de> de::Visitor<'de> for Visitor {
-            type Value = PacketSize;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(
-                    "a size (8 KiB), a list of sizes, {min: 128, max: 8 KiB}, {exactly: 1432}, or sizes and their \
-                     weights ({512: 3, 8192: 1})",
-                )
-            }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<PacketSize, E> {
-                text.parse().map(PacketSize::Fill).map_err(E::custom)
-            }
-            fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<PacketSize, E> {
-                Ok(PacketSize::Fill(Bytes(bytes)))
-            }
-            fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<PacketSize, E> {
-                self.visit_str(&bytes.to_string())
-            }
-            fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<PacketSize, A::Error> {
-                let mut sizes = Vec::new();
-                while let Some(size) = seq.next_element()? {
-                    sizes.push(size);
-                }
-                Ok(PacketSize::OneOf(sizes))
-            }
-            fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<PacketSize, A::Error> {
-                let (mut min, mut max, mut exactly) = (None, None, None);
-                let mut weights = BTreeMap::new();
-                while let Some(Key(key)) = map.next_key()? {
-                    match key.as_str() {
-                        "min" => min = Some(map.next_value()?),
-                        "max" => max = Some(map.next_value()?),
-                        "exactly" => exactly = Some(map.next_value()?),
-                        other => {
-                            let size: Bytes = other.parse().map_err(|error| {
-                                de::Error::custom(format!(
-                                    "packet_size: {other:?} is neither min, max, exactly nor a size: {error}"
-                                ))
-                            })?;
-                            weights.insert(size.0, map.next_value()?);
-                        }
-                    }
-                }
-                match (min, max, exactly, weights.is_empty()) {
-                    (Some(min), Some(max), None, true) => Ok(PacketSize::Between { min, max }),
-                    (None, None, Some(exactly), true) => Ok(PacketSize::Exactly { exactly }),
-                    (None, None, None, false) => Ok(PacketSize::Histogram(weights)),
-                    _ => Err(de::Error::custom(
-                        "packet_size: give min and max, or exactly, or sizes with weights",
-                    )),
-                }
-            }
-        }
-        deserializer.deserialize_any(Visitor)
-    }
-}
-
-impl<'de> Deserialize<'de> for TagCount {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<TagCount, D::Error> {
-        struct Visitor;
-        impl<'de> de::Visitor<'de> for Visitor {
-            type Value = TagCount;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(
-                    "a number of tags (7), a range (\"2..50\"), or numbers and their weights ({0: 1, 8: 3})",
-                )
-            }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<TagCount, E> {
-                text.parse().map(TagCount::Range).map_err(E::custom)
-            }
-            fn visit_u64<E: de::Error>(self, count: u64) -> Result<TagCount, E> {
-                Ok(TagCount::Range(Range::just(count)))
-            }
-            fn visit_i64<E: de::Error>(self, count: i64) -> Result<TagCount, E> {
-                self.visit_str(&count.to_string())
-            }
-            fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<TagCount, A::Error> {
-                let mut weights = BTreeMap::new();
-                while let Some(Key(key)) = map.next_key()? {
-                    let count = key.parse().map_err(|_| {
-                        de::Error::custom(format!("tags_per_msg: {key:?} is not a number of tags"))
-                    })?;
-                    weights.insert(count, map.next_value()?);
-                }
-                Ok(TagCount::Histogram(weights))
-            }
-        }
-        deserializer.deserialize_any(Visitor)
-    }
-}
-
 /// How a stream is cut into packets; the default goes by transport and payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -695,14 +579,6 @@ impl fmt::Display for ProfileError {
 
 impl std::error::Error for ProfileError {}
 
-fn check(good: bool, message: impl FnOnce() -> String) -> Result<(), ProfileError> {
-    if good {
-        Ok(())
-    } else {
-        Err(ProfileError(message()))
-    }
-}
-
 impl Profile {
     /// Reads YAML. The error carries line, column and what is allowed.
     pub fn from_yaml(text: &str) -> Result<Profile, ProfileError> {
@@ -710,6 +586,13 @@ impl Profile {
             serde_saphyr::from_str(text).map_err(|error| ProfileError(error.to_string()))?;
         profile.validate()?;
         Ok(profile)
+    }
+
+    /// Reads YAML in which a key may come twice: the last counts.
+    pub(crate) fn from_layers(text: &str) -> Result<Profile, ProfileError> {
+        let last_wins =
+            serde_saphyr::options! { duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::LastWins };
+        serde_saphyr::from_str_with_options(text, last_wins).map_err(|error| ProfileError(error.to_string()))
     }
 
     /// Reads a profile file; files it names are relative to it.
@@ -743,288 +626,6 @@ impl Profile {
         })
     }
 
-    /// Refuses what cannot be generated, naming the key and what is allowed.
-    pub fn validate(&self) -> Result<(), ProfileError> {
-        let share = |key: &str, value: f64| {
-            check((0.0..=1.0).contains(&value), || {
-                format!("{key}: {value} is not a chance, allowed is 0 to 1")
-            })
-        };
-        check(self.contexts.min >= 1 && self.contexts.max <= 20_000_000, || {
-            format!("contexts: {} is outside 1..20000000", self.contexts)
-        })?;
-        match &self.popularity {
-            Popularity::Zipf(s) => check((0.0..=5.0).contains(s), || {
-                format!("popularity: zipf {s} is outside 0..5")
-            })?,
-            Popularity::Weights(weights) => check(
-                !weights.is_empty()
-                    && weights.iter().all(|w| *w >= 0.0 && w.is_finite())
-                    && weights.iter().sum::<f64>() > 0.0,
-                || "popularity: weights must be zero or more, and one above zero".into(),
-            )?,
-            _ => {}
-        }
-        for (key, value) in [
-            ("flood_p", self.flood_p),
-            ("unique_tag_ratio", self.unique_tag_ratio),
-            ("shared_tagsets", self.shared_tagsets),
-            ("multivalue_p", self.multivalue_p),
-            ("sample_p", self.sample_p),
-            ("value.float_p", self.value.float_p),
-            ("type_conflict", self.type_conflict),
-            ("cardinality_p", self.cardinality_p),
-            ("malformed_p", self.malformed_p),
-        ] {
-            share(key, value)?;
-        }
-        for (key, extension) in [
-            ("container_id", self.container_id),
-            ("external_data", self.external_data),
-        ] {
-            if let Some(extension) = extension {
-                share(&format!("{key}.p"), extension.p)?;
-                check((1..=65_535).contains(&extension.pool), || {
-                    format!("{key}.pool: {} is outside 1..65535", extension.pool)
-                })?;
-            }
-        }
-        if let Some(timestamp) = self.timestamp {
-            share("timestamp.p", timestamp.p)?;
-            check(timestamp.base > 0, || {
-                format!(
-                    "timestamp.base: {} is not above zero (seconds since 1970)",
-                    timestamp.base
-                )
-            })?;
-        }
-        match self.tag_order {
-            TagOrder::Fixed => {}
-            TagOrder::Shuffled(p) => share("tag_order.shuffled", p)?,
-            TagOrder::Dup(p) => share("tag_order.dup", p)?,
-        }
-        for (key, range, max) in [
-            ("name_len", self.name_len, 4096),
-            ("tag_key_len", self.tag_key_len, 4096),
-            ("tag_value_len", self.tag_value_len, 60_000),
-            ("tag_len", self.tag_len.unwrap_or(Range::just(3)), 60_000),
-            ("multivalue_n", self.multivalue_n, 4096),
-        ] {
-            check(
-                range.min >= 1 && range.max <= max && range.min <= range.max,
-                || format!("{key}: {range} is outside 1..{max}"),
-            )?;
-        }
-        match &self.tags_per_msg {
-            TagCount::Range(range) => check(range.max <= 4096, || {
-                format!("tags_per_msg: {range} is outside 0..4096")
-            })?,
-            TagCount::Histogram(weights) => check(
-                !weights.is_empty()
-                    && weights.keys().all(|n| *n <= 4096)
-                    && weights.values().all(|w| *w >= 0.0 && w.is_finite())
-                    && weights.values().sum::<f64>() > 0.0,
-                || "tags_per_msg: needs tag counts of 0 to 4096 with weights, one above zero".into(),
-            )?,
-        }
-        for (key, list) in [
-            (
-                "names.list",
-                match &self.names {
-                    Names::List(list) => Some(list),
-                    _ => None,
-                },
-            ),
-            (
-                "tag_keys.list",
-                match &self.tag_keys {
-                    TagKeys::List(list) => Some(list),
-                    _ => None,
-                },
-            ),
-            (
-                "tag_values.list",
-                match &self.tag_values {
-                    TagValues::List(list) => Some(list),
-                    _ => None,
-                },
-            ),
-        ] {
-            let Some(list) = list else { continue };
-            check(!list.is_empty(), || format!("{key}: is empty"))?;
-            for text in list {
-                let bad: &[char] = if key == "names.list" {
-                    &['|', ':', '\n']
-                } else {
-                    &['|', ',', '\n']
-                };
-                check(!text.is_empty() && !text.contains(bad), || {
-                    format!("{key}: {text:?} must not be empty or contain any of {bad:?}")
-                })?;
-            }
-        }
-        check(
-            !self.sample_rates.is_empty() && self.sample_rates.iter().all(|n| (1..=1_000_000).contains(n)),
-            || "sample_rates: a list of n of the rates 1/n, each 1 to 1000000".into(),
-        )?;
-        check((1..=6).contains(&self.value.decimals), || {
-            format!("value.decimals: {} is outside 1..6", self.value.decimals)
-        })?;
-        check((1..=65_536).contains(&self.value.pool), || {
-            format!("value.pool: {} is outside 1..65536", self.value.pool)
-        })?;
-        let values = self.value.pool as u64 * self.multivalue_n.max;
-        check(self.multivalue_p == 0.0 || values <= 1 << 24, || {
-            format!(
-                "value.pool: {} texts of up to {} values (multivalue_n) are {values}, the most is {}",
-                self.value.pool,
-                self.multivalue_n.max,
-                1 << 24
-            )
-        })?;
-        match self.value.kind {
-            ValueKind::Uniform { min, max } => check(min <= max, || {
-                format!("value.kind: uniform {min} to {max} is an impossible range")
-            })?,
-            ValueKind::Lognormal { median, sigma } => check(
-                median > 0.0 && median < 1e12 && (0.0..=5.0).contains(&sigma),
-                || "value.kind: lognormal needs a median of 0 to 1e12 and a sigma of 0 to 5".into(),
-            )?,
-            ValueKind::Constant(_) | ValueKind::SmallInts => {}
-            ValueKind::Sequence => check(self.multivalue_p == 0.0 && self.value.float_p == 0.0, || {
-                "value.kind: sequence is one whole number per message: set multivalue_p and value.float_p to 0".into()
-            })?,
-        }
-        check((1..=1_000_000).contains(&self.set_members), || {
-            format!("set_members: {} is outside 1..1000000", self.set_members)
-        })?;
-        let weights = |key: &str, all: &[f64]| {
-            check(
-                all.iter().all(|w| *w >= 0.0 && w.is_finite()) && all.iter().sum::<f64>() > 0.0,
-                || format!("{key}: weights must be zero or more, and one above zero"),
-            )
-        };
-        weights(
-            "kinds",
-            &[self.kinds.metric, self.kinds.event, self.kinds.service_check],
-        )?;
-        weights("types", &self.types.weights())?;
-        match &self.packet_size {
-            Some(PacketSize::OneOf(sizes)) => {
-                check(!sizes.is_empty() && sizes.iter().all(|s| s.0 >= 16), || {
-                    "packet_size: each size must be 16 bytes or more".into()
-                })?
-            }
-            Some(PacketSize::Between { min, max }) => check(min.0 >= 16 && min <= max, || {
-                format!("packet_size: {min} to {max} is an impossible range (16 bytes or more)")
-            })?,
-            Some(PacketSize::Fill(size)) => {
-                check(size.0 >= 16, || format!("packet_size: {size} is below 16 bytes"))?
-            }
-            Some(PacketSize::Exactly { exactly }) => check(
-                exactly.0 >= 64 && self.payload.is_statsd() && self.messages_per_packet.is_none(),
-                || {
-                    format!(
-                        "packet_size: exactly {exactly} needs 64 bytes or more, payload dogstatsd or statsd, and no \
-                         messages_per_packet"
-                    )
-                },
-            )?,
-            Some(PacketSize::Histogram(sizes)) => check(
-                !sizes.is_empty()
-                    && sizes.keys().all(|s| *s >= 16)
-                    && sizes.values().all(|w| *w >= 0.0 && w.is_finite())
-                    && sizes.values().sum::<f64>() > 0.0,
-                || "packet_size: needs sizes of 16 bytes or more with weights, one above zero".into(),
-            )?,
-            None => {}
-        }
-        if let Some(size) = &self.packet_size {
-            check(size.max() <= PACKET_MAX, || {
-                format!(
-                    "packet_size: {} is above {}",
-                    Bytes(size.max()),
-                    Bytes(PACKET_MAX)
-                )
-            })?;
-        }
-        check(self.prebuilt.0 <= PREBUILT_MAX, || {
-            format!("prebuilt: {} is above {}", self.prebuilt, Bytes(PREBUILT_MAX))
-        })?;
-        if let Some(range) = self.messages_per_packet {
-            check(range.min >= 1, || {
-                "messages_per_packet: must be at least 1".into()
-            })?;
-        }
-        check((1..=10_000).contains(&self.connections), || {
-            format!("connections: {} is outside 1..10000", self.connections)
-        })?;
-        match &self.throttle {
-            Throttle::Burst { period, duty } => {
-                share("throttle.burst.duty", *duty)?;
-                check(!period.0.is_zero(), || {
-                    "throttle.burst.period: must be above zero".into()
-                })?;
-            }
-            Throttle::Linear { from, to, over } => check(from.unit == to.unit && !over.0.is_zero(), || {
-                "throttle.linear: from and to need the same unit, over must be above zero".into()
-            })?,
-            Throttle::Step(steps) => check(
-                !steps.is_empty()
-                    && steps
-                        .iter()
-                        .all(|s| s.rate.unit == steps[0].rate.unit && !s.hold.0.is_zero()),
-                || "throttle.step: needs steps of one unit, each held longer than zero".into(),
-            )?,
-            Throttle::Smooth | Throttle::Poisson | Throttle::LadingBurst => {}
-            Throttle::AllOut | Throttle::Trace(_) => {}
-        }
-        if self.churn != Churn::None {
-            check(self.rate.is_some(), || {
-                "churn: is measured in the schedule's time, so the profile needs a rate".into()
-            })?;
-        }
-        match &self.churn {
-            Churn::None => {}
-            Churn::Trickle { per_second, group } => {
-                check(*per_second > 0.0 && *per_second <= 1.0, || {
-                    format!("churn.trickle.per_second: {per_second} is outside 0..1")
-                })?;
-                check(*group >= 1, || "churn.trickle.group: at least 1".into())?;
-            }
-            Churn::Deploy {
-                share: part,
-                within,
-                every,
-                group,
-            } => {
-                share("churn.deploy.share", *part)?;
-                check(!within.0.is_zero() && within.0 <= every.0, || {
-                    "churn.deploy: within must be above zero and no longer than every".into()
-                })?;
-                check(*group >= 1, || "churn.deploy.group: at least 1".into())?;
-            }
-        }
-        if self.payload == Payload::Statsd {
-            check(
-                self.types.distribution == 0.0
-                    && self.types.histogram == 0.0
-                    && self.kinds.event == 0.0
-                    && self.kinds.service_check == 0.0
-                    && self.multivalue_p == 0.0
-                    && self.flood_p == 0.0
-                    && self.churn == Churn::None,
-                || {
-                    "payload statsd: knows counters, gauges, timers and sets, one value each, without tags: \
-                     set types.distribution, types.histogram, kinds.event, kinds.service_check, multivalue_p, \
-                     flood_p and churn to nothing"
-                        .into()
-                },
-            )?;
-        }
-        Ok(())
-    }
-
     /// The unit of the schedule.
     pub fn rate_unit(&self) -> Option<RateUnit> {
         match &self.throttle {
@@ -1035,10 +636,6 @@ impl Profile {
         }
     }
 }
-
-/// Beyond this a packet is a slip; no intake takes one.
-const PACKET_MAX: u64 = 64 << 20;
-const PREBUILT_MAX: u64 = 16 << 30;
 
 fn read_weights(path: &Path) -> Result<Vec<f64>, ProfileError> {
     let bad = |text: String| ProfileError(format!("{}: {text}", path.display()));

@@ -3,11 +3,21 @@
 //! A composer is a function of (model, connection): it yields the same packets whenever it is run, which is how the
 //! oracle learns what was sent without watching the run.
 
+mod text;
+
+pub use text::{
+    SERIAL_DIGITS, filler_name, first_value, fresh_tag, instance, instance_tag, numbers_packets, renumbered,
+    serial_member,
+};
+
 use crate::model::{Context, GAUGE, Model, PAD, Piece, SET};
-use crate::profile::{Churn, FILLER, Fit, PacketSize, Popularity, Sharing, TagOrder, Value, ValueKind};
-use crate::rng::{Alias, Rng, mix};
+use crate::profile::{Churn, FILLER, Fit, PacketSize, Popularity, Sharing, TagOrder, ValueKind};
+use crate::rng::{Alias, Rng};
 use crate::units::RateUnit;
 use std::sync::Arc;
+use text::{
+    FRESH_DIGITS, INSTANCE_DIGITS, put, put_decimal, put_filler, put_hex, put_serial, put_steps, put_text,
+};
 
 /// A packet as composed: its length in bytes and its messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,155 +74,6 @@ pub const FAULTS: &[(&str, &str)] = &[
 ];
 
 const AHEAD: usize = 16;
-
-/// Copies in steps of `STEP` bytes, at most `PAD`; both sides have that many to spare. Faster than `memcpy` at these
-/// lengths, because there is no call and no branch on the remainder. What decides is how often the number of steps cannot
-/// be foretold, so a step is as long as most pieces of its sort.
-#[inline(always)]
-fn copy<const STEP: usize>(out: &mut [u8], at: usize, from: &[u8], off: usize, len: usize) -> usize {
-    const { assert!(STEP <= PAD) };
-    let mut done = 0;
-    loop {
-        let step: [u8; STEP] = from[off + done..off + done + STEP]
-            .try_into()
-            .expect("STEP bytes");
-        out[at + done..at + done + STEP].copy_from_slice(&step);
-        done += STEP;
-        if done >= len {
-            return at + len;
-        }
-    }
-}
-
-#[inline(always)]
-fn put(out: &mut [u8], at: usize, model: &Model, piece: Piece) -> usize {
-    put_steps::<32>(out, at, model, piece)
-}
-
-#[inline(always)]
-fn put_steps<const STEP: usize>(out: &mut [u8], at: usize, model: &Model, piece: Piece) -> usize {
-    copy::<STEP>(out, at, &model.arena, piece.off as usize, piece.len as usize)
-}
-
-fn put_text(out: &mut [u8], at: usize, text: &[u8]) -> usize {
-    out[at..at + text.len()].copy_from_slice(text);
-    at + text.len()
-}
-
-/// The name of a filler that is `extra` bytes longer than the shortest.
-pub fn filler_name(extra: u32) -> String {
-    let (name, _) = FILLER.split_once(':').expect("a message");
-    format!("{name}{}", "x".repeat(extra as usize))
-}
-
-fn put_filler(out: &mut [u8], at: usize, extra: usize) -> usize {
-    let (name, rest) = FILLER.split_at(FILLER.len() - ":1|c".len());
-    let at = put_text(out, at, name.as_bytes());
-    out[at..at + extra].fill(b'x');
-    put_text(out, at + extra, rest.as_bytes())
-}
-
-fn put_hex(out: &mut [u8], at: usize, value: u64, digits: usize) -> usize {
-    for index in 0..digits {
-        let nibble = (value >> (4 * (digits - 1 - index))) & 15;
-        out[at + index] = b"0123456789abcdef"[nibble as usize];
-    }
-    at + digits
-}
-
-fn put_decimal(out: &mut [u8], at: usize, value: i64) -> usize {
-    let mut digits = [0u8; 21];
-    let mut start = digits.len();
-    let mut rest = value.unsigned_abs();
-    loop {
-        start -= 1;
-        digits[start] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
-    if value < 0 {
-        start -= 1;
-        digits[start] = b'-';
-    }
-    put_text(out, at, &digits[start..])
-}
-
-fn put_serial(out: &mut [u8], at: usize, serial: u64) {
-    let mut rest = serial;
-    for digit in out[at..at + SERIAL_DIGITS].iter_mut().rev() {
-        *digit = b'0' + (rest % 10) as u8;
-        rest /= 10;
-    }
-}
-
-/// Text of the instance tag of a group of contexts in one generation.
-pub fn instance(seed: u64, group: u64, generation: u32) -> u64 {
-    mix(mix(seed, group), u64::from(generation)) >> 24
-}
-
-/// Digits of a number that keeps packets apart.
-pub const SERIAL_DIGITS: usize = 12;
-const SERIALS: i128 = 1_000_000_000_000;
-
-/// The first value of a packet of an SMP shape: the value drawn, its last twelve digits replaced by the packet's number. Such
-/// packets often hold a single message, and would come again whenever context and value do.
-pub fn renumbered(drawn: i128, serial: u64, value: &Value) -> i128 {
-    let ValueKind::Uniform { min, max } = value.kind else {
-        return drawn;
-    };
-    let serial = i128::from(serial) % SERIALS;
-    let (sign, leading) = (if drawn < 0 { -1 } else { 1 }, drawn.abs() / SERIALS);
-    let number = sign * (leading * SERIALS + serial);
-    // Another digit in front keeps the value in its range.
-    if number > i128::from(max) || number < i128::from(min) {
-        sign * ((leading - 1) * SERIALS + serial)
-    } else {
-        number
-    }
-}
-
-/// True when values leave room for a number within them.
-pub fn numbers_packets(value: &Value) -> bool {
-    match value.kind {
-        ValueKind::Uniform { min, max } => i128::from(min) <= -4 * SERIALS && i128::from(max) >= 4 * SERIALS,
-        _ => false,
-    }
-}
-
-/// The whole part of the first value of a text, and the length of that value.
-pub fn first_value(text: &[u8]) -> (i128, usize) {
-    let len = text
-        .iter()
-        .position(|byte| matches!(byte, b':' | b'|'))
-        .unwrap_or(text.len());
-    let negative = text.first() == Some(&b'-');
-    let whole = text[usize::from(negative)..len]
-        .iter()
-        .take_while(|byte| byte.is_ascii_digit())
-        .fold(0i128, |value, byte| value * 10 + i128::from(byte - b'0'));
-    (if negative { -whole } else { whole }, len)
-}
-
-/// The member of a set that keeps its packet apart.
-pub fn serial_member(serial: u64) -> String {
-    format!("n{serial}")
-}
-
-/// Digits of the instance and flood tags.
-const INSTANCE_DIGITS: usize = 10;
-const FRESH_DIGITS: usize = 12;
-
-/// The instance tag as `tags` writes it.
-pub fn instance_tag(seed: u64, group: u64, generation: u32) -> String {
-    format!("instance:{:010x}", instance(seed, group, generation))
-}
-
-/// The tag of a context that exists once.
-pub fn fresh_tag(fresh: u64) -> String {
-    format!("fresh:{fresh:012x}")
-}
 
 /// Replacement of contexts as the schedule's time goes by.
 struct Churning {
@@ -648,86 +509,17 @@ impl Composer {
         let index = self.next_context(model);
         let context = model.contexts[index as usize];
         if kind > 0 {
-            let notices = if kind == 1 { &model.events } else { &model.checks };
-            let mut number = self.extras.below(notices.len() as u64) as u32;
-            if kind == 2 && start == 0 {
-                // Every second check has a text, and a number in it: a packet does not begin with one of the others.
-                number &= !1;
-            }
-            let notice = &notices[number as usize];
-            self.notices += 1;
-            let serial = self.serial(self.notices);
-            let head = put(out, start, model, notice.head);
-            let tail = put(out, head, model, context.tail);
-            let at = put(out, tail, model, notice.after);
-            if let Some(place) = notice.number {
-                put_serial(out, if kind == 1 { start } else { tail } + place as usize, serial);
-                self.numbered = true;
-            }
-            let at = put(out, at, model, model.suffixes[context.suffix as usize]);
-            let drawn = if kind == 1 {
-                Drawn::Event(number)
-            } else {
-                Drawn::Check(number)
-            };
-            return (at, drawn);
+            return self.notice(model, out, start, &context, kind == 1);
         }
         let entry = self.draw_entry(model, &context);
-        let mut at = put(out, start, model, context.name);
-        let mut sequence = 0;
-        if let Some(sent) = self.sequence.get_mut(index as usize) {
-            sequence = *sent * self.connections + self.connection + 1;
-            *sent += 1;
-            at = put_decimal(out, at, sequence as i64);
-        }
-        let mut text = model.texts[context.kind as usize][entry as usize];
-        let mut serial = 0;
-        if let Some(fit) = self.numbers
-            && (!self.numbered || fit == Fit::Carry)
-        {
-            self.numbered = true;
-            self.serials += 1;
-            serial = self.serial(self.serials);
-            let (first, len) = first_value(&model.arena[text.off as usize..(text.off + text.len) as usize]);
-            at = if context.kind == SET {
-                out[at] = b'n';
-                put_decimal(out, at + 1, serial as i64)
-            } else {
-                put_decimal(out, at, renumbered(first, serial, &p.value) as i64)
-            };
-            text.off += len as u32;
-            text.len -= len as u32;
-        }
-        let at = put(out, at, model, text);
-        let mut at = self.put_tags(model, out, at, &context);
-        let mut has_tags = context.tail.len > 0;
-        let mut generation = 0;
-        if let Some(churn) = &self.churn {
-            let group = u64::from(index) / churn.group;
-            generation = churn.generations[group as usize];
-            let lead: &[u8] = if has_tags { b",instance:" } else { b"|#instance:" };
-            at = put_text(out, at, lead);
-            at = put_hex(out, at, instance(model.seed, group, generation), INSTANCE_DIGITS);
-            has_tags = true;
-        }
-        let mut fresh = 0;
-        if self.extras.chance(p.flood_p) {
-            self.fresh += 1;
-            fresh = (self.connection + 1) << 36 | self.fresh;
-            let lead: &[u8] = if has_tags { b",fresh:" } else { b"|#fresh:" };
-            at = put_text(out, at, lead);
-            at = put_hex(out, at, fresh, FRESH_DIGITS);
-        }
-        at = put(out, at, model, model.suffixes[context.suffix as usize]);
-        let mut stamped = false;
-        if let Some(timestamp) = p.timestamp
-            && context.kind <= GAUGE
-            && self.extras.chance(timestamp.p)
-        {
-            stamped = true;
-            at = put_text(out, at, b"|T");
-            at = put_decimal(out, at, timestamp.base + self.time() as i64);
-        }
+        let at = put(out, start, model, context.name);
+        let (at, sequence) = self.put_sequence(out, at, index);
+        let text = model.texts[context.kind as usize][entry as usize];
+        let (at, serial) = self.put_value(model, out, at, text, context.kind);
+        let at = self.put_tags(model, out, at, &context);
+        let (at, generation, fresh) = self.put_changing_tags(model, out, at, index, context.tail.len > 0);
+        let at = put(out, at, model, model.suffixes[context.suffix as usize]);
+        let (at, stamped) = self.put_timestamp(model, out, at, context.kind);
         let drawn = Drawn::Metric {
             context: index,
             entry,
@@ -738,6 +530,121 @@ impl Composer {
             serial,
         };
         (at, drawn)
+    }
+
+    /// An event or a service check.
+    fn notice(
+        &mut self,
+        model: &Model,
+        out: &mut [u8],
+        start: usize,
+        context: &Context,
+        event: bool,
+    ) -> (usize, Drawn) {
+        let notices = if event { &model.events } else { &model.checks };
+        let mut number = self.extras.below(notices.len() as u64) as u32;
+        if !event && start == 0 {
+            // Every second check has a text, and a number in it: a packet does not begin with one of the others.
+            number &= !1;
+        }
+        let notice = &notices[number as usize];
+        self.notices += 1;
+        let serial = self.serial(self.notices);
+        let head = put(out, start, model, notice.head);
+        let tail = put(out, head, model, context.tail);
+        let at = put(out, tail, model, notice.after);
+        if let Some(place) = notice.number {
+            put_serial(out, if event { start } else { tail } + place as usize, serial);
+            self.numbered = true;
+        }
+        let at = put(out, at, model, model.suffixes[context.suffix as usize]);
+        let drawn = match event {
+            true => Drawn::Event(number),
+            false => Drawn::Check(number),
+        };
+        (at, drawn)
+    }
+
+    /// The number of the context's message, where values are numbered by context.
+    #[inline]
+    fn put_sequence(&mut self, out: &mut [u8], at: usize, context: u32) -> (usize, u64) {
+        let Some(sent) = self.sequence.get_mut(context as usize) else {
+            return (at, 0);
+        };
+        let sequence = *sent * self.connections + self.connection + 1;
+        *sent += 1;
+        (put_decimal(out, at, sequence as i64), sequence)
+    }
+
+    /// The value, in which a number keeps packets apart where one is wanted.
+    #[inline]
+    fn put_value(
+        &mut self,
+        model: &Model,
+        out: &mut [u8],
+        mut at: usize,
+        mut text: Piece,
+        kind: u8,
+    ) -> (usize, u64) {
+        let mut serial = 0;
+        if let Some(fit) = self.numbers
+            && (!self.numbered || fit == Fit::Carry)
+        {
+            self.numbered = true;
+            self.serials += 1;
+            serial = self.serial(self.serials);
+            let (first, len) = first_value(&model.arena[text.off as usize..(text.off + text.len) as usize]);
+            at = if kind == SET {
+                out[at] = b'n';
+                put_decimal(out, at + 1, serial as i64)
+            } else {
+                put_decimal(out, at, renumbered(first, serial, &model.profile.value) as i64)
+            };
+            text.off += len as u32;
+            text.len -= len as u32;
+        }
+        (put(out, at, model, text), serial)
+    }
+
+    /// The tag of a context's generation, and the one of a context never seen before.
+    #[inline]
+    fn put_changing_tags(
+        &mut self,
+        model: &Model,
+        out: &mut [u8],
+        mut at: usize,
+        context: u32,
+        mut has_tags: bool,
+    ) -> (usize, u32, u64) {
+        let mut generation = 0;
+        if let Some(churn) = &self.churn {
+            let group = u64::from(context) / churn.group;
+            generation = churn.generations[group as usize];
+            let lead: &[u8] = if has_tags { b",instance:" } else { b"|#instance:" };
+            at = put_text(out, at, lead);
+            at = put_hex(out, at, instance(model.seed, group, generation), INSTANCE_DIGITS);
+            has_tags = true;
+        }
+        let mut fresh = 0;
+        if self.extras.chance(model.profile.flood_p) {
+            self.fresh += 1;
+            fresh = (self.connection + 1) << 36 | self.fresh;
+            let lead: &[u8] = if has_tags { b",fresh:" } else { b"|#fresh:" };
+            at = put_text(out, at, lead);
+            at = put_hex(out, at, fresh, FRESH_DIGITS);
+        }
+        (at, generation, fresh)
+    }
+
+    #[inline]
+    fn put_timestamp(&mut self, model: &Model, out: &mut [u8], at: usize, kind: u8) -> (usize, bool) {
+        match model.profile.timestamp {
+            Some(timestamp) if kind <= GAUGE && self.extras.chance(timestamp.p) => {
+                let at = put_text(out, at, b"|T");
+                (put_decimal(out, at, timestamp.base + self.time() as i64), true)
+            }
+            _ => (at, false),
+        }
     }
 
     fn put_tags(&mut self, model: &Model, out: &mut [u8], at: usize, context: &Context) -> usize {
