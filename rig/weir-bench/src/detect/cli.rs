@@ -1,8 +1,8 @@
 //! The commands of the detector and their exit codes.
 
 use super::analysis::{self, Report};
-use super::experiment::{Library, resolved_tree};
-use super::node::ConfigError;
+use super::layer::ConfigError;
+use super::library::{Library, resolved_layer};
 use super::run::{self, Finished, Options, Refusal};
 use super::targets::Targets;
 use super::{history, procfs, report};
@@ -29,8 +29,6 @@ pub enum Command {
     Report(ReportArgs),
     /// Print experiments, suites and targets, or one experiment as it resolves for a target.
     Show(ShowArgs),
-    /// Turn an experiment folder of Datadog's SMP suite into one of ours.
-    ImportSmp(ImportArgs),
     /// Can this machine measure? Says what is missing and what it costs.
     Doctor(DoctorArgs),
     /// A load, a target and a sink whose truth is known, to measure the detector itself.
@@ -163,14 +161,6 @@ pub struct ProfileArgs {
 }
 
 #[derive(Args)]
-pub struct ImportArgs {
-    /// A case folder with experiment.yaml and lading/lading.yaml.
-    from: PathBuf,
-    #[arg(long, default_value = "experiments", value_name = "FOLDER")]
-    library: PathBuf,
-}
-
-#[derive(Args)]
 pub struct AnalyzeArgs {
     /// Folder of a run.
     folder: PathBuf,
@@ -273,15 +263,6 @@ pub fn dispatch(command: Command, argv: Vec<String>) -> ExitCode {
             eprintln!("written to {}", folder.display());
             0
         }),
-        Command::ImportSmp(a) => {
-            super::smp::write(&a.from, &a.library)
-                .map_err(Refusal::from)
-                .map(|(name, notes)| {
-                    notes.iter().for_each(|n| eprintln!("note: {n}"));
-                    out(&format!("{name}\n"));
-                    0
-                })
-        }
         Command::Analyze(a) => analyze(&a),
         Command::Report(a) => print_report(&a),
         Command::Show(a) => show(&a),
@@ -521,11 +502,7 @@ fn show(a: &ShowArgs) -> Result<u8, Refusal> {
     let Some(name) = &a.experiment else {
         let mut text = String::from("experiments\n");
         for case in &cases {
-            let description = case
-                .tree
-                .get("description")
-                .and_then(|n| super::node::text(n, "description").ok())
-                .unwrap_or_default();
+            let description = case.layer.description.text().unwrap_or_default();
             text.push_str(&format!("  {:<44} {description}\n", case.name));
         }
         text.push_str("\nsuites\n");
@@ -547,13 +524,11 @@ fn show(a: &ShowArgs) -> Result<u8, Refusal> {
         .into_iter()
         .next()
         .ok_or_else(|| ConfigError(format!("no {name}")))?;
-    match &a.like {
-        Some(target) => {
-            let d = targets.get(target)?;
-            out(&resolved_tree(&case, &d.overlay)?.to_yaml());
-        }
-        None => out(&case.tree.to_yaml()),
-    }
+    let layer = match &a.like {
+        Some(target) => resolved_layer(&case, &targets.get(target)?.overlay),
+        None => case.layer,
+    };
+    out(&serde_saphyr::to_string(&layer).map_err(|error| ConfigError(error.to_string()))?);
     Ok(0)
 }
 
@@ -571,145 +546,113 @@ fn print_history(a: &HistoryArgs) -> Result<u8, Refusal> {
     Ok(0)
 }
 
+/// Says what this machine can measure. Without a CPU clock of processes it can measure nothing.
 fn doctor(a: &DoctorArgs) -> Result<u8, Refusal> {
-    let mut bad = false;
-    let line = |ok: bool, what: &str, detail: String| {
-        out(&format!(
-            "{} {what:<28} {detail}\n",
-            if ok { "ok  " } else { "note" }
-        ));
-    };
-    let host = procfs::describe_host();
-    line(
-        true,
-        "machine",
-        format!("{}, Linux {}", host["cpu"], host["kernel"]),
-    );
-    let cpus = cpu::allowed();
-    line(
-        cpus.len() >= 2,
-        "CPUs",
-        format!(
-            "{cpus:?}{}",
-            if cpus.len() < 2 {
-                ": target and generator share one, results are noisy"
-            } else {
-                ""
-            }
-        ),
-    );
-    let me = std::process::id() as i32;
-    let before = std::time::Instant::now();
-    let smaps = procfs::smaps(me);
-    line(
-        smaps.is_some(),
-        "smaps_rollup (PSS)",
-        match smaps {
-            Some(_) => format!(
-                "{:.0} µs for this small process",
-                before.elapsed().as_secs_f64() * 1e6
-            ),
-            None => "not readable: memory is judged by RSS".to_owned(),
-        },
-    );
-    let clock = clock::cpu_time_ns(me).is_some();
-    bad |= !clock;
-    line(
-        clock,
-        "CPU clock of processes",
-        if clock {
-            "nanoseconds"
-        } else {
-            "missing: CPU cannot be measured here"
-        }
-        .to_owned(),
-    );
-    line(
-        procfs::pressure_ns().is_some(),
-        "pressure (PSI)",
-        "waiting for a CPU, recorded where the kernel has it".to_owned(),
-    );
-    line(
-        procfs::frequency_khz().is_some(),
-        "CPU frequency",
-        "recorded where the machine shows it".to_owned(),
-    );
-    let cgroup = super::process::Cgroup::with_memory_limit(64 << 20);
-    line(
-        cgroup.is_ok(),
-        "memory limit",
-        cgroup.map_or_else(
-            |e| format!("watched instead of limited: {e}"),
-            |_| "control group".to_owned(),
-        ),
-    );
-    line(
-        host["aslr"] == "2",
-        "address randomisation",
-        format!("randomize_va_space is {}", host["aslr"]),
-    );
-    let rmem: u64 = host["rmem_max"].parse().unwrap_or(0);
-    line(
-        rmem >= 4 << 20,
-        "net.core.rmem_max",
-        format!(
-            "{rmem} bytes{}",
-            if rmem < 4 << 20 {
-                ": targets that ask for more get less; sysctl -w net.core.rmem_max=8388608"
-            } else {
-                ""
-            }
-        ),
-    );
-    line(
-        true,
-        "net.unix.max_dgram_qlen",
-        host["unix_max_dgram_qlen"].clone(),
-    );
-    let (m0, t0) = (procfs::machine(), std::time::Instant::now());
-    std::thread::sleep(std::time::Duration::from_secs(1));
-    if let (Some(a), Some(b)) = (m0, procfs::machine()) {
-        let share = b.since(a).busy_ns as f64 / t0.elapsed().as_nanos() as f64;
-        line(
-            share < 0.05,
-            "other programs",
-            format!(
-                "{:.0} % of a core in use now{}",
-                100.0 * share,
-                if share < 0.05 {
-                    ""
-                } else {
-                    ": runs will wait or be discarded; --accept-busy measures all the same"
-                }
-            ),
-        );
-        let steal = (b.steal_ns - a.steal_ns) as f64 / t0.elapsed().as_nanos() as f64;
-        line(
-            steal < 0.02,
-            "stolen by the host",
-            format!("{:.1} % of a core", 100.0 * steal),
-        );
-    }
+    let clock = clock::cpu_time_ns(std::process::id() as i32).is_some();
+    say_host(clock);
+    say_limits();
+    say_neighbours();
     for (together, what) in [
         (true, "calibration, arms together"),
         (false, "calibration, arms in turn"),
     ] {
         let note = history::stored_calibration(&cache_folder(&a.cache), &run::calibration_key(together));
-        line(
+        let alone = if together {
+            ""
+        } else {
+            " --set measure.together=false"
+        };
+        let none = || format!("none: make one with `weir-bench aa{alone}`");
+        say(
             note.is_some(),
             what,
-            note.map_or_else(
-                || {
-                    let alone = if together {
-                        ""
-                    } else {
-                        " --set measure.together=false"
-                    };
-                    format!("none: make one with `weir-bench aa{alone}`")
-                },
-                |n| n.sentence(),
-            ),
+            note.as_ref().map_or_else(none, |note| note.sentence()),
         );
     }
-    Ok(if bad { 5 } else { 0 })
+    Ok(if clock { 0 } else { 5 })
+}
+
+fn say(ok: bool, what: &str, detail: impl std::fmt::Display) {
+    let mark = if ok { "ok  " } else { "note" };
+    out(&format!("{mark} {what:<28} {detail}\n"));
+}
+
+/// The detail, and what follows from it when it is not as it should be.
+fn say_with(ok: bool, what: &str, detail: String, otherwise: &str) {
+    say(ok, what, detail + if ok { "" } else { otherwise });
+}
+
+fn say_host(clock: bool) {
+    let host = procfs::describe_host();
+    say(
+        true,
+        "machine",
+        format!("{}, Linux {}", host["cpu"], host["kernel"]),
+    );
+    let cpus = cpu::allowed();
+    let alone = ": target and generator share one, results are noisy";
+    say_with(cpus.len() >= 2, "CPUs", format!("{cpus:?}"), alone);
+    let before = std::time::Instant::now();
+    let smaps = procfs::smaps(std::process::id() as i32);
+    let micros = before.elapsed().as_secs_f64() * 1e6;
+    let detail = match smaps {
+        Some(_) => format!("{micros:.0} µs for this small process"),
+        None => "not readable: memory is judged by RSS".to_owned(),
+    };
+    say(smaps.is_some(), "smaps_rollup (PSS)", detail);
+    let detail = match clock {
+        true => "nanoseconds",
+        false => "missing: CPU cannot be measured here",
+    };
+    say(clock, "CPU clock of processes", detail);
+    let pressure = procfs::pressure_ns().is_some();
+    say(
+        pressure,
+        "pressure (PSI)",
+        "waiting for a CPU, recorded where the kernel has it",
+    );
+    let frequency = procfs::frequency_khz().is_some();
+    say(frequency, "CPU frequency", "recorded where the machine shows it");
+}
+
+fn say_limits() {
+    let host = procfs::describe_host();
+    let cgroup = super::process::Cgroup::with_memory_limit(64 << 20);
+    let detail = match &cgroup {
+        Ok(_) => "control group".to_owned(),
+        Err(error) => format!("watched instead of limited: {error}"),
+    };
+    say(cgroup.is_ok(), "memory limit", detail);
+    let aslr = &host["aslr"];
+    say(
+        aslr == "2",
+        "address randomisation",
+        format!("randomize_va_space is {aslr}"),
+    );
+    let rmem: u64 = host["rmem_max"].parse().unwrap_or(0);
+    let small = ": targets that ask for more get less; sysctl -w net.core.rmem_max=8388608";
+    say_with(
+        rmem >= 4 << 20,
+        "net.core.rmem_max",
+        format!("{rmem} bytes"),
+        small,
+    );
+    say(true, "net.unix.max_dgram_qlen", &host["unix_max_dgram_qlen"]);
+}
+
+/// Who else uses the machine, over a second.
+fn say_neighbours() {
+    let (before, start) = (procfs::machine(), std::time::Instant::now());
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let (Some(before), Some(after)) = (before, procfs::machine()) else {
+        return;
+    };
+    let elapsed = start.elapsed().as_nanos() as f64;
+    let share = after.since(before).busy_ns as f64 / elapsed;
+    let busy = ": runs will wait or be discarded; --accept-busy measures all the same";
+    let detail = format!("{:.0} % of a core in use now", 100.0 * share);
+    say_with(share < 0.05, "other programs", detail, busy);
+    let steal = (after.steal_ns - before.steal_ns) as f64 / elapsed;
+    let detail = format!("{:.1} % of a core", 100.0 * steal);
+    say(steal < 0.02, "stolen by the host", detail);
 }

@@ -2,7 +2,7 @@
 
 use super::capture::{self, Event, Header};
 use super::experiment::{Experiment, Load, Ready};
-use super::node::ConfigError;
+use super::layer::ConfigError;
 use super::observe::{Observer, Plan};
 use super::process::{self, Cgroup, POLL, Process, Start, Stopped};
 use super::rig::{self, LoadCall, Phases};
@@ -673,7 +673,7 @@ fn wait_ready(
             let log = tail(&folder.join("target.stderr"));
             return Err(Problem::Invalid(format!(
                 "the target was not ready after {}: {:?}{log}",
-                super::units::show_duration(limit),
+                super::report::show_duration(limit),
                 left[0]
             )));
         }

@@ -4,13 +4,14 @@ use super::analysis::{
     self, ArmInfo, ArmRules, CalibrationNote, ExperimentInfo, PairRecord, RUN_VERSION, RunInfo,
 };
 use super::capture::{self, Header};
-use super::experiment::{self, Case, Experiment, Library, Load, Stat};
-use super::node::{ConfigError, Node};
+use super::experiment::{Experiment, Load, Stat};
+use super::layer::{ConfigError, Lay, List};
+use super::library::{self, Case, Library};
 use super::process::POLL;
 use super::procfs;
 use super::replicate::{self, Abort, Meeting, Replicate};
+use super::report::show_duration;
 use super::targets::{self, ArmProgram, Targets};
-use super::units::show_duration;
 use super::values::{CheckRule, Measured, Rules};
 use std::collections::BTreeMap;
 use std::fs;
@@ -116,7 +117,7 @@ pub fn prepare(o: &Options) -> Result<(Vec<Prepared>, [ArmProgram; 2]), Refusal>
             "name at least one experiment or --suite; `weir-bench show` lists them".to_owned(),
         ));
     }
-    let preset = preset(&library, &o.preset)?;
+    let preset = library.preset(&o.preset)?;
     let cases = library.select(&patterns)?;
     let baseline = targets::arm(&o.baseline, &o.like, &targets, &o.cache)?;
     let comparison = targets::arm(&o.comparison, &o.like, &targets, &o.cache)?;
@@ -134,46 +135,24 @@ pub fn prepare(o: &Options) -> Result<(Vec<Prepared>, [ArmProgram; 2]), Refusal>
     let prepared = cases
         .into_iter()
         .map(|mut case| {
-            case.tree.merge(&preset);
+            case.layer.lay(preset.clone());
             prepare_case(case, &arms, o)
         })
         .collect::<Result<Vec<_>, Refusal>>()?;
     Ok((prepared, arms))
 }
 
-fn preset(library: &Library, name: &str) -> Result<Node, Refusal> {
-    if name == "thorough" {
-        return Ok(Node::empty_map());
-    }
-    let file = library.root().join("presets").join(format!("{name}.yaml"));
-    if !file.is_file() {
-        return Err(Refusal::Config(format!(
-            "there is no preset {name:?}: {} is missing",
-            file.display()
-        )));
-    }
-    Ok(Node::read(&file)?)
-}
-
 fn prepare_case(mut case: Case, arms: &[ArmProgram; 2], o: &Options) -> Result<Prepared, Refusal> {
     for setting in &o.set {
-        let (path, value) = setting.split_once('=').ok_or_else(|| {
-            Refusal::Config(format!(
-                "--set {setting}: write key=value, for example measure.duration=10s"
-            ))
-        })?;
-        case.tree.set_path(path.trim(), Node::parse(value, "--set")?)?;
+        case.set(setting)?;
     }
-    let needs: Vec<String> = match case.tree.get("needs") {
-        Some(n) => super::node::list(n, "needs", super::node::text)?,
-        None => Vec::new(),
-    };
+    let needs = case.layer.needs.get().cloned().unwrap_or_default();
     let mut unsupported = targets::lacking(&needs, [&arms[0], &arms[1]]);
     let mut resolved = Vec::new();
     for (arm, name) in arms.iter().zip(["baseline", "comparison"]) {
         let mut overlay = arm.overlay.clone();
         overlay.names.push(name.to_owned());
-        match experiment::resolve(&case, &overlay) {
+        match library::resolve(&case, &overlay) {
             Ok(e) => resolved.push(e),
             // A target without the experiment's transport cannot take part; everything else is a mistake in a file.
             Err(e) if e.0.contains("listens on none of") => {
@@ -185,10 +164,10 @@ fn prepare_case(mut case: Case, arms: &[ArmProgram; 2], o: &Options) -> Result<P
     let Ok([mut b, mut c]) = <[Experiment; 2]>::try_from(resolved) else {
         // The row still appears in the report, so something must be known about it.
         let mut placeholder = case.clone();
-        placeholder.tree.remove("load");
+        placeholder.layer.load = List::default();
         let mut overlay = arms[0].overlay.clone();
         overlay.names.push("baseline".to_owned());
-        let e = experiment::resolve(&placeholder, &overlay)?;
+        let e = library::resolve(&placeholder, &overlay)?;
         let info = info(&case.name, &[e.clone(), e.clone()], unsupported, Vec::new(), o);
         return Ok(Prepared {
             name: case.name.clone(),

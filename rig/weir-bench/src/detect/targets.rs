@@ -1,8 +1,9 @@
 //! The two programs of a comparison: which file, how it is started, what it supports.
 
 use super::analysis::ArmInfo;
-use super::experiment::Overlay;
-use super::node::{self, ConfigError, Node, Reader, Result, suggestion};
+use super::experiment::{SinkLayer, TargetLayer};
+use super::layer::{self, ConfigError, Entries, Lay, List, Result, Slot, layer, suggestion};
+use super::library::Overlay;
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::io::Read;
@@ -44,20 +45,15 @@ pub struct Targets {
 
 impl Targets {
     pub fn read(file: &Path) -> Result<Self> {
-        let node = Node::read(file)?;
-        let mut r = Reader::new(&node, "")?;
-        let map = r.required("targets")?;
-        r.finish()?;
-        let node::Value::Map(entries) = &map.value else {
-            return Err(node::wrong_kind(map, "targets", "a map"));
-        };
-        let definitions = entries
-            .iter()
-            .map(|(name, n)| definition(name, n))
-            .collect::<Result<_>>()?;
+        let name = file.display().to_string();
+        let found: TargetsLayer = layer::parse(&layer::read_text(file)?, &name)?;
+        if found.targets.is_missing() {
+            return Err(ConfigError(format!("{name}: targets: missing")));
+        }
+        let entries = found.targets.0.into_iter();
         Ok(Self {
             file: file.to_owned(),
-            definitions,
+            definitions: entries.map(|(name, entry)| entry.definition(name)).collect(),
         })
     }
 
@@ -86,26 +82,41 @@ impl Targets {
     }
 }
 
-fn definition(name: &str, node: &Node) -> Result<Definition> {
-    let path = format!("targets.{name}");
-    let mut r = Reader::new(node, &path)?;
-    let d = Definition {
-        name: name.to_owned(),
-        description: r.or("description", String::new(), node::text)?,
-        find: r.list("find", node::text)?,
-        variable: r.optional("variable", node::text)?,
-        version: r.list("version", node::text)?,
-        build: r.optional("build", node::text)?,
-        obtain: r.or("obtain", String::new(), node::text)?,
-        supports: r.list("supports", node::text)?,
-        overlay: Overlay {
-            names: vec![name.to_owned()],
-            target: r.take("target").cloned().unwrap_or_else(Node::empty_map),
-            sinks: r.take("sinks").cloned(),
-        },
-    };
-    r.finish()?;
-    Ok(d)
+layer!(
+    /// `targets.yaml`.
+    TargetsLayer at "" { targets: Entries<DefinitionLayer>, }
+);
+layer!(DefinitionLayer at "targets" {
+    description: Slot<String>,
+    find: Slot<Vec<String>>,
+    variable: Slot<String>,
+    version: Slot<Vec<String>>,
+    build: Slot<String>,
+    obtain: Slot<String>,
+    supports: Slot<Vec<String>>,
+    target: TargetLayer,
+    sinks: List<SinkLayer>,
+});
+
+impl DefinitionLayer {
+    fn definition(self, name: String) -> Definition {
+        let list = |slot: &Slot<Vec<String>>| slot.get().cloned().unwrap_or_default();
+        Definition {
+            description: self.description.text().unwrap_or_default(),
+            find: list(&self.find),
+            variable: self.variable.text(),
+            version: list(&self.version),
+            build: self.build.text(),
+            obtain: self.obtain.text().unwrap_or_default(),
+            supports: list(&self.supports),
+            overlay: Overlay {
+                names: vec![name.clone()],
+                target: self.target,
+                sinks: self.sinks,
+            },
+            name,
+        }
+    }
 }
 
 impl Definition {
@@ -202,12 +213,7 @@ pub fn arm(spec: &str, like: &str, targets: &Targets, cache: &Path) -> Result<Ar
                 .file_name()
                 .map(|n| n.to_string_lossy().into_owned())
                 .unwrap_or_default();
-            let overlay = Overlay {
-                names: Vec::new(),
-                target: Node::empty_map(),
-                sinks: None,
-            };
-            (overlay, Vec::new(), name, Vec::new())
+            (Overlay::default(), Vec::new(), name, Vec::new())
         }
     };
     if !is_executable(&bin) {

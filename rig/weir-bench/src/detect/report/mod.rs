@@ -12,6 +12,7 @@ use super::capture::{Capture, Phase};
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 pub use html::html;
 pub use junit::{escape, junit};
@@ -264,6 +265,21 @@ fn traces(
             }
         })
         .collect()
+}
+
+/// Whole seconds without a unit sign are unambiguous in our own output.
+pub fn show_duration(d: Duration) -> String {
+    let s = d.as_secs_f64();
+    if s < 1.0 {
+        format!("{}ms", d.as_millis())
+    } else if s < 120.0 {
+        let text = format!("{s:.1}");
+        format!("{}s", text.trim_end_matches(".0"))
+    } else if s < 7200.0 {
+        format!("{:.0}m", s / 60.0)
+    } else {
+        format!("{}h{:02}m", d.as_secs() / 3600, d.as_secs() % 3600 / 60)
+    }
 }
 
 #[cfg(test)]
