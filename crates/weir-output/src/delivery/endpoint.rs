@@ -8,8 +8,8 @@ use tokio::task::JoinSet;
 
 use super::divide::{self, Refused};
 use super::{
-    Backoff, EndpointBooks, LOG_INTERVAL, LastError, Outcome, Payload, RETRY_AFTER_MAX, Release, Shared, Stage,
-    Transport, seed,
+    Backoff, EndpointBooks, LOG_INTERVAL, LastError, Outcome, Payload, RETRY_AFTER_MAX, Release, Shared,
+    Stage, Transport, seed,
 };
 
 /// Runs until the output is stopped.

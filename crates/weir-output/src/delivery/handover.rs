@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::queue::Queue;
 use super::endpoint::reached;
+use super::queue::Queue;
 use super::{Delivery, Encode, Items, Place, Release, Shared, Stage, lock};
 
 /// How long requests that are under way may take before they are given up, to be sent again by the new output.

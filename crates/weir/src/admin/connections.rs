@@ -332,7 +332,7 @@ mod tests {
         let fifth = all.admit(b);
         assert_eq!(waiting(&all), [3, 4, 5], "the elder one of a");
         drop((admitted, fifth));
-        assert_eq!(waiting(&all), []);
+        assert_eq!(waiting(&all), [0u64; 0]);
     }
 
     #[test]

@@ -373,11 +373,7 @@ fn warnings(own: Option<(&Path, bool)>, secret_files: &[SecretFile], config: &Co
         key.chain([(kubelet.token_file.as_path(), false)])
     });
     let secrets = secret_files.iter().map(|file| (file.path.as_path(), true));
-    let files = own
-        .into_iter()
-        .chain(secrets)
-        .chain(tls)
-        .chain(kubelet);
+    let files = own.into_iter().chain(secrets).chain(tls).chain(kubelet);
     let mut found: Vec<String> = files
         .flat_map(|(path, is_secret)| secrets::permissions(path, is_secret))
         .collect();

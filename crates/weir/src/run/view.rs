@@ -9,8 +9,8 @@ use weir_protocol::ParseOptions;
 
 use super::access::Access;
 use super::books::{self, BoundListener};
-use super::health::Health;
 use super::explain;
+use super::health::Health;
 use super::log::LastFlush;
 use super::outputs::Outputs;
 use super::pipeline::Shared;

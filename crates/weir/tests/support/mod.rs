@@ -106,7 +106,9 @@ impl Agent {
     pub fn start_after(command: &str, config: &str) -> Agent {
         let mut shell = Command::new("sh");
         let script = format!("{command} && exec \"$0\" \"$@\"");
-        shell.args(["-c", &script, env!("CARGO_BIN_EXE_weir")]).env_clear();
+        shell
+            .args(["-c", &script, env!("CARGO_BIN_EXE_weir")])
+            .env_clear();
         Self::spawn(shell, tempfile::tempdir().unwrap(), config)
     }
 

@@ -1,0 +1,298 @@
+//! Addresses, written one way everywhere.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// The longest path the kernel takes in a Unix socket address; one byte is for the terminating zero.
+pub const UNIX_PATH_BYTES_MAX: usize = 107;
+
+/// Where a listener listens: `udp://host:port`, `tcp://host:port`, `unixgram:///path` or `unix:///path` (stream).
+///
+/// Parsing accepts exactly the forms that printing produces: `address.to_string().parse()` gives the same address.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// Datagrams over IPv4 or IPv6. Port 0 lets the kernel choose.
+    Udp {
+        /// A name or an IP address, IPv6 without brackets.
+        host: String,
+        /// The port; 0 lets the kernel choose one.
+        port: u16,
+    },
+    /// A byte stream over IPv4 or IPv6.
+    Tcp {
+        /// A name or an IP address, IPv6 without brackets.
+        host: String,
+        /// The port; 0 lets the kernel choose one.
+        port: u16,
+    },
+    /// Datagrams over a Unix socket.
+    UnixDatagram(PathBuf),
+    /// A byte stream over a Unix socket.
+    UnixStream(PathBuf),
+}
+
+/// Why a text is not an [`Address`]. The message names the text, what is wrong with it and what is allowed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddressError {
+    text: String,
+    fault: AddressFault,
+}
+
+/// The faults an [`AddressError`] distinguishes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressFault {
+    /// There is no `://`.
+    MissingScheme,
+    /// The scheme is none of the four.
+    UnknownScheme,
+    /// No host before the port.
+    MissingHost,
+    /// No port, or nothing after the last colon.
+    MissingPort,
+    /// The port is not a number from 0 to 65535.
+    BadPort,
+    /// An IPv6 address that is not in brackets, or brackets that do not close around one.
+    BadBrackets,
+    /// Something that cannot be part of a host.
+    BadHost,
+    /// The path of a Unix socket does not start with `/`.
+    RelativePath,
+    /// The path of a Unix socket names a directory.
+    DirectoryPath,
+    /// The path of a Unix socket is longer than [`UNIX_PATH_BYTES_MAX`].
+    PathTooLong,
+    /// The path of a Unix socket holds a zero byte.
+    ZeroByte,
+}
+
+impl AddressError {
+    /// What is wrong.
+    pub fn fault(&self) -> AddressFault {
+        self.fault
+    }
+}
+
+impl fmt::Display for AddressError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "address {:?}: ", self.text)?;
+        match self.fault {
+            AddressFault::MissingScheme => write!(
+                f,
+                "no scheme; write udp://host:port, tcp://host:port, unixgram:///path or unix:///path"
+            ),
+            AddressFault::UnknownScheme => write!(
+                f,
+                "unknown scheme; allowed are udp://, tcp://, unixgram:// (datagrams) and unix:// (stream)"
+            ),
+            AddressFault::MissingHost => {
+                write!(
+                    f,
+                    "no host before the port; 0.0.0.0 or [::] stand for every interface"
+                )
+            }
+            AddressFault::MissingPort => write!(f, "no port; write host:port, for example 127.0.0.1:8125"),
+            AddressFault::BadPort => write!(f, "the port is not a number from 0 to 65535"),
+            AddressFault::BadBrackets => {
+                write!(
+                    f,
+                    "write an IPv6 address in brackets, for example udp://[::1]:8125"
+                )
+            }
+            AddressFault::BadHost => write!(f, "the host may not contain blanks or any of / ? # @"),
+            AddressFault::RelativePath => write!(
+                f,
+                "the path of a Unix socket must be absolute: it starts with a slash, for example unixgram:///run/weir/dsd.socket"
+            ),
+            AddressFault::DirectoryPath => {
+                write!(
+                    f,
+                    "the path of a Unix socket names a file, it may not end with a slash"
+                )
+            }
+            AddressFault::PathTooLong => write!(
+                f,
+                "the path of a Unix socket may have {UNIX_PATH_BYTES_MAX} bytes at most, the kernel takes no more"
+            ),
+            AddressFault::ZeroByte => write!(f, "the path holds a zero byte"),
+        }
+    }
+}
+
+impl std::error::Error for AddressError {}
+
+impl Address {
+    /// The path of a Unix socket, if this is one.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Address::UnixDatagram(path) | Address::UnixStream(path) => Some(path),
+            Address::Udp { .. } | Address::Tcp { .. } => None,
+        }
+    }
+
+    /// True for the byte streams, which need a framing.
+    pub fn is_stream(&self) -> bool {
+        matches!(self, Address::Tcp { .. } | Address::UnixStream(_))
+    }
+
+    /// The word for the transport in counters and messages: `udp`, `tcp`, `unixgram` or `unix`.
+    pub fn transport(&self) -> &'static str {
+        match self {
+            Address::Udp { .. } => "udp",
+            Address::Tcp { .. } => "tcp",
+            Address::UnixDatagram(_) => "unixgram",
+            Address::UnixStream(_) => "unix",
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Udp { host, port } | Address::Tcp { host, port } => {
+                let scheme = self.transport();
+                if host.contains(':') {
+                    write!(f, "{scheme}://[{host}]:{port}")
+                } else {
+                    write!(f, "{scheme}://{host}:{port}")
+                }
+            }
+            Address::UnixDatagram(path) | Address::UnixStream(path) => {
+                write!(f, "{}://{}", self.transport(), path.display())
+            }
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let fail = |fault| AddressError {
+            text: text.to_owned(),
+            fault,
+        };
+        let (scheme, rest) = text
+            .split_once("://")
+            .ok_or_else(|| fail(AddressFault::MissingScheme))?;
+        match scheme {
+            "udp" => host_and_port(rest)
+                .map(|(host, port)| Address::Udp { host, port })
+                .map_err(fail),
+            "tcp" => host_and_port(rest)
+                .map(|(host, port)| Address::Tcp { host, port })
+                .map_err(fail),
+            "unixgram" => socket_path(rest).map(Address::UnixDatagram).map_err(fail),
+            "unix" => socket_path(rest).map(Address::UnixStream).map_err(fail),
+            _ => Err(fail(AddressFault::UnknownScheme)),
+        }
+    }
+}
+
+fn host_and_port(text: &str) -> Result<(String, u16), AddressFault> {
+    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']').ok_or(AddressFault::BadBrackets)?;
+        // A zone (`%eth0`) is allowed after the address and left to the resolver.
+        let plain = host.split('%').next().unwrap_or(host);
+        if plain.parse::<std::net::Ipv6Addr>().is_err() {
+            return Err(AddressFault::BadBrackets);
+        }
+        (host, rest.strip_prefix(':').ok_or(AddressFault::MissingPort)?)
+    } else {
+        let (host, port) = text.rsplit_once(':').ok_or(if text.is_empty() {
+            AddressFault::MissingHost
+        } else {
+            AddressFault::MissingPort
+        })?;
+        if host.contains([':', '[', ']']) {
+            return Err(AddressFault::BadBrackets);
+        }
+        (host, port)
+    };
+    if host.is_empty() {
+        return Err(AddressFault::MissingHost);
+    }
+    if host.contains(|c: char| c.is_whitespace() || c.is_control() || "/?#@".contains(c)) {
+        return Err(AddressFault::BadHost);
+    }
+    if port.is_empty() {
+        return Err(AddressFault::MissingPort);
+    }
+    // `u16::from_str` takes a leading plus, which no one else's address parser does.
+    if !port.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(AddressFault::BadPort);
+    }
+    Ok((host.to_owned(), port.parse().map_err(|_| AddressFault::BadPort)?))
+}
+
+fn socket_path(text: &str) -> Result<PathBuf, AddressFault> {
+    if !text.starts_with('/') {
+        return Err(AddressFault::RelativePath);
+    }
+    if text.ends_with('/') {
+        return Err(AddressFault::DirectoryPath);
+    }
+    if text.contains('\0') {
+        return Err(AddressFault::ZeroByte);
+    }
+    if text.len() > UNIX_PATH_BYTES_MAX {
+        return Err(AddressFault::PathTooLong);
+    }
+    Ok(PathBuf::from(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str) {
+        let address: Address = text.parse().unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(address.to_string(), text);
+    }
+
+    #[track_caller]
+    fn check_fault(text: &str, fault: AddressFault) {
+        let error = text.parse::<Address>().expect_err(text);
+        assert_eq!(error.fault(), fault, "{error}");
+        assert!(error.to_string().starts_with("address "), "{error}");
+    }
+
+    #[test]
+    fn what_is_printed_parses_to_the_same() {
+        check("udp://127.0.0.1:8125");
+        check("udp://[::1]:8125");
+        check("udp://[fe80::1%lo]:8125");
+        check("udp://localhost:0");
+        check("tcp://0.0.0.0:8125");
+        check("unixgram:///run/weir/dsd.socket");
+        check("unix:///a b");
+    }
+
+    #[test]
+    fn each_fault_has_its_name() {
+        check_fault("127.0.0.1:8125", AddressFault::MissingScheme);
+        check_fault("", AddressFault::MissingScheme);
+        check_fault("unixstream:///x", AddressFault::UnknownScheme);
+        check_fault("UDP://localhost:1", AddressFault::UnknownScheme);
+        check_fault("udp://", AddressFault::MissingHost);
+        check_fault("udp://:8125", AddressFault::MissingHost);
+        check_fault("udp://localhost", AddressFault::MissingPort);
+        check_fault("udp://localhost:", AddressFault::MissingPort);
+        check_fault("udp://[::1]", AddressFault::MissingPort);
+        check_fault("udp://localhost:65536", AddressFault::BadPort);
+        check_fault("udp://localhost:+1", AddressFault::BadPort);
+        check_fault("udp://localhost:-1", AddressFault::BadPort);
+        check_fault("udp://::1:8125", AddressFault::BadBrackets);
+        check_fault("udp://[localhost]:8125", AddressFault::BadBrackets);
+        check_fault("udp://[::1:8125", AddressFault::BadBrackets);
+        check_fault("tcp://a b:1", AddressFault::BadHost);
+        check_fault("tcp://user@host:1", AddressFault::BadHost);
+        check_fault("unixgram://relative", AddressFault::RelativePath);
+        check_fault("unixgram://", AddressFault::RelativePath);
+        check_fault("unix:///run/", AddressFault::DirectoryPath);
+        check_fault("unix:///a\0b", AddressFault::ZeroByte);
+        check_fault(&format!("unix:///{}", "x".repeat(107)), AddressFault::PathTooLong);
+        check(&format!("unix:///{}", "x".repeat(106)));
+    }
+}

@@ -1,0 +1,502 @@
+//! The `experiments` folder: defaults, templates, cases and their matrices, presets, suites, and what each target changes.
+
+use super::experiment::{Experiment, Layer, SinkLayer, TargetLayer};
+use super::layer::{self, ConfigError, Lay, List, Patch, Result, Slot, layer, suggestion};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// A case after inheritance and matrix expansion, before any target.
+#[derive(Debug, Clone)]
+pub struct Case {
+    pub name: String,
+    pub layer: Layer,
+    /// Files beside `experiment.yaml` that are copied into the work directory.
+    pub files: Option<PathBuf>,
+}
+
+impl Case {
+    /// Changes one value: `measure.duration=10s`.
+    pub fn set(&mut self, setting: &str) -> Result<()> {
+        let (path, value) = setting.split_once('=').ok_or_else(|| {
+            ConfigError(format!(
+                "--set {setting}: write key=value, for example measure.duration=10s"
+            ))
+        })?;
+        let text = format!("{}: {value}\n", serde_json::json!(path.trim()));
+        let patch: Patch<Layer> = layer::parse(&text, "--set")?;
+        self.layer.lay(patch.0);
+        Ok(())
+    }
+}
+
+/// What a target from `targets.yaml` (or a plain binary) brings to an experiment.
+#[derive(Debug, Clone, Default)]
+pub struct Overlay {
+    /// The name under which `arms_override` finds it, besides `baseline` and `comparison`.
+    pub names: Vec<String>,
+    /// Laid over the experiment's `target:`.
+    pub target: TargetLayer,
+    /// Replaces the experiment's `sinks:` when present.
+    pub sinks: List<SinkLayer>,
+}
+
+/// The case as one arm runs it.
+pub fn resolve(case: &Case, overlay: &Overlay) -> Result<Experiment> {
+    let layer = resolved_layer(case, overlay);
+    layer
+        .experiment()
+        .map_err(|error| ConfigError(format!("experiment {}: {error}", case.name)))
+}
+
+pub fn resolved_layer(case: &Case, overlay: &Overlay) -> Layer {
+    let mut layer = case.layer.clone();
+    let overrides = std::mem::take(&mut layer.arms_override);
+    layer.target.lay(overlay.target.clone());
+    layer.sinks.lay(overlay.sinks.clone());
+    for (arm, changes) in overrides {
+        if overlay.names.contains(&arm) {
+            layer.lay(changes.0);
+        }
+    }
+    layer
+}
+
+layer!(
+    /// A file of `suites/`.
+    SuiteLayer at "" { description: Slot<String>, experiments: Slot<Vec<String>>, }
+);
+
+/// A file whose words in braces a matrix fills in before it is read.
+#[derive(Debug)]
+struct Source {
+    file: String,
+    text: String,
+}
+
+impl Source {
+    fn read(path: &Path) -> Result<Source> {
+        Ok(Source {
+            file: path.display().to_string(),
+            text: layer::read_text(path)?,
+        })
+    }
+
+    fn layer(&self, choice: &[(&str, &str)]) -> Result<Layer> {
+        let mut text = self.text.clone();
+        for (axis, value) in choice {
+            text = text.replace(&format!("{{matrix.{axis}}}"), value);
+        }
+        if !choice.is_empty() && text.contains("{matrix.") {
+            let line = text
+                .lines()
+                .position(|line| line.contains("{matrix."))
+                .unwrap_or(0)
+                + 1;
+            return Err(ConfigError(format!(
+                "{}:{line}: there is no such matrix axis",
+                self.file
+            )));
+        }
+        layer::parse(&text, &self.file)
+    }
+}
+
+/// The `experiments` folder.
+#[derive(Debug)]
+pub struct Library {
+    root: PathBuf,
+    defaults: Option<Source>,
+    templates: BTreeMap<String, Source>,
+}
+
+impl Library {
+    pub fn open(root: &Path) -> Result<Self> {
+        if !root.join("cases").is_dir() {
+            return Err(ConfigError(format!(
+                "{}: no folder \"cases\" in it; give the folder of experiments with --library",
+                root.display()
+            )));
+        }
+        let defaults = root.join("defaults.yaml");
+        let defaults = defaults.is_file().then(|| Source::read(&defaults)).transpose()?;
+        let templates = yaml_files(&root.join("templates"))?;
+        let templates = templates
+            .iter()
+            .map(|path| Ok((stem(path), Source::read(path)?)))
+            .collect::<Result<_>>()?;
+        Ok(Self {
+            root: root.to_owned(),
+            defaults,
+            templates,
+        })
+    }
+
+    /// Every case, matrices expanded, sorted by name.
+    pub fn cases(&self) -> Result<Vec<Case>> {
+        let mut cases = Vec::new();
+        for folder in paths(&self.root.join("cases"), |path| path.is_dir())? {
+            let file = folder.join("experiment.yaml");
+            if !file.is_file() {
+                return Err(ConfigError(format!("{}: missing", file.display())));
+            }
+            cases.extend(self.expand(&stem(&folder), &Source::read(&file)?, &folder)?);
+        }
+        cases.sort_by(|a, b| a.name.cmp(&b.name));
+        match cases.windows(2).find(|pair| pair[0].name == pair[1].name) {
+            Some(pair) => Err(ConfigError(format!(
+                "two experiments are called {:?}",
+                pair[0].name
+            ))),
+            None => Ok(cases),
+        }
+    }
+
+    /// Cases that match any of the patterns (names or globs), in order of name.
+    pub fn select(&self, patterns: &[String]) -> Result<Vec<Case>> {
+        let all = self.cases()?;
+        let names: Vec<&str> = all.iter().map(|case| case.name.as_str()).collect();
+        for pattern in patterns {
+            if !names.iter().any(|name| glob(pattern, name)) {
+                return Err(ConfigError(format!(
+                    "there is no experiment {pattern:?} in {}{}; `weir-bench show` lists them",
+                    self.root.display(),
+                    suggestion(pattern, &names)
+                )));
+            }
+        }
+        Ok(all
+            .into_iter()
+            .filter(|case| patterns.iter().any(|pattern| glob(pattern, &case.name)))
+            .collect())
+    }
+
+    /// The patterns of a suite.
+    pub fn suite(&self, name: &str) -> Result<Vec<String>> {
+        let file = self.root.join("suites").join(format!("{name}.yaml"));
+        if !file.is_file() {
+            let names = self.suites()?.join(", ");
+            let names = if names.is_empty() { "none" } else { &names };
+            return Err(ConfigError(format!(
+                "there is no suite {name:?}; there are: {names}"
+            )));
+        }
+        let suite: SuiteLayer = layer::parse(&layer::read_text(&file)?, &file.display().to_string())?;
+        suite.experiments.required("experiments").cloned()
+    }
+
+    pub fn suites(&self) -> Result<Vec<String>> {
+        let files = yaml_files(&self.root.join("suites"))?;
+        Ok(files.iter().map(|path| stem(path)).collect())
+    }
+
+    /// A preset; `thorough` is what the experiments say.
+    pub fn preset(&self, name: &str) -> Result<Layer> {
+        if name == "thorough" {
+            return Ok(Layer::default());
+        }
+        let file = self.root.join("presets").join(format!("{name}.yaml"));
+        if !file.is_file() {
+            return Err(ConfigError(format!(
+                "there is no preset {name:?}: {} is missing",
+                file.display()
+            )));
+        }
+        Source::read(&file)?.layer(&[])
+    }
+
+    fn expand(&self, folder_name: &str, source: &Source, folder: &Path) -> Result<Vec<Case>> {
+        let raw = source.layer(&[])?;
+        let files = Some(folder.join("target")).filter(|path| path.is_dir());
+        let case = |choice: &[(&str, &str)]| -> Result<Case> {
+            let mut layer = match &self.defaults {
+                Some(defaults) => defaults.layer(choice)?,
+                None => Layer::default(),
+            };
+            layer.lay(self.inherit(source.layer(choice)?, choice, &mut Vec::new())?);
+            layer.matrix.clear();
+            let name = std::mem::take(&mut layer.name).text();
+            Ok(Case {
+                name: name.unwrap_or_else(|| folder_name.to_owned()),
+                layer,
+                files: files.clone(),
+            })
+        };
+        if raw.matrix.is_empty() {
+            return Ok(vec![case(&[])?]);
+        }
+        let choices = choices(&raw)?;
+        choices.iter().map(|choice| case(choice)).collect()
+    }
+
+    /// Lays `own` on the template it extends, and that on its own.
+    fn inherit(&self, mut own: Layer, choice: &[(&str, &str)], chain: &mut Vec<String>) -> Result<Layer> {
+        let extends = std::mem::take(&mut own.extends);
+        let Some(name) = extends.text() else {
+            return Ok(own);
+        };
+        let Some(template) = self.templates.get(&name) else {
+            let names: Vec<&str> = self.templates.keys().map(String::as_str).collect();
+            let hint = suggestion(&name, &names);
+            let what = format!(
+                "there is no template {name:?}{hint}; there are: {}",
+                names.join(", ")
+            );
+            return Err(extends.invalid("extends", what));
+        };
+        if chain.contains(&name) {
+            let what = format!("{} -> {name} is a circle", chain.join(" -> "));
+            return Err(extends.invalid("extends", what));
+        }
+        chain.push(name);
+        let mut base = self.inherit(template.layer(choice)?, choice, chain)?;
+        base.lay(own);
+        Ok(base)
+    }
+}
+
+/// Every combination of the values of a matrix.
+fn choices(layer: &Layer) -> Result<Vec<Vec<(&str, &str)>>> {
+    let mut choices = vec![Vec::new()];
+    for (axis, values) in &layer.matrix {
+        let pattern = layer.name.get().ok_or_else(|| {
+            let what = "a matrix needs `name`, for example \"case-{matrix.rate}\"";
+            values.invalid("matrix", what)
+        })?;
+        if !pattern.contains(&format!("{{matrix.{axis}}}")) {
+            let what = format!("it must contain {{matrix.{axis}}}, or names would repeat");
+            return Err(layer.name.invalid("name", what));
+        }
+        let values = values.required("matrix")?;
+        let with = |choice: &Vec<_>, value| [choice.clone(), vec![(axis.as_str(), value)]].concat();
+        choices = choices
+            .iter()
+            .flat_map(|choice| values.iter().map(move |value| with(choice, value.as_str())))
+            .collect();
+    }
+    Ok(choices)
+}
+
+/// `*` matches any run of characters; everything else matches itself.
+pub fn glob(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((head, tail)) => name
+            .strip_prefix(head)
+            .is_some_and(|rest| (0..=rest.len()).any(|i| rest.is_char_boundary(i) && glob(tail, &rest[i..]))),
+    }
+}
+
+fn paths(folder: &Path, wanted: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(folder).map_err(|e| ConfigError(format!("{}: {e}", folder.display())))?;
+    let paths = entries.filter_map(|entry| entry.ok().map(|entry| entry.path()));
+    let mut paths: Vec<PathBuf> = paths.filter(|path| wanted(path)).collect();
+    paths.sort();
+    Ok(paths)
+}
+
+fn yaml_files(folder: &Path) -> Result<Vec<PathBuf>> {
+    match folder.is_dir() {
+        true => paths(folder, |path| {
+            path.extension().is_some_and(|extension| extension == "yaml")
+        }),
+        false => Ok(Vec::new()),
+    }
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem()
+        .map(|stem| stem.to_string_lossy().into_owned())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::experiment::Load;
+    use super::super::goal::Goal;
+    use super::*;
+
+    /// Outside of a checkout the message named a flag that did not exist.
+    #[test]
+    fn a_folder_without_experiments_is_told_how_to_name_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = Library::open(dir.path()).err().unwrap().to_string();
+        let words = error.split_whitespace();
+        let flags: Vec<&str> = words.filter_map(|word| word.strip_prefix("--")).collect();
+        assert_eq!(flags, ["library"], "{error}");
+        assert!(
+            include_str!("cli.rs").contains("\n    library: PathBuf,\n"),
+            "the flag is called otherwise"
+        );
+    }
+
+    fn library(files: &[(&str, &str)]) -> (tempfile::TempDir, Library) {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let library = Library::open(dir.path()).unwrap();
+        (dir, library)
+    }
+
+    fn overlay(names: &[&str], yaml: &str) -> Overlay {
+        Overlay {
+            names: names.iter().map(|n| (*n).to_owned()).collect(),
+            target: layer::parse(yaml, "targets.yaml").unwrap(),
+            sinks: List::default(),
+        }
+    }
+
+    const BASE: &str = "goal: cpu\nmeasure: {replicates: 5, duration: 20s}\ntarget: {stop: {grace: 3s}}\n";
+
+    #[test]
+    fn defaults_templates_cases_and_targets_in_that_order() {
+        let (_dir, library) = library(&[
+            ("defaults.yaml", BASE),
+            (
+                "templates/dsd.yaml",
+                "extends: root\nmeasure: {duration: 30s}\nload: [{profile: p, to: {listen: [unix_datagram, udp]}}]\n",
+            ),
+            (
+                "templates/root.yaml",
+                "description: from root\nmeasure: {warmup: 1s, duration: 99s}\n",
+            ),
+            (
+                "cases/one/experiment.yaml",
+                "extends: dsd\ngoal: memory\nmeasure: {warmup: null}\narms_override: {peer: {goal: cpu_per_message, load.0.to: 'udp://x:1'}}\n",
+            ),
+        ]);
+        let case = &library.cases().unwrap()[0];
+        assert_eq!(case.name, "one");
+        let weir = overlay(
+            &["weir"],
+            "command: ['{bin}']\nlisten: {unix_datagram: 'unixgram://{work}/d.sock'}\n",
+        );
+        let e = resolve(case, &weir).unwrap();
+        assert_eq!(
+            (e.goal, e.measure.replicates, e.measure.duration.as_secs()),
+            (Goal::Memory, 5, 30)
+        );
+        assert_eq!(
+            e.measure.warmup.as_secs(),
+            10,
+            "null falls back to the built-in default"
+        );
+        assert_eq!(e.description, "from root");
+        assert_eq!(e.target.stop_grace.as_secs(), 3);
+        assert!(matches!(&e.load[0], Load::Profile { to, .. } if to == "unixgram://{work}/d.sock"));
+        let peer = overlay(&["peer"], "command: [p]\nlisten: {udp: 'udp://127.0.0.1:1'}\n");
+        let e = resolve(case, &peer).unwrap();
+        assert_eq!(e.goal, Goal::CpuPerMessage);
+        assert!(matches!(&e.load[0], Load::Profile { to, .. } if to == "udp://x:1"));
+    }
+
+    #[test]
+    fn a_matrix_becomes_named_cases() {
+        let (_dir, library) = library(&[
+            ("defaults.yaml", BASE),
+            (
+                "cases/grid/experiment.yaml",
+                "name: 'g-{matrix.rate}-{matrix.n}'\nmatrix: {rate: [8MiB, 64MiB], n: [1, 2]}\nmeasure: {replicates: '{matrix.n}'}\nload: [{profile: 'p-{matrix.rate}', to: 'udp://h:1'}]\n",
+            ),
+        ]);
+        let cases = library.cases().unwrap();
+        let names: Vec<&str> = cases.iter().map(|c| c.name.as_str()).collect();
+        assert_eq!(names, ["g-64MiB-1", "g-64MiB-2", "g-8MiB-1", "g-8MiB-2"]);
+        let e = resolve(&cases[3], &overlay(&[], "command: [x]\n")).unwrap();
+        assert_eq!(e.measure.replicates, 2);
+        assert!(matches!(&e.load[0], Load::Profile { profile, .. } if profile == "p-8MiB"));
+        assert_eq!(library.select(&["g-8*".to_owned()]).unwrap().len(), 2);
+        assert!(library.select(&["h".to_owned()]).is_err());
+    }
+
+    #[test]
+    fn wrong_files_say_what_where_and_what_is_allowed() {
+        let broken = |yaml: &str| {
+            let (_dir, library) = library(&[("defaults.yaml", BASE), ("cases/one/experiment.yaml", yaml)]);
+            let error = library
+                .cases()
+                .and_then(|c| resolve(&c[0], &overlay(&[], "command: [x]\n")))
+                .unwrap_err();
+            error.0
+        };
+        let error = broken("\ngoal: cpu_per_mesage\n");
+        assert!(
+            error.contains("experiment.yaml:2: goal: \"cpu_per_mesage\"")
+                && error.contains("did you mean \"cpu_per_message\""),
+            "{error}"
+        );
+        let error = broken("measure:\n  duraton: 3s\n");
+        assert!(
+            error.contains("experiment.yaml:2: measure.duraton: unknown key; did you mean \"duration\"?"),
+            "{error}"
+        );
+        let error = broken("checks: [{name: a, series: pss_byte, upper: 1MiB}]\n");
+        assert!(error.contains("did you mean \"pss_bytes\""), "{error}");
+        let error = broken("goal: max_rate\nmeasure: {together: true}\n");
+        assert!(
+            error.contains("experiment.yaml:1: measure.together") && error.contains("max_rate"),
+            "{error}"
+        );
+        assert!(broken("checks: [{name: a, series: pss_bytes}]\n").contains("needs `upper`"));
+        assert!(broken("extends: nothing\n").contains("no template"));
+        assert!(broken("measure: {warmup: 10}\n").contains("a duration such as 10s"));
+        assert!(
+            broken("load: [{profile: p, to: {listen: [udp]}}]\n")
+                .contains("listens on none of udp (it has: nothing)")
+        );
+        assert!(broken("matrix: {a: [1]}\n").contains("needs `name`"));
+        assert!(broken("target: {files: {../x: y}}\n").contains("leaves the work directory"));
+        assert!(broken("target: [\n").contains("experiment.yaml"));
+    }
+
+    #[test]
+    fn arms_run_together_where_goal_and_load_allow_it() {
+        let together = |case: &str| {
+            let (_dir, library) = library(&[(
+                "cases/one/experiment.yaml",
+                &format!("target: {{command: [x]}}\n{case}"),
+            )]);
+            let cases = library.cases().unwrap();
+            resolve(&cases[0], &overlay(&[], "{}\n")).unwrap().together
+        };
+        let load = |how: &str| format!("load: [{{profile: p, to: 'udp://x:1'{how}}}]\n");
+        assert!(together(&format!("goal: cpu_per_message\n{}", load(""))));
+        assert!(together(&format!(
+            "goal: memory\nmeasure: {{together: auto}}\n{}",
+            load("")
+        )));
+        assert!(!together(&format!(
+            "goal: memory\nmeasure: {{together: false}}\n{}",
+            load("")
+        )));
+        assert!(!together(&format!("goal: loss\n{}", load(""))));
+        assert!(!together(&format!("goal: startup\n{}", load(""))));
+        let all_out = load(", all_out: true");
+        assert!(!together(&format!("goal: cpu_per_message\n{all_out}")));
+        assert!(together(&format!(
+            "goal: cpu_per_message\nmeasure: {{together: true}}\n{all_out}"
+        )));
+        assert!(!together(&format!(
+            "goal: cpu\nvalid: {{overload: true}}\n{}",
+            load("")
+        )));
+    }
+
+    #[test]
+    fn templates_in_a_circle_are_refused() {
+        let (_dir, library) = library(&[
+            ("templates/a.yaml", "extends: b\n"),
+            ("templates/b.yaml", "extends: a\n"),
+            ("cases/one/experiment.yaml", "extends: a\n"),
+        ]);
+        assert!(library.cases().unwrap_err().0.contains("circle"));
+    }
+
+    #[test]
+    fn globs() {
+        assert!(glob("a*c", "abc") && glob("*", "x") && glob("a*b*", "axbz") && glob("abc", "abc"));
+        assert!(!glob("a*c", "abd") && !glob("ab", "abc"));
+    }
+}

@@ -1,0 +1,372 @@
+//! The observer: one thread that reads the kernel's and the target's counters at a fixed period while a run lasts.
+
+use super::experiment::Telemetry;
+use super::{procfs, telemetry};
+use std::collections::BTreeMap;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+use weir_rig_base::{clock, cpu, process};
+
+/// A scrape that costs more than this is made only every fifth second, so that it does not become part of the load.
+const SCRAPE_CHEAP: Duration = Duration::from_millis(5);
+
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// CLOCK_MONOTONIC of `t = 0`.
+    pub start_ns: u64,
+    pub period: Duration,
+    pub smaps_period: Duration,
+    pub telemetry: Vec<Telemetry>,
+    pub cpus: Option<Vec<usize>>,
+    /// Without a cgroup, the observer ends a target that exceeds its memory.
+    pub memory_limit: Option<u64>,
+}
+
+/// One value that was seen; phases are added when the run is over and its times are known.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Seen {
+    pub t: u64,
+    pub src: &'static str,
+    pub name: String,
+    pub counter: bool,
+    pub v: f64,
+}
+
+#[derive(Debug)]
+enum Message {
+    Watch(&'static str, i32),
+    Stop,
+}
+
+#[derive(Debug)]
+pub struct Observer {
+    to: Sender<Message>,
+    thread: JoinHandle<Outcome>,
+}
+
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub seen: Vec<Seen>,
+    pub problems: Vec<String>,
+    /// The target exceeded its memory limit and was ended.
+    pub over_memory: bool,
+}
+
+impl Observer {
+    /// Begins with the target alone.
+    pub fn start(plan: Plan, target: i32) -> Self {
+        let (to, from) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            let mut state = State::new(plan, target);
+            if let Some(cpus) = &state.plan.cpus {
+                // A CPU that does not exist was refused when the experiment was checked.
+                let _ = cpu::pin(cpus);
+            }
+            let mut next = Instant::now();
+            loop {
+                state.tick();
+                next += state.plan.period;
+                // After a stall the missed readings stay missing: invented ones would look like measurements.
+                let now = Instant::now();
+                while next < now {
+                    next += state.plan.period;
+                }
+                loop {
+                    match from.recv_timeout(next.saturating_duration_since(Instant::now())) {
+                        Ok(Message::Watch(src, pid)) => state.watched.push(Watched { src, pid, last: 0 }),
+                        Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => {
+                            state.tick();
+                            return state.end();
+                        }
+                        Err(RecvTimeoutError::Timeout) => break,
+                    }
+                }
+            }
+        });
+        Self { to, thread }
+    }
+
+    /// Also accounts for this process, as `generator` or `sink`.
+    pub fn watch(&self, src: &'static str, pid: i32) {
+        let _ = self.to.send(Message::Watch(src, pid));
+    }
+
+    /// Takes a last reading and returns everything.
+    pub fn stop(self) -> Outcome {
+        let _ = self.to.send(Message::Stop);
+        self.thread.join().unwrap_or_else(|_| Outcome {
+            problems: vec!["the observer failed".to_owned()],
+            ..Outcome::default()
+        })
+    }
+}
+
+struct Watched {
+    src: &'static str,
+    pid: i32,
+    last: u64,
+}
+
+/// What is remembered of each process of the target, so that sums do not fall when one ends.
+#[derive(Default, Clone, Copy)]
+struct Totals {
+    cpu_ns: u64,
+    run_delay: u64,
+    voluntary: u64,
+    involuntary: u64,
+    minflt: u64,
+    majflt: u64,
+    user: u64,
+    system: u64,
+}
+
+/// How asking one source of telemetry goes.
+#[derive(Debug, Default, Clone)]
+struct Scrape {
+    due: u64,
+    answered: bool,
+    /// What the first of several failures in a row said.
+    failure: Option<String>,
+}
+
+struct State {
+    plan: Plan,
+    target: i32,
+    watched: Vec<Watched>,
+    processes: BTreeMap<i32, Totals>,
+    /// Drops per socket, kept after the socket was closed.
+    drops: BTreeMap<u64, u64>,
+    hwm: u64,
+    smaps_due: u64,
+    scrapes: Vec<Scrape>,
+    machine_start: Option<procfs::Machine>,
+    out: Outcome,
+}
+
+impl State {
+    fn new(plan: Plan, target: i32) -> Self {
+        let n = plan.telemetry.len();
+        Self {
+            plan,
+            target,
+            watched: Vec::new(),
+            processes: BTreeMap::new(),
+            drops: BTreeMap::new(),
+            hwm: 0,
+            smaps_due: 0,
+            scrapes: vec![Scrape::default(); n],
+            machine_start: procfs::machine(),
+            out: Outcome::default(),
+        }
+    }
+
+    fn tick(&mut self) {
+        let t = clock::monotonic_ns() - self.plan.start_ns;
+        let all = procfs::all_processes();
+        let members = procfs::tree(self.target, &all);
+        let alive: Vec<&procfs::Stat> = members.iter().filter(|p| !p.zombie).collect();
+        for p in &alive {
+            let totals = self.processes.entry(p.pid).or_default();
+            // The CPU clock comes first: it is what most goals are made of, so its time must be the sample's time.
+            totals.cpu_ns = clock::cpu_time_ns(p.pid).unwrap_or(totals.cpu_ns);
+            totals.minflt = p.minflt;
+            totals.majflt = p.majflt;
+            totals.user = p.user_ticks;
+            totals.system = p.system_ticks;
+        }
+        for w in &mut self.watched {
+            w.last = clock::cpu_time_ns(w.pid).unwrap_or(w.last);
+        }
+        let machine = procfs::machine();
+        let rig = procfs::tree(std::process::id() as i32, &all);
+        let ours = rig.iter().chain(&members).map(|p| p.pid).collect();
+        let foreign = procfs::foreign_ticks(&all, &ours);
+        let mut gauges = Gauges::default();
+        let smaps = t >= self.smaps_due && !alive.is_empty();
+        if smaps {
+            self.smaps_due = t + self.plan.smaps_period.as_nanos() as u64;
+        }
+        let udp = procfs::udp_rows();
+        for p in &alive {
+            let totals = self.processes.entry(p.pid).or_default();
+            if let Some((voluntary, involuntary, delay)) = procfs::threads(p.pid) {
+                // Threads that ended take their counts with them; the sum must not fall for that.
+                totals.voluntary = totals.voluntary.max(voluntary);
+                totals.involuntary = totals.involuntary.max(involuntary);
+                totals.run_delay = totals.run_delay.max(delay);
+            }
+            gauges.threads += p.threads;
+            if let Some(m) = procfs::memory(p.pid) {
+                gauges.rss += m.rss;
+                gauges.anon += m.anon;
+                gauges.file += m.file;
+                gauges.hwm += m.hwm;
+                gauges.memory = true;
+            }
+            if smaps && let Some((pss, dirty)) = procfs::smaps(p.pid) {
+                *gauges.pss.get_or_insert(0) += pss;
+                gauges.dirty += dirty;
+            }
+            if let Some((fds, inodes)) = procfs::descriptors(p.pid) {
+                gauges.fds += fds;
+                for row in udp.iter().filter(|r| inodes.contains(&r.inode)) {
+                    gauges.udp_queue += row.rx_queue;
+                    self.drops.insert(row.inode, row.drops);
+                }
+            }
+        }
+        self.hwm = self.hwm.max(gauges.hwm).max(gauges.rss);
+        self.record(t, &gauges);
+        self.record_machine(t, machine, foreign);
+        if let Some(limit) = self.plan.memory_limit
+            && gauges.rss > limit
+            && !self.out.over_memory
+        {
+            self.out.over_memory = true;
+            for p in &alive {
+                process::kill(p.pid, libc::SIGKILL);
+            }
+        }
+        if !alive.is_empty() {
+            self.scrape(t);
+        }
+        let own = clock::thread_cpu_ns();
+        self.put(t, "observer", "cpu_ns", true, own as f64);
+    }
+
+    fn record(&mut self, t: u64, g: &Gauges) {
+        let sum = |f: fn(&Totals) -> u64| self.processes.values().map(f).sum::<u64>() as f64;
+        let counters = [
+            ("cpu_ns", sum(|p| p.cpu_ns)),
+            ("run_delay_ns", sum(|p| p.run_delay)),
+            ("user_ticks", sum(|p| p.user)),
+            ("system_ticks", sum(|p| p.system)),
+            ("minflt", sum(|p| p.minflt)),
+            ("majflt", sum(|p| p.majflt)),
+            ("ctx_voluntary", sum(|p| p.voluntary)),
+            ("ctx_involuntary", sum(|p| p.involuntary)),
+            ("udp_drops", self.drops.values().sum::<u64>() as f64),
+        ];
+        for (name, v) in counters {
+            self.put(t, "target", name, true, v);
+        }
+        if g.memory {
+            let gauges = [
+                ("threads", g.threads),
+                ("rss_bytes", g.rss),
+                ("rss_anon_bytes", g.anon),
+                ("rss_file_bytes", g.file),
+                ("hwm_bytes", self.hwm),
+                ("fds", g.fds),
+                ("udp_rx_queue_bytes", g.udp_queue),
+            ];
+            for (name, v) in gauges {
+                self.put(t, "target", name, false, v as f64);
+            }
+        }
+        if let Some(pss) = g.pss {
+            self.put(t, "target", "pss_bytes", false, pss as f64);
+            self.put(t, "target", "private_dirty_bytes", false, g.dirty as f64);
+        }
+        let mut by_source: BTreeMap<&'static str, u64> = BTreeMap::new();
+        for w in &self.watched {
+            *by_source.entry(w.src).or_default() += w.last;
+        }
+        for (src, v) in by_source {
+            self.put(t, src, "cpu_ns", true, v as f64);
+        }
+    }
+
+    fn record_machine(&mut self, t: u64, machine: Option<procfs::Machine>, foreign_ticks: Option<u64>) {
+        if let (Some(start), Some(now)) = (self.machine_start, machine) {
+            let ours = self.processes.values().map(|p| p.cpu_ns).sum::<u64>()
+                + self.watched.iter().map(|w| w.last).sum::<u64>()
+                + clock::own_cpu_ns();
+            let went_by = now.since(start);
+            // What belongs to nobody else and not to us either is interrupts, unless others cannot be seen.
+            let foreign = match foreign_ticks {
+                Some(ticks) => (ticks * (1_000_000_000 / clock::ticks_per_second())) as f64,
+                None => went_by.busy_ns as f64 - ours as f64,
+            };
+            self.put(t, "host", "foreign_cpu_ns", true, foreign);
+            self.put(t, "host", "steal_ns", true, went_by.steal_ns as f64);
+        }
+        if let Some(ns) = procfs::pressure_ns() {
+            self.put(t, "host", "psi_some_ns", true, ns as f64);
+        }
+        if let Some(load) = procfs::load_average() {
+            self.put(t, "host", "load_average", false, load);
+        }
+        if let Some(khz) = procfs::frequency_khz() {
+            self.put(t, "host", "frequency_khz", false, khz);
+        }
+    }
+
+    fn scrape(&mut self, t: u64) {
+        for i in 0..self.plan.telemetry.len() {
+            if t < self.scrapes[i].due {
+                continue;
+            }
+            let source = self.plan.telemetry[i].clone();
+            let began = Instant::now();
+            match telemetry::scrape(&source, Duration::from_secs(2)) {
+                Ok(scrape) => {
+                    let state = &mut self.scrapes[i];
+                    // Refused while it was starting: that is how a target starts.
+                    let outage = state.failure.take().filter(|_| state.answered);
+                    state.answered = true;
+                    self.out.problems.extend(outage);
+                    let canonical = telemetry::canonical(&source, &scrape);
+                    for (name, v) in &canonical {
+                        self.put(t, "telemetry", name, true, *v);
+                    }
+                    for (name, v) in scrape {
+                        self.put(t, "telemetry", &format!("target/{name}"), false, v);
+                    }
+                }
+                Err(e) => {
+                    let failure = &mut self.scrapes[i].failure;
+                    failure.get_or_insert_with(|| format!("{}: {e}", source.address));
+                }
+            }
+            let pause = if began.elapsed() > SCRAPE_CHEAP {
+                Duration::from_secs(5)
+            } else {
+                Duration::from_millis(900)
+            };
+            self.scrapes[i].due = t + pause.as_nanos() as u64;
+        }
+    }
+
+    /// A source that answered and then no more was stopped with its target; one that never did is worth a word.
+    fn end(mut self) -> Outcome {
+        let silent = self.scrapes.into_iter().filter(|s| !s.answered);
+        self.out.problems.extend(silent.filter_map(|s| s.failure));
+        self.out
+    }
+
+    fn put(&mut self, t: u64, src: &'static str, name: &str, counter: bool, v: f64) {
+        self.out.seen.push(Seen {
+            t,
+            src,
+            name: name.to_owned(),
+            counter,
+            v,
+        });
+    }
+}
+
+#[derive(Default)]
+struct Gauges {
+    memory: bool,
+    threads: u64,
+    rss: u64,
+    anon: u64,
+    file: u64,
+    hwm: u64,
+    pss: Option<u64>,
+    dirty: u64,
+    fds: u64,
+    udp_queue: u64,
+}

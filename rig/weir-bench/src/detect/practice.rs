@@ -1,0 +1,357 @@
+//! A load, a target and a sink whose truth is known: the target costs as much per message as it is told, loses what it is
+//! told to lose, dies when it is told to die. With them the detector itself is measured.
+
+use super::capture::{Labels, Line, Phase};
+use clap::{Args, Subcommand};
+use std::fs;
+use std::hint::black_box;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+use weir_rig_base::{clock, signal, socket};
+
+#[derive(Subcommand)]
+pub enum Role {
+    /// Receives lines, spends a known time on each, reports the count to a practice sink.
+    Target(TargetArgs),
+    /// Sends numbered lines at a fixed rate and writes a manifest.
+    Load(LoadArgs),
+    /// Adds up what targets report.
+    Sink(SinkArgs),
+}
+
+#[derive(Args)]
+pub struct TargetArgs {
+    /// udp://host:port or unixgram:///path
+    #[arg(long)]
+    listen: String,
+    /// tcp://host:port of a practice sink.
+    #[arg(long)]
+    forward: Option<String>,
+    /// Rounds of arithmetic per message, about a nanosecond each.
+    #[arg(long, default_value_t = 200)]
+    work: u64,
+    /// Percent of additional work; PRACTICE_SLOWDOWN overrides it.
+    #[arg(long, default_value_t = 0.0)]
+    slowdown: f64,
+    /// Bytes kept for the whole life; PRACTICE_RETAIN overrides it.
+    #[arg(long, default_value_t = 8 << 20)]
+    retain: usize,
+    /// Every n-th message is thrown away uncounted.
+    #[arg(long)]
+    lose_every: Option<u64>,
+    /// Ends with exit code 9 after so many messages.
+    #[arg(long)]
+    crash_after: Option<u64>,
+    /// Never opens its socket.
+    #[arg(long)]
+    never_ready: bool,
+    /// Receive buffer of the socket in bytes, to provoke kernel drops.
+    #[arg(long)]
+    receive_buffer: Option<usize>,
+}
+
+#[derive(Args)]
+pub struct LoadArgs {
+    #[arg(long)]
+    to: String,
+    #[arg(long, default_value_t = 20_000.0)]
+    rate: f64,
+    #[arg(long)]
+    duration_ms: u64,
+    /// Messages per packet.
+    #[arg(long, default_value_t = 10)]
+    packed: u64,
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    #[arg(long)]
+    manifest: PathBuf,
+    #[arg(long)]
+    capture: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct SinkArgs {
+    /// tcp://host:port for counts of practice targets; lines on the same UDP port are counted as delivered, too.
+    #[arg(long)]
+    listen: String,
+    #[arg(long)]
+    report: PathBuf,
+}
+
+pub fn run(role: Role) -> io::Result<u8> {
+    match role {
+        Role::Target(a) => target(&a),
+        Role::Load(a) => load(&a).map(|()| 0),
+        Role::Sink(a) => sink(&a).map(|()| 0),
+    }
+}
+
+enum Receiver {
+    Udp(UdpSocket),
+    Unix(UnixDatagram),
+}
+
+impl Receiver {
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Udp(s) => s.recv(buffer),
+            Self::Unix(s) => s.recv(buffer),
+        }
+    }
+}
+
+fn variable(name: &str, default: f64) -> f64 {
+    std::env::var(name)
+        .ok()
+        .and_then(|v| v.parse().ok())
+        .unwrap_or(default)
+}
+
+fn target(a: &TargetArgs) -> io::Result<u8> {
+    signal::catch_interrupts();
+    let retain = variable("PRACTICE_RETAIN", a.retain as f64) as usize;
+    // Written, not only reserved, so that it is resident.
+    let kept: Vec<u8> = (0..retain).map(|i| i as u8).collect();
+    let work = (a.work as f64 * (1.0 + variable("PRACTICE_SLOWDOWN", a.slowdown) / 100.0)).round() as u64;
+    if a.never_ready {
+        while !signal::interrupted() {
+            thread::sleep(Duration::from_millis(20));
+        }
+        return Ok(0);
+    }
+    let mut forward = match &a.forward {
+        Some(address) => Some(TcpStream::connect(plain(address))?),
+        None => None,
+    };
+    let wait = Some(Duration::from_millis(20));
+    let socket = if let Some(path) = a.listen.strip_prefix("unixgram://") {
+        let s = UnixDatagram::bind(path)?;
+        s.set_read_timeout(wait)?;
+        Receiver::Unix(s)
+    } else {
+        let s = UdpSocket::bind(plain(&a.listen))?;
+        s.set_read_timeout(wait)?;
+        if let Some(bytes) = a.receive_buffer {
+            socket::set_receive_buffer(&s, bytes)?;
+        }
+        Receiver::Udp(s)
+    };
+    let mut buffer = vec![0; 65_536];
+    let (mut seen, mut counted) = (0_u64, 0_u64);
+    let mut reported = Instant::now();
+    let mut mixed = 0_u64;
+    loop {
+        match socket.receive(&mut buffer) {
+            Ok(n) => {
+                for line in buffer[..n].split(|b| *b == b'\n').filter(|l| !l.is_empty()) {
+                    seen += 1;
+                    mixed = spend(mixed ^ line.len() as u64, work);
+                    if a.crash_after.is_some_and(|n| seen >= n) {
+                        eprintln!("practice: ending after {seen} messages as told");
+                        return Ok(9);
+                    }
+                    if a.lose_every.is_none_or(|n| !seen.is_multiple_of(n)) {
+                        counted += 1;
+                    }
+                }
+            }
+            // Told to stop, and nothing was waiting any more.
+            Err(_) if signal::interrupted() => break,
+            Err(_) => {}
+        }
+        if reported.elapsed() > Duration::from_millis(100) {
+            reported = Instant::now();
+            if let Some(s) = &mut forward {
+                writeln!(s, "{counted}")?;
+            }
+        }
+    }
+    if let Some(s) = &mut forward {
+        writeln!(s, "{counted}")?;
+    }
+    black_box((kept, mixed));
+    Ok(0)
+}
+
+/// Hands one packet to the kernel.
+type Send = Box<dyn Fn(&[u8]) -> io::Result<usize>>;
+
+/// A chain of dependent steps that no compiler shortens.
+fn spend(mut x: u64, rounds: u64) -> u64 {
+    for _ in 0..rounds {
+        x = black_box(x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+    }
+    x
+}
+
+fn plain(address: &str) -> &str {
+    address.split_once("://").map_or(address, |(_, a)| a)
+}
+
+fn load(a: &LoadArgs) -> io::Result<()> {
+    signal::catch_interrupts();
+    let send: Send = if let Some(path) = a.to.strip_prefix("unixgram://") {
+        let s = UnixDatagram::unbound()?;
+        s.connect(path)?;
+        Box::new(move |b| s.send(b))
+    } else {
+        let s = UdpSocket::bind("127.0.0.1:0")?;
+        s.connect(plain(&a.to))?;
+        Box::new(move |b| s.send(b))
+    };
+    let mut readings = a.capture.as_ref().map(fs::File::create).transpose()?;
+    let started_unix_ns = clock::unix_ns();
+    let began = Instant::now();
+    let whole = Duration::from_millis(a.duration_ms);
+    let (mut packets, mut bytes, mut refused) = (0_u64, 0_u64, 0_u64);
+    let mut blocked = Duration::ZERO;
+    let mut read = Duration::ZERO;
+    let mut digest = 0xcbf2_9ce4_8422_2325_u64 ^ a.seed;
+    let mut packet = Vec::new();
+    // The same seed gives the same bytes, so the number of packets must not depend on how punctual the last turn is.
+    let total = (whole.as_secs_f64() * a.rate / a.packed as f64) as u64;
+    while packets + refused < total && !signal::interrupted() {
+        let due = ((began.elapsed().as_secs_f64() * a.rate / a.packed as f64) as u64).min(total);
+        while packets + refused < due {
+            packet.clear();
+            for i in 0..a.packed {
+                writeln!(
+                    packet,
+                    "practice.{}:{}|c|#seed:{}",
+                    i % 10,
+                    packets % 1000,
+                    a.seed % 97
+                )?;
+            }
+            let before = Instant::now();
+            match send(&packet) {
+                Ok(n) => {
+                    packets += 1;
+                    bytes += n as u64;
+                    digest = packet
+                        .iter()
+                        .fold(digest, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3));
+                }
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound
+                    ) =>
+                {
+                    return Err(e);
+                }
+                Err(_) => refused += 1,
+            }
+            let took = before.elapsed();
+            if took > Duration::from_micros(500) {
+                blocked += took;
+            }
+        }
+        if let Some(file) = &mut readings
+            && began.elapsed() >= read
+        {
+            for (name, v) in [
+                ("sent_messages", packets * a.packed),
+                ("sent_packets", packets),
+                ("sent_bytes", bytes),
+            ] {
+                let line = Line {
+                    t: began.elapsed().as_nanos() as u64,
+                    ph: Phase::Measure,
+                    m: name.to_owned(),
+                    k: "counter".to_owned(),
+                    v: v as f64,
+                    l: Labels {
+                        src: "generator".to_owned(),
+                    },
+                };
+                writeln!(file, "{}", serde_json::to_string(&line)?)?;
+            }
+            read += Duration::from_millis(250);
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    let scheduled = (total * a.packed) as f64;
+    let achieved = (packets * a.packed) as f64;
+    let manifest = serde_json::json!({
+        "version": 1,
+        "started_unix_ns": started_unix_ns,
+        "totals": {"messages": packets * a.packed, "packets": packets, "bytes": bytes},
+        "digest": format!("{digest:016x}"),
+        "sending": {
+            "elapsed_s": began.elapsed().as_secs_f64(),
+            "scheduled": scheduled,
+            "achieved": achieved,
+            "refused_messages": refused * a.packed,
+            "blocked_s": blocked.as_secs_f64(),
+            "verdict": if achieved >= 0.99 * scheduled { "on-schedule" } else if blocked > whole / 100 { "target-limited" } else { "" },
+        },
+    });
+    fs::write(&a.manifest, manifest.to_string())
+}
+
+/// What connected targets told, a number of messages each, the newest one of each.
+#[derive(Default)]
+struct Told {
+    counts: Vec<u64>,
+    connected: usize,
+}
+
+/// How long a sink that is told to stop waits for the last words of targets that have ended: they need only be read.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+fn sink(a: &SinkArgs) -> io::Result<()> {
+    signal::catch_interrupts();
+    let listener = TcpListener::bind(plain(&a.listen))?;
+    let udp = UdpSocket::bind(plain(&a.listen))?;
+    udp.set_read_timeout(Some(Duration::from_millis(20)))?;
+    let shared: Arc<(Mutex<Told>, Condvar)> = Arc::default();
+    let of_streams = shared.clone();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let shared = of_streams.clone();
+            let mut told = lock(&shared.0);
+            let slot = told.counts.len();
+            told.counts.push(0);
+            told.connected += 1;
+            drop(told);
+            thread::spawn(move || {
+                for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                    if let Ok(n) = line.trim().parse() {
+                        lock(&shared.0).counts[slot] = n;
+                    }
+                }
+                lock(&shared.0).connected -= 1;
+                shared.1.notify_all();
+            });
+        }
+    });
+    let mut buffer = vec![0; 65_536];
+    let (mut stray, mut bytes) = (0, 0);
+    while !signal::interrupted() {
+        if let Ok(n) = udp.recv(&mut buffer) {
+            stray += buffer[..n]
+                .split(|b| *b == b'\n')
+                .filter(|l| !l.is_empty())
+                .count() as u64;
+            bytes += n as u64;
+        }
+    }
+    let told = shared
+        .1
+        .wait_timeout_while(lock(&shared.0), LAST_WORDS, |told| told.connected > 0);
+    let (told, _) = told.unwrap_or_else(PoisonError::into_inner);
+    let delivered = told.counts.iter().sum::<u64>() + stray;
+    let report =
+        serde_json::json!({"delivered_messages": delivered, "received_bytes": bytes + 8 * delivered});
+    fs::write(&a.report, report.to_string())
+}
+
+fn lock(told: &Mutex<Told>) -> MutexGuard<'_, Told> {
+    told.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,295 @@
+//! Printing a report: Markdown, JSON, terminal, HTML, JUnit.
+
+mod html;
+mod junit;
+mod markdown;
+mod svg;
+mod terminal;
+
+use super::analysis;
+use super::analysis::{Change, CheckRow, Report, Row, show_change};
+use super::capture::{Capture, Phase};
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+pub use html::html;
+pub use junit::{escape, junit};
+pub use markdown::markdown;
+pub use terminal::terminal;
+
+/// `20261121T093000` from seconds since 1970.
+pub fn stamp(unix: u64) -> String {
+    let (y, m, d, s) = civil(unix);
+    format!(
+        "{y:04}{m:02}{d:02}T{:02}{:02}{:02}",
+        s / 3600,
+        s / 60 % 60,
+        s % 60
+    )
+}
+
+/// `2026-11-21 09:30 UTC`.
+pub fn date(unix: u64) -> String {
+    let (y, m, d, s) = civil(unix);
+    format!("{y:04}-{m:02}-{d:02} {:02}:{:02} UTC", s / 3600, s / 60 % 60)
+}
+
+/// Year, month, day and second of the day in the proleptic Gregorian calendar.
+fn civil(unix: u64) -> (u64, u64, u64, u64) {
+    let (mut days, second) = (unix / 86_400, unix % 86_400);
+    let leap = |y: u64| y.is_multiple_of(4) && (!y.is_multiple_of(100) || y.is_multiple_of(400));
+    let mut year = 1970;
+    loop {
+        let length = if leap(year) { 366 } else { 365 };
+        if days < length {
+            break;
+        }
+        days -= length;
+        year += 1;
+    }
+    let lengths = [
+        31,
+        if leap(year) { 29 } else { 28 },
+        31,
+        30,
+        31,
+        30,
+        31,
+        31,
+        30,
+        31,
+        30,
+        31,
+    ];
+    let mut month = 0;
+    while days >= lengths[month] {
+        days -= lengths[month];
+        month += 1;
+    }
+    (year, month as u64 + 1, days + 1, second)
+}
+
+pub fn mark(row: &Row) -> &'static str {
+    match row.perf.as_str() {
+        "better" => "✅",
+        "worse" => "❌",
+        "none" => "➖",
+        _ => "❔",
+    }
+}
+
+/// Rows worth somebody's attention.
+pub fn is_interesting(row: &Row) -> bool {
+    ["regression", "improvement", "changed"].contains(&row.verdict.as_str()) || row.newly_erratic
+}
+
+pub fn goal_title(row: &Row) -> String {
+    match row.saturated {
+        // The experiment asks for throughput, but at a fixed rate that is a constant of the generator.
+        Some(_) => format!("{} (saturated-goal)", row.goal.title()),
+        None => row.goal.title().to_owned(),
+    }
+}
+
+pub fn verdict_title(row: &Row) -> String {
+    let mut text = row.verdict.clone();
+    if row.newly_erratic && row.verdict != "erratic" {
+        text.push_str(", newly erratic");
+    } else if row.newly_erratic {
+        text = "newly erratic".to_owned();
+    }
+    if row.declared_erratic {
+        text.push_str(" (declared erratic)");
+    }
+    text
+}
+
+fn delta(row: &Row, c: &Change) -> String {
+    show_change(row.goal.unit(), &c.scale, c.delta)
+}
+
+fn interval(row: &Row, c: &Change) -> String {
+    let u = row.goal.unit();
+    format!(
+        "[{}, {}]",
+        show_change(u, &c.scale, c.low),
+        show_change(u, &c.scale, c.high)
+    )
+}
+
+fn mde(row: &Row, c: &Change) -> String {
+    if c.scale == "percent" {
+        format!("{:.2}", c.mde)
+    } else {
+        show_change(row.goal.unit(), &c.scale, c.mde)
+            .trim_start_matches('+')
+            .to_owned()
+    }
+}
+
+/// A number with its sign and two digits.
+pub fn signed(v: f64) -> String {
+    if v.abs() >= 100.0 {
+        format!("{v:+.0}")
+    } else {
+        format!("{v:+.2}")
+    }
+}
+
+/// Whole shares of 100 % would hide that a p-value is never zero.
+fn confidence(c: &Change) -> String {
+    if c.confidence > 99.995 {
+        ">99.99%".to_owned()
+    } else {
+        format!("{:.2}%", c.confidence)
+    }
+}
+
+fn limit_text(c: &CheckRow) -> String {
+    let mut parts = Vec::new();
+    if let Some(v) = c.upper {
+        parts.push(format!("≤ {}", series_value(&c.series, v)));
+    }
+    if let Some(v) = c.lower {
+        parts.push(format!("≥ {}", series_value(&c.series, v)));
+    }
+    parts.join(", ")
+}
+
+fn series_value(series: &str, v: f64) -> String {
+    use super::goal::Unit;
+    if series.ends_with("_bytes") {
+        Unit::Bytes.show(v)
+    } else if series.ends_with("_share") {
+        Unit::Share.show(v)
+    } else if series == "cpu_millicores" {
+        Unit::Millicores.show(v)
+    } else {
+        format!("{v:.0}")
+    }
+}
+
+fn value(row: &Row, v: Option<f64>) -> String {
+    v.map_or("n/a".to_owned(), |v| row.goal.unit().show(v))
+}
+
+/// Everything the explanation says in words, in one place for all formats.
+struct Words {
+    confidence: String,
+    effect: String,
+    accident: String,
+    double: String,
+}
+
+impl Words {
+    fn of(r: &Report) -> Self {
+        Self {
+            confidence: format!("{:.2}%", 100.0 * r.run.confidence),
+            effect: format!("{:.2}%", 100.0 * r.run.effect),
+            accident: format!("{:.2}%", 100.0 * (1.0 - r.run.confidence)),
+            double: format!("{:.0}%", 160.0 * r.run.effect),
+        }
+    }
+}
+
+/// Writes report.md, report.json, report.html and plots/*.svg into the run's folder.
+pub fn write_all(folder: &Path, report: &Report) -> io::Result<()> {
+    fs::write(folder.join("report.md"), markdown(report))?;
+    fs::write(folder.join("report.json"), json(report)?)?;
+    fs::write(folder.join("report.html"), html(report, Some(folder)))?;
+    let plots = folder.join("plots");
+    fs::create_dir_all(&plots)?;
+    fs::write(plots.join("forest.svg"), svg::standalone(&svg::forest(report)))?;
+    for row in &report.rows {
+        if row.change.is_some() {
+            let name: String = row
+                .experiment
+                .chars()
+                .map(|c| {
+                    if c.is_ascii_alphanumeric() || c == '-' || c == '_' {
+                        c
+                    } else {
+                        '_'
+                    }
+                })
+                .collect();
+            fs::write(
+                plots.join(format!("{name}.svg")),
+                svg::standalone(&svg::pairs(row)),
+            )?;
+        }
+    }
+    Ok(())
+}
+
+pub fn json(report: &Report) -> io::Result<String> {
+    let mut text = serde_json::to_string_pretty(report).map_err(io::Error::other)?;
+    text.push('\n');
+    Ok(text)
+}
+
+/// Traces of one arm: for each run the points (seconds since the window began, value) of a series.
+fn traces(
+    folder: &Path,
+    experiment: &str,
+    arm: &str,
+    numbers: &[usize],
+    series: &str,
+    rate: bool,
+) -> Vec<Vec<(f64, f64, Phase)>> {
+    numbers
+        .iter()
+        .filter_map(|n| {
+            Capture::read(&analysis::arm_folder(folder, experiment, arm).join(format!("{n:02}"))).ok()
+        })
+        .map(|c| {
+            let points = c.series("target", series);
+            let zero = points
+                .iter()
+                .find(|p| p.phase == Phase::Measure)
+                .map_or(0.0, |p| p.seconds());
+            if rate {
+                let phases: Vec<Phase> = points.iter().skip(1).map(|p| p.phase).collect();
+                c.rates("target", series)
+                    .into_iter()
+                    .zip(phases)
+                    .map(|((t, v), ph)| (t - zero, v, ph))
+                    .collect()
+            } else {
+                points
+                    .iter()
+                    .map(|p| (p.seconds() - zero, p.v, p.phase))
+                    .collect()
+            }
+        })
+        .collect()
+}
+
+/// Whole seconds without a unit sign are unambiguous in our own output.
+pub fn show_duration(d: Duration) -> String {
+    let s = d.as_secs_f64();
+    if s < 1.0 {
+        format!("{}ms", d.as_millis())
+    } else if s < 120.0 {
+        let text = format!("{s:.1}");
+        format!("{}s", text.trim_end_matches(".0"))
+    } else if s < 7200.0 {
+        format!("{:.0}m", s / 60.0)
+    } else {
+        format!("{}h{:02}m", d.as_secs() / 3600, d.as_secs() % 3600 / 60)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates() {
+        assert_eq!(stamp(0), "19700101T000000");
+        assert_eq!(stamp(951_782_400), "20000229T000000");
+        assert_eq!(&stamp(1_700_000_000), "20231114T221320");
+    }
+}

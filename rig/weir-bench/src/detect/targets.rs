@@ -1,0 +1,452 @@
+//! The two programs of a comparison: which file, how it is started, what it supports.
+
+use super::analysis::ArmInfo;
+use super::experiment::{SinkLayer, TargetLayer};
+use super::layer::{self, ConfigError, Entries, Lay, List, Result, Slot, layer, suggestion};
+use super::library::Overlay;
+use sha2::{Digest, Sha256};
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// An entry of `targets.yaml`.
+#[derive(Debug, Clone)]
+pub struct Definition {
+    pub name: String,
+    pub description: String,
+    /// Names of the program, looked up beside `weir-bench` and then in `PATH`.
+    pub find: Vec<String>,
+    /// A variable that holds the path of the program.
+    pub variable: Option<String>,
+    pub version: Vec<String>,
+    /// Package and binary for `git:` arms, built with cargo.
+    pub build: Option<String>,
+    /// How to get it, printed when it is missing.
+    pub obtain: String,
+    pub overlay: Overlay,
+    pub supports: Vec<String>,
+}
+
+/// One arm, ready to run.
+#[derive(Debug, Clone)]
+pub struct ArmProgram {
+    pub info: ArmInfo,
+    pub bin: PathBuf,
+    pub overlay: Overlay,
+    pub supports: Vec<String>,
+}
+
+#[derive(Debug)]
+pub struct Targets {
+    pub file: PathBuf,
+    definitions: Vec<Definition>,
+}
+
+impl Targets {
+    pub fn read(file: &Path) -> Result<Self> {
+        let name = file.display().to_string();
+        let found: TargetsLayer = layer::parse(&layer::read_text(file)?, &name)?;
+        if found.targets.is_missing() {
+            return Err(ConfigError(format!("{name}: targets: missing")));
+        }
+        let entries = found.targets.0.into_iter();
+        Ok(Self {
+            file: file.to_owned(),
+            definitions: entries.map(|(name, entry)| entry.definition(name)).collect(),
+        })
+    }
+
+    /// No file: only plain binaries with experiments that say how to start them.
+    pub fn none() -> Self {
+        Self {
+            file: PathBuf::new(),
+            definitions: Vec::new(),
+        }
+    }
+
+    pub fn all(&self) -> &[Definition] {
+        &self.definitions
+    }
+
+    pub fn get(&self, name: &str) -> Result<&Definition> {
+        let names: Vec<&str> = self.definitions.iter().map(|d| d.name.as_str()).collect();
+        self.definitions.iter().find(|d| d.name == name).ok_or_else(|| {
+            ConfigError(format!(
+                "{}: there is no target {name:?}{}; there are: {}",
+                self.file.display(),
+                suggestion(name, &names),
+                names.join(", ")
+            ))
+        })
+    }
+}
+
+layer!(
+    /// `targets.yaml`.
+    TargetsLayer at "" { targets: Entries<DefinitionLayer>, }
+);
+layer!(DefinitionLayer at "targets" {
+    description: Slot<String>,
+    find: Slot<Vec<String>>,
+    variable: Slot<String>,
+    version: Slot<Vec<String>>,
+    build: Slot<String>,
+    obtain: Slot<String>,
+    supports: Slot<Vec<String>>,
+    target: TargetLayer,
+    sinks: List<SinkLayer>,
+});
+
+impl DefinitionLayer {
+    fn definition(self, name: String) -> Definition {
+        let list = |slot: &Slot<Vec<String>>| slot.get().cloned().unwrap_or_default();
+        Definition {
+            description: self.description.text().unwrap_or_default(),
+            find: list(&self.find),
+            variable: self.variable.text(),
+            version: list(&self.version),
+            build: self.build.text(),
+            obtain: self.obtain.text().unwrap_or_default(),
+            supports: list(&self.supports),
+            overlay: Overlay {
+                names: vec![name.clone()],
+                target: self.target,
+                sinks: self.sinks,
+            },
+            name,
+        }
+    }
+}
+
+impl Definition {
+    /// The program on this machine, or a message that says where it was looked for.
+    pub fn locate(&self) -> Result<PathBuf> {
+        if let Some(variable) = &self.variable
+            && let Some(path) = std::env::var_os(variable)
+        {
+            let path = PathBuf::from(path);
+            return if path.is_file() {
+                Ok(path)
+            } else {
+                Err(ConfigError(format!(
+                    "{variable}={}: no such file",
+                    path.display()
+                )))
+            };
+        }
+        let beside = std::env::current_exe()
+            .ok()
+            .and_then(|p| p.parent().map(Path::to_owned));
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let folders = beside.into_iter().chain(std::env::split_paths(&path));
+        for folder in folders {
+            for name in &self.find {
+                let candidate = folder.join(name);
+                if candidate.is_file() {
+                    return Ok(candidate);
+                }
+            }
+        }
+        let variable = self
+            .variable
+            .as_ref()
+            .map(|v| format!(", or set {v}"))
+            .unwrap_or_default();
+        let obtain = if self.obtain.is_empty() {
+            String::new()
+        } else {
+            format!("; to get it: {}", self.obtain)
+        };
+        Err(ConfigError(format!(
+            "target {}: found no {} beside weir-bench or in PATH{variable}{obtain}",
+            self.name,
+            self.find.join(" or ")
+        )))
+    }
+}
+
+/// Resolves `bin:PATH`, `git:REVISION` or `target:NAME`. `like` names the definition that says how a plain binary or a
+/// revision is started.
+pub fn arm(spec: &str, like: &str, targets: &Targets, cache: &Path) -> Result<ArmProgram> {
+    let (kind, rest) = spec.split_once(':').ok_or_else(|| {
+        ConfigError(format!(
+            "{spec:?} is no target: write bin:PATH, git:REVISION or target:NAME"
+        ))
+    })?;
+    let plain = || -> Result<Option<&Definition>> {
+        if targets.all().is_empty() || like == "none" {
+            Ok(None)
+        } else {
+            targets.get(like).map(Some)
+        }
+    };
+    let (definition, bin, commit, dirty) = match kind {
+        "bin" => {
+            let path = fs::canonicalize(rest).map_err(|e| ConfigError(format!("{spec}: {e}")))?;
+            (plain()?, path, String::new(), false)
+        }
+        "target" => {
+            let d = targets.get(rest)?;
+            (Some(d), d.locate()?, String::new(), false)
+        }
+        "git" => {
+            let d = targets.get(like)?;
+            let (path, commit, dirty) = build(rest, d, cache)?;
+            (Some(d), path, commit, dirty)
+        }
+        other => {
+            return Err(ConfigError(format!(
+                "{other:?} is no kind of target; allowed: bin, git, target"
+            )));
+        }
+    };
+    let (mut overlay, supports, name, version_args) = match definition {
+        Some(d) => (
+            d.overlay.clone(),
+            d.supports.clone(),
+            d.name.clone(),
+            d.version.clone(),
+        ),
+        None => {
+            let name = bin
+                .file_name()
+                .map(|n| n.to_string_lossy().into_owned())
+                .unwrap_or_default();
+            (Overlay::default(), Vec::new(), name, Vec::new())
+        }
+    };
+    if !is_executable(&bin) {
+        return Err(ConfigError(format!(
+            "{spec}: {} is not an executable file",
+            bin.display()
+        )));
+    }
+    overlay.names.push(spec.to_owned());
+    let info = ArmInfo {
+        spec: spec.to_owned(),
+        target: name,
+        bin: bin.display().to_string(),
+        sha256: sha256(&bin).map_err(|e| ConfigError(format!("{}: {e}", bin.display())))?,
+        build_id: build_id(&bin).unwrap_or_default(),
+        size: fs::metadata(&bin).map_or(0, |m| m.len()),
+        version: version(&bin, &version_args),
+        commit,
+        dirty,
+        build_profile: build_profile(&bin),
+    };
+    Ok(ArmProgram {
+        info,
+        bin,
+        overlay,
+        supports,
+    })
+}
+
+fn is_executable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+}
+
+fn sha256(path: &Path) -> std::io::Result<String> {
+    let mut file = fs::File::open(path)?;
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => break,
+            n => hash.update(&buffer[..n]),
+        }
+    }
+    Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
+}
+
+/// The GNU build id note: a fixed header `GNU\0` behind two lengths and the type 3.
+fn build_id(path: &Path) -> Option<String> {
+    let mut head = Vec::new();
+    // Linkers put the note near the front.
+    fs::File::open(path)
+        .ok()?
+        .take(1 << 16)
+        .read_to_end(&mut head)
+        .ok()?;
+    let marker = [3, 0, 0, 0, b'G', b'N', b'U', 0];
+    let at = head.windows(8).position(|w| w == marker)?;
+    let length = u32::from_le_bytes(head.get(at.checked_sub(4)?..at)?.try_into().ok()?) as usize;
+    if length > 64 {
+        return None;
+    }
+    Some(
+        head.get(at + 8..at + 8 + length)?
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect(),
+    )
+}
+
+/// Cargo's folders tell; other programs do not.
+fn build_profile(path: &Path) -> String {
+    let folders: Vec<String> = path
+        .components()
+        .map(|c| c.as_os_str().to_string_lossy().into_owned())
+        .collect();
+    ["release", "debug"]
+        .iter()
+        .find(|p| folders.iter().any(|f| f == *p))
+        .map(|p| (*p).to_owned())
+        .unwrap_or_default()
+}
+
+fn version(bin: &Path, args: &[String]) -> String {
+    if args.is_empty() {
+        return String::new();
+    }
+    let output = Command::new(bin).args(args).stdin(Stdio::null()).output();
+    let Ok(output) = output else { return String::new() };
+    let text = if output.stdout.is_empty() {
+        output.stderr
+    } else {
+        output.stdout
+    };
+    String::from_utf8_lossy(&text)
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .chars()
+        .take(100)
+        .collect()
+}
+
+fn git(args: &[&str], folder: Option<&Path>) -> std::result::Result<String, String> {
+    let mut command = Command::new("git");
+    if let Some(folder) = folder {
+        command.current_dir(folder);
+    }
+    let output = command.args(args).output().map_err(|e| format!("git: {e}"))?;
+    if !output.status.success() {
+        return Err(format!(
+            "git {}: {}",
+            args.join(" "),
+            String::from_utf8_lossy(&output.stderr).trim()
+        ));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Builds a revision once, in a worktree of its own, and keeps the binary by commit.
+fn build(revision: &str, d: &Definition, cache: &Path) -> Result<(PathBuf, String, bool)> {
+    let fail = |e: String| ConfigError(format!("git:{revision}: {e}"));
+    let package = d
+        .build
+        .as_ref()
+        .ok_or_else(|| fail(format!("target {} does not say how it is built", d.name)))?;
+    let commit = git(
+        &["rev-parse", "--verify", &format!("{revision}^{{commit}}")],
+        None,
+    )
+    .map_err(fail)?;
+    let bin = cache.join("bin").join(&commit).join("release").join(package);
+    if bin.is_file() {
+        return Ok((bin, commit, false));
+    }
+    let source = cache.join("source").join(&commit);
+    fs::create_dir_all(cache.join("source")).map_err(|e| fail(format!("{}: {e}", cache.display())))?;
+    if !source.is_dir() {
+        let path = source.display().to_string();
+        git(&["worktree", "add", "--detach", "--force", &path, &commit], None).map_err(fail)?;
+    }
+    eprintln!("building {package} at {} (kept for later runs)", &commit[..12]);
+    let built = Command::new("cargo")
+        .args(["build", "--release", "--locked", "--bin", package])
+        .current_dir(&source)
+        .env("CARGO_TARGET_DIR", cache.join("target"))
+        .status();
+    let result = match built {
+        Ok(status) if status.success() => {
+            let folder = bin.parent().expect("the path above has one");
+            fs::create_dir_all(folder)
+                .and_then(|()| fs::copy(cache.join("target/release").join(package), &bin))
+                .map_err(|e| fail(format!("{}: {e}", bin.display())))
+        }
+        Ok(status) => Err(fail(format!("cargo build ended with {status}"))),
+        Err(e) => Err(fail(format!("cargo: {e}"))),
+    };
+    // The worktree is registered in the user's repository; it goes whatever happened.
+    let _ = git(
+        &["worktree", "remove", "--force", &source.display().to_string()],
+        None,
+    );
+    result.map(|_| (bin, commit, false))
+}
+
+/// What an experiment needs and one of the arms lacks.
+pub fn lacking(needs: &[String], arms: [&ArmProgram; 2]) -> Option<String> {
+    for arm in arms {
+        // A plain binary makes no statement; it is taken at the experiment's word.
+        if arm.supports.is_empty() {
+            continue;
+        }
+        let missing: Vec<&str> = needs
+            .iter()
+            .filter(|n| !arm.supports.contains(n))
+            .map(String::as_str)
+            .collect();
+        if !missing.is_empty() {
+            return Some(format!(
+                "{} does not support {}",
+                arm.info.target,
+                missing.join(", ")
+            ));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn specs_are_checked() {
+        let cache = tempfile::tempdir().unwrap();
+        let error = |spec: &str| arm(spec, "weir", &Targets::none(), cache.path()).unwrap_err().0;
+        assert!(error("./weir").contains("bin:PATH, git:REVISION or target:NAME"));
+        assert!(error("file:x").contains("allowed: bin, git, target"));
+        assert!(error("bin:/nowhere/x").contains("/nowhere/x"));
+        let plain = cache.path().join("plain");
+        fs::write(&plain, "text").unwrap();
+        assert!(error(&format!("bin:{}", plain.display())).contains("not an executable"));
+    }
+
+    #[test]
+    fn a_binary_is_described() {
+        let cache = tempfile::tempdir().unwrap();
+        let a = arm("bin:/bin/sh", "none", &Targets::none(), cache.path()).unwrap();
+        assert_eq!(a.info.sha256.len(), 64);
+        assert!(a.info.size > 0);
+    }
+
+    #[test]
+    fn missing_programs_say_how_to_get_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("targets.yaml");
+        fs::write(
+            &file,
+            "targets:\n  peer: {find: [no-such-program-anywhere], obtain: build it, supports: [udp]}\n",
+        )
+        .unwrap();
+        let targets = Targets::read(&file).unwrap();
+        let e = arm("target:peer", "weir", &targets, dir.path()).unwrap_err().0;
+        assert!(
+            e.contains("no-such-program-anywhere") && e.contains("build it"),
+            "{e}"
+        );
+        assert!(
+            arm("target:per", "weir", &targets, dir.path())
+                .unwrap_err()
+                .0
+                .contains("did you mean \"peer\"")
+        );
+    }
+}

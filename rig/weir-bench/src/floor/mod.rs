@@ -1,0 +1,79 @@
+//! `weir-bench floor`: the least a receiver can do, so that "ratio to the limit" is a number anyone can reproduce.
+
+mod encode;
+mod memory;
+mod pass;
+mod receive;
+mod sys;
+
+use crate::failure::Failure;
+use pass::Depth;
+use receive::Receive;
+use std::path::PathBuf;
+use std::time::Duration;
+use weir_rig_base::address::{Address, parse_resolved};
+use weir_rig_base::{cpu, signal};
+use weir_units::parse_duration;
+
+/// Receives packets, does the least one can do with them, and says what it cost.
+///
+/// Prints one JSON line when it listens ({"listening": ADDRESS, "pid": ..., "cpu": ...}) and one with the result
+/// when it ends: after SIGTERM, SIGINT, --duration, or --until-idle of silence once traffic was seen.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// udp://host:port, unixgram:///path, tcp://host:port or unix:///path; port 0 picks a free one.
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        value_parser = parse_resolved,
+        required_unless_present = "memory",
+        conflicts_with = "memory"
+    )]
+    pub listen: Option<Address>,
+    /// How packets are taken from the kernel.
+    #[arg(long, value_enum, default_value = "r2")]
+    pub receive: Receive,
+    /// What is done to their bytes.
+    #[arg(long, value_enum, default_value = "l0")]
+    pub pass: Depth,
+    /// Datagrams per system call and slots of the ring (r2 to r5; r5 rounds up to a power of two).
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub batch: u16,
+    /// Receive buffer asked for on UDP and TCP sockets, in bytes.
+    #[arg(long, default_value_t = 4 << 20, value_name = "BYTES")]
+    pub receive_buffer: usize,
+    /// Run on this CPU only; the sender belongs on another.
+    #[arg(long)]
+    pub cpu: Option<usize>,
+    /// End after this long, traffic or not.
+    #[arg(long, value_parser = parse_duration, value_name = "TIME")]
+    pub duration: Option<Duration>,
+    /// End after this much silence once something came; 0s never.
+    #[arg(long, value_parser = parse_duration, value_name = "TIME", default_value = "2s")]
+    pub until_idle: Duration,
+    /// Without sockets: work the bytes of this file (newline-separated messages) over and over from memory and print
+    /// one line each for L0, L1, L3 and W0.
+    #[arg(long, value_name = "FILE")]
+    pub memory: Option<PathBuf>,
+}
+
+pub fn run(args: Args) -> Result<(), Failure> {
+    // Before the first thread starts, so that all inherit both.
+    signal::block_termination()?;
+    if let Some(cpu) = args.cpu {
+        let allowed = cpu::allowed();
+        if !allowed.contains(&cpu) {
+            return Err(Failure::Usage(format!(
+                "--cpu {cpu}: this process may use {allowed:?}"
+            )));
+        }
+        cpu::pin(&[cpu]).map_err(|error| Failure::Runtime(format!("--cpu {cpu}: {error}")))?;
+    }
+    match (&args.memory, &args.listen) {
+        (Some(file), _) => memory::run(file, &args),
+        (None, Some(address)) => receive::run(address, &args),
+        (None, None) => Err(Failure::Usage(
+            "floor needs --listen ADDRESS or --memory FILE".into(),
+        )),
+    }
+}

@@ -1,0 +1,76 @@
+//! `weir-bench load calibrate`: proof that the generator is not the bottleneck.
+
+use super::common::{ProfileArgs, TransportArg, check_cpus, failure, print_line, scratch, write};
+use crate::failure::Failure;
+use std::path::PathBuf;
+use std::time::Duration;
+use weir_load::calibrate;
+use weir_units::parse_duration;
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    profile: ProfileArgs,
+    /// Transport instead of the profile's.
+    #[arg(long, value_enum)]
+    transport: Option<TransportArg>,
+    #[arg(long, default_value = "5s", value_parser = parse_duration)]
+    duration: Duration,
+    /// Processors of sender and receiver: 0,1.
+    #[arg(long, value_delimiter = ',')]
+    cpu: Vec<usize>,
+    /// Folder that keeps results for `load run`; none: this user's cache folder.
+    #[arg(long)]
+    store: Option<PathBuf>,
+    /// Hand UDP datagrams of one exact size to the kernel glued together (UDP_SEGMENT).
+    #[arg(long)]
+    gso: bool,
+    /// Print only, keep nothing.
+    #[arg(long)]
+    no_store: bool,
+}
+
+/// The folder of calibrations unless one is given.
+pub fn default_store() -> Option<PathBuf> {
+    let cache = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")))?;
+    Some(cache.join("weir-bench").join("calibration"))
+}
+
+pub fn run(args: Args) -> Result<(), Failure> {
+    let load = args.profile.load(args.transport.map(Into::into))?;
+    let cpus = match args.cpu[..] {
+        [] => None,
+        [sender, receiver] => Some((sender, receiver)),
+        _ => {
+            return Err(Failure::Usage(
+                "--cpu: two processors, the sender's and the receiver's, as in --cpu 0,1".into(),
+            ));
+        }
+    };
+    check_cpus(&args.cpu)?;
+    if args.duration.is_zero() {
+        return Err(Failure::Usage("--duration: must be above zero".into()));
+    }
+    let folder = scratch()?;
+    let (calibration, _) =
+        calibrate::calibrate(&load, folder.path(), args.duration, cpus, args.gso).map_err(failure)?;
+    drop(folder);
+    let text = serde_json::to_string(&calibration).map_err(|error| Failure::Runtime(error.to_string()))?;
+    print_line(&calibration)?;
+    if !args.no_store {
+        let store = args
+            .store
+            .or_else(default_store)
+            .ok_or_else(|| Failure::Usage("no cache folder is known: give --store or --no-store".into()))?;
+        let file = calibrate::store(&store, &load.name, load.transport);
+        if let Some(parent) = file.parent() {
+            std::fs::create_dir_all(parent)
+                .map_err(|error| Failure::Runtime(format!("{}: {error}", parent.display())))?;
+        }
+        write(&file, text.as_bytes())?;
+        eprintln!("kept in {}", file.display());
+    }
+    Ok(())
+}

@@ -1,0 +1,89 @@
+//! `weir-bench load search`: the highest rate a target takes without loss.
+
+use super::common::{ProfileArgs, check_cpus, failure, print_line};
+use crate::failure::Failure;
+use std::time::Duration;
+use weir_load::run::Options;
+use weir_load::search::{self, Plan};
+use weir_load::target::Target;
+use weir_load::units::Rate;
+use weir_units::parse_duration;
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    profile: ProfileArgs,
+    /// Where to: udp://host:port, unixgram:///path, unix:///path, tcp://host:port, http://host:port/path, grpc://host:port.
+    #[arg(long)]
+    to: String,
+    /// First rate; its unit is the search's.
+    #[arg(long, default_value = "10k msg/s", value_parser = |text: &str| text.parse::<Rate>())]
+    from: Rate,
+    /// Highest rate tried, in the same unit.
+    #[arg(long, value_parser = |text: &str| text.parse::<Rate>())]
+    up_to: Option<Rate>,
+    #[arg(long, default_value = "2s", value_parser = parse_duration)]
+    settle: Duration,
+    #[arg(long, default_value = "5s", value_parser = parse_duration)]
+    probe: Duration,
+    #[arg(long, default_value = "20s", value_parser = parse_duration)]
+    confirm: Duration,
+    /// Largest share of packets lost or refused.
+    #[arg(long, default_value_t = 0.001)]
+    loss: f64,
+    /// Largest 99th percentile of lateness.
+    #[arg(long, default_value = "20ms", value_parser = parse_duration)]
+    lateness: Duration,
+    #[arg(long, default_value_t = 0.02)]
+    precision: f64,
+    #[arg(long, default_value_t = 1)]
+    threads: u32,
+    #[arg(long, value_delimiter = ',')]
+    cpu: Vec<usize>,
+}
+
+pub fn run(args: Args) -> Result<(), Failure> {
+    let target = Target::parse(&args.to).map_err(|error| Failure::Usage(error.to_string()))?;
+    if args.up_to.is_some_and(|to| to.unit != args.from.unit) {
+        return Err(Failure::Usage("--up-to: needs the same unit as --from".into()));
+    }
+    for (flag, value, most) in [("--precision", args.precision, 1.0), ("--loss", args.loss, 1.0)] {
+        let least = if flag == "--loss" { 0.0 } else { 0.001 };
+        if !(least..=most).contains(&value) {
+            return Err(Failure::Usage(format!(
+                "{flag} {value}: allowed is {least} to {most}"
+            )));
+        }
+    }
+    if args.probe.is_zero() || args.confirm.is_zero() {
+        return Err(Failure::Usage("--probe, --confirm: must be above zero".into()));
+    }
+    check_cpus(&args.cpu)?;
+    let load = args.profile.load(Some(target.transport()))?;
+    let mut options = Options::new(target);
+    options.threads = args.threads;
+    options.cpus = args.cpu;
+    let plan = Plan {
+        from: args.from,
+        to: args.up_to.map_or(f64::INFINITY, |rate| rate.per_second),
+        settle: args.settle,
+        probe: args.probe,
+        confirm: args.confirm,
+        loss: args.loss,
+        lateness: args.lateness,
+        precision: args.precision,
+    };
+    let unit = args.from.unit.name();
+    let found = search::search(&load, &options, &plan, |probe| {
+        eprintln!(
+            "{:>14.0} {unit}/s  {}  loss {:.4} %  p99 lateness {:.2} ms{}",
+            probe.rate,
+            if probe.good { "holds" } else { "fails" },
+            probe.loss * 100.0,
+            probe.lateness_p99_s * 1e3,
+            if probe.confirming { "  (confirming)" } else { "" },
+        );
+    })
+    .map_err(failure)?;
+    print_line(&found)
+}

@@ -1,0 +1,59 @@
+//! `weir-bench`: the measuring rig. This file only dispatches; each command lives in a module of its own.
+
+mod budget;
+mod detect;
+mod failure;
+mod floor;
+mod load;
+mod sink;
+
+use clap::{Parser, Subcommand};
+use failure::Failure;
+use std::process::ExitCode;
+
+/// Load, sinks and limits for any StatsD or DogStatsD agent.
+#[derive(Parser)]
+#[command(name = "weir-bench", version, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Generate load with a known truth: run, inspect, dump, calibrate, learn, replay, search.
+    Load(Box<load::Args>),
+    /// Receive what an agent sends and compare it with the truth of a load.
+    Sink(Box<sink::Args>),
+    /// Measure the least a receiver can do on this machine.
+    Floor(floor::Args),
+    /// Compare weir with the floor: CPU per message, for each row of the project's budget.
+    Budget(budget::Args),
+    #[command(flatten)]
+    Detect(detect::Command),
+}
+
+fn dispatch(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Load(args) => load::run(*args),
+        Command::Sink(args) => sink::run(*args),
+        Command::Floor(args) => floor::run(args),
+        Command::Budget(args) => budget::run(args),
+        Command::Detect(_) => unreachable!("main has exit codes of its own for these"),
+    }
+}
+
+fn main() -> ExitCode {
+    let command = match Cli::parse().command {
+        // The detector's exit codes say more than good or bad.
+        Command::Detect(command) => return detect::dispatch(command, std::env::args().collect()),
+        command => command,
+    };
+    match dispatch(command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("weir-bench: {failure}");
+            failure.exit_code()
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Faults on request: what a real receiver does on a bad day, to test how an agent takes it.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+use weir_units::parse_duration;
+
+/// One rule, as `status=503,times=3,path=/api/v2/series`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fault {
+    /// Requests whose path starts with this; all without it.
+    pub path: Option<String>,
+    /// How many requests it applies to; all without it.
+    pub times: Option<u64>,
+    /// The HTTP status answered. Anything but a 2xx means that the payload was not taken.
+    pub status: Option<u16>,
+    /// The gRPC status answered, in the trailers.
+    pub grpc_status: Option<u32>,
+    pub retry_after: Option<String>,
+    /// Wait before answering.
+    pub delay: Duration,
+    pub close: Close,
+    /// Never answer.
+    pub hang: bool,
+    /// Read the request's body at this many bytes per second.
+    pub slow_read: Option<u64>,
+    /// Write the response's body at this many bytes per second.
+    pub slow_write: Option<u64>,
+}
+
+/// When the connection is closed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Close {
+    #[default]
+    Never,
+    /// After the request was read and taken, without an answer.
+    Before,
+    /// After the answer.
+    After,
+}
+
+const ALLOWED: &str = "path=PREFIX, times=N, status=100..599, grpc-status=0..16, retry-after=TEXT, delay=TIME, \
+                       close=before|after, hang, slow-read=BYTES_PER_SECOND, slow-write=BYTES_PER_SECOND";
+
+impl FromStr for Fault {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Fault, String> {
+        let mut fault = Fault::default();
+        for part in text.trim().split(',') {
+            let (key, value) = part.split_once('=').unwrap_or((part, ""));
+            let bad = |what: String| format!("fault {text:?}: {key}: {what}; allowed: {ALLOWED}");
+            fn number(value: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, String> {
+                let number: u64 = value
+                    .parse()
+                    .map_err(|_| format!("{value:?} is not a whole number"))?;
+                if range.contains(&number) {
+                    Ok(number)
+                } else {
+                    Err(format!("{number} is not in {}..{}", range.start(), range.end()))
+                }
+            }
+            match key.trim() {
+                "path" => fault.path = Some(value.to_owned()),
+                "times" => fault.times = Some(number(value, 1..=u64::MAX).map_err(bad)?),
+                "status" => fault.status = Some(number(value, 100..=599).map_err(bad)? as u16),
+                "grpc-status" => fault.grpc_status = Some(number(value, 0..=16).map_err(bad)? as u32),
+                "retry-after" => fault.retry_after = Some(value.to_owned()),
+                "delay" => fault.delay = parse_duration(value).map_err(|error| bad(error.to_string()))?,
+                "close" => {
+                    fault.close = match value {
+                        "before" => Close::Before,
+                        "after" => Close::After,
+                        _ => return Err(bad(format!("{value:?} is neither before nor after"))),
+                    }
+                }
+                "hang" => fault.hang = true,
+                "slow-read" => fault.slow_read = Some(number(value, 1..=u64::MAX).map_err(bad)?),
+                "slow-write" => fault.slow_write = Some(number(value, 1..=u64::MAX).map_err(bad)?),
+                _ => return Err(bad("unknown key".into())),
+            }
+        }
+        Ok(fault)
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        let mut part = |key: &str, value: Option<String>| {
+            if let Some(value) = value {
+                parts.push(format!("{key}={value}"));
+            }
+        };
+        part("path", self.path.clone());
+        part("times", self.times.map(|n| n.to_string()));
+        part("status", self.status.map(|n| n.to_string()));
+        part("grpc-status", self.grpc_status.map(|n| n.to_string()));
+        part("retry-after", self.retry_after.clone());
+        part(
+            "delay",
+            (!self.delay.is_zero()).then(|| format!("{}ms", self.delay.as_millis())),
+        );
+        part("slow-read", self.slow_read.map(|n| n.to_string()));
+        part("slow-write", self.slow_write.map(|n| n.to_string()));
+        match self.close {
+            Close::Never => {}
+            Close::Before => parts.push("close=before".into()),
+            Close::After => parts.push("close=after".into()),
+        }
+        if self.hang {
+            parts.push("hang".into());
+        }
+        f.write_str(&parts.join(","))
+    }
+}
+
+/// The rules in force, in order.
+#[derive(Debug, Default)]
+pub struct Faults(Vec<Fault>);
+
+impl Faults {
+    pub fn new(faults: Vec<Fault>) -> Faults {
+        Faults(faults)
+    }
+
+    pub fn add(&mut self, fault: Fault) {
+        self.0.push(fault);
+    }
+
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// The first rule for this path, used up by one; no rule is no fault.
+    pub fn take(&mut self, path: &str) -> Fault {
+        let matches = |fault: &Fault| {
+            fault
+                .path
+                .as_ref()
+                .is_none_or(|prefix| path.starts_with(prefix.as_str()))
+        };
+        let Some(at) = self.0.iter().position(matches) else {
+            return Fault::default();
+        };
+        let fault = self.0[at].clone();
+        match &mut self.0[at].times {
+            Some(1) => drop(self.0.remove(at)),
+            Some(times) => *times -= 1,
+            None => {}
+        }
+        fault
+    }
+}
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for fault in &self.0 {
+            writeln!(f, "{fault}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_survive_text_and_are_used_up_in_order() {
+        let text = "path=/api,times=2,status=503,retry-after=1,delay=50ms,slow-write=1,close=after";
+        let fault: Fault = text.parse().unwrap();
+        assert_eq!(fault.to_string(), text);
+        let mut faults = Faults::new(vec![fault, "status=500".parse().unwrap()]);
+        let statuses: Vec<_> = ["/api/a", "/other", "/api/b", "/api/c"]
+            .iter()
+            .map(|path| faults.take(path).status)
+            .collect();
+        assert_eq!(statuses, [Some(503), Some(500), Some(503), Some(500)]);
+        faults.clear();
+        assert_eq!(faults.take("/"), Fault::default());
+    }
+
+    #[test]
+    fn bad_rules_say_what_is_allowed() {
+        for text in [
+            "",
+            "status=99",
+            "status=x",
+            "delay=5",
+            "close=never",
+            "times=0",
+            "what=1",
+        ] {
+            let error = text.parse::<Fault>().unwrap_err();
+            assert!(error.contains("allowed: path=PREFIX"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,605 @@
+//! `weir-bench sink`: receivers that decode what agents send, write it down, and compare it with what a load sent.
+//!
+//! The decoders share no code with any agent's encoders.
+
+mod datadog;
+mod fault;
+mod http;
+mod lines;
+mod oracle;
+mod otlp;
+mod prometheus;
+mod protobuf;
+mod record;
+mod scrape;
+mod socket;
+
+use crate::failure::Failure;
+use fault::{Fault, Faults};
+use oracle::{Observed, Rules};
+use record::Record;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use weir_load::manifest::Manifest;
+use weir_rig_base::address::{Address, parse_resolved};
+use weir_rig_base::signal;
+use weir_units::parse_duration;
+
+/// Receives what an agent sends, decodes it, writes it down, compares it with the truth of a load.
+///
+/// Prints one JSON line per listener ({"listening": KIND, "address": ...}), then {"ready": true}, and one with the
+/// result when it ends: after SIGTERM, SIGINT, --duration, --until-idle or --scrape-count. While it runs, its HTTP
+/// listeners answer under /_sink/ (see rig/docs/sink.md).
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// KIND=ADDRESS, repeatable. HTTP kinds (datadog, remote-write, otlp-http, otlp-grpc, http) take host:port; the
+    /// others (graphite, statsd, lines, null) udp://, tcp://, unixgram:// or unix:// addresses. Port 0 picks a free one.
+    #[arg(long, value_name = "KIND=ADDRESS")]
+    listen: Vec<Listen>,
+    /// Scrape this Prometheus endpoint (http://host:port/path), repeatedly.
+    #[arg(long, value_name = "URL")]
+    scrape: Option<scrape::Target>,
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "1s")]
+    scrape_interval: Duration,
+    /// End after this many scrapes that succeeded.
+    #[arg(long, value_name = "N", requires = "scrape")]
+    scrape_count: Option<u64>,
+    /// Which exposition to ask for.
+    #[arg(long, value_enum, default_value = "text")]
+    scrape_format: scrape::Format,
+    /// Decode this capture instead of listening, to compare it with --oracle.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "scrape"])]
+    from_capture: Option<PathBuf>,
+    /// Write one JSON line per point, event and check to this file.
+    #[arg(long, value_name = "FILE")]
+    capture: Option<PathBuf>,
+    /// Write one JSON line per request to this file (keys shortened to their last four characters).
+    #[arg(long, value_name = "FILE")]
+    requests: Option<PathBuf>,
+    /// How many records and requests to keep in memory for /_sink/points and /_sink/requests.
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    keep: usize,
+    /// The manifest of a load, read at the end; compare with it, exit 1 when something differs.
+    #[arg(long, value_name = "MANIFEST")]
+    oracle: Option<PathBuf>,
+    /// Leave out metrics and checks whose name starts with this, repeatable: what the agent says about itself.
+    #[arg(long, value_name = "PREFIX")]
+    ignore_prefix: Vec<String>,
+    /// Leave out tags with this key, repeatable: what the agent adds.
+    #[arg(long, value_name = "KEY")]
+    ignore_tag: Vec<String>,
+    /// Allowed relative error of sums.
+    #[arg(long, value_name = "SHARE", default_value_t = 1e-9)]
+    tolerance: f64,
+    /// How many differences to list.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    differences: usize,
+    /// Exit 1 when anything arrived that a real receiver would refuse.
+    #[arg(long)]
+    strict: bool,
+    /// Accept only this API key, repeatable; any non-empty one without it.
+    #[arg(long, value_name = "KEY")]
+    api_key: Vec<String>,
+    /// A fault for the HTTP listeners, repeatable, such as status=503,times=3 (rig/docs/sink.md lists the keys).
+    #[arg(long, value_name = "RULE")]
+    fault: Vec<Fault>,
+    /// End after this long.
+    #[arg(long, value_parser = parse_duration, value_name = "TIME")]
+    duration: Option<Duration>,
+    /// End after this much silence once something came.
+    #[arg(long, value_parser = parse_duration, value_name = "TIME")]
+    until_idle: Option<Duration>,
+}
+
+/// One `KIND=ADDRESS`.
+#[derive(Clone, Debug)]
+struct Listen {
+    kind: &'static str,
+    at: At,
+}
+
+#[derive(Clone, Debug)]
+enum At {
+    /// Host and port.
+    Http(http::Service, (String, u16)),
+    Socket(socket::Content, Address),
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Listen, String> {
+        let (kind, address) = text.split_once('=').ok_or("KIND=ADDRESS was expected")?;
+        let http = |name, service| {
+            let bare = address
+                .strip_prefix("http://")
+                .unwrap_or(address)
+                .trim_end_matches('/');
+            match parse_resolved(&format!("tcp://{bare}")) {
+                Ok(Address::Tcp { host, port }) => Ok((name, At::Http(service, (host, port)))),
+                _ => Err(format!("{kind}: {address:?} is not host:port")),
+            }
+        };
+        let socket = |name, content| Ok((name, At::Socket(content, parse_resolved(address)?)));
+        let (kind, at) = match kind {
+            "datadog" => http("datadog", http::Service::Datadog),
+            "remote-write" => http("remote-write", http::Service::RemoteWrite),
+            "otlp-http" => http("otlp-http", http::Service::OtlpHttp),
+            "otlp-grpc" => http("otlp-grpc", http::Service::OtlpGrpc),
+            "http" => http("http", http::Service::Http),
+            "graphite" => socket("graphite", socket::Content::Graphite),
+            "statsd" => socket("statsd", socket::Content::Statsd),
+            "lines" => socket("lines", socket::Content::Lines),
+            "null" => socket("null", socket::Content::Null),
+            _ => Err(format!(
+                "unknown kind {kind:?}; known are datadog, remote-write, otlp-http, otlp-grpc, http, graphite, statsd, \
+                 lines, null"
+            )),
+        }?;
+        Ok(Listen { kind, at })
+    }
+}
+
+/// Why something that arrived is not taken.
+#[derive(Clone, Debug)]
+pub struct Reject {
+    /// The HTTP status that says so.
+    pub status: u16,
+    pub reason: String,
+}
+
+impl Reject {
+    pub fn new(status: u16, reason: impl Into<String>) -> Reject {
+        Reject {
+            status,
+            reason: reason.into(),
+        }
+    }
+}
+
+/// Decodes a protobuf message or says that it is none.
+fn body_of<M: prost::Message + Default>(body: &[u8]) -> Result<M, Reject> {
+    M::decode(body).map_err(|error| Reject::new(400, format!("not the protobuf expected here: {error}")))
+}
+
+/// Nanoseconds since 1970.
+fn now_ns() -> u64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_nanos() as u64)
+}
+
+struct Options {
+    api_keys: Vec<String>,
+    keep: usize,
+    rules: Rules,
+    /// Whether what arrives is folded for a comparison.
+    compare: bool,
+}
+
+/// What all listeners share.
+pub struct Shared {
+    options: Options,
+    faults: Mutex<Faults>,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    capture: Option<BufWriter<File>>,
+    requests: Option<BufWriter<File>>,
+    kept_records: VecDeque<String>,
+    kept_requests: VecDeque<String>,
+    sinks: BTreeMap<&'static str, Stats>,
+    observed: BTreeMap<String, Observed>,
+    /// The first write that failed; nothing is written after it.
+    write_error: Option<String>,
+    last_traffic: Option<Instant>,
+}
+
+#[derive(Clone, Default)]
+struct Stats {
+    requests: u64,
+    packets: u64,
+    bytes: u64,
+    uncompressed: u64,
+    points: u64,
+    events: u64,
+    checks: u64,
+    logs: u64,
+    spans: u64,
+    /// What a real receiver would refuse, by status.
+    rejected: BTreeMap<u16, u64>,
+    /// The first such reasons.
+    reasons: Vec<String>,
+}
+
+impl Stats {
+    fn reject(&mut self, reject: &Reject) {
+        const REASONS_MAX: usize = 10;
+        *self.rejected.entry(reject.status).or_default() += 1;
+        if self.reasons.len() < REASONS_MAX {
+            self.reasons.push(reject.reason.clone());
+        }
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "requests": self.requests, "packets": self.packets, "bytes": self.bytes, "uncompressed": self.uncompressed,
+            "points": self.points, "events": self.events, "checks": self.checks, "logs": self.logs,
+            "spans": self.spans,
+            "rejected": self.rejected, "reasons": self.reasons,
+        })
+    }
+}
+
+fn keep(kept: &mut VecDeque<String>, most: usize, line: &str) {
+    if most > 0 {
+        if kept.len() == most {
+            kept.pop_front();
+        }
+        kept.push_back(line.to_owned());
+    }
+}
+
+fn write_line(file: &mut Option<BufWriter<File>>, error: &mut Option<String>, line: &str) {
+    if let Some(writer) = file
+        && let Err(failed) = writeln!(writer, "{line}")
+    {
+        error.get_or_insert_with(|| failed.to_string());
+        *file = None;
+    }
+}
+
+impl Shared {
+    fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().expect("no holder panics")
+    }
+
+    /// Takes decoded records: counts, writes, keeps and folds them.
+    fn accept(&self, sink: &'static str, records: Vec<Record>) {
+        let received_ns = now_ns();
+        let mut inner = self.inner();
+        let inner = &mut *inner;
+        inner.last_traffic = Some(Instant::now());
+        for mut record in records {
+            let stats = inner.sinks.entry(sink).or_default();
+            match &mut record {
+                Record::Point(point) => {
+                    stats.points += 1;
+                    point.sink = sink.to_owned();
+                    point.received_ns = received_ns;
+                }
+                Record::Event(_) => stats.events += 1,
+                Record::Check(_) => stats.checks += 1,
+                Record::Log(_) => stats.logs += 1,
+                Record::Span(_) => stats.spans += 1,
+            }
+            if inner.capture.is_some() || self.options.keep > 0 {
+                let line = serde_json::to_string(&record).expect("records have string keys");
+                write_line(&mut inner.capture, &mut inner.write_error, &line);
+                keep(&mut inner.kept_records, self.options.keep, &line);
+            }
+            if self.options.compare {
+                inner
+                    .observed
+                    .entry(sink.to_owned())
+                    .or_insert_with(|| Observed::new(sink))
+                    .add(&self.options.rules, &record);
+            }
+        }
+    }
+
+    fn note_request(
+        &self,
+        sink: &'static str,
+        note: Value,
+        bytes: usize,
+        uncompressed: usize,
+        reject: Option<&Reject>,
+    ) {
+        let mut inner = self.inner();
+        let inner = &mut *inner;
+        inner.last_traffic = Some(Instant::now());
+        let stats = inner.sinks.entry(sink).or_default();
+        stats.requests += 1;
+        stats.bytes += bytes as u64;
+        stats.uncompressed += uncompressed as u64;
+        if let Some(reject) = reject {
+            stats.reject(reject);
+        }
+        let line = note.to_string();
+        write_line(&mut inner.requests, &mut inner.write_error, &line);
+        keep(&mut inner.kept_requests, self.options.keep, &line);
+    }
+
+    fn note_packet(&self, sink: &'static str, bytes: usize) {
+        let mut inner = self.inner();
+        inner.last_traffic = Some(Instant::now());
+        let stats = inner.sinks.entry(sink).or_default();
+        stats.packets += 1;
+        stats.bytes += bytes as u64;
+        stats.uncompressed += bytes as u64;
+    }
+
+    fn note_bad(&self, sink: &'static str, reject: &Reject) {
+        self.inner().sinks.entry(sink).or_default().reject(reject);
+    }
+
+    fn stats(&self) -> Value {
+        let inner = self.inner();
+        Value::Object(
+            inner
+                .sinks
+                .iter()
+                .map(|(sink, stats)| ((*sink).to_owned(), stats.json()))
+                .collect(),
+        )
+    }
+
+    fn kept(&self, which: fn(&Inner) -> &VecDeque<String>) -> String {
+        let inner = self.inner();
+        which(&inner)
+            .iter()
+            .flat_map(|line| [line.as_str(), "\n"])
+            .collect()
+    }
+
+    /// Forgets what was received, but not what is in files.
+    fn reset(&self) {
+        let mut inner = self.inner();
+        inner.kept_records.clear();
+        inner.kept_requests.clear();
+        inner.observed.clear();
+        inner
+            .sinks
+            .values_mut()
+            .for_each(|stats| *stats = Stats::default());
+    }
+}
+
+fn print_line(value: &Value) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{value}")?;
+    out.flush()
+}
+
+fn create(path: &Option<PathBuf>, flag: &str) -> Result<Option<BufWriter<File>>, Failure> {
+    path.as_ref()
+        .map(|path| {
+            File::create(path)
+                .map(BufWriter::new)
+                .map_err(|error| Failure::Usage(format!("{flag} {}: {error}", path.display())))
+        })
+        .transpose()
+}
+
+fn read_manifest(path: &Path) -> Result<Manifest, Failure> {
+    let wrong = |error: String| Failure::Usage(format!("--oracle {}: {error}", path.display()));
+    let text = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
+    let manifest: Manifest = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
+    if manifest.version != weir_load::manifest::VERSION {
+        return Err(wrong(format!(
+            "manifest version {}, this program reads {}",
+            manifest.version,
+            weir_load::manifest::VERSION
+        )));
+    }
+    Ok(manifest)
+}
+
+pub fn run(args: Args) -> Result<(), Failure> {
+    if args.listen.is_empty() && args.scrape.is_none() && args.from_capture.is_none() {
+        return Err(Failure::Usage(
+            "sink needs --listen KIND=ADDRESS, --scrape URL or --from-capture FILE".into(),
+        ));
+    }
+    if args.oracle.is_some() {
+        let unfit = args
+            .listen
+            .iter()
+            .find(|listen| !Observed::understands(listen.kind));
+        if let Some(listen) = unfit {
+            return Err(Failure::Usage(format!(
+                "--oracle cannot compare what a {} sink receives; it can for datadog, statsd, otlp-http, otlp-grpc, \
+                 remote-write and --scrape",
+                listen.kind
+            )));
+        }
+    }
+    let shared = Arc::new(Shared {
+        options: Options {
+            api_keys: args.api_key.clone(),
+            keep: args.keep,
+            rules: Rules {
+                ignore_prefixes: args.ignore_prefix.clone(),
+                ignore_tags: args.ignore_tag.clone(),
+                tolerance: args.tolerance,
+            },
+            compare: args.oracle.is_some(),
+        },
+        faults: Mutex::new(Faults::new(args.fault.clone())),
+        inner: Mutex::new(Inner {
+            capture: create(&args.capture, "--capture")?,
+            requests: create(&args.requests, "--requests")?,
+            kept_records: VecDeque::new(),
+            kept_requests: VecDeque::new(),
+            sinks: BTreeMap::new(),
+            observed: BTreeMap::new(),
+            write_error: None,
+            last_traffic: None,
+        }),
+    });
+    match &args.from_capture {
+        Some(path) => load_capture(&shared, path)?,
+        None => receive(&shared, &args)?,
+    }
+    finish(&shared, &args)
+}
+
+fn receive(shared: &Arc<Shared>, args: &Args) -> Result<(), Failure> {
+    // Before the runtime starts its threads, so that they inherit it.
+    signal::block_termination()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    for listen in &args.listen {
+        let cannot =
+            |error: io::Error| Failure::Runtime(format!("sink: {}: cannot listen: {error}", listen.kind));
+        let address = match &listen.at {
+            At::Http(service, wanted) => {
+                let listener = runtime
+                    .block_on(tokio::net::TcpListener::bind((wanted.0.as_str(), wanted.1)))
+                    .map_err(cannot)?;
+                let address = format!("http://{}", listener.local_addr()?);
+                runtime.spawn(http::serve(Arc::clone(shared), listen.kind, *service, listener));
+                address
+            }
+            At::Socket(content, wanted) => {
+                let (socket, address) = runtime.block_on(socket::bind(wanted)).map_err(cannot)?;
+                runtime.spawn(socket::serve(Arc::clone(shared), listen.kind, *content, socket));
+                address.to_string()
+            }
+        };
+        print_line(&json!({"listening": listen.kind, "address": address, "pid": std::process::id()}))?;
+    }
+    print_line(&json!({"ready": true}))?;
+    let scraping = args.scrape.clone().map(|target| {
+        runtime.spawn(scrape::run(
+            Arc::clone(shared),
+            target,
+            args.scrape_interval,
+            args.scrape_format,
+            args.scrape_count,
+        ))
+    });
+    const TICK: Duration = Duration::from_millis(20);
+    let start = Instant::now();
+    let mut seen = None;
+    let mut silence = Duration::ZERO;
+    loop {
+        if signal::wait_termination(TICK) {
+            break;
+        }
+        let over = args.duration.is_some_and(|duration| start.elapsed() >= duration);
+        // In ticks of our own: a machine that stands still is not a silent sender.
+        let last = shared.inner().last_traffic;
+        if last == seen {
+            silence += TICK;
+        } else {
+            silence = Duration::ZERO;
+            seen = last;
+        }
+        let idle = last.is_some() && args.until_idle.is_some_and(|idle| silence >= idle);
+        let scraped = scraping.as_ref().is_some_and(|task| task.is_finished());
+        if over || idle || scraped {
+            break;
+        }
+    }
+    // Connections end with the runtime; what was answered has been noted before.
+    runtime.shutdown_timeout(Duration::from_millis(200));
+    Ok(())
+}
+
+/// Reads the points of an earlier run back in.
+fn load_capture(shared: &Shared, path: &Path) -> Result<(), Failure> {
+    let wrong = |what: String| Failure::Usage(format!("--from-capture {}: {what}", path.display()));
+    let file = File::open(path).map_err(|error| wrong(error.to_string()))?;
+    let mut inner = shared.inner();
+    // Records without a sink of their own belong to the points around them.
+    let mut sink = "datadog".to_owned();
+    for (index, line) in BufReader::new(file).lines().enumerate() {
+        let line = line.map_err(|error| wrong(error.to_string()))?;
+        let record: Record =
+            serde_json::from_str(&line).map_err(|error| wrong(format!("line {}: {error}", index + 1)))?;
+        if let Record::Point(point) = &record {
+            sink = point.sink.clone();
+        }
+        if !Observed::understands(&sink) {
+            return Err(wrong(format!(
+                "line {}: points of a {sink} sink cannot be compared",
+                index + 1
+            )));
+        }
+        inner
+            .observed
+            .entry(sink.clone())
+            .or_insert_with(|| Observed::new(&sink))
+            .add(&shared.options.rules, &record);
+    }
+    Ok(())
+}
+
+/// Writes out what is buffered, compares, prints the result.
+fn finish(shared: &Shared, args: &Args) -> Result<(), Failure> {
+    let stats = shared.stats();
+    let mut inner = shared.inner();
+    let inner = &mut *inner;
+    for file in [&mut inner.capture, &mut inner.requests].into_iter().flatten() {
+        if let Err(error) = file.flush() {
+            inner.write_error.get_or_insert_with(|| error.to_string());
+        }
+    }
+    let mut different = 0;
+    let mut comparisons = BTreeMap::new();
+    if let Some(path) = &args.oracle {
+        let manifest = read_manifest(path)?;
+        // A sink that received nothing is compared too: all is missing there.
+        for listen in &args.listen {
+            inner
+                .observed
+                .entry(listen.kind.to_owned())
+                .or_insert_with(|| Observed::new(listen.kind));
+        }
+        if args.scrape.is_some() {
+            inner
+                .observed
+                .entry("scrape".to_owned())
+                .or_insert_with(|| Observed::new("scrape"));
+        }
+        if inner.observed.is_empty() {
+            inner.observed.insert("datadog".into(), Observed::new("datadog"));
+        }
+        for (sink, observed) in &inner.observed {
+            let comparison = observed
+                .compare(&shared.options.rules, &manifest, args.differences)
+                .map_err(|error| Failure::Usage(format!("--oracle {}: {error}", path.display())))?;
+            different += comparison.differences_total;
+            comparisons.insert(sink.clone(), comparison);
+        }
+    }
+    let refused: u64 = inner
+        .sinks
+        .values()
+        .flat_map(|stats| stats.rejected.values())
+        .sum();
+    print_line(&json!({
+        "result": {
+            "sinks": stats,
+            "oracle": args.oracle.is_some().then_some(&comparisons),
+            "refused": refused,
+        }
+    }))?;
+    if let Some(error) = &inner.write_error {
+        return Err(Failure::Runtime(format!(
+            "sink: the capture is incomplete: {error}"
+        )));
+    }
+    if different > 0 {
+        return Err(Failure::Runtime(format!(
+            "sink: {different} differences from the oracle"
+        )));
+    }
+    if args.strict && refused > 0 {
+        return Err(Failure::Runtime(format!(
+            "sink: {refused} arrivals a real receiver would refuse"
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,205 @@
+//! What this machine can send at best: the same profile, all-out, into the built-in null receiver.
+
+use crate::null::{How, Null};
+use crate::profile::{Throttle, Transport};
+use crate::run::{self, Options, Report, RunError, Verdict};
+use crate::source::Load;
+use crate::units::RateUnit;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use weir_rig_base::clock;
+
+/// A result, kept per host, kernel, profile and transport.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Calibration {
+    pub profile: String,
+    pub transport: String,
+    pub host: String,
+    pub kernel: String,
+    pub packets_per_s: f64,
+    pub messages_per_s: f64,
+    pub bytes_per_s: f64,
+    /// Processor time of the sender per packet.
+    pub cpu_ns_per_packet: f64,
+    /// Share of its core the sender used; the rest it waited for the receiver.
+    pub cpu_share: f64,
+    /// Share of the time in which the null receiver took no more.
+    pub blocked_share: f64,
+    /// Composing alone, nothing sent, in processor time.
+    pub compose_ns_per_message: f64,
+    pub compose_bytes_per_s: f64,
+    /// Share of sent packets the null receiver got (UDP may lose some).
+    pub received_share: f64,
+    pub system_calls_per_packet: f64,
+    /// Datagrams went to the kernel glued together.
+    #[serde(default)]
+    pub gso: bool,
+}
+
+impl Calibration {
+    pub fn per_second(&self, unit: RateUnit) -> f64 {
+        match unit {
+            RateUnit::Messages => self.messages_per_s,
+            RateUnit::Packets => self.packets_per_s,
+            RateUnit::Bytes => self.bytes_per_s,
+        }
+    }
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path)
+        .unwrap_or_default()
+        .trim()
+        .to_string()
+}
+
+/// Name and kernel of this machine.
+pub fn host() -> (String, String) {
+    (
+        read("/proc/sys/kernel/hostname"),
+        read("/proc/sys/kernel/osrelease"),
+    )
+}
+
+/// Where results are kept: one file per profile and transport, in a folder per host and kernel.
+pub fn store(folder: &Path, profile: &str, transport: Transport) -> PathBuf {
+    let (host, kernel) = host();
+    let plain = |text: &str| -> String {
+        text.chars()
+            .map(|c| {
+                if c.is_ascii_alphanumeric() || "-._@".contains(c) {
+                    c
+                } else {
+                    '_'
+                }
+            })
+            .collect()
+    };
+    folder.join(plain(&format!("{host}-{kernel}"))).join(format!(
+        "{}-{}.json",
+        plain(profile),
+        transport.name()
+    ))
+}
+
+/// Composes for a while without sending: nanoseconds of processor time per message, bytes per second of it.
+fn compose_alone(load: &Load, time: Duration) -> (f64, f64) {
+    let (mut source, _) = load.source(0);
+    let mut buffer = vec![0u8; source.room()];
+    let (mut messages, mut bytes) = (0u64, 0u64);
+    let own = || {
+        let usage = clock::usage_of_thread();
+        usage.user + usage.system
+    };
+    let before = own();
+    let start = Instant::now();
+    while start.elapsed() < time {
+        for _ in 0..64 {
+            let packet = source.packet(&mut buffer);
+            messages += u64::from(packet.messages);
+            bytes += packet.len as u64;
+        }
+    }
+    // Processor time, not the clock's: others may share the core.
+    let spent = (own() - before).as_secs_f64().max(1e-9);
+    (spent * 1e9 / messages as f64, bytes as f64 / spent)
+}
+
+/// Waits for what is still in the socket and holds what the receiver counted to what was sent: the share of it that came.
+fn received_share(load: &Load, report: &Report, null: &Null) -> Result<f64, RunError> {
+    let lossy = load.transport == Transport::Udp;
+    // A stream has no packets, and frames around them.
+    let packets_wanted = match load.transport {
+        Transport::Unix | Transport::Tcp => 0,
+        _ => report.packets,
+    };
+    // What was lost never comes; what cannot be lost may have to wait for a processor.
+    let deadline = Instant::now() + Duration::from_millis(if lossy { 300 } else { 10_000 });
+    while (null.packets() < packets_wanted || null.bytes() < report.bytes) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let (packets, bytes) = (null.packets(), null.bytes());
+    let exact = packets_wanted > 0;
+    if lossy || (packets == packets_wanted && bytes == report.bytes) || (!exact && bytes >= report.bytes) {
+        let (got, wanted) = if exact {
+            (packets, packets_wanted)
+        } else {
+            (bytes, report.bytes)
+        };
+        return Ok((got as f64 / wanted.max(1) as f64).min(1.0));
+    }
+    Err(RunError::Io(std::io::Error::other(format!(
+        "the null receiver counted {packets} packets and {bytes} bytes of {} and {}: nothing can be said",
+        report.packets, report.bytes
+    ))))
+}
+
+/// Runs the calibration. `cpus` are the sender's and the receiver's processors.
+pub fn calibrate(
+    load: &Load,
+    folder: &Path,
+    time: Duration,
+    cpus: Option<(usize, usize)>,
+    gso: bool,
+) -> Result<(Calibration, Report), RunError> {
+    let mut load = load.clone();
+    load.profile.throttle = Throttle::AllOut;
+    let (compose_ns, compose_bytes) = compose_alone(&load, time / 10);
+    let how = How {
+        cpu: cpus.map(|c| c.1),
+        pace: None,
+        // Whoever names two processors gives the receiver one of its own.
+        spin: cpus.is_some_and(|(sender, receiver)| sender != receiver),
+    };
+    let null = Null::open(load.transport, folder, how).map_err(RunError::Io)?;
+    let mut options = Options::new(null.target());
+    options.duration = Some(time);
+    options.oversize_ok = true;
+    options.gso = gso;
+    options.cpus = cpus.map(|c| vec![c.0]).unwrap_or_default();
+    let (report, error) = run::run(&load, &options)?;
+    if let Some(error) = error {
+        return Err(error);
+    }
+    let received_share = received_share(&load, &report, &null)?;
+    let elapsed = report.elapsed.as_secs_f64();
+    let cpu = (report.cpu_user + report.cpu_system).as_secs_f64();
+    let (host, kernel) = host();
+    let calibration = Calibration {
+        profile: load.name.clone(),
+        transport: load.transport.name().into(),
+        host,
+        kernel,
+        packets_per_s: report.packets as f64 / elapsed,
+        messages_per_s: report.messages as f64 / elapsed,
+        bytes_per_s: report.bytes as f64 / elapsed,
+        cpu_ns_per_packet: cpu * 1e9 / report.packets.max(1) as f64,
+        cpu_share: cpu / elapsed,
+        blocked_share: report.blocked.as_secs_f64() / elapsed / f64::from(report.threads),
+        compose_ns_per_message: compose_ns,
+        compose_bytes_per_s: compose_bytes,
+        received_share,
+        system_calls_per_packet: report.system_calls as f64 / report.packets.max(1) as f64,
+        gso: report.gso,
+    };
+    Ok((calibration, report))
+}
+
+/// The rule of a fair paced run: at most two thirds of what this machine can send. `None` when nothing is known.
+pub fn headroom(load: &Load, calibration: &Calibration) -> Option<f64> {
+    let rate = load.profile.rate?;
+    load.profile.rate_unit()?;
+    Some(calibration.per_second(rate.unit) / rate.per_second)
+}
+
+/// The verdict of a run once its calibration is known: too little headroom makes a shortfall the generator's, and an
+/// all-out UDP run without loss says nothing of the target.
+pub fn judge(report: &Report, headroom: Option<f64>) -> Verdict {
+    let verdict = report.verdict();
+    match headroom {
+        Some(headroom) if headroom < 1.5 => Verdict::GeneratorLimited,
+        _ => verdict,
+    }
+}

@@ -1,0 +1,63 @@
+//! Requests over HTTP/1.1: one connection, one request at a time, the status of the answer.
+
+use crate::profile::Payload;
+use crate::records;
+use crate::requests::{Answer, Requests};
+use std::io;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+use weir_rig_base::http::Connection;
+
+/// The requests of one connection.
+pub struct Posts {
+    connection: Connection,
+    head: String,
+    payload: Payload,
+}
+
+impl Posts {
+    /// Requests to a path; to the payload's usual one when it is `/`.
+    pub fn new(
+        payload: Payload,
+        host: &str,
+        path: &str,
+        stream: &TcpStream,
+        headers: &[String],
+    ) -> io::Result<Posts> {
+        let (usual_path, content) = records::request(payload);
+        let path = if path == "/" { usual_path } else { path };
+        let stream = stream.try_clone()?;
+        stream.set_nonblocking(false)?;
+        let mut head = format!(
+            "POST {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: weir-load\r\nContent-Type: {content}\r\n"
+        );
+        for header in headers {
+            head.push_str(header);
+            head.push_str("\r\n");
+        }
+        Ok(Posts {
+            connection: Connection::new(stream),
+            head,
+            payload,
+        })
+    }
+}
+
+impl Requests for Posts {
+    fn post(&mut self, body: &[u8], records: u32, patience: Duration) -> io::Result<Answer> {
+        let count = match self.payload {
+            Payload::DdTracesJson | Payload::DdTracesMsgpack => {
+                format!("X-Datadog-Trace-Count: {records}\r\n")
+            }
+            _ => String::new(),
+        };
+        let head = format!("{}{count}Content-Length: {}\r\n\r\n", self.head, body.len());
+        let deadline = Instant::now() + patience;
+        let response = self.connection.exchange(&head, body, deadline)?;
+        Ok(match response.status {
+            200..=299 => Answer::Taken,
+            429 | 503 => Answer::Busy,
+            status => Answer::Rejected(status.to_string()),
+        })
+    }
+}

@@ -1,0 +1,652 @@
+//! A profile: everything that shapes a payload and its schedule. Unknown keys are errors; so is what cannot work.
+
+mod read;
+mod validate;
+
+use crate::units::{Bytes, Range, Rate, RateUnit, Span};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+/// The largest UDP payload IPv4 carries.
+pub const UDP_PACKET_MAX: u64 = 65_507;
+
+/// What a packet contains.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Payload {
+    #[default]
+    Dogstatsd,
+    /// No tags, no packing, counters, gauges, timers and sets only: for peers that know nothing else.
+    Statsd,
+    Syslog3164,
+    Syslog5424,
+    Json,
+    ApacheCommon,
+    DdLogs,
+    DdTracesJson,
+    DdTracesMsgpack,
+    OtlpLogs,
+    OtlpMetrics,
+    OtlpTraces,
+}
+
+impl Payload {
+    /// The name in profiles and manifests.
+    pub fn name(self) -> &'static str {
+        match self {
+            Payload::Dogstatsd => "dogstatsd",
+            Payload::Statsd => "statsd",
+            Payload::Syslog3164 => "syslog3164",
+            Payload::Syslog5424 => "syslog5424",
+            Payload::Json => "json",
+            Payload::ApacheCommon => "apache-common",
+            Payload::DdLogs => "dd-logs",
+            Payload::DdTracesJson => "dd-traces-json",
+            Payload::DdTracesMsgpack => "dd-traces-msgpack",
+            Payload::OtlpLogs => "otlp-logs",
+            Payload::OtlpMetrics => "otlp-metrics",
+            Payload::OtlpTraces => "otlp-traces",
+        }
+    }
+
+    /// Metrics in the StatsD family, made by the context model.
+    pub fn is_statsd(self) -> bool {
+        matches!(self, Payload::Dogstatsd | Payload::Statsd)
+    }
+}
+
+/// What carries the packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    #[default]
+    Udp,
+    /// Unix datagram socket.
+    Unixgram,
+    /// Unix stream socket, length-prefixed frames.
+    Unix,
+    Tcp,
+    Http,
+}
+
+impl Transport {
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Udp => "udp",
+            Transport::Unixgram => "unixgram",
+            Transport::Unix => "unix",
+            Transport::Tcp => "tcp",
+            Transport::Http => "http",
+        }
+    }
+
+    pub fn is_datagram(self) -> bool {
+        matches!(self, Transport::Udp | Transport::Unixgram)
+    }
+}
+
+/// How often each context is drawn.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Popularity {
+    Uniform,
+    /// Weight of the k-th context is `k^-s`.
+    Zipf(f64),
+    /// One after the other, over and over: the worst case of most caches.
+    Cyclic,
+    /// One weight per context, repeated when there are fewer.
+    Weights(Vec<f64>),
+    /// The same, from a file with one weight per line.
+    WeightsFile(String),
+}
+
+/// Replacing contexts while the load runs, in schedule time (so a rate is required).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Churn {
+    #[default]
+    None,
+    /// A steady share per second.
+    Trickle {
+        /// Share of all contexts replaced per second, 0 to 1.
+        per_second: f64,
+        /// Contexts that share one instance tag and are replaced together, as when a pod restarts.
+        #[serde(default = "one")]
+        group: u64,
+    },
+    /// A share at once, over and over, as in a deployment.
+    Deploy {
+        share: f64,
+        within: Span,
+        every: Span,
+        #[serde(default = "one")]
+        group: u64,
+    },
+}
+
+fn one() -> u64 {
+    1
+}
+
+/// Where metric names come from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Names {
+    /// `service.component.metric` from word lists.
+    Grammar,
+    /// Random letters and digits, `name_len` long.
+    Random,
+    /// These, in which `{{0-99}}` stands for each number of the range.
+    List(Vec<String>),
+}
+
+/// How many tags a message has.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum TagCount {
+    Range(Range),
+    /// Number of tags and its weight.
+    Histogram(BTreeMap<u64, f64>),
+}
+
+/// Where the two halves of a tag come from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TagKeys {
+    /// Sixty words that services use.
+    Words,
+    /// Random letters and digits, `tag_key_len` long.
+    Random,
+    List(Vec<String>),
+}
+
+/// Where tag values come from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TagValues {
+    /// Random letters and digits, `tag_value_len` long.
+    Random,
+    /// Lower-case hexadecimal digits.
+    Hex,
+    /// Decimal digits.
+    Digits,
+    List(Vec<String>),
+}
+
+/// The order of a message's tags.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TagOrder {
+    /// The same in every message of a context.
+    Fixed,
+    /// With this chance, a new random order.
+    Shuffled(f64),
+    /// Each tag is repeated with this chance.
+    Dup(f64),
+}
+
+/// How the size of a number is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum ValueKind {
+    Lognormal {
+        median: f64,
+        sigma: f64,
+    },
+    Uniform {
+        min: i64,
+        max: i64,
+    },
+    Constant(i64),
+    /// 0 to 1000: every sum an agent can build of them is exact in `f64`.
+    SmallInts,
+    /// The n-th message of a context on the k-th of c connections carries (n - 1) c + k: no message ever comes twice.
+    Sequence,
+}
+
+/// The numbers in messages.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Value {
+    #[serde(default = "default_value_kind")]
+    pub kind: ValueKind,
+    /// Share of values with a fraction.
+    #[serde(default)]
+    pub float_p: f64,
+    /// Digits after the point of those, 1 to 6.
+    #[serde(default = "three")]
+    pub decimals: u32,
+    /// Different texts prepared per type; messages draw among them.
+    #[serde(default = "default_pool")]
+    pub pool: u32,
+}
+
+fn default_value_kind() -> ValueKind {
+    ValueKind::Lognormal {
+        median: 150.0,
+        sigma: 2.0,
+    }
+}
+fn three() -> u32 {
+    3
+}
+fn default_pool() -> u32 {
+    8192
+}
+
+/// Shares of the kinds of message.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Kinds {
+    pub metric: f64,
+    pub event: f64,
+    pub service_check: f64,
+}
+
+impl Default for Kinds {
+    fn default() -> Kinds {
+        Kinds {
+            metric: 100.0,
+            event: 0.0,
+            service_check: 0.0,
+        }
+    }
+}
+
+/// Shares of the metric types.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Types {
+    pub count: f64,
+    pub gauge: f64,
+    pub timer: f64,
+    pub distribution: f64,
+    pub set: f64,
+    pub histogram: f64,
+}
+
+impl Types {
+    /// In the order of `contexts::KINDS`.
+    pub fn weights(&self) -> [f64; 6] {
+        [
+            self.count,
+            self.gauge,
+            self.timer,
+            self.distribution,
+            self.set,
+            self.histogram,
+        ]
+    }
+}
+
+/// The size of a packet.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum PacketSize {
+    /// Filled with whole messages up to this size.
+    Fill(Bytes),
+    /// For each packet one of these is drawn, then filled.
+    OneOf(Vec<Bytes>),
+    /// For each packet a size between these is drawn, then filled.
+    Between { min: Bytes, max: Bytes },
+    /// Filled, then made up to this very size with a counter whose name is as long as it takes: what segmentation
+    /// offload needs.
+    Exactly { exactly: Bytes },
+    /// Bytes and their weight: for each packet one is drawn, then filled.
+    Histogram(BTreeMap<u64, f64>),
+}
+
+impl PacketSize {
+    pub fn max(&self) -> u64 {
+        match self {
+            PacketSize::Fill(size) => size.0,
+            PacketSize::OneOf(sizes) => sizes.iter().map(|s| s.0).max().unwrap_or(0),
+            PacketSize::Between { max, .. } => max.0,
+            PacketSize::Exactly { exactly } => exactly.0,
+            PacketSize::Histogram(weights) => weights.keys().next_back().copied().unwrap_or(0),
+        }
+    }
+
+    /// The size that every packet has.
+    pub fn exact(&self) -> Option<u64> {
+        match self {
+            PacketSize::Exactly { exactly } => Some(exactly.0),
+            _ => None,
+        }
+    }
+}
+
+/// The shortest message that makes a packet up to its size; its name grows with what is missing.
+pub const FILLER: &str = "weir.load.pad:1|c";
+
+/// How a stream is cut into packets; the default goes by transport and payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StreamFraming {
+    /// A 32-bit little-endian length before each packet.
+    Length,
+    /// A newline after each packet.
+    Newline,
+}
+
+/// What happens to a message that does not fit the rest of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fit {
+    /// It opens the next packet.
+    Carry,
+    /// It is thrown away, as lading does; long messages become rarer.
+    Discard,
+}
+
+/// A field of the protocol's extensions: how many different values, and the chance that a context carries one.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Extension {
+    pub pool: u32,
+    #[serde(default = "certain")]
+    pub p: f64,
+}
+
+fn certain() -> f64 {
+    1.0
+}
+
+/// Timestamps on counters and gauges.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Timestamp {
+    pub p: f64,
+    /// Seconds since 1970 at the start of the load; the schedule's time is added.
+    pub base: i64,
+}
+
+/// When packets leave.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Throttle {
+    /// Evenly.
+    Smooth,
+    /// Independent exponential gaps.
+    Poisson,
+    /// From one rate to another in a time, then on at the second. `rate` is not used.
+    Linear { from: Rate, to: Rate, over: Span },
+    /// Each rate for its time, then from the start again.
+    Step(Vec<Step>),
+    /// The whole of a period's budget in its first part.
+    Burst { period: Span, duty: f64 },
+    /// A second's budget at once, once a second.
+    LadingBurst,
+    /// As much as the target takes.
+    AllOut,
+    /// A file of lines `seconds rate`: from that time on, that rate.
+    Trace(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    pub rate: Rate,
+    pub hold: Span,
+}
+
+/// Which contexts a connection sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sharing {
+    /// All of them.
+    Shared,
+    /// Its own part.
+    Split,
+}
+
+/// Composed while sending, or made before and sent round and round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    Composed,
+    Prebuilt,
+}
+
+/// A profile. Every field has the value of `real-web` unless given; see `rig/docs/load.md` for where the figures come from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Profile {
+    /// One line for people.
+    pub about: String,
+    pub payload: Payload,
+    pub transport: Transport,
+    #[serde(deserialize_with = "crate::units::seed")]
+    pub seed: u64,
+
+    /// Live contexts. A range is resolved by the seed.
+    pub contexts: Range,
+    pub popularity: Popularity,
+    pub churn: Churn,
+    /// Send every context once before drawing.
+    pub first_pass: bool,
+    /// Chance that a message belongs to a context never seen before and never again.
+    pub flood_p: f64,
+    /// Contexts made to collide in weak identities: see `collide` in the documentation.
+    pub collide: bool,
+    pub names: Names,
+    pub name_len: Range,
+    /// Different names; without it every context has its own.
+    pub distinct_names: Option<u64>,
+    pub tags_per_msg: TagCount,
+    pub tag_keys: TagKeys,
+    pub tag_key_len: Range,
+    pub tag_values: TagValues,
+    pub tag_value_len: Range,
+    /// The length of a whole tag; replaces the two lengths.
+    pub tag_len: Option<Range>,
+    pub unique_tag_ratio: f64,
+    pub shared_tagsets: f64,
+    /// Different tag lists; replaces `shared_tagsets`.
+    pub distinct_tag_lists: Option<u64>,
+    pub tag_order: TagOrder,
+
+    pub multivalue_p: f64,
+    pub multivalue_n: Range,
+    pub sample_p: f64,
+    /// `n` of the rates `1/n`.
+    pub sample_rates: Vec<u32>,
+    pub value: Value,
+    /// Different members per set.
+    pub set_members: u64,
+
+    pub kinds: Kinds,
+    pub types: Types,
+    /// Chance that a context has the name and tags of another and a different type.
+    pub type_conflict: f64,
+    pub container_id: Option<Extension>,
+    pub external_data: Option<Extension>,
+    /// Chance of a `card:` section.
+    pub cardinality_p: f64,
+    pub timestamp: Option<Timestamp>,
+    pub malformed_p: f64,
+
+    /// By transport when absent: 1432 bytes on UDP, 8192 elsewhere.
+    pub packet_size: Option<PacketSize>,
+    pub messages_per_packet: Option<Range>,
+    pub fit: Fit,
+    /// On streams. Absent: length on unix:// and for DogStatsD on tcp://, newline otherwise.
+    pub framing: Option<StreamFraming>,
+
+    pub connections: u32,
+    pub connection_contexts: Sharing,
+    pub rate: Option<Rate>,
+    pub throttle: Throttle,
+    pub mode: Mode,
+    /// Memory of prebuilt packets.
+    pub prebuilt: Bytes,
+}
+
+impl Default for Profile {
+    fn default() -> Profile {
+        Profile {
+            about: String::new(),
+            payload: Payload::Dogstatsd,
+            transport: Transport::Udp,
+            seed: 1,
+            contexts: Range::just(3000),
+            popularity: Popularity::Zipf(1.1),
+            churn: Churn::None,
+            first_pass: true,
+            flood_p: 0.0,
+            collide: false,
+            names: Names::Grammar,
+            name_len: Range::new(12, 60),
+            distinct_names: None,
+            tags_per_msg: TagCount::Histogram(real_web_tags()),
+            tag_keys: TagKeys::Words,
+            tag_key_len: Range::new(3, 12),
+            tag_values: TagValues::Random,
+            tag_value_len: Range::new(3, 40),
+            tag_len: None,
+            unique_tag_ratio: 0.05,
+            shared_tagsets: 0.7,
+            distinct_tag_lists: None,
+            tag_order: TagOrder::Fixed,
+            multivalue_p: 0.02,
+            multivalue_n: Range::new(2, 8),
+            sample_p: 0.1,
+            sample_rates: vec![2, 10, 100],
+            value: Value {
+                kind: default_value_kind(),
+                float_p: 0.2,
+                decimals: 3,
+                pool: default_pool(),
+            },
+            set_members: 1000,
+            kinds: Kinds::default(),
+            types: Types {
+                count: 208.0,
+                gauge: 66.0,
+                timer: 0.0,
+                distribution: 72.0,
+                set: 9.0,
+                histogram: 1.0,
+            },
+            type_conflict: 0.0,
+            container_id: None,
+            external_data: None,
+            cardinality_p: 0.0,
+            timestamp: None,
+            malformed_p: 0.0,
+            packet_size: None,
+            messages_per_packet: None,
+            fit: Fit::Carry,
+            framing: None,
+            connections: 1,
+            connection_contexts: Sharing::Shared,
+            rate: None,
+            throttle: Throttle::Smooth,
+            mode: Mode::Composed,
+            prebuilt: Bytes(64 << 20),
+        }
+    }
+}
+
+/// Tag counts 0 to 20 with mean 8: an assumption, see `rig/docs/load.md`.
+fn real_web_tags() -> BTreeMap<u64, f64> {
+    [
+        (0, 3.0),
+        (2, 5.0),
+        (4, 12.0),
+        (6, 20.0),
+        (8, 24.0),
+        (10, 18.0),
+        (12, 10.0),
+        (14, 4.0),
+        (16, 2.0),
+        (20, 2.0),
+    ]
+    .into()
+}
+
+/// A profile that cannot be used, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProfileError(pub String);
+
+impl fmt::Display for ProfileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ProfileError {}
+
+impl Profile {
+    /// Reads YAML. The error carries line, column and what is allowed.
+    pub fn from_yaml(text: &str) -> Result<Profile, ProfileError> {
+        let profile: Profile =
+            serde_saphyr::from_str(text).map_err(|error| ProfileError(error.to_string()))?;
+        profile.validate()?;
+        Ok(profile)
+    }
+
+    /// Reads YAML in which a key may come twice: the last counts.
+    pub(crate) fn from_layers(text: &str) -> Result<Profile, ProfileError> {
+        let last_wins =
+            serde_saphyr::options! { duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::LastWins };
+        serde_saphyr::from_str_with_options(text, last_wins).map_err(|error| ProfileError(error.to_string()))
+    }
+
+    /// Reads a profile file; files it names are relative to it.
+    pub fn from_file(path: &Path) -> Result<Profile, ProfileError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| ProfileError(format!("{}: {error}", path.display())))?;
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let mut profile = Profile::from_yaml(&text)
+            .map_err(|error| ProfileError(format!("{}: {error}", path.display())))?;
+        if let Popularity::WeightsFile(name) = &profile.popularity {
+            let file = folder.join(name);
+            profile.popularity = Popularity::Weights(read_weights(&file)?);
+        }
+        if let Throttle::Trace(name) = &profile.throttle {
+            profile.throttle = Throttle::Trace(folder.join(name).to_string_lossy().into_owned());
+        }
+        Ok(profile)
+    }
+
+    /// The profile as YAML that `from_yaml` reads back.
+    pub fn to_yaml(&self) -> String {
+        serde_saphyr::to_string(self).expect("a profile is plain data")
+    }
+
+    /// The packet size that holds for a transport.
+    pub fn packet_size_on(&self, transport: Transport) -> PacketSize {
+        self.packet_size.clone().unwrap_or(match transport {
+            Transport::Udp => PacketSize::Fill(Bytes(1432)),
+            Transport::Unixgram | Transport::Unix | Transport::Tcp => PacketSize::Fill(Bytes(8192)),
+            Transport::Http => PacketSize::Fill(Bytes(64 << 10)),
+        })
+    }
+
+    /// The unit of the schedule.
+    pub fn rate_unit(&self) -> Option<RateUnit> {
+        match &self.throttle {
+            Throttle::AllOut => None,
+            Throttle::Linear { from, .. } => Some(from.unit),
+            Throttle::Step(steps) => steps.first().map(|s| s.rate.unit),
+            _ => self.rate.map(|r| r.unit),
+        }
+    }
+}
+
+fn read_weights(path: &Path) -> Result<Vec<f64>, ProfileError> {
+    let bad = |text: String| ProfileError(format!("{}: {text}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| bad(error.to_string()))?;
+    let mut weights = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let weight: f64 = line
+            .trim()
+            .parse()
+            .map_err(|_| bad(format!("line {}: {line:?} is not a weight", number + 1)))?;
+        weights.push(weight);
+    }
+    Ok(weights)
+}

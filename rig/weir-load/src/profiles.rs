@@ -1,0 +1,287 @@
+//! The named profiles: data in `profiles/*.yaml`. Where each figure comes from is written in `rig/docs/load.md`.
+//!
+//! A file that begins with `like: other` stands for the other file with its own keys laid over it. Words in braces are
+//! filled in from the name that was asked for.
+
+use crate::profile::{Profile, Throttle};
+
+/// Everything a reader needs to choose: name and one line.
+pub struct Named {
+    pub name: String,
+    pub about: String,
+}
+
+/// The files, by name.
+macro_rules! files {
+    ($($name:literal)*) => {
+        [$(($name, include_str!(concat!("../profiles/", $name, ".yaml")))),*]
+    };
+}
+
+const FILES: &[(&str, &str)] = &files!(
+    "apache-logs" "big-messages" "budget-100k" "budget-10k" "budget-1k" "budget-dist" "budget-paced"
+    "budget-permute" "churn-deploy" "churn-slow" "client-agg" "collide" "counted-packets" "dd-logs"
+    "dd-traces-json" "dd-traces-msgpack" "dist-heavy" "dsd-uds" "dsd-uds-nodist" "events-and-checks"
+    "few-messages" "flood-plus-hot" "flush-storm" "high-card" "interner" "json-logs" "large-packets" "loop"
+    "low-then-idle" "malformed-1pct" "many-tags" "oracle-small" "origin-40" "otlp-logs" "otlp-metrics"
+    "otlp-traces" "real-web" "shared-tagset" "single-values" "small-blocks" "small-packets" "smp-2023"
+    "smp-adp" "smp-adp-at" "smp-adp-heavy" "smp-adp-low" "smp-adp-medium" "smp-adp-ultraheavy" "spiky"
+    "statsd-plain" "syslog3164" "syslog5424" "tag-dup" "tag-permute" "type-conflict" "unique-flood"
+);
+
+/// The plain names in the order they are listed; families have more.
+const NAMES: &str = include_str!("../profiles/names.txt");
+
+/// The plain names; `interner-*` and `dsd-*` also take the suffixes of [`named`].
+pub fn all() -> Vec<Named> {
+    let about = |name: &str| named(name).map_or_else(String::new, |profile| profile.about);
+    NAMES
+        .split_whitespace()
+        .map(|name| Named {
+            name: name.to_owned(),
+            about: about(name),
+        })
+        .collect()
+}
+
+/// A named profile. `interner-*`, `smp-*` and `dsd-*` take `@tags-unique` or `@tags-reused` (the default), and
+/// `@smooth` (the default) or `@lading-burst`.
+pub fn named(full: &str) -> Option<Profile> {
+    let mut parts = full.split('@');
+    let name = parts.next()?;
+    let mut profile = Recipe::of(name)?.profile();
+    let smp = ["interner-", "smp-", "dsd-"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix));
+    for variant in parts {
+        match variant {
+            "tags-unique" if smp => profile.unique_tag_ratio = 1.0,
+            "tags-reused" if smp => profile.unique_tag_ratio = 0.11,
+            "smooth" if smp => profile.throttle = Throttle::Smooth,
+            "lading-burst" if smp && profile.rate.is_some() => {
+                profile.throttle = Throttle::LadingBurst;
+            }
+            _ => return None,
+        }
+    }
+    Some(profile)
+}
+
+/// The nearest known name, for the error of an unknown one.
+pub fn suggest(name: &str) -> Option<String> {
+    let base = name.split('@').next().unwrap_or(name);
+    NAMES
+        .split_whitespace()
+        .map(|known| (strsim::levenshtein(base, known), known))
+        .min()
+        .filter(|(distance, _)| *distance <= 4)
+        .map(|(_, name)| name.to_owned())
+}
+
+/// Which files make a profile, each laid over those before it, and what is filled in.
+#[derive(Default)]
+struct Recipe<'a> {
+    files: Vec<&'a str>,
+    words: Vec<(&'static str, String)>,
+}
+
+impl<'a> Recipe<'a> {
+    fn of(name: &'a str) -> Option<Recipe<'a>> {
+        if let Some(rest) = name.strip_prefix("interner-") {
+            let (rate, contexts) = rest.split_once('-')?;
+            return Some(
+                Recipe::at(rate, &["interner"])?
+                    .with("contexts", contexts)
+                    .with("number", thousands(contexts)?),
+            );
+        }
+        if let Some(rate) = name.strip_prefix("dsd-uds-nodist-nomulti-") {
+            return Recipe::without_distributions(rate, &["dsd-uds-nodist", "single-values"]);
+        }
+        if let Some(rate) = name.strip_prefix("dsd-uds-nodist-") {
+            return Recipe::without_distributions(rate, &["dsd-uds-nodist"]);
+        }
+        if let Some(recipe) = name
+            .strip_prefix("smp-adp-")
+            .and_then(|rate| Recipe::at(rate, &["smp-adp-at"]))
+        {
+            return Some(recipe);
+        }
+        if let Some(count) = name.strip_prefix("many-tags-") {
+            return Recipe::many_tags(count.parse().ok()?);
+        }
+        // Not every file is a profile: some are laid over others.
+        NAMES
+            .split_whitespace()
+            .any(|known| known == name)
+            .then(|| Recipe {
+                files: vec![name],
+                words: Vec::new(),
+            })
+    }
+
+    fn at(rate: &str, files: &[&'a str]) -> Option<Recipe<'a>> {
+        binary(rate)?;
+        let files = files.to_vec();
+        Some(
+            Recipe {
+                files,
+                words: Vec::new(),
+            }
+            .with("rate", rate),
+        )
+    }
+
+    fn without_distributions(rate: &str, files: &[&'a str]) -> Option<Recipe<'a>> {
+        let mut recipe = Recipe::at(rate, files)?;
+        if binary(rate)? < 1 << 20 {
+            recipe.files.push("small-blocks");
+        }
+        Some(recipe)
+    }
+
+    fn many_tags(count: u64) -> Option<Recipe<'a>> {
+        let mut files = vec!["many-tags"];
+        match count {
+            1..64 => {}
+            64..=256 => files.push("few-messages"),
+            257..=2048 => files.extend(["few-messages", "large-packets"]),
+            _ => return None,
+        }
+        Some(
+            Recipe {
+                files,
+                words: Vec::new(),
+            }
+            .with("count", count),
+        )
+    }
+
+    fn with(mut self, word: &'static str, value: impl ToString) -> Recipe<'a> {
+        self.words.push((word, value.to_string()));
+        self
+    }
+
+    fn profile(&self) -> Profile {
+        let mut text = String::new();
+        for file in &self.files {
+            lay(file, &mut text);
+        }
+        for (word, value) in &self.words {
+            text = text.replace(&format!("{{{word}}}"), value);
+        }
+        Profile::from_layers(&text).unwrap_or_else(|error| panic!("{:?}: {error}", self.files))
+    }
+}
+
+/// Adds a file behind those it is like: of a key that comes twice, the last counts.
+fn lay(file: &str, text: &mut String) {
+    let (_, own) = FILES
+        .iter()
+        .find(|(known, _)| *known == file)
+        .unwrap_or_else(|| panic!("no file {file}"));
+    match own.strip_prefix("like: ").and_then(|rest| rest.split_once('\n')) {
+        Some((like, rest)) => {
+            lay(like, text);
+            text.push_str(rest);
+        }
+        None => text.push_str(own),
+    }
+}
+
+fn thousands(text: &str) -> Option<u64> {
+    match text.strip_suffix('k') {
+        Some(number) => number.parse::<u64>().ok()?.checked_mul(1000),
+        None => text.parse().ok(),
+    }
+}
+
+fn binary(text: &str) -> Option<u64> {
+    // A terabyte per second is more than any machine moves, and keeps the arithmetic within bounds.
+    const MOST: u64 = 1 << 40;
+    let (number, unit) = match text.strip_suffix("KiB") {
+        Some(number) => (number, 1 << 10),
+        None => (text.strip_suffix("MiB")?, 1 << 20),
+    };
+    let rate = number.parse::<u64>().ok()?.checked_mul(unit)?;
+    (1..=MOST).contains(&rate).then_some(rate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Range;
+
+    #[test]
+    fn every_named_profile_is_valid_and_survives_yaml() {
+        for known in all() {
+            let profile = named(&known.name).unwrap();
+            profile
+                .validate()
+                .unwrap_or_else(|error| panic!("{}: {error}", known.name));
+            assert!(!profile.about.is_empty(), "{}", known.name);
+            let yaml = profile.to_yaml();
+            let back =
+                Profile::from_yaml(&yaml).unwrap_or_else(|error| panic!("{}: {error}\n{yaml}", known.name));
+            assert_eq!(back, profile, "{}\n{yaml}", known.name);
+        }
+    }
+
+    #[test]
+    fn variants_change_what_they_say_and_nonsense_is_unknown() {
+        let unique = named("interner-8MiB-10k@tags-unique@lading-burst").unwrap();
+        assert_eq!(unique.unique_tag_ratio, 1.0);
+        assert_eq!(unique.throttle, Throttle::LadingBurst);
+        assert_eq!(unique.contexts, Range::just(10_000));
+        for wrong in [
+            "interner-8MiB",
+            "interner-8MiB-10000000000000000000k",
+            "interner-18446744073709551615MiB-1k",
+            "interner-0MiB-1k",
+            "real-web@tags-unique",
+            "interner-8MiB-10k@x",
+            "",
+        ] {
+            assert!(named(wrong).is_none(), "{wrong}");
+        }
+        assert_eq!(suggest("real-wep").as_deref(), Some("real-web"));
+    }
+
+    #[test]
+    fn bad_profiles_are_refused_with_the_key_and_what_is_allowed() {
+        for (yaml, part) in [
+            ("contextz: 5", "contextz"),
+            ("contexts: 0", "contexts"),
+            ("contexts: \"9..3\"", "9 is above 3"),
+            ("sample_p: 1.5", "allowed is 0 to 1"),
+            ("rate: 8 Kb/s", "ambiguous"),
+            ("packet_size: 3", "16 bytes"),
+            ("packet_size: 8 Kb", "ambiguous"),
+            (
+                "packet_size: {min: 1 KiB, max: 2 KiB, mid: 3}",
+                "neither min, max, exactly nor a size",
+            ),
+            ("packet_size: {exactly: 20}", "64 bytes"),
+            ("packet_size: {exactly: 1432, min: 1}", "min and max, or exactly"),
+            ("packet_size: {512: -1}", "weights"),
+            ("tags_per_msg: \"9..3\"", "9 is above 3"),
+            ("tags_per_msg: {many: 1}", "not a number of tags"),
+            ("{value: {kind: sequence}, multivalue_p: 0.5}", "sequence"),
+            ("seed: -1", "not a seed"),
+            ("seed: [1, 2, 3]", "32 bytes"),
+            ("churn: {trickle: {per_second: 0.1, grupp: 3}}", "grupp"),
+            ("framing: varint", "newline"),
+            ("churn: {trickle: {per_second: 0.1}}", "rate"),
+            ("payload: statsd", "distribution"),
+            ("value: {kind: {uniform: {min: 5, max: 1}}}", "impossible"),
+            ("throttle: sometimes", "sometimes"),
+            ("kinds: {metric: -1}", "kinds"),
+            ("tag_values: {list: [\"a,b\"]}", "tag_values"),
+        ] {
+            let error = Profile::from_yaml(yaml).unwrap_err();
+            assert!(error.0.contains(part), "{yaml}: {error}");
+        }
+        let error = Profile::from_yaml("seed: 1\ncontextz: 5").unwrap_err();
+        assert!(error.0.contains("line 2"), "{error}");
+    }
+}

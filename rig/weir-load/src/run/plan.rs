@@ -1,0 +1,125 @@
+//! What options and profile come to, checked before the first socket is opened.
+
+use super::{Backpressure, Framing, Options, RunError};
+use crate::profile::{Payload, StreamFraming, Transport};
+use crate::requests;
+use crate::source::Load;
+use crate::target::Target;
+use crate::units::RateUnit;
+use std::time::Duration;
+
+/// How a load will be sent.
+pub struct Plan {
+    /// Requests, each of which waits for its answer.
+    pub http: bool,
+    pub threads: u32,
+    pub framing: Framing,
+    pub quantum: Duration,
+    /// What the target does not take is skipped.
+    pub skip: bool,
+}
+
+fn usage(text: impl Into<String>) -> Result<(), RunError> {
+    Err(RunError::Usage(text.into()))
+}
+
+impl Plan {
+    pub fn of(load: &Load, options: &Options) -> Result<Plan, RunError> {
+        check_times(options)?;
+        check_extras(load, options)?;
+        let http = load.transport == Transport::Http;
+        let all = load.profile.connections;
+        let on_schedule = load.profile.rate_unit().is_some();
+        Ok(Plan {
+            http,
+            // Every HTTP connection has a thread of its own, because it waits for answers.
+            threads: if http { all } else { options.threads.clamp(1, all) },
+            framing: framing(load, options)?,
+            quantum: options.quantum.unwrap_or_else(|| usual_quantum(load)),
+            skip: match options.backpressure {
+                Backpressure::Skip => true,
+                Backpressure::Wait => false,
+                Backpressure::Auto => load.transport.is_datagram() && on_schedule,
+            },
+        })
+    }
+}
+
+fn check_times(options: &Options) -> Result<(), RunError> {
+    if options.duration.is_none() && options.count.is_none() {
+        return usage("say when to stop: --duration, --count or both");
+    }
+    if options.duration == Some(Duration::ZERO) || options.count == Some(0) {
+        return usage("duration, count: zero would send nothing");
+    }
+    for (name, time) in [("quantum", options.quantum), ("markers", options.markers)] {
+        if time.is_some_and(|time| time < Duration::from_micros(10)) {
+            return usage(format!("{name}: must be 10us or longer"));
+        }
+    }
+    Ok(())
+}
+
+fn check_extras(load: &Load, options: &Options) -> Result<(), RunError> {
+    let profile = &load.profile;
+    let exact = profile.packet_size_on(load.transport).exact();
+    if options.gso && (load.transport != Transport::Udp || exact.is_none()) {
+        return usage(
+            "gso: gluing datagrams together needs udp:// and a profile with `packet_size: {exactly: ...}`",
+        );
+    }
+    if !options.headers.is_empty() && load.transport != Transport::Http {
+        return usage("headers: only requests have them, to http:// and grpc://");
+    }
+    for header in &options.headers {
+        requests::check_header(header).map_err(RunError::Usage)?;
+    }
+    if matches!(options.target, Target::Grpc { .. }) && crate::grpc::method(profile.payload).is_none() {
+        return usage(format!(
+            "payload {}: grpc:// takes otlp-logs, otlp-metrics and otlp-traces",
+            profile.payload.name()
+        ));
+    }
+    Ok(())
+}
+
+fn framing(load: &Load, options: &Options) -> Result<Framing, RunError> {
+    let asked = load.profile.framing.map(|framing| match framing {
+        StreamFraming::Length => Framing::Length,
+        StreamFraming::Newline => Framing::Newline,
+    });
+    let framing = options.framing.or(asked).unwrap_or(match load.transport {
+        Transport::Unix => Framing::Length,
+        Transport::Tcp if load.profile.payload == Payload::Dogstatsd => Framing::Length,
+        Transport::Tcp => Framing::Newline,
+        _ => Framing::None,
+    });
+    let name = load.transport.name();
+    let http = load.transport == Transport::Http;
+    match framing == Framing::None {
+        false if load.transport.is_datagram() => usage(format!(
+            "framing: {name} keeps packets apart by itself; bytes around them would be junk to the target"
+        ))?,
+        false if http => usage("framing: a request is a packet by itself")?,
+        true if !load.transport.is_datagram() && !http => {
+            usage(format!("framing: {name} is a stream; choose length or newline"))?;
+        }
+        _ => {}
+    }
+    Ok(framing)
+}
+
+/// 1 ms, unless that would be a burst of more packets than a receive buffer of ordinary size holds. Shorter ones cost the
+/// sender a fifth more per packet, because it wakes itself and the receiver more often.
+fn usual_quantum(load: &Load) -> Duration {
+    let size = load.profile.packet_size_on(load.transport).max() as f64;
+    let packets = load.profile.rate.map_or(0.0, |rate| match rate.unit {
+        RateUnit::Bytes => rate.per_second / size,
+        _ => rate.per_second,
+    });
+    if packets > 256_000.0 {
+        Duration::from_micros(250)
+    } else {
+        Duration::from_millis(1)
+    }
+}

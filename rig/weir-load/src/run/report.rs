@@ -1,0 +1,210 @@
+//! What a run did, and whose fault a shortfall is.
+
+use crate::manifest::Marker;
+use crate::units::RateUnit;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+/// Counters a running thread shows to others.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct Progress {
+    pub packets: AtomicU64,
+    pub messages: AtomicU64,
+    pub bytes: AtomicU64,
+    pub refused_packets: AtomicU64,
+    pub blocked_ns: AtomicU64,
+    pub late_packets: AtomicU64,
+}
+
+/// Which packets of a connection's stream were sent: the first `composed`, but for the ranges skipped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    pub connection: u32,
+    pub composed: u64,
+    /// Start and end (excluded), rising.
+    pub skipped: Vec<(u64, u64)>,
+    /// Packets after which the stream repeats.
+    pub cycle: Option<u64>,
+}
+
+impl Sent {
+    pub(super) fn skip(&mut self, packet: u64) {
+        match self.skipped.last_mut() {
+            Some((_, end)) if *end == packet => *end += 1,
+            _ => self.skipped.push((packet, packet + 1)),
+        }
+    }
+}
+
+/// Lateness in microseconds, in buckets 1/8 of a power of two wide.
+#[derive(Clone, Debug)]
+pub struct Lateness {
+    buckets: Vec<u64>,
+    total: u64,
+}
+
+impl Lateness {
+    pub(super) fn new() -> Lateness {
+        Lateness {
+            buckets: vec![0; 40 * 8],
+            total: 0,
+        }
+    }
+
+    pub(super) fn add(&mut self, late: Duration, packets: u64) {
+        let micros = late.as_micros() as u64 + 1;
+        let power = 63 - micros.leading_zeros() as u64;
+        let part = ((micros << 3) >> power) & 7;
+        let index = ((power * 8 + part) as usize).min(self.buckets.len() - 1);
+        self.buckets[index] += packets;
+        self.total += packets;
+    }
+
+    pub(super) fn merge(&mut self, other: &Lateness) {
+        for (mine, theirs) in self.buckets.iter_mut().zip(&other.buckets) {
+            *mine += theirs;
+        }
+        self.total += other.total;
+    }
+
+    /// Upper end of the bucket that holds quantile `q`, in seconds.
+    pub fn quantile(&self, q: f64) -> f64 {
+        let mut left = (self.total as f64 * q).ceil();
+        for (index, count) in self.buckets.iter().enumerate() {
+            left -= *count as f64;
+            if left <= 0.0 && self.total > 0 {
+                let (power, part) = (index / 8, index % 8);
+                return ((1u64 << power) as f64 * (1.0 + (part + 1) as f64 / 8.0) - 1.0) / 1e6;
+            }
+        }
+        0.0
+    }
+}
+
+/// What one thread did, or all of them.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    pub packets: u64,
+    pub messages: u64,
+    pub bytes: u64,
+    pub late_packets: u64,
+    pub blocked: Duration,
+    pub refused_packets: u64,
+    pub refused_messages: u64,
+    pub system_calls: u64,
+    pub units_due: f64,
+    pub units_sent: f64,
+    pub elapsed: Duration,
+    pub cpu_user: Duration,
+    pub cpu_system: Duration,
+    pub run_delay: Duration,
+}
+
+impl Tally {
+    pub fn add(&mut self, other: &Tally) {
+        self.packets += other.packets;
+        self.messages += other.messages;
+        self.bytes += other.bytes;
+        self.late_packets += other.late_packets;
+        self.blocked += other.blocked;
+        self.refused_packets += other.refused_packets;
+        self.refused_messages += other.refused_messages;
+        self.system_calls += other.system_calls;
+        self.units_sent += other.units_sent;
+        self.cpu_user += other.cpu_user;
+        self.cpu_system += other.cpu_system;
+        self.run_delay += other.run_delay;
+        self.elapsed = self.elapsed.max(other.elapsed);
+    }
+}
+
+/// What one run did.
+#[derive(Clone, Debug)]
+pub struct Report {
+    pub packets: u64,
+    pub messages: u64,
+    pub bytes: u64,
+    pub elapsed: Duration,
+    pub unit: Option<RateUnit>,
+    pub scheduled: f64,
+    pub achieved: f64,
+    pub late_packets: u64,
+    pub lateness_p99_s: f64,
+    pub blocked: Duration,
+    pub refused_packets: u64,
+    pub refused_messages: u64,
+    pub cpu_user: Duration,
+    pub cpu_system: Duration,
+    pub run_delay: Duration,
+    pub system_calls: u64,
+    pub send_buffer: usize,
+    pub markers: Vec<Marker>,
+    pub sent: Vec<Sent>,
+    pub started_unix_ns: u64,
+    pub threads: u32,
+    /// Packets the kernel dropped at the target's UDP socket while we sent, where it can be seen.
+    pub kernel_drops: Option<u64>,
+    /// Datagrams went to the kernel glued together, to the end.
+    pub gso: bool,
+}
+
+/// Whose fault a shortfall is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    OnSchedule,
+    TargetLimited,
+    GeneratorLimited,
+    HostLimited,
+    /// All-out into something that never pushed back and lost nothing.
+    Unlimited,
+}
+
+impl Verdict {
+    pub fn name(self) -> &'static str {
+        match self {
+            Verdict::OnSchedule => "on-schedule",
+            Verdict::TargetLimited => "target-limited",
+            Verdict::GeneratorLimited => "generator-limited",
+            Verdict::HostLimited => "host-limited",
+            Verdict::Unlimited => "unlimited",
+        }
+    }
+}
+
+impl Report {
+    /// The split of a shortfall: the target pushed back, the generator was late, or the host gave its core away.
+    pub fn verdict(&self) -> Verdict {
+        let elapsed = self.elapsed.as_secs_f64() * f64::from(self.threads);
+        if elapsed == 0.0 {
+            return Verdict::OnSchedule;
+        }
+        let blocked = self.blocked.as_secs_f64();
+        let stolen = self.run_delay.as_secs_f64();
+        if self.unit.is_none() {
+            if blocked > 0.5 * elapsed || self.kernel_drops.unwrap_or(0) > 0 {
+                return Verdict::TargetLimited;
+            }
+            if stolen > 0.5 * elapsed {
+                return Verdict::HostLimited;
+            }
+            return if blocked == 0.0 && self.kernel_drops == Some(0) {
+                Verdict::Unlimited
+            } else {
+                Verdict::GeneratorLimited
+            };
+        }
+        let missing = 1.0 - self.achieved / self.scheduled.max(1e-9);
+        if missing <= 0.01 && self.refused_packets == 0 {
+            return Verdict::OnSchedule;
+        }
+        let missing_time = missing * elapsed;
+        if self.refused_packets > 0 || blocked >= 0.5 * missing_time {
+            Verdict::TargetLimited
+        } else if stolen >= 0.5 * missing_time {
+            Verdict::HostLimited
+        } else {
+            Verdict::GeneratorLimited
+        }
+    }
+}

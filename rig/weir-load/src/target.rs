@@ -1,0 +1,203 @@
+//! Addresses of targets and the sockets to them.
+
+use crate::profile::Transport;
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::PathBuf;
+use weir_rig_base::address::{Address, resolve};
+use weir_rig_base::http::Url;
+
+/// Where load goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    Udp(SocketAddr),
+    Unixgram(PathBuf),
+    Unix(PathBuf),
+    Tcp(SocketAddr),
+    Http {
+        address: SocketAddr,
+        host: String,
+        path: String,
+    },
+    /// HTTP/2 without TLS; the payload says which method is called.
+    Grpc {
+        address: SocketAddr,
+        host: String,
+    },
+}
+
+/// The address cannot be used.
+#[derive(Debug, PartialEq, Eq)]
+pub struct BadTarget(pub String);
+
+impl fmt::Display for BadTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadTarget {}
+
+const ALLOWED: &str = "allowed are udp://host:port, tcp://host:port, unixgram:///path, unix:///path, http://host:port/path \
+    and grpc://host:port";
+
+impl Target {
+    /// `udp://host:port`, `tcp://host:port`, `unixgram:///path`, `unix:///path`, `http://host:port/path` or
+    /// `grpc://host:port`.
+    pub fn parse(text: &str) -> Result<Target, BadTarget> {
+        let bad = |what: &dyn fmt::Display| BadTarget(format!("{text:?}: {what}; {ALLOWED}"));
+        let resolved = |host: &str, port| resolve(host, port).map_err(|error| bad(&error));
+        if let Some(authority) = text.strip_prefix("grpc://") {
+            let address: Address = format!("tcp://{authority}")
+                .parse()
+                .map_err(|error: weir_units::AddressError| bad(&error))?;
+            let Address::Tcp { host, port } = address else {
+                unreachable!("parsed as tcp")
+            };
+            return Ok(Target::Grpc {
+                address: resolved(&host, port)?,
+                host: authority.to_owned(),
+            });
+        }
+        if text.starts_with("http://") {
+            let url: Url = text.parse().map_err(|error: String| bad(&error))?;
+            return Ok(Target::Http {
+                address: url.resolve().map_err(|error| bad(&error))?,
+                path: url.path_or("/").to_owned(),
+                host: url.authority,
+            });
+        }
+        match text
+            .parse()
+            .map_err(|error: weir_units::AddressError| bad(&error))?
+        {
+            Address::Udp { host, port } => Ok(Target::Udp(resolved(&host, port)?)),
+            Address::Tcp { host, port } => Ok(Target::Tcp(resolved(&host, port)?)),
+            Address::UnixDatagram(path) => Ok(Target::Unixgram(path)),
+            Address::UnixStream(path) => Ok(Target::Unix(path)),
+        }
+    }
+
+    pub fn transport(&self) -> Transport {
+        match self {
+            Target::Udp(_) => Transport::Udp,
+            Target::Unixgram(_) => Transport::Unixgram,
+            Target::Unix(_) => Transport::Unix,
+            Target::Tcp(_) => Transport::Tcp,
+            Target::Http { .. } | Target::Grpc { .. } => Transport::Http,
+        }
+    }
+
+    /// Connects, without blocking from then on.
+    pub fn connect(&self) -> io::Result<Socket> {
+        let socket = match self {
+            Target::Udp(address) => {
+                let local: SocketAddr = if address.is_ipv4() {
+                    ([0, 0, 0, 0], 0).into()
+                } else {
+                    ([0u16; 8], 0).into()
+                };
+                let socket = UdpSocket::bind(local)?;
+                socket.connect(address)?;
+                socket.set_nonblocking(true)?;
+                Socket::Udp(socket)
+            }
+            Target::Unixgram(path) => {
+                let socket = UnixDatagram::unbound()?;
+                socket.connect(path)?;
+                socket.set_nonblocking(true)?;
+                Socket::Unixgram(socket)
+            }
+            Target::Unix(path) => {
+                let socket = UnixStream::connect(path)?;
+                socket.set_nonblocking(true)?;
+                Socket::Unix(socket)
+            }
+            Target::Tcp(address) | Target::Http { address, .. } | Target::Grpc { address, .. } => {
+                let socket = TcpStream::connect_timeout(address, std::time::Duration::from_secs(5))?;
+                socket.set_nodelay(true)?;
+                socket.set_nonblocking(true)?;
+                Socket::Tcp(socket)
+            }
+        };
+        Ok(socket)
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Udp(address) => write!(f, "udp://{address}"),
+            Target::Unixgram(path) => write!(f, "unixgram://{}", path.display()),
+            Target::Unix(path) => write!(f, "unix://{}", path.display()),
+            Target::Tcp(address) => write!(f, "tcp://{address}"),
+            Target::Http { host, path, .. } => write!(f, "http://{host}{path}"),
+            Target::Grpc { host, .. } => write!(f, "grpc://{host}"),
+        }
+    }
+}
+
+/// A connected, non-blocking socket.
+#[derive(Debug)]
+pub enum Socket {
+    Udp(UdpSocket),
+    Unixgram(UnixDatagram),
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Socket {
+    /// Writes to a stream as much as it takes.
+    pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        use std::io::Write;
+        match self {
+            Socket::Unix(stream) => (&mut &*stream).write(bytes),
+            Socket::Tcp(stream) => (&mut &*stream).write(bytes),
+            Socket::Udp(socket) => socket.send(bytes),
+            Socket::Unixgram(socket) => socket.send(bytes),
+        }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Socket::Udp(socket) => socket.as_fd(),
+            Socket::Unixgram(socket) => socket.as_fd(),
+            Socket::Unix(socket) => socket.as_fd(),
+            Socket::Tcp(socket) => socket.as_fd(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_written_one_way() {
+        for text in [
+            "udp://127.0.0.1:8125",
+            "tcp://127.0.0.1:1",
+            "unixgram:///run/a.sock",
+            "unix:///b",
+            "http://127.0.0.1:80/v1/logs",
+            "grpc://127.0.0.1:4317",
+        ] {
+            assert_eq!(Target::parse(text).unwrap().to_string(), text);
+        }
+        for text in [
+            "8125",
+            "udp://nonsense",
+            "grpc://127.0.0.1:1/path",
+            "unix://relative",
+            "ftp://x:1",
+            "",
+        ] {
+            assert!(Target::parse(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Addresses of receivers: resolved, and the files of Unix sockets looked after.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+pub use weir_units::Address;
+
+/// Reads an address and resolves its host, so that a wrong name is found while the command line is read.
+pub fn parse_resolved(text: &str) -> Result<Address, String> {
+    let address: Address = text
+        .parse()
+        .map_err(|error: weir_units::AddressError| error.to_string())?;
+    match &address {
+        Address::Udp { host, port } | Address::Tcp { host, port } => resolve(host, *port)
+            .map(|found| bound(&address, found))
+            .map_err(|error| format!("address {text:?}: {error}")),
+        Address::UnixDatagram(_) | Address::UnixStream(_) => Ok(address),
+    }
+}
+
+/// The first address that a host has.
+pub fn resolve(host: &str, port: u16) -> io::Result<SocketAddr> {
+    (host, port)
+        .to_socket_addrs()?
+        .next()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{host} resolves to nothing")))
+}
+
+/// The address with the host and port that a socket got: port 0 has become a port.
+pub fn bound(address: &Address, socket: SocketAddr) -> Address {
+    let (host, port) = (socket.ip().to_string(), socket.port());
+    match address {
+        Address::Tcp { .. } => Address::Tcp { host, port },
+        _ => Address::Udp { host, port },
+    }
+}
+
+/// Removes a socket file that nobody serves any more; refuses anything else that is in the way.
+pub fn clear_stale_socket(path: &Path) -> io::Result<()> {
+    use std::io::{Error, ErrorKind};
+    use std::os::unix::fs::FileTypeExt;
+    let metadata = match std::fs::symlink_metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if !metadata.file_type().is_socket() {
+        let what = format!("{} exists and is not a socket", path.display());
+        return Err(Error::new(ErrorKind::AlreadyExists, what));
+    }
+    if is_served(path) {
+        let what = format!("another process serves {}", path.display());
+        return Err(Error::new(ErrorKind::AddrInUse, what));
+    }
+    std::fs::remove_file(path)
+}
+
+fn is_served(path: &Path) -> bool {
+    use std::os::unix::net::{UnixDatagram, UnixStream};
+    let refused = |result: io::Result<()>| matches!(result, Err(error) if error.kind() == io::ErrorKind::ConnectionRefused);
+    !refused(UnixStream::connect(path).map(drop))
+        && !refused(UnixDatagram::unbound().and_then(|socket| socket.connect(path)))
+}
+
+/// Removes the file of a Unix socket when its receiver ends.
+#[derive(Debug)]
+pub struct SocketFile(pub PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_resolved_and_bad_addresses_say_what_is_wrong() {
+        let address = parse_resolved("tcp://localhost:8125").unwrap();
+        assert!(
+            ["tcp://127.0.0.1:8125", "tcp://[::1]:8125"].contains(&address.to_string().as_str()),
+            "{address}"
+        );
+        for text in [
+            "udp://127.0.0.1:0",
+            "tcp://[::1]:8125",
+            "unixgram:///run/a.sock",
+            "unix:///a",
+        ] {
+            assert_eq!(parse_resolved(text).unwrap().to_string(), text);
+        }
+        for text in [
+            "127.0.0.1:8125",
+            "udp://127.0.0.1",
+            "unix://a",
+            "udp://no.such.host.invalid:1",
+        ] {
+            let error = parse_resolved(text).unwrap_err();
+            assert!(error.contains(text), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn stale_socket_goes_and_a_live_one_or_a_file_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        drop(std::os::unix::net::UnixDatagram::bind(&path).unwrap());
+        clear_stale_socket(&path).unwrap();
+        assert!(!path.exists());
+        let _live = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+        let error = clear_stale_socket(&path).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        let file = dir.path().join("f");
+        std::fs::write(&file, "x").unwrap();
+        let error = clear_stale_socket(&file).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+    }
+}

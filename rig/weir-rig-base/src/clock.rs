@@ -1,0 +1,75 @@
+//! Clocks and processor times, in nanoseconds or as durations.
+
+use crate::sys;
+pub use crate::sys::{Usage, usage_of_process, usage_of_thread};
+use rustix::time::{ClockId, Timespec, clock_gettime};
+use std::time::{Duration, Instant};
+
+fn nanos(time: Timespec) -> u64 {
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The monotonic clock.
+pub fn monotonic_ns() -> u64 {
+    nanos(clock_gettime(ClockId::Monotonic))
+}
+
+/// The wall clock, since 1970.
+pub fn unix_ns() -> u64 {
+    nanos(clock_gettime(ClockId::Realtime))
+}
+
+/// CPU time of this process.
+pub fn own_cpu_ns() -> u64 {
+    nanos(clock_gettime(ClockId::ProcessCPUTime))
+}
+
+/// CPU time of the calling thread.
+pub fn thread_cpu_ns() -> u64 {
+    nanos(clock_gettime(ClockId::ThreadCPUTime))
+}
+
+/// CPU time that a process has used with all its threads, the ended ones included. `None` when it is gone.
+pub fn cpu_time_ns(pid: i32) -> Option<u64> {
+    sys::process_clock(pid)
+}
+
+/// Length of the ticks in which `/proc` counts.
+pub fn ticks_per_second() -> u64 {
+    rustix::param::clock_ticks_per_second().max(1)
+}
+
+/// Sleeps until a moment after `start`, without the drift of relative sleeps.
+pub fn sleep_until(start: Instant, deadline: Duration) {
+    std::thread::sleep(deadline.saturating_sub(start.elapsed()));
+}
+
+/// Lets timers of the calling thread fire on time instead of up to 50 us late.
+pub fn precise_timers() {
+    // A kernel that refuses leaves the timers as they are.
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1_000));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_clock_of_a_process_counts_threads_that_ended() {
+        let before = cpu_time_ns(std::process::id() as i32).unwrap();
+        std::thread::spawn(|| {
+            let start = thread_cpu_ns();
+            while thread_cpu_ns() - start < 20_000_000 {}
+        })
+        .join()
+        .unwrap();
+        let after = cpu_time_ns(std::process::id() as i32).unwrap();
+        assert!(after - before >= 20_000_000, "{}", after - before);
+        assert_eq!(cpu_time_ns(i32::MAX / 16), None);
+        let usage = usage_of_process();
+        assert!(
+            usage.user + usage.system >= Duration::from_millis(20),
+            "{usage:?}"
+        );
+    }
+}

@@ -1,0 +1,40 @@
+//! Starting, ending and collecting processes.
+
+pub use crate::sys::isolate;
+use rustix::process::{Pid, Signal, WaitOptions};
+use std::path::Path;
+
+/// Sends a signal to one process (positive) or a process group (negative). An ended process is no error.
+pub fn kill(pid: i32, signal: i32) {
+    let (Some(signal), Some(target)) = (Signal::from_named_raw(signal), Pid::from_raw(pid.abs())) else {
+        return;
+    };
+    let _ = if pid < 0 {
+        rustix::process::kill_process_group(target, signal)
+    } else {
+        rustix::process::kill_process(target, signal)
+    };
+}
+
+/// Collects an ended child that was handed to us, so that it does not stay as a zombie.
+pub fn reap(pid: i32) -> bool {
+    let Some(pid) = Pid::from_raw(pid) else {
+        return false;
+    };
+    matches!(
+        rustix::process::waitpid(Some(pid), WaitOptions::NOHANG),
+        Ok(Some(_))
+    )
+}
+
+/// Children of targets that detach become ours instead of init's, so that they can be found and ended.
+pub fn become_subreaper() {
+    // Any process id switches it on; a kernel that refuses leaves detached children to init.
+    let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+}
+
+/// Free bytes of the file system that holds `path`.
+pub fn free_bytes(path: &Path) -> Option<u64> {
+    let found = rustix::fs::statvfs(path).ok()?;
+    Some(found.f_bavail * found.f_frsize)
+}

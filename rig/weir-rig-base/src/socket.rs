@@ -1,0 +1,42 @@
+//! What the standard library does not offer for sockets.
+
+pub use crate::sys::{drops, enable_counters, enable_gro};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{Shutdown, sockopt};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+/// Asks for a receive buffer and returns what the kernel granted (it doubles the request for its own book-keeping).
+pub fn set_receive_buffer(socket: impl AsFd, bytes: usize) -> io::Result<usize> {
+    let (socket, bytes) = (socket.as_fd(), bytes.min(i32::MAX as usize));
+    // The first ignores the machine's limit, and is for the privileged.
+    if sockopt::set_socket_recv_buffer_size_force(socket, bytes).is_err() {
+        sockopt::set_socket_recv_buffer_size(socket, bytes)?;
+    }
+    Ok(sockopt::socket_recv_buffer_size(socket)?)
+}
+
+/// Asks for a send buffer and returns what the kernel granted.
+pub fn set_send_buffer(socket: impl AsFd, bytes: usize) -> io::Result<usize> {
+    let (socket, bytes) = (socket.as_fd(), bytes.min(i32::MAX as usize));
+    sockopt::set_socket_send_buffer_size(socket, bytes)?;
+    Ok(sockopt::socket_send_buffer_size(socket)?)
+}
+
+/// Ends reading on a socket: what is queued can still be read, then reads return zero bytes. Works on unconnected UDP
+/// sockets too, where the kernel wakes the readers although it answers ENOTCONN.
+pub fn shutdown_read(socket: impl AsFd) {
+    let _ = rustix::net::shutdown(socket, Shutdown::Read);
+}
+
+/// Waits until the socket takes bytes again, at most `timeout`. True when it does (or failed: the next send says how).
+pub fn wait_writable(socket: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
+    let timeout = Timespec::try_from(timeout).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let mut entries = [PollFd::from_borrowed_fd(socket, PollFlags::OUT)];
+    match rustix::event::poll(&mut entries, Some(&timeout)) {
+        Err(Errno::INTR) => Ok(false),
+        other => Ok(other? > 0),
+    }
+}

@@ -1,0 +1,207 @@
+//! System calls that neither the standard library nor `rustix` wraps. The only module of this crate with `unsafe`.
+#![allow(unsafe_code)]
+
+use crate::cpu;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+/// The clock of a process's CPU time, in nanoseconds.
+pub fn process_clock(pid: i32) -> Option<u64> {
+    // The clock id of a process follows from its pid; `clock_getcpuclockid` of the C library computes the same.
+    let clock = (!pid << 3) | 2;
+    // SAFETY: a zeroed timespec is valid, and the kernel writes only into it.
+    unsafe {
+        let mut time: libc::timespec = std::mem::zeroed();
+        (libc::clock_gettime(clock, &mut time) == 0)
+            .then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+    }
+}
+
+/// CPU time, user and system apart.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    pub user: Duration,
+    pub system: Duration,
+}
+
+/// CPU time of this process so far, ended threads included.
+pub fn usage_of_process() -> Usage {
+    usage(libc::RUSAGE_SELF)
+}
+
+/// CPU time of the calling thread so far.
+pub fn usage_of_thread() -> Usage {
+    usage(libc::RUSAGE_THREAD)
+}
+
+fn usage(who: libc::c_int) -> Usage {
+    // SAFETY: rusage is plain data, all zeroes is a valid value, and the pointer is valid for the call.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(who, &mut usage);
+        usage
+    };
+    let duration = |time: libc::timeval| Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000);
+    Usage {
+        user: duration(usage.ru_utime),
+        system: duration(usage.ru_stime),
+    }
+}
+
+/// Arranges that the child runs in its own session, on the given processors, inside a control group if there is one, and
+/// dies when this process dies.
+pub fn isolate(command: &mut Command, cpus: Option<&[usize]>, cgroup_procs: Option<&Path>) -> io::Result<()> {
+    let set = cpus.map(cpu::set_of);
+    let cgroup = cgroup_procs
+        .map(|path| CString::new(path.as_os_str().as_encoded_bytes()))
+        .transpose()?;
+    let parent = rustix::process::getpid();
+    // SAFETY: between fork and exec the closure makes system calls only; what it needs was allocated before.
+    unsafe { command.pre_exec(move || enter(parent, set.as_ref(), cgroup.as_deref())) };
+    Ok(())
+}
+
+fn enter(parent: Pid, cpus: Option<&CpuSet>, cgroup_procs: Option<&CStr>) -> io::Result<()> {
+    rustix::process::setsid()?;
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    // The parent may have died before the line above took effect.
+    if rustix::process::getppid() != Some(parent) {
+        return Err(Errno::SRCH.into());
+    }
+    if let Some(cpus) = cpus {
+        sched_setaffinity(None, cpus)?;
+    }
+    if let Some(path) = cgroup_procs {
+        let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+        // Writing 0 moves the writer itself.
+        rustix::io::write(&file, b"0")?;
+    }
+    Ok(())
+}
+
+/// Set by the first interrupt; everything that waits looks at it.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn note_signal(signal: libc::c_int) {
+    // A second signal means "now": the default action ends the process, and the kernel ends the target with it
+    // (the parent-death signal of `isolate`).
+    if INTERRUPTED.swap(true, Ordering::Relaxed) {
+        // SAFETY: `signal` and `raise` are async-signal-safe and take plain integers.
+        unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+            libc::raise(signal);
+        }
+    }
+}
+
+/// From now on SIGINT, SIGTERM and SIGHUP only set a flag.
+pub fn catch_interrupts() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: the handler touches atomics and async-signal-safe functions only.
+        unsafe { libc::signal(signal, note_signal as *const () as libc::sighandler_t) };
+    }
+}
+
+pub fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
+
+fn termination_set() -> libc::sigset_t {
+    // SAFETY: sigset_t is plain data initialised by sigemptyset before use.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGTERM);
+        libc::sigaddset(&mut set, libc::SIGINT);
+        set
+    }
+}
+
+/// Keeps SIGTERM and SIGINT pending for `wait_termination`. Call before the first thread starts: threads inherit it.
+pub fn block_termination() -> io::Result<()> {
+    let set = termination_set();
+    // SAFETY: both pointers are valid or null for the call.
+    match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+/// Waits for SIGTERM or SIGINT; false when the time is over.
+pub fn wait_termination(timeout: Duration) -> bool {
+    let set = termination_set();
+    let timeout = libc::timespec {
+        tv_sec: timeout.as_secs() as libc::time_t,
+        tv_nsec: timeout.subsec_nanos() as libc::c_long,
+    };
+    // SAFETY: the pointers are valid or null for the call.
+    unsafe { libc::sigtimedwait(&set, std::ptr::null_mut(), &timeout) > 0 }
+}
+
+fn switch_on(socket: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    // SAFETY: the pointer and length describe `on`, valid for the call.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            (&raw const on).cast(),
+            size_of_val(&on) as libc::socklen_t,
+        )
+    };
+    check(result).map(drop)
+}
+
+/// Asks the kernel to report, with each datagram, how many it had to drop before it, and who sent it.
+pub fn enable_counters(socket: impl AsFd, credentials: bool) -> io::Result<()> {
+    switch_on(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RXQ_OVFL)?;
+    if credentials {
+        rustix::net::sockopt::set_socket_passcred(socket, true)?;
+    }
+    Ok(())
+}
+
+/// Lets the kernel hand over several UDP datagrams of one sender and size as one.
+pub fn enable_gro(socket: impl AsFd) -> io::Result<()> {
+    switch_on(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO)
+}
+
+/// Datagrams the kernel dropped at this socket for lack of room, over the socket's life.
+pub fn drops(socket: impl AsFd) -> io::Result<u64> {
+    // SO_MEMINFO and the index of the drop counter in it, from linux/sock_diag.h; the libc crate has neither.
+    const SO_MEMINFO: libc::c_int = 55;
+    const SK_MEMINFO_DROPS: usize = 8;
+    let mut info = [0u32; 9];
+    let mut length = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: both pointers are valid for the call and `length` says how much room there is.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_MEMINFO,
+            info.as_mut_ptr().cast(),
+            &mut length,
+        )
+    };
+    check(result)?;
+    Ok(u64::from(info[SK_MEMINFO_DROPS]))
+}
