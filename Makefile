@@ -7,7 +7,7 @@ export CARGO_NET_RETRY ?= 10
 # dependencies, and most of them once more.
 AGENT = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/weir
 
-.PHONY: run build test check bench bench-outputs fuzz soak deps clients-%
+.PHONY: run build test test-quick check bench bench-outputs fuzz soak deps clients-%
 
 ## run: build and start the agent with useful defaults (UDP 127.0.0.1:8125, admin 127.0.0.1:8127)
 run:
@@ -20,6 +20,11 @@ build:
 test: deps
 	$(CARGO) test --workspace --locked --no-fail-fast
 	@set -e; for m in $(CLIENTS); do WEIR_BIN="$${WEIR_BIN:-$$(ls $(AGENT))}" $(MAKE) -C $$(dirname $$m) test; done
+
+## test-quick: what needs nothing but Rust, and little time once it is built
+test-quick:
+	$(CARGO) test --workspace --locked --lib --bins --test vectors --test properties --test find --test oracle \
+	  --test memory --test workers --test command_line
 
 ## check: format and lint, cheapest first
 check: deps
