@@ -354,10 +354,12 @@ async fn the_agent_says_that_it_runs_and_on_which_host() {
             // Of three flushes within 30 seconds two are due; the first also says that the agent started.
             let beats = (0..=flush).filter(|flush| flush % 3 != 1).count() as u64 + 1;
             let points = flush as u64 + 1 + if heartbeat { beats } else { 0 };
+            let checks = if heartbeat { beats - 1 } else { 0 };
             let events = if host_metadata { 1 + flush as u64 / 180 } else { 0 };
+            // All of it: time must not pass while a request is under way.
             wait(&output, "delivered", |status| {
                 let delivered = status.endpoints[0].delivered;
-                (delivered.points, delivered.events) == (points, events)
+                (delivered.points, delivered.events, delivered.checks) == (points, events, checks)
             })
             .await;
         }

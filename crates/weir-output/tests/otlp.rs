@@ -593,13 +593,13 @@ async fn over_grpc() {
         let output = start(&settings, Clock::system());
         batches(MESSAGES).iter().for_each(|batch| output.submit(batch));
         wait(&output, "delivered", |status| {
-            status.endpoints[0].delivered.points == 11
+            status.endpoints[0].delivered.points == 10
         })
         .await;
         output.shutdown(DEADLINE).await;
         let messages = server.messages.lock().unwrap().clone();
         let points = points(&decode_otlp(messages));
-        assert_eq!(points.len(), 11);
+        assert_eq!(points.len(), 10);
         assert_eq!(find(&points, "views").point["as_double"], 3.0);
     }
 }
@@ -621,13 +621,13 @@ async fn grpc_through_a_tunnel() {
     let output = start(&settings, Clock::system());
     batches(MESSAGES).iter().for_each(|batch| output.submit(batch));
     wait(&output, "delivered", |status| {
-        status.endpoints[0].delivered.points == 11
+        status.endpoints[0].delivered.points == 10
     })
     .await;
     assert!(output.status().balances());
     output.shutdown(DEADLINE).await;
     let messages = server.messages.lock().unwrap().clone();
-    assert_eq!(points(&decode_otlp(messages)).len(), 11);
+    assert_eq!(points(&decode_otlp(messages)).len(), 10);
     let asked = asked.lock().unwrap().clone();
     assert!(!asked.is_empty());
     for head in asked {

@@ -89,7 +89,7 @@ fn the_configurations_of_the_page_run() {
             assert_eq!(line, "POST /v1/metrics HTTP/1.1");
             let key = headers.get("authorization").map(String::as_str);
             let expected = block
-                .contains("Authorization")
+                .contains("bearer_token: 0123456789abcdef")
                 .then_some("Bearer 0123456789abcdef");
             assert_eq!(key, expected);
         }

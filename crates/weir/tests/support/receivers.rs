@@ -133,8 +133,13 @@ impl Agent {
 
     /// Ends it by SIGTERM while an output cannot deliver what it has: in order, but with the exit code of a failure that names the
     /// loss.
-    pub fn finish_with_a_loss(mut self) -> String {
+    pub fn finish_with_a_loss(self) -> String {
         self.signal("-TERM");
+        self.ended_with_a_loss()
+    }
+
+    /// Waits for such an end.
+    pub fn ended_with_a_loss(mut self) -> String {
         let status = self.child.0.wait().unwrap();
         let log = self.log.until_it_ends();
         assert_eq!(status.code(), Some(1), "{log}");
