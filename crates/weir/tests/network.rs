@@ -264,6 +264,7 @@ fn a_worker_that_stands_still_makes_the_agent_not_ready() {
         .read_line(&mut line)
         .unwrap();
     if line.trim() != "stopped" {
+        debugger.wait().unwrap();
         println!("skipped: {line}");
         return;
     }

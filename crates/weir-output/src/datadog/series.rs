@@ -201,7 +201,7 @@ pub fn protobuf<'t, T: Iterator<Item = &'t str> + Clone>(
 }
 
 fn keeps(tag: &str, device_resource: bool) -> bool {
-    !(device_resource && tag.starts_with(DEVICE)) && !tag.starts_with(RESOURCE)
+    !(tag.starts_with(RESOURCE) || device_resource && tag.starts_with(DEVICE))
 }
 
 /// One element of the `series` array of the v2 endpoint's JSON form.

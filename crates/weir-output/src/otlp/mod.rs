@@ -39,7 +39,7 @@ impl Start for OtlpSettings {
         let agent = format!("weir/{VERSION}");
         let client = match self.protocol {
             Protocol::Http => Protocols::Http(http::client(&self.delivery, &agent)?),
-            Protocol::Grpc => Protocols::Grpc(Http2::new(&self.delivery, &agent)?),
+            Protocol::Grpc => Protocols::Grpc(Box::new(Http2::new(&self.delivery, &agent)?)),
         };
         let facts = Arc::new(Facts::default());
         let clock = &surroundings.clock;
@@ -84,7 +84,7 @@ impl Start for OtlpSettings {
 
 enum Protocols {
     Http(Client),
-    Grpc(Http2),
+    Grpc(Box<Http2>),
 }
 
 struct Collector {

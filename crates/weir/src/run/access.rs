@@ -270,34 +270,36 @@ impl Access {
 
 /// What one listener refused for reasons other than a single sender's, and how often.
 fn refusals(state: &State, listener: usize) -> [(&'static str, u64); 5] {
-    let counted = || {
-        let listeners = state
-            .workers
-            .iter()
-            .flatten()
-            .flat_map(|worker| &worker.listeners);
+    let total = |count: fn(&ListenerCounters) -> u64| -> u64 {
+        let workers = state.workers.iter().flatten();
+        let listeners = workers.flat_map(|worker| &worker.listeners);
         listeners
             .filter(|counted| usize::from(counted.listener) == listener)
-            .map(|counted| &counted.socket)
+            .map(|counted| count(&counted.socket))
+            .sum()
     };
-    let connections: [(&str, fn(&ListenerCounters) -> u64); 5] = [
-        ("connections refused (source not allowed)", |socket| {
-            socket.connections_refused_source
-        }),
-        ("connections refused (all places taken)", |socket| {
-            socket.connections_refused_limit
-        }),
-        ("connections refused (no descriptors left)", |socket| {
-            socket.connections_refused_descriptors
-        }),
-        ("connections closed (for a peer that had fewer)", |socket| {
-            socket.connections_closed_crowded
-        }),
-        ("connections closed (idle)", |socket| {
-            socket.connections_closed_idle
-        }),
-    ];
-    connections.map(|(what, count)| (what, counted().map(count).sum()))
+    [
+        (
+            "connections refused (source not allowed)",
+            total(|socket| socket.connections_refused_source),
+        ),
+        (
+            "connections refused (all places taken)",
+            total(|socket| socket.connections_refused_limit),
+        ),
+        (
+            "connections refused (no descriptors left)",
+            total(|socket| socket.connections_refused_descriptors),
+        ),
+        (
+            "connections closed (for a peer that had fewer)",
+            total(|socket| socket.connections_closed_crowded),
+        ),
+        (
+            "connections closed (idle)",
+            total(|socket| socket.connections_closed_idle),
+        ),
+    ]
 }
 
 fn sender_name(sender: &RefusedSender) -> String {

@@ -36,7 +36,11 @@ impl Setup {
         let admin = &self.agent.admin;
         let mut stream = TcpStream::connect(admin).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        write!(stream, "POST /api/v1/reload HTTP/1.0\r\nHost: {admin}\r\nX-Weir-Request: reload\r\n\r\n").unwrap();
+        write!(
+            stream,
+            "POST /api/v1/reload HTTP/1.0\r\nHost: {admin}\r\nX-Weir-Request: reload\r\n\r\n"
+        )
+        .unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
