@@ -166,6 +166,7 @@ module StatsD
       GAUGE_CELL = Backend::GaugeCell
       SAMPLE_CELL = Backend::SampleCell
       SET_CELL = Backend::SetCell
+      # Included through a block below: what a back end defines is not for the documentation.
       COUNTER_CALLS = Backend::CounterCalls
       GAUGE_CALLS = Backend::GaugeCalls
       SAMPLE_CALLS = Backend::SampleCalls
@@ -174,7 +175,7 @@ module StatsD
       # Counts.
       class Counter < COUNTER_CELL
         include Binding
-        include COUNTER_CALLS
+        class_eval { include COUNTER_CALLS }
 
         # @param name (see Client#increment)
         # @param tags (see Client#increment)
@@ -206,7 +207,7 @@ module StatsD
       # Records the current value of something.
       class Gauge < GAUGE_CELL
         include Binding
-        include GAUGE_CALLS
+        class_eval { include GAUGE_CALLS }
 
         # @param (see Counter#initialize)
         def initialize(name, tags: nil, sample_rate: nil, no_prefix: false, client: nil, pre_sampled: false)
@@ -227,7 +228,7 @@ module StatsD
       # Records samples of a timing, histogram or distribution.
       class Samples < SAMPLE_CELL
         include Binding
-        include SAMPLE_CALLS
+        class_eval { include SAMPLE_CALLS }
 
         # @return [Symbol] `:ms`, `:h` or `:d`
         attr_reader :type
