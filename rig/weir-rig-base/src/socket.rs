@@ -31,6 +31,13 @@ pub fn shutdown_read(socket: impl AsFd) {
     let _ = rustix::net::shutdown(socket, Shutdown::Read);
 }
 
+/// Whether there is something to read or accept now.
+pub fn is_readable(socket: &impl AsFd) -> bool {
+    let mut entries = [PollFd::new(socket, PollFlags::IN)];
+    let at_once = Timespec::default();
+    rustix::event::poll(&mut entries, Some(&at_once)).is_ok_and(|ready| ready > 0)
+}
+
 /// Waits until the socket takes bytes again, at most `timeout`. True when it does (or failed: the next send says how).
 pub fn wait_writable(socket: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
     let timeout = Timespec::try_from(timeout).map_err(|_| io::ErrorKind::InvalidInput)?;

@@ -421,6 +421,10 @@ fn streams(
             Err(_) => None,
         };
         counters.stop.store(true, Relaxed);
+        // TCP would reset the connections that have come and were not accepted yet.
+        while !accepting.is_finished() && socket::is_readable(&listener) {
+            std::thread::yield_now();
+        }
         // Ends accept first, so that no connection appears after the loop below.
         socket::shutdown_read(&listener);
         let _ = accepting.join();
