@@ -57,7 +57,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod address;
 mod bind;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
@@ -74,7 +73,6 @@ mod socket_file;
 mod sys;
 mod tls;
 
-pub use address::{Address, AddressError, AddressFault, UNIX_PATH_BYTES_MAX};
 pub use bind::{
     BindError, BindFault, BoundSocket, Framing, ListenerConfig, MAX_PACKET_BYTES_LIMIT, ReceiveBuffer,
     SOCKET_MODE_DEFAULT, bind, bind_group, group_id, user_id,
@@ -85,6 +83,7 @@ pub use network::{AllowList, Network, NetworkError};
 pub use rate::{OpenRates, RATE_BURST_SECONDS, RATE_PACKET_BYTES, RateLimited, SourceRates, TokenBucket};
 pub use socket_file::FileId;
 pub use tls::{TLS_SESSION_BYTES, TlsFileError, TlsFiles, TlsServer};
+pub use weir_units::{Address, AddressError, AddressFault, UNIX_PATH_BYTES_MAX};
 
 /// The longest datagram received whole. Nothing longer fits UDP; a Unix datagram can be longer and is then truncated,
 /// marked and counted, as one longer than `max_packet_bytes` is.

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 use weir_aggregate::Expansion;
-use weir_listener::Address;
+use weir_units::Address;
 
 use crate::datagrams::datagrams;
 use crate::delivery::{BoxFuture, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UdpSocket, UnixDatagram, UnixStream};
-use weir_listener::Address;
+use weir_units::Address;
 
 use super::{Block, RelaySettings, StreamFraming};
 use crate::datagrams::next_end;

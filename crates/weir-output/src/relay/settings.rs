@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use weir_listener::Address;
+use weir_units::Address;
 
 use crate::settings::{
     Kind, OutputSettings, OutputType, PathUse, Setting, SettingProblem, from_values, setting,

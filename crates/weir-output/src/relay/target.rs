@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use weir_listener::Address;
 use weir_protocol::route_slot;
+use weir_units::Address;
 
 use super::connection::{Connection, Sent};
 use super::{Block, Lost, RelaySettings, Shared, Stage, TargetStatus, lock, unix_now};
