@@ -41,6 +41,25 @@ pub struct Group {
     pub values: Vec<Option<f64>>,
 }
 
+/// Each series on its own.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SeriesColumns {
+    /// Seconds between two times.
+    pub step: u32,
+    /// Unix seconds at which each step begins.
+    pub times: Vec<i64>,
+    pub series: Vec<SeriesColumn>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SeriesColumn {
+    pub name: String,
+    pub kind: Kind,
+    pub tags: Vec<(String, String)>,
+    /// One for each time: counters per second, means of gauges; `None` where there is no point.
+    pub values: Vec<Option<f64>>,
+}
+
 /// How many samples lie in each range of values, per step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Heatmap {

@@ -20,7 +20,7 @@ mod query;
 mod segment;
 mod store;
 
-pub use answer::{Answer, Group, Heatmap};
+pub use answer::{Answer, Group, Heatmap, SeriesColumn, SeriesColumns};
 pub use dictionary::{Key, Kind};
 pub use names::{Metric, MetricSort, MetricsRequest, TagKey, TagValue, matches};
 pub use query::{Function, GROUPS_MAX, Query, QueryError, STEPS_MAX};

@@ -6,10 +6,11 @@ use std::str::FromStr;
 
 use weir_sketch::Sketch;
 
-use crate::answer::{Answer, Group, Heatmap};
+use crate::answer::{Answer, Group, Heatmap, SeriesColumn, SeriesColumns};
 use crate::codec::sketch;
 use crate::dictionary::{Kind, Labels, Name, SeriesId};
 use crate::group::{Column, Point};
+use crate::names::matches;
 use crate::store::History;
 
 /// Groups of an answer, without the one that takes the rest.
@@ -157,6 +158,10 @@ struct Steps {
 }
 
 impl Steps {
+    fn times(self) -> impl Iterator<Item = i64> {
+        (0..self.count as i64).map(move |at| self.first + at * self.step)
+    }
+
     fn at(&self, time: i64) -> Option<usize> {
         let at = usize::try_from((time - self.first).div_euclid(self.step)).ok()?;
         (at < self.count).then_some(at)
@@ -184,7 +189,7 @@ impl History {
             function: function.to_string(),
             step: steps.step as u32,
             width,
-            times: (0..steps.count as i64).map(|at| steps.first + at * steps.step).collect(),
+            times: steps.times().collect(),
             folded,
             series: selected.len(),
             held_from: self.figures().from,
@@ -328,6 +333,39 @@ impl History {
         seconds
     }
 
+    /// The series of every metric whose name matches, each on its own.
+    pub fn series(&self, pattern: &str, from: i64, to: i64, step: Option<u32>) -> Result<SeriesColumns, QueryError> {
+        let width = self.newest().map_or(1, |(_, width)| i64::from(width.max(1)));
+        let window = Query {
+            from: Some(from),
+            to: Some(to),
+            step,
+            ..Query::default()
+        };
+        let steps = self.steps(&window, width)?;
+        let seconds = self.seconds(steps);
+        let mut series = Vec::new();
+        for name in self.dictionary.names().filter(|name| matches(pattern, &name.text)) {
+            let function = sparkline_function(name.kind);
+            for &id in &name.series {
+                let columns = self.columns(&[id], &[], name.kind, steps);
+                let pairs = self.dictionary.labels(id).pairs();
+                series.extend(columns.into_values().map(|column| SeriesColumn {
+                    name: name.text.to_string(),
+                    kind: name.kind,
+                    tags: pairs.clone().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
+                    values: column.values(function, &seconds),
+                }));
+            }
+        }
+        series.sort_by(|a, b| (&a.name, &a.tags).cmp(&(&b.name, &b.tags)));
+        Ok(SeriesColumns {
+            step: steps.step as u32,
+            times: steps.times().collect(),
+            series,
+        })
+    }
+
     /// The points of a metric in the last `count` buckets as one line, for an overview.
     pub(crate) fn sparkline(&self, metric: &Name, count: usize) -> Vec<Option<f64>> {
         let times: Vec<(i64, u32)> = self.buckets().collect();
@@ -340,13 +378,17 @@ impl History {
             step,
             count,
         };
-        let function = match metric.kind {
-            Kind::Distribution => Function::Rate,
-            kind => Function::default_of(kind),
-        };
         let columns = self.columns(&metric.series, &[], metric.kind, steps);
         let seconds = self.seconds(steps);
+        let function = sparkline_function(metric.kind);
         columns.into_values().next().map_or_else(Vec::new, |column| column.values(function, &seconds))
+    }
+}
+
+fn sparkline_function(kind: Kind) -> Function {
+    match kind {
+        Kind::Distribution => Function::Rate,
+        kind => Function::default_of(kind),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The history itself: takes flushes, closes segments, lets the oldest go.
 
 use std::collections::VecDeque;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
 use weir_aggregate::{Batch, Expansion, PointType, Series, Value};
 use weir_sketch::Sketch;
@@ -37,7 +37,7 @@ struct Counts {
 }
 
 /// What a history holds and what became of the points it was given.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Figures {
     pub bytes_max: usize,
     pub bytes: usize,
@@ -132,6 +132,14 @@ impl History {
         }
     }
 
+    /// A hash for the keys of a caller that has none.
+    pub fn hash<'t>(&self, name: &str, tags: impl Iterator<Item = &'t str>) -> u64 {
+        let mut hasher = self.random.build_hasher();
+        name.hash(&mut hasher);
+        tags.for_each(|tag| tag.hash(&mut hasher));
+        hasher.finish()
+    }
+
     /// Begins the bucket of this time, unless it is the one in hand.
     pub fn begin(&mut self, time: i64, width: u32) {
         if self.open.last().is_some_and(|open| open.time == time) {
@@ -183,7 +191,7 @@ impl History {
         };
         let key = Key {
             // Such rows have no hash: they stand in no table.
-            hash: self.random.hash_one((series.name(), series.tags().collect::<Vec<_>>())),
+            hash: self.hash(series.name(), series.tags()),
             kind,
             name: series.name(),
             suffix: "",
@@ -264,6 +272,12 @@ impl History {
     pub(crate) fn buckets(&self) -> impl Iterator<Item = (i64, u32)> + '_ {
         let open = self.open.iter().map(|open| (open.time, open.width));
         self.segments.iter().flat_map(Segment::buckets).chain(open)
+    }
+
+    /// Time and width of the newest bucket.
+    pub fn newest(&self) -> Option<(i64, u32)> {
+        let closed = || self.segments.back().and_then(|segment| segment.buckets().last());
+        self.open.last().map(|open| (open.time, open.width)).or_else(closed)
     }
 
     pub fn figures(&self) -> Figures {

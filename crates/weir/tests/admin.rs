@@ -13,6 +13,7 @@ use weir::admin::contexts::{ContextReport, MetricRow};
 use weir::admin::explain::{ExplainRequest, Explanation};
 use weir::admin::status::{Books, ListenerStatus, Status};
 use weir::admin::{AdminServer, AdminSource, Answer, Exposition, ExpositionBody, Limits, ScrapeRequest};
+use weir::history::Recent;
 use weir::signals::Reloaded;
 
 struct Double {
@@ -62,6 +63,10 @@ impl AdminSource for Double {
                 ..ContextReport::default()
             })
         })
+    }
+
+    fn recent(&self) -> Option<Arc<Recent>> {
+        None
     }
 
     fn explain(&self, request: ExplainRequest) -> Answer<'_, Explanation> {

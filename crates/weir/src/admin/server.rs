@@ -21,8 +21,11 @@ use tokio::sync::mpsc;
 
 use super::caller::{self, Hosts};
 use super::connections::{Connection, Connections, Limits, Slot, Timed};
+use super::api;
 use super::explain::ExplainRequest;
+use super::query::Query;
 use super::{AdminSource, ExpositionBody, ScrapeRequest};
+use crate::history::{Recent, STREAMS_MAX};
 use crate::profile;
 
 /// Rows of `/api/v1/contexts`.
@@ -32,6 +35,9 @@ const TOP_MAX: usize = weir_context::SUMMARY_ROWS;
 /// Seconds of a CPU profile that does not say.
 const PROFILE_SECONDS_DEFAULT: u64 = 30;
 
+/// Events as long as somebody reads.
+const LIVE: &str = "/api/v1/live";
+
 /// What changes something.
 const RELOAD: &str = "/api/v1/reload";
 
@@ -40,6 +46,11 @@ const INDEX: &str = "weir\n\n\
 /api/v1/status                    books, rates, contexts, outputs as JSON\n\
 /api/v1/contexts?top=20           metrics, tag keys and origins with most contexts and samples\n\
 /api/v1/explain?line=a:1%7Cc      what becomes of one message, and why; pid=N names its sender\n\
+/api/v1/metrics?match=&limit=      metrics of the last minutes by name, with their tag keys and a sparkline\n\
+/api/v1/query?metric=&by=&fn=      points of the last minutes as columns; where=k:v, from=-15m, to, step\n\
+/api/v1/tags?metric=               keys and values of a metric's tags\n\
+/api/v1/books?match=&from=-5m      the agent's own books per second\n\
+/api/v1/live?metric=               server-sent events: what query adds with each flush, and the books each second\n\
 /api/v1/reload                    POST: reads the configuration again, as SIGHUP does;\n\
                                   curl -X POST -H 'X-Weir-Request: 1'\n\
 /debug/vars                       status, memory and process as JSON\n\
@@ -154,8 +165,10 @@ async fn answer(
         "/ready" => ready(source),
         _ => match connection.begin() {
             Ok(slot) => {
+                let is_stream = request.uri().path() == LIVE;
                 let mut answer = costly_answer(source, request).await;
-                answer.body_mut().slot = Some(slot);
+                // A stream would keep its slot for as long as somebody looks.
+                answer.body_mut().slot = (!is_stream).then_some(slot);
                 answer
             }
             Err(reason) => busy(&reason),
@@ -213,7 +226,8 @@ fn busy(reason: &str) -> Answer {
 async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> Answer {
     let is_head = request.method() == Method::HEAD;
     let query = Query(request.uri().query().unwrap_or_default());
-    let result = match request.uri().path() {
+    let path = request.uri().path().to_owned();
+    let result = match path.as_str() {
         "/" => Ok(text(StatusCode::OK, INDEX)),
         RELOAD => reload(source).await,
         "/metrics" => Ok(metrics(source, &request).await),
@@ -243,12 +257,37 @@ async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> 
         }
         "/debug/pprof/heap" => heap_profile().await,
         "/debug/pprof" | "/debug/pprof/" => Ok(text(StatusCode::OK, "profile?seconds=30\nheap\n")),
-        _ => Err(Refused(
-            StatusCode::NOT_FOUND,
-            "there is nothing here; / lists what there is".to_owned(),
-        )),
+        path => recent(source, path, query).await.unwrap_or_else(|| {
+            let message = "there is nothing here; / lists what there is";
+            Err(Refused(StatusCode::NOT_FOUND, message.to_owned()))
+        }),
     };
-    result.unwrap_or_else(Refused::answer)
+    result.unwrap_or_else(|refused| refused.answer_to(&path))
+}
+
+/// What is asked of the last minutes. `None`: something else is asked.
+async fn recent(source: &dyn AdminSource, path: &str, query: Query<'_>) -> Option<Result<Answer, Refused>> {
+    let recent = source.recent()?;
+    if path == LIVE {
+        return Some(live(query, recent));
+    }
+    let request = match api::request(path, query, &recent)? {
+        Ok(request) => request,
+        Err(refused) => return Some(Err(refused)),
+    };
+    let answer = tokio::task::spawn_blocking(move || api::answer(&request, &recent)).await;
+    let answer = answer.map_err(failed).and_then(|answer| answer);
+    Some(answer.map(|bytes| with_type("application/json", Body::whole(bytes.into()))))
+}
+
+fn live(query: Query<'_>, recent: Arc<Recent>) -> Result<Answer, Refused> {
+    let live = api::live_request(query, &recent)?;
+    let Some(permit) = recent.stream() else {
+        let message = format!("{STREAMS_MAX} streams are open; close one");
+        return Err(Refused(StatusCode::SERVICE_UNAVAILABLE, message));
+    };
+    let events = api::live(live, recent, permit);
+    Ok(with_type("text/event-stream", Body::from(Content::Pieces(events))))
 }
 
 /// What came of a reload, as JSON; 422 when a fault left everything as it was.
@@ -275,6 +314,21 @@ impl Refused {
         let Self(status, message) = self;
         text(status, format!("{message}\n"))
     }
+
+    /// As everything under `/api/v1` answers.
+    pub fn json(&self) -> Value {
+        let code = self.0.canonical_reason().unwrap_or("error").to_lowercase().replace(' ', "_");
+        json!({"error": {"code": code, "message": self.1}})
+    }
+
+    fn answer_to(self, path: &str) -> Answer {
+        if !path.starts_with("/api/v1/") {
+            return self.answer();
+        }
+        let mut answer = with_type("application/json", Body::whole(format!("{}\n", self.json()).into()));
+        *answer.status_mut() = self.0;
+        answer
+    }
 }
 
 fn failed(error: impl std::fmt::Display) -> Refused {
@@ -293,59 +347,6 @@ fn explain_request(query: &Query<'_>) -> Result<ExplainRequest, Refused> {
         pid => Some(pid as i32),
     };
     Ok(ExplainRequest { line, pid })
-}
-
-struct Query<'a>(&'a str);
-
-impl Query<'_> {
-    /// A value with its `%XX` and `+` undone.
-    fn text(&self, name: &str) -> Result<Option<String>, Refused> {
-        let mut pairs = self.0.split('&').filter_map(|pair| pair.split_once('='));
-        let Some((_, text)) = pairs.rfind(|(key, _)| *key == name) else {
-            return Ok(None);
-        };
-        let refuse = || {
-            Refused(
-                StatusCode::BAD_REQUEST,
-                format!("{name} is not percent-encoded UTF-8"),
-            )
-        };
-        let mut bytes = Vec::with_capacity(text.len());
-        let mut rest = text.bytes();
-        while let Some(byte) = rest.next() {
-            bytes.push(match byte {
-                b'+' => b' ',
-                b'%' => {
-                    let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
-                    let (high, low) = (digit(rest.next()), digit(rest.next()));
-                    let (high, low) = high.zip(low).ok_or_else(refuse)?;
-                    (high * 16 + low) as u8
-                }
-                byte => byte,
-            });
-        }
-        String::from_utf8(bytes).map(Some).map_err(|_| refuse())
-    }
-
-    fn number(&self, name: &str, default: u64, min: u64, max: u64) -> Result<u64, Refused> {
-        // A name alone is a number that is missing.
-        let mut pairs = self
-            .0
-            .split('&')
-            .map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-        let Some((_, text)) = pairs.rfind(|(key, _)| *key == name) else {
-            return Ok(default);
-        };
-        text.parse()
-            .ok()
-            .filter(|value| (min..=max).contains(value))
-            .ok_or_else(|| {
-                Refused(
-                    StatusCode::BAD_REQUEST,
-                    format!("{name} must be a whole number from {min} to {max}"),
-                )
-            })
-    }
 }
 
 async fn metrics(source: &dyn AdminSource, request: &Request<Incoming>) -> Answer {

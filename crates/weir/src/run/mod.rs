@@ -12,6 +12,7 @@ use crate::admin::caller::Hosts;
 use crate::admin::{AdminServer, Limits};
 use crate::config::{Config, Inputs, Loaded, LogLevel};
 use crate::failure::Failure;
+use crate::history::Recent;
 use crate::logging::Logging;
 use crate::sandbox::{self, SandboxStatus};
 use crate::signals::{Asked, Reloaded, Reloader, Request, Reread, Signals};
@@ -21,6 +22,7 @@ mod books;
 mod delivery;
 mod explain;
 mod health;
+mod history;
 mod listeners;
 mod log;
 mod origins;
@@ -230,10 +232,12 @@ impl Agent {
             bucket_seconds: config.aggregation.bucket_seconds,
             tag_values_alert: config.tag_values_alert,
         }));
+        let recent = Arc::new(Recent::new(history_bytes(config.memory)));
+        let (history_feed, history_batches) = history::feed(&recent);
         let pipeline = Pipeline::new(
             inbox,
             config.workers,
-            Feed::new(outputs.clone()),
+            Feed::new(outputs.clone(), history_feed),
             shared.clone(),
             log::bad_input(shared.clone(), &bound.listeners),
             log::flushes(
@@ -290,6 +294,7 @@ impl Agent {
             health: watch.health(),
             listeners: bound.listeners,
             outputs,
+            recent,
             hostname: config.names.hostname.clone(),
             memory: config.memory,
             bucket_seconds: config.aggregation.bucket_seconds,
@@ -298,13 +303,17 @@ impl Agent {
             reloads: OnceLock::new(),
             reload: Mutex::default(),
         };
+        let view = Arc::new(view);
+        let expansion = Arc::new(fixed.expansion.clone());
+        history::start(history_batches, expansion, view.clone())
+            .map_err(|error| Failure::runtime(format!("a thread cannot be started: {error}")))?;
         Ok(Agent {
             workers: Mutex::new(workers),
             watch,
             fixed,
             pipeline: Mutex::new(Some(pipeline)),
             runtime: Mutex::new(Some(runtime)),
-            view: Arc::new(view),
+            view,
         })
     }
 
@@ -395,6 +404,11 @@ impl Agent {
         }
         Ok(())
     }
+}
+
+/// An eighth of the memory is for the last minutes, and no more than what holds hours of most services.
+fn history_bytes(memory: u64) -> usize {
+    (memory / 8).min(64 << 20) as usize
 }
 
 /// One thread: outputs wait more than they work.

@@ -11,6 +11,7 @@ use weir_output::delivery::{Clock, Delivery, Surroundings};
 use weir_output::relay::Relay;
 use weir_output::settings::{OutputConfig, OutputSettings};
 
+use super::history::HistoryFeed;
 use super::scrape::ScrapeOutput;
 use super::{delivery, relay};
 use crate::admin::status::{OutputStatus, Status};
@@ -441,12 +442,17 @@ impl Replaced {
 pub struct Feed {
     outputs: Arc<Outputs>,
     list: List,
+    history: HistoryFeed,
 }
 
 impl Feed {
-    pub fn new(outputs: Arc<Outputs>) -> Feed {
+    pub fn new(outputs: Arc<Outputs>, history: HistoryFeed) -> Feed {
         let list = outputs.list();
-        Feed { outputs, list }
+        Feed {
+            outputs,
+            list,
+            history,
+        }
     }
 
     /// Between two buckets: takes what a reload has put into force.
@@ -462,6 +468,7 @@ impl Feed {
     /// Does not wait for long: what cannot be queued is dropped and counted by the output.
     pub fn take(&self, batch: &Arc<Batch>) {
         self.list.iter().for_each(|running| running.output.take(batch));
+        self.history.take(batch);
     }
 }
 

@@ -19,6 +19,7 @@ use crate::admin::contexts::ContextReport;
 use crate::admin::explain::{ExplainRequest, Explanation};
 use crate::admin::status::{ReloadStatus, Status};
 use crate::admin::{AdminSource, Answer, Exposition, ScrapeRequest};
+use crate::history::Recent;
 use crate::sandbox::SandboxStatus;
 use crate::signals::{ReloadRequest, Reloaded};
 
@@ -31,6 +32,7 @@ pub struct View {
     pub health: Arc<Health>,
     pub listeners: Vec<BoundListener>,
     pub outputs: Arc<Outputs>,
+    pub recent: Arc<Recent>,
     pub origins: Option<Origins>,
     pub usage: Arc<Usage>,
     pub access: Access,
@@ -122,6 +124,10 @@ impl AdminSource for View {
 
     fn contexts(&self, top: usize) -> Answer<'_, Option<ContextReport>> {
         Box::pin(async move { self.usage.report(top) })
+    }
+
+    fn recent(&self) -> Option<Arc<Recent>> {
+        Some(self.recent.clone())
     }
 
     fn explain(&self, request: ExplainRequest) -> Answer<'_, Explanation> {
