@@ -90,7 +90,9 @@ impl Heatmap {
         let keys_per_row = (max - min) / HEATMAP_ROWS_MAX + 1;
         let rows = (max - min) / keys_per_row + 1;
         Heatmap {
-            rows: (0..rows).map(|row| bounds(min + row * keys_per_row, keys_per_row)).collect(),
+            rows: (0..rows)
+                .map(|row| bounds(min + row * keys_per_row, keys_per_row))
+                .collect(),
             counts: sketches
                 .map(|sketch| sketch.map_or_else(Vec::new, |sketch| counts(sketch, min, keys_per_row, rows)))
                 .collect(),
@@ -107,7 +109,11 @@ fn bounds(first: i32, count: i32) -> (f64, f64) {
     };
     let last = first + count - 1;
     // Below zero the bound that `lower` gives is the one nearer to zero.
-    let low = if first < 0 { edge(first) * GAMMA } else { edge(first) };
+    let low = if first < 0 {
+        edge(first) * GAMMA
+    } else {
+        edge(first)
+    };
     let high = if last >= 0 { edge(last) * GAMMA } else { edge(last) };
     (low, high)
 }

@@ -161,7 +161,11 @@ impl Dictionary {
     }
 
     /// Makes a series that [`Dictionary::find`] did not find.
-    pub fn insert<'t>(&mut self, key: &Key<'_, impl Iterator<Item = &'t str> + Clone>, time: i64) -> SeriesId {
+    pub fn insert<'t>(
+        &mut self,
+        key: &Key<'_, impl Iterator<Item = &'t str> + Clone>,
+        time: i64,
+    ) -> SeriesId {
         let name = self.name(key.name, key.suffix, key.kind);
         let list = self.list(key.host, key.tags.clone());
         let id = self.series.add(Series {
@@ -173,7 +177,12 @@ impl Dictionary {
             first: time,
             last: time,
         });
-        let Self { series, by_key, names, .. } = self;
+        let Self {
+            series,
+            by_key,
+            names,
+            ..
+        } = self;
         by_key.insert_unique(key.hash, id, |&id| series.get(id).map_or(0, |series| series.hash));
         if let (Some(name), Some(made)) = (names.get_mut(name), series.get_mut(id)) {
             let before = name.series.capacity();
@@ -209,7 +218,9 @@ impl Dictionary {
             kind,
             series: Vec::new(),
         });
-        by_name.insert_unique(hash, id, |&id| names.get(id).map_or(0, |name| random.hash_one(&*name.text)));
+        by_name.insert_unique(hash, id, |&id| {
+            names.get(id).map_or(0, |name| random.hash_one(&*name.text))
+        });
         id
     }
 
@@ -244,7 +255,9 @@ impl Dictionary {
             text: line.as_str().into(),
             series: 1,
         });
-        by_list.insert_unique(hash, id, |&id| lists.get(id).map_or(0, |list| random.hash_one(&*list.text)));
+        by_list.insert_unique(hash, id, |&id| {
+            lists.get(id).map_or(0, |list| random.hash_one(&*list.text))
+        });
         id
     }
 
@@ -352,7 +365,9 @@ impl Dictionary {
     /// The metrics of this name, one per kind.
     pub fn named<'s>(&'s self, text: &'s str) -> impl Iterator<Item = &'s Name> {
         let found = self.by_name.iter_hash(self.random.hash_one(text));
-        found.filter_map(|&id| self.names.get(id)).filter(move |name| *name.text == *text)
+        found
+            .filter_map(|&id| self.names.get(id))
+            .filter(move |name| *name.text == *text)
     }
 
     /// Host and tags of a series.
@@ -404,7 +419,10 @@ impl<'a> Labels<'a> {
 
     /// Keys and values, the host under `host`. The value of a tag without a colon is empty.
     pub fn pairs(self) -> impl Iterator<Item = (&'a str, &'a str)> + Clone {
-        let host = self.host().filter(|host| !host.is_empty()).map(|host| ("host", host));
+        let host = self
+            .host()
+            .filter(|host| !host.is_empty())
+            .map(|host| ("host", host));
         let tags = self.tags().map(|tag| tag.split_once(':').unwrap_or((tag, "")));
         host.into_iter().chain(tags)
     }

@@ -31,6 +31,8 @@ pub enum MetricSort {
 pub struct MetricsRequest {
     /// See [`matches`]; empty: all.
     pub pattern: String,
+    /// Only these; empty: all.
+    pub names: Vec<String>,
     pub sort: MetricSort,
     pub limit: usize,
     /// Whether each comes with its tag keys and a sparkline, which cost a look at its series.
@@ -115,7 +117,11 @@ impl History {
     /// The metrics that match, and how many there are in all.
     pub fn metrics(&self, request: &MetricsRequest) -> (Vec<Metric>, usize) {
         let now = self.figures().to;
-        let named = self.dictionary.names();
+        let named: Box<dyn Iterator<Item = &Name>> = if request.names.is_empty() {
+            Box::new(self.dictionary.names())
+        } else {
+            Box::new(request.names.iter().flat_map(|name| self.dictionary.named(name)))
+        };
         let mut found: Vec<(Metric, &Name)> = named
             .filter(|name| matches(&request.pattern, &name.text))
             .map(|name| (self.summary(name, now), name))
@@ -128,7 +134,9 @@ impl History {
                 MetricSort::Growth => b.new.cmp(&a.new),
                 MetricSort::Seen => b.last_seen.cmp(&a.last_seen),
             };
-            order.then_with(|| a.name.cmp(&b.name)).then_with(|| a.kind.cmp(&b.kind))
+            order
+                .then_with(|| a.name.cmp(&b.name))
+                .then_with(|| a.kind.cmp(&b.kind))
         });
         found.truncate(request.limit);
         let metrics = found.into_iter().map(|(metric, name)| {
@@ -147,7 +155,9 @@ impl History {
             name: name.text.to_string(),
             kind: name.kind,
             contexts: name.series.len(),
-            new: series().filter(|series| series.first > now - GROWTH_SECONDS).count(),
+            new: series()
+                .filter(|series| series.first > now - GROWTH_SECONDS)
+                .count(),
             first_seen: series().map(|series| series.first).min().unwrap_or(0),
             last_seen: series().map(|series| series.last).max().unwrap_or(0),
             tag_keys: Vec::new(),
@@ -185,7 +195,9 @@ impl History {
                 *keys.entry(key).or_default().entry(value).or_default() += 1;
             }
         }
-        keys.into_iter().map(|(key, values)| tag_key(key, values)).collect()
+        keys.into_iter()
+            .map(|(key, values)| tag_key(key, values))
+            .collect()
     }
 }
 

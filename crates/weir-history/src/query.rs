@@ -53,7 +53,9 @@ impl FromStr for Function {
             "last" => Function::Last,
             "heatmap" => Function::Heatmap,
             _ => {
-                let percent = text.strip_prefix('p').and_then(|percent| percent.parse::<f64>().ok());
+                let percent = text
+                    .strip_prefix('p')
+                    .and_then(|percent| percent.parse::<f64>().ok());
                 let percent = percent.filter(|percent| (0.0..=100.0).contains(percent));
                 Function::Quantile(percent.ok_or_else(|| QueryError::Function(text.to_owned()))? / 100.0)
             }
@@ -138,10 +140,17 @@ impl fmt::Display for QueryError {
                 "there is no function {name:?}: sum, rate, avg, min, max, count, last, heatmap, or p and a percentage such as p99.9"
             ),
             QueryError::Unfit { function, kind } => {
-                write!(f, "{function} cannot be had of a {}", format!("{kind:?}").to_lowercase())
+                write!(
+                    f,
+                    "{function} cannot be had of a {}",
+                    format!("{kind:?}").to_lowercase()
+                )
             }
             QueryError::Steps { steps } => {
-                write!(f, "{steps} steps: from must lie before to, and an answer has at most {STEPS_MAX} steps")
+                write!(
+                    f,
+                    "{steps} steps: from must lie before to, and an answer has at most {STEPS_MAX} steps"
+                )
             }
         }
     }
@@ -265,7 +274,10 @@ impl History {
         let mut points = vec![Point::EMPTY; steps.count];
         for &id in selected {
             let labels = self.dictionary.labels(id);
-            let group = by.iter().map(|key| labels.value(key).map(str::to_owned)).collect();
+            let group = by
+                .iter()
+                .map(|key| labels.value(key).map(str::to_owned))
+                .collect();
             let column = columns.entry(group).or_insert_with(|| Column::new(steps.count));
             column.series += 1;
             if kind == Kind::Distribution {
@@ -309,14 +321,18 @@ impl History {
     }
 
     fn each_scalar(&self, id: SeriesId, open: &OpenPoints<'_>, mut point: impl FnMut(i64, f64)) {
-        self.segments.iter().for_each(|segment| segment.scalars_of(id, &mut point));
+        self.segments
+            .iter()
+            .for_each(|segment| segment.scalars_of(id, &mut point));
         of_series(&open.scalars, id, |scalar| scalar.0)
             .iter()
             .for_each(|&(_, time, value)| point(time, value));
     }
 
     fn each_sketch(&self, id: SeriesId, open: &OpenPoints<'_>, mut point: impl FnMut(i64, Sketch)) {
-        self.segments.iter().for_each(|segment| segment.sketches_of(id, &mut point));
+        self.segments
+            .iter()
+            .for_each(|segment| segment.sketches_of(id, &mut point));
         of_series(&open.sketches, id, |sketch| sketch.0)
             .iter()
             .for_each(|&(_, time, mut bytes)| point(time, sketch::decode(&mut bytes)));
@@ -334,7 +350,13 @@ impl History {
     }
 
     /// The series of every metric whose name matches, each on its own.
-    pub fn series(&self, pattern: &str, from: i64, to: i64, step: Option<u32>) -> Result<SeriesColumns, QueryError> {
+    pub fn series(
+        &self,
+        pattern: &str,
+        from: i64,
+        to: i64,
+        step: Option<u32>,
+    ) -> Result<SeriesColumns, QueryError> {
         let width = self.newest().map_or(1, |(_, width)| i64::from(width.max(1)));
         let window = Query {
             from: Some(from),
@@ -345,16 +367,25 @@ impl History {
         let steps = self.steps(&window, width)?;
         let seconds = self.seconds(steps);
         let mut series = Vec::new();
-        for name in self.dictionary.names().filter(|name| matches(pattern, &name.text)) {
+        for name in self
+            .dictionary
+            .names()
+            .filter(|name| matches(pattern, &name.text))
+        {
             let function = sparkline_function(name.kind);
             for &id in &name.series {
                 let columns = self.columns(&[id], &[], name.kind, steps);
                 let pairs = self.dictionary.labels(id).pairs();
-                series.extend(columns.into_values().map(|column| SeriesColumn {
-                    name: name.text.to_string(),
-                    kind: name.kind,
-                    tags: pairs.clone().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
-                    values: column.values(function, &seconds),
+                series.extend(columns.into_values().map(|column| {
+                    SeriesColumn {
+                        name: name.text.to_string(),
+                        kind: name.kind,
+                        tags: pairs
+                            .clone()
+                            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                            .collect(),
+                        values: column.values(function, &seconds),
+                    }
                 }));
             }
         }
@@ -381,7 +412,10 @@ impl History {
         let columns = self.columns(&metric.series, &[], metric.kind, steps);
         let seconds = self.seconds(steps);
         let function = sparkline_function(metric.kind);
-        columns.into_values().next().map_or_else(Vec::new, |column| column.values(function, &seconds))
+        columns
+            .into_values()
+            .next()
+            .map_or_else(Vec::new, |column| column.values(function, &seconds))
     }
 }
 
@@ -413,20 +447,26 @@ fn fold(columns: HashMap<Vec<Option<String>>, Column>) -> (Vec<Tagged>, usize) {
     all.sort_by(|(a, left), (b, right)| right.weight().total_cmp(&left.weight()).then_with(|| a.cmp(b)));
     let rest = all.split_off(all.len().min(GROUPS_MAX));
     let folded = rest.len();
-    let other = rest.into_iter().map(|(_, column)| column).reduce(|mut other, column| {
-        other.merge(column);
-        other
-    });
+    let other = rest
+        .into_iter()
+        .map(|(_, column)| column)
+        .reduce(|mut other, column| {
+            other.merge(column);
+            other
+        });
     all.sort_by(|(a, _), (b, _)| a.cmp(b));
     let kept = all.into_iter().map(|(tags, column)| (Some(tags), column));
     (kept.chain(other.map(|column| (None, column))).collect(), folded)
 }
 
 fn heatmap(columns: &[Tagged]) -> Heatmap {
-    let whole = columns.iter().map(|(_, column)| column.clone()).reduce(|mut whole, column| {
-        whole.merge(column);
-        whole
-    });
+    let whole = columns
+        .iter()
+        .map(|(_, column)| column.clone())
+        .reduce(|mut whole, column| {
+            whole.merge(column);
+            whole
+        });
     let Some(whole) = whole else {
         return Heatmap {
             rows: Vec::new(),

@@ -64,7 +64,10 @@ impl OpenBucket {
 
     /// Each with the bytes that begin with its sketch.
     pub fn sketches(&self) -> impl Iterator<Item = (SeriesId, &[u8])> + '_ {
-        let starts = self.sketch_starts.iter().map(|&start| &self.sketches[start as usize..]);
+        let starts = self
+            .sketch_starts
+            .iter()
+            .map(|&start| &self.sketches[start as usize..]);
         self.sketch_ids.iter().copied().zip(starts)
     }
 
@@ -108,7 +111,10 @@ impl Chunks {
     fn of(&self, id: SeriesId) -> Option<&[u8]> {
         let at = self.ids.binary_search(&id).ok()?;
         let start = self.starts[at] as usize;
-        let end = self.starts.get(at + 1).map_or(self.data.len(), |&end| end as usize);
+        let end = self
+            .starts
+            .get(at + 1)
+            .map_or(self.data.len(), |&end| end as usize);
         Some(&self.data[start..end])
     }
 
@@ -218,7 +224,10 @@ impl<T: Copy + Default> BySeries<T> {
             sorted[*place as usize] = point;
             *place += 1;
         }
-        BySeries { starts, points: sorted }
+        BySeries {
+            starts,
+            points: sorted,
+        }
     }
 
     fn iter(&self) -> impl Iterator<Item = (SeriesId, &[T])> {
@@ -268,7 +277,9 @@ fn column(points: &[(u8, f64)], again: Again, values: &mut Vec<f64>) -> u64 {
 }
 
 fn close_sketches(buckets: &[OpenBucket]) -> (Chunks, usize) {
-    let ids = buckets.iter().flat_map(|bucket| bucket.sketch_ids.iter().copied());
+    let ids = buckets
+        .iter()
+        .flat_map(|bucket| bucket.sketch_ids.iter().copied());
     let points = buckets.iter().enumerate().flat_map(|(at, bucket)| {
         let numbered = bucket.sketch_ids.iter().enumerate();
         numbered.map(move |(place, &id)| (id, (at as u8, place as u32)))
@@ -280,7 +291,10 @@ fn close_sketches(buckets: &[OpenBucket]) -> (Chunks, usize) {
         for &(bucket, place) in points {
             let open = &buckets[usize::from(bucket)];
             let start = open.sketch_starts[place as usize] as usize;
-            let end = open.sketch_starts.get(place as usize + 1).map_or(open.sketches.len(), |&end| end as usize);
+            let end = open
+                .sketch_starts
+                .get(place as usize + 1)
+                .map_or(open.sketches.len(), |&end| end as usize);
             chunks.data.push(bucket);
             chunks.data.extend_from_slice(&open.sketches[start..end]);
         }

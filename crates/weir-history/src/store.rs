@@ -115,19 +115,26 @@ impl History {
             Value::Distribution(sketch) => self.push_sketch(&key(Kind::Distribution), sketch),
             Value::Histogram(histogram) => {
                 let mut number = 0u64;
-                expansion.points(histogram, series.interval(), series.suffix_mask(), |suffix, point_type, value| {
-                    number += 1;
-                    let kind = match point_type {
-                        PointType::Rate => Kind::Rate,
-                        PointType::Gauge => Kind::Gauge,
-                    };
-                    let key = Key {
-                        hash: key(kind).hash.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
-                        suffix,
-                        ..key(kind)
-                    };
-                    self.push(&key, value);
-                });
+                expansion.points(
+                    histogram,
+                    series.interval(),
+                    series.suffix_mask(),
+                    |suffix, point_type, value| {
+                        number += 1;
+                        let kind = match point_type {
+                            PointType::Rate => Kind::Rate,
+                            PointType::Gauge => Kind::Gauge,
+                        };
+                        let key = Key {
+                            hash: key(kind)
+                                .hash
+                                .wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+                            suffix,
+                            ..key(kind)
+                        };
+                        self.push(&key, value);
+                    },
+                );
             }
         }
     }
@@ -230,7 +237,10 @@ impl History {
         let buckets = std::mem::take(&mut self.open);
         self.open_bytes = 0;
         let dictionary = &self.dictionary;
-        let again = |id| match dictionary.series(id).and_then(|series| dictionary.name_of(series)) {
+        let again = |id| match dictionary
+            .series(id)
+            .and_then(|series| dictionary.name_of(series))
+        {
             Some(name) if name.kind == Kind::Counter => Again::Add,
             _ => Again::Replace,
         };
@@ -277,7 +287,10 @@ impl History {
     /// Time and width of the newest bucket.
     pub fn newest(&self) -> Option<(i64, u32)> {
         let closed = || self.segments.back().and_then(|segment| segment.buckets().last());
-        self.open.last().map(|open| (open.time, open.width)).or_else(closed)
+        self.open
+            .last()
+            .map(|open| (open.time, open.width))
+            .or_else(closed)
     }
 
     pub fn figures(&self) -> Figures {

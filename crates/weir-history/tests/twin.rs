@@ -62,13 +62,22 @@ fn sketch(value: f64) -> Sketch {
 
 /// The value under `key` of a series, as a list of points would be read by anybody.
 fn label<'a>(tags: &'a [String], key: &str) -> Option<&'a str> {
-    tags.iter().find_map(|tag| tag.strip_prefix(key)?.strip_prefix(':'))
+    tags.iter()
+        .find_map(|tag| tag.strip_prefix(key)?.strip_prefix(':'))
 }
 
 type Columns = BTreeMap<Option<String>, Vec<Option<f64>>>;
 
 /// What the twin answers, for functions that each have one obvious meaning.
-fn twin(sent: &[Sent], name: usize, by: Option<&str>, function: Function, first: i64, step: i64, count: usize) -> Columns {
+fn twin(
+    sent: &[Sent],
+    name: usize,
+    by: Option<&str>,
+    function: Function,
+    first: i64,
+    step: i64,
+    count: usize,
+) -> Columns {
     let mut columns = Columns::new();
     let mut groups: BTreeMap<Option<String>, Vec<&Sent>> = BTreeMap::new();
     for point in sent.iter().filter(|point| point.name == name) {
@@ -107,8 +116,13 @@ fn reduce(points: &[&Sent], kind: Kind, function: Function) -> f64 {
         Function::Sum if kind == Kind::Counter => values().sum(),
         Function::Sum => {
             let mut series: BTreeMap<&[String], Vec<f64>> = BTreeMap::new();
-            points.iter().for_each(|point| series.entry(&point.tags).or_default().push(point.value));
-            series.values().map(|values| values.iter().sum::<f64>() / values.len() as f64).sum()
+            points
+                .iter()
+                .for_each(|point| series.entry(&point.tags).or_default().push(point.value));
+            series
+                .values()
+                .map(|values| values.iter().sum::<f64>() / values.len() as f64)
+                .sum()
         }
         Function::Avg => values().sum::<f64>() / points.len() as f64,
         Function::Min => values().fold(f64::INFINITY, f64::min),
@@ -134,7 +148,10 @@ fn value() -> impl Strategy<Value = f64> {
 }
 
 fn points(buckets: i64) -> impl Strategy<Value = Vec<Sent>> {
-    let tags = proptest::sample::subsequence(vec!["env:a", "env:b", "host:x", "plain", "zone:1", "zone:2"], 0..4);
+    let tags = proptest::sample::subsequence(
+        vec!["env:a", "env:b", "host:x", "plain", "zone:1", "zone:2"],
+        0..4,
+    );
     let point = (0..buckets, 0..NAMES.len(), tags, value());
     proptest::collection::vec(point, 0..400).prop_map(|points| {
         let mut seen = BTreeMap::new();
@@ -155,8 +172,19 @@ fn points(buckets: i64) -> impl Strategy<Value = Vec<Sent>> {
 
 fn functions(kind: Kind) -> Vec<Function> {
     match kind {
-        Kind::Distribution => vec![Function::Sum, Function::Count, Function::Max, Function::Quantile(0.9)],
-        _ => vec![Function::Sum, Function::Avg, Function::Min, Function::Max, Function::Count],
+        Kind::Distribution => vec![
+            Function::Sum,
+            Function::Count,
+            Function::Max,
+            Function::Quantile(0.9),
+        ],
+        _ => vec![
+            Function::Sum,
+            Function::Avg,
+            Function::Min,
+            Function::Max,
+            Function::Count,
+        ],
     }
 }
 
@@ -235,7 +263,14 @@ fn groups_beyond_fifty_fold_into_one_without_losing_anything() {
     for user in 0..200 {
         let tags = [format!("user:{user}")];
         let tags = || tags.iter().map(String::as_str);
-        let key = |kind, name| Key { hash: user, kind, name, suffix: "", host: None, tags: tags() };
+        let key = |kind, name| Key {
+            hash: user,
+            kind,
+            name,
+            suffix: "",
+            host: None,
+            tags: tags(),
+        };
         history.push(&key(Kind::Counter, "requests"), user as f64);
         history.push_sketch(&key(Kind::Distribution, "latency"), &sketch(user as f64));
     }
@@ -259,26 +294,65 @@ fn groups_beyond_fifty_fold_into_one_without_losing_anything() {
     // A sketch of all is the merge of the sketches: the quantile of the whole can be had of nothing less.
     let mut whole = Sketch::new();
     (0..200).for_each(|user| whole.merge(&sketch(f64::from(user))));
-    assert_eq!(ask("latency", Function::Quantile(0.99), &[]).groups[0].values[0], Some(whole.quantile(0.99)));
-    let heatmap = ask("latency", Function::Heatmap, &[]).heatmap.expect("a heat map");
+    assert_eq!(
+        ask("latency", Function::Quantile(0.99), &[]).groups[0].values[0],
+        Some(whole.quantile(0.99))
+    );
+    let heatmap = ask("latency", Function::Heatmap, &[])
+        .heatmap
+        .expect("a heat map");
     assert_eq!(heatmap.counts[0].iter().sum::<u64>(), whole.cnt());
-    assert!(heatmap.rows.windows(2).all(|rows| rows[0].1 <= rows[1].0 * (1.0 + 1e-12)));
+    assert!(
+        heatmap
+            .rows
+            .windows(2)
+            .all(|rows| rows[0].1 <= rows[1].0 * (1.0 + 1e-12))
+    );
 }
 
 #[test]
 fn errors_say_what_is_allowed() {
     let mut history = History::new(1 << 20);
     history.begin(START, 10);
-    let key = Key { hash: 0, kind: Kind::Gauge, name: "g", suffix: "", host: None, tags: [].into_iter() };
+    let key = Key {
+        hash: 0,
+        kind: Kind::Gauge,
+        name: "g",
+        suffix: "",
+        host: None,
+        tags: [].into_iter(),
+    };
     history.push(&key, 1.0);
     history.end();
     let ask = |query| history.query(&query).expect_err("an error").to_string();
     let metric = || "g".to_owned();
-    assert_eq!(ask(Query { metric: "x".to_owned(), ..Query::default() }), "no metric named \"x\" is in the history");
-    let p99 = Query { metric: metric(), function: Some(Function::Quantile(0.99)), ..Query::default() };
+    assert_eq!(
+        ask(Query {
+            metric: "x".to_owned(),
+            ..Query::default()
+        }),
+        "no metric named \"x\" is in the history"
+    );
+    let p99 = Query {
+        metric: metric(),
+        function: Some(Function::Quantile(0.99)),
+        ..Query::default()
+    };
     assert_eq!(ask(p99), "p99 cannot be had of a gauge");
-    let far = Query { metric: metric(), to: Some(START * 2), step: Some(10), ..Query::default() };
+    let far = Query {
+        metric: metric(),
+        to: Some(START * 2),
+        step: Some(10),
+        ..Query::default()
+    };
     assert!(ask(far).contains("at most 4096 steps"));
-    assert!("p101".parse::<Function>().is_err_and(|error| error.to_string().contains("p99.9")));
-    assert_eq!("p99.9".parse::<Function>().map(|function| function.to_string()), Ok("p99.9".to_owned()));
+    assert!(
+        "p101"
+            .parse::<Function>()
+            .is_err_and(|error| error.to_string().contains("p99.9"))
+    );
+    assert_eq!(
+        "p99.9".parse::<Function>().map(|function| function.to_string()),
+        Ok("p99.9".to_owned())
+    );
 }

@@ -104,17 +104,21 @@ impl Recent {
         for own in series {
             // Both lists mostly have the same series in the same order.
             let same = |old: &&OwnSeries| old.name == own.name && old.labels == own.labels;
-            let old = known
-                .next_if(same)
-                .or_else(|| before.iter().find(same))
-                .map(|old| old.value);
-            let (kind, value) = match (own.is_counter, old) {
-                (false, _) => (Kind::Gauge, own.value),
-                // What has no value of the second before says nothing about this second.
-                (true, None) => continue,
-                (true, Some(old)) => (Kind::Counter, (own.value - old).max(0.0)),
+            // A reason appears with its first loss, so a counter that was not there stood at zero.
+            let old = known.next_if(same).or_else(|| before.iter().find(same));
+            let (kind, value) = if own.is_counter {
+                (
+                    Kind::Counter,
+                    (own.value - old.map_or(0.0, |old| old.value)).max(0.0),
+                )
+            } else {
+                (Kind::Gauge, own.value)
             };
-            let tags: Vec<String> = own.labels.iter().map(|(key, value)| format!("{key}:{value}")).collect();
+            let tags: Vec<String> = own
+                .labels
+                .iter()
+                .map(|(key, value)| format!("{key}:{value}"))
+                .collect();
             let key = Key {
                 hash: books.hash(own.name, tags.iter().map(String::as_str)),
                 kind,

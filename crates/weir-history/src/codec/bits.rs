@@ -9,7 +9,11 @@ pub struct BitWriter<'a> {
 
 impl<'a> BitWriter<'a> {
     pub fn new(out: &'a mut Vec<u8>) -> Self {
-        BitWriter { out, word: 0, used: 0 }
+        BitWriter {
+            out,
+            word: 0,
+            used: 0,
+        }
     }
 
     /// Appends the lowest `width` bits of `value`; the others must be zero.
@@ -56,7 +60,11 @@ impl<'a> BitReader<'a> {
         if shift + width > 64 {
             value |= self.word(byte + 8) << (64 - shift);
         }
-        if width == 64 { value } else { value & ((1 << width) - 1) }
+        if width == 64 {
+            value
+        } else {
+            value & ((1 << width) - 1)
+        }
     }
 
     fn word(&self, at: usize) -> u64 {

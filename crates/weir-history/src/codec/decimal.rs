@@ -51,7 +51,13 @@ mod tests {
     fn zero_has_a_sign_and_infinity_none() {
         assert_eq!(integer(0.0, 0), Some(0));
         assert_eq!(integer(-0.0, 0), None);
-        for odd in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e300, f64::MIN_POSITIVE] {
+        for odd in [
+            f64::NAN,
+            f64::INFINITY,
+            f64::NEG_INFINITY,
+            1e300,
+            f64::MIN_POSITIVE,
+        ] {
             assert_eq!(integers(&[odd], &mut Vec::new()), None, "{odd}");
         }
     }

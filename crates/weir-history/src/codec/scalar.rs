@@ -74,7 +74,10 @@ fn encode_body(values: &[f64], scratch: &mut Scratch, out: &mut Vec<u8>) -> Mode
     {
         return encode_integers(&scratch.integers, exponent, out);
     }
-    if values.windows(2).all(|pair| pair[0].to_bits() == pair[1].to_bits()) {
+    if values
+        .windows(2)
+        .all(|pair| pair[0].to_bits() == pair[1].to_bits())
+    {
         out.extend(values.first().map(|v| v.to_le_bytes()).unwrap_or_default());
         return Mode::Constant;
     }
@@ -121,7 +124,10 @@ fn encode_integers(integers: &[i64], exponent: u8, out: &mut Vec<u8>) -> Mode {
     let first = varint_len(zigzag(integers[0]));
     let offsets = Range::of(integers.iter().copied());
     let deltas = Range::of(differences(integers));
-    let varints = first + differences(integers).map(|delta| varint_len(zigzag(delta))).sum::<usize>();
+    let varints = first
+        + differences(integers)
+            .map(|delta| varint_len(zigzag(delta)))
+            .sum::<usize>();
     let by_offset = 1 + offsets.bytes(integers.len());
     let by_delta = 1 + first + deltas.bytes(integers.len() - 1);
     out.push(exponent);
@@ -235,7 +241,9 @@ fn decode_body(mode: Mode, bytes: &[u8], count: usize, value: impl FnMut(f64)) {
 }
 
 fn double(bytes: &[u8]) -> f64 {
-    bytes.first_chunk().map_or(0.0, |chunk| f64::from_le_bytes(*chunk))
+    bytes
+        .first_chunk()
+        .map_or(0.0, |chunk| f64::from_le_bytes(*chunk))
 }
 
 fn decode_integers(mode: Mode, bytes: &[u8], count: usize, mut value: impl FnMut(f64)) {
@@ -244,7 +252,12 @@ fn decode_integers(mode: Mode, bytes: &[u8], count: usize, mut value: impl FnMut
     };
     if mode == Mode::Offsets {
         let (min, width, mut bits) = take_range(&mut bytes);
-        (0..count).for_each(|_| value(decimal::value(min.wrapping_add(bits.take(width) as i64), exponent)));
+        (0..count).for_each(|_| {
+            value(decimal::value(
+                min.wrapping_add(bits.take(width) as i64),
+                exponent,
+            ))
+        });
         return;
     }
     let mut integer = unzigzag(take_varint(&mut bytes));
@@ -304,7 +317,13 @@ mod tests {
             .enumerate()
             .fold(0, |mask, (at, point)| mask | u64::from(point.is_some()) << at);
         let mut bytes = Vec::new();
-        encode(&values, presence, points.len(), &mut Scratch::default(), &mut bytes);
+        encode(
+            &values,
+            presence,
+            points.len(),
+            &mut Scratch::default(),
+            &mut bytes,
+        );
         let mut found = vec![None; points.len()];
         decode(&bytes, points.len(), |at, v| found[at] = Some(v));
         let bits = |points: &[Option<f64>]| points.iter().map(|p| p.map(f64::to_bits)).collect::<Vec<_>>();
@@ -314,15 +333,29 @@ mod tests {
 
     #[test]
     fn common_columns_are_small() {
-        let of = |value: &dyn Fn(usize) -> f64| -> Vec<Option<f64>> { (0..60).map(|at| Some(value(at))).collect() };
+        let of = |value: &dyn Fn(usize) -> f64| -> Vec<Option<f64>> {
+            (0..60).map(|at| Some(value(at))).collect()
+        };
         // Bytes per column of 60 points.
         for (what, column, bytes_max) in [
             ("zeros", of(&|_| 0.0), 4),
             ("constant double", of(&|_| std::f64::consts::PI), 9),
-            ("counter of 40 to 60", of(&|at| 40.0 + (at * 7919 % 20) as f64), 42),
+            (
+                "counter of 40 to 60",
+                of(&|at| 40.0 + (at * 7919 % 20) as f64),
+                42,
+            ),
             ("hundredths", of(&|at| (at * 7919 % 1000) as f64 / 100.0), 80),
-            ("rising by about 1000", of(&|at| (at * 1000 + at * 7919 % 100) as f64), 65),
-            ("one in eight is large", of(&|at| if at % 8 == 0 { 1e9 } else { 3.0 }), 128),
+            (
+                "rising by about 1000",
+                of(&|at| (at * 1000 + at * 7919 % 100) as f64),
+                65,
+            ),
+            (
+                "one in eight is large",
+                of(&|at| if at % 8 == 0 { 1e9 } else { 3.0 }),
+                128,
+            ),
         ] {
             let bytes = round_trip(&column);
             assert!(bytes <= bytes_max, "{what}: {bytes} of {bytes_max}");
@@ -334,8 +367,17 @@ mod tests {
         round_trip(&[]);
         round_trip(&[None]);
         round_trip(&[Some(f64::NAN), Some(-0.0), None, Some(0.0), Some(f64::INFINITY)]);
-        round_trip(&[Some(f64::MAX), Some(f64::MIN), Some(f64::MIN_POSITIVE), Some(5e-324)]);
-        round_trip(&[Some(9_007_199_254_740_991.0), Some(-9_007_199_254_740_991.0), Some(9_007_199_254_740_993.0)]);
+        round_trip(&[
+            Some(f64::MAX),
+            Some(f64::MIN),
+            Some(f64::MIN_POSITIVE),
+            Some(5e-324),
+        ]);
+        round_trip(&[
+            Some(9_007_199_254_740_991.0),
+            Some(-9_007_199_254_740_991.0),
+            Some(9_007_199_254_740_993.0),
+        ]);
         round_trip(&[Some(9_007_199_254_740_991.0), Some(0.1)]);
     }
 

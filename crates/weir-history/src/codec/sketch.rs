@@ -40,7 +40,9 @@ fn put_extremes(sketch: &Sketch, out: &mut Vec<u8>) {
     match decimal::integers(values, &mut integers) {
         Some(exponent) => {
             out.push(one | DECIMAL | exponent << 4);
-            integers.iter().for_each(|&integer| put_varint(out, zigzag(integer)));
+            integers
+                .iter()
+                .for_each(|&integer| put_varint(out, zigzag(integer)));
         }
         None => {
             out.push(one);
@@ -105,7 +107,10 @@ mod tests {
 
     #[test]
     fn five_samples_take_less_than_sixty_bytes() {
-        for values in [[1.0, 2.5, 3.75, 100.0, 12_345.678], [1.0 / 3.0, -1e9, 2e-7, 1e12, 0.7]] {
+        for values in [
+            [1.0, 2.5, 3.75, 100.0, 12_345.678],
+            [1.0 / 3.0, -1e9, 2e-7, 1e12, 0.7],
+        ] {
             let mut bytes = Vec::new();
             encode(&of(&values.map(|v| (v, 1))), &mut bytes);
             assert!(bytes.len() <= 60, "{} bytes", bytes.len());

@@ -6,7 +6,10 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
-use weir_history::{Answer, History, Metric, MetricSort, MetricsRequest, SeriesColumns, Function, Kind, Query, QueryError, TagKey};
+use weir_history::{
+    Answer, Function, History, Kind, Metric, MetricSort, MetricsRequest, Query, QueryError, SeriesColumns,
+    TagKey,
+};
 
 use super::query::{self, bad};
 use super::server::Refused;
@@ -70,10 +73,15 @@ fn metrics_request(query: query::Query<'_>) -> Result<MetricsRequest, Refused> {
         Some("contexts") => MetricSort::Contexts,
         Some("growth") => MetricSort::Growth,
         Some("seen") => MetricSort::Seen,
-        Some(other) => return Err(bad(format!("sort: {other:?} is none of name, contexts, growth, seen"))),
+        Some(other) => {
+            return Err(bad(format!(
+                "sort: {other:?} is none of name, contexts, growth, seen"
+            )));
+        }
     };
     Ok(MetricsRequest {
         pattern: query.text("match")?.unwrap_or_default(),
+        names: query.all("name"),
         sort,
         limit: query.number("limit", METRICS_DEFAULT, 1, METRICS_MAX)? as usize,
         details: query.number("details", 1, 0, 1)? == 1,
@@ -96,7 +104,11 @@ fn points_request(query: query::Query<'_>, recent: &Recent) -> Result<Query, Ref
     Ok(Query {
         metric: metric_of(query)?,
         kind: kind_of(query)?,
-        tags: query.list("where").iter().map(tag).collect::<Result<_, Refused>>()?,
+        tags: query
+            .all("where")
+            .iter()
+            .map(tag)
+            .collect::<Result<_, Refused>>()?,
         by: query.list("by"),
         function: function.map_err(|error| bad(error.to_string()))?,
         from: query.time("from", now)?,
@@ -109,9 +121,21 @@ fn kind_of(query: query::Query<'_>) -> Result<Option<Kind>, Refused> {
     let Some(text) = query.text("kind")? else {
         return Ok(None);
     };
-    let kinds = [Kind::Counter, Kind::Rate, Kind::Gauge, Kind::Set, Kind::Distribution];
-    let kind = kinds.into_iter().find(|kind| format!("{kind:?}").eq_ignore_ascii_case(&text));
-    let wrong = || bad(format!("kind: {text:?} is none of counter, rate, gauge, set, distribution"));
+    let kinds = [
+        Kind::Counter,
+        Kind::Rate,
+        Kind::Gauge,
+        Kind::Set,
+        Kind::Distribution,
+    ];
+    let kind = kinds
+        .into_iter()
+        .find(|kind| format!("{kind:?}").eq_ignore_ascii_case(&text));
+    let wrong = || {
+        bad(format!(
+            "kind: {text:?} is none of counter, rate, gauge, set, distribution"
+        ))
+    };
     kind.map(Some).ok_or_else(wrong)
 }
 
@@ -119,8 +143,12 @@ fn step_of(query: query::Query<'_>) -> Result<Option<u32>, Refused> {
     let Some(text) = query.text("step")? else {
         return Ok(None);
     };
-    let step = weir_units::parse_duration_or_seconds(&text).ok().map(|step| step.as_secs());
-    let step = step.filter(|step| (1..=86_400).contains(step)).map(|step| step as u32);
+    let step = weir_units::parse_duration_or_seconds(&text)
+        .ok()
+        .map(|step| step.as_secs());
+    let step = step
+        .filter(|step| (1..=86_400).contains(step))
+        .map(|step| step as u32);
     step.map(Some)
         .ok_or_else(|| bad("step must be a duration from 1s to 24h, such as 30s"))
 }
@@ -137,7 +165,9 @@ fn books_request(query: query::Query<'_>, recent: &Recent) -> Result<BooksReques
 
 /// The first second behind the newest bucket.
 fn end_of(history: &History) -> i64 {
-    history.newest().map_or(0, |(time, width)| time + i64::from(width))
+    history
+        .newest()
+        .map_or(0, |(time, width)| time + i64::from(width))
 }
 
 /// Answers from what is held. Takes up to a tenth of a second: not for async tasks.
@@ -225,7 +255,8 @@ pub fn live(live: Live, recent: Arc<Recent>, permit: OwnedSemaphorePermit) -> mp
                     () = sender.closed() => return,
                 }
                 let now = *news.borrow_and_update();
-                let (recent, live, then) = (recent.clone(), live.clone(), std::mem::replace(&mut before, now));
+                let (recent, live, then) =
+                    (recent.clone(), live.clone(), std::mem::replace(&mut before, now));
                 let made = tokio::task::spawn_blocking(move || {
                     let mut text = Vec::new();
                     if now.bucket != then.bucket {

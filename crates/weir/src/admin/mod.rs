@@ -15,6 +15,7 @@ pub mod caller;
 mod connections;
 pub mod contexts;
 pub mod explain;
+mod page;
 mod query;
 mod server;
 pub mod status;

@@ -28,10 +28,15 @@ impl<'a> Query<'a> {
         Ok(Some(text.into_owned()))
     }
 
+    /// Every value of that name.
+    pub fn all(self, name: &str) -> Vec<String> {
+        let values = self.pairs().filter(|(key, _)| key == name);
+        values.map(|(_, value)| value.into_owned()).collect()
+    }
+
     /// Every value of that name, those between commas on their own.
     pub fn list(self, name: &str) -> Vec<String> {
-        let values = self.pairs().filter(|(key, _)| key == name);
-        let values: Vec<_> = values.map(|(_, value)| value).collect();
+        let values = self.all(name);
         let parts = values.iter().flat_map(|value| value.split(','));
         parts.filter(|part| !part.is_empty()).map(str::to_owned).collect()
     }
@@ -54,7 +59,11 @@ impl<'a> Query<'a> {
             Some(ago) => weir_units::parse_duration_or_seconds(ago).ok().map(before),
             None => text.parse().ok().filter(|time| *time >= 0),
         };
-        let wrong = || bad(format!("{name} must be Unix seconds, or a time before now such as -15m"));
+        let wrong = || {
+            bad(format!(
+                "{name} must be Unix seconds, or a time before now such as -15m"
+            ))
+        };
         time.map(Some).ok_or_else(wrong)
     }
 }

@@ -19,10 +19,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
+use super::api;
 use super::caller::{self, Hosts};
 use super::connections::{Connection, Connections, Limits, Slot, Timed};
-use super::api;
 use super::explain::ExplainRequest;
+use super::page;
 use super::query::Query;
 use super::{AdminSource, ExpositionBody, ScrapeRequest};
 use crate::history::{Recent, STREAMS_MAX};
@@ -228,7 +229,7 @@ async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> 
     let query = Query(request.uri().query().unwrap_or_default());
     let path = request.uri().path().to_owned();
     let result = match path.as_str() {
-        "/" => Ok(text(StatusCode::OK, INDEX)),
+        "/" if !page::is_wanted(request.headers()) => Ok(text(StatusCode::OK, INDEX)),
         RELOAD => reload(source).await,
         "/metrics" => Ok(metrics(source, &request).await),
         "/api/v1/status" => json_of(&source.status().await),
@@ -257,12 +258,26 @@ async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> 
         }
         "/debug/pprof/heap" => heap_profile().await,
         "/debug/pprof" | "/debug/pprof/" => Ok(text(StatusCode::OK, "profile?seconds=30\nheap\n")),
-        path => recent(source, path, query).await.unwrap_or_else(|| {
-            let message = "there is nothing here; / lists what there is";
-            Err(Refused(StatusCode::NOT_FOUND, message.to_owned()))
-        }),
+        path => match page::file(path, request.headers()) {
+            Some(file) => Ok(file_answer(file)),
+            None => recent(source, path, query).await.unwrap_or_else(|| {
+                let message = "there is nothing here; / lists what there is";
+                Err(Refused(StatusCode::NOT_FOUND, message.to_owned()))
+            }),
+        },
     };
     result.unwrap_or_else(|refused| refused.answer_to(&path))
+}
+
+fn file_answer(file: page::File) -> Answer {
+    let mut answer = with_type(file.content_type, Body::whole(file.bytes.into()));
+    let headers = answer.headers_mut();
+    if let Some(coding) = file.content_encoding {
+        headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(coding));
+        headers.insert(header::VARY, HeaderValue::from_static("accept, accept-encoding"));
+    }
+    headers.extend(page::headers());
+    answer
 }
 
 /// What is asked of the last minutes. `None`: something else is asked.
@@ -287,7 +302,10 @@ fn live(query: Query<'_>, recent: Arc<Recent>) -> Result<Answer, Refused> {
         return Err(Refused(StatusCode::SERVICE_UNAVAILABLE, message));
     };
     let events = api::live(live, recent, permit);
-    Ok(with_type("text/event-stream", Body::from(Content::Pieces(events))))
+    Ok(with_type(
+        "text/event-stream",
+        Body::from(Content::Pieces(events)),
+    ))
 }
 
 /// What came of a reload, as JSON; 422 when a fault left everything as it was.
@@ -317,7 +335,12 @@ impl Refused {
 
     /// As everything under `/api/v1` answers.
     pub fn json(&self) -> Value {
-        let code = self.0.canonical_reason().unwrap_or("error").to_lowercase().replace(' ', "_");
+        let code = self
+            .0
+            .canonical_reason()
+            .unwrap_or("error")
+            .to_lowercase()
+            .replace(' ', "_");
         json!({"error": {"code": code, "message": self.1}})
     }
 
@@ -325,7 +348,10 @@ impl Refused {
         if !path.starts_with("/api/v1/") {
             return self.answer();
         }
-        let mut answer = with_type("application/json", Body::whole(format!("{}\n", self.json()).into()));
+        let mut answer = with_type(
+            "application/json",
+            Body::whole(format!("{}\n", self.json()).into()),
+        );
         *answer.status_mut() = self.0;
         answer
     }
