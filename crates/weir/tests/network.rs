@@ -1,6 +1,8 @@
 //! What the network, its clients and the machine do to a running agent, with the real binary on real sockets: stops,
 //! connections, descriptors, socket files, clocks.
 
+#[path = "support/preload.rs"]
+mod preload;
 mod support;
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -9,6 +11,7 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
 use std::thread::JoinHandle;
 
+use preload::{OTHER_CLOCK, preloaded};
 use serde_json::Value;
 use support::{Agent, get, status, until, weir};
 
@@ -309,17 +312,6 @@ int clock_gettime(clockid_t id, struct timespec *now) {
 }
 ";
 
-/// Compiles a library that takes the place of functions of the C library.
-fn preloaded(directory: &Path, source: &str) -> String {
-    let at = |name: &str| directory.join(name).display().to_string();
-    std::fs::write(at("preloaded.c"), source).unwrap();
-    let compiled = std::process::Command::new("cc")
-        .args(["-shared", "-fPIC", "-o", &at("preloaded.so"), &at("preloaded.c")])
-        .status();
-    assert!(compiled.expect("cc is needed").success());
-    at("preloaded.so")
-}
-
 /// A worker that panicked was noticed, but the buckets of the others waited for it, and its socket file was made again every
 /// second for nobody.
 #[test]
@@ -349,7 +341,10 @@ fn a_worker_that_panics_makes_the_agent_not_ready_and_the_others_go_on() {
     agent.wait_for("thread 'ingest-0'");
     agent.wait_for("not ready: ingest worker 0 has ended: nobody reads its sockets any more");
     let (code, body) = get(&admin, "/ready");
-    assert!(code == 503 && body.contains("ingest worker 0 has ended"), "{code} {body}");
+    assert!(
+        code == 503 && body.contains("ingest worker 0 has ended"),
+        "{code} {body}"
+    );
     let (_, page) = weir(&["status", "--admin", &admin]);
     assert!(
         page.contains("ingest worker 0 has ended") && page.contains("The books balance"),
@@ -375,31 +370,71 @@ fn a_worker_that_panics_makes_the_agent_not_ready_and_the_others_go_on() {
     }
 }
 
-/// The wall clock plus as many seconds as a file says.
-const OTHER_CLOCK: &str = "
-#define _GNU_SOURCE
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
-int clock_gettime(clockid_t id, struct timespec *now) {
-    int result = syscall(SYS_clock_gettime, id, now);
-    if (result == 0 && id == CLOCK_REALTIME) {
-        int error = errno;
-        FILE *file = fopen(getenv(\"CLOCK_OFFSET\"), \"r\");
-        long offset = 0;
-        if (file) {
-            if (fscanf(file, \"%ld\", &offset) != 1) offset = 0;
-            fclose(file);
-        }
-        now->tv_sec += offset;
-        errno = error;
+/// Whoever reaches the admin address can read metrics and profiles.
+#[test]
+fn an_admin_address_that_other_machines_reach_is_warned_of() {
+    let mut addresses = vec![("0.0.0.0:0", true), ("127.0.0.1:0", false)];
+    if TcpListener::bind("[::1]:0").is_ok() {
+        addresses.extend([
+            ("[::]:0", true),
+            ("[::1]:0", false),
+            ("[::ffff:127.0.0.1]:0", false),
+        ]);
     }
-    return result;
+    for (address, is_warned_of) in addresses {
+        let mut agent = Agent::start("bucket_width: 1s\nworkers: 1\n", &[("WEIR_ADMIN", address)]);
+        agent.wait_for("admin on http://");
+        let (_, log) = agent.stop();
+        let line = log.lines().find(|line| line.contains("is not loopback"));
+        assert_eq!(line.is_some(), is_warned_of, "{address}: {log}");
+        let Some(line) = line else { continue };
+        let host = address.trim_end_matches('0');
+        for part in ["WARN", host, "metrics, status and profiles"] {
+            assert!(line.contains(part), "{part:?} is not in {line:?}");
+        }
+    }
 }
-";
+
+/// A directory such as an `emptyDir` of Kubernetes is: refused to root with what to do about it, one of which is a setting.
+#[test]
+fn a_directory_in_which_everybody_may_write_is_refused_to_root_unless_it_may_be_made_sticky() {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    if directory.path().metadata().unwrap().uid() != 0 {
+        println!("skipped: not root");
+        return;
+    }
+    let path = directory.path().join("dsd.sock");
+    let (ok, said) = weir(&[
+        "run",
+        "--udp",
+        "0",
+        "--admin",
+        "off",
+        "--uds",
+        path.to_str().unwrap(),
+    ]);
+    assert!(!ok && !path.exists());
+    for part in [
+        "mode 0777",
+        "chmod +t",
+        "socket_directory_sticky: true",
+        "run weir as another user",
+    ] {
+        assert!(said.contains(part), "{part:?} is not in {said}");
+    }
+    let config = format!(
+        "workers: 1\nsocket_directory_sticky: true\nuds: [{}]\n",
+        path.display()
+    );
+    let mut agent = Agent::start(&config, &[]);
+    agent.wait_for("other users may write in");
+    agent.wait_for("listening on unixgram://");
+    assert_eq!(directory.path().metadata().unwrap().mode() & 0o7777, 0o1777);
+    UnixDatagram::unbound().unwrap().send_to(b"a:1|c", &path).unwrap();
+    agent.stop();
+}
 
 /// One wrong step of the wall clock forward, taken back after a moment, once moved every later timestamp by ten years until a
 /// restart, and nothing said so.
