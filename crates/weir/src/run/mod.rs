@@ -385,7 +385,9 @@ impl Agent {
         }
         let mut lost = books::lost_at_the_end(&status);
         if panicked > 0 {
-            lost.push(format!("what {panicked} of the ingest workers had not flushed when they panicked"));
+            lost.push(format!(
+                "what {panicked} of the ingest workers had not flushed when they panicked"
+            ));
         }
         if !lost.is_empty() {
             let lost = lost.join(", ");

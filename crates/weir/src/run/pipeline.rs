@@ -100,7 +100,9 @@ impl Pipeline {
                 Report::Usage(worker, summary) => (self.on_usage)(worker, *summary),
                 Report::Done(worker) => {
                     running -= 1;
-                    self.pass_on(0, |merger, ready| merger.leave(worker, |merged| ready.push(merged)));
+                    self.pass_on(0, |merger, ready| {
+                        merger.leave(worker, |merged| ready.push(merged))
+                    });
                 }
             }
         }
