@@ -14,11 +14,16 @@ mod api;
 pub mod caller;
 mod connections;
 pub mod contexts;
+pub mod counters;
 pub mod explain;
+pub mod metrics_page;
+pub mod numbers;
 mod page;
 mod query;
+pub mod series;
 mod server;
 pub mod status;
+mod tables;
 
 pub use connections::Limits;
 pub use server::AdminServer;

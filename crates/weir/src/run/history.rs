@@ -9,7 +9,7 @@ use weir_aggregate::{Batch, Expansion};
 use weir_output::prometheus::OwnSeries;
 
 use super::view::View;
-use crate::admin::status::own_series;
+use crate::admin::series::own_series;
 use crate::history::Recent;
 use crate::process;
 
