@@ -66,6 +66,15 @@ export interface Books {
   series: BookSeries[];
 }
 
+export interface Meaning {
+  name: string;
+  label: [string, string] | null;
+  unit: string;
+  meaning: string;
+  sign: boolean;
+  advice: string;
+}
+
 export interface Counts {
   produced: number;
   delivered: number;

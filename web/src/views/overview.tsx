@@ -1,6 +1,6 @@
 // One glance: fine, or not and why.
 
-import type { Status } from "../api";
+import type { Meaning, Status } from "../api";
 import { Chart, Sparkline } from "../chart";
 import { column, type LiveBooks, usePolled } from "../data";
 import { bytes, clock, duration, exact, number, utc } from "../format";
@@ -32,12 +32,17 @@ export function Overview({ live }: { live: LiveBooks }) {
   const received = column(books, "weir_received_bytes_total");
   const cpu = column(books, "process_cpu_seconds_total");
   const resident = column(books, "process_resident_memory_bytes");
-  const lost = losses(books.series, books.step);
+  const { data: meanings } = usePolled<Meaning[]>("meanings", {}, 0);
+  const lost = losses(books.series, books.step, meanings ?? []);
   const listeners = status?.listeners ?? [];
   return (
     <>
       <section aria-label="losses">
-        <Losses lost={lost} known={books.times.length > 0} minutes={Math.round(books.times.length / 60)} />
+        <Losses
+          lost={lost}
+          known={books.times.length > 0 && meanings !== undefined}
+          seconds={books.times.length}
+        />
         {status?.not_ready && <p class="alarm">Not ready: {status.not_ready}</p>}
         {error && <p class="quiet">{error}</p>}
       </section>
@@ -86,21 +91,21 @@ export function Overview({ live }: { live: LiveBooks }) {
   );
 }
 
-function Losses(props: { lost: ReturnType<typeof losses>; known: boolean; minutes: number }) {
+function Losses(props: { lost: ReturnType<typeof losses>; known: boolean; seconds: number }) {
   if (!props.known) return <p class="quiet">waiting for the first second of books</p>;
   if (props.lost.length === 0) {
-    return <p class="fine">✓ Nothing was lost in the last {props.minutes} minutes.</p>;
+    return <p class="fine">✓ Nothing was lost in the last {duration(props.seconds)}.</p>;
   }
   return (
     <div class="alarm">
-      <h2>✗ Lost in the last {props.minutes} minutes</h2>
+      <h2>✗ Lost in the last {duration(props.seconds)}</h2>
       <ul>
         {props.lost.map((loss) => (
-          <li key={`${loss.what} ${loss.reason} ${loss.where}`}>
+          <li key={`${loss.name} ${loss.where} ${loss.meaning}`}>
             <b>
-              {exact(loss.count)} {loss.what}
-            </b>{" "}
-            ({loss.reason}, {loss.where}). {loss.remedy}
+              {exact(loss.count)} {loss.unit}
+            </b>
+            {loss.where && ` at ${loss.where}`}: {loss.meaning} {loss.advice}
           </li>
         ))}
       </ul>

@@ -6,12 +6,14 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use weir_counters::{Info, Moves};
 use weir_history::{
     Answer, Function, History, Kind, Metric, MetricSort, MetricsRequest, Query, QueryError, SeriesColumns,
     TagKey,
 };
 
 use super::query::{self, bad};
+use super::series::declared;
 use super::server::Refused;
 use crate::history::Recent;
 
@@ -54,6 +56,46 @@ struct Metrics {
 struct Tags {
     metric: String,
     tags: Vec<TagKey>,
+}
+
+/// What a series of the agent's own means, and what to do when it moves.
+#[derive(Debug, Serialize)]
+struct Meaning {
+    name: &'static str,
+    /// Name and value of the label that tells it apart.
+    label: Option<(&'static str, &'static str)>,
+    unit: &'static str,
+    meaning: &'static str,
+    /// Whether it rises when something was lost, refused, or not as good as it could be.
+    sign: bool,
+    advice: &'static str,
+}
+
+impl Meaning {
+    fn of(info: &Info) -> Meaning {
+        let (sign, advice) = match info.moves {
+            Moves::Sign(advice) => (true, advice),
+            Moves::Work(advice) => (false, advice),
+        };
+        Meaning {
+            name: info.series.name,
+            label: info.series.label,
+            unit: info.series.unit,
+            meaning: info.meaning(),
+            sign: sign && info.series.kind == weir_counters::Kind::Counter,
+            advice,
+        }
+    }
+}
+
+/// Every series that the agent has of itself.
+pub fn meanings() -> Result<Vec<u8>, Refused> {
+    json(
+        &declared()
+            .iter()
+            .map(|declared| Meaning::of(&declared.info))
+            .collect::<Vec<_>>(),
+    )
 }
 
 /// The request that a path stands for; `None` for the paths of others.

@@ -51,6 +51,7 @@ const INDEX: &str = "weir\n\n\
 /api/v1/query?metric=&by=&fn=      points of the last minutes as columns; where=k:v, from=-15m, to, step\n\
 /api/v1/tags?metric=               keys and values of a metric's tags\n\
 /api/v1/books?match=&from=-5m      the agent's own books per second\n\
+/api/v1/meanings                  what each series of the agent's own means, and what to do when it moves\n\
 /api/v1/live?metric=               server-sent events: what query adds with each flush, and the books each second\n\
 /api/v1/reload                    POST: reads the configuration again, as SIGHUP does;\n\
                                   curl -X POST -H 'X-Weir-Request: 1'\n\
@@ -243,6 +244,7 @@ async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> 
             },
             Err(refused) => Err(refused),
         },
+        "/api/v1/meanings" => api::meanings().map(json_bytes),
         "/api/v1/explain" => match explain_request(&query) {
             Ok(request) => json_of(&source.explain(request).await),
             Err(refused) => Err(refused),
@@ -292,7 +294,7 @@ async fn recent(source: &dyn AdminSource, path: &str, query: Query<'_>) -> Optio
     };
     let answer = tokio::task::spawn_blocking(move || api::answer(&request, &recent)).await;
     let answer = answer.map_err(failed).and_then(|answer| answer);
-    Some(answer.map(|bytes| with_type("application/json", Body::whole(bytes.into()))))
+    Some(answer.map(json_bytes))
 }
 
 fn live(query: Query<'_>, recent: Arc<Recent>) -> Result<Answer, Refused> {
@@ -451,7 +453,11 @@ async fn variables(source: &dyn AdminSource) -> Value {
 fn json_of(value: &impl serde::Serialize) -> Result<Answer, Refused> {
     let mut bytes = serde_json::to_vec(value).map_err(failed)?;
     bytes.push(b'\n');
-    Ok(with_type("application/json", Body::whole(bytes.into())))
+    Ok(json_bytes(bytes))
+}
+
+fn json_bytes(bytes: Vec<u8>) -> Answer {
+    with_type("application/json", Body::whole(bytes.into()))
 }
 
 fn text(status: StatusCode, text: impl Into<String>) -> Answer {
