@@ -50,7 +50,7 @@ module StatsD
         # aggregated.
         @short_ways = %i[c g ms h d s].to_h do |type|
           short = contexts && (implied_rate.nil? || (type == :g && core))
-          [type, short ? contexts.shelf(type, nil) : NoContexts]
+          [type, short ? contexts.map_of(type, nil) : NoContexts]
         end.freeze
         freeze
       end

@@ -151,7 +151,7 @@ module StatsD
       end
 
       # A queue between owner and reader, in rings that are used again and again. A ring that is full
-      # is followed by one twice as long, so that a steady load settles on one ring and allocates nothing.
+      # is followed by one twice as long, so that a steady load stays with one ring and allocates nothing.
       # @api private
       class QueueCell < Cell
         # Length of the first ring. Must be a power of two, as every length here.
