@@ -113,7 +113,7 @@ class NativeTest < TestCase
     contexts = Native::Contexts.new(client, emitters: false)
     contexts.sweep = true
     sweeps = 0
-    trace = TracePoint.new(:c_call) do |event|
+    trace = TracePoint.new(:b_call) do |event|
       next unless event.method_id == :sweep && Thread.current == Thread.main
 
       sweeps += 1

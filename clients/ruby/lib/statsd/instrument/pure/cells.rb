@@ -185,14 +185,23 @@ module StatsD
           @limit = FIRST_RING
           @written = 0
           @read = 0
+          @pushing = false
+          @aside = Queue.new
         end
 
-        # Owner.
+        # Owner. A signal handler may interrupt a push anywhere; what it pushes is put aside.
         # @param value [Object] anything but nil
         def push(value)
-          make_room if @written >= @limit
-          @slots[@written & @mask] = value
-          @written += 1
+          return @aside << value if @pushing
+
+          begin
+            @pushing = true
+            make_room if @written >= @limit
+            @slots[@written & @mask] = value
+            @written += 1
+          ensure
+            @pushing = false
+          end
         end
 
         # Reader.
@@ -217,6 +226,7 @@ module StatsD
             position += 1
           end
           @read = position
+          values << @aside.pop until @aside.empty?
           values
         end
 
