@@ -156,6 +156,7 @@ module StatsD
 
         @implied_rate = default_sample_rate && default_sample_rate < 1 ? default_sample_rate : nil
         @builders = {}.freeze
+        @plain_builder = nil
         @handles = WeakSet.new
         @aggregator = aggregator || new_aggregator
         @own_telemetry = Telemetry.new unless @aggregator || sink.respond_to?(:telemetry)
@@ -392,7 +393,7 @@ module StatsD
       def contexts_for(sink, core)
         if core
           @cells ||= Backend::Contexts.new(self, emitters: false)
-        elsif Mode.remembering?(sink)
+        elsif !sink.is_a?(CaptureSink)
           @emitters ||= Backend::Contexts.new(self, emitters: true)
         end
       end

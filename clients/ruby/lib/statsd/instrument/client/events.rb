@@ -24,11 +24,14 @@ module StatsD
                   source_type_name: nil, alert_type: nil, tags: nil, no_prefix: false, cardinality: nil)
           return refuse(title, text) if title.nil? || title.to_s.empty?
 
-          emit(datagram_builder(no_prefix: no_prefix, cardinality: cardinality)._e(
-                 title, text,
-                 timestamp: timestamp, hostname: hostname, tags: tags, aggregation_key: aggregation_key,
-                 priority: priority, source_type_name: source_type_name, alert_type: alert_type
-               ))
+          builder = no_prefix || cardinality ? nil : @plain_builder
+          builder ||= datagram_builder(no_prefix: no_prefix, cardinality: cardinality)
+          @mode.sink << builder._e(
+            title, text,
+            timestamp: timestamp, hostname: hostname, tags: tags, aggregation_key: aggregation_key,
+            priority: priority, source_type_name: source_type_name, alert_type: alert_type
+          )
+          VOID
         end
 
         # Reports the state of something.
@@ -45,12 +48,14 @@ module StatsD
         # @raise [KeyError] if the status is none of those listed
         def service_check(name, status, timestamp: nil, hostname: nil, tags: nil, message: nil, no_prefix: false,
                           cardinality: nil)
-          return refuse(name, status) if name.to_s.empty? || (status.is_a?(Integer) && !status.between?(0, 3))
+          return refuse(name, status) if name.to_s.empty? || (Integer === status && !status.between?(0, 3))
 
-          emit(datagram_builder(no_prefix: no_prefix, cardinality: cardinality)._sc(
-                 name, status,
-                 timestamp: timestamp, hostname: hostname, tags: tags, message: message
-               ))
+          builder = no_prefix || cardinality ? nil : @plain_builder
+          builder ||= datagram_builder(no_prefix: no_prefix, cardinality: cardinality)
+          @mode.sink << builder._sc(
+            name, status, timestamp: timestamp, hostname: hostname, tags: tags, message: message
+          )
+          VOID
         end
       end
     end

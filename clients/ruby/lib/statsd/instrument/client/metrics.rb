@@ -22,7 +22,7 @@ module StatsD
         # @return [Object] {VOID}
         def increment(name, value = 1, sample_rate: nil, tags: nil, no_prefix: false, by: nil, pre_sampled: false,
                       cardinality: nil, timestamp: nil)
-          unless sample_rate || no_prefix || by || cardinality || timestamp
+          unless no_prefix || by || cardinality || timestamp || (sample_rate && sample_rate < 1)
             done = @counters.put(name, tags, value)
             return VOID if done
             return refuse(name, value) if done == false
@@ -95,7 +95,7 @@ module StatsD
             return time_block(:ms, name, sample_rate, tags, no_prefix, pre_sampled, cardinality, &block)
           end
 
-          unless sample_rate || no_prefix || cardinality
+          unless no_prefix || cardinality || (sample_rate && sample_rate < 1)
             done = @timings.put(name, tags, value)
             return VOID if done
             return refuse(name, value) if done == false
@@ -122,7 +122,7 @@ module StatsD
             return time_block(:d, name, sample_rate, tags, no_prefix, pre_sampled, cardinality, &block)
           end
 
-          unless sample_rate || no_prefix || cardinality
+          unless no_prefix || cardinality || (sample_rate && sample_rate < 1)
             done = @distributions.put(name, tags, value)
             return VOID if done
             return refuse(name, value) if done == false
@@ -142,7 +142,7 @@ module StatsD
         # @return (see #increment)
         # @raise [NotImplementedError] if the implementation has no histograms
         def histogram(name, value, sample_rate: nil, tags: nil, no_prefix: false, pre_sampled: false, cardinality: nil)
-          unless sample_rate || no_prefix || cardinality
+          unless no_prefix || cardinality || (sample_rate && sample_rate < 1)
             done = @histograms.put(name, tags, value)
             return VOID if done
             return refuse(name, value) if done == false
@@ -161,7 +161,7 @@ module StatsD
         # @param cardinality (see #increment)
         # @return (see #increment)
         def set(name, value, sample_rate: nil, tags: nil, no_prefix: false, pre_sampled: false, cardinality: nil)
-          unless sample_rate || no_prefix || cardinality
+          unless no_prefix || cardinality || (sample_rate && sample_rate < 1)
             done = @sets.put(name, tags, value)
             return VOID if done
             return refuse(name, value) if done == false
@@ -228,7 +228,9 @@ module StatsD
           ensure
             # The clock counts nanoseconds; digits beyond are noise that takes long to print.
             elapsed = (Process.clock_gettime(Process::CLOCK_MONOTONIC, :float_millisecond) - start).round(6)
-            done = @mode.short_ways[type].put(name, tags, elapsed) unless sample_rate || no_prefix || cardinality
+            unless no_prefix || cardinality || (sample_rate && sample_rate < 1)
+              done = @mode.short_ways[type].put(name, tags, elapsed)
+            end
             record(type, name, elapsed, sample_rate, tags, no_prefix, true, cardinality) unless done
           end
         end

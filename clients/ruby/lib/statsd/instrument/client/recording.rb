@@ -140,6 +140,8 @@ module StatsD
         # Replaces the whole Hash, so that threads can read it without a lock.
         def remember_builder(key, builder)
           @builders = @builders.merge(key => builder).freeze
+          # Read without a look-up by the calls that need it each time.
+          @plain_builder = builder if key == false
           builder
         end
 
