@@ -194,7 +194,7 @@ class ModeTest < TestCase
       stop = lambda do
         # The first half of a shutdown; the rest waits for threads.
         core&.instance_variable_set(:@stopping, true)
-        client.detach
+        client.refresh_mode
       end
       reached = interrupted(step, stop) { call.call }
       stop.call unless reached

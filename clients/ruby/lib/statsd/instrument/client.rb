@@ -285,9 +285,9 @@ module StatsD
         sink.datagrams
       end
 
-      # Stops aggregating for good.
+      # Something that calls depend on is different now: the aggregation ended.
       # @api private
-      def detach
+      def refresh_mode
         enter_mode
       end
 

@@ -13,7 +13,12 @@ module StatsD
                                  return VOID
                                end
                                1))
-          deliver(value)
+          if value == 1 && @owner == Thread.current
+            @ones += 1
+            VOID
+          else
+            deliver(value)
+          end
         end
       end
 
