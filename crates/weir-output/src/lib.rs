@@ -7,6 +7,7 @@ pub mod compress;
 pub mod datadog;
 mod datagrams;
 pub mod delivery;
+mod error;
 pub mod file;
 pub mod graphite;
 pub mod http;
@@ -21,3 +22,5 @@ pub mod stdout;
 mod sums;
 mod tcp;
 mod timeline;
+
+pub use error::StartError;
