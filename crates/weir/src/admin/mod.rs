@@ -16,7 +16,7 @@ pub mod explain;
 mod server;
 pub mod status;
 
-pub use connections::Limits;
+pub use connections::ConnectionLimits;
 pub use server::AdminServer;
 #[doc(hidden)]
 pub use server::answer_on;
