@@ -140,6 +140,11 @@ pub fn spawn(
     let alive = Alive::new();
     let progress = alive.progress();
     let thread = std::thread::Builder::new().name(name).spawn(move || {
+        // Goes last, also in a panic.
+        let _done = Done {
+            worker: settings.worker,
+            reports: reports.clone(),
+        };
         let clock = Clock::new(settings.aggregator.bucket_width);
         let outbox = Outbox::new(settings.worker, reports);
         let ingest = ingest(settings, &clock, origins.as_ref(), relays);
@@ -191,4 +196,16 @@ fn ingest(
         ingest.limit_senders(origins.admission.clone());
     }
     ingest
+}
+
+/// Says in any case that nothing more will come: whoever merges the workers' buckets would wait for one that has panicked.
+struct Done {
+    worker: u16,
+    reports: SyncSender<Report>,
+}
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        let _ = self.reports.send(Report::Done(self.worker));
+    }
 }

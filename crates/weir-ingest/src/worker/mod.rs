@@ -313,7 +313,6 @@ impl Worker {
             self.outbox.send(Report::Batch(Box::new(batch)));
         }
         self.outbox.send(Report::Snapshot(Box::new(self.snapshot())));
-        self.outbox.send(Report::Done(self.outbox.worker()));
     }
 
     fn receive_the_rest(&mut self) {

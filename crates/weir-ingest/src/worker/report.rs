@@ -22,7 +22,7 @@ pub enum Report {
     BadInput(BadInput),
     /// Who used how much until the last flush, and between it and the one before.
     Usage(u16, Box<UsageSummary>),
-    /// Nothing more will come from this worker.
+    /// Nothing more will come from this worker, whether it was asked to end or has panicked.
     Done(u16),
 }
 
