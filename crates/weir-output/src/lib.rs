@@ -4,6 +4,7 @@
 
 pub mod assemble;
 pub mod compress;
+mod counters;
 pub mod datadog;
 mod datagrams;
 pub mod delivery;
@@ -23,4 +24,5 @@ mod sums;
 mod tcp;
 mod timeline;
 
+pub use counters::{OutputCounter, ScrapeCounter};
 pub use error::StartError;

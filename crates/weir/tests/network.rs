@@ -210,7 +210,8 @@ fn a_socket_file_that_is_taken_away_is_made_again_or_the_agent_is_not_ready() {
     assert_eq!((remade(), get(&admin, "/ready").0), (3, 200));
     let (_, page) = weir(&["status", "--admin", &admin]);
     assert!(
-        page.contains("made again 3 times") && page.contains("The books balance"),
+        page.contains("Times the socket file was missing or replaced, and made again: 3\n")
+            && page.contains("The books balance"),
         "{page}"
     );
     agent.stop();

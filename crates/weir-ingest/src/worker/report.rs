@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use weir_aggregate::{AggregateCounts, Batch};
-use weir_context::{LimitReason, RuleCounts, RuleSet, TrialReport, UsageSummary};
-use weir_listener::{ListenerCounters, LoopCounters};
+use weir_aggregate::{AggregateCounter, Batch};
+use weir_context::{
+    AliasCounter, ContextCounter, LimitReason, RuleCounts, RuleSet, TrialReport, UsageSummary,
+};
+use weir_counters::Counts;
+use weir_listener::{ListenerCounter, ListenerCounters, ListenerId, LoopCounters};
 
 use super::Worker;
 use crate::admission::RefusedSender;
-use crate::counts::IngestCounts;
+use crate::counts::{IngestCounter, IngestCounts, WorkerCounter};
 use crate::ingest::BadInput;
 use crate::origin::OriginStats;
 use crate::origin_rates::LimitedOrigin;
@@ -34,34 +37,17 @@ pub struct WorkerSnapshot {
     pub at: i64,
     pub listeners: Vec<ListenerSnapshot>,
     pub event_loop: LoopCounters,
-    pub aggregate: AggregateCounts,
-    pub contexts: usize,
-    /// Contexts that have expired since the start.
-    pub contexts_expired: u64,
-    pub overflow_names: usize,
-    /// Messages that the raw-alias cache knows, and those it was asked for and did not.
-    pub aliases: usize,
-    pub alias_misses: u64,
-    /// Samples whose context was not made, by [`LimitReason`].
-    pub limited_samples: [u64; LimitReason::COUNT],
-    pub strings: usize,
-    pub tag_lists: usize,
+    pub counts: Counts<WorkerCounter>,
+    pub aggregate: Counts<AggregateCounter>,
+    pub contexts: Counts<ContextCounter>,
+    pub aliases: Counts<AliasCounter>,
+    /// Samples whose context was not made.
+    pub limited_samples: Counts<LimitReason>,
     pub context_bytes: usize,
     pub state_bytes: usize,
     pub partial_bytes: usize,
     /// Set aside for encrypted connections.
     pub tls_bytes: usize,
-    /// Batches that waited because the control plane had not taken the ones before.
-    pub hand_over_waits: u64,
-    /// Times the kernel's tables told of other drops than were counted.
-    pub drop_disagreements: u64,
-    /// Milliseconds by which the agent's time is ahead of a wall clock that was set back.
-    pub clock_ahead_ms: i64,
-    /// Times it was set back because it was too far ahead.
-    pub clock_set_back: u64,
-    /// Longest time between two receive turns while packets were waiting or a flush was running, or by which a turn lasted
-    /// longer than it should, nanoseconds.
-    pub longest_gap_ns: u64,
     pub origin: OriginStats,
     /// Origins that have sent more than they may.
     pub limited_origins: Vec<LimitedOrigin>,
@@ -88,8 +74,6 @@ pub struct ListenerSnapshot {
     pub listener: u16,
     pub socket: ListenerCounters,
     pub ingest: IngestCounts,
-    /// Packets that wait for their sender to be known, and are not counted yet.
-    pub packets_waiting: u64,
 }
 
 impl Worker {
@@ -104,44 +88,55 @@ impl Worker {
         }
     }
 
-    fn listener_snapshots(&self) -> Vec<ListenerSnapshot> {
-        let listeners = self.event_loop.listeners();
-        listeners
-            .map(|(id, _)| ListenerSnapshot {
-                listener: id.0,
-                socket: *self.event_loop.counters(id),
-                ingest: self.ingest.counts()[usize::from(id.0)],
-                packets_waiting: self.ingest.packets_waiting(usize::from(id.0)),
-            })
-            .collect()
+    fn listener_snapshot(&self, id: ListenerId) -> ListenerSnapshot {
+        let listener = usize::from(id.0);
+        let (mut socket, mut ingest) = (*self.event_loop.counters(id), self.ingest.counts()[listener]);
+        // What waits for its sender to be known is counted, received and otherwise, when it goes on.
+        let waiting = self.ingest.packets_waiting(listener);
+        socket[ListenerCounter::Packets] -= waiting;
+        ingest[IngestCounter::PacketsWaiting] = waiting;
+        ListenerSnapshot {
+            listener: id.0,
+            socket,
+            ingest,
+        }
+    }
+
+    /// What each part of the worker has counted.
+    fn counts(&self) -> Counts<WorkerCounter> {
+        let mut counts = Counts::default();
+        counts[WorkerCounter::HandOverWaits] = self.outbox.waits();
+        counts[WorkerCounter::DropDisagreements] = self.drops.disagreements();
+        counts[WorkerCounter::ClockSetBack] = self.clock.times_set_back();
+        counts[WorkerCounter::ClockAheadMs] = self.clock.ahead_ms().max(0) as u64;
+        counts[WorkerCounter::LongestGapNs] = self.gaps.longest_ns();
+        counts
+    }
+
+    fn context_counts(&self) -> Counts<ContextCounter> {
+        let mut counts = self.ingest.contexts().counts();
+        counts[ContextCounter::Expired] = self.ingest.contexts_expired();
+        counts[ContextCounter::Created] = counts[ContextCounter::Live] + counts[ContextCounter::Expired];
+        counts
     }
 
     pub(super) fn snapshot(&self) -> WorkerSnapshot {
         let contexts = self.ingest.contexts();
-        let (strings, tag_lists) = contexts.table_sizes();
+        let listeners = self.event_loop.listeners();
         WorkerSnapshot {
             worker: self.outbox.worker(),
             at: self.clock.seconds(),
-            listeners: self.listener_snapshots(),
+            listeners: listeners.map(|(id, _)| self.listener_snapshot(id)).collect(),
             event_loop: *self.event_loop.loop_counters(),
+            counts: self.counts(),
             aggregate: self.ingest.aggregator().counts(),
-            contexts: contexts.len(),
-            contexts_expired: self.ingest.contexts_expired(),
-            overflow_names: contexts.overflow_names(),
-            aliases: contexts.aliases(),
-            alias_misses: contexts.alias_counts().misses,
+            contexts: self.context_counts(),
+            aliases: contexts.alias_counts(),
             limited_samples: contexts.limited_samples(),
-            strings,
-            tag_lists,
             context_bytes: contexts.heap_bytes(),
             state_bytes: self.ingest.aggregator().heap_bytes(),
             partial_bytes: self.event_loop.partial_bytes_held(),
             tls_bytes: self.event_loop.tls_bytes_held(),
-            hand_over_waits: self.outbox.waits(),
-            drop_disagreements: self.drops.disagreements(),
-            clock_set_back: self.clock.times_set_back(),
-            clock_ahead_ms: self.clock.ahead_ms(),
-            longest_gap_ns: self.gaps.longest_ns(),
             origin: self.ingest.origin_stats(),
             limited_origins: self.ingest.limited_origins(),
             refused_senders: self.ingest.refused_senders(),

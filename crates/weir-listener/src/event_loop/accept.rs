@@ -13,6 +13,7 @@ use super::peers::Peer;
 use crate::framing::Framer;
 use crate::tls::TlsSession;
 use crate::{Address, Credentials, TlsFault, sys};
+use crate::{ListenerCounter, LoopCounter};
 
 /// Connections accepted before others get their turn.
 const ACCEPTS_PER_TURN: usize = 64;
@@ -52,7 +53,7 @@ impl Listener {
         };
         let error = match sys::accept(socket.fd.as_fd()) {
             Ok((fd, address)) => {
-                self.counters.connections_accepted += 1;
+                self.counters[ListenerCounter::ConnectionsAccepted] += 1;
                 return Accepted::Connection(fd, address);
             }
             Err(error) => error,
@@ -63,12 +64,12 @@ impl Listener {
             Some(libc::EINTR) => Accepted::Retry,
             Some(libc::EMFILE | libc::ENFILE) => Accepted::NoDescriptor,
             Some(libc::ENOMEM | libc::ENOBUFS) => {
-                self.counters.accept_errors += 1;
+                self.counters[ListenerCounter::AcceptErrors] += 1;
                 Accepted::NoMemory
             }
             // The connection is gone again (or the network below it is); the next one may be fine.
             _ => {
-                self.counters.accept_errors += 1;
+                self.counters[ListenerCounter::AcceptErrors] += 1;
                 Accepted::Retry
             }
         }
@@ -77,12 +78,12 @@ impl Listener {
     /// Whether a peer of this address may send here.
     fn admits(&mut self, address: Option<IpAddr>) -> bool {
         let refused = address.is_some_and(|address| !self.config.allow.allows(address));
-        self.counters.connections_refused_source += u64::from(refused);
+        self.counters[ListenerCounter::ConnectionsRefusedSource] += u64::from(refused);
         !refused
     }
 
     fn is_full(&self) -> bool {
-        self.counters.connections_open >= self.config.max_connections as u64
+        self.counters[ListenerCounter::ConnectionsOpen] >= self.config.max_connections as u64
     }
 
     /// The encryption of a new connection, if it is to have one.
@@ -90,7 +91,7 @@ impl Listener {
         let server = self.config.tls.as_ref().filter(|_| self.is_tcp());
         let session = server.map(|server| TlsSession::new(server, sys::monotonic_nanos()));
         let session = session.transpose();
-        self.counters.connections_failed_tls += u64::from(session.is_err());
+        self.counters[ListenerCounter::ConnectionsFailedTls] += u64::from(session.is_err());
         session
     }
 
@@ -99,7 +100,7 @@ impl Listener {
         let mut origin = None;
         if self.config.pass_credentials && !self.is_tcp() {
             origin = newcomer.credentials;
-            self.counters.origin_errors += u64::from(origin.is_none());
+            self.counters[ListenerCounter::OriginErrors] += u64::from(origin.is_none());
         }
         Connection {
             listener: number,
@@ -122,14 +123,14 @@ impl Listener {
         match reserve.spend(|| sys::accept(socket.fd.as_fd()).map(drop)) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Refusal::NoConnection,
             Err(_) => {
-                self.counters.accept_errors += 1;
+                self.counters[ListenerCounter::AcceptErrors] += 1;
                 return Refusal::Failed;
             }
             Ok(()) => {}
         }
-        self.counters.accept_errors += 1;
-        self.counters.connections_accepted += 1;
-        self.counters.connections_refused_descriptors += 1;
+        self.counters[ListenerCounter::AcceptErrors] += 1;
+        self.counters[ListenerCounter::ConnectionsAccepted] += 1;
+        self.counters[ListenerCounter::ConnectionsRefusedDescriptors] += 1;
         if reserve.is_there() {
             Refusal::Refused
         } else {
@@ -145,7 +146,7 @@ impl EventLoop {
             if listener.socket.is_none() {
                 return Next::Wait;
             }
-            self.counters.system_calls += 1;
+            self.counters[LoopCounter::SystemCalls] += 1;
             match listener.accept() {
                 Accepted::Connection(fd, address) => self.accepted(number, fd, address),
                 Accepted::Empty => return self.no_more_connections(number),
@@ -167,7 +168,7 @@ impl EventLoop {
     }
 
     fn pause_accepting(&mut self, number: u32) -> Next {
-        self.listeners.get_mut(number).counters.accept_pauses += 1;
+        self.listeners.get_mut(number).counters[ListenerCounter::AcceptPauses] += 1;
         self.pause(number);
         Next::Wait
     }
@@ -182,7 +183,7 @@ impl EventLoop {
     fn accepted(&mut self, number: u32, fd: OwnedFd, address: Option<IpAddr>) {
         let Some(newcomer) = self.admitted(number, fd, address) else {
             // It is closed.
-            self.counters.system_calls += 1;
+            self.counters[LoopCounter::SystemCalls] += 1;
             return;
         };
         let listener = self.listeners.get_mut(number);
@@ -190,13 +191,13 @@ impl EventLoop {
             Ok(tls) => tls,
             Err(fault) => {
                 self.handshakes.note_fault(listener.id, fault);
-                self.counters.system_calls += 1;
+                self.counters[LoopCounter::SystemCalls] += 1;
                 return;
             }
         };
         let mut connection = listener.connection(number, newcomer, tls);
         if self.drain.is_on() {
-            self.counters.system_calls += connection.begin_to_end(self.listeners.get(number));
+            self.counters[LoopCounter::SystemCalls] += connection.begin_to_end(self.listeners.get(number));
         }
         self.admit(connection);
     }
@@ -209,7 +210,7 @@ impl EventLoop {
         }
         let mut credentials = None;
         if !matches!(listener.address, Address::Tcp { .. }) {
-            self.counters.system_calls += 1;
+            self.counters[LoopCounter::SystemCalls] += 1;
             let found = sys::peer_credentials(fd.as_fd()).ok();
             credentials = found.filter(|origin| origin.pid > 0);
         }
@@ -220,7 +221,7 @@ impl EventLoop {
         };
         if listener.is_full() && (self.drain.is_on() || !self.make_place(number, newcomer.peer())) {
             let counters = &mut self.listeners.get_mut(number).counters;
-            counters.connections_refused_limit += 1;
+            counters[ListenerCounter::ConnectionsRefusedLimit] += 1;
             return None;
         }
         Some(newcomer)
@@ -235,11 +236,11 @@ impl EventLoop {
             return;
         };
         let token = self.descriptors.token_of(slot);
-        self.counters.system_calls += 1;
+        self.counters[LoopCounter::SystemCalls] += 1;
         let listener = self.listeners.get_mut(number);
         if self.poller.watch(connection.fd.as_fd(), token).is_err() {
             // The system's limit of watched descriptors is reached, which is one more kind of having none left.
-            listener.counters.connections_refused_descriptors += 1;
+            listener.counters[ListenerCounter::ConnectionsRefusedDescriptors] += 1;
             self.descriptors.remove(slot);
             return;
         }
@@ -255,7 +256,7 @@ impl EventLoop {
     /// the queue, the peer waiting for nothing and epoll reporting it for ever.
     #[cold]
     fn refuse_one(&mut self, number: u32) -> Refusal {
-        self.counters.system_calls += 4;
+        self.counters[LoopCounter::SystemCalls] += 4;
         self.listeners.get_mut(number).refuse_one(&mut self.reserve)
     }
 }

@@ -8,6 +8,7 @@ use super::drain::Drain;
 use super::listener::{Listener, Phase};
 use super::peers::Peer;
 use super::{Monotonic, PacketBatch};
+use crate::ListenerCounter;
 use crate::bind::MAX_PACKET_BYTES_LIMIT;
 use crate::framing::{End, Entries, Fed, Framer, FramingCounts};
 use crate::partial::{BudgetExhausted, PartialPool};
@@ -229,14 +230,14 @@ impl Found {
 
     pub(super) fn add_to(&self, counters: &mut ListenerCounters) {
         let (counts, dropped) = (&self.counts, self.dropped);
-        counters.packets += self.packets();
-        counters.bytes += counts.bytes - dropped.bytes;
-        counters.rate_limited += dropped.packets;
-        counters.frames_too_long += counts.too_long;
-        counters.frames_empty += counts.empty;
-        counters.bytes_discarded += counts.discarded_bytes;
-        counters.partial_bytes += self.partial_after;
-        counters.partial_bytes -= self.partial_before;
+        counters[ListenerCounter::Packets] += self.packets();
+        counters[ListenerCounter::Bytes] += counts.bytes - dropped.bytes;
+        counters[ListenerCounter::RateLimited] += dropped.packets;
+        counters[ListenerCounter::FramesTooLong] += counts.too_long;
+        counters[ListenerCounter::FramesEmpty] += counts.empty;
+        counters[ListenerCounter::BytesDiscarded] += counts.discarded_bytes;
+        counters[ListenerCounter::PartialBytes] += self.partial_after;
+        counters[ListenerCounter::PartialBytes] -= self.partial_before;
     }
 }
 

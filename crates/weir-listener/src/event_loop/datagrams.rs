@@ -8,6 +8,7 @@ use super::listener::{Listener, Listeners};
 use super::{EventLoop, Monotonic, PacketBatch, Turn};
 use crate::sys::{Ancillary, DatagramRing};
 use crate::{Address, BoundSocket, guard};
+use crate::{ListenerCounter, LoopCounter};
 
 /// A batch is kept near this size by asking for fewer datagrams where they are long: 64 of 64 KiB each would keep the
 /// worker from everything else for milliseconds, and push the batch's own beginning out of the cache.
@@ -142,7 +143,7 @@ impl Listener {
         let Some(socket) = &self.socket else {
             return Ok(None);
         };
-        self.counters.receive_calls += 1;
+        self.counters[ListenerCounter::ReceiveCalls] += 1;
         let (fd, limit, ancillary) = (socket.fd.as_fd(), self.intake.limit, self.intake.ancillary);
         let (count, drops) = if self.intake.guarded {
             ring.receive_with_sources(fd, limit, ancillary)?
@@ -189,16 +190,16 @@ impl Listener {
             }
             bytes += u64::from(entry.length);
             if entry.lost > 0 {
-                counters.truncated += 1;
-                counters.truncated_lines_max += (u64::from(entry.lost) + 1) / LINE_BYTES_MIN;
+                counters[ListenerCounter::Truncated] += 1;
+                counters[ListenerCounter::TruncatedLinesMax] += (u64::from(entry.lost) + 1) / LINE_BYTES_MIN;
             }
             if identified && entry.origin.is_none_or(|origin| origin.pid <= 0) {
-                counters.origin_errors += 1;
+                counters[ListenerCounter::OriginErrors] += 1;
                 entry.origin = None;
             }
         }
-        counters.packets += count as u64;
-        counters.bytes += bytes;
+        counters[ListenerCounter::Packets] += count as u64;
+        counters[ListenerCounter::Bytes] += bytes;
         bytes
     }
 
@@ -207,20 +208,20 @@ impl Listener {
         let counters = &mut self.counters;
         match error.raw_os_error() {
             Some(libc::EAGAIN) => {
-                counters.receive_calls_empty += 1;
+                counters[ListenerCounter::ReceiveCallsEmpty] += 1;
                 return Failed::Empty;
             }
             Some(libc::EINTR) => {
-                counters.receive_errors.interrupted += 1;
+                counters[ListenerCounter::ReceiveInterrupted] += 1;
                 return Failed::Retry;
             }
             // Left over from a datagram we are said to have sent; the next call works.
             Some(libc::ECONNREFUSED | libc::ECONNRESET) => {
-                counters.receive_errors.reset += 1;
+                counters[ListenerCounter::ReceiveReset] += 1;
                 return Failed::Retry;
             }
-            Some(libc::ENOMEM | libc::ENOBUFS) => counters.receive_errors.no_memory += 1,
-            _ => counters.receive_errors.other += 1,
+            Some(libc::ENOMEM | libc::ENOBUFS) => counters[ListenerCounter::ReceiveNoMemory] += 1,
+            _ => counters[ListenerCounter::ReceiveOther] += 1,
         }
         Failed::Persistent
     }
@@ -235,7 +236,7 @@ impl EventLoop {
         handle: &mut impl FnMut(PacketBatch<'_>),
     ) -> Next {
         let listener = self.listeners.get_mut(number);
-        self.counters.system_calls += u64::from(listener.socket.is_some());
+        self.counters[LoopCounter::SystemCalls] += u64::from(listener.socket.is_some());
         let received = match listener.receive(&mut self.ring) {
             Ok(Some(received)) => received,
             Ok(None) => return Next::Wait,

@@ -6,6 +6,7 @@ use super::connection::Connection;
 use super::descriptors::Next;
 use super::{EventLoop, PacketBatch, Turn};
 use crate::tls::{TLS_READ_BYTES, TLS_SESSION_BYTES};
+use crate::{ListenerCounter, LoopCounter};
 use crate::{ListenerId, TlsFault, sys};
 
 /// How often connections are looked at that are not encrypted yet.
@@ -105,9 +106,9 @@ impl EventLoop {
         let Some(connection) = self.descriptors.connection(slot) else {
             return Next::Wait;
         };
-        self.counters.system_calls += 1;
+        self.counters[LoopCounter::SystemCalls] += 1;
         let listener = self.listeners.get_mut(connection.listener);
-        listener.counters.receive_calls += 1;
+        listener.counters[ListenerCounter::ReceiveCalls] += 1;
         let count = match sys::receive(connection.fd.as_fd(), self.handshakes.read_buffer()) {
             // Without a word of farewell: the end may be missing.
             Ok(0) => {
@@ -139,7 +140,7 @@ impl EventLoop {
             };
             let was_handshaking = connection.is_handshaking();
             let ciphertext = &self.handshakes.ciphertext[at..count];
-            let taken = connection.take_ciphertext(ciphertext, &mut self.counters.system_calls);
+            let taken = connection.take_ciphertext(ciphertext, &mut self.counters[LoopCounter::SystemCalls]);
             if was_handshaking && !connection.is_handshaking() {
                 self.handshakes.end_one();
             }
@@ -196,7 +197,7 @@ impl EventLoop {
             self.handshakes.note_fault(listener.id, fault);
             // One that is still handshaking is counted where it is closed, whoever closes it.
             if !connection.is_handshaking() {
-                listener.counters.connections_failed_tls += 1;
+                listener.counters[ListenerCounter::ConnectionsFailedTls] += 1;
             }
         }
         self.close_connection(slot, false, turn, handle);

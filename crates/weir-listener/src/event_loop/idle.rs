@@ -4,6 +4,7 @@ use super::listener::Listener;
 use super::peers::Peer;
 use super::{EventLoop, Monotonic, Turn};
 use crate::sys;
+use crate::{ListenerCounter, LoopCounter};
 
 /// A connection on which no whole packet has come for this long is ended. A client that sends so seldom loses nothing by it
 /// but the time to connect again: its next write fails instead of being lost. Peers that are gone without a word are noticed
@@ -37,7 +38,7 @@ impl Listener {
     fn gives_way(&mut self, heard: u64, now: u64) -> bool {
         self.none_idle_until = heard + IDLE_WHEN_FULL_NANOS;
         let gives_way = now.saturating_sub(heard) >= IDLE_WHEN_FULL_NANOS;
-        self.counters.connections_closed_idle += u64::from(gives_way);
+        self.counters[ListenerCounter::ConnectionsClosedIdle] += u64::from(gives_way);
         gives_way
     }
 }
@@ -53,7 +54,7 @@ impl EventLoop {
                 && now.0.saturating_sub(connection.heard) >= IDLE_NANOS
             {
                 let counters = &mut self.listeners.get_mut(connection.listener).counters;
-                counters.connections_closed_idle += 1;
+                counters[ListenerCounter::ConnectionsClosedIdle] += 1;
                 self.end_early(slot);
             }
         }
@@ -67,7 +68,7 @@ impl EventLoop {
             && let Some((slot, _)) = self.longest_idle(number, |peer| crowd.includes(peer))
         {
             let counters = &mut self.listeners.get_mut(number).counters;
-            counters.connections_closed_crowded += 1;
+            counters[ListenerCounter::ConnectionsClosedCrowded] += 1;
             self.end_early(slot);
             return true;
         }
@@ -97,7 +98,7 @@ impl EventLoop {
         if let Some(connection) = self.descriptors.connection(slot)
             && self.listeners.get(connection.listener).is_tcp()
         {
-            self.counters.system_calls += 1;
+            self.counters[LoopCounter::SystemCalls] += 1;
             connection.reset_on_close();
         }
         // Not in order, so the frame in hand is counted as cut and nothing is handed over.

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use super::datagrams::Intake;
 
 use super::peers::{Peer, Peers};
+use crate::ListenerCounter;
 use crate::kernel_table::{self, WrappingCounter};
 use crate::socket_file::SocketFile;
 use crate::sys;
@@ -107,8 +108,8 @@ impl Listener {
     /// Of the kernel's counter of drops.
     pub(super) fn note_drops(&mut self, now: u32) {
         let counter = match self.phase {
-            Phase::Open => &mut self.counters.kernel_dropped,
-            Phase::Draining | Phase::Closed => &mut self.counters.refused_draining,
+            Phase::Open => &mut self.counters[ListenerCounter::KernelDropped],
+            Phase::Draining | Phase::Closed => &mut self.counters[ListenerCounter::RefusedDraining],
         };
         *counter += self.drops.advance(now);
     }
@@ -134,7 +135,8 @@ impl Listener {
         let socket = sys::socket_drops(socket.fd.as_fd())?;
         self.note_drops(socket);
         Ok(Some(DropCheck {
-            counted: self.counters.kernel_dropped + self.counters.refused_draining,
+            counted: self.counters[ListenerCounter::KernelDropped]
+                + self.counters[ListenerCounter::RefusedDraining],
             socket,
             table,
         }))
@@ -149,7 +151,7 @@ impl Listener {
         };
         *system_calls += 1;
         if stopped.is_err() {
-            self.counters.receive_errors.other += 1;
+            self.counters[ListenerCounter::ReceiveOther] += 1;
         }
         // What the kernel dropped until now it dropped for its own reasons.
         let _ = self.read_drops(system_calls);
@@ -179,19 +181,19 @@ impl Listener {
     }
 
     fn end_if_empty(&mut self) {
-        if self.socket.is_none() && self.counters.connections_open == 0 {
+        if self.socket.is_none() && self.counters[ListenerCounter::ConnectionsOpen] == 0 {
             self.phase = Phase::Closed;
         }
     }
 
     pub(super) fn connection_opened(&mut self, peer: Peer) {
-        self.counters.connections_open += 1;
+        self.counters[ListenerCounter::ConnectionsOpen] += 1;
         self.peers.add(peer);
     }
 
     pub(super) fn connection_closed(&mut self, peer: Peer) {
         self.peers.remove(peer);
-        self.counters.connections_open -= 1;
+        self.counters[ListenerCounter::ConnectionsOpen] -= 1;
         self.end_if_empty();
     }
 }

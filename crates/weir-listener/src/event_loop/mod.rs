@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use crate::LoopCounter;
 use crate::sys::{self, DatagramRing};
 use crate::{Address, BoundSocket, ListenerCounters, ListenerId, LoopCounters};
 
@@ -168,7 +169,7 @@ impl EventLoop {
     /// As the kernel gives them.
     pub fn refresh_drops(&mut self) -> io::Result<()> {
         for listener in self.listeners.iter_mut() {
-            listener.read_drops(&mut self.counters.system_calls)?;
+            listener.read_drops(&mut self.counters[LoopCounter::SystemCalls])?;
         }
         Ok(())
     }
@@ -186,7 +187,7 @@ impl EventLoop {
             return Ok(None);
         };
         let listener = self.listeners.get_mut(number);
-        listener.cross_check_drops(&mut self.counters.system_calls)
+        listener.cross_check_drops(&mut self.counters[LoopCounter::SystemCalls])
     }
 
     /// Bytes that partial frames may hold, memory kept in reserve for them included.
@@ -210,7 +211,7 @@ impl EventLoop {
     pub fn release_memory(&mut self) {
         self.ring.release();
         self.streams.release();
-        self.counters.system_calls += 2;
+        self.counters[LoopCounter::SystemCalls] += 2;
     }
 
     /// Waits at most `timeout` (`None`: until something happens), receives in batches and calls `handle` with each.
@@ -224,7 +225,7 @@ impl EventLoop {
         timeout: Option<Duration>,
         handle: &mut impl FnMut(PacketBatch<'_>),
     ) -> io::Result<Turn> {
-        self.counters.turns += 1;
+        self.counters[LoopCounter::Turns] += 1;
         let mut turn = Turn::default();
         if self.poller.is_woken() {
             self.take_wake_up(&mut turn);
@@ -252,8 +253,8 @@ impl EventLoop {
     #[inline]
     fn find_ready(&mut self, timeout: Option<Duration>, turn: &mut Turn) -> io::Result<()> {
         if self.doze.take() && self.may_doze(timeout, turn) {
-            self.counters.dozes += 1;
-            self.counters.system_calls += 1;
+            self.counters[LoopCounter::Dozes] += 1;
+            self.counters[LoopCounter::SystemCalls] += 1;
             sys::sleep_nanos(DOZE_NANOS);
             // With one descriptor there is nothing to be asked.
             if self.descriptors.in_use() > 1 {
@@ -295,7 +296,7 @@ impl EventLoop {
         let mut internet = false;
         for number in self.listeners.numbers() {
             let listener = self.listeners.get_mut(number);
-            if listener.stop(&mut self.counters.system_calls) {
+            if listener.stop(&mut self.counters[LoopCounter::SystemCalls]) {
                 internet |= matches!(listener.address, Address::Udp { .. } | Address::Tcp { .. });
                 self.listeners.end_pause(number);
             }
@@ -303,7 +304,7 @@ impl EventLoop {
         for slot in self.descriptors.places() {
             if let Some(connection) = self.descriptors.connection_mut(slot) {
                 let listener = self.listeners.get(connection.listener);
-                self.counters.system_calls += connection.begin_to_end(listener);
+                self.counters[LoopCounter::SystemCalls] += connection.begin_to_end(listener);
             }
         }
         self.descriptors.make_all_ready();
@@ -314,7 +315,7 @@ impl EventLoop {
 
     /// Waits until packets that the kernel was receiving when a filter was set are where they can be read.
     fn settle(&mut self) {
-        self.counters.system_calls += 1;
+        self.counters[LoopCounter::SystemCalls] += 1;
         self.drain.settle();
     }
 
@@ -340,8 +341,8 @@ impl EventLoop {
     }
 
     fn poll(&mut self, timeout_ms: i32, turn: &mut Turn) -> io::Result<()> {
-        self.counters.polls += 1;
-        self.counters.system_calls += 1;
+        self.counters[LoopCounter::Polls] += 1;
+        self.counters[LoopCounter::SystemCalls] += 1;
         for event in 0..self.poller.wait(timeout_ms)? {
             match self.poller.event(event) {
                 Event::Woken => self.take_wake_up(turn),
@@ -354,8 +355,8 @@ impl EventLoop {
     #[cold]
     fn take_wake_up(&mut self, turn: &mut Turn) {
         turn.woken = true;
-        self.counters.wakeups += 1;
-        self.counters.system_calls += 1;
+        self.counters[LoopCounter::Wakeups] += 1;
+        self.counters[LoopCounter::SystemCalls] += 1;
         self.poller.take_wake_up();
     }
 
@@ -398,7 +399,7 @@ impl EventLoop {
         let Some(socket) = &self.listeners.get(number).socket else {
             return;
         };
-        self.counters.system_calls += 1;
+        self.counters[LoopCounter::SystemCalls] += 1;
         // Removed rather than muted, because errors are reported of muted descriptors too. Neither call fails for a
         // descriptor that is open and was in the other state.
         let _ = if readable {
@@ -411,7 +412,7 @@ impl EventLoop {
 
     fn close_listener(&mut self, number: u32) {
         let listener = self.listeners.get_mut(number);
-        if let Some(slot) = listener.close(&mut self.counters.system_calls) {
+        if let Some(slot) = listener.close(&mut self.counters[LoopCounter::SystemCalls]) {
             self.listeners.end_pause(number);
             self.descriptors.remove(slot);
         }

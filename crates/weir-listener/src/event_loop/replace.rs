@@ -3,6 +3,7 @@
 use std::io;
 
 use super::{EventLoop, PacketBatch, Turn};
+use crate::LoopCounter;
 use crate::{BoundSocket, ListenerId};
 
 impl EventLoop {
@@ -32,7 +33,7 @@ impl EventLoop {
     /// Takes what a Unix socket holds and closes it, as a drain does, at once.
     fn empty_and_close(&mut self, number: u32, handle: &mut impl FnMut(PacketBatch<'_>)) {
         let listener = self.listeners.get_mut(number);
-        listener.stop_for_successor(&mut self.counters.system_calls);
+        listener.stop_for_successor(&mut self.counters[LoopCounter::SystemCalls]);
         let is_stream = listener.address.is_stream();
         while self.listeners.get(number).socket.is_some() {
             if is_stream {

@@ -9,6 +9,7 @@ use super::listener::Listener;
 use super::{EventLoop, PacketBatch, Turn};
 use crate::framing::End;
 use crate::sys;
+use crate::{ListenerCounter, LoopCounter};
 
 /// A read that brought at least this much is followed by the next without asking epoll first.
 const EAGER_BYTES: usize = 16 * 1024;
@@ -34,23 +35,23 @@ impl Listener {
         let counters = &mut self.counters;
         match error.raw_os_error() {
             Some(libc::EAGAIN) => {
-                counters.receive_calls_empty += 1;
+                counters[ListenerCounter::ReceiveCallsEmpty] += 1;
                 Failed::Empty
             }
             Some(libc::EINTR) => {
-                counters.receive_errors.interrupted += 1;
+                counters[ListenerCounter::ReceiveInterrupted] += 1;
                 Failed::Retry
             }
             Some(libc::ENOMEM | libc::ENOBUFS) => {
-                counters.receive_errors.no_memory += 1;
+                counters[ListenerCounter::ReceiveNoMemory] += 1;
                 Failed::NoMemory
             }
             Some(libc::ECONNRESET | libc::EPIPE | libc::ETIMEDOUT) => {
-                counters.receive_errors.reset += 1;
+                counters[ListenerCounter::ReceiveReset] += 1;
                 Failed::Lost
             }
             _ => {
-                counters.receive_errors.other += 1;
+                counters[ListenerCounter::ReceiveOther] += 1;
                 Failed::Lost
             }
         }
@@ -58,18 +59,18 @@ impl Listener {
 
     /// One of its connections held more than anybody else when there was no room.
     fn note_closed_for_room(&mut self, connection: &Connection, unkept: Option<Rest>) {
-        self.counters.connections_closed_budget += 1;
+        self.counters[ListenerCounter::ConnectionsClosedBudget] += 1;
         if let Some(rest) = unkept {
-            self.counters.bytes_discarded += rest.len() as u64;
-            self.counters.frames_cut += u64::from(connection.partial_bytes() == 0);
+            self.counters[ListenerCounter::BytesDiscarded] += rest.len() as u64;
+            self.counters[ListenerCounter::FramesCut] += u64::from(connection.partial_bytes() == 0);
         }
     }
 
     fn note_end(&mut self, end: &End) {
         match end {
             End::Clean => {}
-            End::Unterminated => self.counters.lines_unterminated += 1,
-            End::Cut => self.counters.frames_cut += 1,
+            End::Unterminated => self.counters[ListenerCounter::LinesUnterminated] += 1,
+            End::Cut => self.counters[ListenerCounter::FramesCut] += 1,
         }
     }
 }
@@ -88,8 +89,8 @@ impl EventLoop {
             return self.receive_tls(slot, turn, handle);
         }
         let listener = self.listeners.get_mut(connection.listener);
-        self.counters.system_calls += 1;
-        listener.counters.receive_calls += 1;
+        self.counters[LoopCounter::SystemCalls] += 1;
+        listener.counters[ListenerCounter::ReceiveCalls] += 1;
         let count = match connection.read(&mut self.streams) {
             Ok(0) => {
                 let orderly = connection.ends_in_order(listener);
@@ -173,7 +174,7 @@ impl EventLoop {
             };
             if connection.keep(rest, &mut self.streams).is_ok() {
                 let counters = &mut self.listeners.get_mut(connection.listener).counters;
-                counters.partial_bytes += rest.len() as u64;
+                counters[ListenerCounter::PartialBytes] += rest.len() as u64;
                 return true;
             }
         }
@@ -210,7 +211,7 @@ impl EventLoop {
             Failed::Retry => return Next::Again,
             // Asked again when epoll says so.
             Failed::NoMemory if !self.drain.is_on() => return Next::Wait,
-            Failed::NoMemory | Failed::Lost => listener.counters.connections_failed += 1,
+            Failed::NoMemory | Failed::Lost => listener.counters[ListenerCounter::ConnectionsFailed] += 1,
         }
         self.close_connection(slot, false, turn, handle);
         Next::Wait
@@ -249,13 +250,13 @@ impl EventLoop {
         let listener = self.listeners.get_mut(connection.listener);
         if connection.is_handshaking() {
             self.handshakes.end_one();
-            listener.counters.connections_failed_tls += 1;
+            listener.counters[ListenerCounter::ConnectionsFailedTls] += 1;
         }
         let (end, found) = connection.finish(orderly, &mut self.streams, listener, handle);
         found.add_to(&mut listener.counters);
         turn.packets += found.packets();
         listener.note_end(&end);
-        self.counters.system_calls += 1;
+        self.counters[LoopCounter::SystemCalls] += 1;
         listener.connection_closed(connection.peer);
     }
 
@@ -263,10 +264,10 @@ impl EventLoop {
     fn stop_awaiting(&mut self, slot: u32, StillSending(still_sending): StillSending) -> Next {
         if let Some(connection) = self.descriptors.connection_mut(slot) {
             let counters = &mut self.listeners.get_mut(connection.listener).counters;
-            counters.connections_cut_draining += u64::from(still_sending);
+            counters[ListenerCounter::ConnectionsCutDraining] += u64::from(still_sending);
             connection.stop_awaiting();
             self.drain.settle();
-            self.counters.system_calls += 3;
+            self.counters[LoopCounter::SystemCalls] += 3;
         }
         Next::Again
     }

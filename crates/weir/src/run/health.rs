@@ -4,9 +4,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use weir_ingest::{Command, CommandSender, Progress, WorkerHandle};
+use weir_counters::Counts;
+use weir_ingest::{Command, CommandSender, Progress, WorkerCounter, WorkerHandle};
 use weir_listener::{BoundSocket, FileId, ListenerConfig, ListenerId, Monotonic};
 
+use crate::admin::counters::SocketCounter;
 use crate::admin::status::Status;
 
 /// How often it is looked whether the process gets to run.
@@ -114,10 +116,13 @@ impl Health {
     }
 
     pub fn fill(&self, status: &mut Status) {
-        let pause = self.longest_pause_ns.load(Ordering::Relaxed) as f64 / 1e9;
-        status.flush.longest_gap_seconds = status.flush.longest_gap_seconds.max(pause);
-        for (listener, remade) in status.listeners.iter_mut().zip(&self.remade) {
-            listener.socket_files_remade = remade.load(Ordering::Relaxed);
+        let mut counts = Counts::default();
+        counts[WorkerCounter::LongestGapNs] = self.longest_pause_ns.load(Ordering::Relaxed);
+        status.add(None, &counts);
+        for (listener, remade) in self.remade.iter().enumerate() {
+            let mut socket = Counts::default();
+            socket[SocketCounter::FilesRemade] = remade.load(Ordering::Relaxed);
+            status.add(Some(listener), &socket);
         }
     }
 
