@@ -171,7 +171,7 @@ async fn refusals_are_dropped_and_failures_repeated() {
         (
             endpoint.delivered.points,
             endpoint.dropped[&Reason::Rejected].points,
-            endpoint.attempts_failed,
+            endpoint.counts[OutputCounter::AttemptsFailed],
             endpoint.counts[OutputCounter::Retries]
         ),
         (4, 2, 5, 3)

@@ -307,7 +307,10 @@ async fn attempts_of_one_payload_have_one_key() {
             let batches = batches_at(BUCKET + i * 10, "a:1|c\nb:2|g\n");
             batches.iter().for_each(|batch| first.submit(batch));
         }
-        wait(&first, name, |status| status.endpoints[0].attempts_failed >= 2).await;
+        wait(&first, name, |status| {
+            status.endpoints[0].counts[OutputCounter::AttemptsFailed] >= 2
+        })
+        .await;
         first.shutdown(Duration::ZERO).await;
         drop(first);
         reachable.store(true, Ordering::SeqCst);

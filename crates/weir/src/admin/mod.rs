@@ -19,6 +19,7 @@ pub mod numbers;
 pub mod series;
 mod server;
 pub mod status;
+mod tables;
 
 pub use connections::ConnectionLimits;
 pub use server::AdminServer;

@@ -1,7 +1,7 @@
 //! Whether what should run does: workers that turn, socket files that lead to their sockets, a process that gets to run.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use weir_counters::Counts;
@@ -71,6 +71,7 @@ pub struct Watch {
 impl Watch {
     pub fn start(
         workers: &[WorkerHandle],
+        pipeline: Weak<()>,
         files: Vec<SocketFile>,
         listeners: usize,
     ) -> std::io::Result<Watch> {
@@ -82,6 +83,7 @@ impl Watch {
             health: health.clone(),
             workers: workers.iter().map(WorkerHandle::progress).collect(),
             commands: workers.iter().map(WorkerHandle::commands).collect(),
+            pipeline,
             files,
         };
         let thread = std::thread::Builder::new()
@@ -161,6 +163,8 @@ struct Looks {
     health: Arc<Health>,
     workers: Vec<Arc<Progress>>,
     commands: Vec<CommandSender>,
+    /// Of what the thread that merges buckets holds as long as it runs.
+    pipeline: Weak<()>,
     files: Vec<SocketFile>,
 }
 
@@ -184,6 +188,11 @@ impl Looks {
         let mut faults: Vec<String> = workers
             .filter_map(|(number, worker)| worker_fault(number, worker, now))
             .collect();
+        if self.pipeline.strong_count() == 0 {
+            faults.push(
+                "the thread that merges buckets has ended: no output gets anything; restart weir".into(),
+            );
+        }
         // Those of a worker that has ended have nobody to read them.
         let workers = &self.workers;
         let read = |file: &&mut SocketFile| !workers[file.worker].has_ended();
