@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use weir_aggregate::{AggregatorSettings, BATCH_ROWS, Batch, Merger, Value};
-use weir_context::{HashSecret, Limits, Rules};
+use weir_context::{ContextLimits, HashSecret, Rules};
 use weir_ingest::{Ingest, IngestSettings, Received};
 use weir_protocol::ParseOptions;
 
@@ -18,7 +18,7 @@ fn ingest(worker: u16) -> Ingest {
             ..AggregatorSettings::default()
         },
         rules: Rules::default(),
-        limits: Limits::default(),
+        limits: ContextLimits::default(),
         // One process, one secret: canonical hashes agree between its workers.
         secret: HashSecret::from_random(7, 8),
         gauge_deltas: false,

@@ -6,7 +6,7 @@
 //! * [`decide`] is where it is decided which origins count and which tags they bring: a pure function, behind workers and
 //!   `weir explain` alike.
 //! * [`Resolver`] owns what is known: processes, control groups, and what [`sources`] tell.
-//! * A [`sources::Source`] tells everything it knows whenever that changes, and looks again when something unknown is
+//! * A [`sources::TagSource`] tells everything it knows whenever that changes, and looks again when something unknown is
 //!   asked for.
 
 mod allowed;

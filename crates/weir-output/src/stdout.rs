@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use weir_aggregate::Expansion;
 
+use crate::StartError;
 use crate::delivery::{BoxFuture, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport};
 use crate::json_lines::LinesEncoder;
 use crate::settings::{Delivered, DeliverySettings, OutputType, Start};
@@ -33,7 +34,7 @@ impl Start for StdoutSettings {
         name: &str,
         expansion: &Arc<Expansion>,
         surroundings: &Surroundings,
-    ) -> Result<Delivery, String> {
+    ) -> Result<Delivery, StartError> {
         let endpoint = Endpoint {
             label: "standard output".into(),
             directory: "stdout".into(),
@@ -43,8 +44,8 @@ impl Start for StdoutSettings {
         let encoder = Box::new(LinesEncoder::new(expansion.clone(), PAYLOAD_BYTES));
         let settings = DeliverySettings::local();
         let order = Order::TimeOrder;
-        Delivery::start(name, &settings, order, encoder, vec![endpoint], surroundings)
-            .map_err(|error| error.to_string())
+        let started = Delivery::start(name, &settings, order, encoder, vec![endpoint], surroundings);
+        Ok(started?)
     }
 }
 

@@ -429,7 +429,8 @@ async fn tls_with_an_authority_of_ones_own() {
             &surroundings(Clock::system()),
         )
         .err()
-        .unwrap();
+        .unwrap()
+        .to_string();
         assert!(
             error.contains("delivery.ca_file") && error.contains(&path) && error.contains("PEM"),
             "{error}"
@@ -480,7 +481,8 @@ fn settings_that_cannot_work_are_refused_with_a_reason() {
             &surroundings(Clock::system()),
         )
         .err()
-        .unwrap();
+        .unwrap()
+        .to_string();
         assert!(error.contains(part) && !error.contains(KEY), "{error}");
     };
     check(

@@ -10,8 +10,10 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use tokio::sync::Notify;
+use tokio::task::JoinError;
 use weir_aggregate::Expansion;
 
+use crate::StartError;
 use crate::delivery::{
     BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport,
 };
@@ -123,13 +125,13 @@ impl Start for FileSettings {
         name: &str,
         expansion: &Arc<Expansion>,
         surroundings: &Surroundings,
-    ) -> Result<Delivery, String> {
+    ) -> Result<Delivery, StartError> {
         let unix = surroundings.clock.unix();
         // The output that this one replaces has it open, and closes it when this one takes over.
         let file = if surroundings.is_replaced(&self.path) {
             LogFile::closed(self)
         } else {
-            LogFile::open(self, unix).map_err(|error| format!("path: {error}"))?
+            LogFile::open(self, unix).map_err(StartError::Path)?
         };
         let payload_bytes = match self.rotate_bytes {
             0 => PAYLOAD_BYTES,
@@ -152,8 +154,8 @@ impl Start for FileSettings {
         let encoder = Box::new(LinesEncoder::new(expansion.clone(), payload_bytes));
         let settings = DeliverySettings::local();
         let order = Order::TimeOrder;
-        Delivery::start(name, &settings, order, encoder, vec![endpoint], surroundings)
-            .map_err(|error| error.to_string())
+        let started = Delivery::start(name, &settings, order, encoder, vec![endpoint], surroundings);
+        Ok(started?)
     }
 }
 
@@ -173,12 +175,10 @@ impl Appender {
     async fn with_file<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut LogFile) -> T + Send + 'static,
-    ) -> Result<T, String> {
+    ) -> Result<T, JoinError> {
         let file = self.file.clone();
         let work = move || work(&mut file.lock().unwrap_or_else(PoisonError::into_inner));
-        tokio::task::spawn_blocking(work)
-            .await
-            .map_err(|error| error.to_string())
+        tokio::task::spawn_blocking(work).await
     }
 
     /// What is to be done beside writing: rotation by age, reopening, and whatever rotated files need.
@@ -232,7 +232,10 @@ impl Transport for Appender {
                     error: error.to_string(),
                     after: None,
                 },
-                Err(error) => Outcome::Retry { error, after: None },
+                Err(error) => Outcome::Retry {
+                    error: error.to_string(),
+                    after: None,
+                },
             }
         })
     }

@@ -14,6 +14,7 @@ use tokio::net::{TcpStream, UdpSocket};
 use weir_aggregate::Expansion;
 use weir_units::Address;
 
+use crate::StartError;
 use crate::datagrams::datagrams;
 use crate::delivery::{BoxFuture, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport};
 use crate::settings::{
@@ -146,11 +147,13 @@ fn check(settings: &GraphiteSettings) -> Result<(), SettingProblem> {
 }
 
 impl Start for GraphiteSettings {
-    fn start(&self, name: &str, _: &Arc<Expansion>, surroundings: &Surroundings) -> Result<Delivery, String> {
-        let address: Address = self
-            .address
-            .parse()
-            .map_err(|error| format!("address: {error}"))?;
+    fn start(
+        &self,
+        name: &str,
+        _: &Arc<Expansion>,
+        surroundings: &Surroundings,
+    ) -> Result<Delivery, StartError> {
+        let address: Address = self.address.parse()?;
         let notes = Arc::new(Mutex::default());
         let transport: Arc<dyn Transport> = match &address {
             Address::Tcp { host, port } => Arc::new(Tcp {
@@ -163,7 +166,7 @@ impl Start for GraphiteSettings {
                 bytes_max: self.datagram_bytes_max,
                 notes: notes.clone(),
             }),
-            _ => return Err(format!("address: {address} is neither TCP nor UDP")),
+            _ => return Err(StartError::NoInternetAddress(address)),
         };
         let endpoint = Endpoint {
             label: address.to_string(),
@@ -176,15 +179,9 @@ impl Start for GraphiteSettings {
         let encoder = GraphiteEncoder::new(self, surroundings.memory_bytes_max / CLAIMS_SHARE, notes);
         // Whisper takes points in any order, others do not; an answer tells nothing of single points.
         let order = Order::TimeOrder;
-        Delivery::start(
-            name,
-            &self.delivery,
-            order,
-            Box::new(encoder),
-            vec![endpoint],
-            surroundings,
-        )
-        .map_err(|error| error.to_string())
+        let encoder = Box::new(encoder);
+        let started = Delivery::start(name, &self.delivery, order, encoder, vec![endpoint], surroundings);
+        Ok(started?)
     }
 }
 
@@ -201,6 +198,15 @@ fn shown(notes: &Notes) -> BTreeMap<&'static str, String> {
     notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
+/// Why a connection did not take a payload.
+#[derive(Debug, thiserror::Error)]
+enum SendFault {
+    #[error("cannot connect: {0}")]
+    Connect(#[source] std::io::Error),
+    #[error("broke off: {0}")]
+    BrokeOff(#[from] std::io::Error),
+}
+
 struct Tcp {
     host: (String, u16),
     confirm: bool,
@@ -210,34 +216,30 @@ struct Tcp {
 impl Tcp {
     /// One connection per payload. The protocol has no answers, but a receiver sees the end of the stream only behind all
     /// that came before it: when it closes in turn, it has read everything.
-    async fn attempt(&self, body: &[u8]) -> Result<(), String> {
-        let failed = |what: &str| {
-            let what = what.to_owned();
-            move |error: std::io::Error| format!("{what}: {error}")
-        };
+    async fn attempt(&self, body: &[u8]) -> Result<(), SendFault> {
         let (host, port) = &self.host;
         let began = Instant::now();
         let mut stream = TcpStream::connect((host.as_str(), *port))
             .await
-            .map_err(failed("cannot connect"))?;
+            .map_err(SendFault::Connect)?;
         let round_trip = began.elapsed();
         // A process that dies here must not end a line early that the receiver then takes for a whole one.
-        reset_on_close(&stream, true).map_err(failed("broke off"))?;
-        stream.write_all(body).await.map_err(failed("broke off"))?;
-        stream.shutdown().await.map_err(failed("broke off"))?;
-        reset_on_close(&stream, false).map_err(failed("broke off"))?;
+        reset_on_close(&stream, true)?;
+        stream.write_all(body).await?;
+        stream.shutdown().await?;
+        reset_on_close(&stream, false)?;
         if !self.confirm {
             return Ok(());
         }
         let sent = Instant::now();
         let mut answer = [0; 512];
-        while stream.read(&mut answer).await.map_err(failed("broke off"))? > 0 {}
+        while stream.read(&mut answer).await? > 0 {}
         // A receiver that closed before it got everything, as a balancer without a backend does, closes twice: the second time,
         // by a reset, when the rest arrives, which is a round trip after it was sent.
         tokio::time::sleep_until((sent + 2 * round_trip + RESET_MARGIN).into()).await;
         match stream.take_error() {
             Ok(None) => Ok(()),
-            Ok(Some(error)) | Err(error) => Err(failed("broke off")(error)),
+            Ok(Some(error)) | Err(error) => Err(error.into()),
         }
     }
 }
@@ -247,7 +249,10 @@ impl Transport for Tcp {
         Box::pin(async move {
             match self.attempt(&payload.body).await {
                 Ok(()) => Outcome::Delivered,
-                Err(error) => Outcome::Retry { error, after: None },
+                Err(error) => Outcome::Retry {
+                    error: error.to_string(),
+                    after: None,
+                },
             }
         })
     }

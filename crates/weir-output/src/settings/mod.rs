@@ -13,6 +13,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use weir_aggregate::Expansion;
 
+use crate::StartError;
 use crate::delivery::{Delivery, Surroundings};
 use crate::relay::RelaySettings;
 
@@ -228,13 +229,13 @@ pub enum OutputSettings {
 
 /// Settings that start the output they are for.
 pub trait Start: fmt::Debug + Send + Sync + 'static {
-    /// Starts it on the current tokio runtime. Fails with a sentence that names the setting or the path.
+    /// Starts it on the current tokio runtime.
     fn start(
         &self,
         name: &str,
         expansion: &Arc<Expansion>,
         surroundings: &Surroundings,
-    ) -> Result<Delivery, String>;
+    ) -> Result<Delivery, StartError>;
 }
 
 /// What an output that delivers batches was configured with.

@@ -7,8 +7,8 @@ use serde::Deserialize;
 use weir_output::settings::{Kind, Setting, setting};
 use weir_protocol::Kind as MetricKind;
 use weir_rules::{
-    Definitions, Effect, Fault, HistogramChoice, HostRule, Kinds, Limits, Mapping, Pattern, Profile, Rule,
-    RuleSet, TagFilter, ValueAction, ValueRule, lint,
+    Definitions, Effect, Fault, HistogramChoice, HostRule, Kinds, Mapping, Pattern, Profile, Rule,
+    RuleLimits, RuleSet, TagFilter, ValueAction, ValueRule, lint,
 };
 
 use super::types::{HistogramAggregate, is_percentile, percentile};
@@ -235,7 +235,7 @@ pub(super) fn resolve(raw: &RawRules<'_>) -> (Result<RuleConfig, Vec<Fault>>, Ve
         });
     }
     let filters = raw.tag_filters.len();
-    match RuleSet::new(definitions, &suffixes, Limits::default()) {
+    match RuleSet::new(definitions, &suffixes, RuleLimits::default()) {
         Ok(set) if faults.is_empty() => {
             let notes = lint::lint(&set, raw.namespace, raw.is_filtered)
                 .into_iter()

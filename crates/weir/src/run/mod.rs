@@ -9,7 +9,7 @@ use weir_listener::ListenerConfig;
 use weir_protocol::ParseOptions;
 
 use crate::admin::caller::Hosts;
-use crate::admin::{AdminServer, Limits};
+use crate::admin::{AdminServer, ConnectionLimits};
 use crate::config::{Config, Inputs, Loaded, LogLevel};
 use crate::failure::Failure;
 use crate::logging::Logging;
@@ -125,7 +125,7 @@ async fn serve(
             );
         }
         let hosts = Hosts::new(&reloader.current().config.admin_hosts);
-        tokio::spawn(server.serve(view.clone(), hosts, Limits::default()));
+        tokio::spawn(server.serve(view.clone(), hosts, ConnectionLimits::default()));
     }
     let reloader = Arc::new(Mutex::new(reloader));
     let mut watches = true;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use weir_ingest::{Command, WorkerHandle};
 use weir_origin::sources::{
-    Containerd, Docker, Environment, File, Kubelet, KubeletSettings, LabelTags, PodInfo, Source,
+    Containerd, Docker, Environment, File, Kubelet, KubeletSettings, LabelTags, PodInfo, TagSource,
 };
 use weir_origin::{AnswerTo, Cardinality, Origins, Policy, Resolver, Settings};
 
@@ -37,10 +37,10 @@ pub fn resolver(config: &Config) -> Option<Resolver> {
     Some(Resolver::new(settings, sources(&origin.sources)))
 }
 
-fn sources(settings: &config::OriginSources) -> Vec<Box<dyn Source>> {
+fn sources(settings: &config::OriginSources) -> Vec<Box<dyn TagSource>> {
     let container_labels: LabelTags = settings.container_labels.clone().into();
     let pod_labels: LabelTags = settings.pod_labels.clone().into();
-    let mut sources: Vec<Box<dyn Source>> = Vec::new();
+    let mut sources: Vec<Box<dyn TagSource>> = Vec::new();
     for socket in &settings.docker {
         sources.push(Box::new(Docker::new(socket, container_labels.clone())));
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use weir_aggregate::{Aggregate, Expansion, Weights};
 use weir_context::{NameFilter, RuleSettings, Rules};
-use weir_rules::{Limits, RuleSet};
+use weir_rules::{RuleLimits, RuleSet};
 
 use crate::config::{Config, HistogramAggregate, HistogramWeights, all_percentiles};
 
@@ -29,7 +29,7 @@ impl Fixed {
     pub fn rules(&self, config: &Config) -> Result<Rules, Vec<String>> {
         let suffixes: Vec<String> = self.expansion.suffixes().map(str::to_string).collect();
         let definitions = config.rules.set.definitions().clone();
-        let set = RuleSet::new(definitions, &suffixes, Limits::default()).map_err(|faults| {
+        let set = RuleSet::new(definitions, &suffixes, RuleLimits::default()).map_err(|faults| {
             let shown = faults
                 .iter()
                 .map(|fault| format!("{}: {}", fault.path, fault.message));

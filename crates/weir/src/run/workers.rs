@@ -3,7 +3,7 @@
 use std::sync::mpsc::SyncSender;
 
 use weir_aggregate::AggregatorSettings;
-use weir_context::{HashSecret, Limits, Rules};
+use weir_context::{ContextLimits, HashSecret, Rules};
 use weir_ingest::{IngestSettings, Report, WorkerHandle, WorkerSettings};
 use weir_listener::{BoundSocket, ListenerConfig, ListenerId};
 use weir_origin::Resolver;
@@ -76,12 +76,12 @@ impl Start<'_> {
                 hostname: config.names.hostname.as_str().into(),
             },
             rules: self.rules.clone(),
-            limits: Limits {
+            limits: ContextLimits {
                 bytes_max: self.memory(),
                 contexts_max: per_worker(config.contexts_max),
                 contexts_per_metric_max: per_worker(config.contexts_per_metric_max),
                 contexts_per_origin_max: per_worker(config.contexts_per_origin_max),
-                ..Limits::default()
+                ..ContextLimits::default()
             },
             secret,
             gauge_deltas: config.aggregation.gauge_deltas,
