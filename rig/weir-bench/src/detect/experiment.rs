@@ -2,6 +2,9 @@
 
 use super::goal::Goal;
 use super::layer::{ConfigError, Lay, List, Patch, Result, Slot, layer, suggestion};
+use super::record::Budget;
+use super::rig::{TARGET_BOOKS, TARGET_RESULT};
+use super::values::{CheckRule, Stat, check_series};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use weir_regress::Direction;
@@ -22,8 +25,21 @@ pub struct Experiment {
     pub measure: Measure,
     /// Both arms of a pair run at the same time, on the same core: whatever the machine does then happens to both.
     pub together: bool,
-    pub checks: Vec<Check>,
+    pub checks: Vec<CheckRule>,
     pub valid: Valid,
+    pub budget: Option<Budget>,
+}
+
+impl Experiment {
+    /// Something is found again by the load's table of contexts, so the load must write it.
+    pub fn needs_contexts(&self) -> bool {
+        let by_points = self
+            .sinks
+            .iter()
+            .any(|s| ![TARGET_BOOKS, TARGET_RESULT].contains(&s.kind.as_str()));
+        let verified = self.sinks.iter().any(|s| s.verify);
+        verified || (by_points && self.valid.min_target_share.is_some()) || self.valid.overload
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -107,6 +123,20 @@ impl Load {
             Load::Profile { all_out, .. } | Load::Command { all_out, .. } => *all_out,
         }
     }
+
+    pub fn cpus(&self) -> Option<&Vec<usize>> {
+        match self {
+            Load::Profile { cpus, .. } | Load::Command { cpus, .. } => cpus.as_ref(),
+        }
+    }
+
+    /// What is sent, wherever it goes.
+    pub fn payload(&self) -> (&str, &[String]) {
+        match self {
+            Load::Profile { profile, args, .. } => (profile, args),
+            Load::Command { command, .. } => ("", command),
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -120,12 +150,21 @@ pub struct Sink {
     pub cpus: Option<Vec<usize>>,
 }
 
+impl Sink {
+    /// There is nothing to start: the target itself says what it delivered.
+    pub fn is_target(&self) -> bool {
+        self.kind.starts_with("target-")
+    }
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measure {
     /// Pairs.
     pub replicates: usize,
     /// Adaptive runs go on up to this many pairs; equal to `replicates` when not adaptive.
     pub replicates_max: usize,
+    /// Loads end with the packet that reaches so many messages, if they do before their time is over.
+    pub messages: Option<usize>,
     pub warmup: Duration,
     pub duration: Duration,
     pub sample_period: Duration,
@@ -137,26 +176,11 @@ pub struct Measure {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Check {
-    pub name: String,
-    pub series: String,
-    pub stat: Stat,
-    pub upper: Option<f64>,
-    pub lower: Option<f64>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stat {
-    Max,
-    Min,
-    Mean,
-    Last,
-}
-
-#[derive(Debug, Clone, PartialEq)]
 pub struct Valid {
     /// Delivered / sent; `None` for experiments without a countable delivery.
     pub min_target_share: Option<f64>,
+    /// How many times its rate the generator must be able to send. 0: it may be what sets the rate, because the goal is work
+    /// per message.
     pub generator_headroom: f64,
     /// Deliberate overload: loss is the subject, so the share is not judged, but the target must have worked.
     pub overload: bool,
@@ -184,6 +208,7 @@ layer!(
         measure: MeasureLayer,
         checks: List<CheckLayer>,
         valid: ValidLayer,
+        budget: BudgetLayer,
         arms_override: BTreeMap<String, Patch<Layer>>,
     }
 );
@@ -237,6 +262,7 @@ layer!(SinkLayer at "sinks" {
 layer!(MeasureLayer at "measure" {
     replicates: Slot<String>,
     replicates_max: Slot<String>,
+    messages: Slot<String>,
     warmup: Slot<String>,
     duration: Slot<String>,
     sample_period: Slot<String>,
@@ -251,6 +277,7 @@ layer!(CheckLayer at "checks" {
     upper: Slot<String>,
     lower: Slot<String>,
 });
+layer!(BudgetLayer at "budget" { must: Slot<String>, should: Slot<String>, });
 layer!(ValidLayer at "valid" {
     min_target_share: Slot<String>,
     generator_headroom: Slot<String>,
@@ -439,6 +466,7 @@ impl Layer {
             together,
             checks: self.checks.read("checks", CheckLayer::check)?,
             valid,
+            budget: self.budget.budget()?,
         })
     }
 }
@@ -615,6 +643,7 @@ impl MeasureLayer {
                 .replicates_max
                 .read("measure.replicates_max", count)?
                 .unwrap_or(replicates),
+            messages: self.messages.read("measure.messages", count)?,
             warmup: time(&self.warmup, "measure.warmup", 10)?,
             duration: time(&self.duration, "measure.duration", 30)?,
             sample_period: time(&self.sample_period, "measure.sample_period", 1)?,
@@ -636,9 +665,9 @@ impl MeasureLayer {
 }
 
 impl CheckLayer {
-    fn check(&self, path: &str) -> Result<Check> {
+    fn check(&self, path: &str) -> Result<CheckRule> {
         let at = |key: &str| format!("{path}.{key}");
-        let known = super::values::check_series();
+        let known = check_series();
         let series_of = |text: &str| match known.contains(&text) {
             true => Ok(text.to_owned()),
             false => Err(not_allowed(text, &known)),
@@ -650,7 +679,7 @@ impl CheckLayer {
             ("mean", Stat::Mean),
             ("last", Stat::Last),
         ];
-        let check = Check {
+        let check = CheckRule {
             name: self.name.required(&at("name"))?.clone(),
             series: self
                 .series
@@ -683,5 +712,21 @@ impl ValidLayer {
                 .read("valid.max_foreign_cpu", share)?
                 .unwrap_or(0.03),
         })
+    }
+}
+
+impl BudgetLayer {
+    fn budget(&self) -> Result<Option<Budget>> {
+        if self.is_missing() {
+            return Ok(None);
+        }
+        let times = |slot: &Slot<String>, path: &str| {
+            slot.required(path)?;
+            Ok(slot.read(path, number)?.expect("required above"))
+        };
+        Ok(Some(Budget {
+            must: times(&self.must, "budget.must")?,
+            should: times(&self.should, "budget.should")?,
+        }))
     }
 }
