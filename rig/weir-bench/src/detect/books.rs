@@ -27,7 +27,7 @@ pub fn ask(
     loop {
         watch()?;
         let status = status(url).map_err(|e| Problem::Invalid(format!("{url}: {e}")))?;
-        let received = &status["total"]["datagrams"]["received"];
+        let received = &status["total"]["packets"]["received"];
         if *received == totals["packets"] {
             return Ok(fs::write(report, of_status(&status, &totals).to_string())?);
         }
@@ -49,12 +49,12 @@ fn status(url: &str) -> io::Result<Value> {
     Ok(serde_json::from_slice(&answer.body)?)
 }
 
-/// Every datagram parsed, every message accepted, every sample aggregated, by the agent's own books.
+/// Every packet parsed, every message accepted, every sample aggregated, by the agent's own books.
 fn of_status(status: &Value, totals: &Value) -> Value {
     let books = &status["total"];
-    let (datagrams, messages, samples) = (&books["datagrams"], &books["messages"], &books["samples"]);
+    let (packets, messages, samples) = (&books["packets"], &books["messages"], &books["samples"]);
     let mut report = compared([
-        (&totals["packets"], &datagrams["parsed"]),
+        (&totals["packets"], &packets["parsed"]),
         (&totals["messages"], &messages["accepted"]),
         (&samples["received"], &samples["aggregated"]),
     ]);
@@ -92,7 +92,7 @@ mod tests {
     fn books_with_a_loss_are_not_valid() {
         let sent = json!({"packets": 2, "messages": 6});
         let mismatches = |parsed: u64, accepted: u64, aggregated: u64| {
-            let status = json!({"total": {"datagrams": {"parsed": parsed}, "messages": {"accepted": accepted},
+            let status = json!({"total": {"packets": {"parsed": parsed}, "messages": {"accepted": accepted},
                 "samples": {"received": 6, "aggregated": aggregated}}});
             of_status(&status, &sent)["mismatches"].as_u64().unwrap()
         };
