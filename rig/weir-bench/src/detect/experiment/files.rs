@@ -1,171 +1,8 @@
-//! One experiment: what its files may say, and what that means for one arm.
+//! What the files of an experiment may say, and what that means for one arm.
 
-use super::goal::Goal;
-use super::layer::{ConfigError, Lay, List, Patch, Result, Slot, layer, suggestion};
-use std::collections::BTreeMap;
-use std::time::Duration;
-use weir_regress::Direction;
-
-/// One experiment for one arm, everything resolved except what only a run knows (`{work}`, `{port:...}`).
-#[derive(Debug, Clone, PartialEq)]
-pub struct Experiment {
-    pub description: String,
-    pub goal: Goal,
-    pub direction: Direction,
-    /// Run and print, but never fail a build.
-    pub erratic: bool,
-    /// What the payload needs of a target: transports, message types.
-    pub needs: Vec<String>,
-    pub target: Target,
-    pub load: Vec<Load>,
-    pub sinks: Vec<Sink>,
-    pub measure: Measure,
-    /// Both arms of a pair run at the same time, on the same core: whatever the machine does then happens to both.
-    pub together: bool,
-    pub checks: Vec<Check>,
-    pub valid: Valid,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub struct Target {
-    pub command: Vec<String>,
-    pub env: BTreeMap<String, String>,
-    /// Files written into the work directory before the start, path to content.
-    pub files: BTreeMap<String, String>,
-    pub stop_signal: i32,
-    pub stop_grace: Duration,
-    pub cpus: Option<Vec<usize>>,
-    pub memory_limit: Option<u64>,
-    pub ready_timeout: Duration,
-    /// All of these must hold; an empty list means "as soon as it runs".
-    pub ready: Vec<Ready>,
-    pub telemetry: Vec<Telemetry>,
-    /// Where it listens, by transport; addresses as everywhere (`udp://...`, `unixgram://...`).
-    pub listen: BTreeMap<String, String>,
-    pub supports: Vec<String>,
-    /// How often it hands on what it aggregated.
-    pub flush: Duration,
-    /// It delivers what it holds when told to stop, so no waiting for the last flush is needed.
-    pub flushes_at_stop: bool,
-    /// Go targets: base of `/debug/pprof/`. Ours have it too.
-    pub pprof: Option<String>,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub enum Ready {
-    UnixSocket(String),
-    UdpPort(String),
-    TcpPort(String),
-    Http(String),
-    LogLine(String),
-    File(String),
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub struct Telemetry {
-    pub kind: TelemetryKind,
-    pub address: String,
-    /// Canonical counter name to the target's own name.
-    pub map: BTreeMap<String, String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TelemetryKind {
-    Prometheus,
-    Expvar,
-    /// The text protocol on a TCP port that the original StatsD and its relatives answer (`counters`, `stats`).
-    StatsdAdmin,
-}
-
-/// Canonical telemetry counters.
-pub const CANONICAL: [&str; 4] = ["received_packets", "received_bytes", "parsed_messages", "dropped"];
-
-#[derive(Debug, Clone, PartialEq)]
-pub enum Load {
-    /// `weir-bench load run`.
-    Profile {
-        profile: String,
-        /// Extra flags, passed on as they are.
-        args: Vec<String>,
-        to: String,
-        cpus: Option<Vec<usize>>,
-        /// The profile sends as much as the target takes; otherwise it follows a schedule.
-        all_out: bool,
-    },
-    /// Any program. It must write a manifest to `{manifest}` before it exits.
-    Command {
-        command: Vec<String>,
-        cpus: Option<Vec<usize>>,
-        all_out: bool,
-    },
-}
-
-impl Load {
-    /// The load sends as much as the target takes.
-    pub fn all_out(&self) -> bool {
-        match self {
-            Load::Profile { all_out, .. } | Load::Command { all_out, .. } => *all_out,
-        }
-    }
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub struct Sink {
-    /// A kind of `weir-bench sink`, or `command`.
-    pub kind: String,
-    pub listen: String,
-    pub args: Vec<String>,
-    pub verify: bool,
-    pub command: Vec<String>,
-    pub cpus: Option<Vec<usize>>,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub struct Measure {
-    /// Pairs.
-    pub replicates: usize,
-    /// Adaptive runs go on up to this many pairs; equal to `replicates` when not adaptive.
-    pub replicates_max: usize,
-    pub warmup: Duration,
-    pub duration: Duration,
-    pub sample_period: Duration,
-    pub smaps_period: Duration,
-    /// Both arms of a pair at the same time; `None` leaves it to goal and load.
-    pub together: Option<bool>,
-    /// `None`: two flush intervals and two seconds, or less for a target that flushes when stopped.
-    pub drain: Option<Duration>,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub struct Check {
-    pub name: String,
-    pub series: String,
-    pub stat: Stat,
-    pub upper: Option<f64>,
-    pub lower: Option<f64>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stat {
-    Max,
-    Min,
-    Mean,
-    Last,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub struct Valid {
-    /// Delivered / sent; `None` for experiments without a countable delivery.
-    pub min_target_share: Option<f64>,
-    pub generator_headroom: f64,
-    /// Deliberate overload: loss is the subject, so the share is not judged, but the target must have worked.
-    pub overload: bool,
-    /// No load at all (idle): nothing to deliver.
-    pub idle: bool,
-    /// `None`: what is usual for arms together or in turn.
-    pub max_steal: Option<f64>,
-    pub max_foreign_cpu: f64,
-}
+use super::*;
+use crate::detect::layer::{ConfigError, Lay, List, Patch, Result, Slot, layer, suggestion};
+use crate::detect::values::{Stat, check_series};
 
 layer!(
     /// What a file of an experiment may say; defaults, templates, cases and presets are all of this kind.
@@ -184,6 +21,7 @@ layer!(
         measure: MeasureLayer,
         checks: List<CheckLayer>,
         valid: ValidLayer,
+        budget: BudgetLayer,
         arms_override: BTreeMap<String, Patch<Layer>>,
     }
 );
@@ -237,6 +75,7 @@ layer!(SinkLayer at "sinks" {
 layer!(MeasureLayer at "measure" {
     replicates: Slot<String>,
     replicates_max: Slot<String>,
+    messages: Slot<String>,
     warmup: Slot<String>,
     duration: Slot<String>,
     sample_period: Slot<String>,
@@ -251,6 +90,7 @@ layer!(CheckLayer at "checks" {
     upper: Slot<String>,
     lower: Slot<String>,
 });
+layer!(BudgetLayer at "budget" { must: Slot<String>, should: Slot<String>, });
 layer!(ValidLayer at "valid" {
     min_target_share: Slot<String>,
     generator_headroom: Slot<String>,
@@ -439,6 +279,7 @@ impl Layer {
             together,
             checks: self.checks.read("checks", CheckLayer::check)?,
             valid,
+            budget: self.budget.budget()?,
         })
     }
 }
@@ -615,6 +456,7 @@ impl MeasureLayer {
                 .replicates_max
                 .read("measure.replicates_max", count)?
                 .unwrap_or(replicates),
+            messages: self.messages.read("measure.messages", count)?,
             warmup: time(&self.warmup, "measure.warmup", 10)?,
             duration: time(&self.duration, "measure.duration", 30)?,
             sample_period: time(&self.sample_period, "measure.sample_period", 1)?,
@@ -636,9 +478,9 @@ impl MeasureLayer {
 }
 
 impl CheckLayer {
-    fn check(&self, path: &str) -> Result<Check> {
+    fn check(&self, path: &str) -> Result<CheckRule> {
         let at = |key: &str| format!("{path}.{key}");
-        let known = super::values::check_series();
+        let known = check_series();
         let series_of = |text: &str| match known.contains(&text) {
             true => Ok(text.to_owned()),
             false => Err(not_allowed(text, &known)),
@@ -650,7 +492,7 @@ impl CheckLayer {
             ("mean", Stat::Mean),
             ("last", Stat::Last),
         ];
-        let check = Check {
+        let check = CheckRule {
             name: self.name.required(&at("name"))?.clone(),
             series: self
                 .series
@@ -683,5 +525,21 @@ impl ValidLayer {
                 .read("valid.max_foreign_cpu", share)?
                 .unwrap_or(0.03),
         })
+    }
+}
+
+impl BudgetLayer {
+    fn budget(&self) -> Result<Option<Budget>> {
+        if self.is_missing() {
+            return Ok(None);
+        }
+        let times = |slot: &Slot<String>, path: &str| {
+            slot.required(path)?;
+            Ok(slot.read(path, number)?.expect("required above"))
+        };
+        Ok(Some(Budget {
+            must: times(&self.must, "budget.must")?,
+            should: times(&self.should, "budget.should")?,
+        }))
     }
 }
