@@ -79,7 +79,7 @@ pub use bind::{
 };
 pub use counters::{ListenerCounters, LoopCounters, ReceiveErrors};
 pub use event_loop::{Batch, DropCheck, EventLoop, Monotonic, Packet, Packets, Turn, Waker};
-pub use network::{AllowList, Network, NetworkError};
+pub use network::AllowList;
 pub use rate::{OpenRates, RATE_BURST_SECONDS, RATE_PACKET_BYTES, RateLimited, SourceRates, TokenBucket};
 pub use socket_file::FileId;
 pub use tls::{TLS_SESSION_BYTES, TlsFileError, TlsFiles, TlsServer};

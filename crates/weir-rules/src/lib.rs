@@ -10,12 +10,14 @@
 mod glob;
 pub mod lint;
 pub mod names;
+mod origins;
 mod pattern;
 mod set;
 mod template;
 mod trace;
 mod values;
 
+pub use origins::{AllowedOrigins, Listed, OriginPattern, OriginPatternError};
 pub use pattern::{Pattern, PatternError};
 pub use set::{
     Applied, Compiled, Definitions, Effect, Fault, HistogramChoice, HostRule, Kinds, Mapping, Profile, Rule,

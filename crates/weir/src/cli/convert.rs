@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgMatches, Command, value_parser};
 
-use crate::config::FILE_BYTES_MAX;
+use weir_config::node::FILE_BYTES_MAX;
 use crate::convert::{self, Converted, Refused};
 use crate::failure::Failure;
 

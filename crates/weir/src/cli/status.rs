@@ -14,7 +14,7 @@ use crate::admin::status::{
     LimitStatus, OriginReport, OutputStatus, PointBooks, Reasons, ReloadStatus, RuleStatus, RulesStatus,
     Status, sum_of,
 };
-use crate::config::{self, Flag, Inputs};
+use crate::config::{self, Inputs};
 use crate::failure::Failure;
 use crate::logging::printable;
 use crate::sandbox::SandboxStatus;
@@ -111,7 +111,7 @@ pub fn show<T: serde::de::DeserializeOwned>(
 
 /// The agent's, as its own configuration says.
 pub fn admin_address(arguments: &ArgMatches) -> Result<SocketAddr, Failure> {
-    let flags = arguments.get_one::<String>("admin").map(|address| Flag {
+    let flags = arguments.get_one::<String>("admin").map(|address| weir_config::Flag {
         shown: "--admin".to_owned(),
         key: "admin".to_owned(),
         values: vec![address.clone()],
@@ -125,7 +125,7 @@ pub fn admin_address(arguments: &ArgMatches) -> Result<SocketAddr, Failure> {
         resolve_names: true,
     };
     let loaded = config::load(&inputs)?;
-    loaded.config.admin.ok_or_else(|| {
+    loaded.config.addresses.admin.ok_or_else(|| {
         Failure::usage("admin is off, so there is nobody to ask; --admin names another address")
     })
 }
@@ -547,7 +547,7 @@ pub fn limited(page: &mut String, rows: &[LimitedRow]) {
 
 /// A name as it is, unless a terminal would act upon it.
 pub fn shown(name: &str) -> String {
-    if name.chars().any(config::is_invisible) {
+    if name.chars().any(weir_config::is_invisible) {
         return printable(name.as_bytes());
     }
     name.to_owned()
