@@ -29,17 +29,17 @@ pub use reader::{Reader, Section};
 pub use resolve::{Addresses, Config};
 pub use rules::{RuleConfig, SUFFIXES_MAX, all_percentiles};
 pub use setting::{
-    DURATION_MAX, Gone, Kind, Leaf, PathUse, Reload, Setting, count, flattened, leaves,
+    DURATION_MAX, Gone, Kind, Leaf, PathUse, Reload, Setting, chosen, count, flattened, leaves,
 };
 pub use source::{
-    Change, FILE_VARIABLE, File, Flag, Inputs, OUTPUT_FLAG_KEY, OUTPUT_VARIABLE, Problem, Problems, Shown, Source, changes,
-    variable_of,
+    Change, FILE_VARIABLE, File, Flag, Inputs, OUTPUT_FLAG_KEY, OUTPUT_VARIABLE, Problem, Problems, Shown,
+    Source, changes, variable_of,
 };
 pub use table::{Aggregation, GROUPS, Group, Listeners, Names, Origin, Resources, Running, gone, settings};
 pub use text::{Secret, hide_password, is_invisible, show_text};
 pub use types::{
-    AdminAddress, Cardinality, EolTransport, Framing, HistogramAggregate, HistogramWeights, HostName, Listen, LogLevel, Mode,
-    Ownership, Percentile, Sandbox, SocketPath,
+    AdminAddress, Cardinality, EolTransport, Framing, HistogramAggregate, HistogramWeights, HostName, Listen,
+    LogLevel, Mode, Ownership, Percentile, Sandbox, SocketPath,
 };
 pub use value::{Fields, Refusal, Scalar, Typed};
 pub use variables::{adds_up, forward_target, gone_variable};

@@ -73,7 +73,6 @@ pub struct Output<'r, 'i> {
     section: Section<'r, 'i>,
     on: bool,
     settings: &'static [Setting],
-    /// Variables of the Datadog Agent are meant for it.
     problems_before: usize,
 }
 
@@ -101,7 +100,10 @@ impl<'i> Reader<'i> {
             }
         }
         self.switch_on(&mut instances);
-        let found = instances.iter().filter_map(|instance| self.output(instance)).collect();
+        let found = instances
+            .iter()
+            .filter_map(|instance| self.output(instance))
+            .collect();
         self.unused_flags();
         found
     }
@@ -132,7 +134,10 @@ impl<'i> Reader<'i> {
             self.problem(self.in_file(node.line), "outputs", message);
             return Vec::new();
         };
-        outputs.iter().filter_map(|(key, node)| self.written_output(key, node, types)).collect()
+        outputs
+            .iter()
+            .filter_map(|(key, node)| self.written_output(key, node, types))
+            .collect()
     }
 
     fn written_output<S>(
@@ -171,7 +176,13 @@ impl<'i> Reader<'i> {
         let path = format!("outputs.{}", key.text);
         let (line, name) = match entries.iter().find(|(setting, _)| setting.text == "type") {
             None => (key.line, &key.text),
-            Some((setting, Node { content: Content::Scalar { text, .. }, .. })) => (setting.line, text),
+            Some((
+                setting,
+                Node {
+                    content: Content::Scalar { text, .. },
+                    ..
+                },
+            )) => (setting.line, text),
             Some((setting, node)) => {
                 let message = format!("is {}; must be text", node.what());
                 self.problem(self.in_file(setting.line), &format!("{path}.type"), message);
@@ -227,11 +238,17 @@ impl<'i> Reader<'i> {
     /// The variable or flag that sets what the output cannot be without, which switches it on.
     fn required_elsewhere<S>(&self, output_type: &OutputType<S>) -> Option<Source> {
         let settings = output_type.settings;
-        let is_required = |key: &str| settings.iter().any(|setting| setting.required && setting.key == key);
+        let is_required = |key: &str| {
+            settings
+                .iter()
+                .any(|setting| setting.required && setting.key == key)
+        };
         let mut wanted = settings
             .iter()
             .filter(|setting| setting.required || is_required(setting.file_of));
-        wanted.find_map(|setting| self.set_elsewhere(&format!("outputs.{}.{}", output_type.name, setting.key), setting))
+        wanted.find_map(|setting| {
+            self.set_elsewhere(&format!("outputs.{}.{}", output_type.name, setting.key), setting)
+        })
     }
 
     fn set_elsewhere(&self, key: &str, setting: &Setting) -> Option<Source> {
@@ -243,11 +260,18 @@ impl<'i> Reader<'i> {
         let counts = |name: &&str| {
             is_set(self.inputs, name) && (*name != FORWARD_HOST || forward_port(self.inputs).is_some())
         };
-        names.find(counts).map(|name| Source::Environment(name.to_owned()))
+        names
+            .find(counts)
+            .map(|name| Source::Environment(name.to_owned()))
     }
 
     fn output<S>(&mut self, instance: &Instance<'i, S>) -> Option<OutputConfig<S>> {
-        let Instance { name, output_type, entries, .. } = instance;
+        let Instance {
+            name,
+            output_type,
+            entries,
+            ..
+        } = instance;
         let problems_before = self.problems.len();
         let shown_before = self.shown.len();
         let mut section = Section {
@@ -337,20 +361,32 @@ impl<'r, 'i> Output<'r, 'i> {
             let file = self.settings.iter().find(|file| file.file_of == setting.key);
             let is_set = |of: &Setting| {
                 let key = self.key(of.key);
-                self.section.reader.shown.iter().any(|shown| shown.key == key && !shown.is_empty())
+                self.section
+                    .reader
+                    .shown
+                    .iter()
+                    .any(|shown| shown.key == key && !shown.is_empty())
             };
             if is_set(setting) || file.is_some_and(is_set) {
                 continue;
             }
             let mut names = vec![format!("the variable {}", variable_of(&self.key(setting.key)))];
-            names.extend(setting.also.iter().take(usize::from(self.section.names)).map(|name| (*name).to_owned()));
+            names.extend(
+                setting
+                    .also
+                    .iter()
+                    .take(usize::from(self.section.names))
+                    .map(|name| (*name).to_owned()),
+            );
             names.extend(file.map(|file| format!("the file that {} names", self.key(file.key))));
             let message = format!("is missing; set it in the file or with {}", names.join(" or "));
             let source = match self.section.entries.first() {
                 Some((first, _)) => self.section.reader.in_file(first.line),
                 None => Source::Default,
             };
-            self.section.reader.problem(source, &self.key(setting.key), message);
+            self.section
+                .reader
+                .problem(source, &self.key(setting.key), message);
         }
     }
 }
@@ -396,7 +432,11 @@ pub trait FromFiles {
 impl FromFiles for Secret {
     type Paths = String;
 
-    fn merge(&mut self, path: &String, read: &mut dyn FnMut(&str) -> Result<Secret, String>) -> Result<(), String> {
+    fn merge(
+        &mut self,
+        path: &String,
+        read: &mut dyn FnMut(&str) -> Result<Secret, String>,
+    ) -> Result<(), String> {
         if path.is_empty() {
             return Ok(());
         }
@@ -437,7 +477,9 @@ impl<T: FromFiles + Default> FromFiles for BTreeMap<String, T> {
         for (key, paths) in paths {
             let known = self.keys().find(|known| known.eq_ignore_ascii_case(key)).cloned();
             if known.is_some() && !T::IS_LIST {
-                return Err(format!("{key:?} is set without a file too; only one of them can be"));
+                return Err(format!(
+                    "{key:?} is set without a file too; only one of them can be"
+                ));
             }
             let into = self.entry(known.unwrap_or_else(|| key.clone())).or_default();
             into.merge(paths, read)?;
@@ -456,4 +498,66 @@ pub fn output_setting<S>(
         let leaf = leaves.find(|leaf| leaf.also.contains(&variable))?;
         Some((output_type, leaf.path, leaf.setting))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every file holds its own name.
+    fn merge<T: FromFiles>(into: &mut T, paths: &T::Paths) -> Result<(), String> {
+        into.merge(paths, &mut |path| match path {
+            "none" => Err("none: is not there".into()),
+            _ => Ok(Secret::new(path)),
+        })
+    }
+
+    #[test]
+    fn a_secret_is_written_or_in_a_file_and_not_both() {
+        for (written, path, expected) in [
+            ("", "a", Some("a")),
+            ("a", "", Some("a")),
+            ("", "", Some("")),
+            ("a", "b", None),
+            ("", "none", None),
+        ] {
+            let mut secret = Secret::new(written);
+            let result = merge(&mut secret, &path.to_owned());
+            assert_eq!(
+                result.ok().map(|()| secret.expose()),
+                expected,
+                "{written} {path}"
+            );
+        }
+    }
+
+    #[test]
+    fn secrets_of_mappings_are_merged_by_key() {
+        let map = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+            pairs
+                .iter()
+                .map(|(key, value)| ((*key).into(), (*value).into()))
+                .collect()
+        };
+        let secrets = |pairs: &[(&str, &str)]| -> BTreeMap<String, Secret> {
+            map(pairs)
+                .into_iter()
+                .map(|(key, value)| (key, Secret::new(value)))
+                .collect()
+        };
+        let mut headers = secrets(&[("A", "1")]);
+        merge(&mut headers, &map(&[("b", "2")])).unwrap();
+        assert_eq!(headers, secrets(&[("A", "1"), ("b", "2")]));
+        let error = merge(&mut headers, &map(&[("a", "2")])).unwrap_err();
+        assert!(error.contains("\"a\" is set without a file too"), "{error}");
+
+        let mut lists = BTreeMap::from([("u".to_owned(), vec![Secret::new("1")])]);
+        let paths = BTreeMap::from([
+            ("u".to_owned(), vec!["2".to_owned()]),
+            ("v".to_owned(), vec!["3".to_owned()]),
+        ]);
+        merge(&mut lists, &paths).unwrap();
+        assert_eq!(lists["u"], [Secret::new("1"), Secret::new("2")]);
+        assert_eq!(lists["v"], [Secret::new("3")]);
+    }
 }

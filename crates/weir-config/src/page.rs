@@ -72,7 +72,9 @@ fn own(page: &mut String, setting: &Setting) {
         Reload::Applied => "applied".to_owned(),
         Reload::Waits => "needs a restart".to_owned(),
         Reload::AppliedWhile(other) => {
-            format!("the file is read again and another one taken; switching `{other}` on or off needs a restart")
+            format!(
+                "the file is read again and another one taken; switching `{other}` on or off needs a restart"
+            )
         }
     };
     let _ = writeln!(page, "* On reload: {reload}");

@@ -65,7 +65,10 @@ impl<'i> Reader<'i> {
     pub(crate) fn blame(&mut self, key: &str, message: impl Into<String>) {
         // A fault inside of a list: `rules[2].match` came from where `rules` came from.
         let whole = key.split_once('[').map_or(key, |(whole, _)| whole);
-        let shown = self.shown.iter().find(|shown| shown.key == key || shown.key == whole);
+        let shown = self
+            .shown
+            .iter()
+            .find(|shown| shown.key == key || shown.key == whole);
         let source = shown.map_or(Source::Default, |shown| shown.source.clone());
         self.problem(source, key, message);
     }
@@ -81,7 +84,9 @@ impl<'i> Reader<'i> {
         let (shown, last) = found.last()?;
         let node = match kind {
             Kind::List(_) if found.len() > 1 => {
-                let nodes = found.iter().map(|(_, text)| node_of(kind, text, Separator::Comma));
+                let nodes = found
+                    .iter()
+                    .map(|(_, text)| node_of(kind, text, Separator::Comma));
                 nodes.collect::<Result<Vec<_>, _>>().map(concatenated)
             }
             _ => node_of(kind, last, Separator::Comma),
@@ -95,8 +100,15 @@ impl<'i> Reader<'i> {
     fn variables(&mut self, key: &str, setting: &Setting, also: &[&str]) -> Vec<Candidate<'i>> {
         let own = variable_of(key);
         let mut found: Vec<_> = self.variable(&own, &setting.kind).into_iter().collect();
-        let also = also.iter().filter_map(|name| self.variable(name, &setting.kind)).collect();
-        found.extend(if variables::adds_up(key) { added_up(also) } else { also });
+        let also = also
+            .iter()
+            .filter_map(|name| self.variable(name, &setting.kind))
+            .collect();
+        found.extend(if variables::adds_up(key) {
+            added_up(also)
+        } else {
+            also
+        });
         self.known_variables.push(own);
         found
     }
@@ -127,12 +139,17 @@ impl<'i> Reader<'i> {
             let key = below(prefix, gone.key);
             let variable = variable_of(&key);
             let message = format!("is gone: {}", gone.why);
-            if self.inputs.environment.contains_key(&variable) {
+            if variables::is_set(self.inputs, &variable) {
                 self.problem(Source::Environment(variable.clone()), &key, &*message);
             }
             self.known_variables.push(variable);
             let inputs = self.inputs;
-            for (at, flag) in inputs.flags.iter().enumerate().filter(|(_, flag)| flag.key == key) {
+            for (at, flag) in inputs
+                .flags
+                .iter()
+                .enumerate()
+                .filter(|(_, flag)| flag.key == key)
+            {
                 self.used_flags[at] = true;
                 self.problem(Source::Flag(flag.shown.clone()), &key, &*message);
             }
@@ -206,14 +223,18 @@ impl<'i> Section<'_, 'i> {
             }
         }
         let ((value, shown), node, source) = chosen?;
-        self.show(setting, &node, Shown {
-            key,
-            value: shown,
-            source,
-            overridden,
-            content: None,
-            fingerprint: 0,
-        });
+        self.show(
+            setting,
+            &node,
+            Shown {
+                key,
+                value: shown,
+                source,
+                overridden,
+                content: None,
+                fingerprint: 0,
+            },
+        );
         Some(value)
     }
 
@@ -242,7 +263,8 @@ impl<'i> Section<'_, 'i> {
             },
             source => source,
         };
-        self.reader.problem(source, &format!("{key}{}", refusal.path), refusal.message);
+        self.reader
+            .problem(source, &format!("{key}{}", refusal.path), refusal.message);
     }
 
     fn show(&mut self, setting: &Setting, node: &Node, mut shown: Shown) {
@@ -255,7 +277,12 @@ impl<'i> Section<'_, 'i> {
     }
 
     /// The section of a record. `None`: what stands there is no mapping, which was reported.
-    pub fn within(&mut self, setting: &Setting, settings: &[Setting], gone: &[Gone]) -> Option<Section<'_, 'i>> {
+    pub fn within(
+        &mut self,
+        setting: &Setting,
+        settings: &[Setting],
+        gone: &[Gone],
+    ) -> Option<Section<'_, 'i>> {
         let (prefix, entries, names) = if setting.flat {
             (self.prefix.clone(), self.entries, self.names)
         } else {
@@ -300,9 +327,12 @@ impl<'i> Section<'_, 'i> {
             match gone.iter().find(|gone| gone.key == key.text) {
                 Some(gone) => {
                     let key = below(&self.prefix, gone.key);
-                    self.reader.problem(source, &key, format!("is gone: {}", gone.why));
+                    self.reader
+                        .problem(source, &key, format!("is gone: {}", gone.why));
                 }
-                None => self.reader.problem(source, &self.prefix, unknown_key(&key.text, known.clone())),
+                None => self
+                    .reader
+                    .problem(source, &self.prefix, unknown_key(&key.text, known.clone())),
             }
         }
     }

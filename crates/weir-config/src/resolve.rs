@@ -79,12 +79,17 @@ impl Origin {
 
     /// Certificate and key to show the kubelet.
     pub fn kubelet_identity(&self) -> Option<(&Path, &Path)> {
-        Some((self.origin_kubelet_certificate.as_deref()?, self.origin_kubelet_key.as_deref()?))
+        Some((
+            self.origin_kubelet_certificate.as_deref()?,
+            self.origin_kubelet_key.as_deref()?,
+        ))
     }
 
     /// Whether anybody is asked for the tags of containers.
     fn has_sources(&self) -> bool {
-        !(self.origin_docker.is_empty() && self.origin_containerd.is_empty() && self.origin_kubelet.is_empty())
+        !(self.origin_docker.is_empty()
+            && self.origin_containerd.is_empty()
+            && self.origin_kubelet.is_empty())
             || self.origin_file.is_some()
     }
 }
@@ -97,7 +102,10 @@ impl Aggregation {
 
     /// Whole percents, sorted, without repetition.
     pub fn percentiles(&self) -> Vec<u8> {
-        self.histogram_percentiles.iter().map(|percentile| percentile.0).collect()
+        self.histogram_percentiles
+            .iter()
+            .map(|percentile| percentile.0)
+            .collect()
     }
 
     /// The prefix of the copy of histograms; `None`: no copy is made.
@@ -118,7 +126,10 @@ impl Names {
     }
 
     pub fn filter(&self) -> NameFilter {
-        NameFilter::new(self.metric_filterlist.clone(), self.metric_filterlist_match_prefix)
+        NameFilter::new(
+            self.metric_filterlist.clone(),
+            self.metric_filterlist_match_prefix,
+        )
     }
 }
 
@@ -188,7 +199,9 @@ impl Resolver<'_, '_> {
     }
 
     fn is_default(&mut self, key: &str) -> bool {
-        self.0.find_shown(key).is_some_and(|shown| shown.source == Source::Default)
+        self.0
+            .find_shown(key)
+            .is_some_and(|shown| shown.source == Source::Default)
     }
 
     /// Some outputs take what there is one of.
@@ -240,7 +253,10 @@ impl Resolver<'_, '_> {
             }
             found.extend(address);
         }
-        let shown: Vec<String> = found.iter().map(|address| show_text(&address.to_string())).collect();
+        let shown: Vec<String> = found
+            .iter()
+            .map(|address| show_text(&address.to_string()))
+            .collect();
         self.show(key, format!("[{}]", shown.join(", ")));
         found
     }
@@ -251,7 +267,10 @@ impl Resolver<'_, '_> {
             if all[..index].contains(path) {
                 let key = if index < uds.len() { "uds" } else { "uds_stream" };
                 let path = path.display();
-                self.problem(key, format!("{path} is listed twice; each socket needs a path of its own"));
+                self.problem(
+                    key,
+                    format!("{path} is listed twice; each socket needs a path of its own"),
+                );
             }
         }
     }
@@ -309,7 +328,10 @@ impl Resolver<'_, '_> {
         match (certificate.1, key.1) {
             (Some(_), None) => self.problem(certificate.0, format!("needs {}, its private key", key.0)),
             (None, Some(_)) => {
-                self.problem(key.0, format!("needs {}, the certificate it belongs to", certificate.0));
+                self.problem(
+                    key.0,
+                    format!("needs {}, the certificate it belongs to", certificate.0),
+                );
             }
             _ => {}
         }
@@ -351,7 +373,10 @@ impl Resolver<'_, '_> {
     fn origin(&mut self, origin: &mut Origin) {
         let (certificate, key) = (&origin.origin_kubelet_certificate, &origin.origin_kubelet_key);
         if !origin.origin_kubelet.trim().is_empty() {
-            self.pair(("origin_kubelet_certificate", certificate), ("origin_kubelet_key", key));
+            self.pair(
+                ("origin_kubelet_certificate", certificate),
+                ("origin_kubelet_key", key),
+            );
         }
         let url = kubelet_url(origin.origin_kubelet.trim());
         origin.origin_kubelet = self.ok("origin_kubelet", url);
@@ -433,7 +458,11 @@ impl Resolver<'_, '_> {
         }
         if resources.cpu == 0.0 {
             resources.cpu = self.0.host.cores();
-            self.computed("cpu", resources.cpu.to_string(), "what the machine and its cgroup allow");
+            self.computed(
+                "cpu",
+                resources.cpu.to_string(),
+                "what the machine and its cgroup allow",
+            );
         }
         if resources.workers == 0 {
             resources.workers = workers_for(resources.cpu);
@@ -460,7 +489,9 @@ fn kubelet_url(text: &str) -> Result<String, String> {
     } else if text.starts_with("https://") || text.starts_with("http://") {
         Ok(text.trim_end_matches('/').to_owned())
     } else if text.contains("://") || text.contains(['/', '@', ' ']) {
-        Err(format!("{text:?} is neither a host nor a URL; write 10.0.0.1 or https://10.0.0.1:10250"))
+        Err(format!(
+            "{text:?} is neither a host nor a URL; write 10.0.0.1 or https://10.0.0.1:10250"
+        ))
     } else if text.parse::<std::net::Ipv6Addr>().is_ok() {
         Ok(format!("https://[{text}]:10250"))
     } else if text.contains(':') {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use weir_protocol::Kind as MetricKind;
 use weir_rules::{
-    Definitions, Effect, Fault, HistogramChoice, HostRule, Kinds, Limits, Mapping, Pattern, RuleSet, ValueAction,
-    ValueRule, lint,
+    Definitions, Effect, Fault, HistogramChoice, HostRule, Kinds, Limits, Mapping, Pattern, RuleSet,
+    ValueAction, ValueRule, lint,
 };
 
 use crate::setting::Kind;
@@ -77,69 +77,50 @@ settings! {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum MatchType {
-    Wildcard,
-    Exact,
-    Prefix,
-    Regex,
+choices! {
+    pub enum MatchType {
+        Wildcard: "wildcard",
+        Exact: "exact",
+        Prefix: "prefix",
+        Regex: "regex",
+    }
 }
 
-choices!(MatchType { Wildcard: "wildcard", Exact: "exact", Prefix: "prefix", Regex: "regex" });
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum MappingAction {
-    Map,
-    Drop,
+choices! {
+    pub enum MappingAction {
+        Map: "map",
+        Drop: "drop",
+    }
 }
 
-choices!(MappingAction { Map: "map", Drop: "drop" });
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum TagFilterAction {
-    Exclude,
-    Include,
+choices! {
+    pub enum TagFilterAction {
+        Exclude: "exclude",
+        Include: "include",
+    }
 }
 
-choices!(TagFilterAction { Exclude: "exclude", Include: "include" });
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Action {
-    Keep,
-    Drop,
-    Hash,
-    Truncate,
-    Bucket,
-    Allow,
+choices! {
+    pub enum Action {
+        Keep: "keep",
+        Drop: "drop",
+        Hash: "hash",
+        Truncate: "truncate",
+        Bucket: "bucket",
+        Allow: "allow",
+    }
 }
 
-choices!(Action {
-    Keep: "keep",
-    Drop: "drop",
-    Hash: "hash",
-    Truncate: "truncate",
-    Bucket: "bucket",
-    Allow: "allow",
-});
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum MetricType {
-    Counter,
-    Gauge,
-    Set,
-    Histogram,
-    Timing,
-    Distribution,
+choices! {
+    pub enum MetricType {
+        Counter: "counter",
+        Gauge: "gauge",
+        Set: "set",
+        Histogram: "histogram",
+        Timing: "timing",
+        Distribution: "distribution",
+    }
 }
-
-choices!(MetricType {
-    Counter: "counter",
-    Gauge: "gauge",
-    Set: "set",
-    Histogram: "histogram",
-    Timing: "timing",
-    Distribution: "distribution",
-});
 
 /// One of the aggregates of a rule, or those of histograms without rules.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -233,9 +214,13 @@ pub(crate) fn resolve(
     if suffixes.len() > SUFFIXES_MAX {
         let aggregates = HistogramAggregate::ALL.len();
         let (found, allowed) = (suffixes.len() - aggregates, SUFFIXES_MAX - aggregates);
-        fault(&mut faults, "rules", format!(
-            "histogram_percentiles and the percentiles of rules are {found} different ones together; at most {allowed} are allowed"
-        ));
+        fault(
+            &mut faults,
+            "rules",
+            format!(
+                "histogram_percentiles and the percentiles of rules are {found} different ones together; at most {allowed} are allowed"
+            ),
+        );
     }
     let of_set = |more: Fault| Fault {
         path: path_as_written(&more.path, filters),
@@ -310,7 +295,9 @@ pub fn all_percentiles(configured: &[u8], of_rules: &[u8]) -> Vec<u8> {
 }
 
 fn histogram_suffixes(configured: &[u8], of_rules: &[u8]) -> Vec<String> {
-    let aggregates = HistogramAggregate::ALL.iter().map(|aggregate| format!(".{}", aggregate.as_str()));
+    let aggregates = HistogramAggregate::ALL
+        .iter()
+        .map(|aggregate| format!(".{}", aggregate.as_str()));
     let percentiles = all_percentiles(configured, of_rules);
     aggregates
         .chain(percentiles.iter().map(|percent| format!(".{percent}percentile")))
@@ -364,14 +351,20 @@ fn mapping(written: &ProfileMapping) -> Mapping {
 fn rules(written: &crate::table::Rules, faults: &mut Vec<Fault>) -> Vec<weir_rules::Rule> {
     let filters = &written.metric_tag_filterlist;
     let mut rules: Vec<_> = (0..filters.len()).map(|at| filter(filters, at, faults)).collect();
-    rules.extend(written.rules.iter().enumerate().map(|(at, rule)| weir_rules::Rule {
-        name: rule.name.clone(),
-        pattern: pattern(&rule.pattern, rule.match_type),
-        kinds: kinds(&rule.types),
-        effect: effect(rule, &format!("rules[{at}]"), faults),
-        last: rule.last,
-        dry_run: rule.dry_run,
-    }));
+    rules.extend(
+        written
+            .rules
+            .iter()
+            .enumerate()
+            .map(|(at, rule)| weir_rules::Rule {
+                name: rule.name.clone(),
+                pattern: pattern(&rule.pattern, rule.match_type),
+                kinds: kinds(&rule.types),
+                effect: effect(rule, &format!("rules[{at}]"), faults),
+                last: rule.last,
+                dry_run: rule.dry_run,
+            }),
+    );
     rules
 }
 
@@ -381,7 +374,9 @@ fn filter(filters: &[TagFilter], at: usize, faults: &mut Vec<Fault>) -> weir_rul
         let path = format!("metric_tag_filterlist[{at}].metric_name");
         fault(faults, path, "is missing; must be the name of a metric");
     }
-    let same = filters[..at].iter().any(|earlier| earlier.metric_name == filter.metric_name);
+    let same = filters[..at]
+        .iter()
+        .any(|earlier| earlier.metric_name == filter.metric_name);
     let name = format!("metric_tag_filterlist: {}", filter.metric_name);
     weir_rules::Rule {
         // Two filters of one metric are allowed, and both apply.
@@ -451,7 +446,11 @@ fn values(rule: &Rule, path: &str, faults: &mut Vec<Fault>) -> Vec<ValueRule> {
     for (number, value) in rule.values.iter().enumerate() {
         let path = format!("{path}.values[{number}]");
         if value.tag.is_empty() {
-            fault(faults, format!("{path}.tag"), "is missing; must be the key of a tag, or * for all");
+            fault(
+                faults,
+                format!("{path}.tag"),
+                "is missing; must be the key of a tag, or * for all",
+            );
         }
         match value_action(value) {
             Ok(action) => values.push(ValueRule {
@@ -474,13 +473,18 @@ fn value_action(value: &RuleValue) -> Result<ValueAction, (&'static str, &'stati
     Ok(match value.action {
         Action::Keep => ValueAction::Keep,
         Action::Drop => ValueAction::Drop,
-        Action::Hash if value.length > 64 => return Err(("length", "must be from 1 to 64 digits, or 0 for 8")),
+        Action::Hash if value.length > 64 => {
+            return Err(("length", "must be from 1 to 64 digits, or 0 for 8"));
+        }
         Action::Hash => ValueAction::Hash {
             salt: value.salt.expose().to_owned(),
             digits: if value.length == 0 { 8 } else { value.length },
         },
         Action::Truncate if value.length == 0 => {
-            return Err(("length", "is missing; truncate needs the number of characters to keep"));
+            return Err((
+                "length",
+                "is missing; truncate needs the number of characters to keep",
+            ));
         }
         Action::Truncate => ValueAction::Truncate {
             characters: value.length,
@@ -490,7 +494,10 @@ fn value_action(value: &RuleValue) -> Result<ValueAction, (&'static str, &'stati
             return Err(("values", "is missing; allow needs values or patterns"));
         }
         Action::Allow if value.replacement.contains([',', '|', '\n']) => {
-            return Err(("replacement", "holds a comma, a bar or a line end, which no tag can"));
+            return Err((
+                "replacement",
+                "holds a comma, a bar or a line end, which no tag can",
+            ));
         }
         Action::Allow => ValueAction::Allow {
             values: value.values.clone(),
@@ -502,9 +509,14 @@ fn value_action(value: &RuleValue) -> Result<ValueAction, (&'static str, &'stati
 
 fn bucket(value: &RuleValue) -> Result<ValueAction, (&'static str, &'static str)> {
     match (value.bounds.as_slice(), value.buckets) {
-        ([], 0) => Err(("bounds", "is missing; bucket needs bounds of numbers, or a number of buckets")),
+        ([], 0) => Err((
+            "bounds",
+            "is missing; bucket needs bounds of numbers, or a number of buckets",
+        )),
         ([], count) => Ok(ValueAction::Shards { count }),
-        (bounds, 0) => Ok(ValueAction::Ranges { bounds: bounds.to_vec() }),
+        (bounds, 0) => Ok(ValueAction::Ranges {
+            bounds: bounds.to_vec(),
+        }),
         (_, _) => Err(("buckets", "stands beside bounds; one of the two is allowed")),
     }
 }

@@ -47,12 +47,24 @@ pub enum Kind {
     Text,
     /// Never shown.
     Secret,
-    Integer { min: i64, max: i64 },
-    Number { min: f64, max: f64 },
+    Integer {
+        min: i64,
+        max: i64,
+    },
+    Number {
+        min: f64,
+        max: f64,
+    },
     /// Written as `64KiB`, `1.5GiB`, `10MB` or a plain number.
-    Bytes { min: u64, max: u64 },
+    Bytes {
+        min: u64,
+        max: u64,
+    },
     /// Written as `500ms`, `10s`, `5m`, `1h`, `2d` or a plain number of seconds.
-    Duration { min: Duration, max: Duration },
+    Duration {
+        min: Duration,
+        max: Duration,
+    },
     Choice(&'static [&'static str]),
     /// Text of some form.
     Checked {
@@ -298,7 +310,11 @@ pub const fn count(declared: &[Setting]) -> usize {
     let (mut at, mut count) = (0, 0);
     while at < declared.len() {
         count += match declared[at] {
-            Setting { flat: true, kind: Kind::Record(inner), .. } => inner.len(),
+            Setting {
+                flat: true,
+                kind: Kind::Record(inner),
+                ..
+            } => inner.len(),
             _ => 1,
         };
         at += 1;
@@ -312,7 +328,11 @@ pub const fn flattened<const N: usize>(declared: &[Setting]) -> [Setting; N] {
     let (mut from, mut to) = (0, 0);
     while from < declared.len() {
         match declared[from] {
-            Setting { flat: true, kind: Kind::Record(inner), .. } => {
+            Setting {
+                flat: true,
+                kind: Kind::Record(inner),
+                ..
+            } => {
                 let mut at = 0;
                 while at < inner.len() {
                     all[to] = inner[at];
@@ -342,7 +362,7 @@ pub const fn flattened<const N: usize>(declared: &[Setting]) -> [Setting; N] {
 ///
 /// The text is the default as the file would have it, and what follows are methods of [`Setting`]. The struct can be read from
 /// every source ([`Section`](crate::Section)), from one value in a list ([`Typed::read`]), and describes itself (`SETTINGS`).
-/// Settings that there were may follow as `gone [Gone { .. }]`.
+/// Settings that there were may follow as `gone &[Gone { .. }]`.
 #[macro_export]
 macro_rules! settings {
     (
@@ -351,7 +371,7 @@ macro_rules! settings {
             $( $(#[$about:meta])* $field:ident : $type:ty = $default:literal
                 $( . $method:ident ( $( $argument:expr ),* $(,)? ) )* ; )*
         }
-        $( gone [ $( $gone:expr ),* $(,)? ] )?
+        $( gone $gone:expr )?
     ) => {
         $(#[$meta])*
         #[derive(Clone, Debug, PartialEq)]
@@ -367,7 +387,7 @@ macro_rules! settings {
             pub const SETTINGS: &'static [$crate::Setting] =
                 &$crate::flattened::<{ $crate::count(Self::DECLARED) }>(Self::DECLARED);
             /// What could be set.
-            pub const GONE: &'static [$crate::Gone] = &[ $( $( $gone ),* )? ];
+            pub const GONE: &'static [$crate::Gone] = $crate::gone_or_none!($( $gone )?);
         }
 
         impl $crate::Typed for $name {
@@ -391,28 +411,65 @@ macro_rules! settings {
     };
 }
 
-/// Names of the variants of an enum that is the value of a setting; a variant may have several.
+/// Declares an enum that is the value of a setting: every variant with its name, or several.
 #[macro_export]
 macro_rules! choices {
-    ($name:ident { $( $variant:ident : $text:literal ),* $(,)? }) => {
+    (
+        $(#[$meta:meta])*
+        pub enum $name:ident {
+            $( $(#[$about:meta])* $variant:ident $( = $number:literal )? : $( $text:literal )|+ ),* $(,)?
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name {
+            $( $(#[$about])* $variant $( = $number )?, )*
+        }
+
         impl $name {
-            const NAMES: &'static [&'static str] = &[$( $text ),*];
+            /// Its first name.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $( Self::$variant => [$( $text ),+][0], )*
+                }
+            }
         }
 
         impl $crate::Scalar for $name {
-            const KIND: $crate::Kind = $crate::Kind::Choice(Self::NAMES);
+            const KIND: $crate::Kind = $crate::Kind::Choice(&[$( $( $text ),+ ),*]);
 
             fn parse(kind: &$crate::Kind, text: &str) -> Option<Self> {
-                let is_it = |name: &str| name.eq_ignore_ascii_case(text);
-                let $crate::Kind::Choice(allowed) = kind else { return None };
-                allowed.iter().find(|name| is_it(name))?;
-                let variants = [$( ($text, $name::$variant) ),*];
-                variants.iter().find(|(name, _)| is_it(name)).map(|(_, variant)| *variant)
+                let name = $crate::chosen(kind, text)?;
+                $( if [$( $text ),+].contains(&name) {
+                    return Some(Self::$variant);
+                } )*
+                None
             }
 
-            fn show(&self, _: &$crate::Kind, text: &str) -> String {
-                text.to_ascii_lowercase()
+            fn show(&self, _: &$crate::Kind, _: &str) -> String {
+                self.as_str().to_owned()
             }
         }
+    };
+}
+
+/// Which of the names that are allowed a text is.
+#[doc(hidden)]
+pub fn chosen(kind: &Kind, text: &str) -> Option<&'static str> {
+    let Kind::Choice(names) = kind else {
+        return None;
+    };
+    names.iter().find(|name| name.eq_ignore_ascii_case(text)).copied()
+}
+
+/// What a declaration says of settings that there were.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! gone_or_none {
+    () => {
+        &[]
+    };
+    ($gone:expr) => {
+        $gone
     };
 }

@@ -171,11 +171,18 @@ pub struct Change {
 /// Keys whose values differ, with whether a reload applies them.
 pub fn changes(before: &[Shown], after: &[Shown]) -> Vec<Change> {
     let by_key = |shown: &'_ [Shown]| -> BTreeMap<String, Shown> {
-        shown.iter().map(|shown| (shown.key.clone(), shown.clone())).collect()
+        shown
+            .iter()
+            .map(|shown| (shown.key.clone(), shown.clone()))
+            .collect()
     };
     let (old, new) = (by_key(before), by_key(after));
     let value = |shown: Option<&Shown>| shown.map_or_else(|| "(unset)".to_owned(), Shown::described);
-    let is_on = |key: &str| [&old, &new].iter().all(|map| map.get(key).is_some_and(Shown::is_on));
+    let is_on = |key: &str| {
+        [&old, &new]
+            .iter()
+            .all(|map| map.get(key).is_some_and(Shown::is_on))
+    };
     old.keys()
         .chain(new.keys().filter(|key| !old.contains_key(*key)))
         .filter(|key| match (old.get(*key), new.get(*key)) {
@@ -196,7 +203,10 @@ fn is_applied(key: &str, is_on: impl Fn(&str) -> bool) -> bool {
     if key.starts_with("outputs.") {
         return true;
     }
-    match settings().find(|setting| setting.key == key).map(|setting| setting.reload) {
+    match settings()
+        .find(|setting| setting.key == key)
+        .map(|setting| setting.reload)
+    {
         Some(Reload::Applied) => true,
         Some(Reload::AppliedWhile(other)) => is_on(other),
         Some(Reload::Waits) | None => false,

@@ -124,7 +124,11 @@ fn hide_keys(text: &str) -> String {
             .find(|c: char| !c.is_ascii_alphanumeric())
             .unwrap_or(rest.len());
         let (word, tail) = rest.split_at(end);
-        shown.push_str(&if is_key(word) { redact(word) } else { word.to_owned() });
+        shown.push_str(&if is_key(word) {
+            redact(word)
+        } else {
+            word.to_owned()
+        });
         let next = tail
             .find(|c: char| c.is_ascii_alphanumeric())
             .unwrap_or(tail.len());

@@ -10,106 +10,82 @@ use crate::host::Host;
 use crate::setting::Kind;
 use crate::value::Scalar;
 
-/// How TCP carries packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Framing {
-    /// Each packet follows its length in four bytes, the lowest first.
-    Length,
-    /// Lines.
-    Newline,
+choices! {
+    /// How TCP carries packets.
+    pub enum Framing {
+        /// Each packet follows its length in four bytes, the lowest first.
+        Length: "length",
+        /// Lines.
+        Newline: "newline",
+    }
 }
 
-choices!(Framing { Length: "length", Newline: "newline" });
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EolTransport {
-    Udp,
-    Uds,
+choices! {
+    pub enum EolTransport {
+        Udp: "udp",
+        Uds: "uds",
+    }
 }
 
-choices!(EolTransport { Udp: "udp", Uds: "uds" });
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cardinality {
-    None,
-    Low,
-    Orchestrator,
-    High,
+choices! {
+    pub enum Cardinality {
+        None: "none",
+        Low: "low",
+        Orchestrator: "orchestrator" | "orch",
+        High: "high",
+    }
 }
 
-choices!(Cardinality {
-    None: "none",
-    Low: "low",
-    Orchestrator: "orchestrator",
-    Orchestrator: "orch",
-    High: "high",
-});
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum HistogramAggregate {
-    Max,
-    Min,
-    Median,
-    Avg,
-    Sum,
-    Count,
+choices! {
+    #[derive(PartialOrd, Ord, Hash)]
+    pub enum HistogramAggregate {
+        Max: "max",
+        Min: "min",
+        Median: "median",
+        Avg: "avg",
+        Sum: "sum",
+        Count: "count",
+    }
 }
 
-choices!(HistogramAggregate {
-    Max: "max",
-    Min: "min",
-    Median: "median",
-    Avg: "avg",
-    Sum: "sum",
-    Count: "count",
-});
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sandbox {
-    /// As far as the kernel offers it.
-    Auto,
-    Off,
+choices! {
+    pub enum Sandbox {
+        /// As far as the kernel offers it.
+        Auto: "auto",
+        Off: "off",
+    }
 }
 
-choices!(Sandbox { Auto: "auto", Off: "off" });
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HistogramWeights {
-    /// Weights keep their fractions.
-    Exact,
-    /// Weights are cut to whole numbers, as the Datadog Agent does.
-    Agent,
+choices! {
+    pub enum HistogramWeights {
+        /// Weights keep their fractions.
+        Exact: "exact",
+        /// Weights are cut to whole numbers, as the Datadog Agent does.
+        Agent: "agent",
+    }
 }
 
-choices!(HistogramWeights { Exact: "exact", Agent: "agent" });
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LogLevel {
-    Off,
-    Error,
-    Warn,
-    Info,
-    Debug,
-    Trace,
+choices! {
+    #[derive(PartialOrd, Ord)]
+    pub enum LogLevel {
+        Off: "off",
+        Error: "error" | "critical",
+        Warn: "warn" | "warning",
+        Info: "info",
+        Debug: "debug",
+        Trace: "trace",
+    }
 }
-
-choices!(LogLevel {
-    Off: "off",
-    Error: "critical",
-    Error: "error",
-    Warn: "warn",
-    Warn: "warning",
-    Info: "info",
-    Debug: "debug",
-    Trace: "trace",
-});
 
 impl HistogramAggregate {
-    pub const ALL: [Self; 6] = [Self::Max, Self::Min, Self::Median, Self::Avg, Self::Sum, Self::Count];
-
-    pub fn as_str(self) -> &'static str {
-        Self::NAMES[self as usize]
-    }
+    pub const ALL: [Self; 6] = [
+        Self::Max,
+        Self::Min,
+        Self::Median,
+        Self::Avg,
+        Self::Sum,
+        Self::Count,
+    ];
 }
 
 /// A text of some form, and the type that it makes.
@@ -136,7 +112,11 @@ pub struct Listen {
     port: u16,
 }
 
-formed!(Listen, Listen::parse, "an address such as 127.0.0.1:8125, [::1]:8125, or a port alone, which `bind_host` completes");
+formed!(
+    Listen,
+    Listen::parse,
+    "an address such as 127.0.0.1:8125, [::1]:8125, or a port alone, which `bind_host` completes"
+);
 
 impl Listen {
     fn parse(text: &str) -> Option<Self> {
@@ -146,7 +126,9 @@ impl Listen {
             .unwrap_or(text);
         let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
         let host = match host.strip_prefix('[') {
-            Some(inner) => inner.strip_suffix(']').filter(|inner| inner.parse::<Ipv6Addr>().is_ok())?,
+            Some(inner) => inner
+                .strip_suffix(']')
+                .filter(|inner| inner.parse::<Ipv6Addr>().is_ok())?,
             None if host.contains(':') => return None,
             None => host,
         };
@@ -160,7 +142,12 @@ impl Listen {
     }
 
     /// The socket address to bind. `None` when it is off: the port 0 alone.
-    pub(crate) fn address(&self, bind_host: &str, everywhere: bool, machine: &dyn Host) -> Result<Option<SocketAddr>, String> {
+    pub(crate) fn address(
+        &self,
+        bind_host: &str,
+        everywhere: bool,
+        machine: &dyn Host,
+    ) -> Result<Option<SocketAddr>, String> {
         let port = self.port;
         let host = match self.host.as_str() {
             "" if port == 0 => return Ok(None),
@@ -189,7 +176,11 @@ impl Listen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminAddress(pub(crate) Option<Listen>);
 
-formed!(AdminAddress, AdminAddress::parse, "an address such as 127.0.0.1:8127, or off");
+formed!(
+    AdminAddress,
+    AdminAddress::parse,
+    "an address such as 127.0.0.1:8127, or off"
+);
 
 impl AdminAddress {
     fn parse(text: &str) -> Option<Self> {
@@ -209,7 +200,11 @@ impl AdminAddress {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketPath(PathBuf);
 
-formed!(SocketPath, SocketPath::parse, "an absolute path of at most 107 bytes, such as /run/weir/dsd.socket");
+formed!(
+    SocketPath,
+    SocketPath::parse,
+    "an absolute path of at most 107 bytes, such as /run/weir/dsd.socket"
+);
 
 impl SocketPath {
     fn parse(text: &str) -> Option<Self> {
@@ -217,7 +212,8 @@ impl SocketPath {
             .strip_prefix("unixgram://")
             .or_else(|| text.strip_prefix("unix://"))
             .unwrap_or(text);
-        let fits = path.starts_with('/') && path.len() <= weir_units::UNIX_PATH_BYTES_MAX && !path.contains('\0');
+        let fits =
+            path.starts_with('/') && path.len() <= weir_units::UNIX_PATH_BYTES_MAX && !path.contains('\0');
         fits.then(|| Self(path.into()))
     }
 }
@@ -253,7 +249,9 @@ formed!(Percentile, Percentile::parse, "a number from 0 to 1 such as 0.95");
 impl Percentile {
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let quantile: f64 = text.parse().ok()?;
-        let percents = (0.0..=1.0).contains(&quantile).then_some(quantile * 100.0 + 0.5)?;
+        let percents = (0.0..=1.0)
+            .contains(&quantile)
+            .then_some(quantile * 100.0 + 0.5)?;
         Some(Self(percents as u8))
     }
 }
@@ -262,7 +260,11 @@ impl Percentile {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostName(pub String);
 
-formed!(HostName, HostName::parse, "a host name without a port, such as weir.example.org");
+formed!(
+    HostName,
+    HostName::parse,
+    "a host name without a port, such as weir.example.org"
+);
 
 impl HostName {
     fn parse(text: &str) -> Option<Self> {
@@ -275,7 +277,11 @@ impl HostName {
     }
 }
 
-formed!(OriginPattern, origin_pattern, "no_container, unknown, or a tag of containers such as kube_namespace:prod, image_name:shop/*, container_name:web-*, container_id:8fca07c6*");
+formed!(
+    OriginPattern,
+    origin_pattern,
+    "no_container, unknown, or a tag of containers such as kube_namespace:prod, image_name:shop/*, container_name:web-*, container_id:8fca07c6*"
+);
 
 fn origin_pattern(text: &str) -> Option<OriginPattern> {
     text.parse().ok()
@@ -286,4 +292,25 @@ fn origin_pattern(text: &str) -> Option<OriginPattern> {
 pub struct Ownership {
     pub uid: Option<u32>,
     pub gid: Option<u32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_and_modes() {
+        let percentile = |text| Percentile::parse(text).map(|percentile| percentile.0);
+        assert_eq!(percentile("0.299"), Some(30));
+        assert_eq!(percentile("1"), Some(100));
+        assert_eq!(percentile("0.05"), Some(5));
+        for text in ["1.01", "-0.1", "nan", "x", "95"] {
+            assert_eq!(percentile(text), None, "{text}");
+        }
+        assert_eq!(Mode::parse("0722"), Some(Mode(0o722)));
+        assert_eq!(Mode::parse("0o600"), Some(Mode(0o600)));
+        for text in ["", "9", "1000", "+7", "rw"] {
+            assert_eq!(Mode::parse(text), None, "{text}");
+        }
+    }
 }

@@ -76,15 +76,21 @@ impl<T: Scalar> Typed for T {
 }
 
 fn must_be(kind: &Kind, node: &Node) -> Refusal {
-    Refusal::new(node.line, format!("is {}; must be {}", node.what(), kind.allowed()))
+    Refusal::new(
+        node.line,
+        format!("is {}; must be {}", node.what(), kind.allowed()),
+    )
 }
 
 fn not_allowed(kind: &Kind, text: &str, line: usize) -> Refusal {
     let allowed = kind.allowed();
-    Refusal::new(line, match text {
-        "" => format!("is empty; must be {allowed}"),
-        _ => format!("{} is not {allowed}", quote(text)),
-    })
+    Refusal::new(
+        line,
+        match text {
+            "" => format!("is empty; must be {allowed}"),
+            _ => format!("{} is not {allowed}", quote(text)),
+        },
+    )
 }
 
 impl Scalar for bool {
@@ -172,10 +178,15 @@ macro_rules! integers {
 integers!(i32, u32, u64, usize);
 
 impl Scalar for f64 {
-    const KIND: Kind = Kind::Number { min: f64::MIN, max: f64::MAX };
+    const KIND: Kind = Kind::Number {
+        min: f64::MIN,
+        max: f64::MAX,
+    };
 
     fn parse(kind: &Kind, text: &str) -> Option<Self> {
-        let Kind::Number { min, max } = kind else { return None };
+        let Kind::Number { min, max } = kind else {
+            return None;
+        };
         text.parse().ok().filter(|number| (*min..=*max).contains(number))
     }
 
@@ -185,11 +196,18 @@ impl Scalar for f64 {
 }
 
 impl Scalar for Duration {
-    const KIND: Kind = Kind::Duration { min: Duration::ZERO, max: DURATION_MAX };
+    const KIND: Kind = Kind::Duration {
+        min: Duration::ZERO,
+        max: DURATION_MAX,
+    };
 
     fn parse(kind: &Kind, text: &str) -> Option<Self> {
-        let Kind::Duration { min, max } = kind else { return None };
-        parse_duration_or_seconds(text).ok().filter(|time| (*min..=*max).contains(time))
+        let Kind::Duration { min, max } = kind else {
+            return None;
+        };
+        parse_duration_or_seconds(text)
+            .ok()
+            .filter(|time| (*min..=*max).contains(time))
     }
 
     fn show(&self, _: &Kind, _: &str) -> String {
@@ -228,7 +246,9 @@ impl<T: Typed> Typed for Vec<T> {
     const KIND: Kind = Kind::List(&T::KIND);
 
     fn read(kind: &Kind, node: &Node) -> Result<(Self, String), Refusal> {
-        let Kind::List(item) = kind else { return Err(must_be(kind, node)) };
+        let Kind::List(item) = kind else {
+            return Err(must_be(kind, node));
+        };
         let items = match &node.content {
             Content::List(items) => items.as_slice(),
             // One value where a list is expected is a list of one.
@@ -249,7 +269,9 @@ impl<T: Typed> Typed for BTreeMap<String, T> {
     const KIND: Kind = Kind::Map(&T::KIND);
 
     fn read(kind: &Kind, node: &Node) -> Result<(Self, String), Refusal> {
-        let Kind::Map(item) = kind else { return Err(must_be(kind, node)) };
+        let Kind::Map(item) = kind else {
+            return Err(must_be(kind, node));
+        };
         let (mut values, mut shown) = (BTreeMap::new(), Vec::new());
         for (key, node) in entries(node).ok_or_else(|| must_be(kind, node))? {
             let below = |refusal: Refusal| refusal.below(&format!(".{}", key.text));
@@ -272,7 +294,10 @@ pub(crate) fn entries(node: &Node) -> Option<&[(Key, Node)]> {
 
 /// What stands under a key.
 pub(crate) fn entry<'n>(entries: &'n [(Key, Node)], key: &str) -> Option<&'n Node> {
-    entries.iter().find(|(name, _)| name.text == key).map(|(_, node)| node)
+    entries
+        .iter()
+        .find(|(name, _)| name.text == key)
+        .map(|(_, node)| node)
 }
 
 /// The fields of one record, as [`settings!`](crate::settings!) reads them one after the other.
@@ -288,7 +313,10 @@ impl<'n> Fields<'n> {
         let not_a_mapping = || Refusal::new(node.line, format!("is {}; must be a mapping", node.what()));
         let entries = entries(node).ok_or_else(not_a_mapping)?;
         let known = declared.iter().map(|setting| setting.key);
-        match entries.iter().find(|(key, _)| !known.clone().any(|name| name == key.text)) {
+        match entries
+            .iter()
+            .find(|(key, _)| !known.clone().any(|name| name == key.text))
+        {
             Some((key, _)) => Err(Refusal::new(key.line, unknown_key(&key.text, known))),
             None => Ok(Self {
                 declared: declared.iter(),
@@ -341,9 +369,8 @@ pub(crate) fn node_of(kind: &Kind, text: &str, separator: Separator) -> Result<N
     let trimmed = text.trim();
     match kind {
         Kind::List(_) if !(trimmed.starts_with('[') && trimmed.ends_with(']')) => {
-            let is_separator = |c: char| {
-                c == ',' || separator == Separator::CommaOrSpace && c.is_ascii_whitespace()
-            };
+            let is_separator =
+                |c: char| c == ',' || separator == Separator::CommaOrSpace && c.is_ascii_whitespace();
             let items = trimmed.split(is_separator).map(str::trim);
             Ok(list(items.filter(|item| !item.is_empty()).map(scalar).collect()))
         }

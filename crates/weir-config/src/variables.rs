@@ -18,7 +18,9 @@ pub fn forward_target(host: &str, port: &str) -> Result<String, String> {
             Ok(format!("udp://[{host}]:{port}"))
         }
         Ok(port) if port > 0 => Ok(format!("udp://{host}:{port}")),
-        _ => Err(format!("the port to forward to is {port:?}; must be from 1 to 65535")),
+        _ => Err(format!(
+            "the port to forward to is {port:?}; must be from 1 to 65535"
+        )),
     }
 }
 
@@ -51,7 +53,8 @@ impl Reader<'_> {
                     self.unknown_variable(name);
                 }
             } else if let Some(gone) = gone_variable(name, types) {
-                self.notes.push(format!("environment {name} is set and ignored: {}", gone.why));
+                self.notes
+                    .push(format!("environment {name} is set and ignored: {}", gone.why));
             } else if is_about_metrics(name) && !is_second_name(name, types) {
                 self.notes.push(format!(
                     "environment {name} is set; weir has no such setting and ignores it"
@@ -118,6 +121,10 @@ fn is_second_name<S>(name: &str, types: &'static [OutputType<S>]) -> bool {
 /// What a variable of the Datadog Agent meant that weir once understood.
 pub fn gone_variable<S>(name: &str, types: &'static [OutputType<S>]) -> Option<&'static Gone> {
     gone()
-        .chain(types.iter().flat_map(|output_type| output_type.gone.iter().copied().flatten()))
+        .chain(
+            types
+                .iter()
+                .flat_map(|output_type| output_type.gone.iter().copied().flatten()),
+        )
         .find(|gone| gone.also.contains(&name))
 }

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use weir_rules::OriginPattern;
 use weir_units::Network;
 
-use crate::setting::{Kind, PathUse, Reload};
-use crate::types::{EolTransport, Framing, Listen, Mode, SocketPath};
+use crate::setting::{Gone, Kind, PathUse, Reload};
 use crate::settings;
+use crate::types::{EolTransport, Framing, Listen, Mode, SocketPath};
 
 /// Ten seconds of it are far from the end of what can be counted.
 const RATE_MAX: u64 = 1 << 50;
@@ -112,17 +112,17 @@ settings! {
             .takes(Kind::Bytes { min: 0, max: 1 << 30 })
             .effect("Receive buffer to ask the kernel for, per socket. weir says at start what was granted and how to get more.")
             .zero("0: the system's default.")
-            .who("Hardly anybody.")
+            .who("Operators whose `weir status` shows kernel drops: their bursts need more. Or who count buffers of many sockets in a container's memory.")
             .also(&["DD_DOGSTATSD_SO_RCVBUF"]);
-        packet_bytes_max: u64 = "64KiB"
-            .takes(Kind::Bytes { min: 64, max: 65_536 })
-            .effect("The longest packet. A longer datagram is cut there: the cut line is refused, and what lies behind it is counted as `truncated`, as many lines as fit in at most; a stream connection that announces a longer frame is closed and counted.")
-            .who("Hardly anybody.")
-            .also(&["DD_DOGSTATSD_BUFFER_SIZE"]);
         eol_required: Vec<EolTransport> = "[]"
             .effect("Transports on which a last line without a newline is refused and counted.")
             .zero("An empty list: none.")
             .who("Operators whose senders cut packets.")
             .also(&["DD_DOGSTATSD_EOL_REQUIRED"]);
     }
+    gone &[Gone {
+        key: "packet_bytes_max",
+        why: "packets may be as long as 64KiB, and a shorter limit only cut what others may send",
+        also: &["DD_DOGSTATSD_BUFFER_SIZE"],
+    }]
 }

@@ -25,7 +25,7 @@ settings! {
         context_expiry: Duration = "20s"
             .takes(Kind::Duration { min: SECOND, max: DURATION_MAX })
             .effect("A context that gets no samples for this long is forgotten (a counter's: after `counter_expiry` as well). It affects memory alone.")
-            .who("Hardly anybody.")
+            .who("Operators whose series come once a minute or so: their contexts need not be forgotten and made again in between.")
             .also(&["DD_DOGSTATSD_CONTEXT_EXPIRY_SECONDS"]);
         histogram_aggregates: Vec<HistogramAggregate> = "[max, median, avg, count]"
             .effect("Series made of each histogram and timing.")

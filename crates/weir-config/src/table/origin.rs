@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::setting::PathUse;
-use crate::types::{Cardinality, SocketPath};
 use crate::settings;
+use crate::types::{Cardinality, SocketPath};
 
 settings! {
     /// Who sent a message, and which tags that brings.

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::setting::{Kind, Reload};
-use crate::types::{AdminAddress, HostName, LogLevel, Sandbox};
 use crate::settings;
+use crate::types::{AdminAddress, HostName, LogLevel, Sandbox};
 
 settings! {
     /// Memory, cores, and limits on what they hold.

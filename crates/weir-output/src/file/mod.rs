@@ -57,28 +57,26 @@ settings! {
     }
 }
 
-/// How rotated files are compressed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compression {
-    Gzip,
-    Zstd,
-    None,
+choices! {
+    /// How rotated files are compressed.
+    pub enum Compression {
+        Gzip: "gzip",
+        Zstd: "zstd",
+        None: "none",
+    }
 }
 
-choices!(Compression { Gzip: "gzip", Zstd: "zstd", None: "none" });
-
-/// When the system is asked to put what was written on the medium.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fsync {
-    /// Never: the system does so by itself, usually within half a minute.
-    None,
-    /// When a file is complete.
-    Rotation,
-    /// With every write, before it counts as delivered.
-    Always,
+choices! {
+    /// When the system is asked to put what was written on the medium.
+    pub enum Fsync {
+        /// Never: the system does so by itself, usually within half a minute.
+        None: "none",
+        /// When a file is complete.
+        Rotation: "rotation",
+        /// With every write, before it counts as delivered.
+        Always: "always",
+    }
 }
-
-choices!(Fsync { None: "none", Rotation: "rotation", Always: "always" });
 
 pub(crate) const TYPE: OutputType = OutputType {
     name: "file",

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 use weir_aggregate::Expansion;
-use weir_config::{Kind, SettingProblem, choices, settings};
+use weir_config::{Kind, choices, settings};
 use weir_units::Address;
 
 use crate::datagrams::datagrams;
@@ -64,47 +64,43 @@ settings! {
     }
 }
 
-/// Where a series' tags go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tags {
-    /// `name;key=value`, as Graphite 1.1 and later store them.
-    Tagged,
-    /// `name.key.value`.
-    Path,
-    /// Nowhere: series that differ in tags alone are told apart by a suffix.
-    None,
+choices! {
+    /// Where a series' tags go.
+    pub enum Tags {
+        /// `name;key=value`, as Graphite 1.1 and later store them.
+        Tagged: "tagged",
+        /// `name.key.value`.
+        Path: "path",
+        /// Nowhere: series that differ in tags alone are told apart by a suffix.
+        None: "none",
+    }
 }
 
-choices!(Tags { Tagged: "tagged", Path: "path", None: "none" });
-
-/// Whether the host becomes a tag.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Host {
-    All,
-    Named,
-    None,
+choices! {
+    /// Whether the host becomes a tag.
+    pub enum Host {
+        All: "all",
+        Named: "named",
+        None: "none",
+    }
 }
 
-choices!(Host { All: "all", Named: "named", None: "none" });
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CounterForm {
-    Count,
-    Rate,
+choices! {
+    pub enum CounterForm {
+        Count: "count",
+        Rate: "rate",
+    }
 }
 
-choices!(CounterForm { Count: "count", Rate: "rate" });
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Aggregate {
-    Count,
-    Min,
-    Max,
-    Avg,
-    Sum,
+choices! {
+    pub enum Aggregate {
+        Count: "count",
+        Min: "min",
+        Max: "max",
+        Avg: "avg",
+        Sum: "sum",
+    }
 }
-
-choices!(Aggregate { Count: "count", Min: "min", Max: "max", Avg: "avg", Sum: "sum" });
 
 pub(crate) const TYPE: OutputType = OutputType {
     name: "graphite",
@@ -112,7 +108,7 @@ pub(crate) const TYPE: OutputType = OutputType {
     on_by_default: false,
     settings: GraphiteSettings::SETTINGS,
     gone: &[],
-    read: |output| Delivered::read(output, |_, _| {}, check),
+    read: |output| Delivered::read::<GraphiteSettings>(output, |_, _| {}, |_| Ok(())),
 };
 
 fn is_address(text: &str) -> bool {
@@ -128,10 +124,6 @@ fn is_prefix(text: &str) -> bool {
                     .bytes()
                     .all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b))
         })
-}
-
-fn check(settings: &GraphiteSettings) -> Result<(), SettingProblem> {
-    settings.delivery.check()
 }
 
 impl Start for GraphiteSettings {

@@ -67,40 +67,36 @@ impl OtlpSettings {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// Protobuf in HTTP POST requests.
-    Http,
-    Grpc,
+choices! {
+    pub enum Protocol {
+        /// Protobuf in HTTP POST requests.
+        Http: "http",
+        Grpc: "grpc",
+    }
 }
 
-choices!(Protocol { Http: "http", Grpc: "grpc" });
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OtlpCompression {
-    Gzip,
-    None,
+choices! {
+    pub enum OtlpCompression {
+        Gzip: "gzip",
+        None: "none",
+    }
 }
 
-choices!(OtlpCompression { Gzip: "gzip", None: "none" });
-
-/// What a sum or histogram covers: its bucket, or everything since it began.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Temporality {
-    Delta = 1,
-    Cumulative = 2,
+choices! {
+    /// What a sum or histogram covers: its bucket, or everything since it began.
+    pub enum Temporality {
+        Delta = 1: "delta",
+        Cumulative = 2: "cumulative",
+    }
 }
 
-choices!(Temporality { Delta: "delta", Cumulative: "cumulative" });
-
-/// How `h` and `ms` metrics are exported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OtlpHistograms {
-    Exponential,
-    Summary,
+choices! {
+    /// How `h` and `ms` metrics are exported.
+    pub enum OtlpHistograms {
+        Exponential: "exponential",
+        Summary: "summary",
+    }
 }
-
-choices!(OtlpHistograms { Exponential: "exponential", Summary: "summary" });
 
 pub(crate) const TYPE: OutputType = OutputType {
     name: "otlp",
@@ -108,7 +104,13 @@ pub(crate) const TYPE: OutputType = OutputType {
     on_by_default: false,
     settings: OtlpSettings::SETTINGS,
     gone: &[],
-    read: |output| Delivered::read(output, |settings: &mut OtlpSettings, files| settings.authorization.read(files), check),
+    read: |output| {
+        Delivered::read(
+            output,
+            |settings: &mut OtlpSettings, files| settings.authorization.read(files),
+            check,
+        )
+    },
 };
 
 fn check(settings: &OtlpSettings) -> Result<(), SettingProblem> {
@@ -118,6 +120,5 @@ fn check(settings: &OtlpSettings) -> Result<(), SettingProblem> {
             "an attribute without a name",
         ));
     }
-    settings.authorization.check()?;
-    settings.delivery.check()
+    settings.authorization.check()
 }

@@ -43,7 +43,7 @@ settings! {
         timeout: Duration = "5s"
             .takes(Kind::Duration { min: MILLISECOND, max: Duration::from_secs(3600) })
             .effect("A target that takes nothing for this long has failed.")
-            .who("Hardly anybody.");
+            .who("Operators of targets that stand still for longer at times, or who want another target to take over sooner.");
         eject_after: u32 = "3"
             .takes(Kind::Integer { min: 0, max: 1000 })
             .effect("After so many failures in a row a target's lines, those that wait included, go to the others.")
@@ -52,7 +52,7 @@ settings! {
         check_interval: Duration = "5s"
             .takes(Kind::Duration { min: MILLISECOND, max: Duration::from_secs(3600) })
             .effect("How often a target that failed is tried.")
-            .who("Hardly anybody.");
+            .who("Operators of targets that restart often: lines wait until a check succeeds.");
         readmit_after: u32 = "2"
             .takes(Kind::Integer { min: 1, max: 1000 })
             .effect("After so many successful checks in a row an ejected target gets its lines again.")
@@ -60,13 +60,12 @@ settings! {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StreamFraming {
-    Length,
-    Newline,
+choices! {
+    pub enum StreamFraming {
+        Length: "length",
+        Newline: "newline",
+    }
 }
-
-choices!(StreamFraming { Length: "length", Newline: "newline" });
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 

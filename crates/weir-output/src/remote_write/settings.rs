@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use weir_config::{DURATION_MAX, Kind, SettingProblem, choices, settings};
 
-use crate::settings::{Authorization, Delivered, DeliverySettings, HistogramStyle, OutputType, PrometheusSettings, URL};
+use crate::settings::{
+    Authorization, Delivered, DeliverySettings, HistogramStyle, OutputType, PrometheusSettings, URL,
+};
 
 settings! {
     /// The receiver to write to, and how.
@@ -61,14 +63,13 @@ settings! {
     }
 }
 
-/// The version of the protocol. The numbers are in disk queues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RemoteWriteVersion {
-    V1 = 0,
-    V2 = 1,
+choices! {
+    /// The version of the protocol. The numbers are in disk queues.
+    pub enum RemoteWriteVersion {
+        V1 = 0: "1.0",
+        V2 = 1: "2.0",
+    }
 }
-
-choices!(RemoteWriteVersion { V1: "1.0", V2: "2.0" });
 
 impl RemoteWriteSettings {
     /// What decides about series, as the scrape endpoint has it.
@@ -93,7 +94,13 @@ pub(crate) const TYPE: OutputType = OutputType {
     on_by_default: false,
     settings: RemoteWriteSettings::SETTINGS,
     gone: &[],
-    read: |output| Delivered::read(output, |settings: &mut RemoteWriteSettings, files| settings.authorization.read(files), check),
+    read: |output| {
+        Delivered::read(
+            output,
+            |settings: &mut RemoteWriteSettings, files| settings.authorization.read(files),
+            check,
+        )
+    },
 };
 
 fn check(settings: &RemoteWriteSettings) -> Result<(), SettingProblem> {
@@ -119,6 +126,5 @@ fn check(settings: &RemoteWriteSettings) -> Result<(), SettingProblem> {
             ));
         }
     }
-    settings.authorization.check()?;
-    settings.delivery.check()
+    settings.authorization.check()
 }

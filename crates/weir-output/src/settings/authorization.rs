@@ -30,7 +30,11 @@ impl Authorization {
     /// Reads the files.
     pub(crate) fn read(&mut self, files: &mut Files<'_, '_, '_>) {
         files.read("headers_file", &mut self.headers, &self.headers_file);
-        files.read("bearer_token_file", &mut self.bearer_token, &self.bearer_token_file);
+        files.read(
+            "bearer_token_file",
+            &mut self.bearer_token,
+            &self.bearer_token_file,
+        );
     }
 
     /// A token makes a header of its own.

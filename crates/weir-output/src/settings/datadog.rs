@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use weir_config::{Files, Kind, Secret, SettingProblem, choices, settings};
 
-use super::{Delivered, DeliverySettings, OutputType};
+use super::{Delivered, DeliverySettings, OutputType, QueueSettings};
 
 settings! {
     /// The intake to deliver to, and how.
@@ -57,7 +57,7 @@ settings! {
         points_per_payload_max: usize = "10000"
             .takes(Kind::Integer { min: 1, max: 1_000_000 })
             .effect("The most points in one series payload.")
-            .who("Hardly anybody.")
+            .who("Operators of an intake that takes less at once.")
             .also(&["DD_SERIALIZER_MAX_SERIES_POINTS_PER_PAYLOAD"]);
         arbitrary_tag_values: bool = "false"
             .effect("Asks the intake to take tag values as they are.")
@@ -89,27 +89,25 @@ impl DatadogSettings {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compression {
-    Zstd,
-    Zlib,
-    Gzip,
-    None,
+choices! {
+    pub enum Compression {
+        Zstd: "zstd",
+        Zlib: "zlib",
+        Gzip: "gzip",
+        None: "none",
+    }
 }
 
-choices!(Compression { Zstd: "zstd", Zlib: "zlib", Gzip: "gzip", None: "none" });
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SeriesFormat {
-    /// `/api/v2/series` as protobuf.
-    V2,
-    /// `/api/v2/series` as JSON.
-    V2Json,
-    /// `/api/v1/series` as JSON.
-    V1,
+choices! {
+    pub enum SeriesFormat {
+        /// `/api/v2/series` as protobuf.
+        V2: "v2",
+        /// `/api/v2/series` as JSON.
+        V2Json: "v2_json",
+        /// `/api/v1/series` as JSON.
+        V1: "v1",
+    }
 }
-
-choices!(SeriesFormat { V2: "v2", V2Json: "v2_json", V1: "v1" });
 
 pub(crate) const URL: Kind = Kind::Checked {
     allowed: "a URL such as https://host:port, or nothing",
@@ -121,14 +119,18 @@ pub(super) const TYPE: OutputType = OutputType {
     summary: "Delivers series, sketches, events and service checks to a Datadog intake.",
     on_by_default: false,
     settings: DatadogSettings::SETTINGS,
-    gone: &[DatadogSettings::GONE],
+    gone: &[DatadogSettings::GONE, QueueSettings::GONE],
     read: |output| Delivered::read(output, read_files, check),
 };
 
 fn read_files(settings: &mut DatadogSettings, files: &mut Files<'_, '_, '_>) {
     files.read("api_key_file", &mut settings.api_key, &settings.api_key_file);
     let more = &mut settings.additional_endpoints;
-    files.read("additional_endpoints_file", more, &settings.additional_endpoints_file);
+    files.read(
+        "additional_endpoints_file",
+        more,
+        &settings.additional_endpoints_file,
+    );
 }
 
 fn check(settings: &DatadogSettings) -> Result<(), SettingProblem> {
@@ -144,7 +146,7 @@ fn check(settings: &DatadogSettings) -> Result<(), SettingProblem> {
             return Err(SettingProblem::new("additional_endpoints", message));
         }
     }
-    settings.delivery.check()
+    Ok(())
 }
 
 pub(super) fn is_url_or_empty(text: &str) -> bool {

@@ -4,9 +4,33 @@
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use weir_config::{DURATION_MAX, Kind, PathUse, SettingProblem, settings};
+use weir_config::{DURATION_MAX, Gone, Kind, PathUse, settings};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
+
+/// How long to wait after failures is worked out from `backoff_max`.
+const GONE: &[Gone] = &[
+    Gone {
+        key: "backoff_base",
+        why: "the first wait is at most a sixteenth of backoff_max",
+        also: &["DD_FORWARDER_BACKOFF_BASE"],
+    },
+    Gone {
+        key: "backoff_factor",
+        why: "each wait is drawn between half of its full length and all of it, so that agents do not return in step",
+        also: &["DD_FORWARDER_BACKOFF_FACTOR"],
+    },
+    Gone {
+        key: "recovery_interval",
+        why: "one success makes up for two failures",
+        also: &["DD_FORWARDER_RECOVERY_INTERVAL"],
+    },
+    Gone {
+        key: "recovery_reset",
+        why: "one success makes up for two failures",
+        also: &["DD_FORWARDER_RECOVERY_RESET"],
+    },
+];
 
 settings! {
     /// The `delivery:` section of every protocol. The variables are those of the Datadog Agent's forwarder: they are meant for the output
@@ -17,30 +41,11 @@ settings! {
             .effect("An attempt that has not been answered by then failed and is retried.")
             .who("Operators behind slow proxies.")
             .also(&["DD_FORWARDER_TIMEOUT"]);
-        backoff_base: Duration = "2s"
-            .takes(Kind::Duration { min: MILLISECOND, max: Duration::from_secs(3600) })
-            .effect("After failures in a row, a wait is at most this times 2 to the power of their number: twice this after the first, four times after the second.")
-            .who("Hardly anybody.")
-            .also(&["DD_FORWARDER_BACKOFF_BASE"]);
-        backoff_factor: f64 = "2"
-            .takes(Kind::Number { min: 1.0, max: 100.0 })
-            .effect("Each wait is drawn uniformly between its full length and its full length divided by this, so that agents do not return in step.")
-            .who("Hardly anybody.")
-            .also(&["DD_FORWARDER_BACKOFF_FACTOR"]);
         backoff_max: Duration = "64s"
-            .takes(Kind::Duration { min: MILLISECOND, max: DURATION_MAX })
-            .effect("The longest wait between two attempts.")
-            .who("Hardly anybody.")
+            .takes(Kind::Duration { min: Duration::from_millis(32), max: DURATION_MAX })
+            .effect("The longest wait between two attempts. After failures in a row the first wait is at most a sixteenth of this, and each further one twice as long.")
+            .who("Operators who want data sooner after an outage, or whose receiver is to be asked less often during one.")
             .also(&["DD_FORWARDER_BACKOFF_MAX"]);
-        recovery_interval: u32 = "2"
-            .takes(Kind::Integer { min: 1, max: 1000 })
-            .effect("How many failures one success makes up for.")
-            .who("Hardly anybody.")
-            .also(&["DD_FORWARDER_RECOVERY_INTERVAL"]);
-        recovery_reset: bool = "false"
-            .effect("One success makes up for every failure.")
-            .who("Hardly anybody.")
-            .also(&["DD_FORWARDER_RECOVERY_RESET"]);
         disk_path: String = "''"
             .path(PathUse::WriteBeneath)
             .effect("A directory of this output's own in which undelivered payloads wait through outages and restarts.")
@@ -59,6 +64,7 @@ settings! {
             .zero("0: no limit.")
             .who("Operators whose backend refuses old data.");
     }
+    gone GONE
 }
 
 settings! {
@@ -86,6 +92,7 @@ settings! {
             .who("Operators with some receivers on this side of the proxy.")
             .also(&["DD_PROXY_NO_PROXY"]);
     }
+    gone GONE
 }
 
 impl Deref for DeliverySettings {
@@ -120,25 +127,10 @@ impl DeliverySettings {
     pub fn local() -> Self {
         Self::from(QueueSettings {
             timeout: DURATION_MAX,
-            backoff_base: Duration::from_millis(500),
-            backoff_factor: 2.0,
             backoff_max: Duration::from_secs(5),
-            recovery_interval: 1,
-            recovery_reset: true,
             disk_path: String::new(),
             disk_bytes_max: 0,
             disk_age_max: Duration::ZERO,
         })
-    }
-}
-
-impl QueueSettings {
-    /// What the declarations cannot say of single settings.
-    pub fn check(&self) -> Result<(), SettingProblem> {
-        if self.backoff_base > self.backoff_max {
-            let message = "must not be below delivery.backoff_base";
-            return Err(SettingProblem::new("delivery.backoff_max", message));
-        }
-        Ok(())
     }
 }

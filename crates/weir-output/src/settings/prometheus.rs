@@ -33,16 +33,15 @@ settings! {
     }
 }
 
-/// How a histogram, timing or distribution is exposed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HistogramStyle {
-    /// Quantiles, `_sum` and `_count`.
-    Summary,
-    /// A native histogram to scrapers that ask for the protobuf format, a summary to the others.
-    Native,
+choices! {
+    /// How a histogram, timing or distribution is exposed.
+    pub enum HistogramStyle {
+        /// Quantiles, `_sum` and `_count`.
+        Summary: "summary",
+        /// A native histogram to scrapers that ask for the protobuf format, a summary to the others.
+        Native: "native",
+    }
 }
-
-choices!(HistogramStyle { Summary: "summary", Native: "native" });
 
 pub(super) const TYPE: OutputType = OutputType {
     name: "prometheus",

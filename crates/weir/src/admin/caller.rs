@@ -8,9 +8,9 @@
 
 use std::net::IpAddr;
 
-use weir_config::HostName;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Request, StatusCode, Version};
+use weir_config::HostName;
 
 use super::server::Refused;
 use crate::logging::printable;

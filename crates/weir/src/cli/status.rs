@@ -111,11 +111,13 @@ pub fn show<T: serde::de::DeserializeOwned>(
 
 /// The agent's, as its own configuration says.
 pub fn admin_address(arguments: &ArgMatches) -> Result<SocketAddr, Failure> {
-    let flags = arguments.get_one::<String>("admin").map(|address| weir_config::Flag {
-        shown: "--admin".to_owned(),
-        key: "admin".to_owned(),
-        values: vec![address.clone()],
-    });
+    let flags = arguments
+        .get_one::<String>("admin")
+        .map(|address| weir_config::Flag {
+            shown: "--admin".to_owned(),
+            key: "admin".to_owned(),
+            values: vec![address.clone()],
+        });
     let file = arguments.get_one::<PathBuf>("config").cloned();
     let inputs = Inputs {
         file,

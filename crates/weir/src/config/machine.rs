@@ -81,14 +81,18 @@ impl Host for Machine {
 
     fn resolve(&self, name: &str, port: u16) -> Result<SocketAddr, String> {
         if !self.resolve_names {
-            return Err(format!("host {name:?} is not a number, and names are not resolved here"));
+            return Err(format!(
+                "host {name:?} is not a number, and names are not resolved here"
+            ));
         }
         let found = (name, port)
             .to_socket_addrs()
             .map_err(|error| format!("host {name:?} cannot be resolved: {error}"))?;
         let found: Vec<SocketAddr> = found.collect();
         let first = found.iter().find(|address| address.is_ipv4()).or(found.first());
-        first.copied().ok_or_else(|| format!("host {name:?} has no address"))
+        first
+            .copied()
+            .ok_or_else(|| format!("host {name:?} has no address"))
     }
 
     fn has_ipv6(&self) -> bool {

@@ -132,7 +132,14 @@ fn warnings(own: Option<(&Path, bool)>, secret_files: &[SecretFile], config: &Co
     let mut files: Vec<(&Path, bool)> = own.into_iter().collect();
     files.extend(secret_files.iter().map(|file| (file.path.as_path(), true)));
     let tls = config.listeners.tcp_tls_certificate.is_some();
-    files.extend(config.listeners.tcp_tls_key.iter().filter(|_| tls).map(|key| (key.as_path(), true)));
+    files.extend(
+        config
+            .listeners
+            .tcp_tls_key
+            .iter()
+            .filter(|_| tls)
+            .map(|key| (key.as_path(), true)),
+    );
     let origin = &config.origin;
     if !origin.origin_kubelet.is_empty() {
         files.extend(origin.kubelet_identity().map(|(_, key)| (key, true)));

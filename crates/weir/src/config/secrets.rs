@@ -105,74 +105,28 @@ pub fn permissions(path: &Path, is_secret: bool) -> Vec<String> {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use serde_json::json;
-
     use super::*;
 
-    fn read(paths: &Value) -> Result<Value, String> {
-        let mut files = Vec::new();
-        let mut reading = Reading {
-            files: &mut files,
-            shown: Vec::new(),
-        };
-        reading.read(paths)
-    }
-
     #[test]
-    fn secrets_take_the_place_of_their_paths() {
+    fn secrets_are_one_line_of_a_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str, content: &[u8]| {
             let path = directory.path().join(name);
             std::fs::write(&path, content).unwrap();
-            path.display().to_string()
+            path
         };
-        let (one, two) = (path("one", b" first\n"), path("two", b"second"));
-        assert_eq!(read(&json!(one)).unwrap(), json!("first"));
-        assert_eq!(read(&json!("")).unwrap(), json!(""));
-        assert_eq!(
-            read(&json!({"a": [one, two]})).unwrap(),
-            json!({"a": ["first", "second"]})
-        );
+        let read = |path: &Path| read_secret(path).map(|(secret, _)| secret);
+        assert_eq!(read(&path("one", b" first\n")).unwrap(), "first");
         for (name, content, why) in [
             ("empty", &b"\n"[..], "is empty"),
             ("lines", b"secret-a\nsecret-b\n", "more than one line"),
             ("bytes", b"secret\xff", "no text"),
         ] {
-            let error = read(&json!(path(name, content))).unwrap_err();
-            assert!(
-                error.contains(why) && error.contains(name) && !error.contains("secret"),
-                "{error}"
-            );
+            let error = read(&path(name, content)).unwrap_err();
+            assert!(error.contains(why) && !error.contains("secret"), "{error}");
         }
-        assert!(read(&json!(directory.path())).unwrap_err().contains("no file"));
-        assert!(
-            read(&json!(directory.path().join("none")))
-                .unwrap_err()
-                .contains("none")
-        );
-    }
-
-    #[test]
-    fn a_secret_is_written_or_in_a_file_and_not_both() {
-        let check = |written: Value, read: Value, expected: Option<Value>| {
-            let mut merged = written.clone();
-            let result = merge(&mut merged, read);
-            assert_eq!(result.ok().map(|()| merged), expected, "{written}");
-        };
-        check(json!(""), json!("a"), Some(json!("a")));
-        check(json!("a"), json!(""), Some(json!("a")));
-        check(json!("a"), json!("b"), None);
-        check(
-            json!({"A": "1"}),
-            json!({"b": "2"}),
-            Some(json!({"A": "1", "b": "2"})),
-        );
-        check(json!({"A": "1"}), json!({"a": "2"}), None);
-        check(
-            json!({"u": ["1"]}),
-            json!({"u": ["2"], "v": ["3"]}),
-            Some(json!({"u": ["1", "2"], "v": ["3"]})),
-        );
+        assert!(read(directory.path()).unwrap_err().contains("no file"));
+        assert!(read(&directory.path().join("none")).is_err());
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use weir_config::{Kind, Setting, adds_up, forward_target, gone_variable, hide_password, output_setting, settings, show_text};
+use weir_config::{
+    Kind, Setting, adds_up, forward_target, gone_variable, hide_password, output_setting, settings, show_text,
+};
 use weir_output::settings::{OUTPUT_TYPES, OutputType};
 
 use super::{Converted, Left, Refused, block, finish, map, scalar, top_level};
@@ -304,6 +306,16 @@ mod tests {
             !converted.yaml.contains("0123456789abcdef"),
             "a key is not copied"
         );
+    }
+
+    #[test]
+    fn what_weir_once_had_is_listed_with_the_reason() {
+        let converted = convert("dogstatsd_buffer_size: 8192\nforwarder_backoff_factor: 3\n").unwrap();
+        let parts = ["packets may be as long as 64KiB", "each wait is drawn"];
+        assert_eq!(converted.left.len(), 2, "{:?}", converted.left);
+        for (left, part) in converted.left.iter().zip(parts) {
+            assert!(left.message.contains(part), "{left:?}");
+        }
     }
 
     #[test]

@@ -58,9 +58,7 @@ impl Access {
         let networks = config.addresses.rates.clone();
         let per_address = settings.rate_limit_per_address;
         let is_limited = !networks.is_empty() || per_address.is_some();
-        let rates = is_limited.then(|| {
-            Arc::new(SourceRates::new(networks, per_address, Monotonic::now()))
-        });
+        let rates = is_limited.then(|| Arc::new(SourceRates::new(networks, per_address, Monotonic::now())));
         let tls = match settings.tls() {
             None => None,
             Some(files) => {
@@ -70,7 +68,10 @@ impl Access {
             }
         };
         // Each listener has its own connections.
-        let share = config.resources.memory / TLS_SHARE / TLS_SESSION_BYTES as u64 / config.addresses.tcp.len().max(1) as u64;
+        let share = config.resources.memory
+            / TLS_SHARE
+            / TLS_SESSION_BYTES as u64
+            / config.addresses.tcp.len().max(1) as u64;
         Ok(Access {
             rates,
             tls,

@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 
-use weir_listener::{Address, AllowList, BoundSocket, Framing, ListenerConfig, ListenerId};
+use weir_config::EolTransport;
+use weir_listener::{
+    Address, AllowList, BoundSocket, Framing, ListenerConfig, ListenerId, MAX_PACKET_BYTES_LIMIT,
+};
 use weir_protocol::ParseOptions;
 
 use super::access::Access;
 use super::books::BoundListener;
-use weir_config::EolTransport;
-
 use crate::config::Config;
 use crate::failure::Failure;
 
@@ -75,7 +76,8 @@ pub fn plan(config: &Config, access: &Access) -> Vec<(ListenerConfig, ParseOptio
         let mut listener = ListenerConfig::new(address);
         listener.framing = framing.unwrap_or(listener.framing);
         listener.receive_buffer_bytes = settings.receive_buffer.map(|bytes| bytes as usize);
-        listener.max_packet_bytes = settings.packet_bytes_max as usize;
+        // The ring's slots are as long, so a shorter limit would save nothing.
+        listener.max_packet_bytes = MAX_PACKET_BYTES_LIMIT;
         listener.socket_mode = settings.socket_mode.0;
         listener.socket_owner = config.addresses.socket_ownership.uid;
         listener.socket_group = config.addresses.socket_ownership.gid;
@@ -107,10 +109,18 @@ pub fn plan(config: &Config, access: &Access) -> Vec<(ListenerConfig, ParseOptio
         plan(udp(address), None, eol(EolTransport::Udp));
     }
     for path in &settings.uds {
-        plan(Address::UnixDatagram(path.to_path_buf()), None, eol(EolTransport::Uds));
+        plan(
+            Address::UnixDatagram(path.to_path_buf()),
+            None,
+            eol(EolTransport::Uds),
+        );
     }
     for path in &settings.uds_stream {
-        plan(Address::UnixStream(path.to_path_buf()), None, eol(EolTransport::Uds));
+        plan(
+            Address::UnixStream(path.to_path_buf()),
+            None,
+            eol(EolTransport::Uds),
+        );
     }
     for address in &config.addresses.tcp {
         let (host, port) = port_of(address);

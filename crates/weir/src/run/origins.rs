@@ -50,7 +50,10 @@ fn sources(origin: &weir_config::Origin) -> Vec<Box<dyn Source>> {
         sources.push(Box::new(Kubelet::new(kubelet(origin))));
     }
     if let Some(directory) = &origin.origin_podinfo {
-        sources.push(Box::new(PodInfo::new(directory, pairs(&origin.pod_labels_as_tags))));
+        sources.push(Box::new(PodInfo::new(
+            directory,
+            pairs(&origin.pod_labels_as_tags),
+        )));
     }
     if let Some(path) = &origin.origin_file {
         sources.push(Box::new(File::new(path)));

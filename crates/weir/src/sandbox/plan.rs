@@ -136,8 +136,12 @@ fn leaves_of(
     prefix: &str,
     settings: impl IntoIterator<Item = &'static Setting>,
 ) -> Vec<(String, &'static Setting)> {
-    let leaves = settings.into_iter().flat_map(|setting| leaves(std::slice::from_ref(setting)));
-    leaves.map(|leaf| (format!("{prefix}{}", leaf.path), leaf.setting)).collect()
+    let leaves = settings
+        .into_iter()
+        .flat_map(|setting| leaves(std::slice::from_ref(setting)));
+    leaves
+        .map(|leaf| (format!("{prefix}{}", leaf.path), leaf.setting))
+        .collect()
 }
 
 /// Paths of sockets may be written as addresses.
@@ -228,7 +232,9 @@ mod tests {
             "_root",
             "directory",
         ];
-        let outputs = OUTPUT_TYPES.iter().flat_map(|output| leaves_of(output.name, output.settings));
+        let outputs = OUTPUT_TYPES
+            .iter()
+            .flat_map(|output| leaves_of(output.name, output.settings));
         for (key, setting) in leaves_of("", weir_config::settings()).into_iter().chain(outputs) {
             let looks =
                 matches!(setting.kind, Kind::Text) && endings.iter().any(|end| setting.key.ends_with(end));
