@@ -217,6 +217,28 @@ fn every_second_name_is_understood() {
 }
 
 #[test]
+fn a_setting_that_is_gone_is_refused_with_the_reason_wherever_it_stands() {
+    let check = |arguments: &[&str], environment: &[(&str, &str)], source: &str| {
+        let ran = run_with(&[&["check"], arguments].concat(), environment);
+        let expected = format!("{source}: packet_bytes_max: is gone: packets may be as long as 64KiB");
+        assert_eq!(ran.code, 2, "{}", ran.stderr);
+        assert!(ran.stderr.contains(&expected), "{}", ran.stderr);
+    };
+    check(&["--packet-bytes-max", "1KiB"], &[], "flag --packet-bytes-max");
+    check(&["--set", "packet_bytes_max=1KiB"], &[], "flag --set packet_bytes_max");
+    check(&[], &[("WEIR_PACKET_BYTES_MAX", "1KiB")], "environment WEIR_PACKET_BYTES_MAX");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "udp: []\npacket_bytes_max: 1KiB\n").unwrap();
+    let path = file.path().to_str().unwrap();
+    check(&["--config", path], &[], &format!("{path}:2"));
+    // Of another agent's variable that is no error.
+    let ran = run_with(&["check"], &[("DD_DOGSTATSD_BUFFER_SIZE", "8192")]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let note = "environment DD_DOGSTATSD_BUFFER_SIZE is set and ignored: packets may be as long as 64KiB";
+    assert!(ran.stdout.contains(note), "{}", ran.stdout);
+}
+
+#[test]
 fn tags_of_both_variables_count() {
     let both = [("DD_DOGSTATSD_TAGS", "x:y"), ("DD_EXTRA_TAGS", "z:1,w:2")];
     let ran = run_with(&["check"], &both);
