@@ -103,6 +103,9 @@ settings! {
             .effect("Group, by name or number, of the Unix socket files.")
             .zero("Empty: the group weir runs as.")
             .who("Operators who restrict who may send.");
+        socket_directory_sticky: bool = "false"
+            .effect("Run as root, weir refuses a directory for a Unix socket in which other users may write, unless it has the sticky bit: they could put another socket in the place of weir's. With this, it sets that bit on a directory of root's (docs/limits.md).")
+            .who("Operators who run weir as root with the socket in an `emptyDir` of Kubernetes.");
         allowed_origins: Vec<OriginPattern> = "[]"
             .effect("Who may send on Unix sockets, with `origin_detection`: containers by their tags (of every cardinality; in the value `*` stands for any characters), `no_container` for processes outside of containers, `unknown` for senders that nothing could be found out about. Packets of others are dropped and counted as `origin_not_allowed`, and as `origin_unknown` where nothing could be found out (docs/limits.md).")
             .zero("An empty list: whoever may open the socket.")

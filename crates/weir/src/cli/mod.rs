@@ -12,6 +12,7 @@ use weir_output::settings::OUTPUT_TYPES;
 use crate::config::{self, Inputs};
 use crate::failure::{Failure, FailureKind};
 
+mod agent;
 mod check;
 mod convert;
 mod explain;

@@ -81,6 +81,7 @@ pub fn plan(config: &Config, access: &Access) -> Vec<(ListenerConfig, ParseOptio
         listener.socket_mode = settings.socket_mode.0;
         listener.socket_owner = config.addresses.socket_ownership.uid;
         listener.socket_group = config.addresses.socket_ownership.gid;
+        listener.sticky_directory = settings.socket_directory_sticky;
         let is_unix = matches!(
             listener.address,
             Address::UnixDatagram(_) | Address::UnixStream(_)

@@ -251,9 +251,14 @@ impl Agent {
                 }
             }),
         );
+        let running = Arc::new(());
+        let pipeline_runs = Arc::downgrade(&running);
         let pipeline = std::thread::Builder::new()
             .name("pipeline".into())
-            .spawn(move || pipeline.run())
+            .spawn(move || {
+                let _running = running;
+                pipeline.run();
+            })
             .map_err(|error| Failure::runtime(format!("a thread cannot be started: {error}")))?;
 
         let files = health::socket_files(&bound.of_workers, planned.iter().map(|(listener, _)| listener));
@@ -267,7 +272,7 @@ impl Agent {
             reports,
         }
         .workers(bound.of_workers)?;
-        let watch = Watch::start(&workers, files, bound.listeners.len())
+        let watch = Watch::start(&workers, pipeline_runs, files, bound.listeners.len())
             .map_err(|error| Failure::runtime(format!("a thread cannot be started: {error}")))?;
         let origins = match resolver {
             Some(resolver) => Some(origins::start(resolver, &workers, runtime.handle())?),
@@ -361,19 +366,10 @@ impl Agent {
         for worker in workers.iter() {
             worker.stop();
         }
-        for worker in workers.drain(..) {
-            if worker.join().is_err() {
-                tracing::error!("an ingest worker has panicked; its open bucket is lost");
-            }
-        }
-        if let Some(pipeline) = self
-            .pipeline
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
-        {
-            let _ = pipeline.join();
-        }
+        let ended: Vec<_> = workers.drain(..).map(WorkerHandle::join).collect();
+        let panicked = ended.iter().filter(|ended| ended.is_err()).count();
+        let mut pipeline = self.pipeline.lock().unwrap_or_else(PoisonError::into_inner);
+        let merged_all = pipeline.take().is_none_or(|pipeline| pipeline.join().is_ok());
         self.view.outputs.finish(settled, begun.elapsed());
         let status = self.view.snapshot();
         for line in log::final_books(&status) {
@@ -386,7 +382,15 @@ impl Agent {
         if let Some(runtime) = self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take() {
             runtime.shutdown_background();
         }
-        let lost = books::lost_at_the_end(&status);
+        let mut lost = books::lost_at_the_end(&status);
+        if panicked > 0 {
+            lost.push(format!(
+                "what {panicked} of the ingest workers had not flushed when they panicked"
+            ));
+        }
+        if !merged_all {
+            lost.push("everything after the thread that merges buckets panicked".into());
+        }
         if !lost.is_empty() {
             let lost = lost.join(", ");
             return Err(Failure::runtime(format!(

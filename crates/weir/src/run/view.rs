@@ -16,8 +16,9 @@ use super::outputs::Outputs;
 use super::pipeline::Shared;
 use super::usage::Usage;
 use crate::admin::contexts::ContextReport;
+use crate::admin::counters::PipelineCounter;
 use crate::admin::explain::{ExplainRequest, Explanation};
-use crate::admin::status::{ReloadStatus, Status};
+use crate::admin::status::{OriginReport, ReloadStatus, Status};
 use crate::admin::{AdminSource, Answer, Exposition, ScrapeRequest};
 use crate::sandbox::SandboxStatus;
 use crate::signals::{ReloadRequest, Reloaded};
@@ -52,7 +53,8 @@ pub struct View {
 impl View {
     /// The books as they stand.
     pub fn snapshot(&self) -> Status {
-        let state = self.shared.lock().clone();
+        let mut state = self.shared.lock().clone();
+        state.counts[PipelineCounter::BucketSeconds] = self.bucket_seconds;
         let flush = self
             .last_flush
             .lock()
@@ -66,12 +68,11 @@ impl View {
             not_ready: self.readiness().err(),
             rates: flush.rates,
             sandbox: self.sandbox.clone(),
+            origin: self.origin_report(),
             reload: self.reload.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             ..Status::default()
         };
         status.memory.budget = self.memory;
-        status.flush.bucket_seconds = self.bucket_seconds;
-        status.flush.series = flush.series;
         self.outputs.report(&mut status);
         status
             .memory
@@ -85,14 +86,18 @@ impl View {
         self.usage.fill(&mut status.limits);
         status.limits.rates = self.access.limited(&state);
         status.limits.senders_refused = Access::refused(&state);
-        status.origin = self
-            .origins
-            .as_ref()
-            .map(|origins| books::origin(origins.status(), &state));
         if let Some(scrape) = self.outputs.scrape() {
             scrape.report(&mut status);
         }
         status
+    }
+
+    fn origin_report(&self) -> Option<OriginReport> {
+        let origins = self.origins.as_ref()?;
+        Some(OriginReport {
+            resolver: origins.status(),
+            ..OriginReport::default()
+        })
     }
 }
 
