@@ -289,7 +289,7 @@ pub struct Leaf {
 
 /// Every setting, those in records instead of the records.
 pub fn leaves(settings: &'static [Setting]) -> Vec<Leaf> {
-    settings.iter().flat_map(|setting| leaves_of(setting)).collect()
+    settings.iter().flat_map(leaves_of).collect()
 }
 
 fn leaves_of(setting: &'static Setting) -> Vec<Leaf> {
@@ -396,7 +396,7 @@ macro_rules! settings {
             fn read(_: &$crate::Kind, node: &$crate::node::Node) -> Result<(Self, String), $crate::Refusal> {
                 #[allow(unused_mut, reason = "a struct may have no fields")]
                 let mut fields = $crate::Fields::of(Self::DECLARED, node)?;
-                let record = Self { $( $field: fields.next::<$type>()?, )* };
+                let record = Self { $( $field: fields.read_next::<$type>()?, )* };
                 Ok((record, fields.shown()))
             }
 

@@ -326,7 +326,7 @@ impl<'n> Fields<'n> {
         }
     }
 
-    pub fn next<T: Typed>(&mut self) -> Result<T, Refusal> {
+    pub fn read_next<T: Typed>(&mut self) -> Result<T, Refusal> {
         let setting = self.declared.next().expect("as many settings as fields");
         let below = |refusal: Refusal| refusal.below(&format!(".{}", setting.key));
         let Some(node) = entry(self.entries, setting.key) else {

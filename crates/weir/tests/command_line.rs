@@ -225,8 +225,16 @@ fn a_setting_that_is_gone_is_refused_with_the_reason_wherever_it_stands() {
         assert!(ran.stderr.contains(&expected), "{}", ran.stderr);
     };
     check(&["--packet-bytes-max", "1KiB"], &[], "flag --packet-bytes-max");
-    check(&["--set", "packet_bytes_max=1KiB"], &[], "flag --set packet_bytes_max");
-    check(&[], &[("WEIR_PACKET_BYTES_MAX", "1KiB")], "environment WEIR_PACKET_BYTES_MAX");
+    check(
+        &["--set", "packet_bytes_max=1KiB"],
+        &[],
+        "flag --set packet_bytes_max",
+    );
+    check(
+        &[],
+        &[("WEIR_PACKET_BYTES_MAX", "1KiB")],
+        "environment WEIR_PACKET_BYTES_MAX",
+    );
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "udp: []\npacket_bytes_max: 1KiB\n").unwrap();
     let path = file.path().to_str().unwrap();
