@@ -79,7 +79,7 @@ pub use bind::{
 };
 pub use counters::{ListenerCounter, ListenerCounters, LoopCounter, LoopCounters};
 pub use event_loop::{DropCheck, EventLoop, Monotonic, Packet, PacketBatch, Packets, Turn, Waker};
-pub use network::{AllowList, Network, NetworkError};
+pub use network::AllowList;
 pub use rate::{OpenRates, RATE_BURST_SECONDS, RATE_PACKET_BYTES, RateLimited, SourceRates, TokenBucket};
 pub use socket_file::FileId;
 pub use tls::{TLS_SESSION_BYTES, TlsFault, TlsFileError, TlsFiles, TlsServer};

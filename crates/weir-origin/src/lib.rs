@@ -9,7 +9,6 @@
 //! * A [`sources::TagSource`] tells everything it knows whenever that changes, and looks again when something unknown is
 //!   asked for.
 
-mod allowed;
 pub mod cgroup;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -22,7 +21,6 @@ pub mod sources;
 mod status;
 mod store;
 
-pub use allowed::{AllowedOrigins, Listed, OriginPattern, OriginPatternError};
 pub use decide::{Decision, DecisionStep, Facts, Policy, decide};
 pub use entity::{Cardinality, Entity, TagSet};
 pub use resolver::{AnswerTo, Origins, Resolver, Settings};

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use weir_context::{Admission, OriginKey, OriginQuestion, OriginTags, OriginTicket};
 use weir_ingest::{Asked, OriginAnswer, OriginLink, ProcessFound, Question};
+use weir_rules::{AllowedOrigins, Listed};
 
-use crate::allowed::{AllowedOrigins, Listed};
 use crate::cgroup::{Inodes, Proc};
 use crate::decide::{Decision, Facts, Policy, decide};
 use crate::entity::{Cardinality, Entity};

@@ -1,6 +1,5 @@
 //! The HTTP client of the outputs: certificate authorities, proxies, timeouts, and errors that tell without revealing.
 
-use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +12,7 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::{ClientConfig, RootCertStore};
 
 use crate::delivery::{Outcome, Payload, retry_after};
-use crate::settings::{DeliverySettings, Secret};
+use crate::settings::{Authorization, DeliverySettings};
 
 /// A connection that is not used for this long is closed, before most backends and proxies would do it.
 const IDLE: Duration = Duration::from_secs(50);
@@ -285,10 +284,12 @@ pub fn secret_header(value: &str) -> Result<HeaderValue, InvalidHeaderValue> {
 }
 
 /// Headers that an operator configured; their values are never shown.
-pub fn configured_headers(
-    headers: &BTreeMap<String, Secret>,
-    bearer_token: &Secret,
-) -> Result<HeaderMap, HeaderError> {
+pub fn configured_headers(authorization: &Authorization) -> Result<HeaderMap, HeaderError> {
+    let Authorization {
+        headers,
+        bearer_token,
+        ..
+    } = authorization;
     let mut all = HeaderMap::new();
     if !bearer_token.is_empty() {
         let value = secret_header(&format!("Bearer {}", bearer_token.expose().trim()))

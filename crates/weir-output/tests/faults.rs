@@ -292,7 +292,6 @@ async fn the_end_does_not_wait_out_a_backoff() {
     })
     .await;
     let mut settings = datadog(&intake.url());
-    settings.delivery.backoff_base = Duration::from_secs(3600);
     settings.delivery.backoff_max = Duration::from_secs(3600);
     let output = start("datadog", &settings, Clock::system());
     batches("a:1|c\n").iter().for_each(|batch| output.submit(batch));
@@ -312,7 +311,6 @@ async fn an_hour_without_network() {
         let (intake, reachable) = Intake::that_can_be_away(true).await;
         let (clock, driver) = Clock::driven(BUCKET);
         let mut settings = datadog(&intake.url());
-        settings.delivery.backoff_base = Duration::from_secs(2);
         settings.delivery.backoff_max = Duration::from_secs(64);
         let mut around = surroundings(clock);
         if on_disk {

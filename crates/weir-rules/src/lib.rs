@@ -11,6 +11,7 @@ mod definitions;
 mod glob;
 pub mod lint;
 pub mod names;
+mod origins;
 mod pattern;
 mod set;
 mod template;
@@ -20,6 +21,7 @@ mod values;
 pub use definitions::{
     Definitions, Effect, HistogramChoice, HostRule, Kinds, Mapping, Profile, Rule, TagFilter,
 };
+pub use origins::{AllowedOrigins, Listed, OriginPattern, OriginPatternError};
 pub use pattern::{Pattern, PatternError};
 pub use set::{Applied, Compiled, Fault, RuleId, RuleInfo, RuleSet, Scratch, Stage, Subject};
 pub use template::Template;

@@ -124,7 +124,7 @@ impl Server {
                     let server = AdminServer::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
                     bound.send(server.address()).unwrap();
                     tokio::select! {
-                        () = server.serve(Arc::new(source), Hosts::new(&["weir.example.org".to_owned()]), limits) => {}
+                        () = server.serve(Arc::new(source), Hosts::new(&[weir_config::HostName("weir.example.org".to_owned())]), limits) => {}
                         _ = stopped => {}
                     }
                 });

@@ -140,6 +140,7 @@ mod tests {
         assert_eq!(known[0].tags.up_to(Cardinality::High).count(), 2);
         assert!(known[0].place.is_some());
         let error = parse("{\n\"containers\": {\"ab\": {\"lwo\": []}}}").unwrap_err();
-        assert!(error.contains("lwo") && error.contains("line 2"), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("lwo") && text.contains("line 2"), "{text}");
     }
 }

@@ -58,7 +58,7 @@ impl Start for OtlpSettings {
         };
         let collector = Collector {
             url: format!("{base}{path}"),
-            headers: http::configured_headers(&self.headers, &self.bearer_token)?,
+            headers: http::configured_headers(&self.authorization)?,
             client,
             clock: clock.clone(),
             facts: (self.temporality == Temporality::Cumulative).then_some(facts),

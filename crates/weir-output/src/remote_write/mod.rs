@@ -45,7 +45,7 @@ pub fn start(
     );
     let receiver = Receiver {
         url: settings.url.clone(),
-        headers: http::configured_headers(&settings.headers, &settings.bearer_token)?,
+        headers: http::configured_headers(&settings.authorization)?,
         client,
         clock: clock.clone(),
         facts,

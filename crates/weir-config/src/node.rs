@@ -4,6 +4,8 @@
 //! are never reinterpreted before somebody knows what they are for.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::LazyLock;
 
 use granit_parser::{Event, Marker, Parser, ScalarStyle};
 
@@ -52,6 +54,33 @@ impl Node {
             if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
     }
 
+    /// Every text in it.
+    pub fn texts(&self) -> Vec<&str> {
+        match &self.content {
+            Content::Scalar { text, .. } => vec![text],
+            Content::List(items) => items.iter().flat_map(Node::texts).collect(),
+            Content::Map(entries) => entries.iter().flat_map(|(_, node)| node.texts()).collect(),
+        }
+    }
+
+    /// Differs where what was written does, quotes and lines aside.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        let mut texts = Vec::new();
+        self.all_texts(&mut texts);
+        fingerprint(texts.into_iter())
+    }
+
+    fn all_texts<'n>(&'n self, texts: &mut Vec<&'n str>) {
+        match &self.content {
+            Content::Scalar { text, .. } => texts.push(text),
+            Content::List(items) => items.iter().for_each(|item| item.all_texts(texts)),
+            Content::Map(entries) => entries.iter().for_each(|(key, node)| {
+                texts.push(&key.text);
+                node.all_texts(texts);
+            }),
+        }
+    }
+
     pub fn what(&self) -> &'static str {
         match self.content {
             _ if self.is_null() => "nothing",
@@ -60,6 +89,12 @@ impl Node {
             Content::Map(_) => "a mapping",
         }
     }
+}
+
+/// Differs where the texts do. Keyed anew in every process: it must not tell anything about a secret elsewhere.
+pub(crate) fn fingerprint<'t>(texts: impl Iterator<Item = &'t str>) -> u64 {
+    static STATE: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    STATE.hash_one(texts.collect::<Vec<_>>())
 }
 
 /// The line of a part such as `rules[2].match`, or of the nearest thing around it that was written.
