@@ -37,7 +37,7 @@ struct Counts {
 }
 
 /// What a history holds and what became of the points it was given.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     pub bytes_max: usize,
     pub bytes: usize,

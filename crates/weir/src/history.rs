@@ -5,8 +5,12 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use weir_aggregate::{Batch, Expansion};
-use weir_history::{Figures, History, Key, Kind};
+use weir_counters::Counts;
+use weir_history::{History, Key, Kind};
 use weir_output::prometheus::OwnSeries;
+
+use crate::admin::counters::HistoryCounter;
+use crate::admin::status::Status;
 
 /// Bytes of the books: an hour of seconds of a few hundred series, most of which stand still.
 const BOOKS_BYTES_MAX: usize = 4 << 20;
@@ -21,7 +25,7 @@ pub struct Recent {
     points: RwLock<History>,
     books: RwLock<History>,
     /// Points that came while the thread was behind.
-    lost: AtomicU64,
+    behind: AtomicU64,
     news: watch::Sender<News>,
     streams: Arc<Semaphore>,
 }
@@ -35,22 +39,13 @@ pub struct News {
     pub second: i64,
 }
 
-/// Figures of the history, for the status.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct RecentFigures {
-    pub points: Figures,
-    pub books: Figures,
-    /// Points that were not kept, because the thread that keeps them was behind.
-    pub lost: u64,
-}
-
 impl Recent {
     pub fn new(bytes_max: usize) -> Self {
         let books = (bytes_max / BOOKS_SHARE).min(BOOKS_BYTES_MAX);
         Recent {
             points: RwLock::new(History::new(bytes_max - books)),
             books: RwLock::new(History::new(books)),
-            lost: AtomicU64::new(0),
+            behind: AtomicU64::new(0),
             news: watch::Sender::new(News::default()),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
         }
@@ -73,12 +68,21 @@ impl Recent {
         self.streams.clone().try_acquire_owned().ok()
     }
 
-    pub fn figures(&self) -> RecentFigures {
-        RecentFigures {
-            points: self.points().figures(),
-            books: self.books().figures(),
-            lost: self.lost.load(Ordering::Relaxed),
-        }
+    /// Adds what is held and what was not kept.
+    pub fn report(&self, status: &mut Status) {
+        let points = self.points().figures();
+        let mut counts = Counts::default();
+        counts[HistoryCounter::Taken] = points.taken;
+        counts[HistoryCounter::Refused] = points.refused;
+        counts[HistoryCounter::Behind] = self.behind.load(Ordering::Relaxed);
+        counts[HistoryCounter::Late] = points.late;
+        counts[HistoryCounter::Points] = points.points as u64;
+        counts[HistoryCounter::HeldSeries] = points.series as u64;
+        counts[HistoryCounter::Seconds] = (points.to - points.from).max(0) as u64;
+        status.add(None, &counts);
+        let bytes = (points.bytes + self.books().figures().bytes) as u64;
+        status.memory.parts.insert("history".into(), bytes);
+        status.memory.used += bytes;
     }
 
     /// Takes a part of a flush.
@@ -93,7 +97,7 @@ impl Recent {
     }
 
     pub fn lose(&self, batch: &Batch) {
-        self.lost.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        self.behind.fetch_add(batch.len() as u64, Ordering::Relaxed);
     }
 
     /// Takes the books of one second; counters as what they rose by.

@@ -28,7 +28,7 @@ mod samples;
 mod sweep;
 
 use limits::Capacity;
-pub use limits::Limits;
+pub use limits::ContextLimits;
 use sweep::Sweep;
 
 /// The tag of the series that takes the samples of contexts for which there is no memory.
@@ -146,7 +146,7 @@ struct Scratch {
 }
 
 impl Contexts {
-    pub fn new(secret: HashSecret, rules: Rules, limits: Limits) -> Self {
+    pub fn new(secret: HashSecret, rules: Rules, limits: ContextLimits) -> Self {
         let mut contexts = Contexts {
             secret,
             rules: RulesInForce::new(rules),

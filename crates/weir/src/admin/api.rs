@@ -24,6 +24,14 @@ const BOOKS_SECONDS: i64 = 300;
 /// Events that may wait for a reader of a stream; one that is slower has gone or might as well.
 const EVENTS_MAX: usize = 16;
 
+/// What is answered from the last minutes.
+pub const PATHS: [&str; 4] = [
+    "/api/v1/metrics",
+    "/api/v1/query",
+    "/api/v1/tags",
+    "/api/v1/books",
+];
+
 /// What is asked of the history.
 #[derive(Debug)]
 pub enum Request {

@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 
 use super::api;
 use super::caller::{self, Hosts};
-use super::connections::{Connection, Connections, Limits, Slot, Timed};
+use super::connections::{Connection, ConnectionLimits, Connections, Slot, Timed};
 use super::explain::ExplainRequest;
 use super::page;
 use super::query::Query;
@@ -81,7 +81,7 @@ impl AdminServer {
     }
 
     /// Answers until the future is dropped.
-    pub async fn serve(self, source: Arc<dyn AdminSource>, hosts: Hosts, limits: Limits) {
+    pub async fn serve(self, source: Arc<dyn AdminSource>, hosts: Hosts, limits: ConnectionLimits) {
         let connections = Connections::new(limits);
         let hosts = Arc::new(hosts);
         loop {
@@ -106,7 +106,7 @@ impl AdminServer {
 async fn talk(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     connection: Arc<Connection>,
-    limits: Limits,
+    limits: ConnectionLimits,
     source: Arc<dyn AdminSource>,
     hosts: Arc<Hosts>,
 ) {
@@ -137,7 +137,7 @@ pub async fn answer_on(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     source: Arc<dyn AdminSource>,
     hosts: Hosts,
-    limits: Limits,
+    limits: ConnectionLimits,
 ) {
     let connection = Connections::new(limits).admit(Ipv4Addr::LOCALHOST.into());
     talk(stream, connection, limits, source, Arc::new(hosts)).await;
@@ -284,7 +284,13 @@ fn file_answer(file: page::File) -> Answer {
 
 /// What is asked of the last minutes. `None`: something else is asked.
 async fn recent(source: &dyn AdminSource, path: &str, query: Query<'_>) -> Option<Result<Answer, Refused>> {
-    let recent = source.recent()?;
+    if path != LIVE && !api::PATHS.contains(&path) {
+        return None;
+    }
+    let Some(recent) = source.recent() else {
+        let message = "the last minutes are not kept; the setting history gives them memory";
+        return Some(Err(Refused(StatusCode::NOT_FOUND, message.to_owned())));
+    };
     if path == LIVE {
         return Some(live(query, recent));
     }

@@ -38,8 +38,14 @@ pub fn feed(recent: &Arc<Recent>) -> (HistoryFeed, Receiver<Arc<Batch>>) {
 }
 
 /// Starts the thread; it ends with the pipeline.
-pub fn start(batches: Receiver<Arc<Batch>>, expansion: Arc<Expansion>, view: Arc<View>) -> io::Result<()> {
+pub fn start(
+    recent: Arc<Recent>,
+    batches: Receiver<Arc<Batch>>,
+    expansion: Arc<Expansion>,
+    view: Arc<View>,
+) -> io::Result<()> {
     let keeper = Keeper {
+        recent,
         batches,
         expansion,
         view,
@@ -52,6 +58,7 @@ pub fn start(batches: Receiver<Arc<Batch>>, expansion: Arc<Expansion>, view: Arc
 }
 
 struct Keeper {
+    recent: Arc<Recent>,
     batches: Receiver<Arc<Batch>>,
     expansion: Arc<Expansion>,
     view: Arc<View>,
@@ -71,7 +78,7 @@ impl Keeper {
             }
             let next_second = Duration::from_secs(1) - Duration::from_nanos(u64::from(now.subsec_nanos()));
             match self.batches.recv_timeout(next_second) {
-                Ok(batch) => self.view.recent.take(&batch, &self.expansion),
+                Ok(batch) => self.recent.take(&batch, &self.expansion),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -80,7 +87,7 @@ impl Keeper {
 
     fn keep_books(&mut self, second: u64) {
         let series = self.books();
-        self.view.recent.take_books(second as i64, &series, &self.before);
+        self.recent.take_books(second as i64, &series, &self.before);
         self.before = series;
     }
 

@@ -9,8 +9,8 @@ use weir_listener::ListenerConfig;
 use weir_protocol::ParseOptions;
 
 use crate::admin::caller::Hosts;
-use crate::admin::{AdminServer, Limits};
-use crate::config::{Config, Inputs, Loaded, LogLevel};
+use crate::admin::{AdminServer, ConnectionLimits};
+use crate::config::{Config, Inputs, Loaded};
 use crate::failure::Failure;
 use crate::history::Recent;
 use crate::logging::Logging;
@@ -52,7 +52,7 @@ const RELOADS_MAX: usize = 4;
 
 /// Runs until a signal ends it. `inputs` is kept for reloads.
 pub fn run(loaded: Loaded, inputs: Inputs) -> Result<(), Failure> {
-    let mut logging = Logging::new(loaded.config.log_level);
+    let mut logging = Logging::new(loaded.config.running.log_level);
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
@@ -85,7 +85,7 @@ fn control(
     let (signals, admin) = runtime.block_on(async {
         let signals = Signals::install()
             .map_err(|error| Failure::runtime(format!("signals cannot be received: {error}")))?;
-        let admin = match config.admin {
+        let admin = match config.addresses.admin {
             None => None,
             Some(address) => Some(AdminServer::bind(address).await.map_err(|error| {
                 let remedy = "--admin sets another address, or off";
@@ -96,7 +96,7 @@ fn control(
     })?;
     let access = Access::new(&config)?;
     let planned = listeners::plan(&config, &access);
-    let bound = listeners::bind(&planned, config.workers)?;
+    let bound = listeners::bind(&planned, config.resources.workers)?;
     // While this is the only thread, and after the last thing that needs what it gives up.
     let sandbox = sandbox::enter(reloader.current(), reloader.file().as_deref());
     reloader.sandboxed(sandbox.clone());
@@ -126,8 +126,8 @@ async fn serve(
                 "admin: {address} is not loopback: whoever reaches it can read metrics, status and profiles, and ask for a reload"
             );
         }
-        let hosts = Hosts::new(&reloader.current().config.admin_hosts);
-        tokio::spawn(server.serve(view.clone(), hosts, Limits::default()));
+        let hosts = Hosts::new(&reloader.current().config.running.admin_hosts);
+        tokio::spawn(server.serve(view.clone(), hosts, ConnectionLimits::default()));
     }
     let reloader = Arc::new(Mutex::new(reloader));
     let mut watches = true;
@@ -189,7 +189,7 @@ async fn second_stop(signals: &mut Signals) -> &'static str {
 struct Done {
     /// `None`: there was no need for one.
     reloaded: Option<Reloaded>,
-    level: LogLevel,
+    level: weir_config::LogLevel,
     /// There are files to be looked at now and then.
     watches: bool,
 }
@@ -228,15 +228,15 @@ impl Agent {
         let shared = Arc::new(Shared::default());
         let last_flush = Arc::new(Mutex::new(LastFlush::default()));
         let usage = Arc::new(Usage::new(usage::Settings {
-            workers: config.workers,
-            bucket_seconds: config.aggregation.bucket_seconds,
-            tag_values_alert: config.tag_values_alert,
+            workers: config.resources.workers,
+            bucket_seconds: config.aggregation.bucket_seconds(),
+            tag_values_alert: config.resources.tag_values_alert,
         }));
-        let recent = Arc::new(Recent::new(history_bytes(config.memory)));
-        let (history_feed, history_batches) = history::feed(&recent);
+        let recent = recent(config);
+        let (history_feed, history_batches) = recent.as_ref().map(history::feed).unzip();
         let pipeline = Pipeline::new(
             inbox,
-            config.workers,
+            config.resources.workers,
             Feed::new(outputs.clone(), history_feed),
             shared.clone(),
             log::bad_input(shared.clone(), &bound.listeners),
@@ -288,7 +288,7 @@ impl Agent {
             access,
             sandbox,
             options: ParseOptions {
-                origin_client: config.origin.client,
+                origin_client: config.origin.origin_client,
                 timestamps: config.aggregation.timestamps,
                 eol_required: false,
             },
@@ -299,19 +299,21 @@ impl Agent {
             health: watch.health(),
             listeners: bound.listeners,
             outputs,
-            recent,
+            recent: recent.clone(),
             hostname: config.names.hostname.clone(),
-            memory: config.memory,
-            bucket_seconds: config.aggregation.bucket_seconds,
+            memory: config.resources.memory,
+            bucket_seconds: config.aggregation.bucket_seconds(),
             started_at: unix_now(),
             stopping: AtomicBool::new(false),
             reloads: OnceLock::new(),
             reload: Mutex::default(),
         };
         let view = Arc::new(view);
-        let expansion = Arc::new(fixed.expansion.clone());
-        history::start(history_batches, expansion, view.clone())
-            .map_err(|error| Failure::runtime(format!("a thread cannot be started: {error}")))?;
+        if let (Some(recent), Some(batches)) = (recent, history_batches) {
+            let expansion = Arc::new(fixed.expansion.clone());
+            history::start(recent, batches, expansion, view.clone())
+                .map_err(|error| Failure::runtime(format!("a thread cannot be started: {error}")))?;
+        }
         Ok(Agent {
             workers: Mutex::new(workers),
             watch,
@@ -333,7 +335,7 @@ impl Agent {
         *self.view.reload.lock().unwrap_or_else(PoisonError::into_inner) = reloader.outcome();
         Done {
             reloaded,
-            level: reloader.current().config.log_level,
+            level: reloader.current().config.running.log_level,
             watches: reloader.has_secret_files(),
         }
     }
@@ -347,7 +349,7 @@ impl Agent {
         self.view.access.renew(renewal);
         if let Some(origins) = &self.view.origins {
             // What is said of containers comes from there.
-            origins.allow(config.listeners.allowed_origins.clone());
+            origins.allow(config.listeners.allowed_origins());
         }
         let list = Access::admission_list(config);
         let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -410,9 +412,10 @@ impl Agent {
     }
 }
 
-/// An eighth of the memory is for the last minutes, and no more than what holds hours of most services.
-fn history_bytes(memory: u64) -> usize {
-    (memory / 8).min(64 << 20) as usize
+/// Where the last minutes are kept, within an eighth of the memory.
+fn recent(config: &Config) -> Option<Arc<Recent>> {
+    let bytes = (config.resources.memory / 8).min(config.resources.history);
+    (bytes > 0).then(|| Arc::new(Recent::new(bytes as usize)))
 }
 
 /// One thread: outputs wait more than they work.

@@ -90,14 +90,14 @@ impl Outputs {
             handle,
             surroundings: Surroundings {
                 clock: Clock::system(),
-                memory_bytes_max: config.memory / QUEUE_SHARE,
-                state_bytes_max: config.memory / SCRAPE_SHARE,
-                host_tags: config.names.tags.clone().into(),
+                memory_bytes_max: config.resources.memory / QUEUE_SHARE,
+                state_bytes_max: config.resources.memory / SCRAPE_SHARE,
+                host_tags: config.names.all_tags().into(),
                 replaces: None,
             },
             expansion: Arc::new(expansion.clone()),
-            workers: config.workers,
-            grace: config.grace_period,
+            workers: config.resources.workers,
+            grace: config.running.grace_period,
             in_force: Mutex::new(InForce {
                 list: List::default(),
                 number: 0,
@@ -442,11 +442,11 @@ impl Replaced {
 pub struct Feed {
     outputs: Arc<Outputs>,
     list: List,
-    history: HistoryFeed,
+    history: Option<HistoryFeed>,
 }
 
 impl Feed {
-    pub fn new(outputs: Arc<Outputs>, history: HistoryFeed) -> Feed {
+    pub fn new(outputs: Arc<Outputs>, history: Option<HistoryFeed>) -> Feed {
         let list = outputs.list();
         Feed {
             outputs,
@@ -468,7 +468,9 @@ impl Feed {
     /// Does not wait for long: what cannot be queued is dropped and counted by the output.
     pub fn take(&self, batch: &Arc<Batch>) {
         self.list.iter().for_each(|running| running.output.take(batch));
-        self.history.take(batch);
+        if let Some(history) = &self.history {
+            history.take(batch);
+        }
     }
 }
 

@@ -33,7 +33,8 @@ pub struct View {
     pub health: Arc<Health>,
     pub listeners: Vec<BoundListener>,
     pub outputs: Arc<Outputs>,
-    pub recent: Arc<Recent>,
+    /// `None`: the last minutes are not kept.
+    pub recent: Option<Arc<Recent>>,
     pub origins: Option<Origins>,
     pub usage: Arc<Usage>,
     pub access: Access,
@@ -88,6 +89,9 @@ impl View {
         self.usage.fill(&mut status.limits);
         status.limits.rates = self.access.limited(&state);
         status.limits.senders_refused = Access::refused(&state);
+        if let Some(recent) = &self.recent {
+            recent.report(&mut status);
+        }
         if let Some(scrape) = self.outputs.scrape() {
             scrape.report(&mut status);
         }
@@ -132,7 +136,7 @@ impl AdminSource for View {
     }
 
     fn recent(&self) -> Option<Arc<Recent>> {
-        Some(self.recent.clone())
+        self.recent.clone()
     }
 
     fn explain(&self, request: ExplainRequest) -> Answer<'_, Explanation> {
