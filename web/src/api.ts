@@ -95,15 +95,16 @@ export interface OutputStatus {
   checks: Counts;
   messages: Counts;
   disk_bytes: number | null;
-  bytes: number;
-  payloads: number;
-  retries: number;
+  /** Only of outputs that send payloads. */
+  bytes?: number;
+  payloads?: number;
+  retries?: number;
   notes: string[];
 }
 
 export interface ListenerBooks {
   bytes: number;
-  datagrams: { received: number; parsed: number; dropped: Record<string, number> };
+  packets: { received: number; parsed: number; dropped: Record<string, number> };
   messages: { received: number; accepted: number; rejected: Record<string, number> };
   samples: { received: number; aggregated: number; overflowed: number; dropped: Record<string, number> };
 }
@@ -114,7 +115,7 @@ export interface Status {
   started: number;
   as_of: number;
   not_ready: string | null;
-  rates: { datagrams: number; bytes: number; messages: number; samples: number };
+  rates: { packets: number; bytes: number; messages: number; samples: number };
   total: ListenerBooks;
   listeners: { address: string; books: ListenerBooks; connections: number }[];
   contexts: { live: number; created: number; expired: number; overflow_series: number };

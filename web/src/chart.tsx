@@ -110,9 +110,15 @@ export function Sparkline(props: { values: (number | null)[]; width?: number; he
   const height = props.height ?? 24;
   return (
     <svg class="spark" width={width} height={height} viewBox={`0 0 ${width} ${height}`} aria-hidden="true">
-      <path d={path(props.values, width, height)} />
+      <path d={path(fromFirst(props.values), width, height)} />
     </svg>
   );
+}
+
+/** Without the time before there was anything. */
+function fromFirst(values: (number | null)[]): (number | null)[] {
+  const first = values.findIndex((value) => value !== null);
+  return first < 0 ? [] : values.slice(Math.min(first, Math.max(0, values.length - 10)));
 }
 
 export function path(values: (number | null)[], width: number, height: number): string {

@@ -98,20 +98,20 @@ function Nothing({ match }: { match: string }) {
 
 /** Only what can be seen is in the document, so that a hundred thousand names scroll as ten do. */
 function Rows({ metrics, sort }: { metrics: Metric[]; sort: string }) {
-  const box = useRef<HTMLDivElement>(null);
+  const box = useRef<HTMLElement>(null);
   const [top, setTop] = useState(0);
   const first = Math.max(0, Math.floor(top / ROW) - 5);
   const visible = metrics.slice(first, first + SHOWN);
   const details = useDetails(visible, sort);
   const now = Math.max(0, ...visible.map((metric) => metric.last_seen));
   return (
-    <div
+    // Reached with the keyboard, because it scrolls.
+    <section
       class="rows"
       ref={box}
-      onScroll={() => setTop(box.current?.scrollTop ?? 0)}
       tabIndex={0}
-      role="region"
       aria-label="metrics"
+      onScroll={() => setTop(box.current?.scrollTop ?? 0)}
     >
       <div style={{ height: `${metrics.length * ROW}px`, position: "relative" }}>
         {visible.map((metric, at) => {
@@ -138,7 +138,7 @@ function Rows({ metrics, sort }: { metrics: Metric[]; sort: string }) {
           );
         })}
       </div>
-    </div>
+    </section>
   );
 }
 

@@ -32,9 +32,9 @@ export function Outputs({ live }: { live: LiveBooks }) {
             />
             <ul>
               {output.lag_seconds > 0 && <li>oldest payload has waited {duration(output.lag_seconds)}</li>}
-              {output.bytes > 0 && (
+              {output.bytes !== undefined && output.bytes > 0 && (
                 <li>
-                  {bytes(output.bytes)} in {exact(output.payloads)} payloads
+                  {bytes(output.bytes)} in {exact(output.payloads ?? 0)} payloads
                 </li>
               )}
               {output.disk_bytes !== null && <li>{bytes(output.disk_bytes)} in the disk queue</li>}

@@ -33,16 +33,14 @@ export function Overview({ live }: { live: LiveBooks }) {
   const cpu = column(books, "process_cpu_seconds_total");
   const resident = column(books, "process_resident_memory_bytes");
   const { data: meanings } = usePolled<Meaning[]>("meanings", {}, 0);
+  const held = books.times.findIndex((_, at) => books.series.some((series) => series.values[at] != null));
+  const seconds = held < 0 ? 0 : books.times.length - held;
   const lost = losses(books.series, books.step, meanings ?? []);
   const listeners = status?.listeners ?? [];
   return (
     <>
       <section aria-label="losses">
-        <Losses
-          lost={lost}
-          known={books.times.length > 0 && meanings !== undefined}
-          seconds={books.times.length}
-        />
+        <Losses lost={lost} known={seconds > 0 && meanings !== undefined} seconds={seconds} />
         {status?.not_ready && <p class="alarm">Not ready: {status.not_ready}</p>}
         {error && <p class="quiet">{error}</p>}
       </section>
@@ -185,7 +183,7 @@ export function OutputTable({ status }: { status: Status }) {
                   <td class="number">{exact(counts.delivered)}</td>
                   <td class="number">{exact(counts.pending)}</td>
                   <td class={dropped > 0 ? "number bad" : "number"}>{exact(dropped)}</td>
-                  <td class="number">{exact(output.retries)}</td>
+                  <td class="number">{exact(output.retries ?? 0)}</td>
                   <td>{errorText(output.last_error)}</td>
                 </tr>
               );
