@@ -54,9 +54,13 @@ export function Chart(props: {
         height,
         cursor: { drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
         legend: { live: true },
-        scales: { x: { time: true } },
+        scales: {
+          x: { time: true },
+          // From zero: half a line must not look like a fall to nothing.
+          y: { range: (_, min, max) => [Math.min(0, min), max > 0 ? max * 1.05 : 1] },
+        },
         axes: [
-          { ...axis, values: (_, ticks) => ticks.map(clock) },
+          { ...axis, space: 90, values: (_, ticks) => ticks.map(clock) },
           {
             ...axis,
             size: 60,
