@@ -32,7 +32,7 @@ pub use marks::Marks;
 pub use members::Members;
 pub use record::{BODY_BYTES_MAX, Record, decode_body};
 pub use samples::{Folded, Samples};
-pub use series::{Identity, SeriesRef};
+pub use series::{Facts, Identity, SeriesRef};
 pub use state::{Bounds, State};
 pub use sum::ExactSum;
 pub use table::{Table, TooLarge};

@@ -2,7 +2,7 @@
 
 use weir_protocol::Kind;
 
-use crate::series::{Identity, SeriesRef};
+use crate::series::{Facts, Identity, SeriesRef};
 use crate::wire::{Reader, Writer};
 use crate::{AgentId, Error, Header, OLDEST_VERSION, State, VERSION};
 
@@ -22,6 +22,7 @@ const SERIES_BYTES_MIN: usize = 6;
 /// What a series has beside name and tags.
 const HAS_HOST: u8 = 1;
 const HAS_INTEGRATION: u8 = 2;
+const HAS_SUFFIXES: u8 = 4;
 
 /// A record that was read.
 #[derive(Clone, Debug)]
@@ -43,7 +44,7 @@ struct Row {
     host: Option<u32>,
     integration: Option<u32>,
     tags: (u32, u32),
-    seen: i64,
+    facts: Facts,
     state: State,
 }
 
@@ -101,7 +102,7 @@ impl Record {
             tags: self.tags[row.tags.0 as usize..row.tags.1 as usize]
                 .iter()
                 .map(|tag| self.text(*tag)),
-            seen: row.seen,
+            facts: row.facts,
             state: &row.state,
         })
     }
@@ -164,7 +165,7 @@ impl Record {
         let kind = Kind::ALL.get(usize::from(found)).ok_or(Error::Kind { found })?;
         let name = text(reader)?;
         let form = reader.byte()?;
-        if form & !(HAS_HOST | HAS_INTEGRATION) != 0 {
+        if form & !(HAS_HOST | HAS_INTEGRATION | HAS_SUFFIXES) != 0 {
             return Err(Error::NotCanonical("a series"));
         }
         let mut optional = |flag: u8| (form & flag != 0).then(|| text(reader)).transpose();
@@ -177,16 +178,32 @@ impl Record {
             }
             self.tags.push(tag);
         }
-        let seen = self.header.bucket_start.wrapping_add(reader.signed()?);
+        let facts = Facts {
+            seen: self.header.bucket_start.wrapping_add(reader.signed()?),
+            suffixes: match form & HAS_SUFFIXES {
+                0 => ALL_SUFFIXES,
+                _ => read_suffixes(reader)?,
+            },
+        };
         Ok(Row {
             kind: *kind,
             name,
             host,
             integration,
             tags: (first as u32, self.tags.len() as u32),
-            seen,
+            facts,
             state: State::read(*kind, self.header.agent, reader)?,
         })
+    }
+}
+
+const ALL_SUFFIXES: u32 = u32::MAX;
+
+fn read_suffixes(reader: &mut Reader<'_>) -> Result<u32, Error> {
+    match u32::try_from(reader.number()?) {
+        Ok(ALL_SUFFIXES) => Err(Error::NotCanonical("a series")),
+        Ok(some) => Ok(some),
+        Err(_) => Err(Error::OutOfRange("a series")),
     }
 }
 
@@ -224,7 +241,7 @@ fn checksum_of(version: u8, flags: u8, rest: &[u8]) -> u32 {
 
 /// A record that is being put together. Series are added in ascending order.
 pub(crate) struct Part<'a> {
-    series: Vec<(&'a Identity, i64, Vec<u8>)>,
+    series: Vec<(&'a Identity, Facts, Vec<u8>)>,
     texts: std::collections::BTreeSet<&'a str>,
     bytes: usize,
 }
@@ -247,9 +264,9 @@ impl<'a> Part<'a> {
 
     /// Adds a series, unless the record would become too large or has it already.
     #[must_use = "false: it belongs into the next part"]
-    pub fn add(&mut self, identity: &'a Identity, seen: i64, state: &[u8]) -> bool {
+    pub fn add(&mut self, identity: &'a Identity, facts: Facts, state: &[u8]) -> bool {
         let is_repeated = self.series.last().is_some_and(|(last, ..)| *last == identity);
-        let references = identity.texts().count() * NUMBER_BYTES + 2 + NUMBER_BYTES + 10;
+        let references = identity.texts().count() * NUMBER_BYTES + 2 + NUMBER_BYTES + 10 + 5;
         let texts: usize = identity
             .texts()
             .filter(|text| !self.texts.contains(text))
@@ -261,7 +278,7 @@ impl<'a> Part<'a> {
         }
         self.bytes = bytes;
         self.texts.extend(identity.texts());
-        self.series.push((identity, seen, state.to_vec()));
+        self.series.push((identity, facts, state.to_vec()));
         true
     }
 
@@ -271,11 +288,16 @@ impl<'a> Part<'a> {
         self.texts.iter().for_each(|text| writer.block(text.as_bytes()));
         let numbers: std::collections::HashMap<&str, u64> = self.texts.iter().copied().zip(0..).collect();
         writer.number(self.series.len() as u64);
-        for (identity, seen, state) in &self.series {
+        for (identity, facts, state) in &self.series {
             writer.byte(identity.kind as u8);
             writer.number(numbers[&*identity.name]);
-            let flag = |text: &Option<Box<str>>, flag| if text.is_some() { flag } else { 0 };
-            writer.byte(flag(&identity.host, HAS_HOST) | flag(&identity.integration, HAS_INTEGRATION));
+            let has_suffixes = facts.suffixes != ALL_SUFFIXES;
+            let flag = |is_set: bool, flag| if is_set { flag } else { 0 };
+            writer.byte(
+                flag(identity.host.is_some(), HAS_HOST)
+                    | flag(identity.integration.is_some(), HAS_INTEGRATION)
+                    | flag(has_suffixes, HAS_SUFFIXES),
+            );
             for text in identity.host.iter().chain(&identity.integration) {
                 writer.number(numbers[&**text]);
             }
@@ -284,7 +306,10 @@ impl<'a> Part<'a> {
                 .tags
                 .iter()
                 .for_each(|tag| writer.number(numbers[&**tag]));
-            writer.signed(seen.wrapping_sub(bucket_start));
+            writer.signed(facts.seen.wrapping_sub(bucket_start));
+            if has_suffixes {
+                writer.number(u64::from(facts.suffixes));
+            }
             writer.raw(state);
         }
         writer.bytes

@@ -44,6 +44,22 @@ impl Identity {
     }
 }
 
+/// What is known of a series beside its state. Merging is commutative and associative.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Unix seconds of its last sample. Before the start of the bucket: the bucket has none.
+    pub seen: i64,
+    /// Which of the points that are made of a histogram are wanted, a bit for each; all bits: all of them.
+    pub suffixes: u32,
+}
+
+impl Facts {
+    pub fn merge(&mut self, other: Facts) {
+        self.seen = self.seen.max(other.seen);
+        self.suffixes |= other.suffixes;
+    }
+}
+
 /// One series of a record.
 #[derive(Clone, Debug)]
 pub struct SeriesRef<'a, T> {
@@ -54,8 +70,7 @@ pub struct SeriesRef<'a, T> {
     pub integration: Option<&'a str>,
     /// Sorted by bytes, without duplicates.
     pub tags: T,
-    /// Unix seconds of its last sample. Before the start of the bucket: the bucket has none.
-    pub seen: i64,
+    pub facts: Facts,
     pub state: &'a State,
 }
 

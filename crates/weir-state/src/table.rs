@@ -2,7 +2,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::record::{Part, envelope, state_bytes};
-use crate::{AgentId, Bounds, Header, Identity, Members, Record, State};
+use crate::{AgentId, Bounds, Facts, Header, Identity, Members, Record, State};
 
 /// The largest piece of a set in one record: what is larger is spread over several, which merge to the same set.
 const SET_PIECE_BYTES: usize = 256 * 1024;
@@ -16,7 +16,7 @@ pub struct Table {
 
 #[derive(Clone, Debug)]
 struct Entry {
-    seen: i64,
+    facts: Facts,
     state: State,
 }
 
@@ -43,16 +43,16 @@ impl Table {
     }
 
     /// Adds the state of a series, which must be one of its kind.
-    pub fn add(&mut self, identity: Identity, seen: i64, mut state: State) {
+    pub fn add(&mut self, identity: Identity, facts: Facts, mut state: State) {
         assert!(state.is_of(identity.kind), "a state of another kind");
         match self.series.entry(identity) {
             std::collections::btree_map::Entry::Vacant(place) => {
                 state.keep_within(&self.bounds);
-                place.insert(Entry { seen, state });
+                place.insert(Entry { facts, state });
             }
             std::collections::btree_map::Entry::Occupied(mut mine) => {
                 let mine = mine.get_mut();
-                mine.seen = mine.seen.max(seen);
+                mine.facts.merge(facts);
                 let merged = mine.state.merge(&state, &self.bounds);
                 debug_assert!(merged, "kinds are part of an identity");
             }
@@ -62,16 +62,23 @@ impl Table {
     /// Adds all series of a record.
     pub fn add_record(&mut self, record: &Record) {
         for series in record.series() {
-            let (seen, state) = (series.seen, series.state.clone());
-            self.add(series.identity(), seen, state);
+            let (facts, state) = (series.facts, series.state.clone());
+            self.add(series.identity(), facts, state);
         }
     }
 
-    /// The series by ascending identity, each with the second of its last sample.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&Identity, i64, &State)> {
+    /// The series by ascending identity.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&Identity, Facts, &State)> {
         self.series
             .iter()
-            .map(|(identity, entry)| (identity, entry.seen, &entry.state))
+            .map(|(identity, entry)| (identity, entry.facts, &entry.state))
+    }
+
+    /// The same, taken apart.
+    pub fn into_series(self) -> impl ExactSizeIterator<Item = (Identity, Facts, State)> {
+        self.series
+            .into_iter()
+            .map(|(identity, entry)| (identity, entry.facts, entry.state))
     }
 
     /// As records: at least one, each small enough. `first`: the header of the first; those that follow have the next
@@ -99,11 +106,11 @@ impl Table {
             for state in pieces(&entry.state) {
                 let bytes = state_bytes(&state, own);
                 let last = parts.last_mut().expect("there is one");
-                if last.add(identity, entry.seen, &bytes) {
+                if last.add(identity, entry.facts, &bytes) {
                     continue;
                 }
                 let mut next = Part::new();
-                is_lost |= !next.add(identity, entry.seen, &bytes);
+                is_lost |= !next.add(identity, entry.facts, &bytes);
                 if !next.is_empty() {
                     parts.push(next);
                 }

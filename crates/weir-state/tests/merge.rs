@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use weir_protocol::Kind;
 use weir_sketch::Sketch;
 use weir_state::{
-    AgentId, Bounds, Distribution, Error, ExactSum, Gauge, Header, Identity, Marks, Members, Record, Samples,
-    State, Table, VERSION,
+    AgentId, Bounds, Distribution, Error, ExactSum, Facts, Gauge, Header, Identity, Marks, Members, Record,
+    Samples, State, Table, VERSION,
 };
 
 const BOUNDS: Bounds = Bounds {
@@ -25,6 +25,15 @@ struct Part {
     seen: i64,
     agent: u8,
     values: Vec<i32>,
+}
+
+fn facts(seen: i64) -> Facts {
+    let suffixes = if seen % 2 == 0 {
+        u32::MAX
+    } else {
+        1 << seen.rem_euclid(5)
+    };
+    Facts { seen, suffixes }
 }
 
 fn identity() -> impl Strategy<Value = Identity> {
@@ -94,7 +103,7 @@ fn weight(value: f64) -> f64 {
 fn table<'a>(parts: impl IntoIterator<Item = &'a Part>) -> Table {
     let mut table = Table::new(BOUNDS);
     for part in parts {
-        table.add(part.identity.clone(), part.seen, state(part));
+        table.add(part.identity.clone(), facts(part.seen), state(part));
     }
     table
 }
@@ -130,9 +139,11 @@ proptest! {
             of_series.entry(&part.identity).or_default().push(part);
         }
         prop_assert_eq!(table.len(), of_series.len());
-        for ((identity, seen, state), (expected, parts)) in table.iter().zip(&of_series) {
+        for ((identity, found, state), (expected, parts)) in table.iter().zip(&of_series) {
             prop_assert_eq!(identity, *expected);
-            prop_assert_eq!(Some(seen), parts.iter().map(|part| part.seen).max());
+            prop_assert_eq!(Some(found.seen), parts.iter().map(|part| part.seen).max());
+            let suffixes = parts.iter().fold(0, |all, part| all | facts(part.seen).suffixes);
+            prop_assert_eq!(found.suffixes, suffixes);
             check_naively(state, parts);
         }
     }
@@ -265,11 +276,11 @@ fn a_large_set_is_spread_over_several_records() {
     let set = Identity::new(Kind::Set, "set", None, None, []);
     table.add(
         set,
-        START,
+        facts(START),
         State::Set(Members::exact(members.iter().map(Vec::as_slice))),
     );
     let counter = Identity::new(Kind::Counter, "z", None, None, []);
-    table.add(counter, START, State::Counter(ExactSum::from(1.0)));
+    table.add(counter, facts(START), State::Counter(ExactSum::from(1.0)));
     let records = records(&table);
     assert!(records.len() > 4, "{}", records.len());
     assert!(records.iter().all(|bytes| bytes.len() < 1 << 20));
@@ -297,7 +308,11 @@ fn many_series_are_spread_over_several_records() {
             None,
             tags.iter().map(String::as_str),
         );
-        table.add(identity, START, State::Counter(ExactSum::from(f64::from(at))));
+        table.add(
+            identity,
+            facts(START),
+            State::Counter(ExactSum::from(f64::from(at))),
+        );
     }
     let records = records(&table);
     assert!(records.len() > 1);
@@ -315,12 +330,12 @@ fn a_series_that_no_record_can_hold_is_counted() {
     let mut table = Table::new(Bounds::NONE);
     table.add(
         Identity::new(Kind::Counter, &long, None, None, []),
-        START,
+        facts(START),
         State::Counter(ExactSum::from(1.0)),
     );
     table.add(
         Identity::new(Kind::Counter, "short", None, None, []),
-        START,
+        facts(START),
         State::Counter(ExactSum::from(1.0)),
     );
     let (records, too_large) = table.encode(&header());
@@ -390,7 +405,7 @@ proptest! {
     ) {
         let mut table = Table::new(bounds);
         for part in &parts {
-            table.add(part.identity.clone(), part.seen, state(part));
+            table.add(part.identity.clone(), facts(part.seen), state(part));
         }
         let record = Record::decode(&records(&table)[0]).unwrap();
         let mut body = record.body().to_vec();
