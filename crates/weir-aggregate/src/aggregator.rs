@@ -7,6 +7,10 @@ use crate::flush::{BATCH_ROWS, Batch, RowWriter, Source};
 use crate::state::{Added, Closing, Moment, State};
 use crate::timeline::{Seconds, Timeline};
 
+mod saved;
+
+pub use saved::Carried;
+
 /// What the operator chose.
 #[derive(Clone, Debug)]
 pub struct AggregatorSettings {
@@ -65,6 +69,10 @@ pub struct Aggregator {
     state: State,
     hand_over: HandOver,
     counts: AggregateCounts,
+    /// Samples counted when the open bucket began.
+    counted_before: u64,
+    /// Samples that another process put into the open bucket.
+    carried: u64,
 }
 
 impl Aggregator {
@@ -76,6 +84,8 @@ impl Aggregator {
             state: State::new(),
             hand_over: HandOver::default(),
             counts: AggregateCounts::default(),
+            counted_before: 0,
+            carried: 0,
             settings,
         }
     }
@@ -139,6 +149,7 @@ impl Aggregator {
     fn close(&mut self, next_start: Seconds) {
         self.timeline.close(next_start, self.settings.counter_expiry > 0);
         self.state.turn();
+        (self.counted_before, self.carried) = (self.samples(), 0);
         self.counts.buckets += 1;
     }
 

@@ -27,7 +27,7 @@ mod wide;
 pub use alias::{ALIAS_KEY_BYTES_MAX, AliasCounts, AliasKey};
 pub use chunked::{CHUNK, Chunked};
 pub use context_table::{ContextId, LiveContext, PARTITIONS};
-pub use contexts::{ContextRef, Contexts, Limits, Lookup, OVERFLOW_TAG, Way};
+pub use contexts::{ContextRef, Contexts, KnownContext, Limits, Lookup, OVERFLOW_TAG, Way};
 pub use hash::HashSecret;
 pub use level::Level;
 pub use origins::{

@@ -13,6 +13,7 @@ mod parking;
 mod progress;
 mod relay;
 mod sampler;
+mod saved;
 mod senders;
 mod timestamped;
 mod worker;
@@ -25,6 +26,7 @@ pub use origin_rates::LimitedOrigin;
 pub use parking::ParkingCounts;
 pub use progress::Progress;
 pub use relay::{BLOCK_BYTES, Relay, RelayBlock, RelayQueue, RelaySettings, RelayTarget};
+pub use saved::{Restored, SavedBucket, SavedSeries};
 pub use senders::SenderCounts;
 pub use worker::{
     Command, CommandSender, ListenerSnapshot, RelayChange, RelayLink, RelayLinks, Report, RuleSnapshot,

@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use weir_aggregate::{AgentClock, AggregateCounts, Batch, Reading};
+use weir_aggregate::{AgentClock, AggregateCounts, Batch, Carried, Reading};
 use weir_context::{LimitReason, RuleCounts, RuleSet, Rules, TrialReport, UsageSummary};
 use weir_listener::{BoundSocket, EventLoop, ListenerCounters, ListenerId, LoopCounters, Monotonic, Waker};
+use weir_state::AgentId;
 
 use crate::admission::{AdmissionList, RefusedSender};
 use crate::counts::IngestCounts;
@@ -15,6 +16,7 @@ use crate::origin::{OriginAnswer, OriginLink, OriginStats};
 use crate::origin_rates::LimitedOrigin;
 use crate::progress::{Alive, Progress};
 use crate::relay::{Relay, RelaySettings};
+use crate::saved::{Restored, SavedBucket};
 
 /// Slots of the receive ring; each is touched only as far as a packet used it.
 const RING_SLOTS: usize = 64;
@@ -65,6 +67,8 @@ pub enum Report {
     BadInput(BadInput),
     /// Who used how much until the last flush, and between it and the one before.
     Usage(u16, Box<UsageSummary>),
+    /// What the open bucket had when the worker was stopped to go on in another process.
+    Saved(Box<SavedBucket>),
     /// Nothing more will come from this worker.
     Done(u16),
 }
@@ -111,6 +115,8 @@ pub struct WorkerSnapshot {
     /// Senders that may not send and lately tried.
     pub refused_senders: Vec<RefusedSender>,
     pub rules: RuleSnapshot,
+    /// What it went on with at its start.
+    pub restored: Restored,
 }
 
 /// What the rules of a worker did.
@@ -165,6 +171,8 @@ pub enum RelayLink {
 /// The control plane's end of a running worker.
 pub struct WorkerHandle {
     stop: Arc<AtomicBool>,
+    /// The open bucket goes on in another process.
+    keep: Arc<AtomicBool>,
     waker: Waker,
     commands: CommandSender,
     progress: Arc<Progress>,
@@ -176,6 +184,12 @@ impl WorkerHandle {
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.waker.wake();
+    }
+
+    /// The same; the open bucket is not flushed, but reported as [`Report::Saved`].
+    pub fn stop_and_keep(&self) {
+        self.keep.store(true, Ordering::Release);
+        self.stop();
     }
 
     pub fn send(&self, command: Command) {
@@ -219,6 +233,7 @@ pub struct WorkerSettings {
     pub give_back: fn(),
     /// Hand over the open bucket at shutdown.
     pub flush_open_bucket: bool,
+    pub agent: AgentId,
 }
 
 /// Where a worker relays lines to.
@@ -239,6 +254,7 @@ pub fn spawn(
     reports: SyncSender<Report>,
     origins: Option<OriginLink>,
     relays: RelayLinks,
+    saved: SavedBucket,
 ) -> io::Result<WorkerHandle> {
     let mut event_loop = EventLoop::new(RING_SLOTS)?;
     event_loop.set_partial_budget(partial_budget);
@@ -246,16 +262,18 @@ pub fn spawn(
         event_loop.add(socket, id)?;
     }
     let stop = Arc::new(AtomicBool::new(false));
+    let keep = Arc::new(AtomicBool::new(false));
     let waker = event_loop.waker();
     let (commands, inbox) = std::sync::mpsc::channel();
     let name = format!("ingest-{}", settings.worker);
-    let (worker_stop, worker_id) = (stop.clone(), settings.worker);
+    let (worker_stop, worker_keep, worker_id) = (stop.clone(), keep.clone(), settings.worker);
     let alive = Alive::new();
     let progress = alive.progress();
     let ahead_max_ms = AHEAD_BUCKETS_MAX * 1000 * i64::from(settings.aggregator.bucket_width);
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         let (wall_ms, monotonic) = (wall_ms(), Monotonic::now().0);
         let mut ingest = Ingest::new(settings, wall_ms.div_euclid(1000));
+        let restored = ingest.resume(saved, wall_ms.div_euclid(1000), around.carried());
         let only = relays.only;
         ingest.enable_relays(relays.relays.into_iter().map(Relay::new).collect(), only);
         if let Some(origins) = &origins {
@@ -280,6 +298,8 @@ pub fn spawn(
             waiting: None,
             inbox,
             stop: worker_stop,
+            keep: worker_keep,
+            restored,
             around,
             expired_kept: 0,
             next_tick_ns: monotonic + TICK.as_nanos() as u64,
@@ -295,6 +315,7 @@ pub fn spawn(
     })?;
     Ok(WorkerHandle {
         stop,
+        keep,
         commands: CommandSender {
             commands,
             waker: waker.clone(),
@@ -345,6 +366,8 @@ struct Worker {
     waiting: Option<Box<Batch>>,
     inbox: Receiver<Command>,
     stop: Arc<AtomicBool>,
+    keep: Arc<AtomicBool>,
+    restored: Restored,
     around: WorkerSettings,
     /// Contexts expired when memory was given back last.
     expired_kept: u64,
@@ -677,6 +700,7 @@ impl Worker {
             limited_origins: self.ingest.limited_origins(),
             refused_senders: self.ingest.refused_senders(),
             rules: self.rule_snapshot(),
+            restored: self.restored,
         }
     }
 
@@ -714,7 +738,10 @@ impl Worker {
         // Nothing comes in any more: what the log says of the last buckets is everything.
         let _ = self.reports.send(Report::Snapshot(Box::new(self.snapshot())));
         self.hand_over_all();
-        if self.around.flush_open_bucket && self.ingest.close_now() {
+        if self.keep.load(Ordering::Acquire) {
+            let saved = self.ingest.save(self.around.carried());
+            let _ = self.reports.send(Report::Saved(Box::new(saved)));
+        } else if self.around.flush_open_bucket && self.ingest.close_now() {
             self.hand_over_all();
         }
         while let Some(batch) = self.ingest.take_passed_on() {
@@ -722,6 +749,16 @@ impl Worker {
         }
         let _ = self.reports.send(Report::Snapshot(Box::new(self.snapshot())));
         let _ = self.reports.send(Report::Done(self.worker));
+    }
+}
+
+impl WorkerSettings {
+    fn carried(&self) -> Carried {
+        let monotonic_ms = (Monotonic::now().0 / 1_000_000) as i64;
+        Carried {
+            monotonic_zero: (wall_ms() - monotonic_ms).saturating_mul(1_000_000),
+            agent: self.agent,
+        }
     }
 }
 
