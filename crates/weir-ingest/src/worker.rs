@@ -69,7 +69,7 @@ pub enum Report {
     Usage(u16, Box<UsageSummary>),
     /// What the open bucket had when the worker was stopped to go on in another process.
     Saved(Box<SavedBucket>),
-    /// Nothing more will come from this worker.
+    /// Nothing more will come from this worker, whether it was asked to end or has panicked.
     Done(u16),
 }
 
@@ -271,6 +271,11 @@ pub fn spawn(
     let progress = alive.progress();
     let ahead_max_ms = AHEAD_BUCKETS_MAX * 1000 * i64::from(settings.aggregator.bucket_width);
     let thread = std::thread::Builder::new().name(name).spawn(move || {
+        // Goes last, also in a panic.
+        let _done = Done {
+            worker: worker_id,
+            reports: reports.clone(),
+        };
         let (wall_ms, monotonic) = (wall_ms(), Monotonic::now().0);
         let mut ingest = Ingest::new(settings, wall_ms.div_euclid(1000));
         let restored = ingest.resume(saved, wall_ms.div_euclid(1000), around.carried());
@@ -748,6 +753,17 @@ impl Worker {
             let _ = self.reports.send(Report::Batch(Box::new(batch)));
         }
         let _ = self.reports.send(Report::Snapshot(Box::new(self.snapshot())));
+    }
+}
+
+/// Says in any case that nothing more will come: whoever merges the workers' buckets would wait for one that has panicked.
+struct Done {
+    worker: u16,
+    reports: SyncSender<Report>,
+}
+
+impl Drop for Done {
+    fn drop(&mut self) {
         let _ = self.reports.send(Report::Done(self.worker));
     }
 }

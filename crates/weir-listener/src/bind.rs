@@ -52,6 +52,8 @@ pub struct ListenerConfig {
     pub socket_owner: Option<u32>,
     /// Group of the socket file as a number; `None` leaves it to the process. [`group_id`] finds it by name.
     pub socket_group: Option<u32>,
+    /// A directory of root's in which others may write gets the sticky bit, instead of being refused to a process of root.
+    pub sticky_directory: bool,
     /// Connections open at the same time. For a further one a connection of the peer that has most is closed, or one that
     /// is idle, or else it is closed itself; all of it is counted. Streams only.
     pub max_connections: usize,
@@ -84,6 +86,7 @@ impl ListenerConfig {
             socket_mode: SOCKET_MODE_DEFAULT,
             socket_owner: None,
             socket_group: None,
+            sticky_directory: false,
             max_connections: 8192,
             backlog: 1024,
         }
@@ -249,7 +252,8 @@ impl fmt::Display for BindError {
                 f,
                 "users other than root may write in {0} (mode {mode:04o}, owner {owner}) and could replace the socket of a \
                  process of root; `chown root {0}` and `chmod go-w {0}` (or `chmod +t {0}`, which keeps them from replacing \
-                 files of others), or choose another directory",
+                 files of others; with `socket_directory_sticky: true` weir does that to a directory of root's, as an \
+                 emptyDir of Kubernetes is), run weir as another user, or choose another directory",
                 directory.display()
             ),
             BindFault::Replaced => write!(
@@ -440,7 +444,7 @@ fn bind_socket(config: &ListenerConfig) -> Result<BoundSocket, BindFault> {
             })
         }
         Address::UnixDatagram(path) | Address::UnixStream(path) => {
-            let warning = socket_file::check_directory(path)?;
+            let warning = socket_file::check_directory(path, config.sticky_directory)?;
             socket_file::clear_the_way(path, kind)?;
             let fd = new_socket(libc::AF_UNIX, kind)?;
             let buffer = set_receive_buffer(fd.as_fd(), None)?;

@@ -229,6 +229,61 @@ fn clients_that_never_read_lose_nothing_over_tls() {
     );
 }
 
+/// Clients over TCP once went on writing into a connection for about 110 s after the agent had ended, TLS or not.
+#[test]
+fn clients_over_tls_learn_at_once_that_the_agent_has_ended() {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    let directory = tempfile::tempdir().unwrap();
+    let authority = Authority::new();
+    let (certificate, key) = authority.issue("localhost");
+    let certificate = write(directory.path(), "server.pem", &certificate);
+    let key = write(directory.path(), "server.key", &key);
+    let config = format!(
+        "bucket_width: 1s\nworkers: 1\ntcp: ['127.0.0.1:0']\ntcp_framing: newline\ntcp_tls_certificate: {}\ntcp_tls_key: {}\noutputs:\n  stdout: {{}}\n",
+        certificate.display(),
+        key.display()
+    );
+    let mut agent = Agent::start(&config, &[]);
+    let tcp = address_of(&mut agent, "tcp");
+    let mut idle = connect(&tcp, &authority, None);
+    idle.write_all(&b"of.idle:1|c\n".repeat(1000)).unwrap();
+    idle.flush().unwrap();
+    // It writes whatever the agent does, until a write fails.
+    let mut busy = connect(&tcp, &authority, None);
+    busy.sock
+        .set_write_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    let written = Arc::new(AtomicU64::new(0));
+    let counted = written.clone();
+    let busy = std::thread::spawn(move || {
+        loop {
+            match busy.write_all(b"of.busy:1|c\n").and_then(|()| busy.flush()) {
+                Ok(()) => counted.fetch_add(1, Ordering::Relaxed),
+                Err(error) => return error,
+            };
+        }
+    });
+    until("the busy one writes", || written.load(Ordering::Relaxed) > 1000);
+    let before = written.load(Ordering::Relaxed);
+    let (stdout, log) = agent.stop();
+    let ended = std::time::Instant::now();
+    let error = busy.join().unwrap();
+    expect_end(&mut idle);
+    let took = ended.elapsed();
+    assert!(took < Duration::from_secs(20), "{took:?}: {error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset),
+        "{error}"
+    );
+    let sums = sums(&stdout);
+    assert_eq!(sums["of.idle"], 1000.0, "{log}");
+    let (taken, written) = (sums["of.busy"] as u64, written.load(Ordering::Relaxed));
+    assert!(
+        (before..=written).contains(&taken),
+        "{before} <= {taken} <= {written}: {log}"
+    );
+}
+
 #[test]
 fn addresses_and_networks_get_their_rate_and_are_named() {
     let config = "bucket_width: 1s\nworkers: 2\ntcp: ['127.0.0.1:0']\ntcp_framing: length\nrate_limit_per_address: 1000\nrate_limit_per_network: {127.0.0.128/25: 500}\noutputs:\n  stdout: {}\n";

@@ -67,6 +67,8 @@ pub struct Listeners {
     /// Mode bits of the Unix socket files.
     pub socket_mode: u32,
     pub socket_ownership: Ownership,
+    /// Directories of root's for sockets get the sticky bit where others may write.
+    pub sticky_directories: bool,
     /// `None`: the system's default.
     pub receive_buffer: Option<u64>,
     pub packet_bytes_max: usize,
@@ -450,6 +452,7 @@ impl Resolver {
                 uid: self.ok("socket_owner", uid),
                 gid: self.ok("socket_group", gid),
             },
+            sticky_directories: raw.socket_directory_sticky,
             receive_buffer: (raw.receive_buffer > 0).then_some(raw.receive_buffer),
             packet_bytes_max: raw.packet_bytes_max as usize,
             eol_required: EolRequired {

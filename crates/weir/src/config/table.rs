@@ -99,6 +99,7 @@ pub struct Raw {
     pub socket_mode: String,
     pub socket_owner: String,
     pub socket_group: String,
+    pub socket_directory_sticky: bool,
     pub allowed_origins: Vec<String>,
     pub receive_buffer: u64,
     pub packet_bytes_max: u64,
@@ -306,6 +307,11 @@ pub const GROUPS: &[Group] = &[
                     .effect("Group, by name or number, of the Unix socket files.")
                     .zero("Empty: the group weir runs as.")
                     .who("Operators who restrict who may send."),
+            ),
+            entry(
+                setting("socket_directory_sticky", Kind::Bool, "false")
+                    .effect("Run as root, weir refuses a directory for a Unix socket in which other users may write, unless it has the sticky bit: they could put another socket in the place of weir's. With this, it sets that bit on a directory of root's (docs/limits.md).")
+                    .who("Operators who run weir as root with the socket in an `emptyDir` of Kubernetes."),
             ),
             entry(
                 setting("allowed_origins", Kind::List(&ORIGIN), "[]")

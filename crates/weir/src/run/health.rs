@@ -179,7 +179,10 @@ impl Looks {
         let mut faults: Vec<String> = workers
             .filter_map(|(number, worker)| worker_fault(number, worker, now))
             .collect();
-        for file in &mut self.files {
+        // Those of a worker that has ended have nobody to read them.
+        let workers = &self.workers;
+        let read = |file: &&mut SocketFile| !workers[file.worker].has_ended();
+        for file in self.files.iter_mut().filter(read) {
             match file.look() {
                 Ok(None) => {}
                 Ok(Some(socket)) => {
@@ -196,7 +199,7 @@ impl Looks {
 fn worker_fault(number: usize, worker: &Progress, now: Monotonic) -> Option<String> {
     if worker.has_ended() {
         return Some(format!(
-            "ingest worker {number} has ended: its sockets are not read any more"
+            "ingest worker {number} has ended: nobody reads its sockets any more; restart weir"
         ));
     }
     (worker.since_turn(now) >= STALL).then(|| {

@@ -77,6 +77,7 @@ pub fn plan(config: &Config, access: &Access) -> Vec<(ListenerConfig, ParseOptio
         listener.socket_mode = settings.socket_mode;
         listener.socket_owner = settings.socket_ownership.uid;
         listener.socket_group = settings.socket_ownership.gid;
+        listener.sticky_directory = settings.sticky_directories;
         let is_unix = matches!(
             listener.address,
             Address::UnixDatagram(_) | Address::UnixStream(_)

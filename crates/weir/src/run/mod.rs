@@ -361,11 +361,8 @@ impl Agent {
         for worker in workers.iter() {
             worker.stop();
         }
-        for worker in workers.drain(..) {
-            if worker.join().is_err() {
-                tracing::error!("an ingest worker has panicked; its open bucket is lost");
-            }
-        }
+        let ended: Vec<_> = workers.drain(..).map(WorkerHandle::join).collect();
+        let panicked = ended.iter().filter(|ended| ended.is_err()).count();
         if let Some(pipeline) = self
             .pipeline
             .lock()
@@ -386,7 +383,12 @@ impl Agent {
         if let Some(runtime) = self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take() {
             runtime.shutdown_background();
         }
-        let lost = books::lost_at_the_end(&status);
+        let mut lost = books::lost_at_the_end(&status);
+        if panicked > 0 {
+            lost.push(format!(
+                "what {panicked} of the ingest workers had not flushed when they panicked"
+            ));
+        }
         if !lost.is_empty() {
             let lost = lost.join(", ");
             return Err(Failure::runtime(format!(

@@ -98,15 +98,15 @@ impl Pipeline {
                 }
                 Report::BadInput(bad_input) => (self.on_bad_input)(bad_input),
                 Report::Usage(worker, summary) => (self.on_usage)(worker, *summary),
-                Report::Done(_) => running -= 1,
+                Report::Done(worker) => {
+                    running -= 1;
+                    self.pass_on(0, |merger, ready| {
+                        merger.leave(worker, |merged| ready.push(merged))
+                    });
+                }
             }
         }
-        let mut rest = Vec::new();
-        self.merger.finish(|merged| rest.push(merged));
-        for merged in rest {
-            self.deliver(merged);
-        }
-        self.note_merge(0);
+        self.pass_on(0, |merger, ready| merger.finish(|merged| ready.push(merged)));
     }
 
     fn batch(&mut self, batch: Batch) {
@@ -115,8 +115,15 @@ impl Pipeline {
         } else {
             batch.len() as u64
         };
+        self.pass_on(rows, |merger, ready| {
+            merger.push(batch, |merged| ready.push(merged));
+        });
+    }
+
+    /// Delivers what is complete after a step of the merger that took `rows`.
+    fn pass_on(&mut self, rows: u64, step: impl FnOnce(&mut Merger, &mut Vec<Batch>)) {
         let mut ready = Vec::new();
-        self.merger.push(batch, |merged| ready.push(merged));
+        step(&mut self.merger, &mut ready);
         self.note_merge(rows);
         for merged in ready {
             self.deliver(merged);

@@ -71,27 +71,22 @@ module StatsD
       # Tag cardinalities a server understands.
       CARDINALITIES = %w[none low orchestrator high].freeze
 
-      # Where a shelf would be when each call must take the long way.
-      # @api private
-      module NoShelf
-        def self.put(_name, _tags, _value); end
-      end
-      private_constant :NoShelf
-
-      # Sinks of the library, which look at no message: what a call writes can be remembered.
-      REMEMBERING_SINKS = [BatchedSink, Sink, NullSink, LogSink].freeze
-      private_constant :REMEMBERING_SINKS
-
       # @return [Class] what writes the messages
       attr_reader :datagram_builder_class
-      # @return [#sample?, #<<, #flush] where messages go
-      attr_reader :sink
+      # @return [Mode] what a call reads once
+      # @api private
+      attr_reader :mode
       # @return [String, nil] written before each name, followed by a dot
       attr_reader :prefix
       # @return [Hash, Array<String>, String, nil] added to every message
       attr_reader :default_tags
       # @return [String, nil] tag cardinality asked for with every message
       attr_reader :cardinality
+
+      # @return [#sample?, #<<, #flush] where messages go
+      def sink
+        @mode.sink
+      end
 
       # @return [Float] the rate of calls that name none; 1.0 unless set
       def default_sample_rate
@@ -131,7 +126,9 @@ module StatsD
         telemetry: false,
         aggregator: nil
       )
-        @sink = sink
+        @own_sink = sink
+        @captures = [].freeze
+        @captures_lock = Mutex.new
         @datagram_builder_class = datagram_builder_class
         @prefix = prefix
         @default_tags = default_tags
@@ -150,8 +147,8 @@ module StatsD
         @implied_rate = default_sample_rate && default_sample_rate < 1 ? default_sample_rate : nil
         @builders = {}.freeze
         @handles = WeakSet.new
-        @own_telemetry = nil
         @aggregator = aggregator || new_aggregator
+        @own_telemetry = Telemetry.new unless @aggregator || sink.respond_to?(:telemetry)
         @aggregator&.core&.attach(self)
         enter_mode
         ForkTracker.track(self)
@@ -219,7 +216,7 @@ module StatsD
       # @return (see #increment)
       def gauge(name, value, sample_rate: nil, tags: nil, no_prefix: false, pre_sampled: false, cardinality: nil,
                 timestamp: nil)
-        unless no_prefix || cardinality || timestamp || (sample_rate && !@aggregating)
+        unless no_prefix || cardinality || timestamp || (sample_rate && !@mode.core)
           done = @gauges.put(name, tags, value)
           return VOID if done
           return refuse(name, value) if done == false
@@ -464,8 +461,9 @@ module StatsD
       # @param sync [Boolean] whether to wait until the last packet was handed to the kernel
       # @return [Object] {VOID}
       def flush(sync: false)
-        @aggregator.core.flush if @aggregator && @sink.equal?(@aggregator.core.sink)
-        @sink.flush(blocking: sync)
+        sink = @mode.sink
+        @aggregator.core.flush if aggregates_into?(sink)
+        sink.flush(blocking: sync)
         VOID
       end
 
@@ -488,21 +486,20 @@ module StatsD
       # @return [Object] {VOID}
       def shutdown(wait = 2)
         @aggregator&.core&.shutdown(wait)
-        @sink.respond_to?(:shutdown) ? @sink.shutdown(wait) : @sink.flush(blocking: true)
+        sink = @mode.sink
+        sink.respond_to?(:shutdown) ? sink.shutdown(wait) : sink.flush(blocking: true)
         VOID
       end
       alias close shutdown
 
       # @return [Telemetry] what the client accepted, sent and dropped
       def telemetry
-        return @sink.telemetry if @sink.respond_to?(:telemetry)
-
-        @own_telemetry ||= @aggregator ? @aggregator.core.telemetry : Telemetry.new
+        @own_telemetry || (@own_sink.respond_to?(:telemetry) ? @own_sink : @aggregator.core).telemetry
       end
 
       # @return [Boolean] whether calls are aggregated at the moment
       def aggregating?
-        @aggregating
+        !@mode.core.nil?
       end
 
       # Makes a client that differs in the options given and shares everything else, the background
@@ -517,9 +514,10 @@ module StatsD
       # @return [Client]
       def clone_with_options(sink: NO_CHANGE, prefix: NO_CHANGE, default_sample_rate: NO_CHANGE,
                              default_tags: NO_CHANGE, datagram_builder_class: NO_CHANGE, cardinality: NO_CHANGE)
-        same_sink = NO_CHANGE.equal?(sink) || sink.equal?(@sink)
+        current = @mode.sink
+        same_sink = NO_CHANGE.equal?(sink) || sink.equal?(current)
         self.class.new(
-          sink: changed(sink, @sink),
+          sink: changed(sink, current),
           prefix: changed(prefix, @prefix),
           default_sample_rate: changed(default_sample_rate, @default_sample_rate),
           default_tags: changed(default_tags, @default_tags),
@@ -532,7 +530,7 @@ module StatsD
           container_id: @container_id,
           external_data: @external_data,
           telemetry: @telemetry_enabled && !same_sink,
-          aggregator: same_sink && aggregates_into?(@sink) ? @aggregator : nil
+          aggregator: same_sink && aggregates_into?(current) ? @aggregator : nil
         )
       end
 
@@ -546,7 +544,7 @@ module StatsD
 
       # @return [CaptureSink] a sink that hands on to the current one
       def capture_sink
-        CaptureSink.new(parent: @sink, datagram_class: datagram_builder_class.datagram_class)
+        CaptureSink.new(parent: @mode.sink, datagram_class: datagram_builder_class.datagram_class)
       end
 
       # Sends everything emitted during the block, by any thread, to another sink. Nothing is
@@ -554,12 +552,14 @@ module StatsD
       # @param capture_sink [CaptureSink]
       # @return what the block returns
       def with_capture_sink(capture_sink)
-        @sink = capture_sink
-        enter_mode
+        change_captures { |captures| captures << capture_sink }
         yield
       ensure
-        @sink = @sink.parent
-        enter_mode
+        # Other threads may have begun to capture meanwhile, and may go on.
+        change_captures do |captures|
+          index = captures.rindex { |sink| sink.equal?(capture_sink) }
+          captures.delete_at(index) if index
+        end
       end
 
       # @yield emits metrics
@@ -594,13 +594,7 @@ module StatsD
       # @return [Aggregator::Core, nil] where cells are announced, when calls are aggregated
       # @api private
       def aggregating_core
-        @aggregator.core if @aggregating
-      end
-
-      # @return [Pure::Table] of the calling thread
-      # @api private
-      def current_table
-        @contexts.table
+        @mode.core
       end
 
       # @return [Float, nil] the rate a call is sampled at; nil when every call counts
@@ -624,25 +618,24 @@ module StatsD
         template unless template.nameless?
       end
 
+      # @param mode [Mode]
       # @return [Boolean] whether a call with that rate counts
       # @api private
-      def counts?(sample_rate)
+      def counts?(sample_rate, mode = @mode)
         return true if sample_rate.nil? && @implied_rate.nil?
 
         rate = resolve_rate(sample_rate)
-        return true if rate.nil?
-
-        @draws_itself ? current_table.sample?(rate) : sample?(rate)
+        rate.nil? || mode.sample?(rate)
       end
 
       # Sends one value of a context at once.
       # @return [Object] {VOID}
       # @api private
-      def emit_value(template, value)
+      def emit_value(template, value, mode)
         return refuse("", value) if template.nil? || template.nameless?
 
         text = template.type == :s ? Wire.member(value) : Wire.number(value)
-        text ? emit(template.datagram(text)) : refuse(template.head, value)
+        text ? emit(template.datagram(text), mode) : refuse(template.head, value)
       end
 
       # Counts a sample that cannot be sent.
@@ -662,12 +655,8 @@ module StatsD
         @builders[key] || remember_builder(key, new_builder(no_prefix, cardinality))
       end
 
-      def sample?(sample_rate)
-        @sink.sample?(sample_rate)
-      end
-
-      def emit(datagram)
-        @sink << datagram
+      def emit(datagram, mode = @mode)
+        mode.sink << datagram
         VOID
       end
 
@@ -713,9 +702,9 @@ module StatsD
       def new_aggregator
         return unless wants_aggregation? || @telemetry_enabled
 
-        shared = @sink.telemetry if @sink.respond_to?(:telemetry)
+        shared = @own_sink.telemetry if @own_sink.respond_to?(:telemetry)
         report = telemetry_report(shared) if @telemetry_enabled && shared
-        aggregator = Aggregator.new(@sink, @datagram_builder_class, @prefix, @default_tags, **@aggregation_options,
+        aggregator = Aggregator.new(@own_sink, @datagram_builder_class, @prefix, @default_tags, **@aggregation_options,
                                     telemetry: shared, report: report)
         aggregator.core.ensure_running if report
         aggregator
@@ -726,7 +715,7 @@ module StatsD
           Wire.tags(@default_tags),
           "client:weir-ruby",
           "client_version:#{VERSION}",
-          "client_transport:#{@sink.respond_to?(:connection) ? @sink.connection.type : "custom"}"
+          "client_transport:#{@own_sink.respond_to?(:connection) ? @own_sink.connection.type : "custom"}"
         ]
         TelemetryReport.new(telemetry, tags: tags.compact.join(","), fields: fields(@cardinality))
       end
@@ -735,93 +724,115 @@ module StatsD
         @aggregator && sink.equal?(@aggregator.core.sink)
       end
 
+      # @yieldparam captures [Array<CaptureSink>] the sinks that capture; the last one gets the messages
+      def change_captures
+        @captures_lock.synchronize do
+          captures = @captures.dup
+          yield captures
+          @captures = captures.freeze
+        end
+        enter_mode
+      end
+
       # Decides how calls are handled from now on, and makes handles look again.
+      #
+      # Signal handlers do this, too, so it takes no lock. A thread whose decision was overtaken by another change
+      # decides once more.
       def enter_mode
-        @aggregating = wants_aggregation? && aggregates_into?(@sink) && @aggregator.core.running?
-        network = @sink.is_a?(BatchedSink) || @sink.is_a?(Sink)
-        # Sinks of others decide themselves what to sample and may look at every message.
-        @draws_itself = network && [BatchedSink, Sink].include?(@sink.method(:sample?).owner)
-        @contexts = contexts_of_mode(network)
-        open_shelves
+        sink = core = nil
+        until @mode&.for?(sink, core) && sink.equal?(current_sink) && core.equal?(current_core(sink))
+          sink = current_sink
+          core = current_core(sink)
+          use(Mode.new(sink, core, contexts_for(sink, core), @implied_rate))
+        end
         @handles.to_a.each(&:unbind)
       end
 
-      def wants_aggregation?
-        @enable_aggregation.nil? ? @sink.is_a?(BatchedSink) : @enable_aggregation
+      def current_sink
+        @captures.last || @own_sink
       end
 
-      # @return [Backend::Contexts, nil] nil when every call is a message of its own
-      def contexts_of_mode(network)
-        if @aggregating
+      # @return [Aggregator::Core, nil]
+      def current_core(sink)
+        @aggregator.core if wants_aggregation? && aggregates_into?(sink) && @aggregator.core.running?
+      end
+
+      def wants_aggregation?
+        @enable_aggregation.nil? ? @own_sink.is_a?(BatchedSink) : @enable_aggregation
+      end
+
+      # @return [Backend::Contexts, nil] nil when every call is a message that nobody remembers
+      def contexts_for(sink, core)
+        if core
           @cells ||= Backend::Contexts.new(self, emitters: false)
-        elsif network || REMEMBERING_SINKS.include?(@sink.class)
+        elsif Mode.remembering?(sink)
           @emitters ||= Backend::Contexts.new(self, emitters: true)
         end
       end
 
-      # A client with a rate of its own has no short way: each call must draw. Gauges are not sampled when they are
-      # aggregated.
-      def open_shelves
-        @short_ways = %i[c g ms h d s].to_h do |type|
-          short = @contexts && (@implied_rate.nil? || (type == :g && @aggregating))
-          [type, short ? @contexts.shelf(type, nil) : NoShelf]
-        end
-        @counters, @gauges, @timings, @histograms, @distributions, @sets = @short_ways.values
+      # The short ways are kept here as well, where reading them takes no call. Each of them is complete in itself: a
+      # call reads one of them once, and does not care what the mode is by then.
+      def use(mode)
+        @mode = mode
+        @counters, @gauges, @timings, @histograms, @distributions, @sets = mode.short_ways.values
       end
 
       # Everything a fast path does not cover.
       def record(type, name, value, sample_rate, tags, no_prefix, pre_sampled, cardinality)
-        gauge = type == :g && @aggregating
-        return VOID unless gauge || pre_sampled || counts?(sample_rate)
+        mode = @mode
+        gauge = type == :g && mode.core
+        return VOID unless gauge || pre_sampled || counts?(sample_rate, mode)
 
         rate = gauge ? nil : resolve_rate(sample_rate)
-        if @contexts
-          done = put(type, name, value, tags, rate, no_prefix, cardinality)
+        if mode.contexts
+          done = put(mode, type, name, value, tags, rate, no_prefix, cardinality)
           return VOID if done
           return refuse(name, value) if done == false
         end
-        send_now(type, name, value, rate, tags, no_prefix, cardinality)
+        send_now(mode, type, name, value, rate, tags, no_prefix, cardinality)
       end
 
       # @return [Boolean, nil] false if the value cannot be sent, nil if its context is not remembered: there are too
       #   many, or it has no name
-      def put(type, name, value, tags, rate, no_prefix, cardinality)
-        shelf = @contexts.shelf(type, no_prefix || cardinality ? [rate, no_prefix, cardinality] : rate)
+      def put(mode, type, name, value, tags, rate, no_prefix, cardinality)
+        shelf = mode.contexts.shelf(type, no_prefix || cardinality ? [rate, no_prefix, cardinality] : rate)
         done = shelf.put(name, tags, value)
         return done unless done.nil?
 
         name = name.to_s unless name.is_a?(String) || name.is_a?(Symbol)
-        key = tags.nil? || Wire.stable?(tags) ? tags : Wire.tags(tags, sort: @aggregating)
+        key = tags.nil? || Wire.stable?(tags) ? tags : Wire.tags(tags, sort: mode.core)
         done = shelf.put(name, key, value)
         return done unless done.nil?
 
-        add_context(shelf, type, name, key, tags, rate, no_prefix, cardinality)&.put(value)
+        add_context(mode, shelf, type, name, key, tags, rate, no_prefix, cardinality)&.put(value)
       end
 
       # @return [Cell, Emitter, nil]
-      def add_context(shelf, type, name, key, tags, rate, no_prefix, cardinality)
-        @contexts.sweep
-        core = @aggregator.core if @aggregating
+      def add_context(mode, shelf, type, name, key, tags, rate, no_prefix, cardinality)
+        contexts = mode.contexts
+        contexts.sweep
+        core = mode.core
         if core&.full?
           telemetry.count(:overflowed)
           return
         end
         template = template(type, name, tags, sample_rate: rate, no_prefix: no_prefix, cardinality: cardinality,
-                                              sorted: @aggregating)
+                                              sorted: core)
         return unless template
-        return @contexts.add_cell(shelf, name, key, template, core) if core
+        return contexts.add_cell(shelf, name, key, template, core) if core
 
-        @contexts.add_emitter(shelf, name, key, template, @sink)
+        contexts.add_emitter(shelf, name, key, template, mode.sink)
       end
 
       # One message, for sinks that want to see each call and for contexts that are not remembered.
-      def send_now(type, name, value, rate, tags, no_prefix, cardinality)
+      def send_now(mode, type, name, value, rate, tags, no_prefix, cardinality)
         text = type == :s ? Wire.member(value) : Wire.number(value)
         return refuse(name, value) if text.nil? || name.to_s.empty?
 
         # The builder gets the object itself: an application's own may want more than its text.
         text = value if value.is_a?(Numeric) && type != :s
-        emit(datagram_builder(no_prefix: no_prefix, cardinality: cardinality).public_send(type, name, text, rate, tags))
+        builder = datagram_builder(no_prefix: no_prefix, cardinality: cardinality)
+        emit(builder.public_send(type, name, text, rate, tags), mode)
       end
 
       # Counts and gauges that say when they were taken. They are never sampled here; the caller may have done so.
@@ -845,7 +856,7 @@ module StatsD
         ensure
           # The clock counts nanoseconds; digits beyond are noise that takes long to print.
           elapsed = (Process.clock_gettime(Process::CLOCK_MONOTONIC, :float_millisecond) - start).round(6)
-          done = @short_ways[type].put(name, tags, elapsed) unless sample_rate || no_prefix || cardinality
+          done = @mode.short_ways[type].put(name, tags, elapsed) unless sample_rate || no_prefix || cardinality
           record(type, name, elapsed, sample_rate, tags, no_prefix, true, cardinality) unless done
         end
       end

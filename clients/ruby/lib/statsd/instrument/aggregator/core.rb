@@ -193,9 +193,10 @@ module StatsD
 
         def wake_until_ended(thread, wait)
           deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + wait
-          until thread.join(0.01)
+          loop do
+            # It may be awake, and about to sleep.
             wake(thread)
-            break if Process.clock_gettime(Process::CLOCK_MONOTONIC) >= deadline
+            break if thread.join(0.01) || Process.clock_gettime(Process::CLOCK_MONOTONIC) >= deadline
           end
         end
 
