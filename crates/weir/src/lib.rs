@@ -13,4 +13,5 @@ mod profile;
 pub mod run;
 pub mod sandbox;
 pub mod signals;
+mod state;
 mod sys;

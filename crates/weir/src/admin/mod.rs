@@ -12,6 +12,7 @@ use bytes::Bytes;
 pub mod caller;
 mod connections;
 pub mod contexts;
+mod earlier;
 pub mod explain;
 mod server;
 pub mod status;

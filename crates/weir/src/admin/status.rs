@@ -50,6 +50,34 @@ pub struct Status {
     /// What the process has given up.
     #[serde(default)]
     pub sandbox: SandboxStatus,
+    /// What it went on with.
+    #[serde(default)]
+    pub state: StateStatus,
+}
+
+/// What the process before had left in the state directory, and what became of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StateStatus {
+    /// The directory; absent where there is none.
+    pub path: Option<String>,
+    /// The agent's own id, the same over restarts, and the number of its start.
+    pub agent: String,
+    pub epoch: u64,
+    /// Unix seconds at which the state was saved; absent when this process began without.
+    pub restored_from: Option<u64>,
+    pub away_seconds: f64,
+    /// What the open bucket brought.
+    pub samples_restored: u64,
+    pub contexts_restored: u64,
+    /// Contexts that found no room; what they had in the open bucket is lost.
+    pub contexts_refused: u64,
+    /// Outputs that could not go on with what they had summed up.
+    pub outputs_begun_anew: u64,
+    /// Times that state could not be used, and why the last time.
+    pub set_aside: u64,
+    pub set_aside_because: Option<String>,
+    /// Samples in buckets that could not be gone on with, as far as they are known.
+    pub samples_lost: u64,
 }
 
 /// What became of reloads, by signal, by request, and because a file with a key or token changed.

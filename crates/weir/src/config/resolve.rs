@@ -44,6 +44,8 @@ pub struct Config {
     /// Give up what the configuration does not need.
     pub sandbox: bool,
     pub grace_period: Duration,
+    /// `None`: nothing is kept for the next process.
+    pub state_path: Option<PathBuf>,
     pub log_level: LogLevel,
     pub flush_summary: bool,
     /// Those that are on.
@@ -279,6 +281,7 @@ impl Resolver {
             admin_hosts: raw.admin_hosts.clone(),
             sandbox: raw.sandbox == Sandbox::Auto,
             grace_period: raw.grace_period,
+            state_path: (!raw.state_path.is_empty()).then(|| PathBuf::from(&raw.state_path)),
             log_level: raw.log_level,
             flush_summary: raw.flush_summary,
             outputs,

@@ -158,6 +158,7 @@ pub struct Raw {
     pub admin_hosts: Vec<String>,
     pub sandbox: Sandbox,
     pub grace_period: Duration,
+    pub state_path: String,
     pub log_level: LogLevel,
     pub flush_summary: bool,
 }
@@ -752,6 +753,14 @@ pub const GROUPS: &[Group] = &[
                     .zero("0: one attempt, without waiting.")
                     .who("Operators with a slow backend; stay below the service manager's own limit."),
             ),
+            entry(
+                setting("state_path", Kind::Text, "''")
+                    .path(PathUse::WriteBeneath)
+                    .effect("A directory for what the next process goes on with: the open bucket, the sums of cumulative outputs, the books. At a stop the open bucket is kept there and not flushed. One weir uses it at a time; it is made where there is none (docs/restart.md).")
+                    .zero("Empty: nothing is kept, and the open bucket is flushed.")
+                    .who("Operators who restart weir and want nobody to see it."),
+            )
+            .common(),
             entry(
                 setting(
                     "log_level",

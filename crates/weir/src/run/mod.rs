@@ -27,6 +27,7 @@ mod origins;
 mod outputs;
 mod pipeline;
 mod relay;
+mod resume;
 mod rules;
 mod scrape;
 mod usage;
@@ -38,6 +39,7 @@ use health::Watch;
 use log::LastFlush;
 use outputs::{Feed, Outputs};
 use pipeline::{Pipeline, Shared};
+use resume::{Keeper, Resumed};
 use rules::Fixed;
 use usage::Usage;
 use view::View;
@@ -92,6 +94,7 @@ fn control(
         };
         Ok::<_, Failure>((signals, admin))
     })?;
+    let resumed = Resumed::look(&config)?;
     let access = Access::new(&config)?;
     let planned = listeners::plan(&config, &access);
     let bound = listeners::bind(&planned, config.workers)?;
@@ -102,7 +105,7 @@ fn control(
         .write()
         .map_err(|error| Failure::runtime(format!("the log's thread cannot be started: {error}")))?;
     // Outside of the runtime: an agent that fails to start drops a runtime of its own.
-    let agent = Arc::new(Agent::start(&config, access, planned, bound, sandbox)?);
+    let agent = Arc::new(Agent::start(&config, access, planned, bound, sandbox, resumed)?);
     runtime.block_on(serve(agent, admin, signals, logging, reloader))
 }
 
@@ -201,6 +204,7 @@ struct Agent {
     /// What outputs run on.
     runtime: Mutex<Option<tokio::runtime::Runtime>>,
     view: Arc<View>,
+    keeper: Keeper,
 }
 
 impl Agent {
@@ -210,16 +214,19 @@ impl Agent {
         planned: Vec<(ListenerConfig, ParseOptions)>,
         bound: listeners::Bound,
         sandbox: SandboxStatus,
+        mut resumed: Resumed,
     ) -> Result<Agent, Failure> {
         let fixed = Fixed::new(config);
         let rules = fixed
             .rules(config)
             .map_err(|faults| Failure::usage(faults.join("\n")))?;
         let runtime = outputs_runtime()?;
+        let summed_up = resumed.outputs();
         let outputs = Arc::new(Outputs::start(
             config,
             &fixed.expansion,
             runtime.handle().clone(),
+            summed_up.clone(),
         )?);
 
         let (reports, inbox) = std::sync::mpsc::sync_channel(REPORTS_MAX);
@@ -265,6 +272,8 @@ impl Agent {
             resolver: resolver.as_ref(),
             outputs: &outputs,
             reports,
+            agent: resumed.agent(),
+            saved: resumed.buckets(&fixed, config),
         }
         .workers(bound.of_workers)?;
         let watch = Watch::start(&workers, files, bound.listeners.len())
@@ -273,7 +282,10 @@ impl Agent {
             Some(resolver) => Some(origins::start(resolver, &workers, runtime.handle())?),
             None => None,
         };
+        let (keeper, state, earlier) = resumed.started(&fixed, &summed_up);
         let view = View {
+            state,
+            earlier,
             origins,
             usage,
             access,
@@ -305,6 +317,7 @@ impl Agent {
             pipeline: Mutex::new(Some(pipeline)),
             runtime: Mutex::new(Some(runtime)),
             view: Arc::new(view),
+            keeper,
         })
     }
 
@@ -358,8 +371,15 @@ impl Agent {
         // Before any socket file goes: it would be made again.
         self.watch.end();
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let leaving = self.keeper.begin();
         for worker in workers.iter() {
-            worker.stop();
+            match leaving {
+                Some(_) => worker.stop_and_keep(),
+                None => worker.stop(),
+            }
+        }
+        if leaving.is_some() {
+            self.view.outputs.keep_state();
         }
         let ended: Vec<_> = workers.drain(..).map(WorkerHandle::join).collect();
         let panicked = ended.iter().filter(|ended| ended.is_err()).count();
@@ -383,7 +403,21 @@ impl Agent {
         if let Some(runtime) = self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take() {
             runtime.shutdown_background();
         }
-        let mut lost = books::lost_at_the_end(&status);
+        let mut lost = books::lost_at_the_end(&self.view.own());
+        if let Some(leaving) = leaving {
+            let saved = std::mem::take(
+                &mut *self
+                    .view
+                    .shared
+                    .saved
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner),
+            );
+            let left = self
+                .keeper
+                .leave(leaving, saved, self.view.outputs.take_state(), status);
+            lost.extend(left.err());
+        }
         if panicked > 0 {
             lost.push(format!(
                 "what {panicked} of the ingest workers had not flushed when they panicked"

@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use weir_aggregate::{Batch, Weights};
+use weir_output::delivery::{Saved, SavedStates};
 use weir_output::prometheus::{Format, OwnSeries, Scrape, ScrapeStatus, Seconds};
 use weir_output::settings::PrometheusSettings;
 
-use crate::admin::status::{OutputStatus, PointBooks, Status, own_series};
+use crate::admin::status::{OutputStatus, PointBooks, StateStatus, Status, own_series};
 use crate::admin::{Exposition, ExpositionBody, ScrapeRequest};
 
 /// Pieces that may wait for a scraper.
@@ -33,6 +34,20 @@ impl ScrapeOutput {
             scrape: Arc::new(Scrape::new(settings, weights, bytes_max)),
             started: Instant::now(),
         }
+    }
+
+    /// Every series, for the next process.
+    pub fn save(&self) -> Saved {
+        Saved::new(&self.scrape.lineage(), self.scrape.save(self.now()))
+    }
+
+    /// Goes on with what the process before showed.
+    pub fn restore(&self, states: &SavedStates) {
+        states.restore_with(&self.name, &self.scrape.lineage(), |saved, away| {
+            let away = Seconds::try_from(away.as_secs()).unwrap_or(Seconds::MAX);
+            let restored = self.scrape.restore(saved, away, self.now());
+            restored.map_err(|fault| fault.to_string())
+        });
     }
 
     /// The old one, with all it shows, if that differs in nothing but the expiry.
@@ -91,6 +106,7 @@ impl ScrapeOutput {
     pub fn answer(&self, request: &ScrapeRequest, status: &Status) -> Exposition {
         let format = Format::of_accept(&request.accept);
         let mut own = own_series(status);
+        own.extend(kept_series(&status.state));
         own.extend(state_series(&self.scrape.status()));
         let mut rendering = self.scrape.render(format, request.gzip, &own, self.now());
         let (sender, pieces) = tokio::sync::mpsc::channel(PIECES_MAX);
@@ -142,6 +158,44 @@ fn notes(found: &ScrapeStatus) -> Vec<String> {
         ));
     }
     notes
+}
+
+/// The `weir_` series about what the process before has left.
+fn kept_series(state: &StateStatus) -> [OwnSeries; 5] {
+    let series = |name: &'static str, help, value: u64| OwnSeries {
+        name,
+        help,
+        is_counter: name.ends_with("_total"),
+        labels: Vec::new(),
+        value: value as f64,
+    };
+    [
+        series(
+            "weir_state_restored_contexts",
+            "Contexts that this process went on with.",
+            state.contexts_restored,
+        ),
+        series(
+            "weir_state_refused_contexts_total",
+            "Contexts of the process before that found no room.",
+            state.contexts_refused,
+        ),
+        series(
+            "weir_state_set_aside_total",
+            "Times that the state of the process before could not be used.",
+            state.set_aside,
+        ),
+        series(
+            "weir_state_lost_samples_total",
+            "Samples in buckets that could not be gone on with.",
+            state.samples_lost,
+        ),
+        series(
+            "weir_state_outputs_begun_anew_total",
+            "Outputs that could not go on with what they had summed up.",
+            state.outputs_begun_anew,
+        ),
+    ]
 }
 
 /// The `weir_` series about the exposition itself.

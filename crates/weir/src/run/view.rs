@@ -17,7 +17,7 @@ use super::pipeline::Shared;
 use super::usage::Usage;
 use crate::admin::contexts::ContextReport;
 use crate::admin::explain::{ExplainRequest, Explanation};
-use crate::admin::status::{ReloadStatus, Status};
+use crate::admin::status::{ReloadStatus, StateStatus, Status};
 use crate::admin::{AdminSource, Answer, Exposition, ScrapeRequest};
 use crate::sandbox::SandboxStatus;
 use crate::signals::{ReloadRequest, Reloaded};
@@ -42,6 +42,9 @@ pub struct View {
     pub memory: u64,
     pub bucket_seconds: u64,
     pub started_at: u64,
+    /// What was gone on with, and the books of the processes before.
+    pub state: StateStatus,
+    pub earlier: Option<Box<Status>>,
     pub stopping: AtomicBool,
     /// What became of reloads.
     pub reload: Mutex<ReloadStatus>,
@@ -50,8 +53,17 @@ pub struct View {
 }
 
 impl View {
-    /// The books as they stand.
+    /// The books as they stand, those of the processes before included.
     pub fn snapshot(&self) -> Status {
+        let mut status = self.own();
+        if let Some(earlier) = &self.earlier {
+            status.add_earlier(earlier);
+        }
+        status
+    }
+
+    /// The books of this process.
+    pub fn own(&self) -> Status {
         let state = self.shared.lock().clone();
         let flush = self
             .last_flush
@@ -66,6 +78,7 @@ impl View {
             not_ready: self.readiness().err(),
             rates: flush.rates,
             sandbox: self.sandbox.clone(),
+            state: self.state.clone(),
             reload: self.reload.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             ..Status::default()
         };
@@ -81,6 +94,10 @@ impl View {
             status.memory.parts.insert(part.into(), bytes);
         }
         books::fill(&mut status, &self.listeners, &state);
+        for worker in state.workers.iter().flatten() {
+            status.state.contexts_restored += worker.restored.contexts;
+            status.state.contexts_refused += worker.restored.refused;
+        }
         self.health.fill(&mut status);
         self.usage.fill(&mut status.limits);
         status.limits.rates = self.access.limited(&state);
