@@ -8,6 +8,7 @@ pub mod config;
 pub mod convert;
 pub mod failure;
 pub mod logging;
+mod notify;
 pub mod process;
 mod profile;
 pub mod run;

@@ -210,9 +210,14 @@ fn state_that_is_too_old_is_set_aside_with_what_it_cost() {
     let running = place.start(LONG);
     running.send("c:1:2:3|c");
     running.agent.stop();
-    let saved = std::fs::metadata(place.path().join("state")).unwrap().modified().unwrap();
+    let saved = std::fs::metadata(place.path().join("state"))
+        .unwrap()
+        .modified()
+        .unwrap();
     until("it is older than a second", || {
-        saved.elapsed().is_ok_and(|age| age > std::time::Duration::from_millis(1100))
+        saved
+            .elapsed()
+            .is_ok_and(|age| age > std::time::Duration::from_millis(1100))
     });
     let next = place.start("bucket_width: 1h\ncounter_expiry: 0\ncontext_expiry: 1s\n");
     let found = next.status();

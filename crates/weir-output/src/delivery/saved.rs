@@ -56,11 +56,6 @@ impl SavedStates {
         }
     }
 
-    /// Since it was saved.
-    pub fn away(&self) -> Duration {
-        self.away
-    }
-
     pub(super) fn restore(&self, name: &str, encoder: &mut dyn Encode) {
         let lineage = encoder.lineage();
         self.restore_with(name, &lineage, |saved, away| {
@@ -94,11 +89,12 @@ impl SavedStates {
         });
     }
 
-    /// What no output could go on with, those included that are gone.
-    pub fn faults(&self) -> Vec<RestoreFault> {
-        let mut faults = lock(&self.faults).clone();
-        faults.extend(lock(&self.waiting).keys().map(|name| RestoreFault {
-            output: name.clone(),
+    /// All outputs have begun: what none of them could go on with is forgotten, and named.
+    pub fn finish(&self) -> Vec<RestoreFault> {
+        let mut faults = std::mem::take(&mut *lock(&self.faults));
+        let left = std::mem::take(&mut *lock(&self.waiting));
+        faults.extend(left.into_keys().map(|output| RestoreFault {
+            output,
             reason: "there is no such output any more".into(),
         }));
         faults

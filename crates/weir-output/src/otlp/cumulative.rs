@@ -141,7 +141,7 @@ impl Cumulative {
     pub fn save(&mut self, request: &mut Request, out: &mut Encoded) -> Vec<u8> {
         self.values_pending(request, out);
         let state = self.state.save(self.now());
-        postcard::to_allocvec(&(self.timeline.newest(), state)).unwrap_or_default()
+        postcard::to_extend(&(self.timeline.newest(), state), Vec::new()).unwrap_or_default()
     }
 
     /// Goes on with the series of another process. Returns how many there is no room for.

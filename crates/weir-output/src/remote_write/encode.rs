@@ -319,7 +319,7 @@ impl Encode for RemoteWriteEncoder {
     fn save(&mut self, out: &mut Encoded) -> Vec<u8> {
         self.flush_pending(out);
         let state = self.state.save(self.now());
-        postcard::to_allocvec(&(self.timeline.newest(), state)).unwrap_or_default()
+        postcard::to_extend(&(self.timeline.newest(), state), Vec::new()).unwrap_or_default()
     }
 
     fn restore(&mut self, saved: &[u8], away: Duration) -> Result<u64, NoState> {

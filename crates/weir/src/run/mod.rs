@@ -13,6 +13,7 @@ use crate::admin::{AdminServer, Limits};
 use crate::config::{Config, Inputs, Loaded, LogLevel};
 use crate::failure::Failure;
 use crate::logging::Logging;
+use crate::notify::Notify;
 use crate::sandbox::{self, SandboxStatus};
 use crate::signals::{Asked, Reloaded, Reloader, Request, Reread, Signals};
 
@@ -30,6 +31,7 @@ mod relay;
 mod resume;
 mod rules;
 mod scrape;
+mod told;
 mod usage;
 mod view;
 mod workers;
@@ -94,6 +96,7 @@ fn control(
         };
         Ok::<_, Failure>((signals, admin))
     })?;
+    let notify = Arc::new(Notify::of_environment());
     let resumed = Resumed::look(&config)?;
     let access = Access::new(&config)?;
     let planned = listeners::plan(&config, &access);
@@ -106,7 +109,7 @@ fn control(
         .map_err(|error| Failure::runtime(format!("the log's thread cannot be started: {error}")))?;
     // Outside of the runtime: an agent that fails to start drops a runtime of its own.
     let agent = Arc::new(Agent::start(&config, access, planned, bound, sandbox, resumed)?);
-    runtime.block_on(serve(agent, admin, signals, logging, reloader))
+    runtime.block_on(serve(agent, admin, signals, logging, reloader, notify))
 }
 
 async fn serve(
@@ -115,8 +118,10 @@ async fn serve(
     mut signals: Signals,
     logging: &Logging,
     reloader: Reloader,
+    notify: Arc<Notify>,
 ) -> Result<(), Failure> {
     let view = agent.view.clone();
+    let telling = tokio::spawn(told::tell(notify.clone(), view.clone(), agent.progress()));
     let (sender, mut reloads) = tokio::sync::mpsc::channel(RELOADS_MAX);
     let _ = view.reloads.set(sender);
     if let Some(server) = admin {
@@ -138,10 +143,17 @@ async fn serve(
             Asked::Reload(answer) => (answer, Reread::Everything),
             Asked::Nothing => (None, Reread::Secrets),
         };
+        if what == Reread::Everything {
+            notify.reloading();
+        }
         let (agent, reloader) = (agent.clone(), reloader.clone());
         // Files are read and outputs change places: whoever asks for the status must not wait for that.
         let reload = tokio::task::spawn_blocking(move || agent.reload(&reloader, what));
-        let Ok(done) = reload.await else {
+        let reloaded = reload.await;
+        if what == Reread::Everything {
+            notify.ready();
+        }
+        let Ok(done) = reloaded else {
             tracing::error!("a reload was not completed: it has panicked");
             continue;
         };
@@ -156,6 +168,8 @@ async fn serve(
         "{signal}: outputs deliver what they hold; then what has arrived is read, flushed and delivered"
     );
     view.stopping.store(true, Ordering::Release);
+    telling.abort();
+    notify.stopping();
     let stopped = tokio::task::spawn_blocking(move || agent.stop());
     tokio::select! {
         stopped = stopped => {
@@ -319,6 +333,12 @@ impl Agent {
             view: Arc::new(view),
             keeper,
         })
+    }
+
+    /// What can be seen of the workers without their help.
+    fn progress(&self) -> Vec<Arc<weir_ingest::Progress>> {
+        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        workers.iter().map(WorkerHandle::progress).collect()
     }
 
     /// Reads the configuration again, or looks whether its keys and tokens have changed, and applies what is new. Takes its time.

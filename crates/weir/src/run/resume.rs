@@ -115,7 +115,7 @@ impl Resumed {
         fixed: &Fixed,
         outputs: &SavedStates,
     ) -> (Keeper, StateStatus, Option<Box<Status>>) {
-        for fault in outputs.faults() {
+        for fault in outputs.finish() {
             tracing::warn!(
                 "output {} begins without what it had summed up: {}",
                 fault.output,

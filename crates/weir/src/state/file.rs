@@ -89,7 +89,10 @@ pub fn write(content: &Content) -> Vec<u8> {
         .iter()
         .for_each(|record| section(RECORD, record));
     for output in &content.outputs {
-        section(OUTPUT, &postcard::to_allocvec(&output).unwrap_or_default());
+        section(
+            OUTPUT,
+            &postcard::to_extend(&output, Vec::new()).unwrap_or_default(),
+        );
     }
     section(BOOKS, &serde_json::to_vec(&content.books).unwrap_or_default());
     section(END, &[]);

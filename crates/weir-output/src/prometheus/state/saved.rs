@@ -115,7 +115,7 @@ where
         });
         let families: Vec<SavedFamily<M, S>> = families.collect();
         // Writing into memory does not fail.
-        postcard::to_allocvec(&families).unwrap_or_default()
+        postcard::to_extend(&families, Vec::new()).unwrap_or_default()
     }
 
     /// Goes on with the series of another process. `away`: seconds since it saved them. Returns how many there is no room
