@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use weir_aggregate::AggregatorSettings;
 use weir_context::{Admission, HashSecret, Limits, OriginQuestion, RuleSet, RuleSettings, Rules};
+use weir_ingest::IngestCounter;
 use weir_ingest::{Hurry, Ingest, IngestSettings, OriginAnswer, ProcessFound, Received};
 use weir_protocol::ParseOptions;
 use weir_rules::{Definitions, Effect, Kinds, Pattern, Rule, ValueAction, ValueRule};
@@ -274,7 +275,10 @@ fn main() {
         println!(
             "round {round}: {packets_ns:.1} ns per message, flush of {rows} rows {flush_ms:.1} ms, {aliases} aliases"
         );
-        assert_eq!(ingest.counts()[0].messages, message_count as u64 * (round + 1));
+        assert_eq!(
+            ingest.counts()[0][IngestCounter::Messages],
+            message_count as u64 * (round + 1)
+        );
         assert!(ingest.counts()[0].balance());
     }
     let (counts, matching_ns) = ingest.contexts().rule_counts();

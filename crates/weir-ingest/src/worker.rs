@@ -4,19 +4,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use weir_aggregate::{AgentClock, AggregateCounts, Batch, Carried, Reading};
-use weir_context::{LimitReason, RuleCounts, RuleSet, Rules, TrialReport, UsageSummary};
-use weir_listener::{BoundSocket, EventLoop, ListenerCounters, ListenerId, LoopCounters, Monotonic, Waker};
+use weir_aggregate::{AgentClock, AggregateCounter, Batch, Carried, Reading};
+use weir_context::{
+    AliasCounter, ContextCounter, LimitReason, RuleCounts, RuleSet, Rules, TrialReport, UsageSummary,
+};
+use weir_listener::{
+    BoundSocket, EventLoop, ListenerCounter, ListenerCounters, ListenerId, LoopCounters, Monotonic, Waker,
+};
 use weir_state::AgentId;
 
 use crate::admission::{AdmissionList, RefusedSender};
-use crate::counts::IngestCounts;
+use crate::counts::{IngestCounter, IngestCounts, WorkerCounter};
 use crate::ingest::{BadInput, Hurry, Ingest, IngestSettings, Received};
 use crate::origin::{OriginAnswer, OriginLink, OriginStats};
 use crate::origin_rates::LimitedOrigin;
 use crate::progress::{Alive, Progress};
 use crate::relay::{Relay, RelaySettings};
 use crate::saved::{Restored, SavedBucket};
+use weir_counters::Counts;
 
 /// Slots of the receive ring; each is touched only as far as a packet used it.
 const RING_SLOTS: usize = 64;
@@ -81,34 +86,17 @@ pub struct WorkerSnapshot {
     pub at: i64,
     pub listeners: Vec<ListenerSnapshot>,
     pub event_loop: LoopCounters,
-    pub aggregate: AggregateCounts,
-    pub contexts: usize,
-    /// Contexts that have expired since the start.
-    pub contexts_expired: u64,
-    pub overflow_names: usize,
-    /// Messages that the raw-alias cache knows, and those it was asked for and did not.
-    pub aliases: usize,
-    pub alias_misses: u64,
-    /// Samples whose context was not made, by [`LimitReason`].
-    pub limited_samples: [u64; LimitReason::COUNT],
-    pub strings: usize,
-    pub tag_lists: usize,
+    pub counts: Counts<WorkerCounter>,
+    pub aggregate: Counts<AggregateCounter>,
+    pub contexts: Counts<ContextCounter>,
+    pub aliases: Counts<AliasCounter>,
+    /// Samples whose context was not made.
+    pub limited_samples: Counts<LimitReason>,
     pub context_bytes: usize,
     pub state_bytes: usize,
     pub partial_bytes: usize,
     /// Set aside for encrypted connections.
     pub tls_bytes: usize,
-    /// Batches that waited because the control plane had not taken the ones before.
-    pub hand_over_waits: u64,
-    /// Times the kernel's tables told of other drops than were counted.
-    pub drop_disagreements: u64,
-    /// Milliseconds by which the agent's time is ahead of a wall clock that was set back.
-    pub clock_ahead_ms: i64,
-    /// Times it was set back because it was too far ahead.
-    pub clock_set_back: u64,
-    /// Longest time between two receive turns while packets were waiting or a flush was running, or by which a turn lasted
-    /// longer than it should, nanoseconds.
-    pub longest_gap_ns: u64,
     pub origin: OriginStats,
     /// Origins that have sent more than they may.
     pub limited_origins: Vec<LimitedOrigin>,
@@ -137,8 +125,6 @@ pub struct ListenerSnapshot {
     pub listener: u16,
     pub socket: ListenerCounters,
     pub ingest: IngestCounts,
-    /// Packets that wait for their sender to be known, and are not counted yet.
-    pub packets_waiting: u64,
 }
 
 /// What the control plane tells a worker.
@@ -297,7 +283,6 @@ pub fn spawn(
             event_loop,
             alive,
             clock: AgentClock::new(wall_ms, monotonic, ahead_max_ms),
-            clock_set_back: 0,
             worker: worker_id,
             reports,
             waiting: None,
@@ -309,11 +294,9 @@ pub fn spawn(
             expired_kept: 0,
             next_tick_ns: monotonic + TICK.as_nanos() as u64,
             next_example_ns: 0,
-            hand_over_waits: 0,
+            counts: Counts::default(),
             ticks: 0,
-            drop_disagreements: 0,
             busy_since_ns: None,
-            longest_gap_ns: 0,
             now_ms: wall_ms,
         };
         worker.run();
@@ -364,7 +347,6 @@ struct Worker {
     event_loop: EventLoop,
     alive: Alive,
     clock: AgentClock,
-    clock_set_back: u64,
     worker: u16,
     reports: SyncSender<Report>,
     /// A batch for which the channel had no room.
@@ -378,11 +360,9 @@ struct Worker {
     expired_kept: u64,
     next_tick_ns: u64,
     next_example_ns: u64,
-    hand_over_waits: u64,
+    counts: Counts<WorkerCounter>,
     ticks: u64,
-    drop_disagreements: u64,
     busy_since_ns: Option<u64>,
-    longest_gap_ns: u64,
     now_ms: i64,
 }
 
@@ -404,7 +384,7 @@ impl Worker {
     fn turn(&mut self, timeout: Duration) -> bool {
         let before = Monotonic::now().0;
         if let Some(since) = self.busy_since_ns.take() {
-            self.longest_gap_ns = self.longest_gap_ns.max(before - since);
+            self.note_gap(before - since);
         }
         let by_sender = self.origins.is_some();
         let turn = self
@@ -414,7 +394,7 @@ impl Worker {
         self.alive.turned(after);
         let late_ns = (after - before).saturating_sub(timeout.as_nanos() as u64);
         if late_ns >= LATE_NS {
-            self.longest_gap_ns = self.longest_gap_ns.max(late_ns);
+            self.note_gap(late_ns);
         }
         self.read_clock(after);
         match turn {
@@ -428,12 +408,17 @@ impl Worker {
         }
     }
 
+    fn note_gap(&mut self, nanoseconds: u64) {
+        let longest = &mut self.counts[WorkerCounter::LongestGapNs];
+        *longest = nanoseconds.max(*longest);
+    }
+
     fn read_clock(&mut self, monotonic: u64) {
         match self.clock.advance(wall_ms(), monotonic) {
             Reading::On(now_ms) => self.now_ms = now_ms,
             Reading::SetBack(now_ms) => {
                 self.now_ms = now_ms;
-                self.clock_set_back += 1;
+                self.counts[WorkerCounter::ClockSetBack] += 1;
                 while !self.ingest.set_back(now_ms.div_euclid(1000)) {
                     // Once in a process's life, if ever: nothing is received while the last bucket is handed over.
                     self.hand_over_all();
@@ -468,7 +453,7 @@ impl Worker {
         while !self.ingest.advance(self.now_ms.div_euclid(1000)) {
             // A whole bucket went by and the last one is not handed over: the control plane does not keep up. Waiting
             // here lets the kernel's buffers fill, whose losses are counted; anything else would mix up two buckets.
-            self.hand_over_waits += 1;
+            self.counts[WorkerCounter::HandOverWaits] += 1;
             self.hand_over_all();
         }
         self.hand_over();
@@ -586,7 +571,7 @@ impl Worker {
         match self.reports.try_send(Report::Batch(batch)) {
             Ok(()) => {}
             Err(TrySendError::Full(Report::Batch(batch))) => {
-                self.hand_over_waits += 1;
+                self.counts[WorkerCounter::HandOverWaits] += 1;
                 self.waiting = Some(batch);
             }
             // The control plane is gone: the process is ending.
@@ -644,7 +629,7 @@ impl Worker {
         let listeners: Vec<ListenerId> = self.event_loop.listeners().map(|(id, _)| id).collect();
         for id in listeners {
             if let Ok(Some(check)) = self.event_loop.cross_check_drops(id) {
-                self.drop_disagreements += u64::from(!check.agrees());
+                self.counts[WorkerCounter::DropDisagreements] += u64::from(!check.agrees());
             }
         }
     }
@@ -666,41 +651,46 @@ impl Worker {
         }
     }
 
+    fn listener_snapshot(&self, id: ListenerId) -> ListenerSnapshot {
+        let listener = usize::from(id.0);
+        let (mut socket, mut ingest) = (*self.event_loop.counters(id), self.ingest.counts()[listener]);
+        // What waits for its sender to be known is counted, received and otherwise, when it goes on.
+        let waiting = self.ingest.packets_waiting(listener);
+        socket[ListenerCounter::Packets] -= waiting;
+        ingest[IngestCounter::PacketsWaiting] = waiting;
+        ListenerSnapshot {
+            listener: id.0,
+            socket,
+            ingest,
+        }
+    }
+
     fn snapshot(&self) -> WorkerSnapshot {
-        let (strings, tag_lists) = self.ingest.contexts().table_sizes();
         let listeners = self
             .event_loop
             .listeners()
-            .map(|(id, _)| ListenerSnapshot {
-                listener: id.0,
-                socket: *self.event_loop.counters(id),
-                ingest: self.ingest.counts()[usize::from(id.0)],
-                packets_waiting: self.ingest.packets_waiting(usize::from(id.0)),
-            })
-            .collect();
+            .map(|(id, _)| self.listener_snapshot(id));
+        let listeners = listeners.collect();
+        let mut counts = self.counts;
+        counts[WorkerCounter::ClockAheadMs] = self.clock.ahead_ms(wall_ms()).max(0) as u64;
+        let mut contexts = self.ingest.contexts().counts();
+        contexts[ContextCounter::Expired] = self.ingest.contexts_expired();
+        contexts[ContextCounter::Created] =
+            contexts[ContextCounter::Live] + contexts[ContextCounter::Expired];
         WorkerSnapshot {
             worker: self.worker,
             at: self.now_ms.div_euclid(1000),
             listeners,
             event_loop: *self.event_loop.loop_counters(),
+            counts,
             aggregate: self.ingest.aggregator().counts(),
-            contexts: self.ingest.contexts().len(),
-            contexts_expired: self.ingest.contexts_expired(),
-            overflow_names: self.ingest.contexts().overflow_names(),
-            aliases: self.ingest.contexts().aliases(),
-            alias_misses: self.ingest.contexts().alias_counts().misses,
+            contexts,
+            aliases: self.ingest.contexts().alias_counts(),
             limited_samples: self.ingest.contexts().limited_samples(),
-            strings,
-            tag_lists,
             context_bytes: self.ingest.contexts().heap_bytes(),
             state_bytes: self.ingest.aggregator().heap_bytes(),
             partial_bytes: self.event_loop.partial_bytes_held(),
             tls_bytes: self.event_loop.tls_bytes_held(),
-            hand_over_waits: self.hand_over_waits,
-            drop_disagreements: self.drop_disagreements,
-            clock_set_back: self.clock_set_back,
-            clock_ahead_ms: self.clock.ahead_ms(wall_ms()),
-            longest_gap_ns: self.longest_gap_ns,
             origin: self.ingest.origin_stats(),
             limited_origins: self.ingest.limited_origins(),
             refused_senders: self.ingest.refused_senders(),

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use weir_aggregate::AggregatorSettings;
 use weir_context::{HashSecret, Limits, Rules};
+use weir_ingest::IngestCounter;
 use weir_ingest::{
     BLOCK_BYTES, Ingest, IngestSettings, Received, Relay, RelayBlock, RelayQueue, RelaySettings, RelayTarget,
 };
@@ -170,11 +171,15 @@ fn valid_lines_are_relayed_as_received_and_the_others_are_not() {
         let counts = ingest.counts()[0];
         assert!(counts.balance(), "{counts:?}");
         assert_eq!(
-            (counts.messages, counts.accepted(), counts.rejected_total()),
+            (
+                counts[IngestCounter::Messages],
+                counts.accepted(),
+                counts.rejected_total()
+            ),
             (32, 22, 10)
         );
-        assert_eq!(counts.rejected_truncated, 1);
-        assert_eq!(counts.samples > 0, !only, "{counts:?}");
+        assert_eq!(counts[IngestCounter::RejectedTruncated], 1);
+        assert_eq!(counts[IngestCounter::Samples] > 0, !only, "{counts:?}");
     }
 }
 

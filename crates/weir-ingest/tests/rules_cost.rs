@@ -5,6 +5,7 @@ use std::process::Command;
 
 use weir_aggregate::AggregatorSettings;
 use weir_context::{HashSecret, Limits, RuleSet, RuleSettings, Rules};
+use weir_ingest::IngestCounter;
 use weir_ingest::{Ingest, IngestSettings, Received};
 use weir_protocol::ParseOptions;
 use weir_rules::{Definitions, Effect, Kinds, Pattern, Rule, ValueAction, ValueRule};
@@ -105,7 +106,10 @@ fn child_takes_messages() {
     }
     assert_eq!(ingest.contexts().len(), CONTEXTS);
     take_known_messages(&mut ingest, &packets);
-    assert_eq!(ingest.counts()[0].samples_aggregated, 2 * CONTEXTS as u64);
+    assert_eq!(
+        ingest.counts()[0][IngestCounter::SamplesAggregated],
+        2 * CONTEXTS as u64
+    );
     let hits: u64 = ingest
         .contexts()
         .rule_counts()

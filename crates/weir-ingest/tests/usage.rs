@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use weir_aggregate::{AggregatorSettings, Value};
 use weir_context::{Admission, HashSecret, LimitReason, Limits, Rules, SUMMARY_ROWS, UsageSummary};
+use weir_ingest::IngestCounter;
 use weir_ingest::{Hurry, Ingest, IngestSettings, OriginAnswer, ProcessFound, Received};
 use weir_protocol::{Kind, ParseOptions};
 
@@ -190,7 +191,7 @@ fn one_metric_gets_its_share_and_others_find_room() {
         .sum();
     assert_eq!(all, 21_500.0);
     assert_eq!(
-        node.ingest.contexts().limited_samples()[LimitReason::Metric as usize],
+        node.ingest.contexts().limited_samples()[LimitReason::Metric],
         17_500
     );
     assert!(node.ingest.counts()[0].balance());
@@ -210,8 +211,11 @@ fn a_number_per_metric_holds_and_gauges_are_dropped() {
     let summary = node.flush();
     assert_eq!(metrics(&summary), [("c", 11, 25), ("g", 10, 25)]);
     let counts = &node.ingest.counts()[0];
-    assert_eq!((counts.samples_overflowed, counts.dropped_total()), (15, 15));
-    let dropped = counts.samples_dropped[weir_ingest::SampleDrop::ContextLimit as usize];
+    assert_eq!(
+        (counts[IngestCounter::SamplesOverflowed], counts.dropped_total()),
+        (15, 15)
+    );
+    let dropped = counts.samples_dropped[weir_ingest::SampleDrop::ContextLimit];
     assert_eq!(dropped, 15);
     assert!(counts.balance());
 }

@@ -247,19 +247,21 @@ fn workers_that_saw_different_clocks_are_merged_again() {
 /// Nobody waits for a worker that has ended, also in the middle of a bucket, whether before or after the others' batches have come.
 #[test]
 fn workers_that_are_left_do_not_wait_for_one_that_has_ended() {
+    // More than are in one batch.
+    const CONTEXTS: usize = 1000;
     for others_first in [false, true] {
         let mut workers = [ingest(0), ingest(1)];
         let mut merger = Merger::new(2);
         let mut merged = Vec::new();
         for worker in &mut workers {
-            for number in 0..100 {
+            for number in 0..CONTEXTS {
                 receive(worker, &format!("a:1|c|#n:{number}"));
             }
             assert!(worker.advance(START + 10));
         }
         // Of the first one, part of a bucket.
-        let half = (0..100).find_map(|_| workers[0].drain(10)).unwrap();
-        assert!(!half.last && half.len() < 100);
+        let half = (0..CONTEXTS).find_map(|_| workers[0].drain(10)).unwrap();
+        assert!(!half.last && half.len() < CONTEXTS);
         let rows = half.len();
         merger.push(half, |batch| merged.push(batch));
         if !others_first {
@@ -274,7 +276,7 @@ fn workers_that_are_left_do_not_wait_for_one_that_has_ended() {
         }
         assert_eq!((merger.pending_rows(), merger.rows_lost()), (0, 0));
         let total: f64 = sums(&merged).iter().map(|(_, sum)| sum).sum();
-        assert_eq!(total, (100 + rows) as f64);
+        assert_eq!(total, (CONTEXTS + rows) as f64);
         receive(&mut workers[1], "a:3|c");
         assert!(workers[1].advance(START + 20));
         for batch in drain(&mut workers[1]) {

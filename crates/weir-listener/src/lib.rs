@@ -77,7 +77,7 @@ pub use bind::{
     BindError, BindFault, BoundSocket, Framing, ListenerConfig, MAX_PACKET_BYTES_LIMIT, ReceiveBuffer,
     SOCKET_MODE_DEFAULT, bind, bind_group, group_id, user_id,
 };
-pub use counters::{ListenerCounters, LoopCounters, ReceiveErrors};
+pub use counters::{ListenerCounter, ListenerCounters, LoopCounter, LoopCounters};
 pub use event_loop::{Batch, DropCheck, EventLoop, Monotonic, Packet, Packets, Turn, Waker};
 pub use network::{AllowList, Network, NetworkError};
 pub use rate::{OpenRates, RATE_BURST_SECONDS, RATE_PACKET_BYTES, RateLimited, SourceRates, TokenBucket};

@@ -4,6 +4,7 @@
 
 pub mod assemble;
 pub mod compress;
+mod counters;
 pub mod datadog;
 mod datagrams;
 pub mod delivery;
@@ -21,3 +22,5 @@ pub mod stdout;
 mod sums;
 mod tcp;
 mod timeline;
+
+pub use counters::{OutputCounter, ScrapeCounter};

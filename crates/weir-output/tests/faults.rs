@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use support::*;
 use weir_aggregate::Expansion;
+use weir_output::OutputCounter;
 use weir_output::datadog;
 use weir_output::delivery::{Clock, Delivery, Reason};
 use weir_output::settings::{DatadogSettings, Secret};
@@ -170,8 +171,8 @@ async fn refusals_are_dropped_and_failures_repeated() {
         (
             endpoint.delivered.points,
             endpoint.dropped[&Reason::Rejected].points,
-            endpoint.attempts_failed,
-            endpoint.retries
+            endpoint.counts[OutputCounter::AttemptsFailed],
+            endpoint.counts[OutputCounter::Retries]
         ),
         (4, 2, 5, 3)
     );

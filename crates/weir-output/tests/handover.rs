@@ -11,6 +11,7 @@ use std::time::Duration;
 use support::wire::{Samples, otlp_numbers, samples_1};
 use support::*;
 use weir_aggregate::Expansion;
+use weir_output::OutputCounter;
 use weir_output::delivery::{Clock, Delivery, Surroundings};
 use weir_output::otlp::{OtlpSettings, Temporality};
 use weir_output::remote_write::RemoteWriteSettings;
@@ -128,7 +129,7 @@ async fn what_waits_goes_over_wherever_it_lies() {
             let around = surroundings(Clock::system());
             let old = start(&settings(from, KEY), None, &around);
             submit(&old, 0, "a:1|g\n");
-            let tried = old.wait_for(|status| status.endpoints[0].attempts_failed > 0);
+            let tried = old.wait_for(|status| status.endpoints[0].counts[OutputCounter::AttemptsFailed] > 0);
             tokio::time::timeout(DEADLINE, tried).await.expect("an attempt");
             let with = if key == "same" {
                 KEY
@@ -187,7 +188,7 @@ async fn one_of_two_keys_is_replaced() {
         status
             .endpoints
             .iter()
-            .all(|endpoint| endpoint.attempts_failed > 0)
+            .all(|endpoint| endpoint.counts[OutputCounter::AttemptsFailed] > 0)
     });
     tokio::time::timeout(DEADLINE, tried).await.expect("attempts");
     let new = start(&settings(KEY, &[other]), Some(&old), &around);

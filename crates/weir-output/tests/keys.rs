@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use support::*;
 use weir_aggregate::Expansion;
+use weir_output::OutputCounter;
 use weir_output::datadog;
 use weir_output::delivery::{Clock, Delivery};
 use weir_output::settings::{Secret, Start};
@@ -112,7 +113,7 @@ async fn nothing_is_taken_over_where_it_could_be_anothers() {
     let (away, disk) = (Away::start().await, tempfile::tempdir().unwrap());
     let running = away.output(disk.path(), &[OLD]);
     batches("a:1|g\n").iter().for_each(|batch| running.submit(batch));
-    let queued = running.wait_for(|status| status.endpoints[0].attempts_failed > 0);
+    let queued = running.wait_for(|status| status.endpoints[0].counts[OutputCounter::AttemptsFailed] > 0);
     tokio::time::timeout(DEADLINE, queued).await.expect("an attempt");
     assert_eq!(away.deliver(disk.path(), &[NEW]).await, [0]);
     running.shutdown(DEADLINE).await;

@@ -12,7 +12,7 @@ use weir_output::delivery::{Clock, Delivery, Saved, SavedStates, Surroundings};
 use weir_output::otlp::{OtlpSettings, Temporality};
 use weir_output::prometheus::{Format, Scrape};
 use weir_output::remote_write::{RemoteWriteSettings, RemoteWriteVersion};
-use weir_output::settings::Start;
+use weir_output::settings::{HistogramStyle, PrometheusSettings, Start};
 
 const FIRST: &str = "a:5|c\ng:1|g\nd:1:2:300|d\nh:4:5|h|@0.5\nm:7|ms\ns:x|s\nother.name:1|c\nother-name:2|c";
 const SECOND: &str = "a:3|c\nd:4|d\nh:9|h\nnew:1|c\nother-name:2|c";
@@ -124,7 +124,14 @@ async fn other_settings_begin_anew_and_say_so() {
 
 fn scrape() -> Arc<Scrape> {
     Arc::new(Scrape::new(
-        weir_output::settings::PrometheusSettings::default(),
+        PrometheusSettings {
+            expiry: Duration::from_secs(3600),
+            histograms: HistogramStyle::Summary,
+            distributions: HistogramStyle::Native,
+            quantiles: vec![0.5, 0.99],
+            timings_in_seconds: true,
+            host_label: true,
+        },
         Weights::Exact,
         usize::MAX,
     ))

@@ -160,13 +160,12 @@ fn encrypted_connections_with_and_without_client_certificates() {
             let listener = &status["listeners"][1];
             listener["connections_failed_tls"] == failed
                 && listener["connections"] == 0
-                && listener["books"]["datagrams"]["dropped"]["frame_cut"] == 1
+                && listener["books"]["packets"]["dropped"]["frame_cut"] == 1
         });
         let (_, page) = weir(&["status", "--admin", &admin]);
         assert!(
-            page.contains(&format!(
-                "{failed} connections closed: they could not be encrypted"
-            )),
+            page.contains("Connections that could not be encrypted")
+                && page.contains(&format!("seconds: {failed}\n")),
             "{page}"
         );
         let (stdout, _) = agent.stop();
@@ -309,14 +308,14 @@ fn addresses_and_networks_get_their_rate_and_are_named() {
     stream.write_all(b"\x0a\0\0\0of.tcp:1|c").unwrap();
     drop(stream);
     until("everything has come", || {
-        status(&admin)["total"]["datagrams"]["received"] == 901
+        status(&admin)["total"]["packets"]["received"] == 901
     });
     let found = status(&admin);
-    let datagrams = &found["total"]["datagrams"];
-    let dropped = datagrams["dropped"]["rate_limited"].as_u64().unwrap();
-    // Each had ten seconds' worth, 100 and 50 datagrams, and what came in while the test ran.
+    let packets = &found["total"]["packets"];
+    let dropped = packets["dropped"]["rate_limited"].as_u64().unwrap();
+    // Each had ten seconds' worth, 100 and 50 packets, and what came in while the test ran.
     assert!(dropped <= 450 && dropped > 150, "{found}");
-    assert_eq!(datagrams["parsed"].as_u64(), Some(901 - dropped), "{found}");
+    assert_eq!(packets["parsed"].as_u64(), Some(901 - dropped), "{found}");
     let rates = found["limits"]["rates"].as_array().unwrap();
     let of = |source: &str| rates.iter().find(|row| row["source"] == source);
     assert!(
@@ -375,19 +374,19 @@ fn origins_get_their_rate_and_are_named() {
     let admin = agent.wait_for("admin on http://");
     socket.send(b"known:1|c").unwrap();
     until("it is known who sends", || {
-        status(&admin)["total"]["datagrams"]["parsed"] == 1
+        status(&admin)["total"]["packets"]["parsed"] == 1
     });
     for _ in 0..500 {
         socket.send(b"flood:1|c").unwrap();
     }
     until("everything has come", || {
-        status(&admin)["total"]["datagrams"]["received"] == 501
+        status(&admin)["total"]["packets"]["received"] == 501
     });
     let found = status(&admin);
-    let datagrams = &found["total"]["datagrams"];
-    let dropped = datagrams["dropped"]["origin_rate_limited"].as_u64().unwrap();
+    let packets = &found["total"]["packets"];
+    let dropped = packets["dropped"]["origin_rate_limited"].as_u64().unwrap();
     assert!(
-        dropped > 0 && datagrams["parsed"].as_u64() == Some(501 - dropped),
+        dropped > 0 && packets["parsed"].as_u64() == Some(501 - dropped),
         "{found}"
     );
     let row = &found["limits"]["rates"][0];

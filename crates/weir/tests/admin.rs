@@ -11,7 +11,7 @@ use bytes::Bytes;
 use weir::admin::caller::Hosts;
 use weir::admin::contexts::{ContextReport, MetricRow};
 use weir::admin::explain::{ExplainRequest, Explanation};
-use weir::admin::status::{Books, ListenerStatus, Status};
+use weir::admin::status::{ListenerStatus, Status};
 use weir::admin::{AdminServer, AdminSource, Answer, Exposition, ExpositionBody, Limits, ScrapeRequest};
 use weir::signals::Reloaded;
 
@@ -30,7 +30,6 @@ impl AdminSource for Double {
     fn status(&self) -> Answer<'_, Status> {
         let listener = ListenerStatus {
             address: "udp://127.0.0.1:8125".to_owned(),
-            books: Books::default(),
             ..ListenerStatus::default()
         };
         let status = Status {

@@ -1020,7 +1020,7 @@ fn status_shows_a_running_agent_and_a_signal_ends_it() {
     let shown = format!("http://{}", agent.admin);
     let json = run(&["status", "--json", "--admin", &shown]).stdout;
     let status: weir::admin::status::Status = serde_json::from_str(&json).unwrap();
-    assert_eq!(status.total.messages.received, 2);
+    assert_eq!(status.total("messages").received, 2);
     assert!(agent.get("/ready").contains("200 OK"));
     let metrics = agent.get("/metrics");
     let rejected = format!("weir_messages_rejected_total{{listener=\"{to}\",reason=\"no_separator\"}} 1\n");

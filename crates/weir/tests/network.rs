@@ -210,7 +210,8 @@ fn a_socket_file_that_is_taken_away_is_made_again_or_the_agent_is_not_ready() {
     assert_eq!((remade(), get(&admin, "/ready").0), (3, 200));
     let (_, page) = weir(&["status", "--admin", &admin]);
     assert!(
-        page.contains("made again 3 times") && page.contains("The books balance"),
+        page.contains("Times the socket file was missing or replaced, and made again: 3\n")
+            && page.contains("The books balance"),
         "{page}"
     );
     agent.stop();
@@ -291,7 +292,7 @@ fn a_worker_that_stands_still_makes_the_agent_not_ready() {
     agent.stop();
 }
 
-/// A wall clock that cannot be read in the first worker while a file is there. The standard library panics then.
+/// A wall clock that cannot be read in one thread while a file is there. The standard library panics then.
 const NO_CLOCK: &str = "
 #define _GNU_SOURCE
 #include <errno.h>
@@ -303,7 +304,7 @@ const NO_CLOCK: &str = "
 #include <unistd.h>
 int clock_gettime(clockid_t id, struct timespec *now) {
     char thread[16];
-    if (id == CLOCK_REALTIME && prctl(PR_GET_NAME, thread) == 0 && strcmp(thread, \"ingest-0\") == 0
+    if (id == CLOCK_REALTIME && prctl(PR_GET_NAME, thread) == 0 && strcmp(thread, getenv(\"NO_CLOCK_IN\")) == 0
         && access(getenv(\"NO_CLOCK\"), F_OK) == 0) {
         errno = EINVAL;
         return -1;
@@ -326,7 +327,11 @@ fn a_worker_that_panics_makes_the_agent_not_ready_and_the_others_go_on() {
         second.display(),
         first.display()
     );
-    let environment = [("LD_PRELOAD", &*library), ("NO_CLOCK", broken.to_str().unwrap())];
+    let environment = [
+        ("LD_PRELOAD", &*library),
+        ("NO_CLOCK", broken.to_str().unwrap()),
+        ("NO_CLOCK_IN", "ingest-0"),
+    ];
     let mut agent = Agent::start(&config, &environment);
     let admin = agent.wait_for("admin on http://");
     until("it is ready", || get(&admin, "/ready").0 == 200);
@@ -368,6 +373,39 @@ fn a_worker_that_panics_makes_the_agent_not_ready_and_the_others_go_on() {
     for metric in ["of.the.first", "of.the.second.0", "of.the.second.2"] {
         assert_eq!(sum_of(&stdout, metric), 1.0, "{stdout}\n{log}");
     }
+}
+
+/// Nothing said so when no output got anything any more.
+#[test]
+fn a_pipeline_that_panics_makes_the_agent_not_ready() {
+    let directory = tempfile::tempdir().unwrap();
+    let broken = directory.path().join("broken");
+    let library = preloaded(directory.path(), NO_CLOCK);
+    let environment = [
+        ("LD_PRELOAD", &*library),
+        ("NO_CLOCK", broken.to_str().unwrap()),
+        ("NO_CLOCK_IN", "pipeline"),
+    ];
+    let mut agent = Agent::start("bucket_width: 1s\nworkers: 1\nsandbox: off\n", &environment);
+    let admin = agent.wait_for("admin on http://");
+    until("it is ready", || get(&admin, "/ready").0 == 200);
+    std::fs::write(&broken, "").unwrap();
+    agent.wait_for("thread 'pipeline'");
+    agent.wait_for("not ready: the thread that merges buckets has ended");
+    let (code, body) = get(&admin, "/ready");
+    assert!(
+        code == 503 && body.contains("merges buckets has ended"),
+        "{code} {body}"
+    );
+    let (_, page) = weir(&["status", "--admin", &admin]);
+    assert!(page.contains("merges buckets has ended"), "{page}");
+    agent.signal("-TERM");
+    let (status, _, log) = agent.end();
+    assert_eq!(status.code(), Some(1), "{log}");
+    assert!(
+        log.contains("lost at the end") && log.contains("merges buckets panicked"),
+        "{log}"
+    );
 }
 
 /// Whoever reaches the admin address can read metrics and profiles.

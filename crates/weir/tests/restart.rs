@@ -179,7 +179,7 @@ fn what_cannot_be_used_is_set_aside_and_the_agent_starts() {
         assert_eq!(found["state"]["set_aside"], 1, "{reason}: {found}");
         let because = found["state"]["set_aside_because"].as_str().unwrap();
         assert!(because.contains(reason), "{reason}: {because}");
-        assert!(running.scrape().contains("weir_state_set_aside_total 1"));
+        assert!(running.scrape().contains("weir_saved_state_set_aside_total 1"));
         assert!(has(&place.path(), "state.set-aside") && !has(&place.path(), "state"));
         running.agent.wait_for("is set aside as");
         running.send("c:1|c");

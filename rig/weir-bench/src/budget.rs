@@ -17,7 +17,7 @@ use weir_rig_base::{cpu, http};
 
 /// Measures weir's CPU per message as a multiple of the floor's, row by row, and prints a table.
 ///
-/// Exit code 1 when a run was not valid: a datagram not delivered, books that do not balance, a process that failed. No
+/// Exit code 1 when a run was not valid: a packet not delivered, books that do not balance, a process that failed. No
 /// figure is printed for such a row.
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -387,13 +387,13 @@ fn wait_for_packets(admin: &str, packets: u64) -> Result<Value, String> {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         let status = get_status(admin).map_err(|error| format!("status of the agent: {error}"))?;
-        if status["total"]["datagrams"]["received"] == packets {
+        if status["total"]["packets"]["received"] == packets {
             return Ok(status);
         }
         if Instant::now() > deadline {
             return Err(format!(
                 "{packets} packets sent, {} received",
-                status["total"]["datagrams"]["received"]
+                status["total"]["packets"]["received"]
             ));
         }
         std::thread::sleep(Duration::from_millis(50));
@@ -405,7 +405,7 @@ fn get_status(admin: &str) -> std::io::Result<Value> {
     Ok(serde_json::from_slice(&answer.body)?)
 }
 
-/// Every datagram parsed, every message accepted, every sample aggregated, by the agent's own books.
+/// Every packet parsed, every message accepted, every sample aggregated, by the agent's own books.
 fn check_books(status: &Value, sent: &Value) -> Result<(), String> {
     let total = &status["total"];
     let equal = |what: &str, left: &Value, right: &Value| {
@@ -418,9 +418,9 @@ fn check_books(status: &Value, sent: &Value) -> Result<(), String> {
         }
     };
     equal(
-        "datagrams sent and parsed",
+        "packets sent and parsed",
         &sent["packets"],
-        &total["datagrams"]["parsed"],
+        &total["packets"]["parsed"],
     )?;
     equal(
         "messages sent and accepted",
@@ -637,7 +637,7 @@ mod tests {
     fn books_with_a_loss_are_not_valid() {
         let sent = json!({"packets": 2, "messages": 6});
         let books = |parsed: u64, accepted: u64, aggregated: u64| {
-            json!({"total": {"datagrams": {"parsed": parsed}, "messages": {"accepted": accepted},
+            json!({"total": {"packets": {"parsed": parsed}, "messages": {"accepted": accepted},
                 "samples": {"received": 6, "aggregated": aggregated}}})
         };
         assert!(check_books(&books(2, 6, 6), &sent).is_ok());

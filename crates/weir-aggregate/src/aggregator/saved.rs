@@ -4,7 +4,7 @@ use weir_context::LiveContext;
 use weir_protocol::Kind;
 use weir_state::{AgentId, State as Record};
 
-use super::Aggregator;
+use super::{AggregateCounter, Aggregator, of_kind};
 use crate::flush::Bucket;
 use crate::state::{Saved, Stamps};
 use crate::timeline::Timeline;
@@ -38,7 +38,8 @@ impl Aggregator {
     }
 
     pub(super) fn samples(&self) -> u64 {
-        self.counts.samples.iter().sum::<u64>() + self.counts.copied
+        let of_kinds: u64 = Kind::ALL.iter().map(|&kind| self.counts[of_kind(kind)]).sum();
+        of_kinds + self.counts[AggregateCounter::Copied]
     }
 
     /// What a context has in the open bucket, with the Unix second of its last sample. `None`: it never got one. Nothing may

@@ -6,6 +6,7 @@ use weir_rules::Subject;
 use super::Contexts;
 use crate::origins::OriginId;
 use crate::usage::LimitReason;
+use weir_counters::Counts;
 
 /// A name or an origin may have this many times as many contexts as there is still room for, a tag key as many values: one alone gets four fifths of
 /// what there is, two that both want everything four ninths each, and whoever comes later finds room in any case.
@@ -197,7 +198,7 @@ impl Contexts {
             Values::Numbers(numbers) => numbers.iter().count() as u64,
             Values::Member(_) => 1,
         };
-        self.usage.limited_samples[reason as usize] += samples;
+        self.usage.limited_samples[reason] += samples;
         let origin = self.origins.account_text(origin);
         self.usage.offenders.count(
             &subject.name,
@@ -210,7 +211,7 @@ impl Contexts {
     }
 
     /// Samples whose context was not made, by reason.
-    pub fn limited_samples(&self) -> [u64; LimitReason::COUNT] {
+    pub fn limited_samples(&self) -> Counts<LimitReason> {
         self.usage.limited_samples
     }
 

@@ -4,6 +4,7 @@ use weir_aggregate::{Aggregator, AggregatorSettings, Batch};
 use weir_context::{Contexts, HashSecret, Limits, OriginId, Rules};
 use weir_protocol::{ParseOptions, Scan};
 
+use crate::counts::IngestCounter;
 use crate::counts::IngestCounts;
 use crate::gate::Gate;
 use crate::hand_over::HandOver;
@@ -220,11 +221,13 @@ impl Ingest {
     /// whose bytes were seen before; whatever does not fit it takes the simple way, in its turn.
     pub fn packet(&mut self, packet: Received<'_>) {
         let counts = &mut self.counts[packet.listener];
-        counts.packets += 1;
-        counts.bytes += packet.bytes.len() as u64;
-        let before = counts.messages;
+        counts[IngestCounter::Packets] += 1;
+        let before = counts[IngestCounter::Messages];
         self.lines(packet);
-        if self.sampler.wants(self.counts[packet.listener].messages - before) {
+        if self
+            .sampler
+            .wants(self.counts[packet.listener][IngestCounter::Messages] - before)
+        {
             self.look_at(&packet);
         }
     }

@@ -11,6 +11,7 @@ use super::{EventLoop, Kind, Next, Phase};
 use crate::framing::Framer;
 use crate::tls::TlsSession;
 use crate::{Address, sys};
+use crate::{ListenerCounter, LoopCounter};
 
 /// Connections accepted before others get their turn.
 const ACCEPTS_PER_TURN: usize = 64;
@@ -20,7 +21,7 @@ impl EventLoop {
         for _ in 0..ACCEPTS_PER_TURN {
             let listener = &mut self.listeners[index as usize];
             let Some(fd) = &listener.fd else { return Next::Wait };
-            self.counters.system_calls += 1;
+            self.counters[LoopCounter::SystemCalls] += 1;
             match sys::accept(fd.as_fd()) {
                 Ok((connection, address)) => self.accepted(index, connection, address),
                 Err(error) => match error.raw_os_error() {
@@ -38,19 +39,19 @@ impl EventLoop {
                         // The kernel looks for a descriptor before it looks for a connection.
                         Refusal::NoConnection => return self.no_more_connections(index),
                         Refusal::Failed => {
-                            self.listeners[index as usize].counters.accept_pauses += 1;
+                            self.listeners[index as usize].counters[ListenerCounter::AcceptPauses] += 1;
                             self.pause(index);
                             return Next::Wait;
                         }
                     },
                     Some(libc::ENOMEM | libc::ENOBUFS) => {
-                        listener.counters.accept_errors += 1;
-                        listener.counters.accept_pauses += 1;
+                        listener.counters[ListenerCounter::AcceptErrors] += 1;
+                        listener.counters[ListenerCounter::AcceptPauses] += 1;
                         self.pause(index);
                         return Next::Wait;
                     }
                     // The connection is gone again (or the network below it is); the next one may be fine.
-                    _ => listener.counters.accept_errors += 1,
+                    _ => listener.counters[ListenerCounter::AcceptErrors] += 1,
                 },
             }
         }
@@ -68,25 +69,26 @@ impl EventLoop {
 
     fn accepted(&mut self, index: u32, fd: OwnedFd, address: Option<IpAddr>) {
         let listener = &mut self.listeners[index as usize];
-        listener.counters.connections_accepted += 1;
+        listener.counters[ListenerCounter::ConnectionsAccepted] += 1;
         if address.is_some_and(|address| !listener.config.allow.allows(address)) {
-            listener.counters.connections_refused_source += 1;
-            self.counters.system_calls += 1;
+            listener.counters[ListenerCounter::ConnectionsRefusedSource] += 1;
+            self.counters[LoopCounter::SystemCalls] += 1;
             return;
         }
         let is_internet = matches!(listener.address, Address::Tcp { .. });
         let mut credentials = None;
         if !is_internet {
-            self.counters.system_calls += 1;
+            self.counters[LoopCounter::SystemCalls] += 1;
             credentials = sys::peer_credentials(fd.as_fd())
                 .ok()
                 .filter(|origin| origin.pid > 0);
         }
         let peer = address.map_or(Peer::of_credentials(credentials), Peer::of_address);
-        let full = listener.counters.connections_open >= listener.config.max_connections as u64;
+        let full =
+            listener.counters[ListenerCounter::ConnectionsOpen] >= listener.config.max_connections as u64;
         if full && (self.draining || !self.make_place(index, peer)) {
-            self.listeners[index as usize].counters.connections_refused_limit += 1;
-            self.counters.system_calls += 1;
+            self.listeners[index as usize].counters[ListenerCounter::ConnectionsRefusedLimit] += 1;
+            self.counters[LoopCounter::SystemCalls] += 1;
             return;
         }
         let listener = &mut self.listeners[index as usize];
@@ -95,9 +97,9 @@ impl EventLoop {
             match TlsSession::new(server, sys::monotonic_nanos()) {
                 Ok(session) => tls = Some(session),
                 Err(fault) => {
-                    listener.counters.connections_failed_tls += 1;
+                    listener.counters[ListenerCounter::ConnectionsFailedTls] += 1;
                     self.tls_fault = Some((listener.id, fault));
-                    self.counters.system_calls += 1;
+                    self.counters[LoopCounter::SystemCalls] += 1;
                     return;
                 }
             }
@@ -105,7 +107,7 @@ impl EventLoop {
         let mut origin = None;
         if listener.config.pass_credentials && !is_internet {
             origin = credentials;
-            listener.counters.origin_errors += u64::from(origin.is_none());
+            listener.counters[ListenerCounter::OriginErrors] += u64::from(origin.is_none());
         }
         let framer = Framer::new(listener.config.framing, listener.config.max_packet_bytes);
         let mut connection = Connection {
@@ -124,7 +126,7 @@ impl EventLoop {
             if is_tcp(&connection, &self.listeners) {
                 connection.awaited_until = Some(sys::monotonic_nanos() + DRAIN_SILENCE_NANOS);
             } else {
-                self.counters.system_calls += 1;
+                self.counters[LoopCounter::SystemCalls] += 1;
                 // An error means that the connection is gone, which reading will tell.
                 let _ = sys::shutdown_read(connection.fd.as_fd());
             }
@@ -134,19 +136,17 @@ impl EventLoop {
         let Kind::Connection(connection) = &self.slots[slot as usize].kind else {
             return;
         };
-        self.counters.system_calls += 1;
+        self.counters[LoopCounter::SystemCalls] += 1;
         if self.epoll.add(connection.fd.as_fd(), token).is_err() {
             // The system's limit of watched descriptors is reached, which is one more kind of having none left.
-            self.listeners[index as usize]
-                .counters
-                .connections_refused_descriptors += 1;
+            self.listeners[index as usize].counters[ListenerCounter::ConnectionsRefusedDescriptors] += 1;
             if let Kind::Connection(connection) = self.free_slot(slot) {
                 self.handshakes -= usize::from(connection.tls.is_some());
             }
             return;
         }
         let listener = &mut self.listeners[index as usize];
-        listener.counters.connections_open += 1;
+        listener.counters[ListenerCounter::ConnectionsOpen] += 1;
         listener.peers.add(peer);
         // Most connections are made to send something at once.
         self.make_ready(slot);
@@ -160,21 +160,21 @@ impl EventLoop {
         let Some(fd) = &listener.fd else {
             return Refusal::NoConnection;
         };
-        self.counters.system_calls += 4;
+        self.counters[LoopCounter::SystemCalls] += 4;
         self.reserve = None;
         let refused = sys::accept(fd.as_fd()).map(drop);
         self.reserve = open_reserve();
         match refused {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Refusal::NoConnection,
             Err(_) => {
-                listener.counters.accept_errors += 1;
+                listener.counters[ListenerCounter::AcceptErrors] += 1;
                 return Refusal::Failed;
             }
             Ok(()) => {}
         }
-        listener.counters.accept_errors += 1;
-        listener.counters.connections_accepted += 1;
-        listener.counters.connections_refused_descriptors += 1;
+        listener.counters[ListenerCounter::AcceptErrors] += 1;
+        listener.counters[ListenerCounter::ConnectionsAccepted] += 1;
+        listener.counters[ListenerCounter::ConnectionsRefusedDescriptors] += 1;
         if self.reserve.is_some() {
             Refusal::Refused
         } else {

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use super::{Batch, EventLoop, Monotonic, Next, Phase, Turn};
 use crate::sys::{self, Ancillary};
 use crate::{Address, guard};
+use crate::{ListenerCounter, LoopCounter};
 
 /// A batch is kept near this size by asking for fewer datagrams where they are long: 64 of 64 KiB each would keep the
 /// worker from everything else for milliseconds, and push the batch's own beginning out of the cache.
@@ -80,8 +81,8 @@ impl EventLoop {
         let listener = &mut self.listeners[index as usize];
         let Some(fd) = &listener.fd else { return Next::Wait };
         let (slots, limit) = (self.ring.slots(), listener.batch_limit);
-        self.counters.system_calls += 1;
-        listener.counters.receive_calls += 1;
+        self.counters[LoopCounter::SystemCalls] += 1;
+        listener.counters[ListenerCounter::ReceiveCalls] += 1;
         let received = if listener.guarded {
             self.ring
                 .receive_with_sources(fd.as_fd(), limit, listener.ancillary)
@@ -122,18 +123,18 @@ impl EventLoop {
             }
             bytes += u64::from(entry.length);
             if entry.lost > 0 {
-                counters.truncated += 1;
-                counters.truncated_lines_max += (u64::from(entry.lost) + 1) / LINE_BYTES_MIN;
+                counters[ListenerCounter::Truncated] += 1;
+                counters[ListenerCounter::TruncatedLinesMax] += (u64::from(entry.lost) + 1) / LINE_BYTES_MIN;
             }
             if listener.ancillary == Ancillary::Credentials
                 && entry.origin.is_none_or(|origin| origin.pid <= 0)
             {
-                counters.origin_errors += 1;
+                counters[ListenerCounter::OriginErrors] += 1;
                 entry.origin = None;
             }
         }
-        counters.packets += count as u64;
-        counters.bytes += bytes;
+        counters[ListenerCounter::Packets] += count as u64;
+        counters[ListenerCounter::Bytes] += bytes;
         turn.packets += count as u64;
         turn.bytes += bytes;
         if count > 0 {
@@ -163,7 +164,7 @@ impl EventLoop {
         let listener = &mut self.listeners[index as usize];
         match error.raw_os_error() {
             Some(libc::EAGAIN) => {
-                listener.counters.receive_calls_empty += 1;
+                listener.counters[ListenerCounter::ReceiveCallsEmpty] += 1;
                 if listener.phase == Phase::Draining {
                     if sys::monotonic_nanos() < self.drain_settled_at {
                         // Asked again at the next turn, which waits a millisecond at most.
@@ -174,16 +175,16 @@ impl EventLoop {
                 return Next::Wait;
             }
             Some(libc::EINTR) => {
-                listener.counters.receive_errors.interrupted += 1;
+                listener.counters[ListenerCounter::ReceiveInterrupted] += 1;
                 return Next::Again;
             }
-            Some(libc::ENOMEM | libc::ENOBUFS) => listener.counters.receive_errors.no_memory += 1,
+            Some(libc::ENOMEM | libc::ENOBUFS) => listener.counters[ListenerCounter::ReceiveNoMemory] += 1,
             // Left over from a datagram we are said to have sent; the next call works.
             Some(libc::ECONNREFUSED | libc::ECONNRESET) => {
-                listener.counters.receive_errors.reset += 1;
+                listener.counters[ListenerCounter::ReceiveReset] += 1;
                 return Next::Again;
             }
-            _ => listener.counters.receive_errors.other += 1,
+            _ => listener.counters[ListenerCounter::ReceiveOther] += 1,
         }
         self.pause(index);
         Next::Wait

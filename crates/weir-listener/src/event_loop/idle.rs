@@ -6,6 +6,7 @@ use super::peers::Peer;
 use super::streams::is_tcp;
 use super::{EventLoop, Kind, Monotonic, Turn};
 use crate::sys;
+use crate::{ListenerCounter, LoopCounter};
 
 /// A connection on which no whole packet has come for this long is ended. A client that sends so seldom loses nothing by it
 /// but the time to connect again: its next write fails instead of being lost. Peers that are gone without a word are noticed
@@ -35,7 +36,7 @@ impl EventLoop {
                 && now.0.saturating_sub(connection.heard) >= IDLE_NANOS
             {
                 let counters = &mut self.listeners[connection.listener as usize].counters;
-                counters.connections_closed_idle += 1;
+                counters[ListenerCounter::ConnectionsClosedIdle] += 1;
                 self.end_early(slot);
             }
         }
@@ -49,7 +50,7 @@ impl EventLoop {
             && let Some((slot, _)) = self.longest_idle(listener, |peer| crowd.includes(peer))
         {
             let counters = &mut self.listeners[listener as usize].counters;
-            counters.connections_closed_crowded += 1;
+            counters[ListenerCounter::ConnectionsClosedCrowded] += 1;
             self.end_early(slot);
             return true;
         }
@@ -64,7 +65,7 @@ impl EventLoop {
             return false;
         }
         let counters = &mut self.listeners[listener as usize].counters;
-        counters.connections_closed_idle += 1;
+        counters[ListenerCounter::ConnectionsClosedIdle] += 1;
         self.end_early(slot);
         true
     }
@@ -91,7 +92,7 @@ impl EventLoop {
         if let Kind::Connection(connection) = &self.slots[slot as usize].kind
             && is_tcp(connection, &self.listeners)
         {
-            self.counters.system_calls += 1;
+            self.counters[LoopCounter::SystemCalls] += 1;
             // An error means that the connection is gone already.
             let _ = sys::reset_on_close(connection.fd.as_fd());
         }

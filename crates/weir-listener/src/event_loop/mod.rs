@@ -17,6 +17,7 @@ use crate::socket_file::SocketFile;
 use crate::sys::{self, Ancillary, DatagramRing, Entry, Epoll, Mapping};
 use crate::tls::TLS_SESSION_BYTES;
 use crate::{Address, BoundSocket, ListenerConfig, ListenerCounters, ListenerId, LoopCounters};
+use crate::{ListenerCounter, LoopCounter};
 
 mod accept;
 mod batch;
@@ -137,8 +138,8 @@ struct Listener {
 impl Listener {
     fn note_drops(&mut self, now: u32) {
         let counter = match self.phase {
-            Phase::Open => &mut self.counters.kernel_dropped,
-            Phase::Draining | Phase::Closed => &mut self.counters.refused_draining,
+            Phase::Open => &mut self.counters[ListenerCounter::KernelDropped],
+            Phase::Draining | Phase::Closed => &mut self.counters[ListenerCounter::RefusedDraining],
         };
         *counter += self.drops.advance(now);
     }
@@ -362,7 +363,7 @@ impl EventLoop {
     /// As the kernel gives them.
     pub fn refresh_drops(&mut self) -> io::Result<()> {
         for listener in &mut self.listeners {
-            listener.read_drops(&mut self.counters.system_calls)?;
+            listener.read_drops(&mut self.counters[LoopCounter::SystemCalls])?;
         }
         Ok(())
     }
@@ -385,10 +386,11 @@ impl EventLoop {
         let Some(table) = kernel_table::drops_of(listener.inode)? else {
             return Ok(None);
         };
-        self.counters.system_calls += 1;
+        self.counters[LoopCounter::SystemCalls] += 1;
         let socket = sys::socket_drops(fd.as_fd())?;
         listener.note_drops(socket);
-        let counted = listener.counters.kernel_dropped + listener.counters.refused_draining;
+        let counted = listener.counters[ListenerCounter::KernelDropped]
+            + listener.counters[ListenerCounter::RefusedDraining];
         Ok(Some(DropCheck {
             counted,
             socket,
@@ -431,7 +433,7 @@ impl EventLoop {
     pub fn release_memory(&mut self) {
         self.ring.release();
         self.stream_memory.release();
-        self.counters.system_calls += 2;
+        self.counters[LoopCounter::SystemCalls] += 2;
     }
 
     /// Waits at most `timeout` (`None`: until something happens), receives in batches and calls `handle` with each.
@@ -445,7 +447,7 @@ impl EventLoop {
         timeout: Option<Duration>,
         handle: &mut impl FnMut(Batch<'_>),
     ) -> io::Result<Turn> {
-        self.counters.turns += 1;
+        self.counters[LoopCounter::Turns] += 1;
         let mut turn = Turn::default();
         if self.wake.asked.load(Ordering::Relaxed) {
             self.take_wake_up(&mut turn);
@@ -456,8 +458,8 @@ impl EventLoop {
             && !self.draining
             && timeout.is_none_or(|timeout| timeout.as_nanos() >= u128::from(DOZE_NANOS));
         if doze {
-            self.counters.dozes += 1;
-            self.counters.system_calls += 1;
+            self.counters[LoopCounter::Dozes] += 1;
+            self.counters[LoopCounter::SystemCalls] += 1;
             sys::sleep_nanos(DOZE_NANOS);
             // With one descriptor there is nothing to be asked.
             if self.slots.len() - self.free.len() > 1 {
@@ -521,12 +523,12 @@ impl EventLoop {
                 }
                 Address::UnixDatagram(_) | Address::UnixStream(_) => sys::shutdown_read(fd.as_fd()),
             };
-            self.counters.system_calls += 1;
+            self.counters[LoopCounter::SystemCalls] += 1;
             if stopped.is_err() {
-                listener.counters.receive_errors.other += 1;
+                listener.counters[ListenerCounter::ReceiveOther] += 1;
             }
             // What the kernel dropped until now it dropped for its own reasons.
-            let _ = listener.read_drops(&mut self.counters.system_calls);
+            let _ = listener.read_drops(&mut self.counters[LoopCounter::SystemCalls]);
             listener.phase = Phase::Draining;
             listener.file = None;
             if listener.paused_until.take().is_some() {
@@ -540,7 +542,7 @@ impl EventLoop {
                 if is_tcp(connection, &self.listeners) {
                     connection.awaited_until = Some(now + DRAIN_SILENCE_NANOS);
                 } else {
-                    self.counters.system_calls += 1;
+                    self.counters[LoopCounter::SystemCalls] += 1;
                     // An error means that the connection is gone, which reading will tell.
                     let _ = sys::shutdown_read(connection.fd.as_fd());
                 }
@@ -554,7 +556,7 @@ impl EventLoop {
 
     /// Waits until packets that the kernel was receiving when a filter was set are where they can be read.
     fn settle(&mut self) {
-        self.counters.system_calls += 1;
+        self.counters[LoopCounter::SystemCalls] += 1;
         if sys::wait_for_running_receivers().is_err() {
             self.drain_settled_at = sys::monotonic_nanos() + DRAIN_SETTLE_NANOS;
         }
@@ -588,8 +590,8 @@ impl EventLoop {
     }
 
     fn poll(&mut self, timeout_ms: i32, turn: &mut Turn) -> io::Result<()> {
-        self.counters.polls += 1;
-        self.counters.system_calls += 1;
+        self.counters[LoopCounter::Polls] += 1;
+        self.counters[LoopCounter::SystemCalls] += 1;
         self.bytes_since_poll = 0;
         self.services_since_poll = 0;
         let count = match self.epoll.wait(timeout_ms) {
@@ -617,8 +619,8 @@ impl EventLoop {
     #[cold]
     fn take_wake_up(&mut self, turn: &mut Turn) {
         turn.woken = true;
-        self.counters.wakeups += 1;
-        self.counters.system_calls += 1;
+        self.counters[LoopCounter::Wakeups] += 1;
+        self.counters[LoopCounter::SystemCalls] += 1;
         // Nothing to read if the other thread has set the flag and not yet written: then the next wait ends at once,
         // which is harmless.
         let _ = (&self.wake.counter).read(&mut [0; 8]);
@@ -727,7 +729,7 @@ impl EventLoop {
     fn set_interest(&mut self, index: u32, readable: bool) {
         let listener = &self.listeners[index as usize];
         let Some(fd) = &listener.fd else { return };
-        self.counters.system_calls += 1;
+        self.counters[LoopCounter::SystemCalls] += 1;
         // Removed rather than muted, because errors are reported of muted descriptors too. Neither call fails for a
         // descriptor that is open and was in the other state.
         let _ = if readable {
@@ -742,14 +744,14 @@ impl EventLoop {
         if listener.fd.is_none() {
             return;
         }
-        let _ = listener.read_drops(&mut self.counters.system_calls);
-        self.counters.system_calls += 1;
+        let _ = listener.read_drops(&mut self.counters[LoopCounter::SystemCalls]);
+        self.counters[LoopCounter::SystemCalls] += 1;
         listener.fd = None;
         listener.file = None;
         if listener.paused_until.take().is_some() {
             self.paused -= 1;
         }
-        if listener.counters.connections_open == 0 {
+        if listener.counters[ListenerCounter::ConnectionsOpen] == 0 {
             listener.phase = Phase::Closed;
         }
         let slot = listener.slot;

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 use super::{Batch, EventLoop, Kind, Phase, Turn};
+use crate::LoopCounter;
 use crate::{BoundSocket, ListenerId, sys};
 
 impl EventLoop {
@@ -51,7 +52,7 @@ impl EventLoop {
         let listener = &mut self.listeners[index as usize];
         listener.phase = Phase::Draining;
         if let Some(fd) = &listener.fd {
-            self.counters.system_calls += 1;
+            self.counters[LoopCounter::SystemCalls] += 1;
             // An error would mean that it is not open.
             let _ = sys::shutdown_read(fd.as_fd());
         }

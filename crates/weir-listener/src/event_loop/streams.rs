@@ -12,6 +12,7 @@ use crate::framing::{End, Fed, Framer, FramingCounts};
 use crate::sys::{self, Entry};
 use crate::tls::{TLS_READ_BYTES, TlsSession};
 use crate::{Address, Credentials, ListenerCounters, ListenerId, SourceRates};
+use crate::{ListenerCounter, LoopCounter};
 
 /// A read that brought at least this much is followed by the next without asking epoll first.
 const EAGER_BYTES: usize = 16 * 1024;
@@ -54,8 +55,8 @@ impl EventLoop {
             return self.receive_tls(slot, turn, handle);
         }
         let listener = &mut self.listeners[connection.listener as usize];
-        self.counters.system_calls += 1;
-        listener.counters.receive_calls += 1;
+        self.counters[LoopCounter::SystemCalls] += 1;
+        listener.counters[ListenerCounter::ReceiveCalls] += 1;
         let end = STREAM_READ_START + STREAM_READ_BYTES;
         let count = match sys::receive(
             connection.fd.as_fd(),
@@ -119,8 +120,8 @@ impl EventLoop {
         }
         let counters = &mut listener.counters;
         add_counts(counters, turn, &counts, dropped);
-        counters.partial_bytes += connection.framer.partial_bytes() as u64;
-        counters.partial_bytes -= before;
+        counters[ListenerCounter::PartialBytes] += connection.framer.partial_bytes() as u64;
+        counters[ListenerCounter::PartialBytes] -= before;
         match fed {
             Fed::All => true,
             Fed::NoRoom(rest) => {
@@ -140,8 +141,8 @@ impl EventLoop {
             return Next::Wait;
         };
         let listener = &mut self.listeners[connection.listener as usize];
-        self.counters.system_calls += 1;
-        listener.counters.receive_calls += 1;
+        self.counters[LoopCounter::SystemCalls] += 1;
+        listener.counters[ListenerCounter::ReceiveCalls] += 1;
         self.tls_memory.resize(TLS_READ_BYTES, 0);
         let count = match sys::receive(connection.fd.as_fd(), &mut self.tls_memory) {
             // Without a word of farewell: the end may be missing.
@@ -164,7 +165,10 @@ impl EventLoop {
             let was_handshaking = tls.is_handshaking();
             let result = tls.take(&self.tls_memory[taken..count]);
             // An error's reason is for the peer to know too.
-            let answered = tls.answer(connection.fd.as_fd(), &mut self.counters.system_calls);
+            let answered = tls.answer(
+                connection.fd.as_fd(),
+                &mut self.counters[LoopCounter::SystemCalls],
+            );
             if was_handshaking && !tls.is_handshaking() {
                 self.handshakes -= 1;
             }
@@ -215,7 +219,7 @@ impl EventLoop {
             self.tls_fault = Some((listener.id, fault));
             // One that is still handshaking is counted where it is closed, whoever closes it.
             if connection.tls.as_ref().is_some_and(|tls| !tls.is_handshaking()) {
-                listener.counters.connections_failed_tls += 1;
+                listener.counters[ListenerCounter::ConnectionsFailedTls] += 1;
             }
         }
         self.close_connection(slot, false, turn, handle);
@@ -263,11 +267,11 @@ impl EventLoop {
             }
             if let Kind::Connection(connection) = &self.slots[largest.0 as usize].kind {
                 let counters = &mut self.listeners[connection.listener as usize].counters;
-                counters.connections_closed_budget += 1;
+                counters[ListenerCounter::ConnectionsClosedBudget] += 1;
                 if largest.0 == slot {
-                    counters.bytes_discarded += (end - start) as u64;
+                    counters[ListenerCounter::BytesDiscarded] += (end - start) as u64;
                     if connection.framer.partial_bytes() == 0 {
-                        counters.frames_cut += 1;
+                        counters[ListenerCounter::FramesCut] += 1;
                     }
                 }
             }
@@ -284,7 +288,7 @@ impl EventLoop {
                 .is_ok()
             {
                 let counters = &mut self.listeners[connection.listener as usize].counters;
-                counters.partial_bytes += (end - start) as u64;
+                counters[ListenerCounter::PartialBytes] += (end - start) as u64;
                 return true;
             }
         }
@@ -304,7 +308,7 @@ impl EventLoop {
         let counters = &mut self.listeners[connection.listener as usize].counters;
         match error.raw_os_error() {
             Some(libc::EAGAIN) => {
-                counters.receive_calls_empty += 1;
+                counters[ListenerCounter::ReceiveCallsEmpty] += 1;
                 if self.draining {
                     let now = sys::monotonic_nanos();
                     match connection.awaited_until {
@@ -321,20 +325,22 @@ impl EventLoop {
                 return Next::Wait;
             }
             Some(libc::EINTR) => {
-                counters.receive_errors.interrupted += 1;
+                counters[ListenerCounter::ReceiveInterrupted] += 1;
                 return Next::Again;
             }
             Some(libc::ENOMEM | libc::ENOBUFS) => {
                 // Asked again when epoll says so; the data stays in the kernel.
-                counters.receive_errors.no_memory += 1;
+                counters[ListenerCounter::ReceiveNoMemory] += 1;
                 if !self.draining {
                     return Next::Wait;
                 }
             }
-            Some(libc::ECONNRESET | libc::EPIPE | libc::ETIMEDOUT) => counters.receive_errors.reset += 1,
-            _ => counters.receive_errors.other += 1,
+            Some(libc::ECONNRESET | libc::EPIPE | libc::ETIMEDOUT) => {
+                counters[ListenerCounter::ReceiveReset] += 1
+            }
+            _ => counters[ListenerCounter::ReceiveOther] += 1,
         }
-        counters.connections_failed += 1;
+        counters[ListenerCounter::ConnectionsFailed] += 1;
         self.close_connection(slot, false, turn, handle);
         Next::Wait
     }
@@ -352,9 +358,9 @@ impl EventLoop {
         let listener = &mut self.listeners[connection.listener as usize];
         if connection.tls.as_ref().is_some_and(TlsSession::is_handshaking) {
             self.handshakes -= 1;
-            listener.counters.connections_failed_tls += 1;
+            listener.counters[ListenerCounter::ConnectionsFailedTls] += 1;
         }
-        listener.counters.partial_bytes -= connection.framer.partial_bytes() as u64;
+        listener.counters[ListenerCounter::PartialBytes] -= connection.framer.partial_bytes() as u64;
         let mut counts = FramingCounts::default();
         let mut delivery = Delivery::new(listener, connection.origin, connection.source, &mut self.passing);
         let end = connection
@@ -366,14 +372,14 @@ impl EventLoop {
         add_counts(&mut listener.counters, turn, &counts, dropped);
         match end {
             End::Clean => {}
-            End::Unterminated => listener.counters.lines_unterminated += 1,
-            End::Cut => listener.counters.frames_cut += 1,
+            End::Unterminated => listener.counters[ListenerCounter::LinesUnterminated] += 1,
+            End::Cut => listener.counters[ListenerCounter::FramesCut] += 1,
         }
-        self.counters.system_calls += 1;
+        self.counters[LoopCounter::SystemCalls] += 1;
         listener.peers.remove(connection.peer);
         drop(connection);
-        listener.counters.connections_open -= 1;
-        if listener.counters.connections_open == 0 && listener.fd.is_none() {
+        listener.counters[ListenerCounter::ConnectionsOpen] -= 1;
+        if listener.counters[ListenerCounter::ConnectionsOpen] == 0 && listener.fd.is_none() {
             listener.phase = Phase::Closed;
         }
     }
@@ -388,8 +394,8 @@ impl EventLoop {
         if let Kind::Connection(connection) = &mut self.slots[slot as usize].kind {
             connection.awaited_until = None;
             let counters = &mut self.listeners[connection.listener as usize].counters;
-            counters.connections_cut_draining += u64::from(still_sending);
-            self.counters.system_calls += 2;
+            counters[ListenerCounter::ConnectionsCutDraining] += u64::from(still_sending);
+            self.counters[LoopCounter::SystemCalls] += 2;
             // An error means that the connection is gone, which reading will tell.
             let _ = sys::reset_on_close(connection.fd.as_fd());
             let _ = sys::attach_drop_all_filter(connection.fd.as_fd());
@@ -475,11 +481,11 @@ impl<'a> Delivery<'a> {
 }
 
 fn add_counts(counters: &mut ListenerCounters, turn: &mut Turn, counts: &FramingCounts, dropped: Dropped) {
-    counters.packets += counts.packets - dropped.packets;
-    counters.bytes += counts.bytes - dropped.bytes;
-    counters.rate_limited += dropped.packets;
-    counters.frames_too_long += counts.too_long;
-    counters.frames_empty += counts.empty;
-    counters.bytes_discarded += counts.discarded_bytes;
+    counters[ListenerCounter::Packets] += counts.packets - dropped.packets;
+    counters[ListenerCounter::Bytes] += counts.bytes - dropped.bytes;
+    counters[ListenerCounter::RateLimited] += dropped.packets;
+    counters[ListenerCounter::FramesTooLong] += counts.too_long;
+    counters[ListenerCounter::FramesEmpty] += counts.empty;
+    counters[ListenerCounter::BytesDiscarded] += counts.discarded_bytes;
     turn.packets += counts.packets - dropped.packets;
 }

@@ -39,6 +39,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use weir_aggregate::Batch;
 
+use crate::counters::OutputCounter;
 use crate::settings::DeliverySettings;
 
 pub use backoff::{Backoff, RETRY_AFTER_MAX, retry_after, seed};
@@ -378,7 +379,7 @@ impl Delivery {
                     tracing::info!(output = name, endpoint = endpoint.label, restored = ?found.restored, torn_bytes = found.torn_bytes, damaged_bytes = found.damaged_bytes, "disk queue opened");
                 }
                 of_endpoint.restored = found.restored;
-                of_endpoint.damaged_bytes = found.damaged_bytes;
+                of_endpoint.counts[OutputCounter::DiskDamagedBytes] = found.damaged_bytes;
                 disk = Some(queue);
             }
             let queue = Queue::new(order, memory_max, disk);
@@ -516,12 +517,7 @@ impl Delivery {
                     .retry_at
                     .map(|at| at.saturating_sub(now).as_secs_f64().ceil() as u64),
                 delivered: of.delivered,
-                delivered_bytes: of.delivered_bytes,
-                delivered_payloads: of.payloads,
-                attempts_failed: of.attempts_failed,
-                retries: of.retries,
-                refused_series: of.refused_series,
-                damaged_bytes: of.damaged_bytes,
+                counts: of.counts,
                 restored: of.restored,
                 earlier: of.earlier,
                 pending: Pending {

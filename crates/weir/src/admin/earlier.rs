@@ -1,37 +1,18 @@
 //! Books that go on: what earlier processes of the agent have counted is added to what this one has.
 
-use super::status::{Books, ListenerStatus, OutputStatus, Reasons, Status};
+use super::status::{ListenerStatus, Number, Numbers, OutputStatus, Status};
 
 impl Status {
     /// Adds the books of the process before, its predecessors' included. What is no count stays as it is.
     pub fn add_earlier(&mut self, earlier: &Status) {
-        self.total.add(&earlier.total);
-        for listener in &earlier.listeners {
-            match self
-                .listeners
-                .iter_mut()
-                .find(|own| own.address == listener.address)
-            {
-                Some(own) => own.add(listener),
-                None => self.listeners.push(ListenerStatus {
-                    connections: 0,
-                    ..listener.clone()
-                }),
-            }
+        self.numbers.add_counters(&earlier.numbers);
+        self.limits.numbers.add_counters(&earlier.limits.numbers);
+        if let (Some(own), Some(earlier)) = (&mut self.origin, &earlier.origin) {
+            own.numbers.add_counters(&earlier.numbers);
         }
-        let (contexts, before) = (&mut self.contexts, &earlier.contexts);
-        // Those that this process went on with are among those that it has made.
-        contexts.created += before.created.saturating_sub(self.state.contexts_restored);
-        contexts.expired += before.expired;
-        contexts.alias_misses += before.alias_misses;
-        self.flush.count += earlier.flush.count;
-        self.drop_disagreements += earlier.drop_disagreements;
-        let (rows, before) = (&mut self.rows, &earlier.rows);
-        rows.received += before.received;
-        rows.lost += before.lost;
-        rows.merged += before.merged;
-        add_reasons(&mut rows.samples, &before.samples);
-        add_reasons(&mut self.limits.samples, &earlier.limits.samples);
+        for listener in &earlier.listeners {
+            self.add_listener(listener);
+        }
         for output in &earlier.outputs {
             self.add_output(&output.closed());
         }
@@ -42,10 +23,32 @@ impl Status {
         state.outputs_begun_anew += before.outputs_begun_anew;
     }
 
+    /// Listeners go by their address; one that is gone keeps its books.
+    fn add_listener(&mut self, earlier: &ListenerStatus) {
+        let mut counted = Numbers::default();
+        counted.add_counters(&earlier.numbers);
+        if let Some(Number::Group(books)) = counted.at("books") {
+            self.numbers.group_at("total").merge(books);
+        }
+        match self.listeners.iter_mut().find(|own| own.address == earlier.address) {
+            Some(own) => own.numbers.merge(&counted),
+            None => self.listeners.push(ListenerStatus {
+                address: earlier.address.clone(),
+                numbers: counted,
+            }),
+        }
+    }
+
     /// Outputs go by name and type; one that is gone keeps its books.
     fn add_output(&mut self, earlier: &OutputStatus) {
         let same =
             |own: &&mut OutputStatus| own.name == earlier.name && own.output_type == earlier.output_type;
+        let mut counted = Numbers::default();
+        counted.add_counters(&earlier.numbers);
+        let earlier = &OutputStatus {
+            numbers: counted,
+            ..earlier.clone()
+        };
         if let Some(own) = self.outputs.iter_mut().find(same) {
             return own.add(earlier);
         }
@@ -62,38 +65,39 @@ impl Status {
     }
 }
 
-impl ListenerStatus {
-    fn add(&mut self, earlier: &ListenerStatus) {
-        self.books.add(&earlier.books);
-        self.connections_refused += earlier.connections_refused;
-        self.connections_failed_tls += earlier.connections_failed_tls;
-        self.connections_refused_limit += earlier.connections_refused_limit;
-        self.connections_closed_crowded += earlier.connections_closed_crowded;
-        self.connections_closed_idle += earlier.connections_closed_idle;
-        self.socket_files_remade += earlier.socket_files_remade;
-        self.connections_cut += earlier.connections_cut;
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::counters::PipelineCounter;
+    use crate::admin::status::tests::balanced;
+    use weir_counters::Counts;
 
-impl Books {
-    fn add(&mut self, earlier: &Books) {
-        self.bytes += earlier.bytes;
-        self.datagrams.received += earlier.datagrams.received;
-        self.datagrams.parsed += earlier.datagrams.parsed;
-        add_reasons(&mut self.datagrams.dropped, &earlier.datagrams.dropped);
-        self.messages.received += earlier.messages.received;
-        self.messages.accepted += earlier.messages.accepted;
-        add_reasons(&mut self.messages.rejected, &earlier.messages.rejected);
-        self.samples.received += earlier.samples.received;
-        self.samples.aggregated += earlier.samples.aggregated;
-        self.samples.overflowed += earlier.samples.overflowed;
-        self.samples.timestamped += earlier.samples.timestamped;
-        add_reasons(&mut self.samples.dropped, &earlier.samples.dropped);
-    }
-}
+    /// Counts add up, and what is a state of things stays this process's own.
+    #[test]
+    fn books_of_two_processes_balance() {
+        let mut earlier = balanced();
+        let mut counts = Counts::default();
+        counts[PipelineCounter::RowsMerged] = 5;
+        counts[PipelineCounter::BucketSeconds] = 10;
+        earlier.add(None, &counts);
+        earlier.state.set_aside = 1;
+        let mut own = balanced();
+        own.add(None, &counts);
+        own.add_earlier(&earlier);
+        assert_eq!(own.imbalances(), Vec::<String>::new());
+        assert_eq!(own.total("samples").received, 60);
+        assert_eq!(own.listeners.len(), 1);
+        assert_eq!(own.of(PipelineCounter::RowsMerged), 10);
+        assert_eq!(own.of(PipelineCounter::BucketSeconds), 10);
+        assert_eq!(own.state.set_aside, 1);
+        // Three points lay on disk, and are found again by this process.
+        assert_eq!((own.outputs[0].points.produced, own.outputs[0].points.pending), (15, 3));
 
-fn add_reasons(reasons: &mut Reasons, earlier: &Reasons) {
-    for (reason, count) in earlier {
-        *reasons.entry(reason.clone()).or_default() += count;
+        earlier.listeners[0].address = "udp://127.0.0.1:1".into();
+        earlier.outputs[0].name = "gone".into();
+        let mut other = balanced();
+        other.add_earlier(&earlier);
+        assert_eq!(other.imbalances(), Vec::<String>::new());
+        assert_eq!((other.listeners.len(), other.outputs.len()), (2, 2));
     }
 }

@@ -12,10 +12,15 @@ use bytes::Bytes;
 pub mod caller;
 mod connections;
 pub mod contexts;
+pub mod counters;
 mod earlier;
 pub mod explain;
+pub mod metrics_page;
+pub mod numbers;
+pub mod series;
 mod server;
 pub mod status;
+mod tables;
 
 pub use connections::Limits;
 pub use server::AdminServer;

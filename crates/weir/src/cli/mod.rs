@@ -11,6 +11,7 @@ use weir_output::settings::{Kind, OUTPUT_TYPES};
 use crate::config::{self, Flag, GROUPS, Inputs, OUTPUT_FLAG_KEY};
 use crate::failure::{Failure, FailureKind};
 
+mod agent;
 mod check;
 mod convert;
 mod explain;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use weir_ingest::{AdmissionList, AdmissionSettings, Refusal, RefusedSender};
 use weir_listener::{
-    Address, ListenerConfig, ListenerCounters, Monotonic, RateLimited, SourceRates, TLS_SESSION_BYTES,
+    Address, ListenerConfig, ListenerCounter, Monotonic, RateLimited, SourceRates, TLS_SESSION_BYTES,
     TlsServer,
 };
 
@@ -270,34 +270,34 @@ impl Access {
 
 /// What one listener refused for reasons other than a single sender's, and how often.
 fn refusals(state: &State, listener: usize) -> [(&'static str, u64); 5] {
-    let total = |count: fn(&ListenerCounters) -> u64| -> u64 {
+    let total = |counter: ListenerCounter| -> u64 {
         let workers = state.workers.iter().flatten();
         let listeners = workers.flat_map(|worker| &worker.listeners);
         listeners
             .filter(|counted| usize::from(counted.listener) == listener)
-            .map(|counted| count(&counted.socket))
+            .map(|counted| counted.socket[counter])
             .sum()
     };
     [
         (
             "connections refused (source not allowed)",
-            total(|socket| socket.connections_refused_source),
+            total(ListenerCounter::ConnectionsRefusedSource),
         ),
         (
             "connections refused (all places taken)",
-            total(|socket| socket.connections_refused_limit),
+            total(ListenerCounter::ConnectionsRefusedLimit),
         ),
         (
             "connections refused (no descriptors left)",
-            total(|socket| socket.connections_refused_descriptors),
+            total(ListenerCounter::ConnectionsRefusedDescriptors),
         ),
         (
             "connections closed (for a peer that had fewer)",
-            total(|socket| socket.connections_closed_crowded),
+            total(ListenerCounter::ConnectionsClosedCrowded),
         ),
         (
             "connections closed (idle)",
-            total(|socket| socket.connections_closed_idle),
+            total(ListenerCounter::ConnectionsClosedIdle),
         ),
     ]
 }

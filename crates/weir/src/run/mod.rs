@@ -272,9 +272,14 @@ impl Agent {
                 }
             }),
         );
+        let running = Arc::new(());
+        let pipeline_runs = Arc::downgrade(&running);
         let pipeline = std::thread::Builder::new()
             .name("pipeline".into())
-            .spawn(move || pipeline.run())
+            .spawn(move || {
+                let _running = running;
+                pipeline.run();
+            })
             .map_err(|error| Failure::runtime(format!("a thread cannot be started: {error}")))?;
 
         let files = health::socket_files(&bound.of_workers, planned.iter().map(|(listener, _)| listener));
@@ -290,7 +295,7 @@ impl Agent {
             saved: resumed.buckets(&fixed, config),
         }
         .workers(bound.of_workers)?;
-        let watch = Watch::start(&workers, files, bound.listeners.len())
+        let watch = Watch::start(&workers, pipeline_runs, files, bound.listeners.len())
             .map_err(|error| Failure::runtime(format!("a thread cannot be started: {error}")))?;
         let origins = match resolver {
             Some(resolver) => Some(origins::start(resolver, &workers, runtime.handle())?),
@@ -403,14 +408,8 @@ impl Agent {
         }
         let ended: Vec<_> = workers.drain(..).map(WorkerHandle::join).collect();
         let panicked = ended.iter().filter(|ended| ended.is_err()).count();
-        if let Some(pipeline) = self
-            .pipeline
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
-        {
-            let _ = pipeline.join();
-        }
+        let mut pipeline = self.pipeline.lock().unwrap_or_else(PoisonError::into_inner);
+        let merged_all = pipeline.take().is_none_or(|pipeline| pipeline.join().is_ok());
         self.view.outputs.finish(settled, begun.elapsed());
         let status = self.view.snapshot();
         for line in log::final_books(&status) {
@@ -442,6 +441,9 @@ impl Agent {
             lost.push(format!(
                 "what {panicked} of the ingest workers had not flushed when they panicked"
             ));
+        }
+        if !merged_all {
+            lost.push("everything after the thread that merges buckets panicked".into());
         }
         if !lost.is_empty() {
             let lost = lost.join(", ");

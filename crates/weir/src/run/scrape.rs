@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use weir_aggregate::{Batch, Weights};
 use weir_output::delivery::{Saved, SavedStates};
-use weir_output::prometheus::{Format, OwnSeries, Scrape, ScrapeStatus, Seconds};
+use weir_output::prometheus::{Format, Scrape, ScrapeStatus, Seconds};
 use weir_output::settings::PrometheusSettings;
 
-use crate::admin::status::{OutputStatus, PointBooks, StateStatus, Status, own_series};
+use crate::admin::series::own_series;
+use crate::admin::status::{OutputStatus, PointBooks, Status};
 use crate::admin::{Exposition, ExpositionBody, ScrapeRequest};
 
 /// Pieces that may wait for a scraper.
@@ -97,6 +98,7 @@ impl ScrapeOutput {
             notes: notes(&found),
             ..Default::default()
         });
+        status.add(None, &found.counts());
         let bytes = found.heap_bytes as u64;
         status.memory.parts.insert("scrape".into(), bytes);
         status.memory.used += bytes;
@@ -105,9 +107,7 @@ impl ScrapeOutput {
     /// Answers a scraper.
     pub fn answer(&self, request: &ScrapeRequest, status: &Status) -> Exposition {
         let format = Format::of_accept(&request.accept);
-        let mut own = own_series(status);
-        own.extend(kept_series(&status.state));
-        own.extend(state_series(&self.scrape.status()));
+        let own = own_series(status);
         let mut rendering = self.scrape.render(format, request.gzip, &own, self.now());
         let (sender, pieces) = tokio::sync::mpsc::channel(PIECES_MAX);
         tokio::spawn(async move {
@@ -158,80 +158,4 @@ fn notes(found: &ScrapeStatus) -> Vec<String> {
         ));
     }
     notes
-}
-
-/// The `weir_` series about what the process before has left.
-fn kept_series(state: &StateStatus) -> [OwnSeries; 5] {
-    let series = |name: &'static str, help, value: u64| OwnSeries {
-        name,
-        help,
-        is_counter: name.ends_with("_total"),
-        labels: Vec::new(),
-        value: value as f64,
-    };
-    [
-        series(
-            "weir_state_restored_contexts",
-            "Contexts that this process went on with.",
-            state.contexts_restored,
-        ),
-        series(
-            "weir_state_refused_contexts_total",
-            "Contexts of the process before that found no room.",
-            state.contexts_refused,
-        ),
-        series(
-            "weir_state_set_aside_total",
-            "Times that the state of the process before could not be used.",
-            state.set_aside,
-        ),
-        series(
-            "weir_state_lost_samples_total",
-            "Samples in buckets that could not be gone on with.",
-            state.samples_lost,
-        ),
-        series(
-            "weir_state_outputs_begun_anew_total",
-            "Outputs that could not go on with what they had summed up.",
-            state.outputs_begun_anew,
-        ),
-    ]
-}
-
-/// The `weir_` series about the exposition itself.
-fn state_series(found: &ScrapeStatus) -> [OwnSeries; 5] {
-    let series = |name: &'static str, help, value: u64| OwnSeries {
-        name,
-        help,
-        is_counter: name.ends_with("_total"),
-        labels: Vec::new(),
-        value: value as f64,
-    };
-    [
-        series(
-            "weir_scrape_series",
-            "Contexts in the exposition.",
-            found.series as u64,
-        ),
-        series(
-            "weir_scrape_metrics",
-            "Metrics in the exposition.",
-            found.metrics as u64,
-        ),
-        series(
-            "weir_scrape_renamed_metrics",
-            "Metrics whose name belongs to another metric, to Prometheus or to weir.",
-            found.renamed as u64,
-        ),
-        series(
-            "weir_scrape_merged_points_total",
-            "Points merged into the series of another context with the same labels.",
-            found.counts.merged,
-        ),
-        series(
-            "weir_scrape_expired_series_total",
-            "Series that left the exposition because no sample came.",
-            found.counts.expired,
-        ),
-    ]
 }

@@ -8,7 +8,7 @@ use weir_listener::Monotonic;
 
 use super::view::View;
 use crate::admin::AdminSource as _;
-use crate::admin::status::{Status, sum_of};
+use crate::admin::status::{Status, UNITS, sum_of};
 use crate::notify::Notify;
 
 /// How often the line for people is renewed.
@@ -53,13 +53,11 @@ fn are_alive(workers: &[Arc<Progress>]) -> bool {
 
 /// The books in a line.
 fn line(status: &Status) -> String {
-    let samples = &status.total.samples;
-    let lost = sum_of(&status.total.datagrams.dropped)
-        + sum_of(&status.total.messages.rejected)
-        + sum_of(&samples.dropped);
+    let lost: u64 = UNITS.iter().map(|unit| sum_of(&status.total(unit).lost)).sum();
     let waiting: u64 = status.outputs.iter().map(|output| output.waiting()).sum();
     format!(
         "{} samples received, {lost} packets, messages and samples lost, {} contexts, {waiting} points to deliver",
-        samples.received, status.contexts.live
+        status.total("samples").received,
+        status.number("contexts.live")
     )
 }

@@ -16,8 +16,9 @@ use super::outputs::Outputs;
 use super::pipeline::Shared;
 use super::usage::Usage;
 use crate::admin::contexts::ContextReport;
+use crate::admin::counters::PipelineCounter;
 use crate::admin::explain::{ExplainRequest, Explanation};
-use crate::admin::status::{ReloadStatus, StateStatus, Status};
+use crate::admin::status::{OriginReport, ReloadStatus, StateStatus, Status};
 use crate::admin::{AdminSource, Answer, Exposition, ScrapeRequest};
 use crate::sandbox::SandboxStatus;
 use crate::signals::{ReloadRequest, Reloaded};
@@ -64,7 +65,8 @@ impl View {
 
     /// The books of this process.
     pub fn own(&self) -> Status {
-        let state = self.shared.lock().clone();
+        let mut state = self.shared.lock().clone();
+        state.counts[PipelineCounter::BucketSeconds] = self.bucket_seconds;
         let flush = self
             .last_flush
             .lock()
@@ -79,12 +81,11 @@ impl View {
             rates: flush.rates,
             sandbox: self.sandbox.clone(),
             state: self.state.clone(),
+            origin: self.origin_report(),
             reload: self.reload.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             ..Status::default()
         };
         status.memory.budget = self.memory;
-        status.flush.bucket_seconds = self.bucket_seconds;
-        status.flush.series = flush.series;
         self.outputs.report(&mut status);
         status
             .memory
@@ -102,14 +103,18 @@ impl View {
         self.usage.fill(&mut status.limits);
         status.limits.rates = self.access.limited(&state);
         status.limits.senders_refused = Access::refused(&state);
-        status.origin = self
-            .origins
-            .as_ref()
-            .map(|origins| books::origin(origins.status(), &state));
         if let Some(scrape) = self.outputs.scrape() {
             scrape.report(&mut status);
         }
         status
+    }
+
+    fn origin_report(&self) -> Option<OriginReport> {
+        let origins = self.origins.as_ref()?;
+        Some(OriginReport {
+            resolver: origins.status(),
+            ..OriginReport::default()
+        })
     }
 }
 
