@@ -48,7 +48,9 @@ impl Running {
     }
 
     fn samples(&self) -> u64 {
-        self.status()["total"]["samples"]["received"].as_u64().unwrap()
+        // Absent before the first report of a worker.
+        let received = &self.status()["total"]["samples"]["received"];
+        received.as_u64().unwrap_or(0)
     }
 
     fn status(&self) -> Value {

@@ -30,7 +30,11 @@ impl Status {
         if let Some(Number::Group(books)) = counted.at("books") {
             self.numbers.group_at("total").merge(books);
         }
-        match self.listeners.iter_mut().find(|own| own.address == earlier.address) {
+        match self
+            .listeners
+            .iter_mut()
+            .find(|own| own.address == earlier.address)
+        {
             Some(own) => own.numbers.merge(&counted),
             None => self.listeners.push(ListenerStatus {
                 address: earlier.address.clone(),
@@ -91,7 +95,10 @@ mod tests {
         assert_eq!(own.of(PipelineCounter::BucketSeconds), 10);
         assert_eq!(own.state.set_aside, 1);
         // Three points lay on disk, and are found again by this process.
-        assert_eq!((own.outputs[0].points.produced, own.outputs[0].points.pending), (15, 3));
+        assert_eq!(
+            (own.outputs[0].points.produced, own.outputs[0].points.pending),
+            (15, 3)
+        );
 
         earlier.listeners[0].address = "udp://127.0.0.1:1".into();
         earlier.outputs[0].name = "gone".into();

@@ -95,10 +95,6 @@ impl View {
             status.memory.parts.insert(part.into(), bytes);
         }
         books::fill(&mut status, &self.listeners, &state);
-        for worker in state.workers.iter().flatten() {
-            status.state.contexts_restored += worker.restored.contexts;
-            status.state.contexts_refused += worker.restored.refused;
-        }
         self.health.fill(&mut status);
         self.usage.fill(&mut status.limits);
         status.limits.rates = self.access.limited(&state);
