@@ -105,6 +105,8 @@ pub struct WorkerSnapshot {
     pub rules: RuleSnapshot,
     /// What it went on with at its start.
     pub restored: Restored,
+    /// Samples in the open bucket.
+    pub open_samples: u64,
 }
 
 /// What the rules of a worker did.
@@ -696,6 +698,7 @@ impl Worker {
             refused_senders: self.ingest.refused_senders(),
             rules: self.rule_snapshot(),
             restored: self.restored,
+            open_samples: self.ingest.aggregator().open_samples(),
         }
     }
 

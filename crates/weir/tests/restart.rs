@@ -252,6 +252,39 @@ fn another_bucket_width_loses_the_open_bucket_alone_and_says_so() {
     next.agent.stop();
 }
 
+/// A kill lost samples without a trace.
+#[test]
+fn a_kill_is_told_with_what_it_cost_and_the_books_go_on() {
+    let place = Place::new();
+    let running = place.start(LONG);
+    running.send("c:1:2:3|c");
+    let books = place.path().join("books");
+    until("the books are kept", || {
+        let kept = std::fs::read(&books).unwrap_or_default();
+        serde_json::from_slice::<Value>(&kept).is_ok_and(|kept| kept["books"]["state"]["samples_open"] == 3)
+    });
+    running.agent.signal("-KILL");
+    drop(running);
+    let mut next = place.start(LONG);
+    next.agent
+        .wait_for("the process before was killed: the 3 samples are lost");
+    let found = next.status();
+    assert_eq!(
+        (&found["state"]["kills"], &found["state"]["samples_lost"]),
+        (&1.into(), &3.into()),
+        "{found}"
+    );
+    assert_eq!(next.samples(), 3);
+    assert!(next.scrape().contains("weir_saved_state_lost_samples_total 3"));
+    next.agent.stop();
+    // An end that was none is told once, and a good one is none.
+    let last = place.start(LONG);
+    assert_eq!(last.status()["state"]["kills"], 1);
+    assert_eq!(last.samples(), 3);
+    last.agent.stop();
+    assert!(!has(&place.path(), "books"));
+}
+
 #[test]
 fn a_directory_serves_one_weir() {
     let place = Place::new();

@@ -19,6 +19,7 @@ impl Status {
         let (state, before) = (&mut self.state, &earlier.state);
         state.set_aside += before.set_aside;
         state.samples_lost += before.samples_lost;
+        state.kills += before.kills;
         state.contexts_refused += before.contexts_refused;
         state.outputs_begun_anew += before.outputs_begun_anew;
     }

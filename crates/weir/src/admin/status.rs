@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use weir_counters::{Counter, Counts};
 use weir_ingest::WorkerCounter;
 use weir_origin::OriginStatus;
+use weir_output::delivery::Reason;
 
 use super::contexts::{LimitedRow, TagKeyRow};
 use super::counters::{Listed, PipelineCounter};
@@ -77,6 +78,10 @@ pub struct StateStatus {
     pub set_aside_because: Option<String>,
     /// Samples in buckets that could not be gone on with, as far as they are known.
     pub samples_lost: u64,
+    /// Samples in the bucket that is open.
+    pub samples_open: u64,
+    /// Times that a process ended without leaving state, as after `kill -9`.
+    pub kills: u64,
 }
 
 /// What became of reloads, by signal, by request, and because a file with a key or token changed.
@@ -262,6 +267,21 @@ impl PointBooks {
         }
     }
 
+    /// Only what lay on disk is still pending.
+    fn killed(&self) -> PointBooks {
+        let on_disk = self.pending_where.get("disk").copied().unwrap_or(0);
+        let mut killed = self.clone();
+        let lost = self.pending.saturating_sub(on_disk);
+        if lost > 0 {
+            *killed
+                .dropped
+                .entry(Reason::Shutdown.as_str().into())
+                .or_default() += lost;
+        }
+        killed.pending -= lost;
+        killed
+    }
+
     /// Without what the end of the output left on disk, which counts again where it is found again.
     fn closed(&self) -> PointBooks {
         PointBooks {
@@ -299,6 +319,17 @@ impl OutputStatus {
         self.checks.add(&other.checks);
         self.messages.add(&other.messages);
         self.numbers.merge(&other.numbers);
+    }
+
+    /// As it is once the process was killed: what was not delivered and not on disk is lost.
+    pub fn killed(&self) -> OutputStatus {
+        OutputStatus {
+            points: self.points.killed(),
+            events: self.events.killed(),
+            checks: self.checks.killed(),
+            messages: self.messages.killed(),
+            ..self.clone()
+        }
     }
 
     /// As it is once the output has ended.

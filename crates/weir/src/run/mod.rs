@@ -121,6 +121,7 @@ async fn serve(
     notify: Arc<Notify>,
 ) -> Result<(), Failure> {
     let view = agent.view.clone();
+    let keeping = tokio::spawn(keep_books(agent.clone()));
     let telling = tokio::spawn(told::tell(notify.clone(), view.clone(), agent.progress()));
     let (sender, mut reloads) = tokio::sync::mpsc::channel(RELOADS_MAX);
     let _ = view.reloads.set(sender);
@@ -169,6 +170,7 @@ async fn serve(
     );
     view.stopping.store(true, Ordering::Release);
     telling.abort();
+    keeping.abort();
     notify.stopping();
     let stopped = tokio::task::spawn_blocking(move || agent.stop());
     tokio::select! {
@@ -178,6 +180,26 @@ async fn serve(
         signal = second_stop(&mut signals) => {
             Err(Failure::runtime(format!("{signal} again: stopped at once, what was not delivered is lost")))
         }
+    }
+}
+
+/// How often the books are kept for the case that the process is killed.
+const BOOKS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Says once when they cannot be kept.
+async fn keep_books(agent: Arc<Agent>) {
+    let mut failed = false;
+    while agent.keeper.keeps() {
+        let keeping = agent.clone();
+        let kept = tokio::task::spawn_blocking(move || keeping.keeper.keep_books(keeping.view.snapshot()));
+        if let Ok(Err(error)) = kept.await
+            && !std::mem::replace(&mut failed, true)
+        {
+            tracing::warn!(
+                "state_path: the books cannot be kept, so that a kill would not be noticed: {error}"
+            );
+        }
+        tokio::time::sleep(BOOKS_INTERVAL).await;
     }
 }
 
@@ -437,6 +459,7 @@ impl Agent {
                 .leave(leaving, saved, self.view.outputs.take_state(), status);
             lost.extend(left.err());
         }
+        self.keeper.end();
         if panicked > 0 {
             lost.push(format!(
                 "what {panicked} of the ingest workers had not flushed when they panicked"

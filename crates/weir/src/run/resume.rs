@@ -1,7 +1,7 @@
 //! What the process before has left, and what this one leaves.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use weir_ingest::SavedBucket;
@@ -12,13 +12,15 @@ use super::rules::Fixed;
 use crate::admin::status::{StateStatus, Status};
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::state::{Content, Leaving, Left, Meta, StateDir, merged};
+use crate::state::{Content, LastBooks, Leaving, Left, Meta, StateDir, merged};
 
 /// The state directory, if there is one, and what was found in it.
 #[derive(Default)]
 pub struct Resumed {
     directory: Option<StateDir>,
     content: Option<Box<Content>>,
+    /// Books of a process that was killed.
+    killed: Option<Box<Status>>,
     status: StateStatus,
     away: Duration,
 }
@@ -28,6 +30,8 @@ pub struct Resumed {
 pub struct Keeper {
     directory: Option<StateDir>,
     histogram_points: String,
+    /// Nothing more is kept.
+    ended: Mutex<bool>,
 }
 
 impl Resumed {
@@ -51,7 +55,7 @@ impl Resumed {
             ..Resumed::default()
         };
         match directory.left(oldest, now, config.memory) {
-            Left::Nothing => {}
+            Left::Nothing => resumed.after_a_kill(&directory, now),
             Left::SetAside(refusal) => {
                 resumed.status.set_aside = 1;
                 resumed.status.samples_lost = refusal.samples();
@@ -61,6 +65,25 @@ impl Resumed {
         }
         resumed.directory = Some(directory);
         Ok(resumed)
+    }
+
+    /// Goes on with the books of a process that was killed, and says what it cost.
+    fn after_a_kill(&mut self, directory: &StateDir, now: i64) {
+        let Some(last) = directory.books() else {
+            return;
+        };
+        let mut books = last.books;
+        let (lost, rate) = (books.state.samples_open, books.rates.samples);
+        tracing::warn!(
+            "the process before was killed: the {lost} samples are lost that its open bucket had {:.1} s ago, and what it received in the second after that, about {rate:.0} by its rate; sums of outputs begin again",
+            (now - last.at_ms) as f64 / 1e3
+        );
+        for output in &mut books.outputs {
+            *output = output.killed();
+        }
+        self.status.kills = 1;
+        self.status.samples_lost = lost;
+        self.killed = Some(Box::new(books));
     }
 
     fn take(&mut self, mut content: Box<Content>, config: &Config, now: i64) {
@@ -142,12 +165,43 @@ impl Resumed {
         let keeper = Keeper {
             directory: self.directory,
             histogram_points: fixed.histogram_points(),
+            ended: Mutex::default(),
         };
-        (keeper, self.status, self.content.map(|content| content.books))
+        let earlier = self.content.map(|content| content.books);
+        (keeper, self.status, earlier.or(self.killed))
     }
 }
 
 impl Keeper {
+    pub fn keeps(&self) -> bool {
+        self.directory.is_some()
+    }
+
+    /// Keeps the books, for the case that the process is killed.
+    pub fn keep_books(&self, books: Status) -> std::io::Result<()> {
+        let Some(directory) = &self.directory else {
+            return Ok(());
+        };
+        // Held while they are written: nothing may come behind the end.
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        if *ended {
+            return Ok(());
+        }
+        directory.keep_books(&LastBooks {
+            agent: directory.agent().to_string(),
+            at_ms: now_ms(),
+            books,
+        })
+    }
+
+    /// The process ends as it should.
+    pub fn end(&self) {
+        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        if let Some(directory) = &self.directory {
+            directory.forget_books();
+        }
+    }
+
     /// Opens the file that the next process will read. `None`: there is to be none, or it cannot be written, and the open bucket
     /// is to be flushed.
     pub fn begin(&self) -> Option<Leaving> {

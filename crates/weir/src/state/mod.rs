@@ -1,15 +1,17 @@
 //! The state directory: what one process leaves for the next, so that a restart is seen by nobody.
 //!
-//! `lock` is held by the process that uses the directory, `agent` says who it is, and `state` is what was left. State that cannot
-//! be gone on with is set aside as `state.set-aside`, with its reason in the log, and never keeps the agent from starting.
+//! `lock` is held by the process that uses the directory, `agent` says who it is, and `state` is what was left. `books` is there
+//! while a process runs, and after it only if it was killed. State that cannot be gone on with is set aside as `state.set-aside`, with its reason in the log, and never keeps the agent from starting.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
 use weir_state::AgentId;
 
+use crate::admin::status::Status;
 use crate::failure::Failure;
 
 mod agent;
@@ -25,6 +27,7 @@ use agent::Agent;
 const LOCK: &str = "lock";
 const STATE: &str = "state";
 const SET_ASIDE: &str = "state.set-aside";
+const BOOKS: &str = "books";
 
 /// Directory and files are for nobody else.
 const DIRECTORY_MODE: u32 = 0o700;
@@ -35,6 +38,15 @@ pub struct StateDir {
     path: PathBuf,
     agent: Agent,
     _lock: File,
+}
+
+/// The books of a process, of a second at most before it was killed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LastBooks {
+    pub agent: String,
+    /// Unix milliseconds.
+    pub at_ms: i64,
+    pub books: Status,
 }
 
 /// What the process before has left.
@@ -104,6 +116,31 @@ impl StateDir {
             None => Left::State(Box::new(content)),
             Some(refusal) => self.set_aside(refusal),
         }
+    }
+
+    /// The books that a process has left which was killed. `None`: it was not, or there was none.
+    pub fn books(&self) -> Option<LastBooks> {
+        let bytes = std::fs::read(self.path.join(BOOKS)).ok()?;
+        let read = serde_json::from_slice::<LastBooks>(&bytes);
+        if let Err(error) = &read {
+            tracing::warn!("the process before was killed, and its books cannot be read: {error}");
+        }
+        read.ok().filter(|books| books.agent == self.agent.id.to_string())
+    }
+
+    /// Keeps the books for the case that this process is killed. Not waited for by the disk: they survive the process, not the
+    /// machine.
+    pub fn keep_books(&self, books: &LastBooks) -> io::Result<()> {
+        let bytes = serde_json::to_vec(books).map_err(io::Error::other)?;
+        let from = self.path.join(format!("{BOOKS}.new"));
+        let mut file = private().create(true).truncate(true).open(&from)?;
+        file.write_all(&bytes)?;
+        std::fs::rename(&from, self.path.join(BOOKS))
+    }
+
+    /// This process ends as it should.
+    pub fn forget_books(&self) {
+        let _ = std::fs::remove_file(self.path.join(BOOKS));
     }
 
     /// The file is kept under another name, in place of the one before.
