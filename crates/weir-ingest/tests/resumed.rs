@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use weir_aggregate::{AggregatorSettings, Batch, Bucket, Carried, Value};
 use weir_context::{HashSecret, Limits, Rules};
-use weir_ingest::{Ingest, IngestSettings, Received, SavedBucket};
+use weir_ingest::{Ingest, IngestCounter, IngestSettings, Received, SavedBucket};
 use weir_protocol::ParseOptions;
 use weir_state::{AgentId, Bounds, Header, Record, Table};
 
@@ -127,7 +127,7 @@ fn run(steps: &[(String, i64)], changes: &[usize], gauge_deltas: bool) -> (Vec<S
         if changes.contains(&number) {
             drain(&mut current, &mut rows);
             let saved = carried(current.save(CARRIED));
-            samples += current.counts()[0].samples;
+            samples += current.counts()[0].counts[IngestCounter::Samples];
             let contexts = saved.series.len() as u64;
             current = ingest(now, number as u64 + 2, gauge_deltas);
             let restored = current.resume(saved, now, CARRIED);
@@ -146,7 +146,7 @@ fn run(steps: &[(String, i64)], changes: &[usize], gauge_deltas: bool) -> (Vec<S
         });
     }
     assert!(current.counts()[0].balance());
-    samples += current.counts()[0].samples;
+    samples += current.counts()[0].counts[IngestCounter::Samples];
     while !current.advance(now + 60) {
         drain(&mut current, &mut rows);
     }

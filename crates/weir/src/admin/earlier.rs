@@ -72,7 +72,6 @@ impl Status {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::admin::counters::PipelineCounter;
     use crate::admin::status::tests::balanced;
     use weir_counters::Counts;
