@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require_relative "test_helper"
+require_relative "interruptions"
 
 return if RUBY_ENGINE == "jruby" # no events for lines there
 
@@ -9,7 +10,7 @@ return if RUBY_ENGINE == "jruby" # no events for lines there
 # of the library's code, then at the second, until the call is over before its turn comes. A call that is interrupted
 # must be sent once, and the calls after it must follow the new way.
 class ModeTest < TestCase
-  LIB = File.expand_path("../lib", __dir__)
+  include Interruptions
 
   # Another thread that captures, between two moments that the test chooses.
   class Capturing
@@ -44,37 +45,6 @@ class ModeTest < TestCase
     def seen?(text)
       @sink.datagrams.any? { |datagram| datagram.source.start_with?(text) }
     end
-  end
-
-  # Runs the block, and the change when the block reaches that step.
-  # @return [Boolean] whether it did
-  def interrupted(step, change)
-    @left = step
-    @change = change
-    @interrupted_thread = Thread.current
-    yield
-    @left <= 0
-  ensure
-    @interrupted_thread = nil
-  end
-
-  # Switching the events on and off walks through the whole heap, so they are on for all rounds.
-  def with_events(&block)
-    TracePoint.new(:line, :c_call) do |event|
-      if @interrupted_thread == Thread.current && event.path.start_with?(LIB)
-        @left -= 1
-        @change.call if @left.zero?
-      end
-    end.enable(&block)
-  end
-
-  # @yield [step] one round; its result says whether the step was reached
-  def every_step
-    step = 1
-    step += 1 while yield(step)
-    assert_operator step, :>, 5, "the call was not interrupted"
-  rescue StandardError, Minitest::Assertion => e
-    raise e, "step #{step}: #{e.message}", e.backtrace
   end
 
   def new_client(kind, list)
@@ -128,24 +98,6 @@ class ModeTest < TestCase
       -> { metric.increment }
     }
   }.freeze
-
-  # How many calls of that name arrived. Of gauges the last value counts, so any number is right.
-  def arrived(list, name)
-    list.to_a.flat_map { |packet| packet.split("\n") }.sum do |line|
-      next line.include?(":#{name}|") ? 1 : 0 if line.start_with?("_e{")
-
-      line.start_with?("#{name}:") ? count_line(line) : 0
-    end
-  end
-
-  def count_line(line)
-    case line
-    when /\|c/ then line[/:(\d+)/, 1].to_i
-    when /\|s/ then 1
-    when /\|g/ then Float::INFINITY
-    else line.split("|").first.count(":")
-    end
-  end
 
   def check_arrived(expected, client, list, name)
     client.flush(sync: true)
@@ -242,7 +194,7 @@ class ModeTest < TestCase
       stop = lambda do
         # The first half of a shutdown; the rest waits for threads.
         core&.instance_variable_set(:@stopping, true)
-        client.detach
+        client.refresh_mode
       end
       reached = interrupted(step, stop) { call.call }
       stop.call unless reached

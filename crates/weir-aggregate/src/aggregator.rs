@@ -4,7 +4,7 @@ use weir_context::{ContextId, Contexts, LiveContext};
 use weir_counters::{Counts, Moves, Series, counters};
 use weir_protocol::Kind;
 
-use crate::flush::{BATCH_ROWS, Batch, RowWriter, Source};
+use crate::flush::{BATCH_ROWS, Batch, BatchSource, RowWriter};
 use crate::state::{Added, Closing, Moment, State};
 use crate::timeline::{Seconds, Timeline};
 
@@ -261,7 +261,7 @@ impl Aggregator {
 
     /// An empty batch for what is passed on without aggregation. Its sequence is one of its own.
     pub fn passing_batch(&self, sequence: u64) -> Batch {
-        let source = Source {
+        let source = BatchSource {
             worker: self.worker,
             sequence,
         };
@@ -292,7 +292,7 @@ impl Aggregator {
         let batch = hand_over.batch.get_or_insert_with(|| {
             hand_over.sequence += 1;
             hand_over.writer.begin();
-            let source = Source {
+            let source = BatchSource {
                 worker: self.worker,
                 sequence: hand_over.sequence,
             };

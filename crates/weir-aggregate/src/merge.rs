@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 use hashbrown::HashTable;
 use weir_context::PARTITIONS;
 
-use crate::flush::{BATCH_ROWS, Batch, Source};
+use crate::flush::{BATCH_ROWS, Batch, BatchSource};
 
 /// Merges the batches of several workers into one stream in which every context of a bucket occurs once.
 ///
@@ -126,7 +126,7 @@ impl Merger {
             };
             let merged = self.merged.get_or_insert_with(|| {
                 self.sequence += 1;
-                let source = Source {
+                let source = BatchSource {
                     worker: 0,
                     sequence: self.sequence,
                 };

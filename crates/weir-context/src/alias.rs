@@ -533,6 +533,10 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(
+        miri,
+        ignore = "too many messages for Miri; the tests beside it run the same code"
+    )]
     fn a_budget_bounds_it_and_hot_entries_stay() {
         let mut table = AliasTable::new(Level::detect());
         table.set_bytes_max(64 * 1024);
@@ -579,6 +583,10 @@ mod tests {
     /// Nine messages of ten never come again and no sweep helps: what comes again stays, or comes in, all the same; also when
     /// there is less room from one moment to the next.
     #[test]
+    #[cfg_attr(
+        miri,
+        ignore = "too many messages for Miri; the tests beside it run the same code"
+    )]
     fn a_flood_does_not_turn_out_what_comes_again() {
         let secret = crate::HashSecret::from_random(3, 4);
         let mut table = AliasTable::new(Level::detect());

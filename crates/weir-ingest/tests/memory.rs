@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use weir_aggregate::AggregateCounter;
 use weir_aggregate::{AggregatorSettings, Value};
-use weir_context::{HashSecret, Limits, Rules};
+use weir_context::{ContextLimits, HashSecret, Rules};
 use weir_ingest::IngestCounter;
 use weir_ingest::{Ingest, IngestSettings, Received};
 use weir_protocol::ParseOptions;
@@ -21,9 +21,9 @@ fn ingest() -> Ingest {
         worker: 0,
         aggregator: AggregatorSettings::default(),
         rules: Rules::default(),
-        limits: Limits {
+        limits: ContextLimits {
             bytes_max: BUDGET,
-            ..Limits::default()
+            ..ContextLimits::default()
         },
         secret: HashSecret::from_random(1, 2),
         gauge_deltas: false,

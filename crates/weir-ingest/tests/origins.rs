@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use weir_aggregate::{AggregatorSettings, Value};
-use weir_context::{Admission, HashSecret, Limits, OriginKey, OriginQuestion, OriginTicket, Rules};
+use weir_context::{Admission, ContextLimits, HashSecret, OriginKey, OriginQuestion, OriginTicket, Rules};
 use weir_context::{AliasCounter, OriginCounter};
 use weir_ingest::{
     AdmissionList, AdmissionSettings, Hurry, Ingest, IngestSettings, OriginAnswer, ProcessFound, Received,
@@ -20,7 +20,7 @@ fn settings() -> IngestSettings {
         worker: 0,
         aggregator: AggregatorSettings::default(),
         rules: Rules::default(),
-        limits: Limits::default(),
+        limits: ContextLimits::default(),
         secret: HashSecret::from_random(3, 4),
         gauge_deltas: false,
         listeners: vec![ParseOptions {

@@ -1,12 +1,16 @@
 //! Lines on their way through the worker: which, in which order, at what cost.
 #![allow(unsafe_code)]
+#![allow(
+    clippy::disallowed_types,
+    reason = "the test looks at what a worker has handed over"
+)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 
 use weir_aggregate::AggregatorSettings;
-use weir_context::{HashSecret, Limits, Rules};
+use weir_context::{ContextLimits, HashSecret, Rules};
 use weir_ingest::IngestCounter;
 use weir_ingest::{
     BLOCK_BYTES, Ingest, IngestSettings, Received, Relay, RelayBlock, RelayQueue, RelaySettings, RelayTarget,
@@ -121,7 +125,7 @@ fn ingest(relay: Relay, only: bool) -> Ingest {
         worker: 0,
         aggregator: AggregatorSettings::default(),
         rules: Rules::default(),
-        limits: Limits::default(),
+        limits: ContextLimits::default(),
         secret: HashSecret::from_random(1, 2),
         gauge_deltas: false,
         listeners: vec![ParseOptions::default()],

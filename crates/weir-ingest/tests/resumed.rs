@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use weir_aggregate::{AggregatorSettings, Batch, Bucket, Carried, Value};
-use weir_context::{HashSecret, Limits, Rules};
+use weir_context::{ContextLimits, HashSecret, Rules};
 use weir_ingest::{Ingest, IngestCounter, IngestSettings, Received, SavedBucket};
 use weir_protocol::ParseOptions;
 use weir_state::{AgentId, Bounds, Header, Record, Table};
@@ -27,7 +27,7 @@ fn ingest(now: i64, secret: u64, gauge_deltas: bool) -> Ingest {
             ..AggregatorSettings::default()
         },
         rules: Rules::default(),
-        limits: Limits::default(),
+        limits: ContextLimits::default(),
         // Another process has other hashes.
         secret: HashSecret::from_random(secret, 2),
         gauge_deltas,

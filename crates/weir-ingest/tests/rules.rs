@@ -8,7 +8,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use regex_lite::Regex;
 use weir_aggregate::{AggregatorSettings, Batch, Merger, Value};
-use weir_context::{HashSecret, Limits, RuleSet, RuleSettings, Rules};
+use weir_context::{ContextLimits, HashSecret, RuleSet, RuleSettings, Rules};
 use weir_ingest::IngestCounter;
 use weir_ingest::{Ingest, IngestSettings, Received, SampleDrop};
 use weir_protocol::{Kind, Message, ParseOptions, SpecialTag, Values, parse_packet, special_tag};
@@ -291,7 +291,7 @@ fn take(batch: &Batch, rows: &mut BTreeMap<String, String>, timestamped: &mut Ve
 
 fn rules(definitions: &Definitions) -> Rules {
     let suffixes = SUFFIXES.map(str::to_owned);
-    let set = RuleSet::new(definitions.clone(), &suffixes, weir_rules::Limits::default()).unwrap();
+    let set = RuleSet::new(definitions.clone(), &suffixes, weir_rules::RuleLimits::default()).unwrap();
     Rules::new(RuleSettings {
         set: Arc::new(set),
         hostname: "agent".into(),
@@ -315,9 +315,9 @@ fn worker(definitions: &Definitions, number: u16, alias_bytes_max: usize) -> Ing
             hostname: "agent".into(),
         },
         rules: rules(definitions),
-        limits: Limits {
+        limits: ContextLimits {
             alias_bytes_max,
-            ..Limits::default()
+            ..ContextLimits::default()
         },
         // One process, one secret: canonical hashes agree between its workers.
         secret: HashSecret::from_random(5, 6),

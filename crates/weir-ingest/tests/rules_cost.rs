@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use weir_aggregate::AggregatorSettings;
-use weir_context::{HashSecret, Limits, RuleSet, RuleSettings, Rules};
+use weir_context::{ContextLimits, HashSecret, RuleSet, RuleSettings, Rules};
 use weir_ingest::IngestCounter;
 use weir_ingest::{Ingest, IngestSettings, Received};
 use weir_protocol::ParseOptions;
@@ -42,7 +42,7 @@ fn rules(count: usize) -> Rules {
         profiles: vec![],
         rules: (0..count).map(rule).collect(),
     };
-    let set = RuleSet::new(definitions, &[], weir_rules::Limits::default()).expect("they are valid");
+    let set = RuleSet::new(definitions, &[], weir_rules::RuleLimits::default()).expect("they are valid");
     Rules::new(RuleSettings {
         set: std::sync::Arc::new(set),
         ..RuleSettings::default()
@@ -88,7 +88,7 @@ fn child_takes_messages() {
             worker: 0,
             aggregator: AggregatorSettings::default(),
             rules: rules(count),
-            limits: Limits::default(),
+            limits: ContextLimits::default(),
             secret: HashSecret::from_random(1, 2),
             gauge_deltas: false,
             listeners: vec![ParseOptions::default()],

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use weir_aggregate::{AggregatorSettings, Batch, Merger, Value};
-use weir_context::{HashSecret, Limits, Rules};
+use weir_aggregate::{AggregatorSettings, BATCH_ROWS, Batch, Merger, Value};
+use weir_context::{ContextLimits, HashSecret, Rules};
 use weir_ingest::{Ingest, IngestSettings, Received};
 use weir_protocol::ParseOptions;
 
@@ -18,7 +18,7 @@ fn ingest(worker: u16) -> Ingest {
             ..AggregatorSettings::default()
         },
         rules: Rules::default(),
-        limits: Limits::default(),
+        limits: ContextLimits::default(),
         // One process, one secret: canonical hashes agree between its workers.
         secret: HashSecret::from_random(7, 8),
         gauge_deltas: false,
@@ -248,7 +248,7 @@ fn workers_that_saw_different_clocks_are_merged_again() {
 #[test]
 fn workers_that_are_left_do_not_wait_for_one_that_has_ended() {
     // More than are in one batch.
-    const CONTEXTS: usize = 1000;
+    const CONTEXTS: usize = 3 * BATCH_ROWS;
     for others_first in [false, true] {
         let mut workers = [ingest(0), ingest(1)];
         let mut merger = Merger::new(2);
@@ -260,7 +260,7 @@ fn workers_that_are_left_do_not_wait_for_one_that_has_ended() {
             assert!(worker.advance(START + 10));
         }
         // Of the first one, part of a bucket.
-        let half = (0..CONTEXTS).find_map(|_| workers[0].drain(10)).unwrap();
+        let half = (0..CONTEXTS).find_map(|_| workers[0].drain(256)).unwrap();
         assert!(!half.last && half.len() < CONTEXTS);
         let rows = half.len();
         merger.push(half, |batch| merged.push(batch));

@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use support::config;
-use weir_listener::{Address, Batch, EventLoop, Framing, ListenerConfig, ListenerId, bind};
+use weir_listener::{Address, EventLoop, Framing, ListenerConfig, ListenerId, PacketBatch, bind};
 use weir_listener::{ListenerCounter, LoopCounter};
 
 const SENDERS: u64 = 4;
@@ -58,7 +58,7 @@ impl Counter {
 
     fn turn(&mut self) -> u64 {
         let seen = &mut self.seen;
-        let mut handle = |batch: Batch<'_>| {
+        let mut handle = |batch: PacketBatch<'_>| {
             for packet in batch {
                 let seen = &mut seen[usize::from(packet.listener.0)];
                 let number = |range: std::ops::Range<usize>| -> u64 {

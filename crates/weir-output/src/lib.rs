@@ -8,6 +8,7 @@ mod counters;
 pub mod datadog;
 mod datagrams;
 pub mod delivery;
+mod error;
 pub mod file;
 pub mod graphite;
 pub mod http;
@@ -24,3 +25,4 @@ mod tcp;
 mod timeline;
 
 pub use counters::{OutputCounter, ScrapeCounter};
+pub use error::StartError;

@@ -191,7 +191,6 @@ async fn a_refused_key_loses_nothing() {
         .await;
         let (clock, driver) = Clock::driven(BUCKET);
         let mut settings = delivery();
-        settings.backoff_base = Duration::from_secs(2);
         settings.backoff_max = Duration::from_secs(64);
         let output = start_output(name, &intake.url(), settings, &surroundings(clock));
         let mut received = 0;

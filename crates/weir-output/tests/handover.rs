@@ -15,7 +15,8 @@ use weir_output::OutputCounter;
 use weir_output::delivery::{Clock, Delivery, Surroundings};
 use weir_output::otlp::{OtlpSettings, Temporality};
 use weir_output::remote_write::RemoteWriteSettings;
-use weir_output::settings::{Secret, Start};
+use weir_output::settings::Secret;
+use weir_output::settings::Start;
 
 fn start(settings: &dyn Start, replaces: Option<&Arc<Delivery>>, around: &Surroundings) -> Arc<Delivery> {
     let around = Surroundings {
@@ -63,15 +64,11 @@ async fn values(intake: &Intake, first: &dyn Start, second: &dyn Start) -> Vec<f
     found.into_iter().map(|(_, value)| value).collect()
 }
 
-fn headers(token: &str) -> BTreeMap<String, Secret> {
-    BTreeMap::from([("Authorization".to_owned(), Secret::new(token))])
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_token_does_not_reset_cumulative_sums() {
     let intake = Intake::start(|_| taken()).await;
     let settings = |token: &str| RemoteWriteSettings {
-        headers: headers(token),
+        authorization: authorization(&[("Authorization", token)]),
         expiry: Duration::from_secs(if token == "old" { 60 } else { 600 }),
         ..remote_write(&intake.url())
     };
@@ -82,7 +79,7 @@ async fn another_token_does_not_reset_cumulative_sums() {
 
     let intake = Intake::start(|_| taken()).await;
     let settings = |token: &str| OtlpSettings {
-        headers: headers(token),
+        authorization: authorization(&[("Authorization", token)]),
         temporality: Temporality::Cumulative,
         ..otlp(&intake.url())
     };

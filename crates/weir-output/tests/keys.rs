@@ -124,18 +124,18 @@ async fn nothing_is_taken_over_where_it_could_be_anothers() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_that_replaces_another_delivers_what_waits() {
     let start = |name: &str, url: &str, token: &str, disk: &Path| {
-        let headers = BTreeMap::from([("Authorization".to_owned(), Secret::new(token))]);
+        let authorization = authorization(&[("Authorization", token)]);
         let mut kept = delivery();
         kept.disk_path = disk.display().to_string();
         kept.disk_bytes_max = 64 << 20;
         let settings: Box<dyn Start> = match name {
             "otlp" => Box::new(weir_output::otlp::OtlpSettings {
-                headers,
+                authorization,
                 delivery: kept,
                 ..otlp(url)
             }),
             _ => Box::new(weir_output::remote_write::RemoteWriteSettings {
-                headers,
+                authorization,
                 delivery: kept,
                 ..remote_write(url)
             }),

@@ -98,7 +98,11 @@ fn the_configurations_of_the_page_run() {
         .iter()
         .find(|kind| kind.name == "otlp")
         .unwrap();
-    for setting in kind.settings.iter().chain(weir_output::settings::DELIVERY) {
+    for setting in kind
+        .settings
+        .iter()
+        .chain(weir_output::settings::DeliverySettings::SETTINGS)
+    {
         assert!(
             blocks[1].contains(&format!(" {}:", setting.key)),
             "{} is missing on the page",

@@ -284,6 +284,8 @@ module StatsD
     # @param client [Instrument::Client, nil] nil: made from the environment at the next use
     def singleton_client=(client)
       if Instrument::Ractors.main?
+        # Tests of applications put an aggregator of their own into a client, and then make it the singleton.
+        client.refresh_mode if client.is_a?(Instrument::Client)
         @singleton_client = client
         Instrument::Handles.client_changed
       else

@@ -1,6 +1,11 @@
 //! The experiments behind the structures of this crate. Each prints a Markdown table; `docs/decisions` has their results.
 //!
 //! `cargo bench -p weir-context --bench decisions -- hash|eviction|growth|sharing [SEED]`. Compare figures of one run only.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_macros,
+    reason = "a benchmark reads the clock and prints"
+)]
 
 mod eviction;
 
@@ -11,7 +16,9 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use hashbrown::HashTable;
-use weir_context::{AliasKey, Contexts, HashSecret, Level, Limits, Lookup, OriginId, RuleSettings, Rules};
+use weir_context::{
+    AliasKey, ContextLimits, Contexts, HashSecret, Level, Lookup, OriginId, RuleSettings, Rules,
+};
 use weir_protocol::{Kind, Message, ParseOptions, parse_line};
 
 pub struct Random(u64);
@@ -276,7 +283,7 @@ fn known<'a>(keys: impl Iterator<Item = &'a Key>) -> Contexts {
     let mut contexts = Contexts::new(
         HashSecret::from_random(1, 2),
         Rules::new(RuleSettings::default()),
-        Limits::default(),
+        ContextLimits::default(),
     );
     let options = ParseOptions {
         origin_client: true,

@@ -20,7 +20,7 @@ const ORIGINS_SHARE: usize = 16;
 
 /// What limits the number of contexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ContextLimits {
     /// Bytes that contexts, raw contexts, tag lists, strings, aliases and the state elsewhere may take together.
     pub bytes_max: usize,
     /// Live contexts, where the operator set a number.
@@ -33,9 +33,9 @@ pub struct Limits {
     pub alias_bytes_max: usize,
 }
 
-impl Default for Limits {
+impl Default for ContextLimits {
     fn default() -> Self {
-        Limits {
+        ContextLimits {
             bytes_max: usize::MAX,
             contexts_max: usize::MAX,
             contexts_per_metric_max: usize::MAX,
@@ -66,7 +66,7 @@ const OVERFLOW_NAMES_MAX: usize = 1000;
 
 /// What the tables hold, against the limits.
 pub(super) struct Capacity {
-    pub limits: Limits,
+    pub limits: ContextLimits,
     overflow_names: usize,
     /// Bytes at the last full count, and contexts created since.
     counted_bytes: usize,
@@ -76,7 +76,7 @@ pub(super) struct Capacity {
 }
 
 impl Capacity {
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: ContextLimits) -> Self {
         Capacity {
             limits,
             overflow_names: 0,

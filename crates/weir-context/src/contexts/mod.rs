@@ -29,7 +29,7 @@ mod samples;
 mod sweep;
 
 use limits::Capacity;
-pub use limits::Limits;
+pub use limits::ContextLimits;
 pub use restore::KnownContext;
 use sweep::Sweep;
 
@@ -148,7 +148,7 @@ struct Scratch {
 }
 
 impl Contexts {
-    pub fn new(secret: HashSecret, rules: Rules, limits: Limits) -> Self {
+    pub fn new(secret: HashSecret, rules: Rules, limits: ContextLimits) -> Self {
         let mut contexts = Contexts {
             secret,
             rules: RulesInForce::new(rules),

@@ -1,7 +1,7 @@
 //! Packets to buckets. [`fast`] and [`simple`] are the two ways that a line can take.
 
 use weir_aggregate::{Aggregator, AggregatorSettings, Batch};
-use weir_context::{Contexts, HashSecret, Limits, OriginId, Rules};
+use weir_context::{ContextLimits, Contexts, HashSecret, OriginId, Rules};
 use weir_protocol::{ParseOptions, Scan};
 
 use crate::counts::IngestCounter;
@@ -28,7 +28,7 @@ pub struct IngestSettings {
     pub worker: u16,
     pub aggregator: AggregatorSettings,
     pub rules: Rules,
-    pub limits: Limits,
+    pub limits: ContextLimits,
     pub secret: HashSecret,
     /// Plain StatsD's reading of a signed gauge: a change to its last value.
     pub gauge_deltas: bool,

@@ -22,7 +22,7 @@ mod server;
 pub mod status;
 mod tables;
 
-pub use connections::Limits;
+pub use connections::ConnectionLimits;
 pub use server::AdminServer;
 #[doc(hidden)]
 pub use server::answer_on;

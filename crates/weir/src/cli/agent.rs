@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ArgMatches;
+use weir_config::Flag;
 
-use crate::config::{self, Flag, Inputs};
+use crate::config::{self, Inputs};
 use crate::failure::Failure;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -79,7 +80,7 @@ pub fn admin_address(arguments: &ArgMatches) -> Result<SocketAddr, Failure> {
         resolve_names: true,
     };
     let loaded = config::load(&inputs)?;
-    loaded.config.admin.ok_or_else(|| {
+    loaded.config.addresses.admin.ok_or_else(|| {
         Failure::usage("admin is off, so there is nobody to ask; --admin names another address")
     })
 }

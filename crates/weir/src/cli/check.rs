@@ -3,13 +3,14 @@
 use std::fmt::Write as _;
 
 use clap::ArgMatches;
+use weir_output::settings::OUTPUT_TYPES;
 
 use crate::config::{self, Loaded};
 use crate::failure::Failure;
 
 pub fn check(arguments: &ArgMatches) -> Result<(), Failure> {
     if arguments.get_flag("documentation") {
-        return super::print(&config::documentation());
+        return super::print(&weir_config::page(OUTPUT_TYPES));
     }
     let loaded = config::load(&super::inputs(arguments)?)?;
     super::print(&report(&loaded))

@@ -22,7 +22,6 @@ use crate::admin::status::{
     LimitStatus, Number, Numbers, OriginReport, OutputStatus, PointBooks, Reasons, ReloadStatus, RulesStatus,
     Status, UNITS, sum_of,
 };
-use crate::config;
 use crate::failure::Failure;
 use crate::logging::printable;
 use crate::sandbox::SandboxStatus;
@@ -411,7 +410,7 @@ pub fn limited(page: &mut String, rows: &[LimitedRow]) {
 
 /// A name as it is, unless a terminal would act upon it.
 pub fn shown(name: &str) -> String {
-    if name.chars().any(config::is_invisible) {
+    if name.chars().any(weir_config::is_invisible) {
         return printable(name.as_bytes());
     }
     name.to_owned()

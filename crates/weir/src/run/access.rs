@@ -14,7 +14,7 @@ use super::books::BoundListener;
 use super::pipeline::State;
 use super::usage::origin_name;
 use crate::admin::status::{RateLimitedRow, RefusedSenderRow};
-use crate::config::{Config, RateLimits};
+use crate::config::{Config, tls_files};
 use crate::failure::Failure;
 
 /// How often the log speaks of the same source or reason.
@@ -35,7 +35,7 @@ pub struct Access {
     rates: Option<Arc<SourceRates>>,
     tls: Option<Arc<TlsServer>>,
     tls_connections_max: usize,
-    limits: RateLimits,
+    rate_per_origin: Option<u64>,
     mentioned: Arc<Mutex<HashMap<String, Mention>>>,
 }
 
@@ -55,27 +55,28 @@ struct Mention {
 impl Access {
     pub fn new(config: &Config) -> Result<Access, Failure> {
         let settings = &config.listeners;
-        let limits = settings.rates.clone();
-        let is_limited = !limits.networks.is_empty() || limits.per_address.is_some();
-        let rates = is_limited.then(|| {
-            let networks = limits.networks.clone();
-            Arc::new(SourceRates::new(networks, limits.per_address, Monotonic::now()))
-        });
-        let tls = match &settings.tls {
+        let networks = config.addresses.rates.clone();
+        let per_address = settings.rate_limit_per_address;
+        let is_limited = !networks.is_empty() || per_address.is_some();
+        let rates = is_limited.then(|| Arc::new(SourceRates::new(networks, per_address, Monotonic::now())));
+        let tls = match settings.tls() {
             None => None,
             Some(files) => {
-                let server = TlsServer::load(files)
+                let server = TlsServer::load(&tls_files(&files))
                     .map_err(|error| Failure::usage(format!("tcp_tls_certificate: {error}")))?;
                 Some(Arc::new(server))
             }
         };
         // Each listener has its own connections.
-        let share = config.memory / TLS_SHARE / TLS_SESSION_BYTES as u64 / settings.tcp.len().max(1) as u64;
+        let share = config.resources.memory
+            / TLS_SHARE
+            / TLS_SESSION_BYTES as u64
+            / config.addresses.tcp.len().max(1) as u64;
         Ok(Access {
             rates,
             tls,
             tls_connections_max: share.max(1) as usize,
-            limits,
+            rate_per_origin: settings.rate_limit_per_origin,
             mentioned: Arc::default(),
         })
     }
@@ -88,8 +89,8 @@ impl Access {
     pub fn read_again(&self, config: &Config) -> Result<Renewal, Vec<String>> {
         let mut renewal = Renewal::default();
         let mut faults = Vec::new();
-        if let (Some(_), Some(files)) = (&self.tls, &config.listeners.tls) {
-            match TlsServer::load(files) {
+        if let (Some(_), Some(files)) = (&self.tls, config.listeners.tls()) {
+            match TlsServer::load(&tls_files(&files)) {
                 Ok(server) => renewal.tls = Some(server),
                 Err(error) => faults.push(format!("tcp_tls_certificate: {error}")),
             }
@@ -120,7 +121,7 @@ impl Access {
     }
 
     pub fn admission_list(config: &Config) -> Option<AdmissionList> {
-        let list = config.listeners.allowed_origins.as_ref()?;
+        let list = config.listeners.allowed_origins()?;
         Some(AdmissionList {
             no_container: list.no_container(),
             unknown: list.unknown(),
@@ -156,7 +157,7 @@ impl Access {
         if let Some(rates) = &self.rates {
             rows.extend(rates.limited(NAMED_MAX).into_iter().map(row));
         }
-        let per_origin = self.limits.per_origin.unwrap_or(0);
+        let per_origin = self.rate_per_origin.unwrap_or(0);
         for limited in state
             .workers
             .iter()

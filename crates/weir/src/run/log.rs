@@ -59,7 +59,7 @@ pub fn flushes(
     listeners: Vec<BoundListener>,
     last_flush: Arc<Mutex<LastFlush>>,
 ) -> Box<dyn FnMut(&Flushed) + Send> {
-    let (summary, bucket_seconds) = (config.flush_summary, config.aggregation.bucket_seconds);
+    let (summary, bucket_seconds) = (config.running.flush_summary, config.aggregation.bucket_seconds());
     let mut before = Totals::default();
     let mut clock = ClockLog::default();
     Box::new(move |flushed| {

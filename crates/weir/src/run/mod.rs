@@ -9,8 +9,8 @@ use weir_listener::ListenerConfig;
 use weir_protocol::ParseOptions;
 
 use crate::admin::caller::Hosts;
-use crate::admin::{AdminServer, Limits};
-use crate::config::{Config, Inputs, Loaded, LogLevel};
+use crate::admin::{AdminServer, ConnectionLimits};
+use crate::config::{Config, Inputs, Loaded};
 use crate::failure::Failure;
 use crate::logging::Logging;
 use crate::notify::Notify;
@@ -54,7 +54,7 @@ const RELOADS_MAX: usize = 4;
 
 /// Runs until a signal ends it. `inputs` is kept for reloads.
 pub fn run(loaded: Loaded, inputs: Inputs) -> Result<(), Failure> {
-    let mut logging = Logging::new(loaded.config.log_level);
+    let mut logging = Logging::new(loaded.config.running.log_level);
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
@@ -87,7 +87,7 @@ fn control(
     let (signals, admin) = runtime.block_on(async {
         let signals = Signals::install()
             .map_err(|error| Failure::runtime(format!("signals cannot be received: {error}")))?;
-        let admin = match config.admin {
+        let admin = match config.addresses.admin {
             None => None,
             Some(address) => Some(AdminServer::bind(address).await.map_err(|error| {
                 let remedy = "--admin sets another address, or off";
@@ -100,7 +100,7 @@ fn control(
     let resumed = Resumed::look(&config)?;
     let access = Access::new(&config)?;
     let planned = listeners::plan(&config, &access);
-    let bound = listeners::bind(&planned, config.workers)?;
+    let bound = listeners::bind(&planned, config.resources.workers)?;
     // While this is the only thread, and after the last thing that needs what it gives up.
     let sandbox = sandbox::enter(reloader.current(), reloader.file().as_deref());
     reloader.sandboxed(sandbox.clone());
@@ -133,8 +133,8 @@ async fn serve(
                 "admin: {address} is not loopback: whoever reaches it can read metrics, status and profiles, and ask for a reload"
             );
         }
-        let hosts = Hosts::new(&reloader.current().config.admin_hosts);
-        tokio::spawn(server.serve(view.clone(), hosts, Limits::default()));
+        let hosts = Hosts::new(&reloader.current().config.running.admin_hosts);
+        tokio::spawn(server.serve(view.clone(), hosts, ConnectionLimits::default()));
     }
     let reloader = Arc::new(Mutex::new(reloader));
     let mut watches = true;
@@ -226,7 +226,7 @@ async fn second_stop(signals: &mut Signals) -> &'static str {
 struct Done {
     /// `None`: there was no need for one.
     reloaded: Option<Reloaded>,
-    level: LogLevel,
+    level: weir_config::LogLevel,
     /// There are files to be looked at now and then.
     watches: bool,
 }
@@ -269,13 +269,13 @@ impl Agent {
         let shared = Arc::new(Shared::default());
         let last_flush = Arc::new(Mutex::new(LastFlush::default()));
         let usage = Arc::new(Usage::new(usage::Settings {
-            workers: config.workers,
-            bucket_seconds: config.aggregation.bucket_seconds,
-            tag_values_alert: config.tag_values_alert,
+            workers: config.resources.workers,
+            bucket_seconds: config.aggregation.bucket_seconds(),
+            tag_values_alert: config.resources.tag_values_alert,
         }));
         let pipeline = Pipeline::new(
             inbox,
-            config.workers,
+            config.resources.workers,
             Feed::new(outputs.clone()),
             shared.clone(),
             log::bad_input(shared.clone(), &bound.listeners),
@@ -332,7 +332,7 @@ impl Agent {
             access,
             sandbox,
             options: ParseOptions {
-                origin_client: config.origin.client,
+                origin_client: config.origin.origin_client,
                 timestamps: config.aggregation.timestamps,
                 eol_required: false,
             },
@@ -344,8 +344,8 @@ impl Agent {
             listeners: bound.listeners,
             outputs,
             hostname: config.names.hostname.clone(),
-            memory: config.memory,
-            bucket_seconds: config.aggregation.bucket_seconds,
+            memory: config.resources.memory,
+            bucket_seconds: config.aggregation.bucket_seconds(),
             started_at: unix_now(),
             stopping: AtomicBool::new(false),
             reloads: OnceLock::new(),
@@ -379,7 +379,7 @@ impl Agent {
         *self.view.reload.lock().unwrap_or_else(PoisonError::into_inner) = reloader.outcome();
         Done {
             reloaded,
-            level: reloader.current().config.log_level,
+            level: reloader.current().config.running.log_level,
             watches: reloader.has_secret_files(),
         }
     }
@@ -393,7 +393,7 @@ impl Agent {
         self.view.access.renew(renewal);
         if let Some(origins) = &self.view.origins {
             // What is said of containers comes from there.
-            origins.allow(config.listeners.allowed_origins.clone());
+            origins.allow(config.listeners.allowed_origins());
         }
         let list = Access::admission_list(config);
         let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,7 @@
 //! What the process before has left, and what this one leaves.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -37,9 +38,10 @@ pub struct Keeper {
 impl Resumed {
     /// Takes the directory, and looks for what was left there.
     pub fn look(config: &Config) -> Result<Resumed, Failure> {
-        let Some(path) = &config.state_path else {
+        if config.running.state_path.is_empty() {
             return Ok(Resumed::default());
-        };
+        }
+        let path = Path::new(&config.running.state_path);
         let directory = StateDir::open(path)?;
         let aggregation = &config.aggregation;
         let expiry = aggregation.context_expiry + aggregation.counter_expiry;
@@ -54,7 +56,7 @@ impl Resumed {
             },
             ..Resumed::default()
         };
-        match directory.left(oldest, now, config.memory) {
+        match directory.left(oldest, now, config.resources.memory) {
             Left::Nothing => resumed.after_a_kill(&directory, now),
             Left::SetAside(refusal) => {
                 resumed.status.set_aside = 1;
@@ -91,7 +93,7 @@ impl Resumed {
         self.away = Duration::from_millis((now - meta.saved_at_ms).max(0) as u64);
         self.status.restored_from = Some(meta.saved_at_ms.max(0) as u64 / 1000);
         self.status.away_seconds = self.away.as_secs_f64();
-        let width = config.aggregation.bucket_seconds as u32;
+        let width = config.aggregation.bucket_seconds() as u32;
         if let Some(bucket) = meta.bucket.filter(|bucket| bucket.width != width) {
             let lost = std::mem::take(&mut meta.samples);
             tracing::warn!(
@@ -115,7 +117,7 @@ impl Resumed {
 
     /// What each worker goes on with.
     pub fn buckets(&mut self, fixed: &Fixed, config: &Config) -> Vec<SavedBucket> {
-        let workers = config.workers;
+        let workers = config.resources.workers;
         match &mut self.content {
             None => vec![SavedBucket::default(); workers],
             Some(content) => {

@@ -12,7 +12,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use weir_output::settings::{Kind, OUTPUT_TYPES, Setting};
+use weir_config::{Kind, Setting};
+use weir_output::settings::OUTPUT_TYPES;
 
 use log::Log;
 

@@ -122,7 +122,7 @@ module StatsD
 
         def send_all
           # Others get their turn between two batches.
-          Thread.pass while in_turn { send_batch }
+          Thread.pass while in_turn { send_batch } && @queue.length.positive?
         end
 
         # What was taken out of the queue is nowhere else until it is sent.

@@ -187,10 +187,10 @@ module StatsD
         include Binding
         class_eval { include COUNTER_CALLS }
 
-        # @param name (see Client#increment)
-        # @param tags (see Client#increment)
-        # @param sample_rate (see Client#increment)
-        # @param no_prefix (see Client#increment)
+        # @param name (see Client::Metrics#increment)
+        # @param tags (see Client::Metrics#increment)
+        # @param sample_rate (see Client::Metrics#increment)
+        # @param no_prefix (see Client::Metrics#increment)
         # @param client [Client, nil] nil follows {StatsD.singleton_client}
         # @param pre_sampled [Boolean] the caller draws: record always, mention the rate
         def initialize(name, tags: nil, sample_rate: nil, no_prefix: false, client: nil, pre_sampled: false)

@@ -14,19 +14,10 @@ module StatsD
       end
       private_constant :NoContexts
 
-      # Sinks of the library, which look at no message: what a call writes can be remembered.
-      REMEMBERING_SINKS = [BatchedSink, Sink, NullSink, LogSink].freeze
-      private_constant :REMEMBERING_SINKS
-
       class << self
         # @return [Boolean] whether the sink sends messages over a network
         def network?(sink)
           sink.is_a?(BatchedSink) || sink.is_a?(Sink)
-        end
-
-        # @return [Boolean] whether messages for the sink may be written ahead
-        def remembering?(sink)
-          network?(sink) || REMEMBERING_SINKS.include?(sink.class)
         end
       end
 
@@ -50,7 +41,7 @@ module StatsD
         # aggregated.
         @short_ways = %i[c g ms h d s].to_h do |type|
           short = contexts && (implied_rate.nil? || (type == :g && core))
-          [type, short ? contexts.shelf(type, nil) : NoContexts]
+          [type, short ? contexts.map_of(type, nil) : NoContexts]
         end.freeze
         freeze
       end

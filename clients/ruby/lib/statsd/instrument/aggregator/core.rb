@@ -43,7 +43,7 @@ module StatsD
           ForkTracker.track(self)
         end
 
-        # @param client [#detach] told when nothing is aggregated any more
+        # @param client [#refresh_mode] told when nothing is aggregated any more
         def attach(client)
           @clients.add(client)
         end
@@ -109,7 +109,7 @@ module StatsD
         # @return [void]
         def shutdown(wait = 2)
           @stopping = true
-          @clients.to_a.each(&:detach)
+          @clients.to_a.each(&:refresh_mode)
           thread = @thread
           wake_until_ended(thread, wait) if thread&.alive? && thread != Thread.current
           flush
