@@ -1,5 +1,6 @@
 //! What the process may use, and how it runs.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::setting::{Kind, PathUse, Reload};
@@ -69,7 +70,7 @@ settings! {
             .effect("How long a shutdown may take to deliver what is left. What is still left then is lost and counted. What a disk queue holds is not waited for.")
             .zero("0: one attempt, without waiting.")
             .who("Operators with a slow backend; stay below the service manager's own limit.");
-        state_path: String = "''"
+        state_path: Option<PathBuf> = "''"
             .path(PathUse::WriteBeneath)
             .effect("A directory for what the next process goes on with: the open bucket, the sums of cumulative outputs, the books. At a stop the open bucket is kept there and not flushed. One weir uses it at a time; it is made where there is none (docs/restart.md).")
             .zero("Empty: nothing is kept, and the open bucket is flushed.")

@@ -1,7 +1,6 @@
 //! What the process before has left, and what this one leaves.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -38,10 +37,9 @@ pub struct Keeper {
 impl Resumed {
     /// Takes the directory, and looks for what was left there.
     pub fn look(config: &Config) -> Result<Resumed, Failure> {
-        if config.running.state_path.is_empty() {
+        let Some(path) = &config.running.state_path else {
             return Ok(Resumed::default());
-        }
-        let path = Path::new(&config.running.state_path);
+        };
         let directory = StateDir::open(path)?;
         let aggregation = &config.aggregation;
         let expiry = aggregation.context_expiry + aggregation.counter_expiry;
