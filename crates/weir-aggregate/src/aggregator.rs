@@ -8,6 +8,10 @@ use crate::flush::{BATCH_ROWS, Batch, BatchSource, RowWriter};
 use crate::state::{Added, Closing, Moment, State};
 use crate::timeline::{Seconds, Timeline};
 
+mod saved;
+
+pub use saved::Carried;
+
 /// What the operator chose.
 #[derive(Clone, Debug)]
 pub struct AggregatorSettings {
@@ -96,6 +100,10 @@ pub struct Aggregator {
     state: State,
     hand_over: HandOver,
     counts: Counts<AggregateCounter>,
+    /// Samples counted when the open bucket began.
+    counted_before: u64,
+    /// Samples that another process put into the open bucket.
+    carried: u64,
 }
 
 impl Aggregator {
@@ -107,6 +115,8 @@ impl Aggregator {
             state: State::new(),
             hand_over: HandOver::default(),
             counts: Counts::default(),
+            counted_before: 0,
+            carried: 0,
             settings,
         }
     }
@@ -170,6 +180,7 @@ impl Aggregator {
     fn close(&mut self, next_start: Seconds) {
         self.timeline.close(next_start, self.settings.counter_expiry > 0);
         self.state.turn();
+        (self.counted_before, self.carried) = (self.samples(), 0);
         self.counts[AggregateCounter::Buckets] += 1;
     }
 

@@ -201,6 +201,35 @@ impl<T: Body> Halves<Boxed<T>> {
         self.reset(at);
     }
 
+    /// Puts a body into the open half, for a context that has none yet.
+    pub fn put(
+        &mut self,
+        (open, id, seen): (usize, ContextId, Seconds),
+        bytes: &mut BodyBytes,
+        body: Option<T>,
+    ) {
+        let at = id.0 as usize;
+        if at >= self.halves[0].len() {
+            self.grow_to(at + 1);
+        }
+        if let Some(body) = &body {
+            bytes.change(0, size_of::<T>() + body.heap_bytes());
+        }
+        self.halves[open][at] = Boxed {
+            body: body.map(Box::new),
+            seen,
+        };
+    }
+
+    /// When the context was last seen.
+    pub fn seen(&self, at: usize) -> Seconds {
+        let [one, other] = &self.halves;
+        if at >= one.len() {
+            return 0;
+        }
+        one[at].seen.max(other[at].seen)
+    }
+
     #[inline]
     pub fn body(&self, half: usize, at: usize) -> Option<&T> {
         let states = &self.halves[half];

@@ -1,4 +1,5 @@
 use weir_sketch::Sketch;
+use weir_state::{Extremes, Folded as SavedFolded, Samples};
 
 /// Samples kept exactly in one context and bucket; beyond them the values are folded into a sketch.
 pub const HISTOGRAM_SAMPLES_MAX: usize = 4096;
@@ -157,6 +158,41 @@ impl Histogram {
         }
     }
 
+    /// As a record holds it.
+    pub(crate) fn saved(&self) -> Samples {
+        let Some(folded) = &self.folded else {
+            return Samples::exact(self.samples());
+        };
+        let Totals { min, max, .. } = folded.totals;
+        Samples::Folded(Box::new(SavedFolded::new(
+            &folded.sketch,
+            Extremes { min, max },
+            folded.totals.sum,
+            folded.totals.weight,
+            folded.totals.whole_weight,
+        )))
+    }
+
+    /// From what a record holds.
+    pub(crate) fn restored(samples: &Samples) -> Self {
+        match samples {
+            Samples::Exact(samples) => {
+                let mut histogram = Histogram::default();
+                for &(value, weight, times) in samples {
+                    // A histogram has a bound, and a record may come from one that had another.
+                    for _ in 0..times.min(HISTOGRAM_SAMPLES_MAX as u64 * 16) {
+                        histogram.insert(value, weight);
+                    }
+                }
+                histogram
+            }
+            Samples::Folded(saved) => Histogram {
+                folded: Some(Box::new(Folded::restored(saved))),
+                ..Histogram::default()
+            },
+        }
+    }
+
     pub fn merge(&mut self, other: &Histogram) {
         if let Some(theirs) = &other.folded {
             let mine = self.fold();
@@ -197,6 +233,23 @@ impl Histogram {
 }
 
 impl Folded {
+    fn restored(saved: &SavedFolded) -> Self {
+        let sketch = saved.sketch();
+        let weight = saved.weight.to_f64();
+        let extremes = saved.extremes.unwrap_or(Extremes::of(0.0));
+        Folded {
+            rest: (weight - sketch.cnt() as f64).clamp(0.0, 1.0 - f64::EPSILON),
+            totals: Totals {
+                min: extremes.min,
+                max: extremes.max,
+                sum: saved.sum.to_f64(),
+                weight,
+                whole_weight: saved.whole_weight.to_f64(),
+            },
+            sketch,
+        }
+    }
+
     fn insert(&mut self, value: f64, weight: f64) {
         self.totals.add(value, weight);
         let due = weight + self.rest;

@@ -14,7 +14,7 @@ mod places;
 mod state;
 mod timeline;
 
-pub use aggregator::{AggregateCounter, Aggregator, AggregatorSettings};
+pub use aggregator::{AggregateCounter, Aggregator, AggregatorSettings, Carried};
 pub use clock::{AgentClock, Reading};
 pub use expand::{AGGREGATES_MAX, Aggregate, Expansion, PointType};
 pub use flush::{

@@ -1,5 +1,6 @@
 use hashbrown::HashTable;
 use weir_sketch::hll::HyperLogLog;
+use weir_state::Members;
 
 /// Members kept exactly in one context and bucket; beyond them their number is estimated.
 pub const SET_MEMBERS_MAX: usize = 4096;
@@ -85,6 +86,26 @@ impl MemberSet {
     /// The members while they are kept exactly, in the order they came.
     pub fn members(&self) -> impl Iterator<Item = &[u8]> {
         (0..self.ends.len() as u32).map(|at| slice(&self.text, &self.ends, at))
+    }
+
+    /// As a record holds it.
+    pub(crate) fn saved(&self) -> Members {
+        match &self.estimate {
+            Some(estimate) => Members::Estimate((**estimate).clone()),
+            None => Members::exact(self.members()),
+        }
+    }
+
+    /// From what a record holds.
+    pub(crate) fn restored(members: Members) -> Self {
+        let mut set = MemberSet::default();
+        match members {
+            Members::Exact(members) => members.iter().for_each(|member| {
+                set.insert(member);
+            }),
+            Members::Estimate(estimate) => set.estimate = Some(Box::new(estimate)),
+        }
+        set
     }
 
     pub fn merge(&mut self, other: MemberSet) {

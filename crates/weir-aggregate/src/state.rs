@@ -12,6 +12,10 @@ use crate::member_set::MemberSet;
 use crate::places::Places;
 use crate::timeline::{Closed, Seconds};
 
+mod saved;
+
+pub(crate) use saved::{Saved, Stamps};
+
 #[derive(Clone, Copy, Default)]
 struct Counter {
     sum: f64,

@@ -52,6 +52,34 @@ impl Timeline {
         }
     }
 
+    /// Goes on with a bucket that another process began. `remember`: how long before it there may have been samples that
+    /// still count, seconds. `now`: Unix seconds; the bucket stays open until the time is taken the next time.
+    pub fn resume(open: Bucket, remember: u32, now: i64) -> Self {
+        let width = open.width.max(1);
+        let before = remember.div_ceil(width).saturating_add(1).saturating_mul(width);
+        let epoch = open.start - i64::from(before);
+        Timeline {
+            width,
+            epoch,
+            closed_epoch: epoch,
+            first_timestamp: open.timestamp,
+            first_start: before,
+            now: before + (now - open.start).clamp(0, i64::from(width) - 1) as Seconds,
+            open_start: before,
+            closed: VecDeque::new(),
+        }
+    }
+
+    /// Unix seconds.
+    pub fn unix(&self, second: Seconds) -> i64 {
+        self.epoch + i64::from(second)
+    }
+
+    /// The second of a Unix time; those too long ago are the first one.
+    pub fn second(&self, unix: i64) -> Seconds {
+        unix.saturating_sub(self.epoch).clamp(1, i64::from(self.now)) as Seconds
+    }
+
     #[inline(always)]
     pub fn now(&self) -> Seconds {
         self.now

@@ -28,7 +28,7 @@ mod wide;
 pub use alias::{ALIAS_KEY_BYTES_MAX, AliasKey};
 pub use chunked::{CHUNK, Chunked};
 pub use context_table::{ContextId, LiveContext, PARTITIONS};
-pub use contexts::{ContextLimits, ContextRef, Contexts, Lookup, OVERFLOW_TAG, Way};
+pub use contexts::{ContextLimits, ContextRef, Contexts, KnownContext, Lookup, OVERFLOW_TAG, Way};
 pub use counters::{AliasCounter, ContextCounter, OriginCounter};
 pub use hash::HashSecret;
 pub use level::Level;

@@ -18,11 +18,13 @@ mod admin;
 mod identity;
 mod origin;
 mod queue;
+mod state;
 
 pub use admin::admin;
 pub use identity::identity;
 pub use origin::{cgroup, origin};
 pub use queue::queue;
+pub use state::state;
 
 const ALL: ParseOptions = ParseOptions {
     origin_client: true,

@@ -72,3 +72,8 @@ fn origin() {
 fn admin() {
     replay("admin", weir_fuzz_checks::admin);
 }
+
+#[test]
+fn state() {
+    replay("state", weir_fuzz_checks::state);
+}

@@ -13,6 +13,7 @@ mod parking;
 mod progress;
 mod relay;
 mod sampler;
+mod saved;
 mod senders;
 mod timestamped;
 mod worker;
@@ -26,6 +27,7 @@ pub use origin::{Ask, Asked, OriginAnswer, OriginLink, OriginStats, ProcessFound
 pub use origin_rates::LimitedOrigin;
 pub use progress::Progress;
 pub use relay::{BLOCK_BYTES, Relay, RelayBlock, RelayQueue, RelaySettings, RelayTarget};
+pub use saved::{Restored, SavedBucket, SavedSeries};
 pub use worker::{
     Command, CommandSender, ListenerSnapshot, RelayChange, RelayLink, RelayLinks, Report, RuleSnapshot,
     TLS_FAULT, WorkerHandle, WorkerSettings, WorkerSnapshot, spawn,

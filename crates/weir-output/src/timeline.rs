@@ -34,6 +34,16 @@ impl Timeline {
         }
     }
 
+    /// For the next process, whose times are later.
+    pub fn newest(&self) -> i64 {
+        self.newest
+    }
+
+    /// Goes on behind the newest time of another process.
+    pub fn resume(&mut self, newest: i64) {
+        self.newest = newest;
+    }
+
     /// A bucket that is complete: its samples carry its end, or the present if it was closed early.
     pub fn bucket(&mut self, bucket: Bucket) -> Moments {
         let start = bucket.start * 1000;

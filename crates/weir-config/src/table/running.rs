@@ -1,8 +1,9 @@
 //! What the process may use, and how it runs.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::setting::{Kind, Reload};
+use crate::setting::{Kind, PathUse, Reload};
 use crate::settings;
 use crate::types::{AdminAddress, HostName, LogLevel, Sandbox};
 
@@ -74,6 +75,12 @@ settings! {
             .effect("How long a shutdown may take to deliver what is left. What is still left then is lost and counted. What a disk queue holds is not waited for.")
             .zero("0: one attempt, without waiting.")
             .who("Operators with a slow backend; stay below the service manager's own limit.");
+        state_path: Option<PathBuf> = "''"
+            .path(PathUse::WriteBeneath)
+            .effect("A directory for what the next process goes on with: the open bucket, the sums of cumulative outputs, the books. At a stop the open bucket is kept there and not flushed. One weir uses it at a time; it is made where there is none (docs/restart.md).")
+            .zero("Empty: nothing is kept, and the open bucket is flushed.")
+            .who("Operators who restart weir and want nobody to see it.")
+            .common();
         log_level: LogLevel = "info"
             .effect("The least severe log lines that are written to standard error.")
             .who("Whoever looks for a fault.")

@@ -160,6 +160,14 @@ impl Contexts {
         }
     }
 
+    /// Whether a context fits that had its place before.
+    pub(super) fn room_for_known(&mut self) -> Room {
+        match self.contexts_left() {
+            Ok(_) => Room::Always,
+            Err(reason) => Room::No(reason),
+        }
+    }
+
     /// About how many more contexts fit, at least one; or which limit is reached.
     fn contexts_left(&mut self) -> Result<usize, LimitReason> {
         if self.capacity.wants_count() {

@@ -332,7 +332,7 @@ impl Contexts {
         self.secret.four([kind as u64, name, tags, origin])
     }
 
-    fn hash_resolved(&self, kind: Kind, identity: Identity) -> u64 {
+    pub(super) fn hash_resolved(&self, kind: Kind, identity: Identity) -> u64 {
         let strings = &self.interner.strings;
         self.secret.four([
             kind as u64,

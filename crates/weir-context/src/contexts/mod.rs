@@ -23,12 +23,14 @@ mod find;
 mod limits;
 mod make;
 mod origins;
+mod restore;
 mod rule_counts;
 mod samples;
 mod sweep;
 
 use limits::Capacity;
 pub use limits::ContextLimits;
+pub use restore::KnownContext;
 use sweep::Sweep;
 
 /// The tag of the series that takes the samples of contexts for which there is no memory.

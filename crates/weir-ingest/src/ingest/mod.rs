@@ -14,6 +14,7 @@ mod fast;
 mod origins;
 mod passing;
 mod relayed;
+mod resumed;
 mod sampled;
 mod simple;
 

@@ -2,8 +2,9 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use weir_aggregate::{AgentClock, Reading};
+use weir_aggregate::{AgentClock, Carried, Reading};
 use weir_listener::Monotonic;
+use weir_state::AgentId;
 
 /// Buckets by which the agent's time may be ahead of a wall clock that was set back. A clock that is put right goes back by
 /// less; one that is set back by more was wrong before, and points with its timestamps would be wrong until a restart.
@@ -51,6 +52,15 @@ impl Clock {
     /// Milliseconds by which the agent's time is ahead of a wall clock that was set back.
     pub(super) fn ahead_ms(&self) -> i64 {
         self.clock.ahead_ms(wall_ms())
+    }
+
+    /// What another process needs to know of this one's clocks.
+    pub(super) fn carried(&self, agent: AgentId) -> Carried {
+        let monotonic_ms = (Monotonic::now().0 / 1_000_000) as i64;
+        Carried {
+            monotonic_zero: (wall_ms() - monotonic_ms).saturating_mul(1_000_000),
+            agent,
+        }
     }
 
     pub(super) fn times_set_back(&self) -> u64 {

@@ -7,6 +7,7 @@ use std::sync::mpsc::SyncSender;
 
 use weir_context::Rules;
 use weir_listener::{BoundSocket, EventLoop, ListenerId, Monotonic, Waker};
+use weir_state::AgentId;
 
 use super::chores::{Chores, DropWatch, GiveBack, Ticks};
 use super::clock::Clock;
@@ -18,6 +19,7 @@ use crate::ingest::{Ingest, IngestSettings};
 use crate::origin::{OriginAnswer, OriginLink};
 use crate::progress::{Alive, Progress};
 use crate::relay::{Relay, RelaySettings};
+use crate::saved::SavedBucket;
 
 /// Slots of the receive ring; each is touched only as far as a packet used it.
 const RING_SLOTS: usize = 64;
@@ -52,6 +54,8 @@ pub enum RelayLink {
 /// The control plane's end of a running worker.
 pub struct WorkerHandle {
     stop: Arc<AtomicBool>,
+    /// The open bucket goes on in another process.
+    keep: Arc<AtomicBool>,
     waker: Waker,
     commands: CommandSender,
     progress: Arc<Progress>,
@@ -63,6 +67,12 @@ impl WorkerHandle {
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.waker.wake();
+    }
+
+    /// The same; the open bucket is not flushed, but reported as [`Report::Saved`].
+    pub fn stop_and_keep(&self) {
+        self.keep.store(true, Ordering::Release);
+        self.stop();
     }
 
     pub fn send(&self, command: Command) {
@@ -106,6 +116,7 @@ pub struct WorkerSettings {
     pub give_back: fn(),
     /// Hand over the open bucket at shutdown.
     pub flush_open_bucket: bool,
+    pub agent: AgentId,
 }
 
 /// Where a worker relays lines to.
@@ -126,6 +137,7 @@ pub fn spawn(
     reports: SyncSender<Report>,
     origins: Option<OriginLink>,
     relays: RelayLinks,
+    saved: SavedBucket,
 ) -> io::Result<WorkerHandle> {
     let mut event_loop = EventLoop::new(RING_SLOTS)?;
     event_loop.set_partial_budget(partial_budget);
@@ -133,10 +145,11 @@ pub fn spawn(
         event_loop.add(socket, id)?;
     }
     let stop = Arc::new(AtomicBool::new(false));
+    let keep = Arc::new(AtomicBool::new(false));
     let waker = event_loop.waker();
     let (commands, inbox) = std::sync::mpsc::channel();
     let name = format!("ingest-{}", settings.worker);
-    let worker_stop = stop.clone();
+    let (worker_stop, worker_keep) = (stop.clone(), keep.clone());
     let alive = Alive::new();
     let progress = alive.progress();
     let thread = std::thread::Builder::new().name(name).spawn(move || {
@@ -147,7 +160,8 @@ pub fn spawn(
         };
         let clock = Clock::new(settings.aggregator.bucket_width);
         let outbox = Outbox::new(settings.worker, reports);
-        let ingest = ingest(settings, &clock, origins.as_ref(), relays);
+        let mut ingest = ingest(settings, &clock, origins.as_ref(), relays);
+        let restored = ingest.resume(saved, clock.seconds(), clock.carried(around.agent));
         let worker = Worker {
             chores: Chores::default(),
             drops: DropWatch::default(),
@@ -155,7 +169,10 @@ pub fn spawn(
             give_back: GiveBack::new(around.give_back),
             ticks: Ticks::new(Monotonic::now().0),
             flush_open_bucket: around.flush_open_bucket,
+            agent: around.agent,
             stop: worker_stop,
+            keep: worker_keep,
+            restored,
             ingest,
             origins,
             event_loop,
@@ -168,6 +185,7 @@ pub fn spawn(
     })?;
     Ok(WorkerHandle {
         stop,
+        keep,
         commands: CommandSender {
             commands,
             waker: waker.clone(),

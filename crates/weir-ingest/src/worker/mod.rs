@@ -11,6 +11,8 @@ use crate::ingest::{BadInput, Hurry, Ingest, Received};
 use crate::origin::{OriginAnswer, OriginLink};
 use crate::progress::Alive;
 use crate::relay::Relay;
+use crate::saved::Restored;
+use weir_state::AgentId;
 
 mod chores;
 mod clock;
@@ -80,6 +82,10 @@ struct Worker {
     give_back: GiveBack,
     alive: Alive,
     stop: Arc<AtomicBool>,
+    /// The open bucket goes on in another process.
+    keep: Arc<AtomicBool>,
+    restored: Restored,
+    agent: AgentId,
     /// Hand over the open bucket at the end.
     flush_open_bucket: bool,
 }
@@ -306,7 +312,10 @@ impl Worker {
         // Nothing comes in any more: what the log says of the last buckets is everything.
         self.outbox.send(Report::Snapshot(Box::new(self.snapshot())));
         self.hand_over_all();
-        if self.flush_open_bucket && self.ingest.close_now() {
+        if self.keep.load(Ordering::Acquire) {
+            let saved = self.ingest.save(self.clock.carried(self.agent));
+            self.outbox.send(Report::Saved(Box::new(saved)));
+        } else if self.flush_open_bucket && self.ingest.close_now() {
             self.hand_over_all();
         }
         while let Some(batch) = self.ingest.take_passed_on() {

@@ -15,6 +15,7 @@ use crate::counts::{IngestCounter, IngestCounts, WorkerCounter};
 use crate::ingest::BadInput;
 use crate::origin::OriginStats;
 use crate::origin_rates::LimitedOrigin;
+use crate::saved::{Restored, SavedBucket};
 
 /// What a worker tells the control plane.
 #[derive(Debug)]
@@ -25,6 +26,8 @@ pub enum Report {
     BadInput(BadInput),
     /// Who used how much until the last flush, and between it and the one before.
     Usage(u16, Box<UsageSummary>),
+    /// What the open bucket had when the worker was stopped to go on in another process.
+    Saved(Box<SavedBucket>),
     /// Nothing more will come from this worker, whether it was asked to end or has panicked.
     Done(u16),
 }
@@ -54,6 +57,10 @@ pub struct WorkerSnapshot {
     /// Senders that may not send and lately tried.
     pub refused_senders: Vec<RefusedSender>,
     pub rules: RuleSnapshot,
+    /// What it went on with at its start.
+    pub restored: Restored,
+    /// Samples in the open bucket.
+    pub open_samples: u64,
 }
 
 /// What the rules of a worker did.
@@ -141,6 +148,8 @@ impl Worker {
             limited_origins: self.ingest.limited_origins(),
             refused_senders: self.ingest.refused_senders(),
             rules: self.rule_snapshot(),
+            restored: self.restored,
+            open_samples: self.ingest.aggregator().open_samples(),
         }
     }
 }

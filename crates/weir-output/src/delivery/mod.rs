@@ -19,6 +19,7 @@ mod handover;
 mod payload;
 mod queue;
 mod record;
+mod saved;
 mod settle;
 mod status;
 mod strangers;
@@ -48,6 +49,7 @@ pub use clock::{Clock, Driver};
 pub use disk::{DiskQueue, Evicted, Found, Next, RecordId};
 pub use payload::Payload;
 pub use queue::{Lying, Order, Queue};
+pub use saved::{RestoreFault, Saved, SavedStates};
 pub use status::{EndpointStatus, LastError, OutputStatus, Pending};
 
 /// Batches an output may be behind with encoding, about one megabyte each.
@@ -90,6 +92,18 @@ pub trait Encode: Any + Send {
 
     /// Goes on with the state of another encoder of the same type and lineage.
     fn inherit(&mut self, _other: Box<dyn Any>) {}
+
+    /// The last batch of this process has been encoded, and the next process goes on: writes what waits for the next batch, and
+    /// returns the state. Takes the place of [`Encode::end`] where there is a lineage.
+    fn save(&mut self, _out: &mut Encoded) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// Goes on with what another process has saved `away` ago. Before the first batch. An error: the bytes are no state, and this
+    /// begins without.
+    fn restore(&mut self, _saved: &[u8], _away: Duration) -> Result<u64, crate::prometheus::NoState> {
+        Ok(0)
+    }
 }
 
 /// See [`Encode::counter`].
@@ -205,6 +219,8 @@ pub struct Surroundings {
     pub state_bytes_max: u64,
     /// The tags that every metric has, for outputs that describe the host.
     pub host_tags: Arc<[String]>,
+    /// What the outputs of the process before had summed up.
+    pub saved: Arc<SavedStates>,
     /// The output that the new one replaces while the process runs. [`Delivery::take_over`] then begins the new one.
     pub replaces: Option<Arc<Delivery>>,
 }
@@ -276,6 +292,9 @@ struct Shared {
     released: Vec<watch::Sender<Release>>,
     /// The encoder's state goes to another output, so it is left here at the end, and says no goodbye.
     has_heir: AtomicBool,
+    /// The next process goes on with the encoder's state: it is left here at the end.
+    keeps_state: AtomicBool,
+    kept_state: Mutex<Option<Vec<u8>>>,
     left_encoder: Mutex<Option<Box<dyn Encode>>>,
 }
 
@@ -318,6 +337,8 @@ impl Delivery {
         surroundings: &Surroundings,
     ) -> io::Result<Self> {
         let clock = surroundings.clock.clone();
+        let mut encoder = encoder;
+        surroundings.saved.restore(name, encoder.as_mut());
         let memory_max = surroundings.memory_bytes_max / endpoints.len().max(1) as u64;
         let on_disk = !settings.disk_path.is_empty() && settings.disk_bytes_max > 0;
         let disk_max = settings.disk_bytes_max / endpoints.len().max(1) as u64;
@@ -383,6 +404,8 @@ impl Delivery {
             hurried: queues.iter().map(|_| Notify::new()).collect(),
             released: queues.iter().map(|_| watch::Sender::new(Release::No)).collect(),
             has_heir: AtomicBool::new(false),
+            keeps_state: AtomicBool::new(false),
+            kept_state: Mutex::default(),
             left_encoder: Mutex::default(),
             queues,
         });

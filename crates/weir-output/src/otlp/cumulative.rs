@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use weir_aggregate::{Batch, Weights};
 use weir_protocol::Kind;
 
@@ -9,18 +10,19 @@ use super::encode::{self, nanos};
 use super::request::{Data, Metric, Request, Shape, Times, attributes};
 use super::settings::{OtlpHistograms, OtlpSettings};
 use crate::delivery::{Class, Clock, Encoded, Items, Reason};
-use crate::prometheus::Native;
 use crate::prometheus::state::{Family, Row, Seconds, State, Value};
+use crate::prometheus::{Native, NoState};
 use crate::settings::{HistogramStyle, PrometheusSettings};
 use crate::sums::Counters;
 use crate::timeline::Timeline;
 
 /// Beside each series.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct OfSeries {
     /// When its values began, Unix milliseconds; zero until it is written.
     start: i64,
     /// Rows since it was last written.
+    #[serde(skip)]
     rows: u32,
 }
 
@@ -135,12 +137,33 @@ impl Cumulative {
         }
     }
 
-    /// Writes what came after the last bucket, and ends every series.
-    pub fn end(&mut self, request: &mut Request, out: &mut Encoded) {
+    /// Writes what came after the last bucket, and returns every series, for the next process.
+    pub fn save(&mut self, request: &mut Request, out: &mut Encoded) -> Vec<u8> {
+        self.values_pending(request, out);
+        let state = self.state.save(self.now());
+        postcard::to_extend(&(self.timeline.newest(), state), Vec::new()).unwrap_or_default()
+    }
+
+    /// Goes on with the series of another process. Returns how many there is no room for.
+    pub fn restore(&mut self, saved: &[u8], away: Duration) -> Result<u64, NoState> {
+        let (newest, state): (i64, Vec<u8>) = postcard::from_bytes(saved).map_err(|_| NoState)?;
+        let away = Seconds::try_from(away.as_secs()).unwrap_or(Seconds::MAX);
+        let now = self.now();
+        let refused = self.state.restore(&state, away, now)?;
+        self.timeline.resume(newest);
+        Ok(refused)
+    }
+
+    fn values_pending(&mut self, request: &mut Request, out: &mut Encoded) {
         if self.pending > 0 {
             let moments = self.timeline.now();
             self.values(moments.begin, moments.at, request, out);
         }
+    }
+
+    /// Writes what came after the last bucket, and ends every series.
+    pub fn end(&mut self, request: &mut Request, out: &mut Encoded) {
+        self.values_pending(request, out);
         let at = self.timeline.after();
         let points = self.points();
         for (metric, series) in self.ordered() {

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use weir_aggregate::{Batch, Bucket, Histogram, Series, Value, Weights};
 use weir_sketch::ExponentialHistogram;
@@ -11,6 +12,7 @@ use super::cumulative::Cumulative;
 use super::request::{Data, Metric, Request, Shape, Times, attributes};
 use super::settings::{OtlpHistograms, OtlpSettings, Temporality};
 use crate::delivery::{Class, Clock, Counter, Encode, Encoded, Items, Reason};
+use crate::prometheus::NoState;
 use crate::sums::{self, Counters};
 
 /// The scale of distributions before there are too many buckets: base 2^(1/32), about 2.2 %.
@@ -252,6 +254,20 @@ impl Encode for OtlpEncoder {
 
     fn lineage(&self) -> String {
         self.lineage.clone()
+    }
+
+    fn save(&mut self, out: &mut Encoded) -> Vec<u8> {
+        match &mut self.cumulative {
+            Some(cumulative) => cumulative.save(&mut self.request, out),
+            None => Vec::new(),
+        }
+    }
+
+    fn restore(&mut self, saved: &[u8], away: Duration) -> Result<u64, NoState> {
+        match &mut self.cumulative {
+            Some(cumulative) => cumulative.restore(saved, away),
+            None => Err(NoState),
+        }
     }
 
     fn inherit(&mut self, other: Box<dyn Any>) {

@@ -26,7 +26,7 @@ pub(crate) mod state;
 
 pub use accept::Format;
 pub(crate) use native::Native;
-pub use state::{Counts, Seconds};
+pub use state::{Counts, NoState, Seconds};
 
 use render::Cursor;
 use state::State;
@@ -96,6 +96,26 @@ impl Scrape {
             ..scrape.lock().settings.clone()
         };
         settings(self) == settings(other)
+    }
+
+    /// What decides about the state: one with the same text can go on with it.
+    pub fn lineage(&self) -> String {
+        let state = self.lock();
+        let settings = PrometheusSettings {
+            expiry: Duration::ZERO,
+            ..state.settings.clone()
+        };
+        format!("{settings:?} {:?}", state.weights())
+    }
+
+    /// Every series, for the next process.
+    pub fn save(&self, now: Seconds) -> Vec<u8> {
+        self.lock().save(now)
+    }
+
+    /// Goes on with the series of another process; see [`State::restore`].
+    pub fn restore(&self, saved: &[u8], away: Seconds, now: Seconds) -> Result<u64, NoState> {
+        self.lock().restore(saved, away, now)
     }
 
     pub fn set_expiry(&self, expiry: Duration) {

@@ -5,6 +5,10 @@ use weir_sketch::{ExponentialHistogram, Sketch, ZERO_THRESHOLD};
 
 use crate::protobuf;
 
+mod saved;
+
+pub(crate) use saved::SavedNative;
+
 /// Bounds grow by 2^(1/32), about 2.2 %, from one bucket to the next.
 pub const SCHEMA: i32 = 5;
 

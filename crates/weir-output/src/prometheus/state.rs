@@ -16,6 +16,10 @@ use crate::delivery::Reason;
 use crate::settings::{HistogramStyle, PrometheusSettings};
 use crate::sums::{self, Counters};
 
+mod saved;
+
+pub use saved::NoState;
+
 /// What the buckets of a native histogram may take however full the state is.
 const NATIVE_BYTES_LEAST: usize = 256;
 
@@ -98,6 +102,8 @@ pub struct State<M = (), S = ()> {
     bytes: usize,
     series: usize,
     oldest: Seconds,
+    /// Seconds before the clock's zero in which another process added to this.
+    past: Seconds,
     pub counts: Counts,
     labels: LabelWriter,
 }
@@ -131,6 +137,7 @@ impl<M: Default, S: Default> State<M, S> {
             bytes: 0,
             series: 0,
             oldest: Seconds::MAX,
+            past: 0,
             counts: Counts::default(),
             labels: LabelWriter::default(),
         }
@@ -167,6 +174,7 @@ impl<M: Default, S: Default> State<M, S> {
     /// Adds a row to the series that these labels name.
     pub fn add_to(&mut self, row: &Row<'_>, labels: &str, value: Aggregated<'_>, now: Seconds) -> Taken {
         self.counts.taken += 1;
+        let now = now.saturating_add(self.past);
         let taken = self.try_add(row, labels, value, now);
         match taken {
             Ok(_) => self.counts.delivered += 1,
@@ -309,6 +317,7 @@ impl<M: Default, S: Default> State<M, S> {
 
     /// The same, showing each series that goes, with its metric, whose other series cannot be seen meanwhile.
     pub fn expire_with(&mut self, now: Seconds, mut goes: impl FnMut(&Family<M, S>, &Series<S>)) {
+        let now = now.saturating_add(self.past);
         let expiry = u32::try_from(self.settings.expiry.as_secs()).unwrap_or(u32::MAX);
         if self.renderings > 0 || self.series == 0 || now.saturating_sub(self.oldest) < expiry {
             return;
@@ -420,6 +429,10 @@ impl<M: Default, S: Default> State<M, S> {
             self.renamed += 1;
             family.renamed = Some(distinct.into());
         }
+    }
+
+    pub fn weights(&self) -> Weights {
+        self.weights
     }
 
     pub fn series_count(&self) -> usize {

@@ -7,7 +7,9 @@
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use weir_aggregate::{Batch, Weights};
 use weir_protocol::Kind;
 
@@ -16,7 +18,7 @@ use super::settings::RemoteWriteSettings;
 use crate::delivery::{Class, Clock, Counter, Encode, Encoded, Items};
 use crate::prometheus::names::{for_each_label, unescape};
 use crate::prometheus::state::{Family, Row, Seconds, Series, State, Value, is_compound, style};
-use crate::prometheus::{Native, help};
+use crate::prometheus::{Native, NoState, help};
 use crate::settings::{HistogramStyle, PrometheusSettings};
 use crate::timeline::{Moments, Timeline};
 
@@ -33,18 +35,21 @@ pub enum Type {
 }
 
 /// Beside each metric.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct OfMetric {
     is_written: bool,
+    /// Of this process's clock: another one describes it again.
+    #[serde(skip)]
     described: Option<Seconds>,
 }
 
 /// Beside each series.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct OfSeries {
     /// When its current values began, Unix milliseconds; zero until it is written.
     start: i64,
     /// Rows since it was last written.
+    #[serde(skip)]
     rows: u32,
 }
 
@@ -129,6 +134,14 @@ impl RemoteWriteEncoder {
                 }
                 Err(reason) => out.dropped(reason, Class::Points, 1),
             }
+        }
+    }
+
+    /// Writes what came after the last bucket.
+    fn flush_pending(&mut self, out: &mut Encoded) {
+        if self.pending > 0 {
+            let moments = self.timeline.now();
+            self.flush(moments, out);
         }
     }
 
@@ -288,7 +301,7 @@ impl Encode for RemoteWriteEncoder {
         self.take(batch, out);
         if batch.last {
             // A series is written in the bucket after its last sample at the earliest.
-            let least = std::time::Duration::from_secs(2 * u64::from(batch.bucket.width));
+            let least = Duration::from_secs(2 * u64::from(batch.bucket.width));
             self.state.settings.expiry = self.state.settings.expiry.max(least);
             let moments = self.timeline.bucket(batch.bucket);
             self.flush(moments, out);
@@ -303,12 +316,24 @@ impl Encode for RemoteWriteEncoder {
         self.request.open() + Items::of(Class::Points, self.pending)
     }
 
+    fn save(&mut self, out: &mut Encoded) -> Vec<u8> {
+        self.flush_pending(out);
+        let state = self.state.save(self.now());
+        postcard::to_extend(&(self.timeline.newest(), state), Vec::new()).unwrap_or_default()
+    }
+
+    fn restore(&mut self, saved: &[u8], away: Duration) -> Result<u64, NoState> {
+        let (newest, state): (i64, Vec<u8>) = postcard::from_bytes(saved).map_err(|_| NoState)?;
+        let away = Seconds::try_from(away.as_secs()).unwrap_or(Seconds::MAX);
+        let now = self.now();
+        let refused = self.state.restore(&state, away, now)?;
+        self.timeline.resume(newest);
+        Ok(refused)
+    }
+
     /// Writes what came after the last bucket, and ends every series.
     fn end(&mut self, out: &mut Encoded) {
-        if self.pending > 0 {
-            let moments = self.timeline.now();
-            self.flush(moments, out);
-        }
+        self.flush_pending(out);
         let at = self.timeline.after();
         let writer = self.writer();
         let mut output = writer.out;
@@ -340,7 +365,7 @@ impl Encode for RemoteWriteEncoder {
 /// Everything that another receiver, other names or other kinds of values come from: with another such text, series begin anew.
 fn lineage(settings: &RemoteWriteSettings) -> String {
     let of_series = PrometheusSettings {
-        expiry: std::time::Duration::ZERO,
+        expiry: Duration::ZERO,
         ..settings.as_scrape()
     };
     format!(

@@ -577,6 +577,7 @@ pub fn surroundings(clock: Clock) -> Surroundings {
         memory_bytes_max: 16 << 20,
         state_bytes_max: 256 << 20,
         host_tags: Arc::from(["env:test".to_owned(), "team:a".to_owned()]),
+        saved: Arc::default(),
         replaces: None,
     }
 }

@@ -16,12 +16,13 @@ it is a sign that something was lost, refused or not as good as it could be, in 
 Units are never mixed. A **packet** is what a listener hands over: one datagram, one frame of a stream, or a run of complete
 lines. A **message** is one line of it, a **sample** one value of a metric. Per listener and in total, packets received are
 parsed or dropped, messages received are accepted or rejected, and samples received are aggregated, overflowed, passed on
-with their timestamp, or dropped; `weir status` says whether these books balance. Counters start at zero with the process.
+with their timestamp, or dropped; `weir status` says whether these books balance. Counters start at zero with the process, or go on
+from the process before where there is a state directory (`docs/restart.md`).
 ";
 
 /// Parts of the page: a title, and the first parts of the fields that belong there.
 const GROUPS: [(&str, &[&str]); 11] = [
-    ("The process", &["version", "started", "reload"]),
+    ("The process", &["version", "started", "reload", "state"]),
     ("Listeners", &["listeners"]),
     ("Event loops", &["event_loop"]),
     ("Contexts", &["contexts", "limits"]),

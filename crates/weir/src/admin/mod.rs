@@ -15,6 +15,7 @@ pub mod caller;
 mod connections;
 pub mod contexts;
 pub mod counters;
+mod earlier;
 pub mod explain;
 pub mod metrics_page;
 pub mod numbers;

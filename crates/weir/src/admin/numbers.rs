@@ -1,9 +1,11 @@
 //! Numbers of the status by the names of their fields. What is counted finds its place by its declaration alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use weir_counters::{Across, Counter, Counts, Info};
+use weir_counters::{Across, Counter, Counts, Info, Kind};
+
+use super::counters::TABLES;
 
 /// Reason to count; a reason that never happened may be absent.
 pub type Reasons = BTreeMap<String, u64>;
@@ -73,6 +75,21 @@ impl Numbers {
     pub fn merge(&mut self, other: &Numbers) {
         for (name, number) in &other.0 {
             self.combine(name, number, Across::Sum);
+        }
+    }
+
+    /// Adds what is counted in another, as far as it is declared; not what is a state of things.
+    pub fn add_counters(&mut self, other: &Numbers) {
+        let counters = TABLES.iter().copied().flatten().map(|info| &info.series);
+        let paths: BTreeSet<&str> = counters
+            .filter(|series| series.kind == Kind::Counter)
+            .flat_map(|series| std::iter::once(series.path).chain(series.also))
+            .map(below)
+            .collect();
+        for path in paths {
+            if let Some(number) = other.at(path) {
+                self.combine_at(path, number, Across::Sum);
+            }
         }
     }
 

@@ -44,6 +44,7 @@ pub fn declared() -> Vec<Declared> {
     all.extend(rows(&LIMITED).chain(rows(&RATES)));
     all.extend(rows(&REFUSED).chain(rows(&TAG_KEYS)));
     all.extend(rows(&RELOADS).chain(rows(&RELOAD)));
+    all.extend(rows(&STATE));
     all.extend(rows(&RULES).chain(rows(&RULE)));
     all.extend(rows(&OUTPUTS).chain(rows(&BOOKS)));
     all.extend(rows(&RESOLVER).chain(rows(&PROCESSES)));
@@ -130,6 +131,7 @@ pub fn own_series(status: &Status) -> Vec<OwnSeries> {
             .map(|(result, reloads)| (vec![result.to_string()], reloads)),
     );
     all.each(&RELOAD, [(vec![], reload)]);
+    all.each(&STATE, [(vec![], &status.state)]);
     all.each(&RULES, [(vec![], &status.rules)]);
     let busiest = busiest(&status.rules);
     all.each(

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use weir_counters::{Counter, Counts};
 use weir_ingest::WorkerCounter;
 use weir_origin::OriginStatus;
+use weir_output::delivery::Reason;
 
 use super::contexts::{LimitedRow, TagKeyRow};
 use super::counters::{Listed, PipelineCounter};
@@ -46,9 +47,41 @@ pub struct Status {
     /// What the process has given up.
     #[serde(default)]
     pub sandbox: SandboxStatus,
+    /// What it went on with.
+    #[serde(default)]
+    pub state: StateStatus,
     /// Everything else that is counted, and under `total` the books of all listeners together.
     #[serde(flatten)]
     pub numbers: Numbers,
+}
+
+/// What the process before had left in the state directory, and what became of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StateStatus {
+    /// The directory; absent where there is none.
+    pub path: Option<String>,
+    /// The agent's own id, the same over restarts, and the number of its start.
+    pub agent: String,
+    pub epoch: u64,
+    /// Unix seconds at which the state was saved; absent when this process began without.
+    pub restored_from: Option<u64>,
+    pub away_seconds: f64,
+    /// What the open bucket brought.
+    pub samples_restored: u64,
+    pub contexts_restored: u64,
+    /// Contexts that found no room; what they had in the open bucket is lost.
+    pub contexts_refused: u64,
+    /// Outputs that could not go on with what they had summed up.
+    pub outputs_begun_anew: u64,
+    /// Times that state could not be used, and why the last time.
+    pub set_aside: u64,
+    pub set_aside_because: Option<String>,
+    /// Samples in buckets that could not be gone on with, as far as they are known.
+    pub samples_lost: u64,
+    /// Samples in the bucket that is open.
+    pub samples_open: u64,
+    /// Times that a process ended without leaving state, as after `kill -9`.
+    pub kills: u64,
 }
 
 /// What became of reloads, by signal, by request, and because a file with a key or token changed.
@@ -234,6 +267,21 @@ impl PointBooks {
         }
     }
 
+    /// Only what lay on disk is still pending.
+    fn killed(&self) -> PointBooks {
+        let on_disk = self.pending_where.get("disk").copied().unwrap_or(0);
+        let mut killed = self.clone();
+        let lost = self.pending.saturating_sub(on_disk);
+        if lost > 0 {
+            *killed
+                .dropped
+                .entry(Reason::Shutdown.as_str().into())
+                .or_default() += lost;
+        }
+        killed.pending -= lost;
+        killed
+    }
+
     /// Without what the end of the output left on disk, which counts again where it is found again.
     fn closed(&self) -> PointBooks {
         PointBooks {
@@ -271,6 +319,17 @@ impl OutputStatus {
         self.checks.add(&other.checks);
         self.messages.add(&other.messages);
         self.numbers.merge(&other.numbers);
+    }
+
+    /// As it is once the process was killed: what was not delivered and not on disk is lost.
+    pub fn killed(&self) -> OutputStatus {
+        OutputStatus {
+            points: self.points.killed(),
+            events: self.events.killed(),
+            checks: self.checks.killed(),
+            messages: self.messages.killed(),
+            ..self.clone()
+        }
     }
 
     /// As it is once the output has ended.

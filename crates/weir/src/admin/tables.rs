@@ -7,7 +7,7 @@ use weir_origin::{OriginStatus, SourceStatus};
 use super::contexts::{LimitedRow, TagKeyRow};
 use super::status::{
     MemoryStatus, OutputStatus, PointBooks, RateLimitedRow, RefusedSenderRow, ReloadStatus, RuleStatus,
-    RulesStatus, Status,
+    RulesStatus, StateStatus, Status,
 };
 
 /// A series that is read from a part of the status.
@@ -111,6 +111,30 @@ tables! {
         /// Settings that have another value in the configuration than in the process.
         gauge("weir_config_settings_waiting_for_restart", "reload.waiting_for_restart[]", "settings"),
             Sign("Start weir again to apply them."), |reload| Some(reload.waiting_for_restart.len() as f64);
+    }
+
+    STATE: StateStatus, by [], {
+        /// Contexts that this process went on with from the process before.
+        gauge("weir_saved_state_restored_contexts", "state.contexts_restored", "contexts"),
+            Work("weir was started again."), |state| Some(state.contexts_restored as f64);
+        /// Samples in the open bucket that this process went on with.
+        gauge("weir_saved_state_restored_samples", "state.samples_restored", "samples"),
+            Work("weir was started again."), |state| Some(state.samples_restored as f64);
+        /// Contexts of the process before that found no room; what they had in the open bucket is lost.
+        counter("weir_saved_state_refused_contexts_total", "state.contexts_refused", "contexts"),
+            Sign("`memory` or `contexts_max` is smaller than it was."), |state| Some(state.contexts_refused as f64);
+        /// Times that the state of the process before could not be used.
+        counter("weir_saved_state_set_aside_total", "state.set_aside", "times"),
+            Sign("`state.set_aside_because` in the status says why: `docs/restart.md`."), |state| Some(state.set_aside as f64);
+        /// Samples in open buckets of processes before that could not be gone on with, as far as they are known.
+        counter("weir_saved_state_lost_samples_total", "state.samples_lost", "samples"),
+            Sign("The state was too old or foreign, or `bucket_width` is another one: the log says which."), |state| Some(state.samples_lost as f64);
+        /// Processes of this agent that ended without leaving state, as after `kill -9` or for want of memory.
+        counter("weir_saved_state_kills_total", "state.kills", "processes"),
+            Sign("What the open bucket had is lost, and sums of outputs begin again: the log and `weir_saved_state_lost_samples_total` say how much."), |state| Some(state.kills as f64);
+        /// Outputs that could not go on with what they had summed up.
+        counter("weir_saved_state_outputs_begun_anew_total", "state.outputs_begun_anew", "outputs"),
+            Sign("Their settings changed, or they are gone: the log names them."), |state| Some(state.outputs_begun_anew as f64);
     }
 
     RULES: RulesStatus, by [], {

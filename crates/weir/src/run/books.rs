@@ -68,8 +68,13 @@ fn of_worker(status: &mut Status, worker: &WorkerSnapshot) {
         limited_origins: _,
         refused_senders: _,
         rules: _,
+        restored,
+        open_samples,
     } = worker;
     status.as_of = status.as_of.max((*at).max(0) as u64);
+    status.state.contexts_restored += restored.contexts;
+    status.state.contexts_refused += restored.refused;
+    status.state.samples_open += open_samples;
     status.add(None, event_loop);
     status.add(None, counts);
     status.add(None, aggregate);

@@ -14,6 +14,7 @@ use crate::config::{Config, Inputs, Loaded};
 use crate::failure::Failure;
 use crate::history::Recent;
 use crate::logging::Logging;
+use crate::notify::Notify;
 use crate::sandbox::{self, SandboxStatus};
 use crate::signals::{Asked, Reloaded, Reloader, Request, Reread, Signals};
 
@@ -29,8 +30,10 @@ mod origins;
 mod outputs;
 mod pipeline;
 mod relay;
+mod resume;
 mod rules;
 mod scrape;
+mod told;
 mod usage;
 mod view;
 mod workers;
@@ -40,6 +43,7 @@ use health::Watch;
 use log::LastFlush;
 use outputs::{Feed, Outputs};
 use pipeline::{Pipeline, Shared};
+use resume::{Keeper, Resumed};
 use rules::Fixed;
 use usage::Usage;
 use view::View;
@@ -94,6 +98,8 @@ fn control(
         };
         Ok::<_, Failure>((signals, admin))
     })?;
+    let notify = Arc::new(Notify::of_environment());
+    let resumed = Resumed::look(&config)?;
     let access = Access::new(&config)?;
     let planned = listeners::plan(&config, &access);
     let bound = listeners::bind(&planned, config.resources.workers)?;
@@ -104,8 +110,8 @@ fn control(
         .write()
         .map_err(|error| Failure::runtime(format!("the log's thread cannot be started: {error}")))?;
     // Outside of the runtime: an agent that fails to start drops a runtime of its own.
-    let agent = Arc::new(Agent::start(&config, access, planned, bound, sandbox)?);
-    runtime.block_on(serve(agent, admin, signals, logging, reloader))
+    let agent = Arc::new(Agent::start(&config, access, planned, bound, sandbox, resumed)?);
+    runtime.block_on(serve(agent, admin, signals, logging, reloader, notify))
 }
 
 async fn serve(
@@ -114,8 +120,11 @@ async fn serve(
     mut signals: Signals,
     logging: &Logging,
     reloader: Reloader,
+    notify: Arc<Notify>,
 ) -> Result<(), Failure> {
     let view = agent.view.clone();
+    let keeping = tokio::spawn(keep_books(agent.clone()));
+    let telling = tokio::spawn(told::tell(notify.clone(), view.clone(), agent.progress()));
     let (sender, mut reloads) = tokio::sync::mpsc::channel(RELOADS_MAX);
     let _ = view.reloads.set(sender);
     if let Some(server) = admin {
@@ -137,10 +146,17 @@ async fn serve(
             Asked::Reload(answer) => (answer, Reread::Everything),
             Asked::Nothing => (None, Reread::Secrets),
         };
+        if what == Reread::Everything {
+            notify.reloading();
+        }
         let (agent, reloader) = (agent.clone(), reloader.clone());
         // Files are read and outputs change places: whoever asks for the status must not wait for that.
         let reload = tokio::task::spawn_blocking(move || agent.reload(&reloader, what));
-        let Ok(done) = reload.await else {
+        let reloaded = reload.await;
+        if what == Reread::Everything {
+            notify.ready();
+        }
+        let Ok(done) = reloaded else {
             tracing::error!("a reload was not completed: it has panicked");
             continue;
         };
@@ -155,6 +171,9 @@ async fn serve(
         "{signal}: outputs deliver what they hold; then what has arrived is read, flushed and delivered"
     );
     view.stopping.store(true, Ordering::Release);
+    telling.abort();
+    keeping.abort();
+    notify.stopping();
     let stopped = tokio::task::spawn_blocking(move || agent.stop());
     tokio::select! {
         stopped = stopped => {
@@ -163,6 +182,26 @@ async fn serve(
         signal = second_stop(&mut signals) => {
             Err(Failure::runtime(format!("{signal} again: stopped at once, what was not delivered is lost")))
         }
+    }
+}
+
+/// How often the books are kept for the case that the process is killed.
+const BOOKS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Says once when they cannot be kept.
+async fn keep_books(agent: Arc<Agent>) {
+    let mut failed = false;
+    while agent.keeper.keeps() {
+        let keeping = agent.clone();
+        let kept = tokio::task::spawn_blocking(move || keeping.keeper.keep_books(keeping.view.snapshot()));
+        if let Ok(Err(error)) = kept.await
+            && !std::mem::replace(&mut failed, true)
+        {
+            tracing::warn!(
+                "state_path: the books cannot be kept, so that a kill would not be noticed: {error}"
+            );
+        }
+        tokio::time::sleep(BOOKS_INTERVAL).await;
     }
 }
 
@@ -203,6 +242,7 @@ struct Agent {
     /// What outputs run on.
     runtime: Mutex<Option<tokio::runtime::Runtime>>,
     view: Arc<View>,
+    keeper: Keeper,
 }
 
 impl Agent {
@@ -212,16 +252,19 @@ impl Agent {
         planned: Vec<(ListenerConfig, ParseOptions)>,
         bound: listeners::Bound,
         sandbox: SandboxStatus,
+        mut resumed: Resumed,
     ) -> Result<Agent, Failure> {
         let fixed = Fixed::new(config);
         let rules = fixed
             .rules(config)
             .map_err(|faults| Failure::usage(faults.join("\n")))?;
         let runtime = outputs_runtime()?;
+        let summed_up = resumed.outputs();
         let outputs = Arc::new(Outputs::start(
             config,
             &fixed.expansion,
             runtime.handle().clone(),
+            summed_up.clone(),
         )?);
 
         let (reports, inbox) = std::sync::mpsc::sync_channel(REPORTS_MAX);
@@ -274,6 +317,8 @@ impl Agent {
             resolver: resolver.as_ref(),
             outputs: &outputs,
             reports,
+            agent: resumed.agent(),
+            saved: resumed.buckets(&fixed, config),
         }
         .workers(bound.of_workers)?;
         let watch = Watch::start(&workers, pipeline_runs, files, bound.listeners.len())
@@ -282,7 +327,10 @@ impl Agent {
             Some(resolver) => Some(origins::start(resolver, &workers, runtime.handle())?),
             None => None,
         };
+        let (keeper, state, earlier) = resumed.started(&fixed, &summed_up);
         let view = View {
+            state,
+            earlier,
             origins,
             usage,
             access,
@@ -321,7 +369,14 @@ impl Agent {
             pipeline: Mutex::new(Some(pipeline)),
             runtime: Mutex::new(Some(runtime)),
             view,
+            keeper,
         })
+    }
+
+    /// What can be seen of the workers without their help.
+    fn progress(&self) -> Vec<Arc<weir_ingest::Progress>> {
+        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        workers.iter().map(WorkerHandle::progress).collect()
     }
 
     /// Reads the configuration again, or looks whether its keys and tokens have changed, and applies what is new. Takes its time.
@@ -374,8 +429,15 @@ impl Agent {
         // Before any socket file goes: it would be made again.
         self.watch.end();
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let leaving = self.keeper.begin();
         for worker in workers.iter() {
-            worker.stop();
+            match leaving {
+                Some(_) => worker.stop_and_keep(),
+                None => worker.stop(),
+            }
+        }
+        if leaving.is_some() {
+            self.view.outputs.keep_state();
         }
         let ended: Vec<_> = workers.drain(..).map(WorkerHandle::join).collect();
         let panicked = ended.iter().filter(|ended| ended.is_err()).count();
@@ -393,7 +455,22 @@ impl Agent {
         if let Some(runtime) = self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take() {
             runtime.shutdown_background();
         }
-        let mut lost = books::lost_at_the_end(&status);
+        let mut lost = books::lost_at_the_end(&self.view.own());
+        if let Some(leaving) = leaving {
+            let saved = std::mem::take(
+                &mut *self
+                    .view
+                    .shared
+                    .saved
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner),
+            );
+            let left = self
+                .keeper
+                .leave(leaving, saved, self.view.outputs.take_state(), status);
+            lost.extend(left.err());
+        }
+        self.keeper.end();
         if panicked > 0 {
             lost.push(format!(
                 "what {panicked} of the ingest workers had not flushed when they panicked"

@@ -1,5 +1,6 @@
 //! The outputs in force: started, changed by a reload, ended.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use weir_aggregate::{Batch, Expansion};
 use weir_ingest::{Command, RelayChange, RelayLink, RelayLinks, WorkerHandle};
-use weir_output::delivery::{Clock, Delivery, Surroundings};
+use weir_output::delivery::{Clock, Delivery, Saved, SavedStates, Surroundings};
 use weir_output::relay::Relay;
 use weir_output::settings::{OutputConfig, OutputSettings};
 
@@ -85,7 +86,12 @@ pub struct Prepared {
 
 impl Outputs {
     /// Starts all of them. `expansion` says which series a histogram becomes.
-    pub fn start(config: &Config, expansion: &Expansion, handle: Handle) -> Result<Outputs, Failure> {
+    pub fn start(
+        config: &Config,
+        expansion: &Expansion,
+        handle: Handle,
+        saved: Arc<SavedStates>,
+    ) -> Result<Outputs, Failure> {
         let outputs = Outputs {
             handle,
             surroundings: Surroundings {
@@ -93,6 +99,7 @@ impl Outputs {
                 memory_bytes_max: config.resources.memory / QUEUE_SHARE,
                 state_bytes_max: config.resources.memory / SCRAPE_SHARE,
                 host_tags: config.names.all_tags().into(),
+                saved,
                 replaces: None,
             },
             expansion: Arc::new(expansion.clone()),
@@ -126,7 +133,9 @@ impl Outputs {
             OutputSettings::Prometheus(settings) => {
                 let bytes_max = self.surroundings.state_bytes_max as usize;
                 let weights = self.expansion.weights();
-                Output::Scrape(ScrapeOutput::new(name, settings.clone(), weights, bytes_max))
+                let scrape = ScrapeOutput::new(name, settings.clone(), weights, bytes_max);
+                scrape.restore(&self.surroundings.saved);
+                Output::Scrape(scrape)
             }
             OutputSettings::Delivered(settings) => {
                 let around = Surroundings {
@@ -324,6 +333,29 @@ impl Outputs {
                 delivery.reopen();
             }
         }
+    }
+
+    /// The next process goes on with what is summed up: nobody says goodbye at the end.
+    pub fn keep_state(&self) {
+        for running in self.list().iter() {
+            if let Output::Delivered(_, delivery) = &running.output {
+                delivery.keep_state();
+            }
+        }
+    }
+
+    /// After the end: what each output has summed up, by its name.
+    pub fn take_state(&self) -> BTreeMap<String, Saved> {
+        let list = self.list();
+        let saved = list.iter().filter_map(|running| {
+            let saved = match &running.output {
+                Output::Scrape(scrape) => scrape.save(),
+                Output::Delivered(_, delivery) => delivery.take_state()?,
+                Output::Relay(_) => return None,
+            };
+            Some((running.config.name.clone(), saved))
+        });
+        saved.collect()
     }
 
     pub fn scrape(&self) -> Option<ScrapeOutput> {

@@ -1,12 +1,12 @@
 //! From the workers' reports to the outputs: merging, summaries, the current status.
 
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weir_aggregate::{Batch, Merger};
 use weir_context::UsageSummary;
 use weir_counters::Counts;
-use weir_ingest::{BadInput, Report, WorkerSnapshot};
+use weir_ingest::{BadInput, Report, SavedBucket, WorkerSnapshot};
 
 use super::outputs::Feed;
 use crate::admin::counters::PipelineCounter;
@@ -15,6 +15,8 @@ use crate::admin::counters::PipelineCounter;
 #[derive(Default)]
 pub struct Shared {
     state: Mutex<State>,
+    /// What workers had in the open bucket when they were stopped for another process to go on.
+    pub saved: Mutex<Vec<SavedBucket>>,
 }
 
 #[derive(Clone, Default)]
@@ -89,6 +91,12 @@ impl Pipeline {
                     let worker = usize::from(snapshot.worker);
                     self.shared.lock().workers[worker] = Some(*snapshot);
                 }
+                Report::Saved(saved) => self
+                    .shared
+                    .saved
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(*saved),
                 Report::BadInput(bad_input) => (self.on_bad_input)(bad_input),
                 Report::Usage(worker, summary) => (self.on_usage)(worker, *summary),
                 Report::Done(worker) => {

@@ -26,6 +26,17 @@ impl Fixed {
         }
     }
 
+    /// What each bit of a context's suffixes stands for.
+    pub fn histogram_points(&self) -> String {
+        self.expansion.suffixes().collect::<Vec<_>>().join(" ")
+    }
+
+    /// The points of histograms that no rule chooses others for.
+    pub fn default_mask(&self, config: &Config) -> u32 {
+        let suffixes: Vec<String> = self.expansion.suffixes().map(str::to_string).collect();
+        mask(config, &suffixes)
+    }
+
     /// The rules of a configuration; or why they need a restart, one sentence each.
     pub fn rules(&self, config: &Config) -> Result<Rules, Vec<String>> {
         let suffixes: Vec<String> = self.expansion.suffixes().map(str::to_string).collect();

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use weir_aggregate::{Batch, Weights};
+use weir_output::delivery::{Saved, SavedStates};
 use weir_output::prometheus::{Format, Scrape, ScrapeStatus, Seconds};
 use weir_output::settings::PrometheusSettings;
 
@@ -34,6 +35,20 @@ impl ScrapeOutput {
             scrape: Arc::new(Scrape::new(settings, weights, bytes_max)),
             started: Instant::now(),
         }
+    }
+
+    /// Every series, for the next process.
+    pub fn save(&self) -> Saved {
+        Saved::new(&self.scrape.lineage(), self.scrape.save(self.now()))
+    }
+
+    /// Goes on with what the process before showed.
+    pub fn restore(&self, states: &SavedStates) {
+        states.restore_with(&self.name, &self.scrape.lineage(), |saved, away| {
+            let away = Seconds::try_from(away.as_secs()).unwrap_or(Seconds::MAX);
+            let restored = self.scrape.restore(saved, away, self.now());
+            restored.map_err(|fault| fault.to_string())
+        });
     }
 
     /// The old one, with all it shows, if that differs in nothing but the expiry.

@@ -18,7 +18,7 @@ use super::usage::Usage;
 use crate::admin::contexts::ContextReport;
 use crate::admin::counters::PipelineCounter;
 use crate::admin::explain::{ExplainRequest, Explanation};
-use crate::admin::status::{OriginReport, ReloadStatus, Status};
+use crate::admin::status::{OriginReport, ReloadStatus, StateStatus, Status};
 use crate::admin::{AdminSource, Answer, Exposition, ScrapeRequest};
 use crate::history::Recent;
 use crate::sandbox::SandboxStatus;
@@ -46,6 +46,9 @@ pub struct View {
     pub memory: u64,
     pub bucket_seconds: u64,
     pub started_at: u64,
+    /// What was gone on with, and the books of the processes before.
+    pub state: StateStatus,
+    pub earlier: Option<Box<Status>>,
     pub stopping: AtomicBool,
     /// What became of reloads.
     pub reload: Mutex<ReloadStatus>,
@@ -54,8 +57,17 @@ pub struct View {
 }
 
 impl View {
-    /// The books as they stand.
+    /// The books as they stand, those of the processes before included.
     pub fn snapshot(&self) -> Status {
+        let mut status = self.own();
+        if let Some(earlier) = &self.earlier {
+            status.add_earlier(earlier);
+        }
+        status
+    }
+
+    /// The books of this process.
+    pub fn own(&self) -> Status {
         let mut state = self.shared.lock().clone();
         state.counts[PipelineCounter::BucketSeconds] = self.bucket_seconds;
         let flush = self
@@ -71,6 +83,7 @@ impl View {
             not_ready: self.readiness().err(),
             rates: flush.rates,
             sandbox: self.sandbox.clone(),
+            state: self.state.clone(),
             origin: self.origin_report(),
             reload: self.reload.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             ..Status::default()

@@ -4,10 +4,11 @@ use std::sync::mpsc::SyncSender;
 
 use weir_aggregate::AggregatorSettings;
 use weir_context::{ContextLimits, HashSecret, Rules};
-use weir_ingest::{IngestSettings, Report, WorkerHandle, WorkerSettings};
+use weir_ingest::{IngestSettings, Report, SavedBucket, WorkerHandle, WorkerSettings};
 use weir_listener::{BoundSocket, ListenerConfig, ListenerId};
 use weir_origin::Resolver;
 use weir_protocol::ParseOptions;
+use weir_state::AgentId;
 
 use super::access::Access;
 use super::outputs::Outputs;
@@ -25,18 +26,26 @@ pub struct Start<'a> {
     pub resolver: Option<&'a Resolver>,
     pub outputs: &'a Outputs,
     pub reports: SyncSender<Report>,
+    pub agent: AgentId,
+    /// What each worker goes on with.
+    pub saved: Vec<SavedBucket>,
 }
 
 impl Start<'_> {
     /// One worker for each element of `sockets`.
-    pub fn workers(self, sockets: Vec<Vec<(BoundSocket, ListenerId)>>) -> Result<Vec<WorkerHandle>, Failure> {
+    pub fn workers(
+        mut self,
+        sockets: Vec<Vec<(BoundSocket, ListenerId)>>,
+    ) -> Result<Vec<WorkerHandle>, Failure> {
         let secret = hash_secret();
         let listeners: Vec<&ListenerConfig> = self.listeners.iter().map(|(listener, _)| listener).collect();
         let admission = Access::admission(self.config, &listeners);
+        let mut saved = std::mem::take(&mut self.saved).into_iter();
         let start = |(worker, sockets)| {
             let around = WorkerSettings {
                 give_back: crate::sys::heap::give_back,
                 flush_open_bucket: self.config.aggregation.flush_open_buckets,
+                agent: self.agent,
             };
             let link = self.resolver.map(|resolver| {
                 resolver
@@ -52,6 +61,7 @@ impl Start<'_> {
                 self.reports.clone(),
                 link,
                 self.outputs.relay_links(worker),
+                saved.next().unwrap_or_default(),
             )
             .map_err(|error| Failure::runtime(format!("ingest worker {worker}: {error}")))
         };

@@ -1,0 +1,84 @@
+//! The open bucket goes on in another process.
+
+use weir_context::LiveContext;
+use weir_protocol::Kind;
+use weir_state::{AgentId, State as Record};
+
+use super::{AggregateCounter, Aggregator, of_kind};
+use crate::flush::Bucket;
+use crate::state::{Saved, Stamps};
+use crate::timeline::Timeline;
+
+/// What two processes need to know of each other's clocks, and the agent they are.
+#[derive(Clone, Copy, Debug)]
+pub struct Carried {
+    /// Unix nanoseconds at which this process's monotonic clock was zero.
+    pub monotonic_zero: i64,
+    pub agent: AgentId,
+}
+
+impl From<Carried> for Stamps {
+    fn from(carried: Carried) -> Self {
+        Stamps {
+            zero: carried.monotonic_zero,
+            agent: carried.agent,
+        }
+    }
+}
+
+impl Aggregator {
+    /// The bucket that is open.
+    pub fn open_bucket(&self) -> Bucket {
+        self.timeline.open_bucket()
+    }
+
+    /// Samples in the open bucket, those of another process included.
+    pub fn open_samples(&self) -> u64 {
+        self.samples() - self.counted_before + self.carried
+    }
+
+    pub(super) fn samples(&self) -> u64 {
+        let of_kinds: u64 = Kind::ALL.iter().map(|&kind| self.counts[of_kind(kind)]).sum();
+        of_kinds + self.counts[AggregateCounter::Copied]
+    }
+
+    /// What a context has in the open bucket, with the Unix second of its last sample. `None`: it never got one. Nothing may
+    /// wait to be handed over.
+    pub fn save(&self, live: LiveContext, carried: Carried) -> Option<(i64, Record)> {
+        debug_assert!(!self.is_draining());
+        let open_start = self.timeline.open_start();
+        let saved = self
+            .state
+            .save(live.kind(), live.id(), open_start, carried.into())?;
+        Some((self.timeline.unix(saved.seen), saved.state))
+    }
+
+    /// Goes on with a bucket that another process began, of the width of this one's. Before the first sample. `now`: Unix
+    /// seconds.
+    pub fn resume(&mut self, open: Bucket, samples: u64, now: i64) {
+        assert!(open.width == self.settings.bucket_width && self.samples() == 0);
+        let remember = self
+            .settings
+            .context_expiry
+            .saturating_add(self.settings.counter_expiry);
+        self.timeline = Timeline::resume(open, remember, now);
+        self.carried = samples;
+    }
+
+    /// Puts what a record has of a new context into the open bucket. `seen`: Unix second of its last sample.
+    pub fn restore(
+        &mut self,
+        kind: Kind,
+        id: weir_context::ContextId,
+        seen: i64,
+        state: Record,
+        carried: Carried,
+    ) {
+        let saved = Saved {
+            seen: self.timeline.second(seen),
+            state,
+        };
+        let open_start = self.timeline.open_start();
+        self.state.restore(kind, id, saved, open_start, carried.into());
+    }
+}

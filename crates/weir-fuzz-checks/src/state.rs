@@ -1,0 +1,39 @@
+//! Records of state: any bytes are one or are refused with a reason, and what is one is written in one way only.
+
+use weir_state::{Bounds, Header, Record, Table, decode_body};
+
+/// Bytes are looked at as a record, and as the body of one, which no checksum stands before.
+pub fn state(bytes: &[u8]) {
+    check(Record::decode(bytes));
+    let header = Header {
+        bucket_start: 1_700_000_000,
+        bucket_width: 10,
+        parts: 1,
+        ..Header::default()
+    };
+    check(decode_body(header, bytes.to_vec()));
+}
+
+fn check(decoded: Result<Record, weir_state::Error>) {
+    let record = match decoded {
+        Ok(record) => record,
+        Err(error) => return assert!(!error.to_string().is_empty()),
+    };
+    let mut table = Table::new(Bounds::NONE);
+    table.add_record(&record);
+    let (written, too_large) = table.encode(&record.header);
+    assert_eq!(too_large.series, 0);
+    if let [one] = &written[..] {
+        let again = Record::decode(one).expect("what was written is a record");
+        assert!(again.body() == record.body(), "another way to write the same");
+    }
+    // What became a summary, or came twice, is still a state.
+    let mut small = Table::new(Bounds {
+        members: 1,
+        member_bytes: 1,
+        samples: 1,
+    });
+    small.add_record(&record);
+    small.add_record(&record);
+    assert_eq!(small.len(), record.len());
+}

@@ -1,0 +1,24 @@
+//! The open bucket, on its way from one process to the next.
+
+use weir_aggregate::Bucket;
+use weir_state::{Facts, Identity, State};
+
+/// What one worker had in the bucket that was open.
+#[derive(Clone, Debug, Default)]
+pub struct SavedBucket {
+    /// `None`: nothing was open, as nothing is aggregated.
+    pub bucket: Option<Bucket>,
+    /// Samples in it.
+    pub samples: u64,
+    pub series: Vec<SavedSeries>,
+}
+
+pub type SavedSeries = (Identity, Facts, State);
+
+/// What became of the bucket that a worker was to go on with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Restored {
+    pub contexts: u64,
+    /// Contexts for which there was no room: what they had in the bucket is lost.
+    pub refused: u64,
+}

@@ -1,0 +1,115 @@
+//! The state of encoders on its way to the next process.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Delivery, Encode, lock};
+
+/// What an output had summed up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Saved {
+    /// Digest of the lineage, which may hold what nobody is to read: an output with the same one can go on with it.
+    lineage: Vec<u8>,
+    bytes: Vec<u8>,
+}
+
+/// What the outputs of the process before had summed up, by name, until those of this process take it.
+#[derive(Debug, Default)]
+pub struct SavedStates {
+    waiting: Mutex<BTreeMap<String, Saved>>,
+    faults: Mutex<Vec<RestoreFault>>,
+    /// Since it was saved.
+    away: Duration,
+}
+
+/// An output that begins without the state of the process before, or without a part of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestoreFault {
+    pub output: String,
+    pub reason: String,
+}
+
+impl Saved {
+    pub fn new(lineage: &str, bytes: Vec<u8>) -> Self {
+        Saved {
+            lineage: digest(lineage),
+            bytes,
+        }
+    }
+}
+
+fn digest(lineage: &str) -> Vec<u8> {
+    let digest = ring::digest::digest(&ring::digest::SHA256, lineage.as_bytes());
+    digest.as_ref().to_vec()
+}
+
+impl SavedStates {
+    pub fn new(saved: BTreeMap<String, Saved>, away: Duration) -> Self {
+        SavedStates {
+            waiting: Mutex::new(saved),
+            faults: Mutex::default(),
+            away,
+        }
+    }
+
+    pub(super) fn restore(&self, name: &str, encoder: &mut dyn Encode) {
+        let lineage = encoder.lineage();
+        self.restore_with(name, &lineage, |saved, away| {
+            encoder.restore(saved, away).map_err(|fault| fault.to_string())
+        });
+    }
+
+    /// Lets an output take what was saved under its name, if that is of its lineage. `restore` returns how many series found no
+    /// room.
+    pub fn restore_with(
+        &self,
+        name: &str,
+        lineage: &str,
+        restore: impl FnOnce(&[u8], Duration) -> Result<u64, String>,
+    ) {
+        let Some(saved) = lock(&self.waiting).remove(name) else {
+            return;
+        };
+        let restored = match saved.lineage == digest(lineage) {
+            true => restore(&saved.bytes, self.away),
+            false => Err("its settings are not those that the state was summed up with".into()),
+        };
+        let reason = match restored {
+            Ok(0) => return,
+            Ok(refused) => format!("{refused} series find no room"),
+            Err(reason) => reason,
+        };
+        lock(&self.faults).push(RestoreFault {
+            output: name.to_owned(),
+            reason,
+        });
+    }
+
+    /// All outputs have begun: what none of them could go on with is forgotten, and named.
+    pub fn finish(&self) -> Vec<RestoreFault> {
+        let mut faults = std::mem::take(&mut *lock(&self.faults));
+        let left = std::mem::take(&mut *lock(&self.waiting));
+        faults.extend(left.into_keys().map(|output| RestoreFault {
+            output,
+            reason: "there is no such output any more".into(),
+        }));
+        faults
+    }
+}
+
+impl Delivery {
+    /// The next process goes on with what the encoder sums up: it says no goodbye at the end.
+    pub fn keep_state(&self) {
+        self.shared.keeps_state.store(true, Ordering::Release);
+    }
+
+    /// After the end: what the encoder has summed up, if it does.
+    pub fn take_state(&self) -> Option<Saved> {
+        let bytes = lock(&self.shared.kept_state).take()?;
+        Some(Saved::new(&self.lineage, bytes))
+    }
+}

@@ -1,0 +1,186 @@
+//! What was summed up goes on in the next process.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use weir_protocol::Kind;
+
+use super::{Row, Seconds, State, Summary, Value};
+use crate::prometheus::native::SavedNative;
+
+#[derive(Serialize, Deserialize)]
+struct SavedFamily<M, S> {
+    name: String,
+    kind: u8,
+    renamed: Option<String>,
+    kept: M,
+    series: Vec<SavedSeries<S>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SavedSeries<S> {
+    labels: String,
+    /// Seconds since its last sample.
+    age: Seconds,
+    stamp: u32,
+    kept: S,
+    value: SavedValue,
+}
+
+#[derive(Serialize, Deserialize)]
+enum SavedValue {
+    Number(f64),
+    Summary {
+        weight: f64,
+        sum: f64,
+        quantiles: Vec<f64>,
+        native: Option<SavedNative>,
+    },
+}
+
+/// Bytes hold no state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoState;
+
+impl std::fmt::Display for NoState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the bytes hold no state of such an output")
+    }
+}
+
+impl From<&Value> for SavedValue {
+    fn from(value: &Value) -> Self {
+        match value {
+            Value::Number(number) => SavedValue::Number(*number),
+            Value::Summary(summary) => SavedValue::Summary {
+                weight: summary.weight,
+                sum: summary.sum,
+                quantiles: summary.quantiles.to_vec(),
+                native: summary.native.as_deref().map(SavedNative::from),
+            },
+        }
+    }
+}
+
+impl SavedValue {
+    fn restored(self) -> Option<Value> {
+        match self {
+            SavedValue::Number(number) => number.is_finite().then_some(Value::Number(number)),
+            SavedValue::Summary {
+                weight,
+                sum,
+                quantiles,
+                native,
+            } => {
+                let native = match native {
+                    Some(native) => Some(Box::new(native.restored()?)),
+                    None => None,
+                };
+                let summary = Summary {
+                    weight,
+                    sum,
+                    quantiles: quantiles.into(),
+                    native,
+                };
+                let is_finite = weight.is_finite() && sum.is_finite();
+                is_finite.then(|| Value::Summary(Box::new(summary)))
+            }
+        }
+    }
+}
+
+impl<M, S> State<M, S>
+where
+    M: Default + Clone + Serialize + DeserializeOwned,
+    S: Default + Clone + Serialize + DeserializeOwned,
+{
+    /// Every series, as [`State::restore`] reads it. Counts of rows are not in it.
+    pub fn save(&self, now: Seconds) -> Vec<u8> {
+        let now = now.saturating_add(self.past);
+        let families = self.families.iter().map(|family| SavedFamily {
+            name: family.name.to_string(),
+            kind: family.kind as u8,
+            renamed: family.renamed.as_ref().map(ToString::to_string),
+            kept: family.kept.clone(),
+            series: family
+                .series
+                .iter()
+                .map(|series| SavedSeries {
+                    labels: series.labels.to_string(),
+                    age: now.saturating_sub(series.seen),
+                    stamp: series.stamp,
+                    kept: series.kept.clone(),
+                    value: SavedValue::from(&series.value),
+                })
+                .collect(),
+        });
+        let families: Vec<SavedFamily<M, S>> = families.collect();
+        // Writing into memory does not fail.
+        postcard::to_extend(&families, Vec::new()).unwrap_or_default()
+    }
+
+    /// Goes on with the series of another process. `away`: seconds since it saved them. Returns how many there is no room
+    /// for. Of an empty state; after an error it is empty again.
+    pub fn restore(&mut self, saved: &[u8], away: Seconds, now: Seconds) -> Result<u64, NoState> {
+        let restored = self.try_restore(saved, away, now);
+        if restored.is_none() {
+            let empty = State::new(self.settings.clone(), self.weights, self.bytes_max);
+            let counters = self.counters;
+            *self = State { counters, ..empty };
+        }
+        restored.ok_or(NoState)
+    }
+
+    fn try_restore(&mut self, saved: &[u8], away: Seconds, now: Seconds) -> Option<u64> {
+        let read = postcard::take_from_bytes::<Vec<SavedFamily<M, S>>>(saved);
+        let (families, rest) = read.ok()?;
+        rest.is_empty().then_some(())?;
+        let oldest = families
+            .iter()
+            .flat_map(|family| &family.series)
+            .map(|series| series.age)
+            .max();
+        self.past = oldest.unwrap_or(0).saturating_add(away);
+        let now = now.saturating_add(self.past);
+        let mut refused = 0;
+        for family in families {
+            refused += self.restore_family(family, away, now)?;
+        }
+        self.names_are_stale = true;
+        Some(refused)
+    }
+
+    fn restore_family(&mut self, saved: SavedFamily<M, S>, away: Seconds, now: Seconds) -> Option<u64> {
+        let kind = *Kind::ALL.get(usize::from(saved.kind))?;
+        let row = Row {
+            name: &saved.name,
+            kind,
+            host: None,
+            timestamp: 0,
+            is_timestamped: false,
+        };
+        let mut refused = 0;
+        for series in saved.series {
+            let value = series.value.restored()?;
+            if matches!(value, Value::Summary(_)) != super::is_compound(kind) {
+                return None;
+            }
+            let seen = now.saturating_sub(series.age.saturating_add(away));
+            let Some((family, at, is_new)) = self.place(&row, &series.labels, seen) else {
+                refused += 1;
+                continue;
+            };
+            is_new.then_some(())?;
+            let place = &mut self.families[family];
+            if let (None, Some(renamed)) = (&place.renamed, &saved.renamed) {
+                self.bytes += renamed.len();
+                place.renamed = Some(renamed.as_str().into());
+            }
+            place.kept = saved.kept.clone();
+            let mine = &mut place.series[at];
+            self.bytes = self.bytes + value.heap_bytes() - mine.value.heap_bytes();
+            (mine.stamp, mine.kept, mine.value) = (series.stamp, series.kept, value);
+            self.oldest = self.oldest.min(seen);
+        }
+        Some(refused)
+    }
+}

@@ -1,0 +1,210 @@
+//! An output whose process ends, and the one of the next process that goes on with what it had summed up: what a receiver sees of it.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use support::*;
+use weir_aggregate::{Expansion, Weights};
+use weir_output::delivery::{Clock, Delivery, Saved, SavedStates, Surroundings};
+use weir_output::otlp::{OtlpSettings, Temporality};
+use weir_output::prometheus::{Format, Scrape};
+use weir_output::remote_write::{RemoteWriteSettings, RemoteWriteVersion};
+use weir_output::settings::{HistogramStyle, PrometheusSettings, Start};
+
+const FIRST: &str = "a:5|c\ng:1|g\nd:1:2:300|d\nh:4:5|h|@0.5\nm:7|ms\ns:x|s\nother.name:1|c\nother-name:2|c";
+const SECOND: &str = "a:3|c\nd:4|d\nh:9|h\nnew:1|c\nother-name:2|c";
+
+fn start(settings: &dyn Start, around: &Surroundings) -> Delivery {
+    let started = settings.start("output", &Arc::new(Expansion::default()), around);
+    started.unwrap()
+}
+
+async fn submit(output: &Delivery, bucket: i64, messages: &str) {
+    batches_at(BUCKET + 10 * bucket, messages)
+        .iter()
+        .for_each(|batch| output.submit(batch));
+    let all = output.wait_for(|status| idle(status) && status.received.points > 0);
+    tokio::time::timeout(DEADLINE, all)
+        .await
+        .expect("everything delivered");
+}
+
+async fn left_by(output: Delivery) -> Option<Saved> {
+    output.keep_state();
+    output.shutdown(Duration::ZERO).await;
+    assert!(output.status().balances());
+    output.take_state()
+}
+
+fn with(saved: Saved, clock: &Clock) -> Surroundings {
+    let saved = BTreeMap::from([("output".to_owned(), saved)]);
+    Surroundings {
+        saved: Arc::new(SavedStates::new(saved, Duration::from_secs(3))),
+        ..surroundings(clock.clone())
+    }
+}
+
+/// The requests of two buckets, between which the process ends or does not.
+async fn requests(settings: impl Fn(&str) -> Box<dyn Start>, ends: bool) -> Vec<Vec<u8>> {
+    let intake = Intake::start(|_| taken()).await;
+    let settings = settings(&intake.url());
+    let (clock, _driver) = Clock::driven(BUCKET + 5);
+    let mut output = start(settings.as_ref(), &surroundings(clock.clone()));
+    submit(&output, 0, FIRST).await;
+    if ends {
+        let around = with(left_by(output).await.unwrap(), &clock);
+        output = start(settings.as_ref(), &around);
+        assert_eq!(around.saved.finish(), []);
+    }
+    submit(&output, 1, SECOND).await;
+    let bodies = intake.requests().iter().map(Request::plain).collect();
+    output.shutdown(DEADLINE).await;
+    bodies
+}
+
+async fn check(settings: impl Fn(&str) -> Box<dyn Start>) {
+    let unbroken = requests(&settings, false).await;
+    assert!(unbroken.len() >= 2);
+    assert_eq!(requests(&settings, true).await, unbroken);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn remote_write_goes_on_as_if_nothing_had_happened() {
+    check(|url| {
+        Box::new(RemoteWriteSettings {
+            version: RemoteWriteVersion::V2,
+            ..remote_write(url)
+        })
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cumulative_otlp_goes_on_as_if_nothing_had_happened() {
+    check(|url| {
+        Box::new(OtlpSettings {
+            temporality: Temporality::Cumulative,
+            ..otlp(url)
+        })
+    })
+    .await;
+}
+
+/// What was summed up for one receiver is nothing for another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_settings_begin_anew_and_say_so() {
+    let intake = Intake::start(|_| taken()).await;
+    let (clock, _driver) = Clock::driven(BUCKET + 5);
+    let settings = |name: &str| RemoteWriteSettings {
+        labels: BTreeMap::from([("cluster".to_owned(), name.to_owned())]),
+        ..remote_write(&intake.url())
+    };
+    let first = start(&settings("one"), &surroundings(clock.clone()));
+    submit(&first, 0, FIRST).await;
+    let saved = left_by(first).await.unwrap();
+    let check = |saved: Saved, name: &str, reason: &str| {
+        let around = with(saved, &clock);
+        let second = start(&settings(name), &around);
+        let faults = around.saved.finish();
+        assert!(
+            faults.len() == 1 && faults[0].reason.contains(reason),
+            "{faults:?}"
+        );
+        second
+    };
+    check(saved.clone(), "other", "its settings are not those")
+        .shutdown(Duration::ZERO)
+        .await;
+    let gone = SavedStates::new(BTreeMap::from([("gone".to_owned(), saved)]), Duration::ZERO);
+    assert!(gone.finish()[0].reason.contains("no such output"));
+}
+
+fn scrape() -> Arc<Scrape> {
+    Arc::new(Scrape::new(
+        PrometheusSettings {
+            expiry: Duration::from_secs(3600),
+            histograms: HistogramStyle::Summary,
+            distributions: HistogramStyle::Native,
+            quantiles: vec![0.5, 0.99],
+            timings_in_seconds: true,
+            host_label: true,
+        },
+        Weights::Exact,
+        usize::MAX,
+    ))
+}
+
+fn shown(scrape: &Arc<Scrape>, now: u32) -> String {
+    let mut rendering = scrape.render(Format::of_accept(""), false, &[], now);
+    let mut text = Vec::new();
+    while let Some(piece) = rendering.next_piece() {
+        text.extend(piece);
+    }
+    String::from_utf8(text).unwrap()
+}
+
+fn take(scrape: &Scrape, bucket: i64, messages: &str, now: u32) {
+    batches_at(BUCKET + 10 * bucket, messages)
+        .iter()
+        .for_each(|batch| scrape.take(batch, now));
+}
+
+#[test]
+fn a_scrape_shows_the_same_after_a_restart() {
+    let unbroken = scrape();
+    take(&unbroken, 0, FIRST, 100);
+    let before = shown(&unbroken, 100);
+    let next = scrape();
+    assert_eq!(next.lineage(), unbroken.lineage());
+    // Another process has another clock.
+    assert_eq!(next.restore(&unbroken.save(100), 5, 0), Ok(0));
+    assert_eq!(shown(&next, 0), before);
+    take(&unbroken, 1, SECOND, 110);
+    take(&next, 1, SECOND, 5);
+    assert_eq!(shown(&next, 5), shown(&unbroken, 110));
+}
+
+/// Series leave when they would have left.
+#[test]
+fn expiry_goes_on_over_a_restart() {
+    let first = scrape();
+    let expiry = Duration::from_secs(60);
+    first.set_expiry(expiry);
+    take(&first, 0, "old:1|c", 100);
+    take(&first, 1, "young:1|c", 140);
+    let next = scrape();
+    next.set_expiry(expiry);
+    next.restore(&first.save(145), 10, 0).unwrap();
+    assert!(shown(&next, 4).contains("old_total"));
+    let later = shown(&next, 5);
+    assert!(
+        !later.contains("old_total") && later.contains("young_total"),
+        "{later}"
+    );
+}
+
+#[test]
+fn bytes_that_are_no_state_leave_an_empty_scrape() {
+    let first = scrape();
+    take(&first, 0, FIRST, 100);
+    let saved = first.save(100);
+    let mut refused = 0;
+    for at in 0..saved.len() {
+        let mut damaged = saved.clone();
+        damaged[at] ^= 0x55;
+        for bytes in [&damaged[..], &saved[..at]] {
+            let next = scrape();
+            if next.restore(bytes, 0, 0).is_err() {
+                refused += 1;
+                assert_eq!(next.status().series, 0);
+            }
+            // Whatever it is now, it can be gone on with.
+            take(&next, 1, SECOND, 10);
+            shown(&next, 10);
+        }
+    }
+    assert!(refused > saved.len());
+}

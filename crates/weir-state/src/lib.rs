@@ -1,0 +1,38 @@
+//! The mergeable state of a bucket as versioned bytes: what one process hands to the next, writes down before it ends, or sends
+//! to those who merge many agents.
+//!
+//! Merging in any order and in any grouping gives the same bytes ([`Table`]). Any bytes decode to a [`Record`] or to an
+//! [`Error`] that names what is wrong with them, in memory bounded by [`BODY_BYTES_MAX`].
+//!
+//! What this crate never does: I/O, or read a clock.
+
+mod bins;
+mod distribution;
+mod error;
+mod extremes;
+mod gauge;
+mod header;
+mod marks;
+mod members;
+mod record;
+mod samples;
+mod series;
+mod state;
+mod sum;
+mod table;
+mod wire;
+
+pub use bins::Bins;
+pub use distribution::Distribution;
+pub use error::Error;
+pub use extremes::Extremes;
+pub use gauge::Gauge;
+pub use header::{AgentId, Header, OLDEST_VERSION, VERSION};
+pub use marks::Marks;
+pub use members::Members;
+pub use record::{BODY_BYTES_MAX, Record, decode_body};
+pub use samples::{Folded, Samples};
+pub use series::{Facts, Identity, SeriesRef};
+pub use state::{Bounds, State};
+pub use sum::ExactSum;
+pub use table::{Table, TooLarge};

@@ -1,0 +1,111 @@
+use std::collections::BTreeSet;
+
+use weir_sketch::hll::HyperLogLog;
+
+use crate::wire::{Reader, Writer};
+use crate::{Bounds, Error};
+
+/// Registers of an estimate: 2^14.
+const PRECISION: u8 = 14;
+
+/// The distinct members of a set: all of them, or an estimate of their number once they are too many.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Members {
+    Exact(BTreeSet<Box<[u8]>>),
+    Estimate(HyperLogLog),
+}
+
+impl Default for Members {
+    fn default() -> Self {
+        Members::Exact(BTreeSet::new())
+    }
+}
+
+impl Members {
+    pub fn exact<'a>(members: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        Members::Exact(members.into_iter().map(Box::from).collect())
+    }
+
+    /// An estimate of the precision that all estimates have. `None`: it has another one.
+    pub fn estimate(estimate: HyperLogLog) -> Option<Self> {
+        (estimate.registers().len() == 1 << PRECISION).then_some(Members::Estimate(estimate))
+    }
+
+    /// Number of distinct members, rounded where it is estimated.
+    pub fn cardinality(&self) -> u64 {
+        match self {
+            Members::Exact(members) => members.len() as u64,
+            Members::Estimate(estimate) => estimate.estimate().round() as u64,
+        }
+    }
+
+    pub fn merge(&mut self, other: &Members, bounds: &Bounds) {
+        match (&mut *self, other) {
+            (Members::Exact(mine), Members::Exact(theirs)) => {
+                mine.extend(theirs.iter().cloned());
+                self.keep_within(bounds);
+            }
+            (Members::Exact(mine), Members::Estimate(theirs)) => {
+                let mut estimate = theirs.clone();
+                mine.iter().for_each(|member| estimate.insert(member));
+                *self = Members::Estimate(estimate);
+            }
+            (Members::Estimate(mine), Members::Exact(theirs)) => {
+                theirs.iter().for_each(|member| mine.insert(member));
+            }
+            (Members::Estimate(mine), Members::Estimate(theirs)) => {
+                mine.merge(theirs).expect("all estimates have one precision");
+            }
+        }
+    }
+
+    /// Too many members become an estimate.
+    pub(crate) fn keep_within(&mut self, bounds: &Bounds) {
+        if let Members::Exact(members) = self
+            && (members.len() > bounds.members
+                || members.iter().map(|member| member.len()).sum::<usize>() > bounds.member_bytes)
+        {
+            let mut estimate = HyperLogLog::new(PRECISION);
+            members.iter().for_each(|member| estimate.insert(member));
+            *self = Members::Estimate(estimate);
+        }
+    }
+
+    pub(crate) fn write(&self, writer: &mut Writer) {
+        match self {
+            Members::Exact(members) => {
+                writer.byte(0);
+                writer.number(members.len() as u64);
+                members.iter().for_each(|member| writer.block(member));
+            }
+            Members::Estimate(estimate) => {
+                writer.byte(1);
+                writer.raw(estimate.registers());
+            }
+        }
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, Error> {
+        const WHAT: &str = "a set";
+        match reader.byte()? {
+            0 => {
+                let mut members: BTreeSet<Box<[u8]>> = BTreeSet::new();
+                for _ in 0..reader.count(1)? {
+                    let member = reader.block()?;
+                    if members.last().is_some_and(|last| **last >= *member) {
+                        return Err(Error::NotCanonical(WHAT));
+                    }
+                    members.insert(member.into());
+                }
+                Ok(Members::Exact(members))
+            }
+            1 => {
+                let registers = reader.raw(1 << PRECISION)?;
+                let estimate =
+                    HyperLogLog::from_registers(registers.into()).map_err(|_| Error::OutOfRange(WHAT))?;
+                Ok(Members::Estimate(estimate))
+            }
+            _ => Err(Error::NotCanonical(WHAT)),
+        }
+    }
+}

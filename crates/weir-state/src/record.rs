@@ -1,0 +1,342 @@
+//! A record: version, flags and checksum, a header, and a body of texts and of series that refer to them by number.
+
+use weir_protocol::Kind;
+
+use crate::series::{Facts, Identity, SeriesRef};
+use crate::wire::{Reader, Writer};
+use crate::{AgentId, Error, Header, OLDEST_VERSION, State, VERSION};
+
+/// Largest body of a record, uncompressed: with its header it is below a megabyte, Kafka's limit.
+pub const BODY_BYTES_MAX: usize = 1_000_000;
+
+/// Flags.
+const COMPRESSED: u8 = 1;
+const OPEN: u8 = 2;
+
+/// Version, flags and checksum.
+const PREFIX_BYTES: usize = 6;
+
+/// Bytes that a series takes at least: kind, name, form, number of tags, time, state.
+const SERIES_BYTES_MIN: usize = 6;
+
+/// What a series has beside name and tags.
+const HAS_HOST: u8 = 1;
+const HAS_INTEGRATION: u8 = 2;
+const HAS_SUFFIXES: u8 = 4;
+
+/// A record that was read.
+#[derive(Clone, Debug)]
+pub struct Record {
+    pub header: Header,
+    /// The series refer to texts in here.
+    body: Vec<u8>,
+    /// Start and end of each text in `body`.
+    texts: Vec<(u32, u32)>,
+    /// Numbers of texts; each series has a range of them.
+    tags: Vec<u32>,
+    rows: Vec<Row>,
+}
+
+#[derive(Clone, Debug)]
+struct Row {
+    kind: Kind,
+    name: u32,
+    host: Option<u32>,
+    integration: Option<u32>,
+    tags: (u32, u32),
+    facts: Facts,
+    state: State,
+}
+
+impl Record {
+    /// Reads one record, all of it. Any bytes give a record or an error.
+    pub fn decode(bytes: &[u8]) -> Result<Record, Error> {
+        let mut reader = Reader::new(bytes);
+        let (version, flags) = (reader.byte()?, reader.byte()?);
+        if !(OLDEST_VERSION..=VERSION).contains(&version) {
+            return Err(Error::Version { found: version });
+        }
+        let checksum = u32::from_le_bytes(reader.array()?);
+        if checksum != checksum_of(version, flags, reader.rest()) {
+            return Err(Error::Checksum);
+        }
+        if flags & !(COMPRESSED | OPEN) != 0 {
+            return Err(Error::NotCanonical("the flags"));
+        }
+        let header = Header::read(&mut reader, flags & OPEN != 0)?;
+        let len = reader.number()?;
+        let len = usize::try_from(len)
+            .ok()
+            .filter(|len| *len <= BODY_BYTES_MAX)
+            .ok_or(Error::TooLarge { bytes: len })?;
+        let body = match flags & COMPRESSED {
+            0 => reader.rest().to_vec(),
+            _ => zstd::bulk::decompress(reader.rest(), len).map_err(|_| Error::Compression)?,
+        };
+        match body.len() == len {
+            true => decode_body(header, body),
+            false => Err(Error::Compression),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The bytes before compression. Equal contents have equal ones.
+    pub fn body(&self) -> &[u8] {
+        &self.body
+    }
+
+    /// By ascending name, kind, host, integration and tags.
+    pub fn series(&self) -> impl ExactSizeIterator<Item = SeriesRef<'_, impl Iterator<Item = &str>>> {
+        self.rows.iter().map(|row| SeriesRef {
+            kind: row.kind,
+            name: self.text(row.name),
+            host: row.host.map(|host| self.text(host)),
+            integration: row.integration.map(|integration| self.text(integration)),
+            tags: self.tags[row.tags.0 as usize..row.tags.1 as usize]
+                .iter()
+                .map(|tag| self.text(*tag)),
+            facts: row.facts,
+            state: &row.state,
+        })
+    }
+
+    fn text(&self, number: u32) -> &str {
+        let (start, end) = self.texts[number as usize];
+        // Checked when it was read.
+        std::str::from_utf8(&self.body[start as usize..end as usize]).unwrap_or_default()
+    }
+
+    fn read_texts(&mut self, body_len: usize, reader: &mut Reader<'_>) -> Result<(), Error> {
+        let count = reader.count(1)?;
+        let mut last: Option<&[u8]> = None;
+        for _ in 0..count {
+            let text = reader.block()?;
+            std::str::from_utf8(text).map_err(|_| Error::NotText)?;
+            if last.is_some_and(|last| last >= text) {
+                return Err(Error::NotCanonical("the texts"));
+            }
+            let end = body_len - reader.left();
+            self.texts.push(((end - text.len()) as u32, end as u32));
+            last = Some(text);
+        }
+        Ok(())
+    }
+
+    fn read_series(&mut self, reader: &mut Reader<'_>, used: &mut [bool]) -> Result<(), Error> {
+        const WHAT: &str = "the order of series";
+        let count = reader.count(SERIES_BYTES_MIN)?;
+        for _ in 0..count {
+            let row = self.read_row(reader, used)?;
+            // Texts ascend, so their numbers compare as they do.
+            if self
+                .rows
+                .last()
+                .is_some_and(|last| self.order(last) >= self.order(&row))
+            {
+                return Err(Error::NotCanonical(WHAT));
+            }
+            self.rows.push(row);
+        }
+        Ok(())
+    }
+
+    fn order<'a>(&'a self, row: &Row) -> (u32, Kind, Option<u32>, Option<u32>, &'a [u32]) {
+        let tags = &self.tags[row.tags.0 as usize..row.tags.1 as usize];
+        (row.name, row.kind, row.host, row.integration, tags)
+    }
+
+    fn read_row(&mut self, reader: &mut Reader<'_>, used: &mut [bool]) -> Result<Row, Error> {
+        let mut text = |reader: &mut Reader<'_>| {
+            let number = reader.number()?;
+            let seen = usize::try_from(number)
+                .ok()
+                .and_then(|number| used.get_mut(number));
+            *seen.ok_or(Error::OutOfRange("the number of a text"))? = true;
+            Ok(number as u32)
+        };
+        let found = reader.byte()?;
+        let kind = Kind::ALL.get(usize::from(found)).ok_or(Error::Kind { found })?;
+        let name = text(reader)?;
+        let form = reader.byte()?;
+        if form & !(HAS_HOST | HAS_INTEGRATION | HAS_SUFFIXES) != 0 {
+            return Err(Error::NotCanonical("a series"));
+        }
+        let mut optional = |flag: u8| (form & flag != 0).then(|| text(reader)).transpose();
+        let (host, integration) = (optional(HAS_HOST)?, optional(HAS_INTEGRATION)?);
+        let first = self.tags.len();
+        for _ in 0..reader.count(1)? {
+            let tag = text(reader)?;
+            if self.tags[first..].last().is_some_and(|last| *last >= tag) {
+                return Err(Error::NotCanonical("the tags"));
+            }
+            self.tags.push(tag);
+        }
+        let facts = Facts {
+            seen: self.header.bucket_start.wrapping_add(reader.signed()?),
+            suffixes: match form & HAS_SUFFIXES {
+                0 => ALL_SUFFIXES,
+                _ => read_suffixes(reader)?,
+            },
+        };
+        Ok(Row {
+            kind: *kind,
+            name,
+            host,
+            integration,
+            tags: (first as u32, self.tags.len() as u32),
+            facts,
+            state: State::read(*kind, self.header.agent, reader)?,
+        })
+    }
+}
+
+const ALL_SUFFIXES: u32 = u32::MAX;
+
+fn read_suffixes(reader: &mut Reader<'_>) -> Result<u32, Error> {
+    match u32::try_from(reader.number()?) {
+        Ok(ALL_SUFFIXES) => Err(Error::NotCanonical("a series")),
+        Ok(some) => Ok(some),
+        Err(_) => Err(Error::OutOfRange("a series")),
+    }
+}
+
+/// Reads the body of a record as it is before compression.
+pub fn decode_body(header: Header, body: Vec<u8>) -> Result<Record, Error> {
+    if body.len() > BODY_BYTES_MAX {
+        let bytes = body.len() as u64;
+        return Err(Error::TooLarge { bytes });
+    }
+    let mut record = Record {
+        header,
+        body: Vec::new(),
+        texts: Vec::new(),
+        tags: Vec::new(),
+        rows: Vec::new(),
+    };
+    let mut reader = Reader::new(&body);
+    record.read_texts(body.len(), &mut reader)?;
+    let mut used = vec![false; record.texts.len()];
+    record.read_series(&mut reader, &mut used)?;
+    reader.end()?;
+    record.body = body;
+    match used.iter().all(|used| *used) {
+        true => Ok(record),
+        false => Err(Error::NotCanonical("the texts")),
+    }
+}
+
+fn checksum_of(version: u8, flags: u8, rest: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&[version, flags]);
+    hasher.update(rest);
+    hasher.finalize()
+}
+
+/// A record that is being put together. Series are added in ascending order.
+pub(crate) struct Part<'a> {
+    series: Vec<(&'a Identity, Facts, Vec<u8>)>,
+    texts: std::collections::BTreeSet<&'a str>,
+    bytes: usize,
+}
+
+/// The most that a number of a text or a count can take in a body of this size.
+const NUMBER_BYTES: usize = 3;
+
+impl<'a> Part<'a> {
+    pub fn new() -> Self {
+        Part {
+            series: Vec::new(),
+            texts: std::collections::BTreeSet::new(),
+            bytes: 2 * NUMBER_BYTES,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.series.is_empty()
+    }
+
+    /// Adds a series, unless the record would become too large or has it already.
+    #[must_use = "false: it belongs into the next part"]
+    pub fn add(&mut self, identity: &'a Identity, facts: Facts, state: &[u8]) -> bool {
+        let is_repeated = self.series.last().is_some_and(|(last, ..)| *last == identity);
+        let references = identity.texts().count() * NUMBER_BYTES + 2 + NUMBER_BYTES + 10 + 5;
+        let texts: usize = identity
+            .texts()
+            .filter(|text| !self.texts.contains(text))
+            .map(|text| text.len() + NUMBER_BYTES)
+            .sum();
+        let bytes = self.bytes + references + texts + state.len();
+        if is_repeated || bytes > BODY_BYTES_MAX {
+            return false;
+        }
+        self.bytes = bytes;
+        self.texts.extend(identity.texts());
+        self.series.push((identity, facts, state.to_vec()));
+        true
+    }
+
+    pub fn body(&self, bucket_start: i64) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.number(self.texts.len() as u64);
+        self.texts.iter().for_each(|text| writer.block(text.as_bytes()));
+        let numbers: std::collections::HashMap<&str, u64> = self.texts.iter().copied().zip(0..).collect();
+        writer.number(self.series.len() as u64);
+        for (identity, facts, state) in &self.series {
+            writer.byte(identity.kind as u8);
+            writer.number(numbers[&*identity.name]);
+            let has_suffixes = facts.suffixes != ALL_SUFFIXES;
+            let flag = |is_set: bool, flag| if is_set { flag } else { 0 };
+            writer.byte(
+                flag(identity.host.is_some(), HAS_HOST)
+                    | flag(identity.integration.is_some(), HAS_INTEGRATION)
+                    | flag(has_suffixes, HAS_SUFFIXES),
+            );
+            for text in identity.host.iter().chain(&identity.integration) {
+                writer.number(numbers[&**text]);
+            }
+            writer.number(identity.tags.len() as u64);
+            identity
+                .tags
+                .iter()
+                .for_each(|tag| writer.number(numbers[&**tag]));
+            writer.signed(facts.seen.wrapping_sub(bucket_start));
+            if has_suffixes {
+                writer.number(u64::from(facts.suffixes));
+            }
+            writer.raw(state);
+        }
+        writer.bytes
+    }
+}
+
+/// The state of one series as it is in a record of this agent.
+pub(crate) fn state_bytes(state: &State, own: AgentId) -> Vec<u8> {
+    let mut writer = Writer::default();
+    state.write(own, &mut writer);
+    writer.bytes
+}
+
+/// A record of a header and a body, which is compressed where that makes it smaller.
+pub(crate) fn envelope(header: &Header, body: &[u8]) -> Vec<u8> {
+    let compressed = zstd::bulk::compress(body, zstd::DEFAULT_COMPRESSION_LEVEL)
+        .ok()
+        .filter(|compressed| compressed.len() < body.len());
+    let flag = |is_set: bool, flag| if is_set { flag } else { 0 };
+    let flags = flag(compressed.is_some(), COMPRESSED) | flag(header.is_open, OPEN);
+    let mut writer = Writer::default();
+    writer.raw(&[VERSION, flags, 0, 0, 0, 0]);
+    header.write(&mut writer);
+    writer.number(body.len() as u64);
+    writer.raw(compressed.as_deref().unwrap_or(body));
+    let mut bytes = writer.bytes;
+    let checksum = checksum_of(VERSION, flags, &bytes[PREFIX_BYTES..]);
+    bytes[2..PREFIX_BYTES].copy_from_slice(&checksum.to_le_bytes());
+    bytes
+}

@@ -1,0 +1,81 @@
+use weir_protocol::Kind;
+
+use crate::State;
+
+/// What makes two series the same.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Identity {
+    pub name: Box<str>,
+    pub kind: Kind,
+    /// `None`: the agent's own host. Empty: explicitly no host.
+    pub host: Option<Box<str>>,
+    /// The integration that the metric came through.
+    pub integration: Option<Box<str>>,
+    /// Sorted by bytes, without duplicates.
+    pub tags: Box<[Box<str>]>,
+}
+
+impl Identity {
+    /// Sorts the tags and removes duplicates.
+    pub fn new<'a>(
+        kind: Kind,
+        name: &str,
+        host: Option<&str>,
+        integration: Option<&str>,
+        tags: impl IntoIterator<Item = &'a str>,
+    ) -> Self {
+        let mut tags: Vec<Box<str>> = tags.into_iter().map(Box::from).collect();
+        tags.sort_unstable();
+        tags.dedup();
+        Identity {
+            name: name.into(),
+            kind,
+            host: host.map(Box::from),
+            integration: integration.map(Box::from),
+            tags: tags.into(),
+        }
+    }
+
+    /// All its texts.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = &str> {
+        let one = std::iter::once(&self.name);
+        let optional = self.host.iter().chain(&self.integration);
+        one.chain(optional).chain(&self.tags).map(AsRef::as_ref)
+    }
+}
+
+/// What is known of a series beside its state. Merging is commutative and associative.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Unix seconds of its last sample. Before the start of the bucket: the bucket has none.
+    pub seen: i64,
+    /// Which of the points that are made of a histogram are wanted, a bit for each; all bits: all of them.
+    pub suffixes: u32,
+}
+
+impl Facts {
+    pub fn merge(&mut self, other: Facts) {
+        self.seen = self.seen.max(other.seen);
+        self.suffixes |= other.suffixes;
+    }
+}
+
+/// One series of a record.
+#[derive(Clone, Debug)]
+pub struct SeriesRef<'a, T> {
+    pub kind: Kind,
+    pub name: &'a str,
+    /// `None`: the agent's own host. Empty: explicitly no host.
+    pub host: Option<&'a str>,
+    pub integration: Option<&'a str>,
+    /// Sorted by bytes, without duplicates.
+    pub tags: T,
+    pub facts: Facts,
+    pub state: &'a State,
+}
+
+impl<'a, T: Iterator<Item = &'a str>> SeriesRef<'a, T> {
+    pub fn identity(self) -> Identity {
+        Identity::new(self.kind, self.name, self.host, self.integration, self.tags)
+    }
+}

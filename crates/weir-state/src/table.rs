@@ -1,0 +1,145 @@
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use crate::record::{Part, envelope, state_bytes};
+use crate::{AgentId, Bounds, Facts, Header, Identity, Members, Record, State};
+
+/// The largest piece of a set in one record: what is larger is spread over several, which merge to the same set.
+const SET_PIECE_BYTES: usize = 256 * 1024;
+
+/// The state of all series of one bucket. Whatever came in whatever order, equal contents give equal bytes.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    bounds: Bounds,
+    series: BTreeMap<Identity, Entry>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    facts: Facts,
+    state: State,
+}
+
+/// Series that no record can hold: their texts or a member of a set are too long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TooLarge {
+    pub series: u64,
+}
+
+impl Table {
+    pub fn new(bounds: Bounds) -> Self {
+        Table {
+            bounds,
+            series: BTreeMap::new(),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.series.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.series.is_empty()
+    }
+
+    /// Adds the state of a series, which must be one of its kind.
+    pub fn add(&mut self, identity: Identity, facts: Facts, mut state: State) {
+        assert!(state.is_of(identity.kind), "a state of another kind");
+        match self.series.entry(identity) {
+            std::collections::btree_map::Entry::Vacant(place) => {
+                state.keep_within(&self.bounds);
+                place.insert(Entry { facts, state });
+            }
+            std::collections::btree_map::Entry::Occupied(mut mine) => {
+                let mine = mine.get_mut();
+                mine.facts.merge(facts);
+                let merged = mine.state.merge(&state, &self.bounds);
+                debug_assert!(merged, "kinds are part of an identity");
+            }
+        }
+    }
+
+    /// Adds all series of a record.
+    pub fn add_record(&mut self, record: &Record) {
+        for series in record.series() {
+            let (facts, state) = (series.facts, series.state.clone());
+            self.add(series.identity(), facts, state);
+        }
+    }
+
+    /// The series by ascending identity.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&Identity, Facts, &State)> {
+        self.series
+            .iter()
+            .map(|(identity, entry)| (identity, entry.facts, &entry.state))
+    }
+
+    /// The same, taken apart.
+    pub fn into_series(self) -> impl ExactSizeIterator<Item = (Identity, Facts, State)> {
+        self.series
+            .into_iter()
+            .map(|(identity, entry)| (identity, entry.facts, entry.state))
+    }
+
+    /// As records: at least one, each small enough. `first`: the header of the first; those that follow have the next
+    /// numbers.
+    pub fn encode(&self, first: &Header) -> (Vec<Vec<u8>>, TooLarge) {
+        let (parts, too_large) = self.parts(first.agent);
+        let count = parts.len() as u32;
+        let records = (0..count).zip(&parts).map(|(part, series)| {
+            let header = Header {
+                sequence: first.sequence.wrapping_add(u64::from(part)),
+                part,
+                parts: count,
+                ..first.clone()
+            };
+            envelope(&header, &series.body(header.bucket_start))
+        });
+        (records.collect(), too_large)
+    }
+
+    fn parts(&self, own: AgentId) -> (Vec<Part<'_>>, TooLarge) {
+        let mut parts = vec![Part::new()];
+        let mut too_large = TooLarge::default();
+        for (identity, entry) in &self.series {
+            let mut is_lost = false;
+            for state in pieces(&entry.state) {
+                let bytes = state_bytes(&state, own);
+                let last = parts.last_mut().expect("there is one");
+                if last.add(identity, entry.facts, &bytes) {
+                    continue;
+                }
+                let mut next = Part::new();
+                is_lost |= !next.add(identity, entry.facts, &bytes);
+                if !next.is_empty() {
+                    parts.push(next);
+                }
+            }
+            too_large.series += u64::from(is_lost);
+        }
+        (parts, too_large)
+    }
+}
+
+fn pieces(state: &State) -> Vec<Cow<'_, State>> {
+    let State::Set(Members::Exact(members)) = state else {
+        return vec![Cow::Borrowed(state)];
+    };
+    let mut pieces: Vec<Vec<&[u8]>> = vec![Vec::new()];
+    let mut bytes = 0;
+    for member in members {
+        if bytes + member.len() > SET_PIECE_BYTES {
+            pieces.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += member.len();
+        pieces.last_mut().expect("there is one").push(member);
+    }
+    match pieces.len() {
+        1 => vec![Cow::Borrowed(state)],
+        _ => pieces
+            .into_iter()
+            .map(|piece| Cow::Owned(State::Set(Members::exact(piece))))
+            .collect(),
+    }
+}

@@ -1,0 +1,263 @@
+//! What the process before has left, and what this one leaves.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use weir_ingest::SavedBucket;
+use weir_output::delivery::SavedStates;
+use weir_state::{AgentId, Table};
+
+use super::rules::Fixed;
+use crate::admin::status::{StateStatus, Status};
+use crate::config::Config;
+use crate::failure::Failure;
+use crate::state::{Content, LastBooks, Leaving, Left, Meta, StateDir, merged};
+
+/// The state directory, if there is one, and what was found in it.
+#[derive(Default)]
+pub struct Resumed {
+    directory: Option<StateDir>,
+    content: Option<Box<Content>>,
+    /// Books of a process that was killed.
+    killed: Option<Box<Status>>,
+    status: StateStatus,
+    away: Duration,
+}
+
+/// What is kept while the process runs.
+#[derive(Default)]
+pub struct Keeper {
+    directory: Option<StateDir>,
+    histogram_points: String,
+    /// Nothing more is kept.
+    ended: Mutex<bool>,
+}
+
+impl Resumed {
+    /// Takes the directory, and looks for what was left there.
+    pub fn look(config: &Config) -> Result<Resumed, Failure> {
+        let Some(path) = &config.running.state_path else {
+            return Ok(Resumed::default());
+        };
+        let directory = StateDir::open(path)?;
+        let aggregation = &config.aggregation;
+        let expiry = aggregation.context_expiry + aggregation.counter_expiry;
+        let now = now_ms();
+        let oldest = now - expiry.as_millis() as i64;
+        let mut resumed = Resumed {
+            status: StateStatus {
+                path: Some(path.display().to_string()),
+                agent: directory.agent().to_string(),
+                epoch: directory.epoch(),
+                ..StateStatus::default()
+            },
+            ..Resumed::default()
+        };
+        match directory.left(oldest, now, config.resources.memory) {
+            Left::Nothing => resumed.after_a_kill(&directory, now),
+            Left::SetAside(refusal) => {
+                resumed.status.set_aside = 1;
+                resumed.status.samples_lost = refusal.samples();
+                resumed.status.set_aside_because = Some(refusal.to_string());
+            }
+            Left::State(content) => resumed.take(content, config, now),
+        }
+        resumed.directory = Some(directory);
+        Ok(resumed)
+    }
+
+    /// Goes on with the books of a process that was killed, and says what it cost.
+    fn after_a_kill(&mut self, directory: &StateDir, now: i64) {
+        let Some(last) = directory.books() else {
+            return;
+        };
+        let mut books = last.books;
+        let (lost, rate) = (books.state.samples_open, books.rates.samples);
+        tracing::warn!(
+            "the process before was killed: the {lost} samples are lost that its open bucket had {:.1} s ago, and what it received in the second after that, about {rate:.0} by its rate; sums of outputs begin again",
+            (now - last.at_ms) as f64 / 1e3
+        );
+        for output in &mut books.outputs {
+            *output = output.killed();
+        }
+        self.status.kills = 1;
+        self.status.samples_lost = lost;
+        self.killed = Some(Box::new(books));
+    }
+
+    fn take(&mut self, mut content: Box<Content>, config: &Config, now: i64) {
+        let meta = &mut content.meta;
+        self.away = Duration::from_millis((now - meta.saved_at_ms).max(0) as u64);
+        self.status.restored_from = Some(meta.saved_at_ms.max(0) as u64 / 1000);
+        self.status.away_seconds = self.away.as_secs_f64();
+        let width = config.aggregation.bucket_seconds() as u32;
+        if let Some(bucket) = meta.bucket.filter(|bucket| bucket.width != width) {
+            let lost = std::mem::take(&mut meta.samples);
+            tracing::warn!(
+                "the bucket that was open is lost, with {lost} samples: it has {} s, and bucket_width is {width} s now",
+                bucket.width
+            );
+            self.status.samples_lost += lost;
+            meta.bucket = None;
+            content.table = Table::default();
+        }
+        self.status.samples_restored = content.meta.samples;
+        self.content = Some(content);
+    }
+
+    /// What the outputs had summed up.
+    pub fn outputs(&mut self) -> Arc<SavedStates> {
+        let content = self.content.as_mut();
+        let saved = content.map_or_else(BTreeMap::new, |content| std::mem::take(&mut content.outputs));
+        Arc::new(SavedStates::new(saved, self.away))
+    }
+
+    /// What each worker goes on with.
+    pub fn buckets(&mut self, fixed: &Fixed, config: &Config) -> Vec<SavedBucket> {
+        let workers = config.resources.workers;
+        match &mut self.content {
+            None => vec![SavedBucket::default(); workers],
+            Some(content) => {
+                if content.meta.histogram_points != fixed.histogram_points() {
+                    // Their bits mean other points now.
+                    content.set_suffixes(fixed.default_mask(config));
+                }
+                content.buckets(workers)
+            }
+        }
+    }
+
+    pub fn agent(&self) -> AgentId {
+        self.directory.as_ref().map(StateDir::agent).unwrap_or_default()
+    }
+
+    /// The agent has started: what was left is its own from now on, and nobody else's.
+    pub fn started(
+        mut self,
+        fixed: &Fixed,
+        outputs: &SavedStates,
+    ) -> (Keeper, StateStatus, Option<Box<Status>>) {
+        for fault in outputs.finish() {
+            tracing::warn!(
+                "output {} begins without what it had summed up: {}",
+                fault.output,
+                fault.reason
+            );
+            self.status.outputs_begun_anew += 1;
+        }
+        if let Some(directory) = &self.directory
+            && let Err(error) = directory.taken()
+        {
+            let path = directory.path().display();
+            tracing::error!(
+                "state_path: {path}: the state was read and cannot be removed: {error}; another start would use it again"
+            );
+        }
+        if let Some(content) = &self.content {
+            tracing::info!(
+                "goes on from the state of epoch {}, saved {:.1} s ago: {} samples in the open bucket",
+                content.meta.epoch,
+                self.status.away_seconds,
+                content.meta.samples
+            );
+        }
+        let keeper = Keeper {
+            directory: self.directory,
+            histogram_points: fixed.histogram_points(),
+            ended: Mutex::default(),
+        };
+        let earlier = self.content.map(|content| content.books);
+        (keeper, self.status, earlier.or(self.killed))
+    }
+}
+
+impl Keeper {
+    pub fn keeps(&self) -> bool {
+        self.directory.is_some()
+    }
+
+    /// Keeps the books, for the case that the process is killed.
+    pub fn keep_books(&self, books: Status) -> std::io::Result<()> {
+        let Some(directory) = &self.directory else {
+            return Ok(());
+        };
+        // Held while they are written: nothing may come behind the end.
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        if *ended {
+            return Ok(());
+        }
+        directory.keep_books(&LastBooks {
+            agent: directory.agent().to_string(),
+            at_ms: now_ms(),
+            books,
+        })
+    }
+
+    /// The process ends as it should.
+    pub fn end(&self) {
+        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        if let Some(directory) = &self.directory {
+            directory.forget_books();
+        }
+    }
+
+    /// Opens the file that the next process will read. `None`: there is to be none, or it cannot be written, and the open bucket
+    /// is to be flushed.
+    pub fn begin(&self) -> Option<Leaving> {
+        let directory = self.directory.as_ref()?;
+        directory
+            .begin()
+            .inspect_err(|error| {
+                let path = directory.path().display();
+                tracing::error!("state_path: {path}: nothing can be kept for the next process, so the open bucket is flushed: {error}");
+            })
+            .ok()
+    }
+
+    /// Writes what the workers had. An error says what is lost.
+    pub fn leave(
+        &self,
+        leaving: Leaving,
+        workers: Vec<SavedBucket>,
+        outputs: BTreeMap<String, weir_output::delivery::Saved>,
+        books: Status,
+    ) -> Result<(), String> {
+        let Some(directory) = &self.directory else {
+            return Ok(());
+        };
+        let (bucket, samples, table) = merged(workers);
+        let series = table.len();
+        let content = Content {
+            meta: Meta {
+                version: env!("CARGO_PKG_VERSION").into(),
+                agent: directory.agent().0,
+                epoch: directory.epoch(),
+                saved_at_ms: now_ms(),
+                bucket: bucket.map(Into::into),
+                samples,
+                histogram_points: self.histogram_points.clone(),
+            },
+            table,
+            outputs,
+            books: Box::new(books),
+        };
+        match leaving.finish(&content) {
+            Ok(bytes) => {
+                tracing::info!(
+                    "state kept for the next process: {series} contexts, {samples} samples in the open bucket, {bytes} bytes"
+                );
+                Ok(())
+            }
+            Err(error) => Err(format!(
+                "{samples} samples of the open bucket and the sums of outputs, as the state could not be written to {}: {error}",
+                directory.path().display()
+            )),
+        }
+    }
+}
+
+fn now_ms() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as i64)
+}

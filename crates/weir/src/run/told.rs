@@ -1,0 +1,63 @@
+//! The service manager is told how the agent is, while it runs.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use weir_ingest::Progress;
+use weir_listener::Monotonic;
+
+use super::view::View;
+use crate::admin::AdminSource as _;
+use crate::admin::status::{Status, UNITS, sum_of};
+use crate::notify::Notify;
+
+/// How often the line for people is renewed.
+const STATUS_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How often is looked whether the agent has become ready.
+const READY_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A worker's turn ends at the latest with its next tick, a second later; this is twice as long.
+const TURN_MAX: Duration = Duration::from_secs(2);
+
+/// Runs as long as the agent does.
+pub async fn tell(notify: Arc<Notify>, view: Arc<View>, workers: Vec<Arc<Progress>>) {
+    if !notify.is_wanted() {
+        return;
+    }
+    while view.readiness().is_err() {
+        tokio::time::sleep(READY_INTERVAL).await;
+    }
+    notify.ready();
+    let mut next_status = Instant::now();
+    // Twice in the time that the manager waits, as it asks for.
+    let every = notify.watchdog().map_or(STATUS_INTERVAL, |watchdog| watchdog / 2);
+    loop {
+        if notify.watchdog().is_some() && are_alive(&workers) {
+            notify.alive();
+        }
+        if Instant::now() >= next_status {
+            next_status = Instant::now() + STATUS_INTERVAL;
+            notify.status(&line(&view.snapshot()));
+        }
+        tokio::time::sleep(every.min(STATUS_INTERVAL)).await;
+    }
+}
+
+/// Whether every worker gets on: one that stands still leaves its sockets unread.
+fn are_alive(workers: &[Arc<Progress>]) -> bool {
+    let now = Monotonic::now();
+    let gets_on = |worker: &Arc<Progress>| !worker.has_ended() && worker.since_turn(now) < TURN_MAX;
+    workers.iter().all(gets_on)
+}
+
+/// The books in a line.
+fn line(status: &Status) -> String {
+    let lost: u64 = UNITS.iter().map(|unit| sum_of(&status.total(unit).lost)).sum();
+    let waiting: u64 = status.outputs.iter().map(|output| output.waiting()).sum();
+    format!(
+        "{} samples received, {lost} packets, messages and samples lost, {} contexts, {waiting} points to deliver",
+        status.total("samples").received,
+        status.number("contexts.live")
+    )
+}

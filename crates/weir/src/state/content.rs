@@ -1,0 +1,153 @@
+//! What a process leaves.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use weir_aggregate::Bucket;
+use weir_ingest::SavedBucket;
+use weir_output::delivery::Saved;
+use weir_state::{AgentId, Bounds, Facts, Header, Record, Table};
+
+use crate::admin::status::Status;
+
+/// What an output had summed up, by its name.
+pub type SavedOutput = (String, Saved);
+
+#[derive(Clone, Debug)]
+pub struct Content {
+    pub meta: Meta,
+    /// What the open bucket had, over all workers.
+    pub table: Table,
+    pub outputs: BTreeMap<String, Saved>,
+    /// Books, those of the processes before included.
+    pub books: Box<Status>,
+}
+
+/// What is known of the content before it is read.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Meta {
+    /// The program that wrote it.
+    pub version: String,
+    pub agent: [u8; 16],
+    pub epoch: u64,
+    /// Unix milliseconds.
+    pub saved_at_ms: i64,
+    /// The bucket that was open; absent where nothing is aggregated.
+    pub bucket: Option<OpenBucket>,
+    /// Samples in it.
+    pub samples: u64,
+    /// What the points of histograms are, as `suffixes` of series count them.
+    pub histogram_points: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenBucket {
+    pub start: i64,
+    pub timestamp: i64,
+    pub width: u32,
+}
+
+impl From<Bucket> for OpenBucket {
+    fn from(bucket: Bucket) -> Self {
+        let Bucket {
+            start,
+            timestamp,
+            width,
+        } = bucket;
+        OpenBucket {
+            start,
+            timestamp,
+            width,
+        }
+    }
+}
+
+impl From<OpenBucket> for Bucket {
+    fn from(open: OpenBucket) -> Self {
+        let OpenBucket {
+            start,
+            timestamp,
+            width,
+        } = open;
+        Bucket {
+            start,
+            timestamp,
+            width,
+        }
+    }
+}
+
+/// What all workers had in the bucket that was open. They see the clock at different moments: where one is in the next bucket
+/// already, what the others have counts in that one.
+pub fn merged(saved: Vec<SavedBucket>) -> (Option<Bucket>, u64, Table) {
+    let bucket = saved.iter().filter_map(|saved| saved.bucket).max();
+    let mut table = Table::new(Bounds::NONE);
+    let mut samples = 0;
+    for saved in saved {
+        samples += saved.samples;
+        let own_start = saved.bucket.map(|bucket| bucket.start);
+        let start = bucket.map(|bucket| bucket.start);
+        for (identity, mut facts, state) in saved.series {
+            if own_start < start && own_start.is_some_and(|own| facts.seen >= own) {
+                facts.seen = start.unwrap_or(facts.seen);
+            }
+            table.add(identity, facts, state);
+        }
+    }
+    (bucket, samples, table)
+}
+
+impl Content {
+    /// What each of `workers` goes on with: every series goes to one of them.
+    pub fn buckets(&mut self, workers: usize) -> Vec<SavedBucket> {
+        let bucket = self.meta.bucket.map(Bucket::from);
+        let mut buckets = vec![
+            SavedBucket {
+                bucket,
+                ..SavedBucket::default()
+            };
+            workers
+        ];
+        if let Some(first) = buckets.first_mut() {
+            first.samples = self.meta.samples;
+        }
+        let table = std::mem::take(&mut self.table);
+        for (number, series) in table.into_series().enumerate() {
+            buckets[number % workers].series.push(series);
+        }
+        buckets
+    }
+
+    /// All points that are made of a histogram by default, for every histogram.
+    pub fn set_suffixes(&mut self, suffixes: u32) {
+        let mut table = Table::new(Bounds::NONE);
+        for (identity, facts, state) in std::mem::take(&mut self.table).into_series() {
+            table.add(identity, Facts { suffixes, ..facts }, state);
+        }
+        self.table = table;
+    }
+
+    pub(super) fn records(&self) -> Vec<Vec<u8>> {
+        let bucket = self.meta.bucket;
+        let header = Header {
+            agent: AgentId(self.meta.agent),
+            epoch: self.meta.epoch,
+            bucket_start: bucket.map_or(0, |bucket| bucket.start),
+            bucket_width: bucket.map_or(1, |bucket| bucket.width),
+            is_open: true,
+            ..Header::default()
+        };
+        let (records, too_large) = self.table.encode(&header);
+        if too_large.series > 0 {
+            tracing::warn!(
+                "{} series are too large to be kept for the next process",
+                too_large.series
+            );
+        }
+        records
+    }
+
+    pub(super) fn add_record(&mut self, record: &Record) {
+        self.table.add_record(record);
+    }
+}

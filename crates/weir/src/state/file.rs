@@ -1,0 +1,180 @@
+//! The file: a mark, a version, sections with their lengths, and a checksum over all of it at the end.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+use weir_state::{Bounds, Record, Table};
+
+use super::content::{Content, Meta, SavedOutput};
+
+const MARK: &[u8] = b"weir state\n";
+
+/// The version that is written; the two before it are read, as far as there are any.
+const VERSION: u8 = 1;
+const OLDEST_VERSION: u8 = if VERSION > 2 { VERSION - 2 } else { 1 };
+
+/// What a section holds. A process that does not know one leaves it out.
+const END: u8 = 0;
+const META: u8 = 1;
+const RECORD: u8 = 2;
+const OUTPUT: u8 = 3;
+const BOOKS: u8 = 4;
+
+/// Why state is not gone on with. `samples`: those in its open bucket, which are lost with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    Unreadable(String),
+    NotState,
+    Truncated,
+    Damaged,
+    TooLarge { bytes: u64, bytes_max: u64 },
+    Version { found: u8 },
+    Invalid(String),
+    Foreign { samples: u64 },
+    Stale { seconds: i64, samples: u64 },
+    Future { seconds: i64, samples: u64 },
+}
+
+impl Refusal {
+    /// Samples that are known to be lost.
+    pub fn samples(&self) -> u64 {
+        match self {
+            Refusal::Foreign { samples }
+            | Refusal::Stale { samples, .. }
+            | Refusal::Future { samples, .. } => *samples,
+            _ => 0,
+        }
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Refusal::Unreadable(error) => write!(f, "it cannot be read: {error}"),
+            Refusal::NotState => f.write_str("it is no state of weir"),
+            Refusal::Truncated => f.write_str("it is truncated"),
+            Refusal::Damaged => f.write_str("it is damaged: its checksum does not match"),
+            Refusal::TooLarge { bytes, bytes_max } => {
+                write!(f, "it has {bytes} bytes; `memory` allows for {bytes_max}")
+            }
+            Refusal::Version { found } => write!(
+                f,
+                "it has version {found}; this weir reads {OLDEST_VERSION} to {VERSION}"
+            ),
+            Refusal::Invalid(what) => f.write_str(what),
+            Refusal::Foreign { .. } => f.write_str("it is that of another agent or machine"),
+            Refusal::Stale { seconds, .. } => write!(
+                f,
+                "it is {seconds} s old, and by now every context in it would have expired"
+            ),
+            Refusal::Future { seconds, .. } => write!(f, "it was written {seconds} s in the future"),
+        }
+    }
+}
+
+pub fn write(content: &Content) -> Vec<u8> {
+    let mut bytes = [MARK, &[VERSION]].concat();
+    let mut section = |tag: u8, body: &[u8]| {
+        bytes.push(tag);
+        bytes.extend((body.len() as u64).to_le_bytes());
+        bytes.extend(body);
+    };
+    // Writing into memory does not fail.
+    section(META, &serde_json::to_vec(&content.meta).unwrap_or_default());
+    content
+        .records()
+        .iter()
+        .for_each(|record| section(RECORD, record));
+    for output in &content.outputs {
+        section(
+            OUTPUT,
+            &postcard::to_extend(&output, Vec::new()).unwrap_or_default(),
+        );
+    }
+    section(BOOKS, &serde_json::to_vec(&content.books).unwrap_or_default());
+    section(END, &[]);
+    let checksum = crc32fast::hash(&bytes);
+    bytes.extend(checksum.to_le_bytes());
+    bytes
+}
+
+/// `None`: there is no such file.
+pub fn read(path: &Path, bytes_max: u64) -> Result<Option<Content>, Refusal> {
+    let unreadable = |error: io::Error| Refusal::Unreadable(error.to_string());
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(unreadable(error)),
+    };
+    let mut bytes = Vec::new();
+    // One more than is allowed tells that there is more.
+    file.take(bytes_max.saturating_add(1))
+        .read_to_end(&mut bytes)
+        .map_err(unreadable)?;
+    if bytes.len() as u64 > bytes_max {
+        let bytes = std::fs::metadata(path).map_or(bytes.len() as u64, |metadata| metadata.len());
+        return Err(Refusal::TooLarge { bytes, bytes_max });
+    }
+    parse(&bytes).map(Some)
+}
+
+pub fn parse(bytes: &[u8]) -> Result<Content, Refusal> {
+    let rest = bytes.strip_prefix(MARK).ok_or(match MARK.starts_with(bytes) {
+        true => Refusal::Truncated,
+        false => Refusal::NotState,
+    })?;
+    let (&version, mut rest) = rest.split_first().ok_or(Refusal::Truncated)?;
+    if !(OLDEST_VERSION..=VERSION).contains(&version) {
+        return Err(Refusal::Version { found: version });
+    }
+    let mut meta: Option<Meta> = None;
+    let mut content = Content {
+        meta: Meta::default(),
+        table: Table::new(Bounds::NONE),
+        outputs: BTreeMap::new(),
+        books: Box::default(),
+    };
+    loop {
+        let (tag, body, behind) = section(rest).ok_or(Refusal::Truncated)?;
+        rest = behind;
+        match tag {
+            END => break,
+            META => meta = Some(json(body, "what it says of itself")?),
+            RECORD => {
+                let record = Record::decode(body).map_err(|error| Refusal::Invalid(error.to_string()))?;
+                content.add_record(&record);
+            }
+            OUTPUT => {
+                let output = postcard::from_bytes::<SavedOutput>(body);
+                let (name, saved) = output.map_err(|_| invalid("what an output has summed up"))?;
+                content.outputs.insert(name, saved);
+            }
+            BOOKS => content.books = Box::new(json(body, "the books")?),
+            _ => {}
+        }
+    }
+    let checksum: [u8; 4] = rest.try_into().map_err(|_| Refusal::Truncated)?;
+    if crc32fast::hash(&bytes[..bytes.len() - 4]) != u32::from_le_bytes(checksum) {
+        return Err(Refusal::Damaged);
+    }
+    content.meta = meta.ok_or_else(|| invalid("what it says of itself"))?;
+    Ok(content)
+}
+
+fn section(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&tag, rest) = bytes.split_first()?;
+    let (len, rest) = rest.split_first_chunk::<8>()?;
+    let (body, rest) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)?;
+    Some((tag, body, rest))
+}
+
+fn json<T: DeserializeOwned>(bytes: &[u8], what: &str) -> Result<T, Refusal> {
+    serde_json::from_slice(bytes).map_err(|_| invalid(what))
+}
+
+fn invalid(what: &str) -> Refusal {
+    Refusal::Invalid(format!("{what} cannot be read"))
+}

@@ -1,0 +1,238 @@
+//! The state directory: what one process leaves for the next, so that a restart is seen by nobody.
+//!
+//! `lock` is held by the process that uses the directory, `agent` says who it is, and `state` is what was left. `books` is there
+//! while a process runs, and after it only if it was killed. State that cannot be gone on with is set aside as `state.set-aside`, with its reason in the log, and never keeps the agent from starting.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use weir_state::AgentId;
+
+use crate::admin::status::Status;
+use crate::failure::Failure;
+
+mod agent;
+mod content;
+mod file;
+
+pub use content::{Content, Meta, merged};
+pub use file::Refusal;
+
+use agent::Agent;
+
+/// The names of files in the directory.
+const LOCK: &str = "lock";
+const STATE: &str = "state";
+const SET_ASIDE: &str = "state.set-aside";
+const BOOKS: &str = "books";
+
+/// Directory and files are for nobody else.
+const DIRECTORY_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+
+/// The state directory of this process.
+pub struct StateDir {
+    path: PathBuf,
+    agent: Agent,
+    _lock: File,
+}
+
+/// The books of a process, of a second at most before it was killed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LastBooks {
+    pub agent: String,
+    /// Unix milliseconds.
+    pub at_ms: i64,
+    pub books: Status,
+}
+
+/// What the process before has left.
+pub enum Left {
+    /// Nothing: there was none, or it was killed.
+    Nothing,
+    State(Box<Content>),
+    /// It cannot be gone on with, and was set aside.
+    SetAside(Refusal),
+}
+
+impl StateDir {
+    /// Makes the directory where there is none, and takes it for this process alone.
+    pub fn open(path: &Path) -> Result<StateDir, Failure> {
+        let fault = |what: &str, error: &dyn std::fmt::Display| {
+            Failure::runtime(format!("state_path: {}: {what}: {error}", path.display()))
+        };
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(DIRECTORY_MODE)
+            .create(path)
+            .map_err(|error| fault("the directory cannot be made", &error))?;
+        let lock = private()
+            .create(true)
+            .open(path.join(LOCK))
+            .map_err(|error| fault("its files cannot be written", &error))?;
+        if let Err(error) = lock.try_lock() {
+            return Err(match error {
+                std::fs::TryLockError::WouldBlock => Failure::runtime(format!(
+                    "state_path: {}: another weir uses it; each needs a directory of its own",
+                    path.display()
+                )),
+                std::fs::TryLockError::Error(error) => fault("it cannot be locked", &error),
+            });
+        }
+        let agent = Agent::of(path).map_err(|error| fault("its files cannot be written", &error))?;
+        Ok(StateDir {
+            path: path.to_owned(),
+            agent,
+            _lock: lock,
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn agent(&self) -> AgentId {
+        self.agent.id
+    }
+
+    /// Grows with every start.
+    pub fn epoch(&self) -> u64 {
+        self.agent.epoch
+    }
+
+    /// What the process before has left. It stays where it is until [`StateDir::taken`]. `oldest`: Unix milliseconds before
+    /// which it is too old; `bytes_max`: what the file may take.
+    pub fn left(&self, oldest: i64, now: i64, bytes_max: u64) -> Left {
+        let path = self.path.join(STATE);
+        let content = match file::read(&path, bytes_max) {
+            Ok(None) => return Left::Nothing,
+            Ok(Some(content)) => content,
+            Err(refusal) => return self.set_aside(refusal),
+        };
+        match refusal(&content.meta, self.agent.id, oldest, now) {
+            None => Left::State(Box::new(content)),
+            Some(refusal) => self.set_aside(refusal),
+        }
+    }
+
+    /// The books that a process has left which was killed. `None`: it was not, or there was none.
+    pub fn books(&self) -> Option<LastBooks> {
+        let bytes = std::fs::read(self.path.join(BOOKS)).ok()?;
+        let read = serde_json::from_slice::<LastBooks>(&bytes);
+        if let Err(error) = &read {
+            tracing::warn!("the process before was killed, and its books cannot be read: {error}");
+        }
+        read.ok().filter(|books| books.agent == self.agent.id.to_string())
+    }
+
+    /// Keeps the books for the case that this process is killed. Not waited for by the disk: they survive the process, not the
+    /// machine.
+    pub fn keep_books(&self, books: &LastBooks) -> io::Result<()> {
+        let bytes = serde_json::to_vec(books).map_err(io::Error::other)?;
+        let from = self.path.join(format!("{BOOKS}.new"));
+        let mut file = private().create(true).truncate(true).open(&from)?;
+        file.write_all(&bytes)?;
+        std::fs::rename(&from, self.path.join(BOOKS))
+    }
+
+    /// This process ends as it should.
+    pub fn forget_books(&self) {
+        let _ = std::fs::remove_file(self.path.join(BOOKS));
+    }
+
+    /// The file is kept under another name, in place of the one before.
+    fn set_aside(&self, refusal: Refusal) -> Left {
+        let (from, to) = (self.path.join(STATE), self.path.join(SET_ASIDE));
+        match std::fs::rename(&from, &to) {
+            Ok(()) => {
+                let to = to.display();
+                tracing::warn!("the state of the process before is set aside as {to}: {refusal}");
+            }
+            Err(error) => {
+                let from = from.display();
+                tracing::warn!(
+                    "the state of the process before is not used: {refusal}; {from} stays: {error}"
+                );
+            }
+        }
+        Left::SetAside(refusal)
+    }
+
+    /// This process goes on with what was left: no other one may do so again.
+    pub fn taken(&self) -> io::Result<()> {
+        match std::fs::remove_file(self.path.join(STATE)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Begins to leave something for the next process. What is there stays until it is complete.
+    pub fn begin(&self) -> io::Result<Leaving> {
+        Leaving::new(&self.path, STATE)
+    }
+}
+
+fn refusal(meta: &Meta, agent: AgentId, oldest: i64, now: i64) -> Option<Refusal> {
+    let samples = meta.samples;
+    if meta.agent != agent.0 {
+        return Some(Refusal::Foreign { samples });
+    }
+    if meta.saved_at_ms < oldest {
+        let seconds = (now - meta.saved_at_ms) / 1000;
+        return Some(Refusal::Stale { seconds, samples });
+    }
+    // A clock that was put right may have been a little ahead.
+    (meta.saved_at_ms > now + FUTURE_MS_MAX).then(|| {
+        let seconds = (meta.saved_at_ms - now) / 1000;
+        Refusal::Future { seconds, samples }
+    })
+}
+
+/// State of a later time than this after now is of another clock.
+const FUTURE_MS_MAX: i64 = 30_000;
+
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(FILE_MODE);
+    options
+}
+
+/// A file that takes the place of another one once it is complete and on the disk.
+pub struct Leaving {
+    file: File,
+    from: PathBuf,
+    to: PathBuf,
+}
+
+impl Leaving {
+    fn new(directory: &Path, name: &str) -> io::Result<Leaving> {
+        let from = directory.join(format!("{name}.new"));
+        Ok(Leaving {
+            file: private().create(true).truncate(true).open(&from)?,
+            from,
+            to: directory.join(name),
+        })
+    }
+
+    fn put(mut self, bytes: &[u8]) -> io::Result<()> {
+        let written = self.file.write_all(bytes).and_then(|()| self.file.sync_all());
+        if let Err(error) = written {
+            // It holds a part of something, which nobody can use.
+            let _ = std::fs::remove_file(&self.from);
+            return Err(error);
+        }
+        std::fs::rename(&self.from, &self.to)?;
+        let directory = self.to.parent().unwrap_or(Path::new("."));
+        File::open(directory)?.sync_all()
+    }
+
+    /// Writes it, and lets it take its place.
+    pub fn finish(self, content: &Content) -> io::Result<u64> {
+        let bytes = file::write(content);
+        self.put(&bytes)?;
+        Ok(bytes.len() as u64)
+    }
+}

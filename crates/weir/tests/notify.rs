@@ -1,0 +1,119 @@
+//! What a service manager with `Type=notify-reload` is told. The test is the manager.
+
+mod support;
+
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
+
+use support::{Agent, PATIENCE};
+
+const CONFIG: &str = "outputs:\n  stdout: {enabled: true}\n";
+
+struct Manager {
+    socket: UnixDatagram,
+}
+
+impl Manager {
+    /// Waits for a message that begins like this, and returns all of it. What else comes is of no interest.
+    fn wait_for(&self, beginning: &str) -> String {
+        let mut buffer = [0; 4096];
+        let mut seen = Vec::new();
+        loop {
+            let received = self.socket.recv(&mut buffer);
+            let len = received.unwrap_or_else(|error| panic!("no {beginning} after {seen:?}: {error}"));
+            let text = String::from_utf8(buffer[..len].to_vec()).unwrap();
+            if text.starts_with(beginning) {
+                return text;
+            }
+            seen.push(text);
+        }
+    }
+}
+
+fn manager(socket: UnixDatagram) -> Manager {
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    Manager { socket }
+}
+
+fn monotonic_us() -> u64 {
+    let now = weir_listener::Monotonic::now();
+    now.0 / 1000
+}
+
+#[test]
+fn the_manager_learns_of_the_start_reloads_life_and_the_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("notify");
+    let manager = manager(UnixDatagram::bind(&path).unwrap());
+    let environment = [
+        ("NOTIFY_SOCKET", path.to_str().unwrap()),
+        ("WATCHDOG_USEC", "400000"),
+    ];
+    let agent = Agent::start(CONFIG, &environment);
+    assert_eq!(manager.wait_for("READY"), "READY=1");
+    let status = manager.wait_for("STATUS");
+    assert!(status.contains("0 samples received"), "{status}");
+    for _ in 0..3 {
+        assert_eq!(manager.wait_for("WATCHDOG"), "WATCHDOG=1");
+    }
+    let before = monotonic_us();
+    agent.signal("-HUP");
+    let reloading = manager.wait_for("RELOADING");
+    let at = reloading.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").unwrap();
+    assert!(
+        (before..=monotonic_us()).contains(&at.parse().unwrap()),
+        "{reloading}"
+    );
+    manager.wait_for("READY=1");
+    // A configuration with a fault is refused, and the agent is as ready as it was.
+    agent.rewrite("nonsense: 1\n");
+    agent.signal("-HUP");
+    manager.wait_for("RELOADING=1");
+    manager.wait_for("READY=1");
+    agent.signal("-TERM");
+    manager.wait_for("STOPPING=1");
+    let (status, _, log) = agent.end();
+    assert!(status.success(), "{log}");
+}
+
+/// An agent that stands still asks for no more time.
+#[test]
+fn a_worker_that_stands_still_is_no_sign_of_life() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("notify");
+    let manager = manager(UnixDatagram::bind(&path).unwrap());
+    let environment = [
+        ("NOTIFY_SOCKET", path.to_str().unwrap()),
+        ("WATCHDOG_USEC", "200000"),
+    ];
+    let agent = Agent::start(CONFIG, &environment);
+    manager.wait_for("WATCHDOG=1");
+    agent.signal("-STOP");
+    manager
+        .socket
+        .set_read_timeout(Some(Duration::from_millis(500)))
+        .unwrap();
+    // What was on its way when it was stopped comes first.
+    let mut buffer = [0; 4096];
+    while manager.socket.recv(&mut buffer).is_ok() {}
+    agent.signal("-CONT");
+    manager.socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    manager.wait_for("WATCHDOG=1");
+    agent.stop();
+}
+
+#[test]
+fn an_abstract_name_is_a_socket_too_and_one_that_is_not_there_stops_nothing() {
+    let name = format!("weir-notify-{}", std::process::id());
+    let address = SocketAddr::from_abstract_name(&name).unwrap();
+    let manager = manager(UnixDatagram::bind_addr(&address).unwrap());
+    let agent = Agent::start(CONFIG, &[("NOTIFY_SOCKET", &format!("@{name}"))]);
+    manager.wait_for("READY=1");
+    agent.stop();
+    let (_, log) = Agent::start(CONFIG, &[("NOTIFY_SOCKET", "/nowhere/notify")]).stop();
+    assert!(
+        log.contains("NOTIFY_SOCKET: /nowhere/notify cannot be reached"),
+        "{log}"
+    );
+}

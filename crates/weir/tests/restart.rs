@@ -1,0 +1,328 @@
+//! A stop and a start: the next process goes on where the one before ended.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use support::{Agent, get, status, until};
+
+/// Long enough that no bucket ends by itself while a test looks at it.
+const LONG: &str = "bucket_width: 1h\n";
+
+struct Place {
+    directory: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        Place {
+            directory: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("state")
+    }
+
+    fn start(&self, config: &str) -> Running {
+        let path = self.path();
+        let environment = [("WEIR_STATE_PATH", path.to_str().unwrap())];
+        let mut agent = Agent::start(config, &environment);
+        let admin = agent.wait_for("admin on http://");
+        Running { agent, admin }
+    }
+}
+
+struct Running {
+    agent: Agent,
+    admin: String,
+}
+
+impl Running {
+    /// Sends, and waits until it is counted.
+    fn send(&self, messages: &str) {
+        let before = self.samples();
+        self.agent.send(messages);
+        until("the samples are counted", || self.samples() > before);
+    }
+
+    fn samples(&self) -> u64 {
+        // Absent before the first report of a worker.
+        let received = &self.status()["total"]["samples"]["received"];
+        received.as_u64().unwrap_or(0)
+    }
+
+    fn status(&self) -> Value {
+        status(&self.admin)
+    }
+
+    fn scrape(&self) -> String {
+        get(&self.admin, "/metrics").1
+    }
+}
+
+fn has(directory: &Path, name: &str) -> bool {
+    directory.join(name).exists()
+}
+
+/// The points of a metric on standard output.
+fn points(stdout: &str, metric: &str) -> Vec<Value> {
+    let lines = stdout
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines.filter(|point| point["metric"] == metric).collect()
+}
+
+/// An open bucket was split in two at every restart: both halves had points of their own.
+#[test]
+fn the_open_bucket_goes_on_and_gives_one_point_per_series() {
+    let place = Place::new();
+    let config = "bucket_width: 2s\ncounter_expiry: 0\noutputs:\n  stdout: {enabled: true}\n";
+    let mut stdout = String::new();
+    let mut sent = 0u32;
+    for _ in 0..4 {
+        let running = place.start(config);
+        for _ in 0..3 {
+            running.send("c:1|c\ng:5|g\ns:a|s\nh:1:2|h\nd:3|d");
+            sent += 1;
+        }
+        let (out, log) = running.agent.stop();
+        assert!(log.contains("state kept for the next process"), "{log}");
+        stdout += &out;
+    }
+    let last = place.start(config);
+    let buckets = last.status()["flush"]["count"].as_u64().unwrap();
+    until("the bucket ends", || {
+        last.status()["flush"]["count"].as_u64().unwrap() > buckets + 1
+    });
+    stdout += &last.agent.stop().0;
+    let counter = points(&stdout, "c");
+    let total: f64 = counter
+        .iter()
+        .map(|point| point["value"].as_f64().unwrap() * 2.0)
+        .sum();
+    assert_eq!(total, f64::from(sent), "{stdout}");
+    for metric in ["c", "g", "s", "h.max", "h.count", "d"] {
+        let found = points(&stdout, metric);
+        let mut stamps: Vec<i64> = found.iter().map(|point| point["ts"].as_i64().unwrap()).collect();
+        stamps.sort_unstable();
+        let buckets: Vec<i64> = stamps.iter().map(|stamp| stamp - stamp % 2).collect();
+        assert!(
+            buckets.windows(2).all(|pair| pair[0] < pair[1]),
+            "{metric}: {stamps:?}"
+        );
+    }
+    let samples: u64 = points(&stdout, "d")
+        .iter()
+        .map(|point| point["cnt"].as_u64().unwrap())
+        .sum();
+    assert_eq!(samples, u64::from(sent));
+}
+
+/// Prometheus saw a reset of every counter.
+#[test]
+fn counters_of_a_scrape_and_of_the_books_go_on() {
+    let place = Place::new();
+    let config = "bucket_width: 1s\ncounter_expiry: 0\n";
+    let first = place.start(config);
+    first.send("c:3|c\nd:1:2|d\nh:7|h");
+    until("the bucket is flushed", || first.scrape().contains("c_total"));
+    first.send("c:1|c\nbad line");
+    let before = first.status();
+    first.agent.stop();
+
+    let second = place.start(config);
+    // The bucket that was open ends in this process.
+    until("the sum goes on", || second.scrape().contains("\nc_total 4"));
+    second.send("c:5|c");
+    until("and on", || second.scrape().contains("\nc_total 9"));
+    let exposition = second.scrape();
+    assert!(exposition.contains("\nd_sum 3"), "{exposition}");
+    assert!(exposition.contains("\nh_count 1"), "{exposition}");
+    let after = second.status();
+    let total = |status: &Value, path: &str| status.pointer(path).unwrap().as_u64().unwrap();
+    assert_eq!(total(&before, "/total/samples/received"), 5);
+    assert_eq!(total(&after, "/total/samples/received"), 6);
+    assert_eq!(total(&after, "/total/messages/received"), 6);
+    assert!(
+        after["total"]["messages"]["rejected"]
+            .as_object()
+            .unwrap()
+            .values()
+            .any(|count| *count == 1)
+    );
+    assert_eq!(
+        after["state"]["restored_from"].as_u64().map(|at| at > 0),
+        Some(true)
+    );
+    // What is shown balances, at the end of every process.
+    second.agent.stop();
+    let third = place.start(config);
+    assert_eq!(third.samples(), 6);
+    third.agent.stop();
+}
+
+#[test]
+fn what_cannot_be_used_is_set_aside_and_the_agent_starts() {
+    let good = {
+        let place = Place::new();
+        let running = place.start(LONG);
+        running.send("c:1|c");
+        running.agent.stop();
+        std::fs::read(place.path().join("state")).unwrap()
+    };
+    let check = |bytes: &[u8], reason: &str| {
+        let place = Place::new();
+        std::fs::create_dir_all(place.path()).unwrap();
+        std::fs::write(place.path().join("state"), bytes).unwrap();
+        let mut running = place.start(LONG);
+        let found = running.status();
+        assert_eq!(found["state"]["set_aside"], 1, "{reason}: {found}");
+        let because = found["state"]["set_aside_because"].as_str().unwrap();
+        assert!(because.contains(reason), "{reason}: {because}");
+        assert!(running.scrape().contains("weir_saved_state_set_aside_total 1"));
+        assert!(has(&place.path(), "state.set-aside") && !has(&place.path(), "state"));
+        running.agent.wait_for("is set aside as");
+        running.send("c:1|c");
+        running.agent.stop();
+        // It is counted on.
+        let next = place.start(LONG);
+        assert_eq!(next.status()["state"]["set_aside"], 1);
+        assert_eq!(next.samples(), 1);
+    };
+    check(b"", "truncated");
+    check(b"something else", "no state of weir");
+    check(&good[..good.len() / 2], "truncated");
+    check(&good[..good.len() - 1], "truncated");
+    let mut damaged = good.clone();
+    let last = damaged.len() - 1;
+    damaged[last] ^= 1;
+    check(&damaged, "checksum");
+    let mut newer = good.clone();
+    newer[11] = 200;
+    check(&newer, "version 200");
+    // Of another agent: this directory begins with one of its own.
+    check(&good, "another agent");
+}
+
+#[test]
+fn state_that_is_too_old_is_set_aside_with_what_it_cost() {
+    let place = Place::new();
+    let running = place.start(LONG);
+    running.send("c:1:2:3|c");
+    running.agent.stop();
+    let saved = std::fs::metadata(place.path().join("state"))
+        .unwrap()
+        .modified()
+        .unwrap();
+    until("it is older than a second", || {
+        saved
+            .elapsed()
+            .is_ok_and(|age| age > std::time::Duration::from_millis(1100))
+    });
+    let next = place.start("bucket_width: 1h\ncounter_expiry: 0\ncontext_expiry: 1s\n");
+    let found = next.status();
+    assert!(
+        found["state"]["set_aside_because"]
+            .as_str()
+            .unwrap()
+            .contains(" s old"),
+        "{found}"
+    );
+    assert_eq!(found["state"]["samples_lost"], 3);
+    next.agent.stop();
+}
+
+/// Another width cannot go on with the bucket; the sums and the books do.
+#[test]
+fn another_bucket_width_loses_the_open_bucket_alone_and_says_so() {
+    let place = Place::new();
+    let running = place.start(LONG);
+    running.send("c:1:2|c");
+    running.agent.stop();
+    let mut next = place.start("bucket_width: 30m\n");
+    next.agent
+        .wait_for("the bucket that was open is lost, with 2 samples");
+    let found = next.status();
+    assert_eq!(
+        (found["state"]["samples_lost"].as_u64(), next.samples()),
+        (Some(2), 2)
+    );
+    next.agent.stop();
+}
+
+/// A kill lost samples without a trace.
+#[test]
+fn a_kill_is_told_with_what_it_cost_and_the_books_go_on() {
+    let place = Place::new();
+    let running = place.start(LONG);
+    running.send("c:1:2:3|c");
+    let books = place.path().join("books");
+    until("the books are kept", || {
+        let kept = std::fs::read(&books).unwrap_or_default();
+        serde_json::from_slice::<Value>(&kept).is_ok_and(|kept| kept["books"]["state"]["samples_open"] == 3)
+    });
+    running.agent.signal("-KILL");
+    drop(running);
+    let mut next = place.start(LONG);
+    next.agent
+        .wait_for("the process before was killed: the 3 samples are lost");
+    let found = next.status();
+    assert_eq!(
+        (&found["state"]["kills"], &found["state"]["samples_lost"]),
+        (&1.into(), &3.into()),
+        "{found}"
+    );
+    assert_eq!(next.samples(), 3);
+    assert!(next.scrape().contains("weir_saved_state_lost_samples_total 3"));
+    next.agent.stop();
+    // An end that was none is told once, and a good one is none.
+    let last = place.start(LONG);
+    assert_eq!(last.status()["state"]["kills"], 1);
+    assert_eq!(last.samples(), 3);
+    last.agent.stop();
+    assert!(!has(&place.path(), "books"));
+}
+
+#[test]
+fn a_directory_serves_one_weir() {
+    let place = Place::new();
+    let running = place.start(LONG);
+    let path = place.path();
+    let (succeeded, said) = support::weir(&[
+        "run",
+        "--udp",
+        "127.0.0.1:0",
+        "--admin",
+        "off",
+        "--state-path",
+        path.to_str().unwrap(),
+    ]);
+    assert!(!succeeded && said.contains("another weir uses it"), "{said}");
+    running.agent.stop();
+}
+
+/// A start that fails must not cost the state.
+#[test]
+fn a_start_that_fails_leaves_the_state_for_the_next() {
+    let place = Place::new();
+    let running = place.start(LONG);
+    running.send("c:1|c");
+    running.agent.stop();
+    let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (address, path) = (taken.local_addr().unwrap().to_string(), place.path());
+    let (succeeded, said) = support::weir(&[
+        "run",
+        "--udp",
+        &address,
+        "--admin",
+        "off",
+        "--state-path",
+        path.to_str().unwrap(),
+    ]);
+    assert!(!succeeded, "{said}");
+    let next = place.start(LONG);
+    assert_eq!(next.status()["state"]["samples_restored"], 1);
+    next.agent.stop();
+}
