@@ -101,7 +101,7 @@ pub fn meanings() -> Result<Vec<u8>, Refused> {
     json(
         &declared()
             .iter()
-            .map(|declared| Meaning::of(&declared.info))
+            .map(|declared| Meaning::of(declared.info))
             .collect::<Vec<_>>(),
     )
 }

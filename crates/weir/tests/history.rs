@@ -1,0 +1,239 @@
+//! The last minutes, asked of the real binary: they are what went to an output, and nobody else's page reads them.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write as _};
+use std::net::TcpStream;
+
+use serde_json::Value;
+use support::{Agent, get, json, until};
+
+/// Values by metric, tags and time.
+type Points = BTreeMap<(String, String, i64), f64>;
+
+/// What standard output was given. Rates are per second, counts of one second the same.
+fn delivered(stdout: &str) -> Points {
+    let lines = stdout
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let points = lines.filter(|line| line["metric"].is_string()).map(|line| {
+        let metric = line["metric"].as_str().unwrap().to_owned();
+        let tags: Vec<&str> = line["tags"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|tag| tag.as_str().unwrap())
+            .collect();
+        let value = match line["type"].as_str() {
+            Some("sketch") => line["sum"].as_f64(),
+            _ => line["value"].as_f64(),
+        };
+        (
+            (metric, tags.join(","), line["ts"].as_i64().unwrap()),
+            value.unwrap(),
+        )
+    });
+    points.collect()
+}
+
+/// The same of the history.
+fn held(admin: &str) -> Points {
+    let mut points = Points::new();
+    let metrics = json(admin, "/api/v1/metrics?limit=1000&details=0");
+    for metric in metrics["metrics"].as_array().unwrap() {
+        let name = metric["name"].as_str().unwrap();
+        let function = match metric["kind"].as_str() {
+            Some("counter" | "distribution") => "sum",
+            _ => "avg",
+        };
+        let answer = json(
+            admin,
+            &format!("/api/v1/query?metric={name}&by=user,env&fn={function}&step=1s"),
+        );
+        for group in answer["groups"].as_array().unwrap() {
+            let tags = group["tags"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(|tag| tag[1].is_string());
+            let mut tags: Vec<String> = tags
+                .map(|tag| format!("{}:{}", tag[0].as_str().unwrap(), tag[1].as_str().unwrap()))
+                .collect();
+            tags.sort();
+            let values = group["values"].as_array().unwrap().iter();
+            for (time, value) in answer["times"].as_array().unwrap().iter().zip(values) {
+                if let Some(value) = value.as_f64() {
+                    let key = (name.to_owned(), tags.join(","), time.as_i64().unwrap());
+                    points.insert(key, value);
+                }
+            }
+        }
+    }
+    points
+}
+
+#[test]
+fn queries_answer_what_outputs_were_given() {
+    let config = "bucket_width: 1s\nworkers: 2\ncounter_expiry: 0s\noutputs: {stdout: {enabled: true}}\n";
+    let mut agent = Agent::start(config, &[]);
+    let admin = agent.wait_for("admin on http://");
+    for round in 0..5 {
+        let seen = json(&admin, "/api/v1/metrics?match=page.views&details=0")["held_to"].as_i64();
+        for user in ["ann", "ben"] {
+            agent.send(&format!(
+                "page.views:{}|c|#env:prod,user:{user}\nlatency:{}.25|d|#user:{user}\ntime:{round}|ms\ntime:3|ms\ntemperature:{round}.5|g\nwho:{user}|s",
+                round + 1,
+                round * 7,
+            ));
+        }
+        until("the bucket is kept", || {
+            json(&admin, "/api/v1/metrics?match=page.views&details=0")["held_to"].as_i64() > seen
+        });
+    }
+    until("all of it is kept", || {
+        let answer = json(&admin, "/api/v1/query?metric=page.views&fn=sum");
+        let values = answer["groups"][0]["values"].as_array().unwrap();
+        values.iter().filter_map(Value::as_f64).sum::<f64>() == 30.0
+    });
+    let held = held(&admin);
+    let status = json(&admin, "/api/v1/status");
+    assert_eq!(status["history"]["refused"], 0, "{status}");
+    assert!(
+        status["memory"]["parts"]["history"].as_u64() > Some(0),
+        "{status}"
+    );
+    let (stdout, _) = agent.stop();
+    let delivered = delivered(&stdout);
+    assert!(held.len() > 30, "{held:?}");
+    for (key, value) in &held {
+        assert_eq!(delivered.get(key), Some(value), "{key:?}");
+    }
+    let last = held.keys().map(|key| key.2).max();
+    let missing: Vec<_> = delivered
+        .keys()
+        .filter(|key| Some(key.2) <= last && !held.contains_key(key))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn wrong_questions_are_told_what_is_right() {
+    let mut agent = Agent::start("bucket_width: 1s\n", &[]);
+    let admin = agent.wait_for("admin on http://");
+    agent.send("a:1|g\n");
+    until("it is kept", || get(&admin, "/api/v1/query?metric=a").0 == 200);
+    for (path, code, part) in [
+        ("query", 400, "metric is missing"),
+        ("query?metric=b", 404, "no metric named \\\"b\\\""),
+        ("query?metric=a&fn=p99", 400, "p99 cannot be had of a gauge"),
+        ("query?metric=a&fn=mode", 400, "p and a percentage such as p99.9"),
+        ("query?metric=a&kind=x", 400, "none of counter, rate, gauge"),
+        ("query?metric=a&step=1d2", 400, "step must be a duration"),
+        ("query?metric=a&from=yesterday", 400, "such as -15m"),
+        ("query?metric=a&from=0&step=1", 400, "at most 4096 steps"),
+        ("metrics?limit=0", 400, "from 1 to 10000"),
+        ("metrics?sort=size", 400, "name, contexts, growth"),
+        ("metrics?match=%ff", 400, "not percent-encoded UTF-8"),
+        ("tags?metric=b", 404, "no metric named"),
+        ("nothing", 404, "there is nothing here"),
+    ] {
+        let (found, body) = get(&admin, &format!("/api/v1/{path}"));
+        assert_eq!(found, code, "{path}: {body}");
+        assert!(body.contains(part), "{path}: {body}");
+        let parsed: Value = serde_json::from_str(&body).unwrap();
+        assert!(parsed["error"]["code"].is_string(), "{body}");
+    }
+    agent.stop();
+}
+
+#[test]
+fn without_memory_for_it_there_is_none() {
+    let mut agent = Agent::start("bucket_width: 1s\nhistory: 0\n", &[]);
+    let admin = agent.wait_for("admin on http://");
+    let (code, body) = get(&admin, "/api/v1/metrics");
+    assert!(code == 404 && body.contains("the setting history"), "{body}");
+    agent.stop();
+}
+
+/// Lines of a stream of events, until one holds the text.
+fn read_until(stream: &mut impl BufRead, text: &str) -> String {
+    let mut line = String::new();
+    loop {
+        line.clear();
+        assert!(
+            stream.read_line(&mut line).unwrap() > 0,
+            "the stream ended before {text:?}"
+        );
+        if line.contains(text) {
+            return line;
+        }
+    }
+}
+
+#[test]
+fn a_stream_tells_of_each_flush_and_there_are_sixteen_at_most() {
+    let mut agent = Agent::start("bucket_width: 1s\n", &[]);
+    let admin = agent.wait_for("admin on http://");
+    let open = |query: &str| {
+        let mut stream = TcpStream::connect(&admin).unwrap();
+        stream.set_read_timeout(Some(support::PATIENCE)).unwrap();
+        write!(
+            stream,
+            "GET /api/v1/live{query} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
+        .unwrap();
+        BufReader::new(stream)
+    };
+    agent.send("a:7|c\n");
+    until("it is kept", || get(&admin, "/api/v1/query?metric=a").0 == 200);
+    let mut live = open("?metric=a&fn=sum&books=weir_messages_received");
+    read_until(&mut live, "200 OK");
+    read_until(&mut live, "event: books");
+    assert!(read_until(&mut live, "data:").contains("weir_messages_received_total"));
+    agent.send("a:5|c\n");
+    read_until(&mut live, "[5.0]");
+    // The first is one of them.
+    let mut others: Vec<_> = (0..15).map(|_| open("")).collect();
+    others
+        .iter_mut()
+        .for_each(|other| drop(read_until(other, "200 OK")));
+    let mut refused = open("");
+    read_until(&mut refused, "503");
+    assert!(read_until(&mut refused, "error").contains("16 streams are open"));
+    drop(others);
+    until("a place is free again", || {
+        let mut again = open("");
+        let mut line = String::new();
+        again.read_line(&mut line).unwrap();
+        line.contains("200")
+    });
+    agent.stop();
+}
+
+#[test]
+fn the_page_is_for_browsers_and_the_index_for_terminals() {
+    let mut agent = Agent::start("bucket_width: 1s\n", &[]);
+    let admin = agent.wait_for("admin on http://");
+    let ask = |head: &str| {
+        let mut stream = TcpStream::connect(&admin).unwrap();
+        write!(stream, "GET / HTTP/1.0\r\n{head}\r\n").unwrap();
+        std::io::read_to_string(stream).unwrap()
+    };
+    assert!(ask("").contains("/api/v1/query"));
+    let page = ask("Accept: text/html,*/*\r\n");
+    assert!(page.contains("<!doctype html>"), "{page}");
+    assert!(
+        page.to_lowercase()
+            .contains("content-security-policy: default-src 'none'"),
+        "{page}"
+    );
+    for head in [
+        "Host: evil.example\r\n",
+        "Host: evil.example:8127\r\nAccept: text/html\r\n",
+    ] {
+        let answer = ask(head);
+        assert!(!answer.contains("200 OK"), "{answer}");
+    }
+    agent.stop();
+}
