@@ -3,7 +3,7 @@ use std::sync::Arc;
 use weir_context::{ContextId, Contexts, LiveContext};
 use weir_protocol::Kind;
 
-use crate::flush::{BATCH_ROWS, Batch, RowWriter, Source};
+use crate::flush::{BATCH_BYTES, BATCH_ROWS, Batch, RowWriter, Source};
 use crate::state::{Added, Closing, Moment, State};
 use crate::timeline::{Seconds, Timeline};
 
@@ -40,6 +40,8 @@ pub struct AggregateCounts {
     /// Histograms and sets that became too large for a bucket to stay exact.
     pub histograms_folded: u64,
     pub sets_estimated: u64,
+    /// Times a histogram, set or sketch gave resolution for room, because memory was very short.
+    pub bodies_squeezed: u64,
     pub rows: u64,
     pub buckets: u64,
 }
@@ -85,7 +87,10 @@ impl Aggregator {
     }
 
     pub fn counts(&self) -> AggregateCounts {
-        self.counts
+        AggregateCounts {
+            bodies_squeezed: self.state.squeezed(),
+            ..self.counts
+        }
     }
 
     /// The second of this aggregator's clock, for [`Contexts::resolve`].
@@ -296,8 +301,8 @@ impl Aggregator {
 
     /// The batch, once it is long enough. For the end of a partition that is not the last.
     pub fn take_full_batch(&mut self) -> Option<Batch> {
-        let rows = self.hand_over.batch.as_ref().map_or(0, Batch::len);
-        if rows < BATCH_ROWS {
+        let batch = self.hand_over.batch.as_ref()?;
+        if batch.len() < BATCH_ROWS && batch.bytes() < BATCH_BYTES {
             return None;
         }
         self.take_batch(false)
@@ -330,9 +335,16 @@ impl Aggregator {
         self.state.truncate(ids);
     }
 
-    /// Sets what the state may take. Beyond it histograms are folded and sets estimated earlier, which is counted.
-    pub fn set_bytes_max(&mut self, bytes: usize) {
-        self.state.set_bytes_max(bytes);
+    /// Sets what the state may take. Beyond it histograms are folded and sets estimated earlier; from `squeeze_from` on each of
+    /// them, and each sketch, is kept small. All of it is counted.
+    pub fn set_bytes_max(&mut self, bytes: usize, squeeze_from: usize) {
+        self.state.set_bytes_max(bytes, squeeze_from);
+    }
+
+    /// Bytes of histograms, sets and sketches.
+    #[inline(always)]
+    pub fn body_bytes(&self) -> usize {
+        self.state.body_bytes()
     }
 
     /// Bytes of state, slack included, without the batch in the making.

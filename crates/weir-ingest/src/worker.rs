@@ -1,6 +1,6 @@
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -85,6 +85,8 @@ pub struct WorkerSnapshot {
     /// Messages that the raw-alias cache knows, and those it was asked for and did not.
     pub aliases: usize,
     pub alias_misses: u64,
+    /// Aliases that went, or were not kept, for lack of memory.
+    pub aliases_short: u64,
     /// Samples whose context was not made, by [`LimitReason`].
     pub limited_samples: [u64; LimitReason::COUNT],
     pub strings: usize,
@@ -94,6 +96,10 @@ pub struct WorkerSnapshot {
     pub partial_bytes: usize,
     /// Set aside for encrypted connections.
     pub tls_bytes: usize,
+    /// Of what is known of senders.
+    pub origin_bytes: usize,
+    /// Batches that have been handed over and not merged yet.
+    pub batch_bytes: usize,
     /// Batches that waited because the control plane had not taken the ones before.
     pub hand_over_waits: u64,
     /// Times the kernel's tables told of other drops than were counted.
@@ -219,6 +225,8 @@ pub struct WorkerSettings {
     pub give_back: fn(),
     /// Hand over the open bucket at shutdown.
     pub flush_open_bucket: bool,
+    /// Bytes of batches that may be on their way to the outputs before the next part of a flush is held back.
+    pub batch_bytes_max: usize,
 }
 
 /// Where a worker relays lines to.
@@ -278,6 +286,7 @@ pub fn spawn(
             worker: worker_id,
             reports,
             waiting: None,
+            on_their_way: Arc::default(),
             inbox,
             stop: worker_stop,
             around,
@@ -343,6 +352,8 @@ struct Worker {
     reports: SyncSender<Report>,
     /// A batch for which the channel had no room.
     waiting: Option<Box<Batch>>,
+    /// Bytes of batches that were handed over and not merged yet.
+    on_their_way: Arc<AtomicUsize>,
     inbox: Receiver<Command>,
     stop: Arc<AtomicBool>,
     around: WorkerSettings,
@@ -416,10 +427,11 @@ impl Worker {
 
     /// Until the open bucket ends or the next tick, whichever is first; not at all while a flush has work left.
     fn timeout(&self) -> Duration {
-        if self.sweeping || self.summarising || (self.ingest.is_draining() && self.waiting.is_none()) {
+        let held_back = self.waiting.is_some() || !self.has_room_on_the_way();
+        if self.sweeping || self.summarising || (self.ingest.is_draining() && !held_back) {
             return Duration::ZERO;
         }
-        if self.waiting.is_some() {
+        if self.ingest.is_draining() || self.waiting.is_some() {
             return Duration::from_millis(1);
         }
         let bucket_ms = self.ingest.aggregator().open_bucket_end() * 1000 - self.now_ms;
@@ -444,6 +456,7 @@ impl Worker {
             self.hand_over_all();
         }
         self.hand_over();
+        self.pass_on();
         self.summarise();
         let monotonic = Monotonic::now().0;
         for relay in self.ingest.relays_mut() {
@@ -522,6 +535,7 @@ impl Worker {
         }
         if self.waiting.is_none()
             && self.ingest.is_draining()
+            && self.has_room_on_the_way()
             && let Some(batch) = self.ingest.drain(DRAIN_CONTEXTS)
         {
             // The counts go ahead of the batch that ends a bucket, so that whoever sees its end sees them.
@@ -535,6 +549,26 @@ impl Worker {
                 }
             }
             self.offer(Box::new(batch));
+        }
+    }
+
+    /// Full batches of what passes without aggregation, as far as there is room.
+    fn pass_on(&mut self) {
+        while self.waiting.is_none()
+            && self.has_room_on_the_way()
+            && let Some(batch) = self.ingest.take_full_passed_on()
+        {
+            self.offer(Box::new(batch));
+        }
+        if self.ingest.has_full_outbox() {
+            // As where a whole bucket waits: the kernel's buffers fill, whose losses are counted.
+            self.hand_over_waits += 1;
+            if let Some(batch) = self.waiting.take() {
+                let _ = self.reports.send(Report::Batch(batch));
+            }
+            while let Some(batch) = self.ingest.take_full_passed_on() {
+                let _ = self.reports.send(Report::Batch(Box::new(batch)));
+            }
         }
     }
 
@@ -554,7 +588,13 @@ impl Worker {
         }
     }
 
-    fn offer(&mut self, batch: Box<Batch>) {
+    /// Whether the outputs keep up, so that another batch takes no memory that is not there for it.
+    fn has_room_on_the_way(&self) -> bool {
+        self.on_their_way.load(Ordering::Relaxed) < self.around.batch_bytes_max
+    }
+
+    fn offer(&mut self, mut batch: Box<Batch>) {
+        batch.depart(&self.on_their_way);
         match self.reports.try_send(Report::Batch(batch)) {
             Ok(()) => {}
             Err(TrySendError::Full(Report::Batch(batch))) => {
@@ -580,10 +620,12 @@ impl Worker {
 
     fn tick(&mut self, monotonic: u64) {
         while self.waiting.is_none()
+            && self.has_room_on_the_way()
             && let Some(batch) = self.ingest.take_passed_on()
         {
             self.offer(Box::new(batch));
         }
+        self.ingest.keep_within_memory();
         if let Some(example) = self.ingest.take_bad_input() {
             let _ = self.reports.try_send(Report::BadInput(example));
             self.next_example_ns = monotonic + EXAMPLE_INTERVAL_NS;
@@ -661,6 +703,10 @@ impl Worker {
             overflow_names: self.ingest.contexts().overflow_names(),
             aliases: self.ingest.contexts().aliases(),
             alias_misses: self.ingest.contexts().alias_counts().misses,
+            aliases_short: {
+                let counts = self.ingest.contexts().alias_counts();
+                counts.evicted + counts.refused
+            },
             limited_samples: self.ingest.contexts().limited_samples(),
             strings,
             tag_lists,
@@ -668,6 +714,8 @@ impl Worker {
             state_bytes: self.ingest.aggregator().heap_bytes(),
             partial_bytes: self.event_loop.partial_bytes_held(),
             tls_bytes: self.event_loop.tls_bytes_held(),
+            origin_bytes: self.ingest.contexts().origin_bytes(),
+            batch_bytes: self.on_their_way.load(Ordering::Relaxed),
             hand_over_waits: self.hand_over_waits,
             drop_disagreements: self.drop_disagreements,
             clock_set_back: self.clock_set_back,

@@ -30,7 +30,7 @@ use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -85,6 +85,19 @@ pub trait Encode: Any + Send {
     /// What decides about the state, of an encoder that keeps one: another with the same text can go on with it. Empty: there is none.
     fn lineage(&self) -> String {
         String::new()
+    }
+
+    /// Sets what the state may take. What is there stays; beyond it nothing new is taken up.
+    fn limit_state(&mut self, _bytes_max: u64) {}
+
+    /// What the state takes.
+    fn state_bytes(&self) -> u64 {
+        0
+    }
+
+    /// What the encoder may take of the memory for payloads that wait.
+    fn reserved_bytes(&self) -> u64 {
+        0
     }
 
     /// Goes on with the state of another encoder of the same type and lineage.
@@ -257,8 +270,11 @@ struct Shared {
     name: String,
     clock: Clock,
     settings: DeliverySettings,
-    /// Bytes in memory, per endpoint.
-    memory_max: u64,
+    limits: Limits,
+    /// Bytes that the encoder may take of what is for payloads.
+    reserved: u64,
+    /// What its state takes.
+    state_bytes: AtomicU64,
     labels: Vec<String>,
     places: Vec<Place>,
     inbox: Mutex<Inbox>,
@@ -288,9 +304,21 @@ enum Stage {
     Stopped,
 }
 
+/// What an output may take of memory. It changes when others come and go.
+struct Limits {
+    /// Bodies that wait, over all endpoints.
+    queued: AtomicU64,
+    /// The encoder's state.
+    state: AtomicU64,
+    /// Batches that wait to be encoded.
+    inbox: AtomicU64,
+}
+
 #[derive(Default)]
 struct Inbox {
     waiting: VecDeque<(Arc<Batch>, Items)>,
+    /// Of those batches.
+    bytes: u64,
     /// A submitter ran out of patience; the next ones do not wait before there is room again.
     late: bool,
 }
@@ -317,7 +345,9 @@ impl Delivery {
         surroundings: &Surroundings,
     ) -> io::Result<Self> {
         let clock = surroundings.clock.clone();
-        let memory_max = surroundings.memory_bytes_max / endpoints.len().max(1) as u64;
+        let reserved = encoder.reserved_bytes();
+        let of_endpoints = surroundings.memory_bytes_max.saturating_sub(reserved);
+        let memory_max = of_endpoints / endpoints.len().max(1) as u64;
         let on_disk = !settings.disk_path.is_empty() && settings.disk_bytes_max > 0;
         let disk_max = settings.disk_bytes_max / endpoints.len().max(1) as u64;
         let disk = |endpoint: &Endpoint| Path::new(&settings.disk_path).join(&endpoint.directory);
@@ -369,7 +399,13 @@ impl Delivery {
             name: name.to_owned(),
             clock: clock.clone(),
             settings: settings.clone(),
-            memory_max,
+            limits: Limits {
+                queued: surroundings.memory_bytes_max.into(),
+                state: surroundings.state_bytes_max.into(),
+                inbox: u64::MAX.into(),
+            },
+            reserved,
+            state_bytes: AtomicU64::new(0),
             labels: endpoints.iter().map(|endpoint| endpoint.label.clone()).collect(),
             places,
             inbox: Mutex::default(),
@@ -432,6 +468,43 @@ impl Delivery {
         &self.name
     }
 
+    /// Sets what bodies that wait may take, over all endpoints. Where they take more already the oldest go, with the next that come.
+    pub fn limit_queues(&self, bytes_max: u64) {
+        self.shared.limits.queued.store(bytes_max, Ordering::Relaxed);
+    }
+
+    /// The least that [`Delivery::limit_queues`] can be set to without a loss.
+    pub fn queued_bytes(&self) -> u64 {
+        let shared = &self.shared;
+        let books = lock(&shared.books);
+        let most = books.endpoints.iter().map(|of| of.lying.memory_bytes).max();
+        let held = most.unwrap_or(0) * shared.queues.len() as u64;
+        if held == 0 { 0 } else { held + shared.reserved }
+    }
+
+    /// Whether the encoder adds up.
+    pub fn keeps_state(&self) -> bool {
+        !self.lineage.is_empty()
+    }
+
+    /// Sets what the encoder's state may take, from the next batch on.
+    pub fn limit_state(&self, bytes_max: u64) {
+        self.shared.limits.state.store(bytes_max, Ordering::Relaxed);
+    }
+
+    pub fn state_bytes(&self) -> u64 {
+        self.shared.state_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Sets what batches that wait to be encoded may take; one is taken in any case.
+    pub fn limit_inbox(&self, bytes_max: u64) {
+        self.shared.limits.inbox.store(bytes_max, Ordering::Relaxed);
+    }
+
+    pub fn inbox_bytes(&self) -> u64 {
+        lock(&self.shared.inbox).bytes
+    }
+
     pub fn has_disk_queue(&self) -> bool {
         self.shared.places.iter().any(|place| place.disk.is_some())
     }
@@ -441,8 +514,10 @@ impl Delivery {
     pub fn submit(&self, batch: &Arc<Batch>) {
         let shared = &self.shared;
         let items = (self.counter)(batch);
+        let bytes = batch.bytes() as u64;
+        let bytes_max = shared.limits.inbox.load(Ordering::Relaxed);
         let is_full = |inbox: &mut Inbox| {
-            inbox.waiting.len() >= INBOX_BATCHES && !inbox.late && shared.stage() == Stage::Running
+            !inbox.has_room(bytes, bytes_max) && !inbox.late && shared.stage() == Stage::Running
         };
         let inbox = lock(&shared.inbox);
         let waited = shared.room.wait_timeout_while(inbox, SUBMIT_WAIT, is_full);
@@ -451,11 +526,12 @@ impl Delivery {
         books.received += items;
         if shared.stage() != Stage::Running && !books.encoder_failed {
             books::add_dropped(&mut books.dropped, Reason::Shutdown, items);
-        } else if inbox.waiting.len() >= INBOX_BATCHES || books.encoder_failed {
+        } else if !inbox.has_room(bytes, bytes_max) || books.encoder_failed {
             inbox.late = true;
             books::add_dropped(&mut books.dropped, Reason::InboxFull, items);
         } else {
             inbox.late = false;
+            inbox.bytes += bytes;
             inbox.waiting.push_back((batch.clone(), items));
             books.inbox += items;
             shared.arrived.notify_one();
@@ -621,7 +697,27 @@ impl Delivery {
     }
 }
 
+impl Inbox {
+    fn has_room(&self, bytes: u64, bytes_max: u64) -> bool {
+        self.waiting.is_empty() || self.waiting.len() < INBOX_BATCHES && self.bytes + bytes <= bytes_max
+    }
+
+    fn pop(&mut self) -> Option<(Arc<Batch>, Items)> {
+        let next = self.waiting.pop_front();
+        if let Some((batch, _)) = &next {
+            self.bytes -= batch.bytes() as u64;
+        }
+        next
+    }
+}
+
 impl Shared {
+    /// Bytes in memory, per endpoint.
+    fn memory_max(&self) -> u64 {
+        let queued = self.limits.queued.load(Ordering::Relaxed);
+        queued.saturating_sub(self.reserved) / self.queues.len().max(1) as u64
+    }
+
     fn stage(&self) -> Stage {
         *self.stage.borrow()
     }
@@ -635,7 +731,7 @@ impl Shared {
     fn close(&self) {
         let mut queues: Vec<_> = self.queues.iter().map(lock).collect();
         queues.iter_mut().for_each(|queue| queue.close());
-        lock(&self.inbox).waiting.clear();
+        *lock(&self.inbox) = Inbox::default();
         let mut books = lock(&self.books);
         let left = books.inbox + books.open;
         books.inbox = Items::default();
@@ -655,7 +751,11 @@ impl Shared {
     /// Queues what the encoder gave, for all endpoints and the books in one step. `done` is the batch it came from.
     fn commit(&self, encoded: Encoded, open: Items, done: Items, sync: bool) {
         let created = self.clock.unix();
+        let memory_max = self.memory_max();
         let mut queues: Vec<MutexGuard<'_, Queue>> = self.queues.iter().map(lock).collect();
+        queues
+            .iter_mut()
+            .for_each(|queue| queue.set_memory_max(memory_max));
         for draft in encoded.payloads {
             let payload = Payload {
                 id: 0,
@@ -702,7 +802,7 @@ impl Shared {
                 tokio::pin!(progress);
                 progress.as_mut().enable();
                 let fills_up =
-                    |of: &EndpointBooks| !of.failing && of.lying.memory_bytes > self.memory_max / 2;
+                    |of: &EndpointBooks| !of.failing && of.lying.memory_bytes > self.memory_max() / 2;
                 if on_disk || !lock(&self.books).endpoints.iter().all(fills_up) {
                     return;
                 }

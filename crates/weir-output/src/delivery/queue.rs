@@ -85,6 +85,11 @@ impl Queue {
         }
     }
 
+    /// Takes effect when the next payload comes, or one comes back.
+    pub fn set_memory_max(&mut self, bytes: u64) {
+        self.memory_max = bytes;
+    }
+
     /// Queues a payload, on disk too if there is one. Makes room by dropping the oldest.
     pub fn push(&mut self, mut payload: Payload) {
         payload.id = self.next_id;

@@ -295,6 +295,20 @@ pub struct MemoryStatus {
     pub used: u64,
     /// What `used` is made of.
     pub parts: BTreeMap<String, u64>,
+    /// Who may take how much: together the budget.
+    #[serde(default)]
+    pub shares: Vec<MemoryShare>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MemoryShare {
+    pub name: String,
+    pub bytes: u64,
+    pub used: u64,
+    /// What happens then, in words.
+    pub when_full: String,
+    /// How often it has, by what was done.
+    pub events: BTreeMap<String, u64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -723,6 +737,7 @@ pub fn own_series(status: &Status) -> Vec<OwnSeries> {
             *bytes as f64,
         );
     }
+    series.memory_shares(&status.memory.shares);
     let flush = &status.flush;
     series.counter("weir_flushes_total", "Flushes.", vec![], flush.count);
     series.gauge(
@@ -797,6 +812,32 @@ impl Series {
             labels,
             value,
         });
+    }
+
+    fn memory_shares(&mut self, shares: &[MemoryShare]) {
+        for share in shares {
+            let (help, bytes) = (
+                "What each share of the memory budget may take.",
+                share.bytes as f64,
+            );
+            let label = ("share", share.name.clone());
+            self.gauge("weir_memory_share_bytes", help, vec![label], bytes);
+        }
+        for share in shares {
+            let (help, used) = (
+                "What is used of each share of the memory budget.",
+                share.used as f64,
+            );
+            let label = ("share", share.name.clone());
+            self.gauge("weir_memory_share_used_bytes", help, vec![label], used);
+        }
+        for share in shares {
+            for (event, number) in &share.events {
+                let help = "What was done because a share of the memory budget was full.";
+                let labels = vec![("event", event.clone()), ("share", share.name.clone())];
+                self.counter("weir_memory_share_events_total", help, labels, *number);
+            }
+        }
     }
 
     fn limits(&mut self, limits: &LimitStatus) {

@@ -11,8 +11,8 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use super::table::{Table, bytes, duration, grouped, rate};
 use crate::admin::contexts::LimitedRow;
 use crate::admin::status::{
-    LimitStatus, OriginReport, OutputStatus, PointBooks, Reasons, ReloadStatus, RuleStatus, RulesStatus,
-    Status, sum_of,
+    LimitStatus, MemoryShare, OriginReport, OutputStatus, PointBooks, Reasons, ReloadStatus, RuleStatus,
+    RulesStatus, Status, sum_of,
 };
 use crate::config::{self, Flag, Inputs};
 use crate::failure::Failure;
@@ -411,6 +411,25 @@ fn state_of_contexts(page: &mut String, status: &Status) {
         let _ = write!(page, " ({})", parts.join(", "));
     }
     page.push('\n');
+    memory_shares(page, &memory.shares);
+}
+
+/// Those that there are, each with how full it is and what that has led to.
+fn memory_shares(page: &mut String, shares: &[MemoryShare]) {
+    for share in shares.iter().filter(|share| share.bytes > 0) {
+        let (used, of) = (bytes(share.used), bytes(share.bytes));
+        let _ = write!(page, "  {:<15} {used:>10} of {of:>10}", share.name);
+        let met: Vec<String> = share
+            .events
+            .iter()
+            .filter(|(_, number)| **number > 0)
+            .map(|(event, number)| format!("{event} {}", grouped(*number)))
+            .collect();
+        if !met.is_empty() {
+            let _ = write!(page, "  {}; when full {}", met.join(", "), share.when_full);
+        }
+        page.push('\n');
+    }
 }
 
 /// Rules shown; the JSON has all.

@@ -79,6 +79,8 @@ pub fn fill(status: &mut Status, listeners: &[BoundListener], state: &State) {
             ("state", worker.state_bytes),
             ("partial_frames", worker.partial_bytes),
             ("tls_sessions", worker.tls_bytes),
+            ("origins", worker.origin_bytes),
+            ("batches", worker.batch_bytes),
             ("awaiting_origin", worker.origin.parked_bytes as usize),
             ("rate_limits", worker.origin.rate_bytes as usize),
         ] {

@@ -10,6 +10,7 @@ use weir_protocol::ParseOptions;
 
 use crate::admin::caller::Hosts;
 use crate::admin::{AdminServer, Limits};
+use crate::budget::Budget;
 use crate::config::{Config, Inputs, Loaded, LogLevel};
 use crate::failure::Failure;
 use crate::logging::Logging;
@@ -19,8 +20,10 @@ use crate::signals::{Asked, Reloaded, Reloader, Request, Reread, Signals};
 mod access;
 mod books;
 mod delivery;
+mod division;
 mod explain;
 mod health;
+mod ledger;
 mod listeners;
 mod log;
 mod origins;
@@ -92,7 +95,8 @@ fn control(
         };
         Ok::<_, Failure>((signals, admin))
     })?;
-    let access = Access::new(&config)?;
+    let budget = Budget::new(&config);
+    let access = Access::new(&config, &budget)?;
     let planned = listeners::plan(&config, &access);
     let bound = listeners::bind(&planned, config.workers)?;
     // While this is the only thread, and after the last thing that needs what it gives up.
@@ -102,7 +106,7 @@ fn control(
         .write()
         .map_err(|error| Failure::runtime(format!("the log's thread cannot be started: {error}")))?;
     // Outside of the runtime: an agent that fails to start drops a runtime of its own.
-    let agent = Arc::new(Agent::start(&config, access, planned, bound, sandbox)?);
+    let agent = Arc::new(Agent::start(&config, budget, access, planned, bound, sandbox)?);
     runtime.block_on(serve(agent, admin, signals, logging, reloader))
 }
 
@@ -206,6 +210,7 @@ struct Agent {
 impl Agent {
     fn start(
         config: &Config,
+        budget: Budget,
         access: Access,
         planned: Vec<(ListenerConfig, ParseOptions)>,
         bound: listeners::Bound,
@@ -218,6 +223,7 @@ impl Agent {
         let runtime = outputs_runtime()?;
         let outputs = Arc::new(Outputs::start(
             config,
+            &budget,
             &fixed.expansion,
             runtime.handle().clone(),
         )?);
@@ -260,6 +266,7 @@ impl Agent {
         let resolver = origins::resolver(config);
         let workers = workers::Start {
             config,
+            budget: &budget,
             listeners: &planned,
             rules: &rules,
             resolver: resolver.as_ref(),
@@ -291,7 +298,7 @@ impl Agent {
             listeners: bound.listeners,
             outputs,
             hostname: config.names.hostname.clone(),
-            memory: config.memory,
+            budget,
             bucket_seconds: config.aggregation.bucket_seconds,
             started_at: unix_now(),
             stopping: AtomicBool::new(false),

@@ -11,6 +11,7 @@ use super::access::Access;
 use super::books::{self, BoundListener};
 use super::explain;
 use super::health::Health;
+use super::ledger;
 use super::log::LastFlush;
 use super::outputs::Outputs;
 use super::pipeline::Shared;
@@ -19,6 +20,7 @@ use crate::admin::contexts::ContextReport;
 use crate::admin::explain::{ExplainRequest, Explanation};
 use crate::admin::status::{ReloadStatus, Status};
 use crate::admin::{AdminSource, Answer, Exposition, ScrapeRequest};
+use crate::budget::Budget;
 use crate::sandbox::SandboxStatus;
 use crate::signals::{ReloadRequest, Reloaded};
 
@@ -39,7 +41,7 @@ pub struct View {
     pub options: ParseOptions,
     pub rules: Mutex<Rules>,
     pub hostname: String,
-    pub memory: u64,
+    pub budget: Budget,
     pub bucket_seconds: u64,
     pub started_at: u64,
     pub stopping: AtomicBool,
@@ -69,7 +71,6 @@ impl View {
             reload: self.reload.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             ..Status::default()
         };
-        status.memory.budget = self.memory;
         status.flush.bucket_seconds = self.bucket_seconds;
         status.flush.series = flush.series;
         self.outputs.report(&mut status);
@@ -92,6 +93,7 @@ impl View {
         if let Some(scrape) = self.outputs.scrape() {
             scrape.report(&mut status);
         }
+        ledger::fill(&mut status, &self.budget, &state);
         status
     }
 }

@@ -11,15 +11,14 @@ use weir_protocol::ParseOptions;
 
 use super::access::Access;
 use super::outputs::Outputs;
+use crate::budget::{Budget, Share};
 use crate::config::Config;
 use crate::failure::Failure;
-
-/// One part in this many of a worker's memory is for frames of which only the beginning has come.
-const PARTIAL_SHARE: usize = 16;
 
 /// What all workers are started from.
 pub struct Start<'a> {
     pub config: &'a Config,
+    pub budget: &'a Budget,
     pub listeners: &'a [(ListenerConfig, ParseOptions)],
     pub rules: &'a Rules,
     pub resolver: Option<&'a Resolver>,
@@ -37,6 +36,8 @@ impl Start<'_> {
             let around = WorkerSettings {
                 give_back: crate::sys::heap::give_back,
                 flush_open_bucket: self.config.aggregation.flush_open_buckets,
+                // The other half is for those that wait at the outputs.
+                batch_bytes_max: self.budget.of_worker(Share::Batches) / 2,
             };
             let link = self.resolver.map(|resolver| {
                 resolver
@@ -47,7 +48,7 @@ impl Start<'_> {
             weir_ingest::spawn(
                 self.settings(worker, secret),
                 sockets,
-                self.memory() / PARTIAL_SHARE,
+                self.budget.of_worker(Share::Frames),
                 around,
                 self.reports.clone(),
                 link,
@@ -56,11 +57,6 @@ impl Start<'_> {
             .map_err(|error| Failure::runtime(format!("ingest worker {worker}: {error}")))
         };
         sockets.into_iter().enumerate().map(start).collect()
-    }
-
-    /// Bytes of the budget for one worker.
-    fn memory(&self) -> usize {
-        self.config.memory as usize / self.config.workers
     }
 
     fn settings(&self, worker: usize, secret: HashSecret) -> IngestSettings {
@@ -77,7 +73,8 @@ impl Start<'_> {
             },
             rules: self.rules.clone(),
             limits: Limits {
-                bytes_max: self.memory(),
+                bytes_max: self.budget.of_worker(Share::Contexts),
+                origin_bytes_max: self.budget.of_worker(Share::Senders),
                 contexts_max: per_worker(config.contexts_max),
                 contexts_per_metric_max: per_worker(config.contexts_per_metric_max),
                 contexts_per_origin_max: per_worker(config.contexts_per_origin_max),
