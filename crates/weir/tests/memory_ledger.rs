@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::io::{ErrorKind, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixDatagram, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rcgen::{CertificateParams, KeyPair};
@@ -29,6 +29,13 @@ fn most_resident(budget: u64) -> u64 {
 /// Series that are there from the start and get a sample in every round.
 const HOT: u64 = 10;
 
+fn configured(budget: u64, socket: &Path, config: &str) -> String {
+    format!(
+        "memory: {budget}MiB\nworkers: 1\nuds: [{}]\n{config}",
+        socket.display()
+    )
+}
+
 struct Rig {
     agent: Agent,
     admin: String,
@@ -45,10 +52,7 @@ impl Rig {
         let path = directory.path().join("dsd.socket");
         // The directory goes with the agent's own.
         let directory = directory.keep();
-        let config = format!(
-            "memory: {budget}MiB\nworkers: 1\nuds: [{}]\n{config}",
-            path.display()
-        );
+        let config = configured(budget, &path, config);
         let mut agent = Agent::start(&config, &[]);
         agent.wait_for("listening on unixgram://");
         let admin = agent.wait_for("admin on http://");
@@ -86,6 +90,26 @@ impl Rig {
             self.socket.send(self.packet.as_bytes()).unwrap();
             self.packet.clear();
         }
+    }
+
+    /// Returns when the output is there and two more buckets have been flushed.
+    fn reload(&self, config: &str, output: &str) {
+        self.agent.rewrite(&self.configured(config));
+        self.agent.signal("-HUP");
+        let mut flushes = None;
+        until("the output is there", || {
+            let status = status(&self.admin);
+            let outputs = status["outputs"].as_array().unwrap();
+            if !outputs.iter().any(|of| of["name"] == output) {
+                return false;
+            }
+            let now = status["flush"]["count"].as_u64().unwrap();
+            now >= *flushes.get_or_insert(now) + 2
+        });
+    }
+
+    fn configured(&self, config: &str) -> String {
+        configured(self.budget, &self.path.join("dsd.socket"), config)
     }
 
     fn hot(&mut self) {
@@ -443,4 +467,34 @@ fn series_that_stay() {
         });
         rig.check("series that stay", "cumulative", &["points_refused"]);
     }
+}
+
+/// One output is nearly full when a reload brings another: what is held stays, the new one gets what is left, and together they keep
+/// within the share.
+#[test]
+fn a_reload_divides_anew_and_loses_nothing() {
+    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = deaf.local_addr().unwrap();
+    let first = format!(
+        "{SHORT}outputs:\n  prometheus: {{}}\n  first: {{type: graphite, address: 'tcp://{address}'}}\n"
+    );
+    let mut rig = Rig::start(64, &first);
+    let part = |rig: &Rig| {
+        let queues = rig.share("queues");
+        queues["used"].as_f64().unwrap() / queues["bytes"].as_f64().unwrap()
+    };
+    until("the queue is three quarters full", || {
+        // Little at a time, so that it is not overshot by much.
+        pass_on(&mut rig, 100);
+        part(&rig) > 0.75
+    });
+    assert_eq!(rig.events("queues", "queue_full"), 0);
+    let second = format!("{first}  second: {{type: graphite, address: 'tcp://{address}', prefix: second}}\n");
+    rig.reload(&second, "second");
+    assert_eq!(rig.events("queues", "queue_full"), 0, "{}", rig.share("queues"));
+    assert!(part(&rig) > 0.7, "{}", part(&rig));
+    // Both are fed until both are full.
+    rig.until("queues", "queue_full", |rig, _| pass_on(rig, 500));
+    assert!(part(&rig) < 1.2, "{}", part(&rig));
+    rig.check("a reload", "queues", &["queue_full"]);
 }

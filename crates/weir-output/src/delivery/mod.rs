@@ -473,6 +473,10 @@ impl Delivery {
         self.shared.limits.queued.store(bytes_max, Ordering::Relaxed);
     }
 
+    pub fn queue_limit(&self) -> u64 {
+        self.shared.limits.queued.load(Ordering::Relaxed)
+    }
+
     /// The least that [`Delivery::limit_queues`] can be set to without a loss.
     pub fn queued_bytes(&self) -> u64 {
         let shared = &self.shared;

@@ -8,6 +8,9 @@ use super::outputs::{Output, Outputs, Running, lock, relays};
 use super::scrape::ScrapeOutput;
 use crate::budget::{self, Share};
 
+/// A large payload.
+const NEXT_PAYLOAD: u64 = 1 << 20;
+
 /// Who keeps cumulative state.
 enum Sums {
     Scrape(ScrapeOutput),
@@ -29,12 +32,13 @@ impl Outputs {
     fn divide_queues(&self, list: &[Running]) {
         let deliveries: Vec<_> = list.iter().filter_map(Running::delivery).collect();
         let replaced = lock(&self.replaced);
-        let held = |delivery: &Arc<Delivery>| {
-            let before = replaced
+        let claim = |delivery: &Arc<Delivery>| {
+            let heir = replaced
                 .heirs
                 .iter()
                 .find(|(heir, _)| Arc::ptr_eq(heir, delivery));
-            delivery.queued_bytes() + before.map_or(0, |(_, before)| before.queued_bytes())
+            let before = heir.map_or(0, |(_, before)| claim(before));
+            claim(delivery) + before
         };
         let is_inherited = |output: &&Output| match output {
             Output::Delivered(_, old) => replaced.heirs.iter().any(|(_, before)| Arc::ptr_eq(before, old)),
@@ -44,7 +48,7 @@ impl Outputs {
         let ending: u64 = ending.map(Output::queued_bytes).sum();
         let buffers: u64 = relays(list).map(|relay| relay.buffers_bytes()).sum();
         let left = self.budget.share(Share::Queues).saturating_sub(ending + buffers);
-        let held: Vec<u64> = deliveries.iter().map(held).collect();
+        let held: Vec<u64> = deliveries.iter().map(claim).collect();
         for (delivery, bytes) in deliveries.iter().zip(budget::divide(left, &held)) {
             delivery.limit_queues(bytes);
         }
@@ -68,6 +72,15 @@ impl Outputs {
         {
             sums.limit(bytes);
         }
+    }
+}
+
+/// What an output keeps of its queue's limit although its part may be smaller: what it holds, and room for what comes next, so that
+/// this does not cost it the oldest at once. It only falls.
+fn claim(delivery: &Arc<Delivery>) -> u64 {
+    match delivery.queued_bytes() {
+        0 => 0,
+        held => delivery.queue_limit().min(held + NEXT_PAYLOAD),
     }
 }
 
