@@ -277,8 +277,8 @@ fn members_of_sets() {
 }
 
 /// Values far from each other: every sample is a bin of its own.
-fn far(number: u64) -> f64 {
-    ((number % 1000) as f64).exp2()
+fn far(number: u64) -> String {
+    format!("{}e{}", number % 9 + 1, number / 9)
 }
 
 #[test]
@@ -286,15 +286,15 @@ fn bins_of_sketches() {
     for budget in BUDGETS {
         let mut rig = Rig::start(budget, LONG);
         // First the series, each with one sample: there is room for them. Then all grow at once.
-        let series = rig.times(1, 4096);
+        let series = rig.times(1, 16 * 1024);
         for at in 0..series {
             rig.line(format_args!("flood:1|d|#id:{at}"));
         }
         rig.hot();
         rig.until("contexts", "bodies_squeezed", |rig, _| {
-            for round in 0..20 {
-                let values: String = (0..20)
-                    .map(|value| format!(":{:e}", far(round * 20 + value)))
+            for round in 0..10 {
+                let values: String = (0..100)
+                    .map(|value| format!(":{}", far(round * 100 + value)))
                     .collect();
                 for at in 0..series {
                     rig.line(format_args!("flood{values}|d|#id:{at}"));
@@ -503,11 +503,13 @@ fn a_reload_divides_anew_and_loses_nothing() {
         let queues = rig.share("queues");
         queues["used"].as_f64().unwrap() / queues["bytes"].as_f64().unwrap()
     };
-    until("the queue is three quarters full", || {
-        // Little at a time, so that it is not overshot by much.
-        pass_on(&mut rig, 100);
-        part(&rig) > 0.75
-    });
+    while part(&rig) < 0.75 {
+        // Little at a time, and only when it is there the next, so that it is not overshot.
+        let before = part(&rig);
+        pass_on(&mut rig, 300);
+        rig.hot();
+        until("it lies in the queue", || part(&rig) > before + 0.02);
+    }
     assert_eq!(rig.events("queues", "queue_full"), 0);
     let second =
         format!("{first}  second: {{type: otlp, url: 'http://{address}/second', compression: none}}\n");
