@@ -174,6 +174,15 @@ impl Queue {
 
     /// The next payload to attempt; it is under way until one of the three answers comes. `now` in Unix seconds.
     pub fn next(&mut self, now: i64) -> Option<Payload> {
+        // What is under way cannot go to make room for others: more than memory allows is not begun, except for one.
+        let under_way: u64 = self
+            .in_flight
+            .values()
+            .map(|entry| entry.payload.body.len() as u64)
+            .sum();
+        if !self.in_flight.is_empty() && under_way >= self.memory_max {
+            return None;
+        }
         let entry = match self.order {
             Order::NewestFirst => match self.fresh.pop_front().or_else(|| self.retried.pop_back()) {
                 Some(entry) => self.take(entry),
