@@ -7,7 +7,7 @@ export CARGO_NET_RETRY ?= 10
 # dependencies, and most of them once more.
 AGENT = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/weir
 
-.PHONY: run build test test-quick check bench bench-outputs fuzz soak deps clients-%
+.PHONY: run build test test-quick check bench bench-outputs fuzz miri soak deps clients-%
 
 ## run: build and start the agent with useful defaults (UDP 127.0.0.1:8125, admin 127.0.0.1:8127)
 run:
@@ -30,6 +30,7 @@ test-quick:
 check: deps
 	$(CARGO) fmt --all --check
 	scripts/check-repository.sh
+	scripts/check-dependencies.py
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	@set -e; for m in $(CLIENTS); do $(MAKE) -C $$(dirname $$m) check; done
 
@@ -44,6 +45,10 @@ bench-outputs:
 ## fuzz: extend the corpora (nightly toolchain and cargo-fuzz), 60 s per target unless SECONDS_PER_TARGET is set
 fuzz:
 	scripts/fuzz.sh
+
+## miri: what the compiler cannot check of the unsafe code on every processor's level (nightly toolchain with Miri)
+miri:
+	scripts/miri.sh
 
 ## soak: a bounded long run with churn; memory must stay flat
 soak:

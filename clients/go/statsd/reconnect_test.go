@@ -5,8 +5,10 @@ package statsd
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -37,6 +39,8 @@ func TestAnotherSocketAtTheSamePath(t *testing.T) {
 		"guessed, closed before":    {"unix", serveUnixgram, replaceClosed},
 		"unixgram, moved over":      {"unixgram", serveUnixgram, replaceMoved},
 		"unixstream, moved over":    {"unixstream", stream, replaceMoved},
+		"unixgram, left open":       {"unixgram", serveUnixgram, replaceLeftOpen},
+		"unixstream, left open":     {"unixstream", stream, replaceLeftOpen},
 	} {
 		t.Run(name, func(t *testing.T) {
 			noLeaks(t)
@@ -79,6 +83,141 @@ func replaceMoved(t *testing.T, old *server, path string, serve func(testing.TB,
 	}
 	old.close()
 	return next
+}
+
+// replaceLeftOpen puts the new socket over the old one, which stays open to the end: no write fails.
+func replaceLeftOpen(t *testing.T, _ *server, path string, serve func(testing.TB, string) *server) *server {
+	next := serve(t, path+".new")
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+	return next
+}
+
+// TestAConnectionStaysWhereNobodyListensYet: a socket file that was removed, or replaced by one that refuses, is no reason to
+// leave an agent that reads.
+func TestAConnectionStaysWhereNobodyListensYet(t *testing.T) {
+	noLeaks(t)
+	path := filepath.Join(shortDir(t), "s")
+	s := serveUnixgram(t, path)
+	tr := newSocketTransport(path, "unixgram", defaultOptions())
+	defer tr.Close()
+	taken := 0
+	take := func(what string) {
+		t.Helper()
+		if _, err := tr.Write([]byte("n:1|c")); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		taken++
+		eventually(t, what, func() bool { return s.count() == taken })
+	}
+	take("the agent is there")
+	if err := os.Rename(path, path+".kept"); err != nil {
+		t.Fatal(err)
+	}
+	take("the file is gone")
+	dead, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_DGRAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = syscall.Bind(dead, &syscall.SockaddrUnix{Name: path})
+	_ = syscall.Close(dead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	take("the file is another one and refuses")
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	take("the file is no socket")
+}
+
+// TestEachWayToLearnThatTheAgentIsGone: what the kernel says on the connection, by name, and that the packet which met it
+// arrives at the agent that is there now.
+func TestEachWayToLearnThatTheAgentIsGone(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("which error a system gives differs")
+	}
+	stream := func(t testing.TB, path string) *server { return serveStream(t, "unix", path) }
+	for name, x := range map[string]struct {
+		network string
+		serve   func(testing.TB, string) *server
+		// before are the errors of writes that came earlier, straight on the connection.
+		before []error
+		want   error
+	}{
+		"ECONNREFUSED": {"unixgram", serveUnixgram, nil, syscall.ECONNREFUSED},
+		// The kernel has taken the peer away with the refusal.
+		"ENOTCONN": {"unixgram", serveUnixgram, []error{syscall.ECONNREFUSED}, syscall.ENOTCONN},
+		"EPIPE":    {"unix", stream, nil, syscall.EPIPE},
+	} {
+		t.Run(name, func(t *testing.T) {
+			noLeaks(t)
+			path := filepath.Join(shortDir(t), "s")
+			s := x.serve(t, path)
+			tr := newSocketTransport(path, x.network, defaultOptions())
+			defer tr.Close()
+			if _, err := tr.Write([]byte("before:1|c")); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the first packet", func() bool { return s.count() == 1 })
+			s.close()
+			_ = os.Remove(path)
+			met := &errorsMet{Conn: tr.conn}
+			for _, want := range x.before {
+				if _, err := met.Write([]byte("n:1|c")); !errors.Is(err, want) {
+					t.Errorf("%v instead of %v", err, want)
+				}
+			}
+			tr.conn = met
+			// Nobody is there: the packet is lost, and the reason is that of the new connection.
+			if _, err := tr.Write([]byte("lost:1|c")); !errors.Is(err, syscall.ENOENT) {
+				t.Errorf("the reason is %v", err)
+			}
+			if !errors.Is(met.last, x.want) {
+				t.Errorf("the connection said %v", met.last)
+			}
+
+			// The same once more, with an agent that has come back.
+			s = x.serve(t, path)
+			if _, err := tr.Write([]byte("between:1|c")); err != nil {
+				t.Fatal(err)
+			}
+			// A stream that ends with something unread says so instead.
+			eventually(t, "the packet between", func() bool { return s.count() == 1 })
+			s.close()
+			for _, want := range x.before {
+				if _, err := tr.conn.Write([]byte("n:1|c")); !errors.Is(err, want) {
+					t.Errorf("%v instead of %v", err, want)
+				}
+			}
+			met = &errorsMet{Conn: tr.conn}
+			tr.conn, tr.file = met, socketFile{}
+			s = x.serve(t, path)
+			if _, err := tr.Write([]byte("after:1|c")); err != nil {
+				t.Error(err)
+			}
+			eventually(t, "the packet", func() bool { return s.count() == 1 })
+			if !errors.Is(met.last, x.want) {
+				t.Errorf("the connection said %v", met.last)
+			}
+		})
+	}
+}
+
+// errorsMet is a connection that remembers what its last write ended with.
+type errorsMet struct {
+	net.Conn
+	last error
+}
+
+func (c *errorsMet) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.last = err
+	return n, err
 }
 
 // TestPacketsWithoutAnAgentAreCounted: while nobody is there, each packet is lost and counted with the reason, and the

@@ -33,7 +33,9 @@ type socketTransport struct {
 
 	conn   net.Conn
 	stream bool
-	title  atomic.Pointer[string]
+	// file is the socket file that conn belongs to.
+	file  socketFile
+	title atomic.Pointer[string]
 
 	batch  datagramBatch
 	frames net.Buffers
@@ -107,6 +109,23 @@ func (t *socketTransport) spend(start time.Time) {
 
 func (t *socketTransport) outOfPatience() bool { return t.patience <= 0 && t.hurried.Load() }
 
+// renew leaves a connection whose socket file was replaced, for the agent that made the new one: the old agent may go on
+// reading for a while, or hang. If nobody listens there yet, the connection stays.
+func (t *socketTransport) renew() {
+	if t.conn == nil || t.file == (socketFile{}) {
+		return
+	}
+	file := socketFileAt(t.address)
+	if file == t.file || file == (socketFile{}) {
+		return
+	}
+	conn, err := net.DialTimeout(t.network, t.address, t.within(t.connectTimeout))
+	if err == nil {
+		t.conn.Close()
+		t.conn, t.file = conn, file
+	}
+}
+
 func (t *socketTransport) connect() error {
 	if t.conn != nil {
 		return nil
@@ -142,11 +161,16 @@ func (t *socketTransport) dial(network string) error {
 		tries = 1
 	}
 	for {
+		var file socketFile
+		if network != "tcp" {
+			// Before the connection: one that is replaced in between is noticed at the next packet.
+			file = socketFileAt(t.address)
+		}
 		conn, err := net.DialTimeout(network, t.address, max(time.Until(end), time.Millisecond))
 		tries--
 		switch {
 		case err == nil:
-			t.conn, t.network = conn, network
+			t.conn, t.network, t.file = conn, network, file
 			t.stream = network != "unixgram"
 			t.refusedAt = time.Time{}
 			t.setTitle()
@@ -182,6 +206,7 @@ func (t *socketTransport) Write(b []byte) (int, error) {
 }
 
 func (t *socketTransport) writeBatch(packets []*packet, errs []error) {
+	t.renew()
 	fresh := false
 	for len(packets) > 0 {
 		start := time.Now()

@@ -29,7 +29,7 @@ module Throughput
     end
 
     # Waits until nothing has arrived for a moment.
-    def settle
+    def wait_until_quiet
       before = nil
       until before == @received
         before = @received
@@ -48,7 +48,7 @@ module Throughput
 
   # @return [Result]
   def run(receiver, implementation, flags, aggregate)
-    receiver.settle
+    receiver.wait_until_quiet
     receiver.received = 0
     output, error, status = Open3.capture3(
       implementation.env, RbConfig.ruby, *flags, File.join(__dir__, "throughput_worker.rb"), implementation.kind,
@@ -56,7 +56,7 @@ module Throughput
     )
     raise "#{implementation.name} failed: #{error}" unless status.success?
 
-    receiver.settle
+    receiver.wait_until_quiet
     wall, cpu = output.lines.last.split.map { |seconds| Float(seconds) }
     calls = THREADS * ITERATIONS
     Result.new(calls * 3 / wall, calls * 3 / cpu, receiver.received / (calls * INCREMENT).to_f)

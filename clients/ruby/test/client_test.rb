@@ -182,7 +182,7 @@ class ClientTest < TestCase
     srand(seed)
     server = udp_server
     client = network_client(server, enable_aggregation: false)
-    table = client.current_table
+    table = client.mode.contexts.table
     share = Array.new(100_000) { table.sample?(0.2) }.count(true)
     # Six standard deviations: less than one failure in a hundred million runs.
     assert_in_delta 20_000, share, 6 * Math.sqrt(100_000 * 0.2 * 0.8), "seed #{seed}"

@@ -169,6 +169,29 @@ class CollectorTest < TestCase
     assert_equal "true\n[]\n", output[0, 2_000]
   end
 
+  # The collector may run finalizers where a signal handler would run, and a lock cannot be taken there.
+  def test_finalizers_send_the_rest_where_nothing_can_be_locked
+    skip "signals reach the JVM first" if RUBY_ENGINE == "jruby"
+    list = ListSink.new
+    sink = StatsD::Instrument::BatchedSink.new(list)
+    dispatcher = sink.dispatcher
+    dispatcher.instance_variable_get(:@dispatcher_thread).kill.join
+    sink << "a:1|c"
+    result = nil
+    before = Signal.trap("USR1") do
+      dispatcher.finalize
+      result = :done
+    rescue ThreadError => e
+      result = e
+    end
+    Process.kill("USR1", Process.pid)
+    wait_until("the handler") { result }
+    assert_equal :done, result
+    wait_until("the message") { list.lines.size == 1 }
+  ensure
+    Signal.trap("USR1", before || "DEFAULT") if RUBY_ENGINE == "ruby"
+  end
+
   # In a process of its own: extensions of test tools do not survive having their objects moved.
   def test_cells_survive_compaction
     skip "no compaction here" unless GC.respond_to?(:compact) && RUBY_ENGINE == "ruby"

@@ -44,8 +44,8 @@ class NativeTest < TestCase
     end
   end
 
-  def shelf
-    @shelf ||= Native::Shelf.new("c".ord)
+  def map
+    @map ||= Native::ContextMap.new("c".ord)
   end
 
   def cell
@@ -59,40 +59,77 @@ class NativeTest < TestCase
       ["a", { u: 2, t: 1 }], ["a", %w[tu]], ["b", ["t"]], [:a, ["t"]], ["a", ["\u00fc"]], ["a", ["\u00fc".b]]
     ]
     cells = contexts.map { |name, tags| [name, tags, cell] }
-    stored = cells.map { |name, tags, one| shelf.store(name, tags, one) }
-    again = cells.map { |name, tags, _| shelf.store(name.dup, tags.dup, cell) }
+    stored = cells.map { |name, tags, one| map.store(name, tags, one) }
+    again = cells.map { |name, tags, _| map.store(name.dup, tags.dup, cell) }
     assert_equal cells.map(&:last), stored
     assert_equal cells.map(&:last), again
-    cells.each_with_index { |(name, tags, _), index| assert shelf.put(name, tags, index) }
+    cells.each_with_index { |(name, tags, _), index| assert map.put(name, tags, index) }
     assert_equal((0...contexts.size).to_a, cells.map { |_, _, one| one.take.last })
-    assert_equal contexts.size, shelf.length
+    assert_equal contexts.size, map.length
   end
 
   def test_what_is_kept_cannot_be_changed_from_outside
     name = +"name"
     tags = [+"a"]
-    kept = shelf.store(name, tags, cell)
+    kept = map.store(name, tags, cell)
     name << "!"
     tags[0] << "!"
-    assert_nil shelf.put(name, tags, 1)
-    assert shelf.put("name", ["a"], 1)
+    assert_nil map.put(name, tags, 1)
+    assert map.put("name", ["a"], 1)
     assert_equal [1, 1], kept.take
   end
 
   def test_tags_that_are_not_plain_are_not_remembered
     [[Object.new], { a: [] }, Object.new, 5, [1e-300]].each do |tags|
-      assert_nil shelf.store("a", tags, cell)
-      assert_nil shelf.put("a", tags, 1)
+      assert_nil map.store("a", tags, cell)
+      assert_nil map.put("a", tags, 1)
     end
+  end
+
+  # Values that differ in their highest bits only, which a multiplication alone never brings down to the bits that
+  # choose the bucket.
+  def test_nobody_can_choose_tags_that_share_a_bucket
+    count = 4_096
+    crafted = {
+      "Integers" => ->(i) { i << 45 },
+      "negative Integers" => ->(i) { -(i << 45) - 1 },
+      "Floats" => ->(i) { [(3 << 60) | ((i + 1) << 42)].pack("Q").unpack1("D") },
+      "Symbols" => ->(i) { :"symbol#{i}" },
+      "Strings" => ->(i) { [i << 45].pack("q") }
+    }
+    crafted.each do |what, value|
+      [->(tag) { [tag] }, ->(tag) { { k: tag } }, ->(tag) { { tag => 1 } }, ->(tag) { [tag, "b"] }].each do |tags|
+        map = Native::ContextMap.new("c".ord)
+        count.times { |i| map.store("a", tags.call(value.call(i)), cell) }
+        assert_equal count, map.length, what
+        # At random there are 7 or 8; 20 come once in billions of runs.
+        assert_operator map.longest_bucket, :<=, 20, what
+      end
+    end
+  end
+
+  def test_contexts_with_another_rate_come_while_old_ones_are_forgotten
+    client, = list_client
+    contexts = Native::Contexts.new(client, emitters: false)
+    contexts.sweep = true
+    sweeps = 0
+    trace = TracePoint.new(:b_call) do |event|
+      next unless event.method_id == :sweep && Thread.current == Thread.main
+
+      sweeps += 1
+      Thread.new { contexts.map_of(:c, sweeps / 100.0) }.join
+    end
+    trace.enable { contexts.sweep }
+    assert_operator sweeps, :>, 0
   end
 
   def test_many_contexts_and_the_collector
     all = Array.new(3_000) do |index|
       tags = { "k#{index}" => "v#{index}" }
-      [tags, shelf.store("name#{index % 7}", tags, cell)]
+      [tags, map.store("name#{index % 7}", tags, cell)]
     end
     GC.start
-    all.each_with_index { |(tags, _), index| assert shelf.put("name#{index % 7}", tags.to_a.to_h, index) }
+    all.each_with_index { |(tags, _), index| assert map.put("name#{index % 7}", tags.to_a.to_h, index) }
     GC.start
     all.each_with_index { |(_, one), index| assert_equal [1, index], one.take }
   end
@@ -102,11 +139,11 @@ class NativeTest < TestCase
     code = <<~RUBY
       require "statsd-instrument"
       include StatsD::Instrument
-      shelf = Native::Shelf.new("c".ord)
+      map = Native::ContextMap.new("c".ord)
       cell = -> { Native::CounterCell.new(nil, nil) }
       GC.stress = true
-      6.times { |index| shelf.store("n\#{index}", { "a" => "x\#{index}", b: index }, cell.call) }
-      put = Array.new(6) { |index| shelf.put("n\#{index}", { "a" => "x\#{index}", b: index }, 2**62) }
+      6.times { |index| map.store("n\#{index}", { "a" => "x\#{index}", b: index }, cell.call) }
+      put = Array.new(6) { |index| map.put("n\#{index}", { "a" => "x\#{index}", b: index }, 2**62) }
       samples = Native::SampleCell.new(nil, nil)
       20.times { |index| samples.put(index + 0.5) }
       taken = samples.take
@@ -243,7 +280,7 @@ class NativeTest < TestCase
   def test_arguments_of_the_wrong_kind
     assert_raises(TypeError) { Native.pack("x") }
     assert_raises(ArgumentError) { Native::CounterCell.new }
-    assert_raises(TypeError) { shelf.store("a", nil, Object.new) }
+    assert_raises(TypeError) { map.store("a", nil, Object.new) }
     assert_raises(ArgumentError) { Native::MessageQueue.new(0, 1) }
     assert_raises(ArgumentError) { Native::Emitter.allocate.put(1) }
     assert_raises(TypeError) { Native.send_packets(0, [nil], 0, 1) }

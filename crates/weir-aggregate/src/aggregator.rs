@@ -1,9 +1,10 @@
 use std::sync::Arc;
 
 use weir_context::{ContextId, Contexts, LiveContext};
+use weir_counters::{Counts, Moves, Series, counters};
 use weir_protocol::Kind;
 
-use crate::flush::{BATCH_BYTES, BATCH_ROWS, Batch, RowWriter, Source};
+use crate::flush::{BATCH_BYTES, BATCH_ROWS, Batch, BatchSource, RowWriter};
 use crate::state::{Added, Closing, Moment, State};
 use crate::timeline::{Seconds, Timeline};
 
@@ -30,20 +31,51 @@ impl Default for AggregatorSettings {
     }
 }
 
-/// Counts of what a worker's samples became. They only grow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AggregateCounts {
-    /// Samples added to the state of their context.
-    pub samples: [u64; Kind::COUNT],
-    /// Copies of histogram samples in distributions.
-    pub copied: u64,
-    /// Histograms and sets that became too large for a bucket to stay exact.
-    pub histograms_folded: u64,
-    pub sets_estimated: u64,
-    /// Times a histogram, set or sketch gave resolution for room, because memory was very short.
-    pub bodies_squeezed: u64,
-    pub rows: u64,
-    pub buckets: u64,
+/// Samples in the state of contexts, by kind, counted a second time where they are added.
+const SAMPLES: Series = Series::counter("weir_state_samples_total", "rows.samples", "samples")
+    .help("Samples in the state of contexts, by kind, counted where they are added.");
+
+const SAMPLES_MOVE: Moves = Moves::Work("It rises with the samples; the books compare the two.");
+
+counters! {
+    /// What a worker's samples became. The first of these are the kinds, in their order.
+    pub enum AggregateCounter {
+        /// Counters.
+        Counter = SAMPLES.by("kind", "counter"), SAMPLES_MOVE;
+        /// Gauges.
+        Gauge = SAMPLES.by("kind", "gauge"), SAMPLES_MOVE;
+        /// Sets.
+        Set = SAMPLES.by("kind", "set"), SAMPLES_MOVE;
+        /// Histograms.
+        Histogram = SAMPLES.by("kind", "histogram"), SAMPLES_MOVE;
+        /// Timings.
+        Timing = SAMPLES.by("kind", "timing"), SAMPLES_MOVE;
+        /// Distributions, those that nobody sent left out.
+        Distribution = SAMPLES.by("kind", "distribution"), SAMPLES_MOVE;
+        /// Copies of histogram samples in distributions.
+        Copied = Series::counter("weir_samples_copied_total", "rows.samples_copied", "samples"),
+            Moves::Work("Rules copy histograms to distributions.");
+        /// Histograms that had too many samples in a bucket to stay exact, or more than memory allowed, and went on as a sketch.
+        HistogramsFolded = Series::counter("weir_histograms_folded_total", "rows.histograms_folded", "histograms"),
+            Moves::Sign("Percentiles of these are within 1 %; minimum, maximum, sum and count stay exact. Under memory pressure weir folds early: give it more `memory`.");
+        /// Sets that had too many members in a bucket to stay exact, or more than memory allowed, and went on as an estimate.
+        SetsEstimated = Series::counter("weir_sets_estimated_total", "rows.sets_estimated", "sets"),
+            Moves::Sign("Their counts are estimates. Under memory pressure weir estimates early: give it more `memory`.");
+        /// Times a histogram, set or sketch gave resolution for room, because memory was very short.
+        BodiesSqueezed = Series::counter("weir_bodies_squeezed_total", "rows.bodies_squeezed", "times"),
+            Moves::Sign("Percentiles of these are coarser than 1 %, and counts of members are estimates: give weir more `memory`.");
+        /// Rows that workers handed over, before the merge.
+        Rows = Series::counter("weir_rows_handed_over_total", "rows.handed_over", "rows"),
+            Moves::Work("It rises with each flush by the live contexts of the workers.");
+        /// Buckets closed.
+        Buckets = Series::counter("weir_flushes_total", "flush.count", "flushes").highest(),
+            Moves::Work("It rises by one per bucket; if it does not, a worker stands still.");
+    }
+}
+
+/// The counter of the samples of a kind.
+const fn of_kind(kind: Kind) -> AggregateCounter {
+    AggregateCounter::ALL[kind as usize]
 }
 
 /// The batch in the making, and how far the first closed bucket has been handed over.
@@ -66,7 +98,7 @@ pub struct Aggregator {
     timeline: Timeline,
     state: State,
     hand_over: HandOver,
-    counts: AggregateCounts,
+    counts: Counts<AggregateCounter>,
 }
 
 impl Aggregator {
@@ -77,7 +109,7 @@ impl Aggregator {
             timeline: Timeline::new(settings.bucket_width, now),
             state: State::new(),
             hand_over: HandOver::default(),
-            counts: AggregateCounts::default(),
+            counts: Counts::default(),
             settings,
         }
     }
@@ -86,11 +118,10 @@ impl Aggregator {
         &self.settings
     }
 
-    pub fn counts(&self) -> AggregateCounts {
-        AggregateCounts {
-            bodies_squeezed: self.state.squeezed(),
-            ..self.counts
-        }
+    pub fn counts(&self) -> Counts<AggregateCounter> {
+        let mut counts = self.counts;
+        counts[AggregateCounter::BodiesSqueezed] = self.state.squeezed();
+        counts
     }
 
     /// The second of this aggregator's clock, for [`Contexts::resolve`].
@@ -144,7 +175,7 @@ impl Aggregator {
     fn close(&mut self, next_start: Seconds) {
         self.timeline.close(next_start, self.settings.counter_expiry > 0);
         self.state.turn();
-        self.counts.buckets += 1;
+        self.counts[AggregateCounter::Buckets] += 1;
     }
 
     /// Asks for the memory that samples of these contexts will touch. Of at most `MAX` contexts.
@@ -165,14 +196,14 @@ impl Aggregator {
     #[inline]
     pub fn counter(&mut self, id: ContextId, value: f64) {
         self.state.counter(id, value, self.moment());
-        self.counts.samples[Kind::Counter as usize] += 1;
+        self.counts[of_kind(Kind::Counter)] += 1;
     }
 
     /// Sets a gauge. `received`: monotonic nanoseconds of the batch it came in.
     #[inline]
     pub fn gauge(&mut self, id: ContextId, value: f64, received: u64) {
         self.state.gauge(id, value, received, self.timeline.now());
-        self.counts.samples[Kind::Gauge as usize] += 1;
+        self.counts[of_kind(Kind::Gauge)] += 1;
     }
 
     /// The value a gauge had last, in the open bucket or the one before it.
@@ -183,16 +214,16 @@ impl Aggregator {
     /// Adds a member to a set.
     pub fn set(&mut self, id: ContextId, member: &[u8]) {
         let added = self.state.set(id, member, self.timeline.now());
-        self.counts.sets_estimated += u64::from(added == Added::Estimated);
-        self.counts.samples[Kind::Set as usize] += 1;
+        self.counts[AggregateCounter::SetsEstimated] += u64::from(added == Added::Estimated);
+        self.counts[of_kind(Kind::Set)] += 1;
     }
 
     /// Adds a sample to a histogram or timing, with weight `1 / rate`.
     #[inline]
     pub fn histogram(&mut self, kind: Kind, id: ContextId, value: f64, weight: f64) {
         let added = self.state.histogram(kind, id, value, weight, self.timeline.now());
-        self.counts.histograms_folded += u64::from(added == Added::Estimated);
-        self.counts.samples[kind as usize] += 1;
+        self.counts[AggregateCounter::HistogramsFolded] += u64::from(added == Added::Estimated);
+        self.counts[of_kind(kind)] += 1;
     }
 
     /// Adds a sample to a distribution, with weight `1 / rate`. Counts are integers: what a weight has beyond them is carried to
@@ -200,7 +231,7 @@ impl Aggregator {
     #[inline]
     pub fn distribution(&mut self, id: ContextId, value: f64, weight: f64) {
         self.state.distribution(id, value, weight, self.timeline.now());
-        self.counts.samples[Kind::Distribution as usize] += 1;
+        self.counts[of_kind(Kind::Distribution)] += 1;
     }
 
     /// [`Aggregator::distribution`] for all values of one message.
@@ -213,18 +244,18 @@ impl Aggregator {
             return;
         }
         self.state.distribution_values(id, values, self.timeline.now());
-        self.counts.samples[Kind::Distribution as usize] += values.len() as u64;
+        self.counts[of_kind(Kind::Distribution)] += values.len() as u64;
     }
 
     /// The copy of a histogram's sample in its distribution. Counted apart: it is no sample that anyone sent.
     pub fn copied_distribution(&mut self, id: ContextId, value: f64, weight: f64) {
         self.state.distribution(id, value, weight, self.timeline.now());
-        self.counts.copied += 1;
+        self.counts[AggregateCounter::Copied] += 1;
     }
 
     /// An empty batch for what is passed on without aggregation. Its sequence is one of its own.
     pub fn passing_batch(&self, sequence: u64) -> Batch {
-        let source = Source {
+        let source = BatchSource {
             worker: self.worker,
             sequence,
         };
@@ -255,7 +286,7 @@ impl Aggregator {
         let batch = hand_over.batch.get_or_insert_with(|| {
             hand_over.sequence += 1;
             hand_over.writer.begin();
-            let source = Source {
+            let source = BatchSource {
                 worker: self.worker,
                 sequence: hand_over.sequence,
             };
@@ -320,7 +351,7 @@ impl Aggregator {
         let mut batch = self.hand_over.batch.take()?;
         batch.last = last;
         self.hand_over.rows += batch.len() as u64;
-        self.counts.rows += batch.len() as u64;
+        self.counts[AggregateCounter::Rows] += batch.len() as u64;
         batch.rows_of_bucket = self.hand_over.rows;
         Some(batch)
     }
@@ -355,5 +386,17 @@ impl Aggregator {
     /// What the state takes, or will take when the bucket that has just begun fills up as the last one did.
     pub fn expected_bytes(&self) -> usize {
         self.state.expected_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_has_its_counter() {
+        for kind in Kind::ALL {
+            assert_eq!(of_kind(kind).as_str(), kind.as_str());
+        }
     }
 }

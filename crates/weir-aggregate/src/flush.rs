@@ -34,7 +34,7 @@ pub struct Bucket {
 
 /// Who made a batch, and where it stands in the gap-free sequence of its maker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Source {
+pub struct BatchSource {
     pub worker: u16,
     pub sequence: u64,
 }
@@ -76,7 +76,7 @@ enum RowValue {
 #[derive(Clone, Debug)]
 #[allow(clippy::vec_box)]
 pub struct Batch {
-    pub source: Source,
+    pub source: BatchSource,
     pub bucket: Bucket,
     /// Partitions whose rows are all in this batch, in ascending order; empty for timestamped samples, events and checks.
     pub partitions: std::ops::Range<usize>,
@@ -258,7 +258,7 @@ impl<'a> Series<'a> {
 
 impl Batch {
     /// An empty batch; `make` fills it.
-    pub fn new(source: Source, bucket: Bucket, hostname: std::sync::Arc<str>) -> Self {
+    pub fn new(source: BatchSource, bucket: Bucket, hostname: std::sync::Arc<str>) -> Self {
         Batch {
             source,
             bucket,

@@ -14,11 +14,11 @@ mod places;
 mod state;
 mod timeline;
 
-pub use aggregator::{AggregateCounts, Aggregator, AggregatorSettings};
+pub use aggregator::{AggregateCounter, Aggregator, AggregatorSettings};
 pub use clock::{AgentClock, Reading};
 pub use expand::{AGGREGATES_MAX, Aggregate, Expansion, PointType};
 pub use flush::{
-    BATCH_ROWS, Batch, Bucket, CheckRecord, EventRecord, Series, Source, TimestampedSample, Value,
+    BATCH_ROWS, Batch, BatchSource, Bucket, CheckRecord, EventRecord, Series, TimestampedSample, Value,
 };
 pub use histogram::{HISTOGRAM_SAMPLES_MAX, Histogram, Ordered, Totals, Weights};
 pub use member_set::{MemberSet, SET_MEMBERS_MAX};

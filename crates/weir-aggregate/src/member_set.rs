@@ -165,7 +165,9 @@ mod tests {
     fn squeezed_ones_merge_with_others() {
         let of = |members: std::ops::Range<u32>| {
             let mut set = MemberSet::default();
-            members.for_each(|member| drop(set.insert(&member.to_le_bytes())));
+            members.for_each(|member| {
+                set.insert(&member.to_le_bytes());
+            });
             set
         };
         for (mut squeezed, turned) in [(of(0..3000), true), (of(0..20_000), false)] {

@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 use hashbrown::HashTable;
 use weir_context::PARTITIONS;
 
-use crate::flush::{BATCH_BYTES, BATCH_ROWS, Batch, Source};
+use crate::flush::{BATCH_BYTES, BATCH_ROWS, Batch, BatchSource};
 
 /// Merges the batches of several workers into one stream in which every context of a bucket occurs once.
 ///
@@ -15,6 +15,8 @@ use crate::flush::{BATCH_BYTES, BATCH_ROWS, Batch, Source};
 /// the rest; of each the oldest.
 pub struct Merger {
     pending: Vec<VecDeque<Batch>>,
+    /// Workers that deliver nothing more.
+    gone: Vec<bool>,
     /// Of each queue, how often its buckets go back in time.
     set_backs: Vec<usize>,
     /// Start of the bucket that was merged last.
@@ -33,6 +35,7 @@ impl Merger {
     pub fn new(workers: usize) -> Self {
         Merger {
             pending: (0..workers).map(|_| VecDeque::new()).collect(),
+            gone: vec![false; workers],
             set_backs: vec![0; workers],
             last: i64::MIN,
             partition: 0,
@@ -74,7 +77,13 @@ impl Merger {
         while self.merge_next_partition(&mut deliver) {}
     }
 
-    /// A worker that ends delivers nothing more: what the others have is merged without it.
+    /// A worker has ended, maybe in the middle of a bucket: nobody waits for it any more.
+    pub fn leave(&mut self, worker: u16, mut deliver: impl FnMut(Batch)) {
+        self.gone[usize::from(worker)] = true;
+        while self.merge_next_partition(&mut deliver) {}
+    }
+
+    /// No worker delivers anything more.
     pub fn finish(&mut self, mut deliver: impl FnMut(Batch)) {
         while self.pending.iter().any(|queue| !queue.is_empty()) {
             self.merge_partition(&mut deliver);
@@ -85,10 +94,10 @@ impl Merger {
         let Some(next) = self.next_bucket() else {
             return false;
         };
-        let complete = self.pending.iter().all(|queue| {
-            queue
-                .front()
-                .is_some_and(|batch| batch.bucket.start != next || batch.partitions.contains(&self.partition))
+        let complete = self.pending.iter().zip(&self.gone).all(|(queue, gone)| {
+            queue.front().map_or(*gone, |batch| {
+                batch.bucket.start != next || batch.partitions.contains(&self.partition)
+            })
         });
         if complete {
             self.merge_partition(deliver);
@@ -117,7 +126,7 @@ impl Merger {
             };
             let merged = self.merged.get_or_insert_with(|| {
                 self.sequence += 1;
-                let source = Source {
+                let source = BatchSource {
                     worker: 0,
                     sequence: self.sequence,
                 };

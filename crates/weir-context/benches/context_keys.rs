@@ -8,11 +8,16 @@
 //!
 //! each with its tags in one order, in a new random order every time, and with every tag twice. Lines are prepared outside
 //! the loop. The minimum of nine rounds counts: what disturbs only ever adds.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_macros,
+    reason = "a benchmark reads the clock and prints"
+)]
 
 use std::hint::black_box;
 use std::time::Instant;
 
-use weir_context::{AliasKey, Contexts, HashSecret, Limits, Lookup, OriginId, RuleSettings, Rules};
+use weir_context::{AliasKey, ContextLimits, Contexts, HashSecret, Lookup, OriginId, RuleSettings, Rules};
 use weir_protocol::{Kind, Message, ParseOptions, parse_line};
 
 /// Orders prepared for the shuffled rows: so many that the processor cannot learn the branches of all of them, so few that
@@ -99,7 +104,7 @@ fn measure_sections(tags: usize, sections: &[String]) -> [f64; 3] {
     let mut contexts = Contexts::new(
         HashSecret::from_random(1, 2),
         Rules::new(RuleSettings::default()),
-        Limits::default(),
+        ContextLimits::default(),
     );
     let options = ParseOptions {
         origin_client: true,

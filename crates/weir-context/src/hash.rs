@@ -294,8 +294,9 @@ mod tests {
             b"abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz".repeat(4);
         let text = &text[..230];
         let mut seen = HashSet::new();
-        for end in 0..text.len() {
-            for border in 0..=end {
+        let stride = if cfg!(miri) { 13 } else { 1 };
+        for end in (0..text.len()).step_by(stride) {
+            for border in (0..=end).step_by(stride) {
                 assert!(
                     seen.insert(secret.pair(&text[..border], &text[border..end], 7)),
                     "{border} {end}"
@@ -305,6 +306,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "says something of hashes, nothing of memory")]
     fn every_bit_reaches_every_half() {
         secrets().for_each(|secret| check_bits(&secret));
     }
@@ -351,6 +353,7 @@ mod tests {
     /// Somebody who knows the hash but not the secret varies a byte of one block, and gives another block what a round would make
     /// of it. If a round is all that lies between the two, thousands of texts have a few hundred hashes, whatever the secret is.
     #[test]
+    #[cfg_attr(miri, ignore = "says something of hashes, nothing of memory")]
     fn no_text_takes_back_what_another_block_did() {
         for secret in secrets() {
             for length in [48usize, 63, 128, 192, 256] {

@@ -6,6 +6,7 @@ mod alias;
 mod chunked;
 mod context_table;
 mod contexts;
+mod counters;
 mod hash;
 mod interner;
 mod level;
@@ -24,15 +25,14 @@ mod usage;
 #[cfg(target_arch = "x86_64")]
 mod wide;
 
-pub use alias::{ALIAS_KEY_BYTES_MAX, AliasCounts, AliasKey};
+pub use alias::{ALIAS_KEY_BYTES_MAX, AliasKey};
 pub use chunked::{CHUNK, Chunked};
 pub use context_table::{ContextId, LiveContext, PARTITIONS};
-pub use contexts::{ContextRef, Contexts, Limits, Lookup, OVERFLOW_TAG, Way};
+pub use contexts::{ContextLimits, ContextRef, Contexts, Lookup, OVERFLOW_TAG, Way};
+pub use counters::{AliasCounter, ContextCounter, OriginCounter};
 pub use hash::HashSecret;
 pub use level::Level;
-pub use origins::{
-    Admission, KnownTags, OriginCounts, OriginId, OriginKey, OriginQuestion, OriginTags, OriginTicket,
-};
+pub use origins::{Admission, KnownTags, OriginId, OriginKey, OriginQuestion, OriginTags, OriginTicket};
 pub use prefetch::prefetch;
 pub use raw_table::RawId;
 pub use rules::{NAMESPACE_EXCEPTIONS, NameFilter, Resolved, RuleSettings, Rules, Trial, Verdict};

@@ -1,7 +1,9 @@
 //! Who sent a message, as far as contexts are concerned: a small number beside the bytes of the message, and the tags that
 //! this origin brings. Finding those tags out is somebody else's work; this table asks questions and takes answers.
 
+use crate::counters::OriginCounter;
 use std::sync::Arc;
+use weir_counters::Counts;
 
 use hashbrown::HashTable;
 use weir_protocol::{OriginFields, SpecialTag, special_tag};
@@ -161,17 +163,6 @@ struct Origin {
     dirty: bool,
 }
 
-/// What became of origins; numbers only grow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OriginCounts {
-    pub asked: u64,
-    pub answered: u64,
-    /// Answers that differed from what was known, so that contexts were resolved again.
-    pub changed: u64,
-    /// Origins that found the table full, or were too long: their messages count as their sender's.
-    pub refused: u64,
-}
-
 /// What is known of an origin's tags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownTags {
@@ -191,7 +182,7 @@ pub(crate) struct Origins {
     pub enabled: bool,
     /// What the table may take; beyond, a new origin is refused.
     pub bytes_max: usize,
-    pub counts: OriginCounts,
+    pub counts: Counts<OriginCounter>,
     scratch: String,
 }
 
@@ -207,7 +198,7 @@ impl Origins {
             any_dirty: false,
             enabled: false,
             bytes_max: usize::MAX,
-            counts: OriginCounts::default(),
+            counts: Counts::default(),
             scratch: String::new(),
         }
     }
@@ -287,7 +278,7 @@ impl Origins {
             self.index.len() >= ORIGINS_MAX || self.heap_bytes() >= self.bytes_max
         };
         if is_full || text.len() > TEXT_BYTES_MAX {
-            self.counts.refused += 1;
+            self.counts[OriginCounter::Refused] += 1;
             return None;
         }
         self.hold(sender, now);
@@ -313,7 +304,7 @@ impl Origins {
         let entries = &self.entries;
         self.index
             .insert_unique(hash, id, |&id| entries[id as usize].hash);
-        self.counts.asked += 1;
+        self.counts[OriginCounter::Asked] += 1;
         self.questions.push(OriginQuestion::Tags {
             ticket,
             key: text.into(),
@@ -426,13 +417,13 @@ impl Origins {
         if entry.generation != ticket.generation || entry.text.is_empty() {
             return false;
         }
-        self.counts.answered += 1;
+        self.counts[OriginCounter::Answered] += 1;
         entry.settled = settled;
         entry.admission = admission;
         let changed = entry.tags.as_deref().unwrap_or_default() != &*tags;
         entry.tags = Some(tags);
         if changed {
-            self.counts.changed += 1;
+            self.counts[OriginCounter::Changed] += 1;
             entry.dirty = entry.uses > 0;
             self.any_dirty |= entry.dirty;
         }
@@ -607,7 +598,7 @@ mod tests {
         };
         assert_eq!(origins.acquire(&key, sender, &secret, 0), sender);
         assert_eq!(origins.acquire(&key, OriginId::NONE, &secret, 0), OriginId::NONE);
-        assert_eq!(origins.counts.refused, 2);
+        assert_eq!(origins.counts[OriginCounter::Refused], 2);
         assert_ne!(origins.acquire_sender("b", &secret, 0), OriginId::NONE);
     }
 
@@ -625,7 +616,7 @@ mod tests {
             ..OriginKey::default()
         };
         assert_eq!(origins.acquire(&key, sender, &secret, 0), sender);
-        assert_eq!(origins.counts.refused, 1);
+        assert_eq!(origins.counts[OriginCounter::Refused], 1);
         assert_eq!(origins.len(), 1);
     }
 }

@@ -50,7 +50,9 @@ mod tests {
     #[test]
     fn every_byte_counts_at_every_length() {
         for level in Level::available() {
-            for length in 0..270 {
+            // Miri is slow: with it, around the borders of blocks.
+            let lengths = (0..270).filter(|length| !cfg!(miri) || matches!(length % 64, 0 | 1 | 31 | 63));
+            for length in lengths {
                 let a = vec![7u8; length];
                 assert!(same::<1>(&a, &a.clone(), level));
                 assert!(same::<3>(&a, &a.clone(), level));

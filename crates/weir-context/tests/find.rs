@@ -4,7 +4,9 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use weir_context::{ContextId, Contexts, HashSecret, Level, Limits, Lookup, OriginId, RuleSettings, Rules};
+use weir_context::{
+    ContextId, ContextLimits, Contexts, HashSecret, Level, Lookup, OriginId, RuleSettings, Rules,
+};
 use weir_protocol::{Kind, Message, ParseOptions, parse_line};
 
 fn resolve(contexts: &mut Contexts, section: &str) -> ContextId {
@@ -45,7 +47,7 @@ fn canonical(tags: &[String]) -> Vec<String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 200 }))]
     #[test]
     fn what_was_made_is_found_and_nothing_else(
         sets in prop::collection::vec(prop::collection::vec(0u16..300, 1..90), 1..6),
@@ -53,7 +55,7 @@ proptest! {
     ) {
         for level in Level::available() {
             let secret = HashSecret::from_random(seed, !seed).at_level(level);
-            let mut contexts = Contexts::new(secret, Rules::new(RuleSettings::default()), Limits::default());
+            let mut contexts = Contexts::new(secret, Rules::new(RuleSettings::default()), ContextLimits::default());
             let mut made: HashMap<Vec<String>, ContextId> = HashMap::new();
             let texts: Vec<Vec<String>> = sets
                 .iter()

@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 
 use weir_context::{
-    AliasKey, ContextId, Contexts, HashSecret, Limits, Lookup, OriginId, PARTITIONS, RuleSettings, Rules, Way,
+    AliasKey, ContextId, ContextLimits, Contexts, HashSecret, Lookup, OriginId, PARTITIONS, RuleSettings,
+    Rules, Way,
 };
 use weir_protocol::{Kind, Message, ParseOptions, parse_line};
 
@@ -14,7 +15,7 @@ fn contexts() -> Contexts {
     Contexts::new(
         HashSecret::from_random(5, 6),
         Rules::new(RuleSettings::default()),
-        Limits::default(),
+        ContextLimits::default(),
     )
 }
 

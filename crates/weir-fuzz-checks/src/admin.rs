@@ -8,7 +8,7 @@ use weir::admin::caller::Hosts;
 use weir::admin::contexts::ContextReport;
 use weir::admin::explain::{ExplainRequest, Explanation};
 use weir::admin::status::Status;
-use weir::admin::{AdminSource, Answer, Exposition, Limits, ScrapeRequest, answer_on};
+use weir::admin::{AdminSource, Answer, ConnectionLimits, Exposition, ScrapeRequest, answer_on};
 use weir::signals::Reloaded;
 
 /// Knows nothing, refuses nothing by itself, and remembers whether it was to change something.
@@ -66,7 +66,7 @@ pub fn admin(bytes: &[u8]) {
         return;
     }
     let source = Arc::new(Silent::default());
-    let limits = Limits::default();
+    let limits = ConnectionLimits::default();
     let answers = RUNTIME.block_on(async {
         let (mut client, server) = tokio::io::duplex(1 << 20);
         let served = answer_on(server, source.clone(), Hosts::default(), limits);

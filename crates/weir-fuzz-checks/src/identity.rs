@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use weir_aggregate::{AggregatorSettings, Batch, Value};
-use weir_context::{HashSecret, Level, Limits, RuleSettings, Rules};
+use weir_context::{ContextLimits, HashSecret, Level, RuleSettings, Rules};
 use weir_ingest::{Ingest, IngestSettings, Received};
 use weir_protocol::{Kind, Message, SpecialTag, parse_packet, special_tag};
 
@@ -81,9 +81,9 @@ fn real(packets: &[&[u8]], alias_bytes_max: usize, level: Level) -> Series {
             hostname: "agent".into(),
             ..RuleSettings::default()
         }),
-        limits: Limits {
+        limits: ContextLimits {
             alias_bytes_max,
-            ..Limits::default()
+            ..ContextLimits::default()
         },
         secret: HashSecret::from_random(3, 4).at_level(level),
         gauge_deltas: false,

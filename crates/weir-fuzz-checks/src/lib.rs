@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use weir_aggregate::{AggregatorSettings, Batch, Expansion};
-use weir_context::{HashSecret, Limits, Rules};
+use weir_context::{ContextLimits, HashSecret, Rules};
 use weir_ingest::{Ingest, IngestCounts, IngestSettings, Received};
 use weir_output::delivery::{Encode, Encoded, Items};
 use weir_output::json_lines::LinesEncoder;
@@ -90,9 +90,9 @@ fn run(bytes: &[u8], alias_bytes_max: usize) -> (IngestCounts, Vec<String>) {
         worker: 0,
         aggregator: AggregatorSettings::default(),
         rules: Rules::default(),
-        limits: Limits {
+        limits: ContextLimits {
             alias_bytes_max,
-            ..Limits::default()
+            ..ContextLimits::default()
         },
         secret: HashSecret::from_random(1, 2),
         gauge_deltas: false,

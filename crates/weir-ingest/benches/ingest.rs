@@ -6,7 +6,8 @@ use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use weir_aggregate::AggregatorSettings;
-use weir_context::{Admission, HashSecret, Limits, OriginQuestion, RuleSet, RuleSettings, Rules};
+use weir_context::{Admission, ContextLimits, HashSecret, OriginQuestion, RuleSet, RuleSettings, Rules};
+use weir_ingest::IngestCounter;
 use weir_ingest::{Hurry, Ingest, IngestSettings, OriginAnswer, ProcessFound, Received};
 use weir_protocol::ParseOptions;
 use weir_rules::{Definitions, Effect, Kinds, Pattern, Rule, ValueAction, ValueRule};
@@ -156,7 +157,7 @@ fn rules(count: usize) -> Rules {
         profiles: vec![],
         rules: (0..count).map(rule).collect(),
     };
-    let set = RuleSet::new(definitions, &[], weir_rules::Limits::default()).expect("they are valid");
+    let set = RuleSet::new(definitions, &[], weir_rules::RuleLimits::default()).expect("they are valid");
     Rules::new(RuleSettings {
         set: std::sync::Arc::new(set),
         ..RuleSettings::default()
@@ -221,9 +222,9 @@ fn main() {
         worker: 0,
         aggregator: AggregatorSettings::default(),
         rules: rules(rule_count),
-        limits: Limits {
+        limits: ContextLimits {
             alias_bytes_max: if has("noalias") { 0 } else { usize::MAX },
-            ..Limits::default()
+            ..ContextLimits::default()
         },
         secret: HashSecret::from_random(1, 2),
         gauge_deltas: false,
@@ -274,7 +275,10 @@ fn main() {
         println!(
             "round {round}: {packets_ns:.1} ns per message, flush of {rows} rows {flush_ms:.1} ms, {aliases} aliases"
         );
-        assert_eq!(ingest.counts()[0].messages, message_count as u64 * (round + 1));
+        assert_eq!(
+            ingest.counts()[0][IngestCounter::Messages],
+            message_count as u64 * (round + 1)
+        );
         assert!(ingest.counts()[0].balance());
     }
     let (counts, matching_ns) = ingest.contexts().rule_counts();

@@ -1,144 +1,209 @@
+//! What a worker counts.
+
+use std::ops::{Index, IndexMut};
+
+use weir_counters::Moves::{Sign, Work};
+use weir_counters::books::{MESSAGES_REJECTED, PACKETS_DROPPED, SAMPLES_DROPPED};
+use weir_counters::{Counts, Series, counters};
 use weir_protocol::ErrorClass;
 
-/// Why a sample that was understood is in no bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum SampleDrop {
-    /// NaN or infinite.
-    NonFinite,
-    /// A rule drops its metric.
-    Filtered,
-    /// A gauge or set in a new context for which there is no memory.
-    NoMemory,
-    /// A gauge or set in a new context beyond a number of contexts, or beyond its metric's or origin's share.
-    ContextLimit,
-    /// A timestamp on a kind other than counter and gauge.
-    UnsupportedTimestampedType,
+const MESSAGES_ACCEPTED: Series = Series::counter(
+    "weir_messages_accepted_total",
+    "listeners.books.messages.accepted",
+    "messages",
+)
+.help("Messages accepted: metrics, events and service checks.");
+
+const NOT_HANDED_OVER: Series = Series::counter(
+    "weir_passed_on_dropped_total",
+    "listeners.passed_on_dropped",
+    "messages",
+)
+.help("Accepted events and service checks that found no room on their way to the outputs, by kind.");
+
+const fn samples(name: &'static str, path: &'static str) -> Series {
+    Series::counter(name, path, "samples")
 }
 
-impl SampleDrop {
-    pub const COUNT: usize = 5;
-    pub const ALL: [SampleDrop; SampleDrop::COUNT] = [
-        SampleDrop::NonFinite,
-        SampleDrop::Filtered,
-        SampleDrop::NoMemory,
-        SampleDrop::ContextLimit,
-        SampleDrop::UnsupportedTimestampedType,
-    ];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            SampleDrop::NonFinite => "non_finite",
-            SampleDrop::Filtered => "filtered",
-            SampleDrop::NoMemory => "no_memory",
-            SampleDrop::ContextLimit => "context_limit",
-            SampleDrop::UnsupportedTimestampedType => "unsupported_timestamped_type",
-        }
+counters! {
+    /// What becomes of the packets, messages and samples of one listener. Units are never mixed.
+    pub enum IngestCounter {
+        /// Packets parsed.
+        Packets = Series::counter("weir_packets_parsed_total", "listeners.books.packets.parsed", "packets"),
+            Work("It rises with the packets received.");
+        /// Packets that wait for their sender to be known. They are received when they go on.
+        PacketsWaiting = Series::gauge("weir_packets_waiting", "listeners.packets_waiting", "packets"),
+            Work("Processes are being looked up; none waits for more than a second.");
+        /// Packets of origins that had sent more than they may.
+        PacketsRateLimited = PACKETS_DROPPED.because("origin_rate_limited"),
+            Sign("`limits.rates` in the status names who sends too much; raise the limit or calm the sender.");
+        /// Messages received: lines that are not empty.
+        Messages = Series::counter("weir_messages_received_total", "listeners.books.messages.received", "messages"),
+            Work("It rises as long as clients send.");
+        /// Metrics.
+        Metrics = MESSAGES_ACCEPTED, Work("It rises as long as clients send.");
+        /// Events.
+        Events = MESSAGES_ACCEPTED, Work("It rises as long as clients send.");
+        /// Service checks.
+        Checks = MESSAGES_ACCEPTED, Work("It rises as long as clients send.");
+        /// The last line of a datagram that the socket cut: a cut value can look like a valid one.
+        RejectedTruncated = MESSAGES_REJECTED.because("truncated"),
+            Sign("Raise `packet_bytes_max`, or let the client send smaller packets.");
+        /// Accepted messages whose sample rate was unusable and counted as 1.
+        RateFaults = Series::counter("weir_sample_rate_faults_total", "listeners.sample_rate_faults", "messages"),
+            Sign("A client sends rates of 0, below 0 or above 1.");
+        /// Samples received.
+        Samples = samples("weir_samples_received_total", "listeners.books.samples.received"),
+            Work("It rises as long as clients send.");
+        /// Samples aggregated.
+        SamplesAggregated = samples("weir_samples_aggregated_total", "listeners.books.samples.aggregated"),
+            Work("It rises with the samples received.");
+        /// Samples of contexts there was no room for, kept in one series per name.
+        SamplesOverflowed = samples("weir_samples_overflowed_total", "listeners.books.samples.overflowed"),
+            Sign("Sums stay right, tags are lost: `weir_context_limit_samples_total` says which limit was met.");
+        /// Samples passed on without aggregation, with the timestamp of their sender.
+        SamplesTimestamped = samples("weir_samples_timestamped_total", "listeners.books.samples.timestamped"),
+            Work("Clients send timestamps.");
+        /// Events that found no room.
+        EventsDropped = NOT_HANDED_OVER.by("kind", "event"),
+            Sign("More events come in a second than weir hands over: find the client that sends them.");
+        /// Service checks that found no room.
+        ChecksDropped = NOT_HANDED_OVER.by("kind", "check"),
+            Sign("More service checks come in a second than weir hands over: find the client that sends them.");
     }
 }
 
-/// Why a packet of somebody whom the kernel may know was not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Refusal {
-    /// Its origin is not on the list of those that may send.
-    NotAllowed,
-    /// Its origin could not be found out, and such are not on the list.
-    Unknown,
-}
-
-impl Refusal {
-    pub const COUNT: usize = 2;
-    pub const ALL: [Refusal; Refusal::COUNT] = [Refusal::NotAllowed, Refusal::Unknown];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Refusal::NotAllowed => "origin_not_allowed",
-            Refusal::Unknown => "origin_unknown",
-        }
+counters! {
+    /// Why a sample that was understood is in no bucket.
+    pub enum SampleDrop {
+        /// NaN or infinite.
+        NonFinite = SAMPLES_DROPPED.because("non_finite"),
+            Sign("A client divides by zero: the log has an example if nothing else was in the message.");
+        /// A rule drops its metric.
+        Filtered = SAMPLES_DROPPED.because("filtered"),
+            Work("Rules do what they say; `weir_rule_samples_dropped_total` names them.");
+        /// A gauge or set in a new context for which there is no memory.
+        NoMemory = SAMPLES_DROPPED.because("no_memory"),
+            Sign("Give weir more `memory`, or fewer contexts: `weir top` names the metrics that have most.");
+        /// A gauge or set in a new context beyond a number of contexts, or beyond its metric's or origin's share.
+        ContextLimit = SAMPLES_DROPPED.because("context_limit"),
+            Sign("`weir_context_limit_samples_total` says which limit was met.");
+        /// A timestamp on a kind other than counter and gauge.
+        UnsupportedTimestampedType = SAMPLES_DROPPED.because("unsupported_timestamped_type"),
+            Sign("A client sends timestamps with histograms, sets or distributions, which cannot be passed on.");
     }
 }
 
-/// What became of the packets, messages and samples of one listener. Units are never mixed, and numbers only grow.
+counters! {
+    /// Why a packet of somebody whom the kernel may know was not taken.
+    pub enum Refusal {
+        /// Its origin is not on the list of those that may send.
+        NotAllowed = PACKETS_DROPPED.because("origin_not_allowed"),
+            Sign("Add the origin to `allowed_origins`, or find out who sends: `weir status` names them.");
+        /// Its origin could not be found out, and such are not on the list.
+        Unknown = PACKETS_DROPPED.because("origin_unknown"),
+            Sign("Add `unknown` to `allowed_origins`, or see why the origin is not known: `weir status` names the senders.");
+    }
+}
+
+counters! {
+    /// What a worker counts apart from its packets.
+    pub enum WorkerCounter {
+        /// Batches of a closed bucket that waited because the outputs' side had not taken the ones before.
+        HandOverWaits = Series::counter("weir_hand_over_waits_total", "flush.hand_over_waits", "batches"),
+            Sign("Merging and encoding do not keep up: give weir more CPU, or switch outputs off.");
+        /// Times the kernel's tables told of other drops than its sockets did.
+        DropDisagreements = Series::counter("weir_drop_disagreements_total", "drop_disagreements", "comparisons"),
+            Sign("Numbers of kernel drops are not to be trusted: report it.");
+        /// By how much timestamps are ahead of a wall clock that was set back.
+        ClockAheadMs = Series::gauge("weir_clock_ahead_seconds", "clock.ahead_seconds", "seconds").per_unit(1000).highest(),
+            Work("It goes down by itself as the wall clock catches up. If it never does, look at the time service.");
+        /// Times timestamps went back because the wall clock was set back by more than three buckets.
+        ClockSetBack = Series::counter("weir_clock_set_back_total", "clock.set_back", "times").highest(),
+            Sign("The clock was wrong before; points that were sent have wrong timestamps.");
+        /// The longest time a worker did not receive although it should: because of a flush, or because the process stood still.
+        LongestGapNs = Series::gauge("weir_receive_gap_seconds", "flush.longest_gap_seconds", "seconds").per_unit(1_000_000_000).highest(),
+            Work("Above 5 ms senders may have waited, or the kernel dropped packets: give weir CPU of its own.");
+    }
+}
+
+counters! {
+    /// What becomes of the processes that send.
+    pub enum SenderCounter {
+        /// Processes that sent in the last minute.
+        Live = Series::gauge("weir_origin_processes_live", "origin.processes", "processes"),
+            Work("It follows the clients.");
+        /// Processes whose container was asked for.
+        Asked = Series::counter("weir_origin_processes_asked_total", "origin.processes_asked", "processes"),
+            Work("New processes send.");
+        /// Packets of processes beyond those that are told apart.
+        PacketsUntracked = Series::counter("weir_origin_packets_untracked_total", "origin.packets_untracked", "packets"),
+            Sign("More processes send than a worker remembers; their packets have no origin.");
+    }
+}
+
+counters! {
+    /// What becomes of packets and messages that wait for their origin.
+    pub enum ParkingCounter {
+        /// Packets and messages that wait for their origin at the moment.
+        Waiting = Series::gauge("weir_origin_waiting", "origin.waiting", "packets and messages"),
+            Work("New containers send.");
+        /// Packets and messages that waited for their origin.
+        Parked = Series::counter("weir_origin_waited_total", "origin.waited", "packets and messages"),
+            Work("New containers send.");
+        /// Packets and messages that waited a second, or to the end of their bucket, in vain for their origin.
+        GaveUp = Series::counter("weir_origin_waited_in_vain_total", "origin.waited_in_vain", "packets and messages"),
+            Sign("A source of tags is slow: `weir status` says how each is.");
+        /// Packets and messages that went on without their origin because too many waited.
+        NoRoom = Series::counter("weir_origin_no_room_to_wait_total", "origin.no_room_to_wait", "packets and messages"),
+            Sign("More comes from new containers than weir keeps; what comes next has its tags.");
+    }
+}
+
+/// All that is counted of one listener, at one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IngestCounts {
-    /// Packets split into lines.
-    pub packets: u64,
-    pub bytes: u64,
-    /// Packets of origins that had sent more than they may; not among `packets`.
-    pub packets_rate_limited: u64,
-    /// Packets of senders that may not send, by [`Refusal`]; not among `packets`.
-    pub packets_refused: [u64; Refusal::COUNT],
-    /// Non-empty lines.
-    pub messages: u64,
-    pub metrics: u64,
-    pub events: u64,
-    pub checks: u64,
-    pub rejected: [u64; ErrorClass::COUNT],
-    /// Last lines of datagrams that the socket cut: refused, because a cut value can look like a valid one.
-    pub rejected_truncated: u64,
-    /// Accepted messages whose sample rate was unusable and counted as one.
-    pub rate_faults: u64,
-    /// Values in accepted metrics.
-    pub samples: u64,
-    pub samples_aggregated: u64,
-    /// Samples that went into the overflow series of their name.
-    pub samples_overflowed: u64,
-    /// Samples with a timestamp of their own, passed on without aggregation.
-    pub samples_timestamped: u64,
-    pub samples_dropped: [u64; SampleDrop::COUNT],
-    /// Accepted events and checks that found the hand-over full.
-    pub events_dropped: u64,
-    pub checks_dropped: u64,
+    pub counts: Counts<IngestCounter>,
+    pub packets_refused: Counts<Refusal>,
+    pub rejected: Counts<ErrorClass>,
+    pub samples_dropped: Counts<SampleDrop>,
+}
+
+impl Index<IngestCounter> for IngestCounts {
+    type Output = u64;
+
+    #[inline(always)]
+    fn index(&self, counter: IngestCounter) -> &u64 {
+        &self.counts[counter]
+    }
+}
+
+impl IndexMut<IngestCounter> for IngestCounts {
+    #[inline(always)]
+    fn index_mut(&mut self, counter: IngestCounter) -> &mut u64 {
+        &mut self.counts[counter]
+    }
 }
 
 impl IngestCounts {
     pub fn accepted(&self) -> u64 {
-        self.metrics + self.events + self.checks
+        self[IngestCounter::Metrics] + self[IngestCounter::Events] + self[IngestCounter::Checks]
     }
 
     pub fn rejected_total(&self) -> u64 {
-        self.rejected.iter().sum::<u64>() + self.rejected_truncated
+        self.rejected.sum() + self[IngestCounter::RejectedTruncated]
     }
 
     pub fn dropped_total(&self) -> u64 {
-        self.samples_dropped.iter().sum()
+        self.samples_dropped.sum()
     }
 
     /// Messages and samples are all accounted for.
     pub fn balance(&self) -> bool {
-        self.messages == self.accepted() + self.rejected_total()
-            && self.samples
-                == self.samples_aggregated
-                    + self.samples_overflowed
-                    + self.samples_timestamped
-                    + self.dropped_total()
-    }
-
-    pub fn add(&mut self, other: &IngestCounts) {
-        self.packets += other.packets;
-        self.bytes += other.bytes;
-        self.packets_rate_limited += other.packets_rate_limited;
-        for (mine, theirs) in self.packets_refused.iter_mut().zip(other.packets_refused) {
-            *mine += theirs;
-        }
-        self.messages += other.messages;
-        self.metrics += other.metrics;
-        self.events += other.events;
-        self.checks += other.checks;
-        for (mine, theirs) in self.rejected.iter_mut().zip(other.rejected) {
-            *mine += theirs;
-        }
-        self.rejected_truncated += other.rejected_truncated;
-        self.rate_faults += other.rate_faults;
-        self.samples += other.samples;
-        self.samples_aggregated += other.samples_aggregated;
-        self.samples_overflowed += other.samples_overflowed;
-        self.samples_timestamped += other.samples_timestamped;
-        for (mine, theirs) in self.samples_dropped.iter_mut().zip(other.samples_dropped) {
-            *mine += theirs;
-        }
-        self.events_dropped += other.events_dropped;
-        self.checks_dropped += other.checks_dropped;
+        let samples = self[IngestCounter::SamplesAggregated]
+            + self[IngestCounter::SamplesOverflowed]
+            + self[IngestCounter::SamplesTimestamped];
+        self[IngestCounter::Messages] == self.accepted() + self.rejected_total()
+            && self[IngestCounter::Samples] == samples + self.dropped_total()
     }
 }

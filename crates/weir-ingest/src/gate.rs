@@ -4,7 +4,7 @@ use weir_context::{Admission, Contexts, OriginId, OriginKey, OriginTags};
 use weir_protocol::Message;
 
 use crate::admission::{Admissions, Admitted};
-use crate::counts::{IngestCounts, Refusal};
+use crate::counts::{IngestCounter, IngestCounts, ParkingCounter, Refusal};
 use crate::ingest::{Hurry, Received};
 use crate::origin::{OriginStats, ProcessFound};
 use crate::origin_rates::OriginRates;
@@ -79,7 +79,7 @@ impl Gate {
         if let Some(rates) = &mut self.rates
             && !rates.admits(origin, packet.bytes.len(), packet.received)
         {
-            counts.packets_rate_limited += 1;
+            counts[IngestCounter::PacketsRateLimited] += 1;
             return None;
         }
         Some(self.sender_of(origin))
@@ -119,7 +119,7 @@ impl Gate {
         why: Refusal,
         pid: i32,
     ) {
-        counts.packets_refused[why as usize] += 1;
+        counts.packets_refused[why] += 1;
         self.admissions.note(identity.origin(), why, pid, packet.received);
     }
 
@@ -157,8 +157,7 @@ impl Gate {
                 if guarded && !self.admits_again(contexts, counts, &parked, pid, identity, is_late) {
                     return None;
                 }
-                counts.packets += 1;
-                counts.bytes += parked.bytes.len() as u64;
+                counts[IngestCounter::Packets] += 1;
                 Some(Entry {
                     sender: self.sender_of(identity.origin()),
                     parked,
@@ -173,7 +172,7 @@ impl Gate {
                         return None;
                     }
                     contexts.settle_origin(origin);
-                    self.parking.counts.gave_up += 1;
+                    self.parking.counts[ParkingCounter::GaveUp] += 1;
                 }
                 Some(Entry {
                     parked,
@@ -191,7 +190,7 @@ impl Gate {
             Sender::Known(identity) => Some(identity),
             Sender::Pending if is_late => {
                 self.senders.give_up(pid);
-                self.parking.counts.gave_up += 1;
+                self.parking.counts[ParkingCounter::GaveUp] += 1;
                 Some(Identity::Unknown)
             }
             Sender::Pending => None,
@@ -211,7 +210,7 @@ impl Gate {
         let origin = identity.origin();
         if is_late && !origin.is_none() && contexts.admission(origin) == Admission::Undecided {
             contexts.settle_admission(origin);
-            self.parking.counts.gave_up += 1;
+            self.parking.counts[ParkingCounter::GaveUp] += 1;
         }
         match self.admissions.of(identity, |origin| contexts.admission(origin)) {
             Admitted::Yes => return true,
@@ -249,11 +248,8 @@ impl Gate {
         let rate_bytes = self.rates.as_ref().map_or(0, OriginRates::heap_bytes);
         OriginStats {
             origins: contexts.origin_counts(),
-            origins_live: contexts.origins() as u64,
-            processes: self.senders.counts,
-            processes_live: self.senders.len() as u64,
-            parking: self.parking.counts,
-            parked_now: self.parking.len() as u64,
+            processes: self.senders.counts(),
+            parking: self.parking.counts(),
             parked_bytes: self.parking.heap_bytes() as u64,
             rate_bytes: (rate_bytes + self.admissions.heap_bytes()) as u64,
         }

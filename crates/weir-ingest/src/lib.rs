@@ -18,14 +18,14 @@ mod timestamped;
 mod worker;
 
 pub use admission::{AdmissionList, AdmissionSettings, RefusedSender};
-pub use counts::{IngestCounts, Refusal, SampleDrop};
+pub use counts::{
+    IngestCounter, IngestCounts, ParkingCounter, Refusal, SampleDrop, SenderCounter, WorkerCounter,
+};
 pub use ingest::{BadInput, Hurry, Ingest, IngestSettings, Received};
 pub use origin::{Ask, Asked, OriginAnswer, OriginLink, OriginStats, ProcessFound, Question};
 pub use origin_rates::LimitedOrigin;
-pub use parking::ParkingCounts;
 pub use progress::Progress;
 pub use relay::{BLOCK_BYTES, Relay, RelayBlock, RelayQueue, RelaySettings, RelayTarget};
-pub use senders::SenderCounts;
 pub use worker::{
     Command, CommandSender, ListenerSnapshot, RelayChange, RelayLink, RelayLinks, Report, RuleSnapshot,
     TLS_FAULT, WorkerHandle, WorkerSettings, WorkerSnapshot, spawn,

@@ -1,11 +1,11 @@
 //! What a worker asks about senders and origins, and what it is told. It never waits for an answer.
 
-use weir_context::{Admission, OriginCounts, OriginQuestion, OriginTags, OriginTicket};
+use weir_context::{Admission, OriginCounter, OriginQuestion, OriginTags, OriginTicket};
 
 use crate::admission::AdmissionSettings;
+use crate::counts::{ParkingCounter, SenderCounter};
 use crate::ingest::Ingest;
-use crate::parking::ParkingCounts;
-use crate::senders::SenderCounts;
+use weir_counters::Counts;
 
 /// A worker's question, to be answered with an [`OriginAnswer`] by way of [`crate::Command::Origins`].
 #[derive(Debug)]
@@ -60,12 +60,9 @@ pub struct ProcessQuestions {
 /// What a worker knows about its senders.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OriginStats {
-    pub origins: OriginCounts,
-    pub origins_live: u64,
-    pub processes: SenderCounts,
-    pub processes_live: u64,
-    pub parking: ParkingCounts,
-    pub parked_now: u64,
+    pub origins: Counts<OriginCounter>,
+    pub processes: Counts<SenderCounter>,
+    pub parking: Counts<ParkingCounter>,
     pub parked_bytes: u64,
     /// Memory of their rate limits, and of what is remembered about those that may not send.
     pub rate_bytes: u64,

@@ -2,7 +2,9 @@
 //! only one of a short-lived process, is tagged as well. Waiting is bounded in time and memory; what cannot wait goes on with
 //! what is known.
 
+use crate::counts::ParkingCounter;
 use std::collections::VecDeque;
+use weir_counters::Counts;
 
 use weir_context::OriginId;
 
@@ -44,21 +46,11 @@ impl Parked {
     }
 }
 
-/// What became of it; numbers only grow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ParkingCounts {
-    pub parked: u64,
-    /// Waited until the time was up, or the bucket.
-    pub gave_up: u64,
-    /// Found no room and went on at once.
-    pub no_room: u64,
-}
-
 #[derive(Default)]
 pub struct Parking {
     waiting: VecDeque<Parked>,
     bytes: usize,
-    pub counts: ParkingCounts,
+    pub counts: Counts<ParkingCounter>,
 }
 
 impl Parking {
@@ -66,8 +58,10 @@ impl Parking {
         self.waiting.is_empty()
     }
 
-    pub fn len(&self) -> usize {
-        self.waiting.len()
+    pub fn counts(&self) -> Counts<ParkingCounter> {
+        let mut counts = self.counts;
+        counts[ParkingCounter::Waiting] = self.waiting.len() as u64;
+        counts
     }
 
     pub fn heap_bytes(&self) -> usize {
@@ -84,13 +78,13 @@ impl Parking {
     /// Whether so many bytes more may wait; counts those that may not.
     pub fn has_room(&mut self, bytes: usize) -> bool {
         let room = self.bytes + bytes + OVERHEAD <= BYTES_MAX;
-        self.counts.no_room += u64::from(!room);
+        self.counts[ParkingCounter::NoRoom] += u64::from(!room);
         room
     }
 
     pub fn push(&mut self, parked: Parked) {
         self.bytes += parked.bytes.len() + OVERHEAD;
-        self.counts.parked += 1;
+        self.counts[ParkingCounter::Parked] += 1;
         self.waiting.push_back(parked);
     }
 

@@ -1,8 +1,10 @@
 //! Which origin a process on a Unix socket has, by its process id. A packet of a known process costs a comparison with the
 //! one before, or a look-up; everything that needs the system is asked of another thread.
 
+use crate::counts::SenderCounter;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use weir_counters::Counts;
 
 use weir_context::OriginId;
 
@@ -72,14 +74,6 @@ pub enum Sender {
     Pending,
 }
 
-/// What became of processes; numbers only grow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SenderCounts {
-    pub asked: u64,
-    /// Packets of processes for which the table had no place.
-    pub packets_untracked: u64,
-}
-
 pub struct Senders {
     processes: HashMap<i32, Process, BuildHasherDefault<PidHasher>>,
     /// The sender of the last packet; pid 0 is nobody.
@@ -87,7 +81,7 @@ pub struct Senders {
     new: Vec<i32>,
     recheck: Vec<i32>,
     ticks: u64,
-    pub counts: SenderCounts,
+    counts: Counts<SenderCounter>,
 }
 
 impl Senders {
@@ -98,12 +92,14 @@ impl Senders {
             new: Vec::new(),
             recheck: Vec::new(),
             ticks: 0,
-            counts: SenderCounts::default(),
+            counts: Counts::default(),
         }
     }
 
-    pub fn len(&self) -> usize {
-        self.processes.len()
+    pub fn counts(&self) -> Counts<SenderCounter> {
+        let mut counts = self.counts;
+        counts[SenderCounter::Live] = self.processes.len() as u64;
+        counts
     }
 
     #[inline]
@@ -117,7 +113,7 @@ impl Senders {
     fn look_up(&mut self, pid: i32) -> Sender {
         let Some(process) = self.processes.get_mut(&pid) else {
             if self.processes.len() >= PROCESSES_MAX {
-                self.counts.packets_untracked += 1;
+                self.counts[SenderCounter::PacketsUntracked] += 1;
                 return Sender::Known(Identity::Unknown);
             }
             let process = Process {
@@ -127,7 +123,7 @@ impl Senders {
             };
             self.processes.insert(pid, process);
             self.new.push(pid);
-            self.counts.asked += 1;
+            self.counts[SenderCounter::Asked] += 1;
             return Sender::Pending;
         };
         process.seen = true;
@@ -218,7 +214,7 @@ mod tests {
         for _ in 0..=u64::from(IDLE_TICKS) {
             senders.tick(|_| {});
         }
-        assert_eq!(senders.len(), 0);
+        assert_eq!(senders.counts()[SenderCounter::Live], 0);
         assert_eq!(senders.find(7), Sender::Pending, "asked for anew");
     }
 
@@ -229,6 +225,6 @@ mod tests {
             senders.find(pid);
         }
         assert_eq!(senders.find(1 << 20), Sender::Known(Identity::Unknown));
-        assert_eq!(senders.counts.packets_untracked, 1);
+        assert_eq!(senders.counts[SenderCounter::PacketsUntracked], 1);
     }
 }

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::fmt::Write;
 
 use weir_aggregate::AggregatorSettings;
-use weir_context::{HashSecret, Limits, Rules};
+use weir_context::{ContextLimits, HashSecret, Rules};
 use weir_ingest::{Ingest, IngestSettings, Received};
 use weir_protocol::ParseOptions;
 
@@ -68,7 +68,7 @@ fn a_known_message_allocates_nothing() {
         worker: 0,
         aggregator: AggregatorSettings::default(),
         rules: Rules::default(),
-        limits: Limits::default(),
+        limits: ContextLimits::default(),
         secret: HashSecret::from_random(1, 2),
         gauge_deltas: false,
         listeners: vec![ParseOptions::default()],

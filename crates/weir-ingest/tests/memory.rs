@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use weir_aggregate::AggregateCounter;
 use weir_aggregate::{AggregatorSettings, Value};
-use weir_context::{HashSecret, Limits, Rules};
+use weir_context::{ContextLimits, HashSecret, Rules};
+use weir_ingest::IngestCounter;
 use weir_ingest::{Ingest, IngestSettings, Received};
 use weir_protocol::ParseOptions;
 
@@ -19,9 +21,9 @@ fn ingest() -> Ingest {
         worker: 0,
         aggregator: AggregatorSettings::default(),
         rules: Rules::default(),
-        limits: Limits {
+        limits: ContextLimits {
             bytes_max: BUDGET,
-            ..Limits::default()
+            ..ContextLimits::default()
         },
         secret: HashSecret::from_random(1, 2),
         gauge_deltas: false,
@@ -96,7 +98,10 @@ fn flood(
     }
     let counts = ingest.counts()[0];
     assert!(counts.balance(), "{counts:?}");
-    assert_eq!(counts.metrics, u64::from(series * rounds + 10 * (rounds + 1)));
+    assert_eq!(
+        counts[IngestCounter::Metrics],
+        u64::from(series * rounds + 10 * (rounds + 1))
+    );
     let weights = flush(&mut ingest, START + 10);
     for at in 0..10 {
         assert_eq!(weights[&format!("hot at:{at}")], f64::from(rounds + 1));
@@ -118,7 +123,7 @@ fn check_sum(weights: &BTreeMap<String, f64>, sent: u32) {
 fn histograms_are_folded_early_and_keep_their_totals() {
     let (ingest, weights) = flood("h", 2_000, 1_500, |_, round| round.to_string());
     check_sum(&weights, 2_000 * 1_500);
-    assert!(ingest.aggregator().counts().histograms_folded > 0);
+    assert!(ingest.aggregator().counts()[AggregateCounter::HistogramsFolded] > 0);
 }
 
 #[test]
@@ -126,7 +131,7 @@ fn sets_become_estimates_early() {
     let (ingest, weights) = flood("s", 200, 3_000, |_, round| {
         format!("member-{round}-of-a-common-length")
     });
-    assert!(ingest.aggregator().counts().sets_estimated > 0);
+    assert!(ingest.aggregator().counts()[AggregateCounter::SetsEstimated] > 0);
     let kept = weights.iter().filter(|(name, _)| name.starts_with("flood "));
     for (name, members) in kept {
         assert!((members / 3_000.0 - 1.0).abs() < 0.05, "{name}: {members}");
@@ -173,10 +178,13 @@ fn known_ones_grow(kind: &str, value: impl Fn(u32, u32) -> String) {
     let (ingest, _) = flood(kind, series, 301, |at, round| {
         if round == 0 { "1".into() } else { value(at, round) }
     });
-    assert!(ingest.aggregator().counts().bodies_squeezed > 0, "{kind}");
+    assert!(
+        ingest.aggregator().counts()[AggregateCounter::BodiesSqueezed] > 0,
+        "{kind}"
+    );
     let counts = ingest.counts()[0];
     assert_eq!(
-        counts.samples_overflowed + counts.dropped_total(),
+        counts[IngestCounter::SamplesOverflowed] + counts.dropped_total(),
         0,
         "{kind}: {counts:?}"
     );

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use weir_aggregate::{AggregatorSettings, Batch, Histogram, IDLE_BUCKETS_MAX, Value};
-use weir_context::{HashSecret, Level, Limits, RuleSettings, Rules};
+use weir_context::{ContextLimits, HashSecret, Level, RuleSettings, Rules};
 use weir_ingest::{Ingest, IngestSettings, Received};
 use weir_protocol::{Kind, Message, ParseOptions, SpecialTag, Values, parse_packet, special_tag};
 use weir_sketch::Sketch;
@@ -212,9 +212,9 @@ fn ingest(setup: &Setup) -> Ingest {
             hostname: "agent".into(),
         },
         rules: Rules::new(rules),
-        limits: Limits {
+        limits: ContextLimits {
             alias_bytes_max: setup.alias_bytes,
-            ..Limits::default()
+            ..ContextLimits::default()
         },
         secret: HashSecret::from_random(5, 6).at_level(setup.level),
         gauge_deltas: false,

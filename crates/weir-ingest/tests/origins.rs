@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use weir_aggregate::{AggregatorSettings, Value};
-use weir_context::{Admission, HashSecret, Limits, OriginKey, OriginQuestion, OriginTicket, Rules};
+use weir_context::{Admission, ContextLimits, HashSecret, OriginKey, OriginQuestion, OriginTicket, Rules};
+use weir_context::{AliasCounter, OriginCounter};
 use weir_ingest::{
     AdmissionList, AdmissionSettings, Hurry, Ingest, IngestSettings, OriginAnswer, ProcessFound, Received,
     Refusal,
 };
+use weir_ingest::{IngestCounter, ParkingCounter};
 use weir_protocol::ParseOptions;
 
 const START: i64 = 1_700_000_000;
@@ -18,7 +20,7 @@ fn settings() -> IngestSettings {
         worker: 0,
         aggregator: AggregatorSettings::default(),
         rules: Rules::default(),
-        limits: Limits::default(),
+        limits: ContextLimits::default(),
         secret: HashSecret::from_random(3, 4),
         gauge_deltas: false,
         listeners: vec![ParseOptions {
@@ -152,7 +154,11 @@ fn equal_bytes_from_two_containers_are_two_contexts() {
     let mut rig = Rig::new();
     rig.send(1, "a:1|c|#k:v");
     rig.send(2, "a:10|c|#k:v");
-    assert_eq!(rig.ingest.counts()[0].messages, 0, "both wait for their process");
+    assert_eq!(
+        rig.ingest.counts()[0][IngestCounter::Messages],
+        0,
+        "both wait for their process"
+    );
     rig.process(1, "one");
     rig.process(2, "two");
     rig.container("one", &["c:one"]);
@@ -177,9 +183,9 @@ fn what_has_waited_is_known_by_its_bytes_from_then_on() {
     rig.process(1, "one");
     rig.container("one", &["c:one"]);
     assert_eq!(rig.ingest.contexts().aliases(), 100);
-    let misses = rig.ingest.contexts().alias_counts().misses;
+    let misses = rig.ingest.contexts().alias_counts()[AliasCounter::Misses];
     rig.send(1, &packet);
-    assert_eq!(rig.ingest.contexts().alias_counts().misses, misses);
+    assert_eq!(rig.ingest.contexts().alias_counts()[AliasCounter::Misses], misses);
     assert_eq!(rig.bucket().len(), 100);
 }
 
@@ -241,7 +247,7 @@ fn what_waits_too_long_goes_on_untagged_and_is_tagged_when_the_answer_comes() {
     let mut rig = Rig::new();
     rig.send(1, "a:1|c");
     rig.ingest.feed_parked(u64::MAX, Hurry::None);
-    assert_eq!(rig.ingest.origin_stats().parking.gave_up, 1);
+    assert_eq!(rig.ingest.origin_stats().parking[ParkingCounter::GaveUp], 1);
     assert_eq!(rig.bucket(), sums([("a ", 1.0)]));
     rig.process(1, "one");
     rig.send(1, "a:2|c");
@@ -259,7 +265,11 @@ fn a_bucket_that_closes_takes_what_waits() {
     assert_eq!(rig.bucket(), sums([("a ", 1.0), ("b ", 2.0)]));
     let counts = &rig.ingest.counts()[0];
     assert_eq!(
-        (counts.packets, counts.messages, counts.rejected_total()),
+        (
+            counts[IngestCounter::Packets],
+            counts[IngestCounter::Messages],
+            counts.rejected_total()
+        ),
         (1, 3, 1)
     );
 }
@@ -273,7 +283,7 @@ fn more_than_fits_goes_on_at_once() {
     }
     let stats = rig.ingest.origin_stats();
     assert!(
-        stats.parking.no_room > 0 && stats.parked_bytes <= 1024 * 1024,
+        stats.parking[ParkingCounter::NoRoom] > 0 && stats.parked_bytes <= 1024 * 1024,
         "{stats:?}"
     );
     assert_eq!(rig.bucket(), sums([("a ", 400_000.0)]));
@@ -329,9 +339,9 @@ fn guarded(no_container: bool, unknown: bool) -> Rig {
 /// Packets taken, and refused because the origin is not on the list and because it is not known; those that wait.
 fn packets(rig: &Rig) -> (u64, u64, u64, u64) {
     let counts = &rig.ingest.counts()[0];
-    let [not_allowed, unknown] = counts.packets_refused;
+    let [not_allowed, unknown] = Refusal::ALL.map(|why| counts.packets_refused[why]);
     (
-        counts.packets,
+        counts[IngestCounter::Packets],
         not_allowed,
         unknown,
         rig.ingest.packets_waiting(0),
@@ -481,7 +491,7 @@ fn made_up_origins_are_bounded() {
     }
     let stats = rig.ingest.origin_stats();
     assert!(
-        stats.origins_live <= 65_536 && stats.origins.refused > 0,
+        stats.origins[OriginCounter::Live] <= 65_536 && stats.origins[OriginCounter::Refused] > 0,
         "{stats:?}"
     );
     assert_eq!(rig.ingest.contexts().len(), 2, "untagged, and that of the sender");
@@ -493,7 +503,7 @@ fn made_up_origins_are_bounded() {
             rig.ingest.tick_origins(u64::MAX);
         }
     }
-    assert_eq!(rig.ingest.origin_stats().origins_live, 0);
+    assert_eq!(rig.ingest.origin_stats().origins[OriginCounter::Live], 0);
 }
 
 #[test]
@@ -518,5 +528,5 @@ fn a_flood_of_origins_for_one_context_stays_within_the_budget() {
         "{} bytes",
         ingest.contexts().heap_bytes()
     );
-    assert_eq!(ingest.counts()[0].samples_aggregated, 60_000);
+    assert_eq!(ingest.counts()[0][IngestCounter::SamplesAggregated], 60_000);
 }

@@ -1,12 +1,17 @@
 //! Lines on their way through the worker: which, in which order, at what cost.
 #![allow(unsafe_code)]
+#![allow(
+    clippy::disallowed_types,
+    reason = "the test looks at what a worker has handed over"
+)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 
 use weir_aggregate::AggregatorSettings;
-use weir_context::{HashSecret, Limits, Rules};
+use weir_context::{ContextLimits, HashSecret, Rules};
+use weir_ingest::IngestCounter;
 use weir_ingest::{
     BLOCK_BYTES, Ingest, IngestSettings, Received, Relay, RelayBlock, RelayQueue, RelaySettings, RelayTarget,
 };
@@ -120,7 +125,7 @@ fn ingest(relay: Relay, only: bool) -> Ingest {
         worker: 0,
         aggregator: AggregatorSettings::default(),
         rules: Rules::default(),
-        limits: Limits::default(),
+        limits: ContextLimits::default(),
         secret: HashSecret::from_random(1, 2),
         gauge_deltas: false,
         listeners: vec![ParseOptions::default()],
@@ -170,11 +175,15 @@ fn valid_lines_are_relayed_as_received_and_the_others_are_not() {
         let counts = ingest.counts()[0];
         assert!(counts.balance(), "{counts:?}");
         assert_eq!(
-            (counts.messages, counts.accepted(), counts.rejected_total()),
+            (
+                counts[IngestCounter::Messages],
+                counts.accepted(),
+                counts.rejected_total()
+            ),
             (32, 22, 10)
         );
-        assert_eq!(counts.rejected_truncated, 1);
-        assert_eq!(counts.samples > 0, !only, "{counts:?}");
+        assert_eq!(counts[IngestCounter::RejectedTruncated], 1);
+        assert_eq!(counts[IngestCounter::Samples] > 0, !only, "{counts:?}");
     }
 }
 

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use regex_lite::Regex;
 use weir_aggregate::{AggregatorSettings, Batch, Merger, Value};
-use weir_context::{HashSecret, Limits, RuleSet, RuleSettings, Rules};
+use weir_context::{ContextLimits, HashSecret, RuleSet, RuleSettings, Rules};
+use weir_ingest::IngestCounter;
 use weir_ingest::{Ingest, IngestSettings, Received, SampleDrop};
 use weir_protocol::{Kind, Message, ParseOptions, SpecialTag, Values, parse_packet, special_tag};
 use weir_rules::{
@@ -290,7 +291,7 @@ fn take(batch: &Batch, rows: &mut BTreeMap<String, String>, timestamped: &mut Ve
 
 fn rules(definitions: &Definitions) -> Rules {
     let suffixes = SUFFIXES.map(str::to_owned);
-    let set = RuleSet::new(definitions.clone(), &suffixes, weir_rules::Limits::default()).unwrap();
+    let set = RuleSet::new(definitions.clone(), &suffixes, weir_rules::RuleLimits::default()).unwrap();
     Rules::new(RuleSettings {
         set: Arc::new(set),
         hostname: "agent".into(),
@@ -314,9 +315,9 @@ fn worker(definitions: &Definitions, number: u16, alias_bytes_max: usize) -> Ing
             hostname: "agent".into(),
         },
         rules: rules(definitions),
-        limits: Limits {
+        limits: ContextLimits {
             alias_bytes_max,
-            ..Limits::default()
+            ..ContextLimits::default()
         },
         // One process, one secret: canonical hashes agree between its workers.
         secret: HashSecret::from_random(5, 6),
@@ -582,7 +583,7 @@ fn compare(sets: &[Definitions], packets: &[(String, usize)], setup: Setup) {
     assert_eq!(distinct(&timestamped), distinct(&naive.timestamped));
     let filtered = workers
         .iter()
-        .map(|worker| worker.counts()[0].samples_dropped[SampleDrop::Filtered as usize]);
+        .map(|worker| worker.counts()[0].samples_dropped[SampleDrop::Filtered]);
     assert_eq!(filtered.sum::<u64>(), naive.filtered, "{setup:?}");
 }
 
@@ -646,7 +647,7 @@ fn a_trial_counts_what_it_would_save_and_changes_nothing() {
     assert_eq!(report.examples.len(), 3);
     assert_eq!(ingest.contexts().len(), 5);
     assert!(ingest.counts()[0].balance());
-    assert_eq!(ingest.counts()[0].samples_aggregated, 60);
+    assert_eq!(ingest.counts()[0][IngestCounter::SamplesAggregated], 60);
 
     // Switched on, it does what it said.
     ingest.set_rules(rules(&rule(false)));

@@ -4,7 +4,8 @@
 use std::process::Command;
 
 use weir_aggregate::AggregatorSettings;
-use weir_context::{HashSecret, Limits, RuleSet, RuleSettings, Rules};
+use weir_context::{ContextLimits, HashSecret, RuleSet, RuleSettings, Rules};
+use weir_ingest::IngestCounter;
 use weir_ingest::{Ingest, IngestSettings, Received};
 use weir_protocol::ParseOptions;
 use weir_rules::{Definitions, Effect, Kinds, Pattern, Rule, ValueAction, ValueRule};
@@ -41,7 +42,7 @@ fn rules(count: usize) -> Rules {
         profiles: vec![],
         rules: (0..count).map(rule).collect(),
     };
-    let set = RuleSet::new(definitions, &[], weir_rules::Limits::default()).expect("they are valid");
+    let set = RuleSet::new(definitions, &[], weir_rules::RuleLimits::default()).expect("they are valid");
     Rules::new(RuleSettings {
         set: std::sync::Arc::new(set),
         ..RuleSettings::default()
@@ -87,7 +88,7 @@ fn child_takes_messages() {
             worker: 0,
             aggregator: AggregatorSettings::default(),
             rules: rules(count),
-            limits: Limits::default(),
+            limits: ContextLimits::default(),
             secret: HashSecret::from_random(1, 2),
             gauge_deltas: false,
             listeners: vec![ParseOptions::default()],
@@ -105,7 +106,10 @@ fn child_takes_messages() {
     }
     assert_eq!(ingest.contexts().len(), CONTEXTS);
     take_known_messages(&mut ingest, &packets);
-    assert_eq!(ingest.counts()[0].samples_aggregated, 2 * CONTEXTS as u64);
+    assert_eq!(
+        ingest.counts()[0][IngestCounter::SamplesAggregated],
+        2 * CONTEXTS as u64
+    );
     let hits: u64 = ingest
         .contexts()
         .rule_counts()

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use weir_aggregate::{AggregatorSettings, Value};
-use weir_context::{Admission, HashSecret, LimitReason, Limits, Rules, SUMMARY_ROWS, UsageSummary};
+use weir_context::{Admission, ContextLimits, HashSecret, LimitReason, Rules, SUMMARY_ROWS, UsageSummary};
+use weir_ingest::IngestCounter;
 use weir_ingest::{Hurry, Ingest, IngestSettings, OriginAnswer, ProcessFound, Received};
 use weir_protocol::{Kind, ParseOptions};
 
@@ -18,7 +19,7 @@ struct Node {
 }
 
 impl Node {
-    fn new(limits: Limits) -> Node {
+    fn new(limits: ContextLimits) -> Node {
         let settings = IngestSettings {
             worker: 0,
             aggregator: AggregatorSettings {
@@ -94,7 +95,7 @@ fn metrics(summary: &UsageSummary) -> Vec<(&str, u64, u64)> {
 
 #[test]
 fn contexts_values_and_samples_are_counted_and_forgotten() {
-    let mut node = Node::new(Limits::default());
+    let mut node = Node::new(ContextLimits::default());
     for number in 0..30 {
         node.send(&format!("a:1:2|d|#id:{number},env:prod\nb:1|c\n"));
         node.send(&format!("a:3|d|#env:prod,id:{number}"));
@@ -121,7 +122,7 @@ fn contexts_values_and_samples_are_counted_and_forgotten() {
 
 #[test]
 fn a_summary_is_bounded_and_holds_the_first() {
-    let mut node = Node::new(Limits::default());
+    let mut node = Node::new(ContextLimits::default());
     for number in 0..3000 {
         node.send(&format!("few.{number}:1|c"));
     }
@@ -144,9 +145,9 @@ fn a_summary_is_bounded_and_holds_the_first() {
 
 #[test]
 fn one_metric_gets_its_share_and_others_find_room() {
-    let limits = Limits {
+    let limits = ContextLimits {
         contexts_max: 5000,
-        ..Limits::default()
+        ..ContextLimits::default()
     };
     let mut node = Node::new(limits);
     for number in 0..20_000 {
@@ -190,7 +191,7 @@ fn one_metric_gets_its_share_and_others_find_room() {
         .sum();
     assert_eq!(all, 21_500.0);
     assert_eq!(
-        node.ingest.contexts().limited_samples()[LimitReason::Metric as usize],
+        node.ingest.contexts().limited_samples()[LimitReason::Metric],
         17_500
     );
     assert!(node.ingest.counts()[0].balance());
@@ -199,9 +200,9 @@ fn one_metric_gets_its_share_and_others_find_room() {
 
 #[test]
 fn a_number_per_metric_holds_and_gauges_are_dropped() {
-    let limits = Limits {
+    let limits = ContextLimits {
         contexts_per_metric_max: 10,
-        ..Limits::default()
+        ..ContextLimits::default()
     };
     let mut node = Node::new(limits);
     for number in 0..25 {
@@ -210,17 +211,20 @@ fn a_number_per_metric_holds_and_gauges_are_dropped() {
     let summary = node.flush();
     assert_eq!(metrics(&summary), [("c", 11, 25), ("g", 10, 25)]);
     let counts = &node.ingest.counts()[0];
-    assert_eq!((counts.samples_overflowed, counts.dropped_total()), (15, 15));
-    let dropped = counts.samples_dropped[weir_ingest::SampleDrop::ContextLimit as usize];
+    assert_eq!(
+        (counts[IngestCounter::SamplesOverflowed], counts.dropped_total()),
+        (15, 15)
+    );
+    let dropped = counts.samples_dropped[weir_ingest::SampleDrop::ContextLimit];
     assert_eq!(dropped, 15);
     assert!(counts.balance());
 }
 
 #[test]
 fn a_memory_budget_is_shared_fairly_too() {
-    let limits = Limits {
+    let limits = ContextLimits {
         bytes_max: 4 << 20,
-        ..Limits::default()
+        ..ContextLimits::default()
     };
     let mut node = Node::new(limits);
     for number in 0..50_000 {
@@ -245,9 +249,9 @@ fn a_memory_budget_is_shared_fairly_too() {
 
 #[test]
 fn one_origin_gets_its_share() {
-    let limits = Limits {
+    let limits = ContextLimits {
         contexts_max: 3000,
-        ..Limits::default()
+        ..ContextLimits::default()
     };
     let mut node = Node::new(limits);
     node.ingest.enable_origins(false);
@@ -295,9 +299,9 @@ fn one_origin_gets_its_share() {
 
 #[test]
 fn one_tag_key_gets_its_share_over_many_names() {
-    let limits = Limits {
+    let limits = ContextLimits {
         contexts_max: 5000,
-        ..Limits::default()
+        ..ContextLimits::default()
     };
     let mut node = Node::new(limits);
     for number in 0..20_000 {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use weir_aggregate::{AggregatorSettings, Batch, Merger, Value};
-use weir_context::{HashSecret, Limits, Rules};
+use weir_aggregate::{AggregatorSettings, BATCH_ROWS, Batch, Merger, Value};
+use weir_context::{ContextLimits, HashSecret, Rules};
 use weir_ingest::{Ingest, IngestSettings, Received};
 use weir_protocol::ParseOptions;
 
@@ -18,7 +18,7 @@ fn ingest(worker: u16) -> Ingest {
             ..AggregatorSettings::default()
         },
         rules: Rules::default(),
-        limits: Limits::default(),
+        limits: ContextLimits::default(),
         // One process, one secret: canonical hashes agree between its workers.
         secret: HashSecret::from_random(7, 8),
         gauge_deltas: false,
@@ -241,5 +241,47 @@ fn workers_that_saw_different_clocks_are_merged_again() {
         assert_eq!(total, sent);
         // They are together again.
         assert_eq!(sums(&merged).last(), Some(&(START + 70, 2.0)));
+    }
+}
+
+/// Nobody waits for a worker that has ended, also in the middle of a bucket, whether before or after the others' batches have come.
+#[test]
+fn workers_that_are_left_do_not_wait_for_one_that_has_ended() {
+    // More than are in one batch.
+    const CONTEXTS: usize = 3 * BATCH_ROWS;
+    for others_first in [false, true] {
+        let mut workers = [ingest(0), ingest(1)];
+        let mut merger = Merger::new(2);
+        let mut merged = Vec::new();
+        for worker in &mut workers {
+            for number in 0..CONTEXTS {
+                receive(worker, &format!("a:1|c|#n:{number}"));
+            }
+            assert!(worker.advance(START + 10));
+        }
+        // Of the first one, part of a bucket.
+        let half = (0..CONTEXTS).find_map(|_| workers[0].drain(256)).unwrap();
+        assert!(!half.last && half.len() < CONTEXTS);
+        let rows = half.len();
+        merger.push(half, |batch| merged.push(batch));
+        if !others_first {
+            merger.leave(0, |batch| merged.push(batch));
+        }
+        for batch in drain(&mut workers[1]) {
+            merger.push(batch, |batch| merged.push(batch));
+        }
+        if others_first {
+            assert!(merger.pending_rows() > 0);
+            merger.leave(0, |batch| merged.push(batch));
+        }
+        assert_eq!((merger.pending_rows(), merger.rows_lost()), (0, 0));
+        let total: f64 = sums(&merged).iter().map(|(_, sum)| sum).sum();
+        assert_eq!(total, (CONTEXTS + rows) as f64);
+        receive(&mut workers[1], "a:3|c");
+        assert!(workers[1].advance(START + 20));
+        for batch in drain(&mut workers[1]) {
+            merger.push(batch, |batch| merged.push(batch));
+        }
+        assert_eq!(sums(&merged).last(), Some(&(START + 10, 3.0)));
     }
 }

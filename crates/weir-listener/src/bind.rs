@@ -52,6 +52,8 @@ pub struct ListenerConfig {
     pub socket_owner: Option<u32>,
     /// Group of the socket file as a number; `None` leaves it to the process. [`group_id`] finds it by name.
     pub socket_group: Option<u32>,
+    /// A directory of root's in which others may write gets the sticky bit, instead of being refused to a process of root.
+    pub sticky_directory: bool,
     /// Connections open at the same time. For a further one a connection of the peer that has most is closed, or one that
     /// is idle, or else it is closed itself; all of it is counted. Streams only.
     pub max_connections: usize,
@@ -84,6 +86,7 @@ impl ListenerConfig {
             socket_mode: SOCKET_MODE_DEFAULT,
             socket_owner: None,
             socket_group: None,
+            sticky_directory: false,
             max_connections: 8192,
             backlog: 1024,
         }
@@ -167,7 +170,45 @@ pub enum BindFault {
 impl fmt::Display for BindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cannot listen on {}: ", self.address)?;
-        match &self.fault {
+        self.fault.describe(&self.address, f)
+    }
+}
+
+fn port_in_use(address: &Address, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let table = if matches!(address, Address::Udp { .. }) {
+        "-ulpn"
+    } else {
+        "-tlpn"
+    };
+    write!(
+        f,
+        "the port is in use by another process; stop it (`ss {table}` shows it) or choose another port"
+    )
+}
+
+fn permission_denied(address: &Address, operation: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let Some(path) = address.path() else {
+        return f.write_str(
+            "permission denied; ports below 1024 need the privilege CAP_NET_BIND_SERVICE, or choose a higher port",
+        );
+    };
+    let more = if operation == "chown" {
+        ", and to set an owner or group it is not in, the privilege CAP_CHOWN"
+    } else {
+        ""
+    };
+    let directory = path.parent().unwrap_or(path).display();
+    write!(
+        f,
+        "permission denied ({operation}); this user needs write permission in {directory}{more}"
+    )
+}
+
+impl BindFault {
+    fn describe(&self, address: &Address, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BindFault::PortInUse => port_in_use(address, f),
+            BindFault::PermissionDenied { operation } => permission_denied(address, operation, f),
             BindFault::FramingMismatch(framing) => {
                 let (given, kind, allowed) = match framing {
                     Framing::Datagram => ("datagram", "a stream", "length or newline"),
@@ -176,56 +217,19 @@ impl fmt::Display for BindError {
                 };
                 write!(f, "framing {given} does not suit {kind}; use {allowed}")
             }
-            BindFault::MaxPacketBytes(n) => {
-                write!(
-                    f,
-                    "the longest packet is set to {n} bytes; allowed are 1 to {MAX_PACKET_BYTES_LIMIT}"
-                )
-            }
-            BindFault::HostNotFound(error) => {
-                write!(
-                    f,
-                    "the host has no address ({error}); write an IP address or check the name"
-                )
-            }
-            BindFault::PortInUse => {
-                let table = if matches!(self.address, Address::Udp { .. }) {
-                    "-ulpn"
-                } else {
-                    "-tlpn"
-                };
-                write!(
-                    f,
-                    "the port is in use by another process; stop it (`ss {table}` shows it) or choose another port"
-                )
-            }
-            BindFault::NotLocal => write!(
+            BindFault::MaxPacketBytes(n) => write!(
                 f,
-                "no interface of this machine has this address; use one of its own (`ip address` shows them), or \
-                 0.0.0.0 or [::] for all"
+                "the longest packet is set to {n} bytes; allowed are 1 to {MAX_PACKET_BYTES_LIMIT}"
             ),
-            BindFault::PermissionDenied { operation } => match self.address.path() {
-                Some(path) => write!(
-                    f,
-                    "permission denied ({operation}); this user needs write permission in {}{}",
-                    path.parent().unwrap_or(path).display(),
-                    if *operation == "chown" {
-                        ", and to set an owner or group it is not in, the privilege CAP_CHOWN"
-                    } else {
-                        ""
-                    }
-                ),
-                None => write!(
-                    f,
-                    "permission denied; ports below 1024 need the privilege CAP_NET_BIND_SERVICE, or choose a \
-                     higher port"
-                ),
-            },
+            BindFault::HostNotFound(error) => write!(
+                f,
+                "the host has no address ({error}); write an IP address or check the name"
+            ),
             BindFault::MissingDirectory(directory) => {
+                let directory = directory.display();
                 write!(
                     f,
-                    "the directory {0} does not exist; create it (`mkdir -p {0}`) or change the path",
-                    directory.display()
+                    "the directory {directory} does not exist; create it (`mkdir -p {directory}`) or change the path"
                 )
             }
             BindFault::NotADirectory(path) => {
@@ -235,12 +239,6 @@ impl fmt::Display for BindError {
                 f,
                 "the path is {found}, not a socket, and is left alone; remove it yourself or change the path"
             ),
-            BindFault::SocketInUse => {
-                write!(
-                    f,
-                    "another process is listening on this socket; stop it (`ss -xlp` shows it) or change the path"
-                )
-            }
             BindFault::OthersMayWrite {
                 directory,
                 mode,
@@ -249,26 +247,28 @@ impl fmt::Display for BindError {
                 f,
                 "users other than root may write in {0} (mode {mode:04o}, owner {owner}) and could replace the socket of a \
                  process of root; `chown root {0}` and `chmod go-w {0}` (or `chmod +t {0}`, which keeps them from replacing \
-                 files of others), or choose another directory",
+                 files of others; with `socket_directory_sticky: true` weir does that to a directory of root's, as an \
+                 emptyDir of Kubernetes is), run weir as another user, or choose another directory",
                 directory.display()
             ),
-            BindFault::Replaced => write!(
+            BindFault::Exhausted(error) => write!(
                 f,
-                "somebody replaced the socket file as soon as it was made; who may write in its directory?"
+                "no resources for a socket ({error}); raise the descriptor limit (`ulimit -n`)"
             ),
-            BindFault::Unsupported => {
-                write!(
-                    f,
-                    "the system does not support this kind of address; is IPv6 switched off?"
-                )
-            }
-            BindFault::Exhausted(error) => {
-                write!(
-                    f,
-                    "no resources for a socket ({error}); raise the descriptor limit (`ulimit -n`)"
-                )
-            }
             BindFault::Other { operation, error } => write!(f, "{operation} failed: {error}"),
+            BindFault::NotLocal => f.write_str(
+                "no interface of this machine has this address; use one of its own (`ip address` shows them), or \
+                 0.0.0.0 or [::] for all",
+            ),
+            BindFault::SocketInUse => f.write_str(
+                "another process is listening on this socket; stop it (`ss -xlp` shows it) or change the path",
+            ),
+            BindFault::Replaced => f.write_str(
+                "somebody replaced the socket file as soon as it was made; who may write in its directory?",
+            ),
+            BindFault::Unsupported => f.write_str(
+                "the system does not support this kind of address; is IPv6 switched off?",
+            ),
         }
     }
 }
@@ -440,7 +440,7 @@ fn bind_socket(config: &ListenerConfig) -> Result<BoundSocket, BindFault> {
             })
         }
         Address::UnixDatagram(path) | Address::UnixStream(path) => {
-            let warning = socket_file::check_directory(path)?;
+            let warning = socket_file::check_directory(path, config.sticky_directory)?;
             socket_file::clear_the_way(path, kind)?;
             let fd = new_socket(libc::AF_UNIX, kind)?;
             let buffer = set_receive_buffer(fd.as_fd(), None)?;

@@ -1,108 +1,170 @@
 //! What a listener counts. Plain numbers: one thread owns them, others get copies.
 
-/// Counters of one listener on one event loop, since it was added. Connections count towards their listener.
-///
-/// Every packet the kernel handed over is in `packets` and was given to the handler; everything else that a sender
-/// could miss is in a counter that names why.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ListenerCounters {
-    /// Packets given to the handler: datagrams, stream frames, or runs of complete lines.
-    pub packets: u64,
-    /// Bytes of those packets, without length headers.
-    pub bytes: u64,
-    /// Datagrams the kernel dropped because the receive buffer was full, or for a bad checksum (UDP only; Unix
-    /// sockets push back instead).
-    pub kernel_dropped: u64,
-    /// Datagrams from addresses that may not send here (internet sockets with an allow list only).
-    pub sources_refused: u64,
-    /// Packets from addresses or networks that had sent more than they may.
-    pub rate_limited: u64,
-    /// Datagrams the kernel dropped after the drain began, because we asked it to (UDP only).
-    pub refused_draining: u64,
-    /// Datagrams longer than `max_packet_bytes`; the part that fitted was handed over with `truncated` set.
-    pub truncated: u64,
-    /// How many lines at most were behind that part, beside the one that was cut: nobody reads them to count them.
-    pub truncated_lines_max: u64,
-    /// Packets whose sender could not be identified although credentials were asked for. A sender in another
-    /// process namespace looks like this. The packet itself is handed over.
-    pub origin_errors: u64,
+use weir_counters::Moves::{Sign, Work};
+use weir_counters::books::{MESSAGES_RECEIVED, MESSAGES_REJECTED, PACKETS_DROPPED, PACKETS_RECEIVED};
+use weir_counters::{Counts, Series, counters};
 
-    /// Stream frames whose header announced more than the limit (the connection was closed), or lines longer than
-    /// the limit (skipped up to the next newline).
-    pub frames_too_long: u64,
-    /// Frames or lines lost because their connection ended inside them.
-    pub frames_cut: u64,
-    /// Frames of length zero, which are ignored.
-    pub frames_empty: u64,
-    /// Last lines without a newline, handed over when the peer closed in order (newline framing only).
-    pub lines_unterminated: u64,
-    /// Bytes read from connections and thrown away: of lines too long, of cut frames, after a bad header.
-    pub bytes_discarded: u64,
-    /// Bytes of unfinished frames held at the moment. A gauge.
-    pub partial_bytes: u64,
+/// Of one listener on one event loop, since it was added. Connections count towards their listener.
+pub type ListenerCounters = Counts<ListenerCounter>;
 
-    /// Connections open at the moment. A gauge.
-    pub connections_open: u64,
-    /// Connections accepted, those refused right after included.
-    pub connections_accepted: u64,
-    /// Connections closed at once because `max_connections` were open and none of them had to give way.
-    pub connections_refused_limit: u64,
-    /// Connections closed to make place for a peer that had fewer.
-    pub connections_closed_crowded: u64,
-    /// Connections closed because nothing had come for long: for an hour, or for a minute where all places were taken.
-    pub connections_closed_idle: u64,
-    /// Connections closed at once because their address may not send here.
-    pub connections_refused_source: u64,
-    /// Connections closed at once because this process had no descriptor left.
-    pub connections_refused_descriptors: u64,
-    /// Connections closed because they could not be encrypted: nothing that we support, a client without a certificate
-    /// we trust, no TLS at all, or nothing within ten seconds.
-    pub connections_failed_tls: u64,
-    /// Connections closed because partial frames had used up the byte budget and theirs was the largest.
-    pub connections_closed_budget: u64,
-    /// TCP connections that a drain reset although their peers were still sending. What their kernels had not got
-    /// acknowledged is lost, and they know that it is.
-    pub connections_cut_draining: u64,
-    /// Connections that ended with an error (most often a reset by the peer).
-    pub connections_failed: u64,
-    /// Failed calls of `accept`, those for want of descriptors included.
-    pub accept_errors: u64,
-    /// Times accepting was paused because the system had no descriptors or memory and it could not be relieved.
-    pub accept_pauses: u64,
+/// Of an event loop as a whole.
+pub type LoopCounters = Counts<LoopCounter>;
 
-    /// System calls that asked for data.
-    pub receive_calls: u64,
-    /// Those of them that found nothing.
-    pub receive_calls_empty: u64,
-    /// Those of them that failed for another reason.
-    pub receive_errors: ReceiveErrors,
+const fn connections(name: &'static str, path: &'static str) -> Series {
+    Series::counter(name, path, "connections")
 }
 
-/// Failed receive calls by reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReceiveErrors {
-    /// Interrupted by a signal; nothing was lost.
-    pub interrupted: u64,
-    /// The kernel had no memory for the call.
-    pub no_memory: u64,
-    /// The peer reset the connection.
-    pub reset: u64,
-    /// Anything else.
-    pub other: u64,
+/// A packet that was lost before it counted as received.
+const fn lost(reason: &'static str) -> Series {
+    PACKETS_DROPPED.because(reason).also(PACKETS_RECEIVED)
 }
 
-/// Counters of an event loop as a whole.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LoopCounters {
-    /// Calls of `turn`.
-    pub turns: u64,
-    /// System calls that asked which descriptors are ready.
-    pub polls: u64,
-    /// Every system call the loop has made: waiting, receiving, accepting, reading drop counters and so on. (Closing
-    /// a connection counts; setting up and binding do not.)
-    pub system_calls: u64,
-    /// Times the loop slept for a fixed short time to let packets gather, instead of being woken by each.
-    pub dozes: u64,
-    /// Wake-ups by a [`crate::Waker`].
-    pub wakeups: u64,
+const REFUSED_LIMIT: Series = connections(
+    "weir_connections_refused_limit_total",
+    "listeners.connections_refused_limit",
+)
+.help("Connections beyond those that there is memory or descriptors for, closed at once.");
+
+const RECEIVE_ERRORS: Series = Series::counter(
+    "weir_receive_errors_total",
+    "listeners.receive_errors",
+    "system calls",
+)
+.help("Receive calls that failed, by reason.");
+
+counters! {
+    /// What the sockets of a listener count.
+    ///
+    /// Every packet the kernel handed over is in `Packets` and was given to the handler; everything else that a sender
+    /// could miss is in a counter that names why.
+    pub enum ListenerCounter {
+        /// Packets received: datagrams, stream frames, or runs of complete lines; those that were dropped included.
+        Packets = Series::counter("weir_packets_received_total", PACKETS_RECEIVED, "packets"),
+            Work("It rises as long as clients send.");
+        /// Bytes of the packets given to the parser, without length headers.
+        Bytes = Series::counter("weir_received_bytes_total", "listeners.books.bytes", "bytes"),
+            Work("It rises as long as clients send.");
+        /// Datagrams the kernel dropped because the receive buffer was full, or for a bad checksum (UDP only; Unix sockets
+        /// push back instead).
+        KernelDropped = lost("kernel"),
+            Sign("Give weir a larger `receive_buffer` (and `net.core.rmem_max`), more `workers` or more CPU, or let clients send fewer and larger packets.");
+        /// Datagrams from addresses that may not send here.
+        SourcesRefused = lost("source_not_allowed"),
+            Sign("Add the sender's network to `allowed_networks`, or find out who sends.");
+        /// Packets from addresses or networks that had sent more than they may.
+        RateLimited = lost("rate_limited"),
+            Sign("`limits.rates` in the status names who sends too much; raise the limit or calm the sender.");
+        /// Datagrams the kernel dropped after the stop began, because weir asked it to (UDP only).
+        RefusedDraining = lost("refused_at_shutdown"),
+            Work("Clients went on sending while weir stopped.");
+        /// Stream frames longer than the limit (their connection was closed), or lines longer than the limit (skipped).
+        FramesTooLong = lost("frame_too_long"),
+            Sign("The client sends frames above `packet_bytes_max`, or speaks another framing than `tcp_framing` says.");
+        /// Frames or lines that were lost because their connection ended inside them.
+        FramesCut = lost("frame_cut"),
+            Sign("Clients end in the middle of a message, or weir closed the connection: see the other counters of connections.");
+        /// Datagrams longer than `packet_bytes_max`; the part that fitted was parsed without its last line.
+        Truncated = Series::counter("weir_packets_truncated_total", "listeners.packets_truncated", "packets"),
+            Sign("Raise `packet_bytes_max`, or let the client send smaller packets.");
+        /// Lines that a datagram above `packet_bytes_max` lost.
+        TruncatedLinesMax = MESSAGES_REJECTED.because("truncated").also(MESSAGES_RECEIVED),
+            Sign("Raise `packet_bytes_max`, or let the client send smaller packets. What was cut off counts as the most lines that fit it.");
+        /// Packets whose sender the kernel cannot name here, because it is in another process namespace. They are parsed.
+        OriginErrors = Series::counter("weir_origin_packets_without_process_total", "origin.packets_without_process", "packets"),
+            Sign("Give weir the host's process namespace (`hostPID: true`), or their origin stays unknown.");
+
+        /// Frames of length zero, which are ignored.
+        FramesEmpty = Series::counter("weir_frames_empty_total", "listeners.frames_empty", "frames"),
+            Sign("A client sends empty frames; nothing is lost.");
+        /// Last lines without a newline, taken when the peer closed in order (newline framing only).
+        LinesUnterminated = Series::counter("weir_lines_unterminated_total", "listeners.lines_unterminated", "lines"),
+            Work("Clients do not end their last line; nothing is lost.");
+        /// Bytes read from connections and thrown away: of lines too long, of cut frames, after a bad header.
+        BytesDiscarded = Series::counter("weir_discarded_bytes_total", "listeners.bytes_discarded", "bytes"),
+            Sign("It tells how much the frames dropped as `frame_too_long` and `frame_cut` held.");
+        /// Bytes of unfinished frames held at the moment.
+        PartialBytes = Series::gauge("weir_partial_frame_bytes", "listeners.partial_bytes", "bytes"),
+            Work("Clients are in the middle of a frame.");
+
+        /// Open stream connections.
+        ConnectionsOpen = Series::gauge("weir_connections", "listeners.connections", "connections"),
+            Work("Clients connect and leave.");
+        /// Connections accepted, those refused right after included.
+        ConnectionsAccepted = connections("weir_connections_accepted_total", "listeners.connections_accepted"),
+            Work("If it rises fast, clients connect anew for each message.");
+        /// Connections closed at once because as many were open as may be.
+        ConnectionsRefusedLimit = REFUSED_LIMIT,
+            Sign("Clients hold more connections than there is memory for: give weir more `memory`, or close some.");
+        /// Connections closed at once because the process had no descriptor left.
+        ConnectionsRefusedDescriptors = REFUSED_LIMIT,
+            Sign("Raise the limit of open files (`LimitNOFILE=`, `ulimit -n`).");
+        /// Connections closed to make place for a peer that had fewer.
+        ConnectionsClosedCrowded = connections("weir_connections_closed_crowded_total", "listeners.connections_closed_crowded"),
+            Sign("All places are taken, and one peer holds most of them: find it.");
+        /// Connections closed because nothing had come for long: for an hour, or for a minute where all places were taken.
+        ConnectionsClosedIdle = connections("weir_connections_closed_idle_total", "listeners.connections_closed_idle"),
+            Sign("Clients keep connections that they do not use.");
+        /// Connections of senders that are not allowed, closed at once.
+        ConnectionsRefusedSource = connections("weir_connections_refused_total", "listeners.connections_refused"),
+            Sign("Add the sender's network to `allowed_networks`, or find out who connects.");
+        /// Connections that could not be encrypted: no common version, no trusted certificate, no TLS at all, or nothing within
+        /// ten seconds.
+        ConnectionsFailedTls = connections("weir_connections_failed_tls_total", "listeners.connections_failed_tls"),
+            Sign("The log says what was wrong with the last one.");
+        /// Connections closed because partial frames had used up their share of `memory`, and theirs was the largest.
+        ConnectionsClosedBudget = connections("weir_connections_closed_budget_total", "listeners.connections_closed_budget"),
+            Sign("Clients begin long frames and do not end them: give weir more `memory`, or find them.");
+        /// TCP connections that the stop reset although their peers were still sending.
+        ConnectionsCutDraining = connections("weir_connections_cut_total", "listeners.connections_cut"),
+            Sign("Their peers know that what they sent last is lost.");
+        /// Connections that ended with an error, most often a reset by the peer.
+        ConnectionsFailed = connections("weir_connections_failed_total", "listeners.connections_failed"),
+            Sign("Clients end without closing, or the network between fails.");
+        /// Failed calls of `accept`, those for want of descriptors included.
+        AcceptErrors = Series::counter("weir_accept_errors_total", "listeners.accept_errors", "system calls"),
+            Sign("If `weir_accept_pauses_total` rises too, the system has no descriptors or memory; else clients leave before they are accepted.");
+        /// Times accepting was paused because the system had no descriptors or memory.
+        AcceptPauses = Series::counter("weir_accept_pauses_total", "listeners.accept_pauses", "pauses"),
+            Sign("Raise the limit of open files of weir, or of the system (`fs.file-max`).");
+
+        /// System calls that asked for data.
+        ReceiveCalls = Series::counter("weir_receive_calls_total", "listeners.receive_calls", "system calls"),
+            Work("Packets per call tell how well they are received in batches.");
+        /// Those of them that found nothing.
+        ReceiveCallsEmpty = Series::counter("weir_receive_calls_empty_total", "listeners.receive_calls_empty", "system calls"),
+            Work("It rises while weir waits for packets.");
+        /// A signal interrupted the call; nothing was lost.
+        ReceiveInterrupted = RECEIVE_ERRORS.because("interrupted"),
+            Work("Signals came; nothing was lost.");
+        /// The kernel had no memory for the call.
+        ReceiveNoMemory = RECEIVE_ERRORS.because("no_memory"),
+            Sign("The machine is out of memory.");
+        /// The peer reset the connection.
+        ReceiveReset = RECEIVE_ERRORS.because("reset"),
+            Sign("Clients end without closing, or the network between fails.");
+        /// Any other error.
+        ReceiveOther = RECEIVE_ERRORS.because("other"),
+            Sign("The system refuses to receive: its log may say why.");
+    }
+}
+
+counters! {
+    /// What an event loop counts.
+    pub enum LoopCounter {
+        /// Turns of the event loops: each waits for packets and takes what has come.
+        Turns = Series::counter("weir_event_loop_turns_total", "event_loop.turns", "turns"),
+            Work("It rises by at least one per second and worker; if it does not, a worker stands still.");
+        /// System calls that asked which sockets have something.
+        Polls = Series::counter("weir_event_loop_polls_total", "event_loop.polls", "system calls"),
+            Work("It rises with the packets, and less than they do when they come in batches.");
+        /// System calls of the event loops: waiting, receiving, accepting, reading drop counters.
+        SystemCalls = Series::counter("weir_event_loop_system_calls_total", "event_loop.system_calls", "system calls"),
+            Work("Calls per packet tell what the kernel's part of the CPU goes to.");
+        /// Times a loop slept for a fixed short time to let packets gather.
+        Dozes = Series::counter("weir_event_loop_dozes_total", "event_loop.dozes", "sleeps"),
+            Work("Packets come one by one, and weir lets them gather.");
+        /// Times another thread woke a loop.
+        Wakeups = Series::counter("weir_event_loop_wakeups_total", "event_loop.wakeups", "wake-ups"),
+            Work("Reloads, answers about origins, and the stop.");
+    }
 }

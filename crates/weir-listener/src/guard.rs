@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use crate::ListenerCounter;
 use crate::sys::DatagramRing;
 use crate::{ListenerConfig, ListenerCounters, Monotonic};
 
@@ -22,13 +23,13 @@ pub fn pass(
     ring.keep(count, |source: Option<IpAddr>, length| -> bool {
         // What costs least comes first.
         if !config.allow.is_open() && !source.is_some_and(|source| config.allow.allows(source)) {
-            counters.sources_refused += 1;
+            counters[ListenerCounter::SourcesRefused] += 1;
             return false;
         }
         if let (Some(rates), Some(source)) = (&mut rates, source)
             && !rates.admits(source, length)
         {
-            counters.rate_limited += 1;
+            counters[ListenerCounter::RateLimited] += 1;
             return false;
         }
         true

@@ -8,8 +8,8 @@
 //!
 //! * [`bind`] and [`bind_group`] turn a [`ListenerConfig`] into sockets, with every fault named, before any thread
 //!   is started. [`EventLoop::add`] hands a socket to the thread that will own it.
-//! * [`EventLoop::turn`] hands over a [`Batch`], not a packet: the receiver sees what came with one system call, so it
-//!   can look at the next packet ([`Batch::get`]) while it handles this one, and do once what is the same for all
+//! * [`EventLoop::turn`] hands over a [`PacketBatch`], not a packet: the receiver sees what came with one system call, so it
+//!   can look at the next packet ([`PacketBatch::get`]) while it handles this one, and do once what is the same for all
 //!   (the clock, the listener). A batch is a view of the receive memory; building it copies nothing.
 //! * On streams a packet is a frame, or as many complete lines as `max_packet_bytes` holds. Lines are found from the
 //!   end of that window backwards, so framing costs a few bytes' search per packet and not another pass.
@@ -77,12 +77,12 @@ pub use bind::{
     BindError, BindFault, BoundSocket, Framing, ListenerConfig, MAX_PACKET_BYTES_LIMIT, ReceiveBuffer,
     SOCKET_MODE_DEFAULT, bind, bind_group, group_id, user_id,
 };
-pub use counters::{ListenerCounters, LoopCounters, ReceiveErrors};
-pub use event_loop::{Batch, DropCheck, EventLoop, Monotonic, Packet, Packets, Turn, Waker};
-pub use network::{AllowList, Network, NetworkError};
+pub use counters::{ListenerCounter, ListenerCounters, LoopCounter, LoopCounters};
+pub use event_loop::{DropCheck, EventLoop, Monotonic, Packet, PacketBatch, Packets, Turn, Waker};
+pub use network::AllowList;
 pub use rate::{OpenRates, RATE_BURST_SECONDS, RATE_PACKET_BYTES, RateLimited, SourceRates, TokenBucket};
 pub use socket_file::FileId;
-pub use tls::{TLS_SESSION_BYTES, TlsFileError, TlsFiles, TlsServer};
+pub use tls::{TLS_SESSION_BYTES, TlsFault, TlsFileError, TlsFiles, TlsServer};
 pub use weir_units::{Address, AddressError, AddressFault, UNIX_PATH_BYTES_MAX};
 
 /// The longest datagram received whole. Nothing longer fits UDP; a Unix datagram can be longer and is then truncated,

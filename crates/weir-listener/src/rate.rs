@@ -5,7 +5,9 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::{Monotonic, Network};
+use weir_units::Network;
+
+use crate::Monotonic;
 
 /// A source that was quiet may send this many seconds' worth at once: clients gather for up to ten.
 pub const RATE_BURST_SECONDS: u64 = 10;

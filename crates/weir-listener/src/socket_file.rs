@@ -88,13 +88,14 @@ const STICKY: u32 = 0o1000;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// Whether the socket's directory is one, and what is to be said when users other than root and this one may write there:
-/// they can put something else in the socket's place and get what is sent to it.
+/// they can put something else in the socket's place and get what is sent to it. With `make_sticky` a directory of root's gets
+/// the sticky bit that keeps them from it.
 ///
 /// # Errors
 ///
 /// [`BindFault::OthersMayWrite`] when that would give them rights of root, and nothing keeps them from replacing files of
 /// others.
-pub fn check_directory(path: &Path) -> Result<Option<String>, BindFault> {
+pub fn check_directory(path: &Path, make_sticky: bool) -> Result<Option<String>, BindFault> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     // A path without a slash is in the directory that the process runs in.
     let directory = if directory.as_os_str().is_empty() {
@@ -106,9 +107,12 @@ pub fn check_directory(path: &Path) -> Result<Option<String>, BindFault> {
     if !found.is_dir() {
         return Err(BindFault::NotADirectory(directory.to_owned()));
     }
-    let (mode, owner, user) = (found.mode() & 0o7777, found.uid(), sys::effective_user());
+    let (mut mode, owner, user) = (found.mode() & 0o7777, found.uid(), sys::effective_user());
     if mode & WRITABLE_BY_OTHERS == 0 && [0, user].contains(&owner) {
         return Ok(None);
+    }
+    if (user, owner) == (0, 0) && mode & STICKY == 0 && make_sticky {
+        mode = set_sticky(directory).map_err(|error| file_fault("chmod +t", path, error))?;
     }
     if user == 0 && mode & STICKY == 0 {
         let directory = directory.to_owned();
@@ -128,6 +132,21 @@ pub fn check_directory(path: &Path) -> Result<Option<String>, BindFault> {
          directory",
         directory.display()
     )))
+}
+
+/// Sets the bit by descriptor and returns the mode bits. A directory that is not root's any more stays as it is.
+fn set_sticky(directory: &Path) -> io::Result<u32> {
+    let opened = File::options()
+        .read(true)
+        .custom_flags(libc::O_DIRECTORY)
+        .open(directory)?;
+    let found = opened.metadata()?;
+    let mode = found.mode() & 0o7777;
+    if found.uid() != 0 {
+        return Ok(mode);
+    }
+    opened.set_permissions(fs::Permissions::from_mode(mode | STICKY))?;
+    Ok(mode | STICKY)
 }
 
 /// Only a refused connection proves that no process has the socket open. Being unable to tell is not proof.

@@ -185,6 +185,33 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFileErro
     })
 }
 
+/// Why a connection could not be encrypted.
+#[derive(Debug)]
+pub enum TlsFault {
+    /// TLS says no: of a version, a certificate, a record.
+    Tls(rustls::Error),
+    /// What came is no TLS that could be taken.
+    Unreadable(io::Error),
+    TooMuchAtOnce,
+    /// What TLS had to say could not be sent.
+    NoAnswer(io::Error),
+    NoHandshake,
+}
+
+impl fmt::Display for TlsFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TlsFault::Tls(error) => error.fmt(f),
+            TlsFault::Unreadable(error) => error.fmt(f),
+            TlsFault::TooMuchAtOnce => f.write_str("it sends more than TLS allows at once"),
+            TlsFault::NoAnswer(error) => write!(f, "it takes no answer: {error}"),
+            TlsFault::NoHandshake => f.write_str("no handshake within ten seconds"),
+        }
+    }
+}
+
+impl std::error::Error for TlsFault {}
+
 /// The encryption of one connection.
 pub struct TlsSession {
     session: Box<ServerConnection>,
@@ -195,9 +222,8 @@ pub struct TlsSession {
 }
 
 impl TlsSession {
-    pub fn new(server: &TlsServer, now: u64) -> Result<Self, String> {
-        let mut session =
-            ServerConnection::new(server.current().config.clone()).map_err(|error| error.to_string())?;
+    pub fn new(server: &TlsServer, now: u64) -> Result<Self, TlsFault> {
+        let mut session = ServerConnection::new(server.current().config.clone()).map_err(TlsFault::Tls)?;
         // We send nothing but what TLS itself needs.
         session.set_buffer_limit(Some(TLS_READ_BYTES));
         Ok(Self {
@@ -213,15 +239,12 @@ impl TlsSession {
 
     /// Takes from the beginning of what was received as much as fits; returns how much. Call [`TlsSession::plain`] until it
     /// has nothing before the next.
-    pub fn take(&mut self, mut received: &[u8]) -> Result<usize, String> {
+    pub fn take(&mut self, mut received: &[u8]) -> Result<usize, TlsFault> {
         let before = received.len();
         self.session
             .read_tls(&mut received)
-            .map_err(|error| error.to_string())?;
-        let state = self
-            .session
-            .process_new_packets()
-            .map_err(|error| error.to_string())?;
+            .map_err(TlsFault::Unreadable)?;
+        let state = self.session.process_new_packets().map_err(TlsFault::Tls)?;
         self.ended |= state.peer_has_closed();
         Ok(before - received.len())
     }

@@ -302,6 +302,30 @@ fn directories_that_others_may_write_in_are_refused_to_root_and_warned_of() {
         }
     }
     if root {
+        // What an emptyDir of Kubernetes is, without and with a group of its own.
+        for bits in [0o777, 0o2777, 0o775] {
+            mode(bits);
+            let mut sticky = unixgram(&path);
+            sticky.sticky_directory = true;
+            let socket = bind(&sticky).unwrap();
+            assert!(socket.warning().unwrap().contains("while weir does not run"));
+            let found = fs::metadata(directory.path()).unwrap().mode() & 0o7777;
+            assert_eq!(found, bits | 0o1000, "{found:o}");
+        }
+        // Where nobody else may write, nothing is changed.
+        mode(0o755);
+        let mut sticky = unixgram(&path);
+        sticky.sticky_directory = true;
+        assert_eq!(bind(&sticky).unwrap().warning(), None);
+        assert_eq!(fs::metadata(directory.path()).unwrap().mode() & 0o7777, 0o755);
+        mode(0o777);
+        std::os::unix::fs::chown(directory.path(), Some(12345), None).unwrap();
+        check!(
+            sticky,
+            BindFault::OthersMayWrite { owner: 12345, .. },
+            "chown root"
+        );
+        assert_eq!(fs::metadata(directory.path()).unwrap().mode() & 0o7777, 0o777);
         mode(0o755);
         std::os::unix::fs::chown(directory.path(), Some(12345), None).unwrap();
         check!(

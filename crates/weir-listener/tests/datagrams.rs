@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use support::{Harness, config};
 use weir_listener::{Address, BindFault, EventLoop, ListenerConfig, ListenerId, bind, bind_group};
+use weir_listener::{ListenerCounter, LoopCounter};
 
 /// A socket that overflows soon, however much this machine gives one by default.
 fn small_buffer(address: &str) -> ListenerConfig {
@@ -58,8 +59,8 @@ fn udp_v4_and_v6_and_unix_datagrams_arrive_whole() {
     }
     assert_eq!(of(unix), [b"b:1|c\nc:2|c".as_slice(), &[b'y'; 65536]]);
     assert!(harness.seen.iter().all(|p| !p.truncated && p.origin.is_none()));
-    assert_eq!(harness.events.counters(unix).packets, 2);
-    assert_eq!(harness.events.counters(unix).bytes, 65536 + 11);
+    assert_eq!(harness.events.counters(unix)[ListenerCounter::Packets], 2);
+    assert_eq!(harness.events.counters(unix)[ListenerCounter::Bytes], 65536 + 11);
     assert!(matches!(harness.address(v4), Address::Udp { port, .. } if port != 0));
 }
 
@@ -80,11 +81,11 @@ fn drops_of_the_kernel_are_counted_and_agree_with_its_table() {
         }
         support::raw::wait_for_loopback();
         harness.events.refresh_drops().unwrap();
-        let dropped = harness.events.counters(id).kernel_dropped;
+        let dropped = harness.events.counters(id)[ListenerCounter::KernelDropped];
         assert!(dropped > 1000 && dropped < SENT, "{dropped}");
         harness.run_until_loop(|h| {
             let counters = h.events.counters(id);
-            counters.packets + counters.kernel_dropped == SENT
+            counters[ListenerCounter::Packets] + counters[ListenerCounter::KernelDropped] == SENT
         });
         let check = harness.events.cross_check_drops(id).unwrap().unwrap();
         assert!(
@@ -105,17 +106,21 @@ fn a_batch_tells_of_drops_without_being_asked() {
     }
     support::raw::wait_for_loopback();
     harness.run_until_loop(|h| {
-        h.events.counters(id).receive_calls_empty > 0 || h.events.loop_counters().polls > 8
+        h.events.counters(id)[ListenerCounter::ReceiveCallsEmpty] > 0
+            || h.events.loop_counters()[LoopCounter::Polls] > 8
     });
     assert_eq!(
-        harness.events.counters(id).kernel_dropped,
+        harness.events.counters(id)[ListenerCounter::KernelDropped],
         0,
         "known only behind a later datagram"
     );
     sender.send_to(b"last", to).unwrap();
     harness.run_until(|seen| seen.last().is_some_and(|p| p.bytes == b"last"));
     let counters = *harness.events.counters(id);
-    assert_eq!(counters.packets + counters.kernel_dropped, 3001);
+    assert_eq!(
+        counters[ListenerCounter::Packets] + counters[ListenerCounter::KernelDropped],
+        3001
+    );
 }
 
 #[test]
@@ -136,9 +141,12 @@ fn a_datagram_longer_than_a_slot_is_marked_and_counted_and_its_neighbours_are_wh
     assert_eq!(harness.seen[1].bytes, long[..65536]);
     assert_eq!(harness.seen[2].bytes, b"after:1|c");
     let counters = harness.events.counters(id);
-    assert_eq!(counters.truncated, 1);
+    assert_eq!(counters[ListenerCounter::Truncated], 1);
     // As many lines as `a:1|c` and a newline fit into what is not there.
-    assert_eq!(counters.truncated_lines_max, (100_000 - 65_536 + 1) / 6);
+    assert_eq!(
+        counters[ListenerCounter::TruncatedLinesMax],
+        (100_000 - 65_536 + 1) / 6
+    );
 }
 
 /// The longest packet once had no effect on datagrams.
@@ -182,7 +190,11 @@ fn a_datagram_longer_than_the_longest_packet_is_cut() {
         let counters = harness.events.counters(id);
         // Ten lines and four bytes of the eleventh fit; nine whole ones do not.
         assert_eq!(
-            (counters.truncated, counters.truncated_lines_max, counters.bytes),
+            (
+                counters[ListenerCounter::Truncated],
+                counters[ListenerCounter::TruncatedLinesMax],
+                counters[ListenerCounter::Bytes]
+            ),
             (1, 9, 128)
         );
     }
@@ -215,7 +227,7 @@ fn credentials_come_with_each_datagram_when_asked_for() {
         (harness.seen[1].bytes.as_slice(), origin(1).pid as u32),
         (b"child:1|c".as_slice(), child_pid)
     );
-    assert_eq!(harness.events.counters(id).origin_errors, 0);
+    assert_eq!(harness.events.counters(id)[ListenerCounter::OriginErrors], 0);
 }
 
 #[test]
@@ -285,7 +297,8 @@ fn sockets_of_a_group_share_the_port_and_see_every_packet_once() {
     seen.dedup();
     assert_eq!(seen.len(), 60);
     assert!(
-        ids.iter().all(|id| harness.events.counters(*id).packets > 0),
+        ids.iter()
+            .all(|id| harness.events.counters(*id)[ListenerCounter::Packets] > 0),
         "each socket got some"
     );
 
@@ -327,7 +340,7 @@ fn a_full_socket_is_emptied_with_few_system_calls() {
             }
             harness.run_until(|seen| seen.len() == sent);
         }
-        let calls = harness.events.loop_counters().system_calls;
+        let calls = harness.events.loop_counters()[LoopCounter::SystemCalls];
         assert!(
             calls * 4 <= sent as u64,
             "{address}: {calls} calls for {sent} packets"

@@ -13,7 +13,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use support::config;
-use weir_listener::{Address, Batch, EventLoop, Framing, ListenerConfig, ListenerId, bind};
+use weir_listener::{Address, EventLoop, Framing, ListenerConfig, ListenerId, PacketBatch, bind};
+use weir_listener::{ListenerCounter, LoopCounter};
 
 const SENDERS: u64 = 4;
 
@@ -57,7 +58,7 @@ impl Counter {
 
     fn turn(&mut self) -> u64 {
         let seen = &mut self.seen;
-        let mut handle = |batch: Batch<'_>| {
+        let mut handle = |batch: PacketBatch<'_>| {
             for packet in batch {
                 let seen = &mut seen[usize::from(packet.listener.0)];
                 let number = |range: std::ops::Range<usize>| -> u64 {
@@ -96,7 +97,7 @@ impl Counter {
     }
 
     fn packets(&self, id: ListenerId) -> u64 {
-        self.events.counters(id).packets
+        self.events.counters(id)[ListenerCounter::Packets]
     }
 }
 
@@ -235,9 +236,9 @@ fn drain_under_load(config: &ListenerConfig, length: usize) -> (Counter, Listene
     if let Address::Udp { .. } = address {
         // With nobody reading, until the buffer overflows: then it is full when the drain begins.
         counter.events.refresh_drops().unwrap();
-        let before = counter.events.counters(id).kernel_dropped;
+        let before = counter.events.counters(id)[ListenerCounter::KernelDropped];
         let deadline = Instant::now() + support::DEADLINE;
-        while counter.events.counters(id).kernel_dropped == before {
+        while counter.events.counters(id)[ListenerCounter::KernelDropped] == before {
             assert!(Instant::now() < deadline, "the buffer does not overflow");
             counter.events.refresh_drops().unwrap();
         }
@@ -315,12 +316,14 @@ fn a_drain_accounts_for_every_udp_datagram() {
     let counters = counter.events.counters(id);
     let total: u64 = sent.iter().map(|s| s.packets).sum();
     assert_eq!(
-        counters.packets + counters.kernel_dropped + counters.refused_draining,
+        counters[ListenerCounter::Packets]
+            + counters[ListenerCounter::KernelDropped]
+            + counters[ListenerCounter::RefusedDraining],
         total,
         "{counters:?}"
     );
     assert!(
-        counters.refused_draining > 0,
+        counters[ListenerCounter::RefusedDraining] > 0,
         "senders were still at it: {counters:?}"
     );
 }
@@ -337,7 +340,7 @@ fn a_drain_reads_all_of_every_stream() {
         let accepted: u64 = sent.iter().map(|s| s.bytes).sum();
         let handed_over = received.iter().sum::<u64>() * (length as u64 + 4);
         assert_eq!(
-            handed_over + counters.bytes_discarded,
+            handed_over + counters[ListenerCounter::BytesDiscarded],
             accepted,
             "{counters:?} {sent:?}"
         );
@@ -348,7 +351,13 @@ fn a_drain_reads_all_of_every_stream() {
                 "only the frame that was cut is missing"
             );
         }
-        assert_eq!((counters.connections_open, counters.partial_bytes), (0, 0));
+        assert_eq!(
+            (
+                counters[ListenerCounter::ConnectionsOpen],
+                counters[ListenerCounter::PartialBytes]
+            ),
+            (0, 0)
+        );
     }
 }
 
@@ -375,7 +384,7 @@ fn a_drain_does_not_wait_for_a_peer_that_never_ends() {
     counter.until(|c| c.events.drained());
     let counters = counter.events.counters(id);
     let handed_over = counter.seen[0][0].count * (length as u64 + 4);
-    let missing = sent.bytes - handed_over - counters.bytes_discarded;
+    let missing = sent.bytes - handed_over - counters[ListenerCounter::BytesDiscarded];
     assert!(
         missing <= sent.unacknowledged,
         "{missing} of {} bytes are missing: {counters:?} {sent:?}",
@@ -413,7 +422,10 @@ fn peers_over_tcp_learn_at_once_that_a_drain_ended_their_connection() {
         );
         assert!(peer.write(b"lost").is_err(), "a write after the end fails");
     }
-    assert_eq!(counter.events.counters(id).connections_cut_draining, 1);
+    assert_eq!(
+        counter.events.counters(id)[ListenerCounter::ConnectionsCutDraining],
+        1
+    );
 }
 
 /// Another connection to the same address, which does not wait.
@@ -456,9 +468,9 @@ fn a_drain_reads_connections_it_has_not_accepted_yet() {
         let counters = counter.events.counters(id);
         assert_eq!(
             (
-                counters.packets,
-                counters.frames_cut,
-                counters.connections_accepted
+                counters[ListenerCounter::Packets],
+                counters[ListenerCounter::FramesCut],
+                counters[ListenerCounter::ConnectionsAccepted]
             ),
             (100, 100, 100)
         );
@@ -481,7 +493,7 @@ fn an_idle_loop_drains_at_once() {
     counter.listen(&config(&format!("unixgram://{}2", place.path.display())));
     counter.events.begin_drain();
     counter.until(|c| c.events.drained());
-    assert!(counter.events.loop_counters().turns < 10);
+    assert!(counter.events.loop_counters()[LoopCounter::Turns] < 10);
 }
 
 /// Something that writes without waiting.
@@ -684,7 +696,7 @@ fn a_thousand_per_second_lose_nothing_beside_a_flood() {
         let sent = sent.load(Ordering::Relaxed);
         counter.until(|c| c.packets(quiet) == sent);
         counter.events.refresh_drops().unwrap();
-        assert_eq!(counter.events.counters(quiet).kernel_dropped, 0);
+        assert_eq!(counter.events.counters(quiet)[ListenerCounter::KernelDropped], 0);
         assert_eq!(counter.seen[usize::from(quiet.0)][3].last + 1, sent);
     }
 }

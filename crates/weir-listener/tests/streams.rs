@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 
 use support::{Harness, config};
 use weir_listener::{Address, Framing, ListenerConfig, ListenerId};
+use weir_listener::{ListenerCounter, LoopCounter};
 
 /// Either kind of client.
 enum Client {
@@ -112,13 +113,19 @@ fn frames_whole_cut_and_in_single_bytes() {
         client.send(&[frame(b"a:1|c"), frame(b""), frame(&[b'x'; 8192])].concat());
         harness.run_until(|seen| seen.len() == 2);
         let counters = *harness.events.counters(id);
-        assert_eq!((counters.frames_empty, counters.partial_bytes), (1, 0));
+        assert_eq!(
+            (
+                counters[ListenerCounter::FramesEmpty],
+                counters[ListenerCounter::PartialBytes]
+            ),
+            (1, 0)
+        );
 
         for byte in frame(b"slow:1|c") {
-            let calls = harness.events.counters(id).receive_calls;
+            let calls = harness.events.counters(id)[ListenerCounter::ReceiveCalls];
             client.send(&[byte]);
             // Each byte is read by itself.
-            harness.run_until_loop(|h| h.events.counters(id).receive_calls > calls);
+            harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::ReceiveCalls] > calls);
         }
         harness.run_until(|seen| seen.len() == 3);
         assert_eq!(
@@ -127,19 +134,25 @@ fn frames_whole_cut_and_in_single_bytes() {
         );
 
         client.send(&frame(b"never complete")[..10]);
-        harness.run_until_loop(|h| h.events.counters(id).partial_bytes == 10);
+        harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::PartialBytes] == 10);
         drop(client);
-        harness.run_until_loop(|h| h.events.counters(id).connections_open == 0);
+        harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::ConnectionsOpen] == 0);
         let counters = *harness.events.counters(id);
         assert_eq!(
             (
-                counters.frames_cut,
-                counters.bytes_discarded,
-                counters.partial_bytes
+                counters[ListenerCounter::FramesCut],
+                counters[ListenerCounter::BytesDiscarded],
+                counters[ListenerCounter::PartialBytes]
             ),
             (1, 10, 0)
         );
-        assert_eq!((counters.packets, counters.bytes), (3, 5 + 8192 + 8));
+        assert_eq!(
+            (
+                counters[ListenerCounter::Packets],
+                counters[ListenerCounter::Bytes]
+            ),
+            (3, 5 + 8192 + 8)
+        );
         assert_eq!(
             harness.events.partial_bytes_held(),
             64,
@@ -173,13 +186,13 @@ fn a_frame_over_the_limit_ends_its_connection_and_no_other() {
         let counters = harness.events.counters(id);
         assert_eq!(
             (
-                counters.frames_too_long,
-                counters.frames_cut,
-                counters.connections_open
+                counters[ListenerCounter::FramesTooLong],
+                counters[ListenerCounter::FramesCut],
+                counters[ListenerCounter::ConnectionsOpen]
             ),
             (1, 0, 1)
         );
-        assert_eq!(counters.bytes_discarded, 4 + 101 + 4 + 8);
+        assert_eq!(counters[ListenerCounter::BytesDiscarded], 4 + 101 + 4 + 8);
     }
 }
 
@@ -187,12 +200,13 @@ impl Client {
     /// As `expect_closed`, with the loop running until it has.
     fn expect_closed_by(&mut self, harness: &mut Harness) {
         let id = harness.events.listeners().next().unwrap().0;
-        let open = harness.events.counters(id).connections_open;
-        let accepted = harness.events.counters(id).connections_accepted;
+        let open = harness.events.counters(id)[ListenerCounter::ConnectionsOpen];
+        let accepted = harness.events.counters(id)[ListenerCounter::ConnectionsAccepted];
         harness.run_until_loop(|h| {
             let counters = h.events.counters(id);
-            counters.connections_open < open
-                || counters.connections_accepted > accepted && counters.frames_too_long > 0
+            counters[ListenerCounter::ConnectionsOpen] < open
+                || counters[ListenerCounter::ConnectionsAccepted] > accepted
+                    && counters[ListenerCounter::FramesTooLong] > 0
         });
         self.expect_closed();
     }
@@ -206,25 +220,25 @@ fn lines_whole_cut_and_in_single_bytes() {
         harness.run_until_loop(|h| lines(h) == b"a:1|c\nb:2|c\r\n\n");
         client.send(b"|c\n");
         for byte in b"slow:1|c\n" {
-            let calls = harness.events.counters(id).receive_calls;
+            let calls = harness.events.counters(id)[ListenerCounter::ReceiveCalls];
             client.send(&[*byte]);
-            harness.run_until_loop(|h| h.events.counters(id).receive_calls > calls);
+            harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::ReceiveCalls] > calls);
         }
         harness.run_until_loop(|h| lines(h) == b"a:1|c\nb:2|c\r\n\nc:3|c\nslow:1|c\n");
         // Exactly the limit, then one more, in pieces, then a good one.
         client.send(&[[b'x'; 50].as_slice(), b"\n", &[b'y'; 40]].concat());
-        harness.run_until_loop(|h| h.events.counters(id).partial_bytes == 40);
+        harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::PartialBytes] == 40);
         client.send(&[b'y'; 1000]);
-        harness.run_until_loop(|h| h.events.counters(id).frames_too_long == 1);
+        harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::FramesTooLong] == 1);
         assert_eq!(
-            harness.events.counters(id).partial_bytes,
+            harness.events.counters(id)[ListenerCounter::PartialBytes],
             0,
             "what is skipped is not kept"
         );
         client.send(b"still the long one\ngood:1|c\nlast:1|c");
-        harness.run_until_loop(|h| h.events.counters(id).partial_bytes == 8);
+        harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::PartialBytes] == 8);
         drop(client);
-        harness.run_until_loop(|h| h.events.counters(id).connections_open == 0);
+        harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::ConnectionsOpen] == 0);
         let expected = [
             b"a:1|c\nb:2|c\r\n\nc:3|c\nslow:1|c\n".as_slice(),
             &[b'x'; 50],
@@ -234,13 +248,13 @@ fn lines_whole_cut_and_in_single_bytes() {
         let counters = harness.events.counters(id);
         assert_eq!(
             (
-                counters.frames_too_long,
-                counters.lines_unterminated,
-                counters.frames_cut
+                counters[ListenerCounter::FramesTooLong],
+                counters[ListenerCounter::LinesUnterminated],
+                counters[ListenerCounter::FramesCut]
             ),
             (1, 1, 0)
         );
-        assert_eq!(counters.bytes_discarded, 1040 + 19);
+        assert_eq!(counters[ListenerCounter::BytesDiscarded], 1040 + 19);
         assert!(harness.seen.iter().all(|p| p.bytes.len() <= 51));
     }
 }
@@ -254,20 +268,20 @@ fn the_rest_of_a_reset_connection_is_not_a_line() {
     let id = harness.listen(&asked);
     let mut client = Client::connect(&harness, id);
     client.send(b"good:1|c\ncut:10");
-    harness.run_until_loop(|h| h.events.counters(id).partial_bytes == 6);
+    harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::PartialBytes] == 6);
     let Client::Tcp(stream) = client else {
         unreachable!()
     };
     support::raw::reset_on_close(stream.as_fd());
     drop(stream);
-    harness.run_until_loop(|h| h.events.counters(id).connections_open == 0);
+    harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::ConnectionsOpen] == 0);
     assert_eq!(lines(&harness), b"good:1|c\n");
     let counters = harness.events.counters(id);
     assert_eq!(
         (
-            counters.frames_cut,
-            counters.connections_failed,
-            counters.receive_errors.reset
+            counters[ListenerCounter::FramesCut],
+            counters[ListenerCounter::ConnectionsFailed],
+            counters[ListenerCounter::ReceiveReset]
         ),
         (1, 1, 1)
     );
@@ -278,17 +292,20 @@ fn connections_over_the_limit_are_closed_and_counted() {
     for Setup { mut harness, id, .. } in each_transport(Framing::LengthPrefixed, |c| c.max_connections = 2) {
         let mut first = Client::connect(&harness, id);
         let second = Client::connect(&harness, id);
-        harness.run_until_loop(|h| h.events.counters(id).connections_open == 2);
+        harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::ConnectionsOpen] == 2);
         let mut third = Client::connect(&harness, id);
-        harness.run_until_loop(|h| h.events.counters(id).connections_refused_limit == 1);
+        harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::ConnectionsRefusedLimit] == 1);
         third.expect_closed();
         drop(second);
-        harness.run_until_loop(|h| h.events.counters(id).connections_open == 1);
+        harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::ConnectionsOpen] == 1);
         let mut fourth = Client::connect(&harness, id);
         fourth.send(&frame(b"four"));
         first.send(&frame(b"one"));
         harness.run_until(|seen| seen.len() == 2);
-        assert_eq!(harness.events.counters(id).connections_accepted, 4);
+        assert_eq!(
+            harness.events.counters(id)[ListenerCounter::ConnectionsAccepted],
+            4
+        );
     }
 }
 
@@ -301,12 +318,16 @@ fn an_address_that_takes_all_places_gives_way_to_others() {
     let id = harness.listen(&asked);
     let to = harness.socket_address(id);
     let connect = |harness: &mut Harness, last: u8, count: u64| {
-        let accepted = harness.events.counters(id).connections_accepted;
+        let accepted = harness.events.counters(id)[ListenerCounter::ConnectionsAccepted];
         let client = support::raw::connect_from(std::net::Ipv4Addr::new(127, 0, 0, last), to);
-        harness.run_until_loop(|h| h.events.counters(id).connections_accepted == accepted + 1);
+        harness
+            .run_until_loop(|h| h.events.counters(id)[ListenerCounter::ConnectionsAccepted] == accepted + 1);
         let counters = harness.events.counters(id);
         assert_eq!(
-            (counters.connections_open, counters.connections_closed_crowded),
+            (
+                counters[ListenerCounter::ConnectionsOpen],
+                counters[ListenerCounter::ConnectionsClosedCrowded]
+            ),
             (4.min(accepted + 1), count)
         );
         Client::Tcp(client)
@@ -322,7 +343,10 @@ fn an_address_that_takes_all_places_gives_way_to_others() {
     // Two, one and one: nobody else has a better right than a second one of somebody.
     connect(&mut harness, 2, 2).expect_closed();
     connect(&mut harness, 1, 2).expect_closed();
-    assert_eq!(harness.events.counters(id).connections_refused_limit, 2);
+    assert_eq!(
+        harness.events.counters(id)[ListenerCounter::ConnectionsRefusedLimit],
+        2
+    );
     for client in greedy.iter_mut().chain([&mut second, &mut third]) {
         client.send(&frame(b"there:1|c"));
     }
@@ -335,13 +359,13 @@ fn idle_connections_end_and_those_in_use_stay() {
     for Setup { mut harness, id, .. } in each_transport(Framing::LengthPrefixed, |_| {}) {
         let mut idle = Client::connect(&harness, id);
         let mut dribbling = Client::connect(&harness, id);
-        harness.run_until_loop(|h| h.events.counters(id).connections_open == 2);
+        harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::ConnectionsOpen] == 2);
         let begun = weir_listener::Monotonic::now().0;
         // A frame that never ends is no sign of life.
         dribbling.send(&frame(b"never")[..6]);
-        harness.run_until_loop(|h| h.events.counters(id).partial_bytes == 6);
+        harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::PartialBytes] == 6);
         let mut used = Client::connect(&harness, id);
-        harness.run_until_loop(|h| h.events.counters(id).connections_open == 3);
+        harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::ConnectionsOpen] == 3);
         while weir_listener::Monotonic::now().0 <= begun + 1_000_000 {
             std::thread::yield_now();
         }
@@ -350,15 +374,15 @@ fn idle_connections_end_and_those_in_use_stay() {
         harness
             .events
             .end_idle(weir_listener::Monotonic(begun + HOUR / 2));
-        assert_eq!(harness.events.counters(id).connections_open, 3);
+        assert_eq!(harness.events.counters(id)[ListenerCounter::ConnectionsOpen], 3);
         // Both were accepted before `begun`; what was used was heard of a millisecond after.
         harness.events.end_idle(weir_listener::Monotonic(begun + HOUR));
         let counters = *harness.events.counters(id);
         assert_eq!(
             (
-                counters.connections_open,
-                counters.connections_closed_idle,
-                counters.frames_cut
+                counters[ListenerCounter::ConnectionsOpen],
+                counters[ListenerCounter::ConnectionsClosedIdle],
+                counters[ListenerCounter::FramesCut]
             ),
             (1, 2, 1)
         );
@@ -375,9 +399,11 @@ fn the_largest_partial_frame_goes_when_the_budget_is_used_up() {
         harness.events.set_partial_budget(4096 + 1024 + 64);
         let begin = |harness: &mut Harness, bytes: usize| {
             let mut client = Client::connect(harness, id);
-            let held = harness.events.counters(id).partial_bytes;
+            let held = harness.events.counters(id)[ListenerCounter::PartialBytes];
             client.send(&frame(&[b'x'; 8000])[..bytes]);
-            harness.run_until_loop(|h| h.events.counters(id).partial_bytes == held + bytes as u64);
+            harness.run_until_loop(|h| {
+                h.events.counters(id)[ListenerCounter::PartialBytes] == held + bytes as u64
+            });
             client
         };
         let mut large = begin(&mut harness, 3000);
@@ -385,7 +411,7 @@ fn the_largest_partial_frame_goes_when_the_budget_is_used_up() {
         // Needs 256, of which only 64 are left.
         let mut small = Client::connect(&harness, id);
         small.send(&frame(&[b'z'; 300])[..200]);
-        harness.run_until_loop(|h| h.events.counters(id).connections_closed_budget == 1);
+        harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::ConnectionsClosedBudget] == 1);
         large.expect_closed();
         assert!(harness.events.partial_bytes_held() <= harness.events.partial_budget());
         // The others go on as if nothing had happened.
@@ -396,21 +422,27 @@ fn the_largest_partial_frame_goes_when_the_budget_is_used_up() {
         seen.sort_unstable();
         assert_eq!(seen, [300, 8000]);
         let counters = *harness.events.counters(id);
-        assert_eq!((counters.frames_cut, counters.bytes_discarded), (1, 3000));
+        assert_eq!(
+            (
+                counters[ListenerCounter::FramesCut],
+                counters[ListenerCounter::BytesDiscarded]
+            ),
+            (1, 3000)
+        );
 
         // With no budget at all, whole frames still pass, and whoever cuts one goes.
         harness.events.set_partial_budget(0);
         small.send(&frame(b"whole"));
         harness.run_until(|seen| seen.len() == 3);
         small.send(&[1]);
-        harness.run_until_loop(|h| h.events.counters(id).connections_closed_budget == 2);
+        harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::ConnectionsClosedBudget] == 2);
         small.expect_closed();
         let counters = harness.events.counters(id);
         assert_eq!(
             (
-                counters.frames_cut,
-                counters.bytes_discarded,
-                counters.partial_bytes
+                counters[ListenerCounter::FramesCut],
+                counters[ListenerCounter::BytesDiscarded],
+                counters[ListenerCounter::PartialBytes]
             ),
             (2, 3001, 0)
         );
@@ -438,7 +470,7 @@ fn thousands_of_idle_connections_cost_descriptors_and_little_else() {
     let before = support::resident_bytes();
     for round in 1..=rounds {
         clients.extend((0..100).map(|_| Client::connect(&harness, id)));
-        harness.run_until_loop(|h| h.events.counters(id).connections_open == round * 100);
+        harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::ConnectionsOpen] == round * 100);
     }
     // All send something once, as clients do, and one begins a frame.
     for client in &mut clients {
@@ -446,7 +478,7 @@ fn thousands_of_idle_connections_cost_descriptors_and_little_else() {
     }
     harness.run_until(|seen| seen.len() == connections);
     clients[77].send(&[9]);
-    harness.run_until_loop(|h| h.events.counters(id).partial_bytes == 1);
+    harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::PartialBytes] == 1);
     let grown = support::resident_bytes().saturating_sub(before);
     assert!(
         grown < connections * 2048,
@@ -455,16 +487,16 @@ fn thousands_of_idle_connections_cost_descriptors_and_little_else() {
     );
     assert!(harness.events.partial_bytes_held() <= 64);
     // They cost no work either: one busy connection among them needs as few calls as alone.
-    let calls = harness.events.loop_counters().system_calls;
+    let calls = harness.events.loop_counters()[LoopCounter::SystemCalls];
     for _ in 0..50 {
         let seen = harness.seen.len();
         clients[50].send(&[frame(b"busy:1|c"), frame(b"busy:1|c")].concat());
         harness.run_until(|s| s.len() == seen + 2);
     }
-    let calls = harness.events.loop_counters().system_calls - calls;
+    let calls = harness.events.loop_counters()[LoopCounter::SystemCalls] - calls;
     assert!(calls <= 50 * 4, "{calls}");
     drop(clients);
-    harness.run_until_loop(|h| h.events.counters(id).connections_open == 0);
+    harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::ConnectionsOpen] == 0);
 }
 
 #[test]
@@ -500,7 +532,7 @@ fn a_socket_in_the_place_of_another_loses_nothing() {
     let mut harness = Harness::new();
     let ids = asked.each_ref().map(|asked| harness.listen(asked));
     let mut open = Client::connect(&harness, ids[0]);
-    harness.run_until_loop(|h| h.events.counters(ids[0]).connections_open == 1);
+    harness.run_until_loop(|h| h.events.counters(ids[0])[ListenerCounter::ConnectionsOpen] == 1);
     let old = std::os::unix::net::UnixDatagram::unbound().unwrap();
     old.connect(&datagram).unwrap();
     // These are in the kernel when the sockets are replaced.
@@ -546,11 +578,12 @@ fn descriptors_used_up() {
 fn child_without_descriptors() {
     for Setup { mut harness, id, .. } in each_transport(Framing::LengthPrefixed, |_| {}) {
         let mut good = Client::connect(&harness, id);
-        harness.run_until_loop(|h| h.events.counters(id).connections_open == 1);
+        harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::ConnectionsOpen] == 1);
         // Connected while there are descriptors, to be accepted when there are none.
         let mut refused: Vec<Client> = (0..3).map(|_| Client::connect(&harness, id)).collect();
         let hog = take_all_descriptors();
-        harness.run_until_loop(|h| h.events.counters(id).connections_refused_descriptors == 3);
+        harness
+            .run_until_loop(|h| h.events.counters(id)[ListenerCounter::ConnectionsRefusedDescriptors] == 3);
         for client in &mut refused {
             client.expect_closed();
         }
@@ -559,18 +592,18 @@ fn child_without_descriptors() {
         let counters = *harness.events.counters(id);
         assert_eq!(
             (
-                counters.accept_errors,
-                counters.accept_pauses,
-                counters.connections_open
+                counters[ListenerCounter::AcceptErrors],
+                counters[ListenerCounter::AcceptPauses],
+                counters[ListenerCounter::ConnectionsOpen]
             ),
             (3, 0, 1)
         );
-        let polls = harness.events.loop_counters().polls;
+        let polls = harness.events.loop_counters()[LoopCounter::Polls];
         for _ in 0..3 {
             harness.turn();
         }
         assert!(
-            harness.events.loop_counters().polls - polls <= 3,
+            harness.events.loop_counters()[LoopCounter::Polls] - polls <= 3,
             "waits for events"
         );
         drop(hog);
@@ -600,20 +633,20 @@ fn child_without_a_reserve() {
         client.send(&frame(b"patient:1|c"));
         // A limit below what is open: giving up one descriptor does not help.
         support::raw::limit_descriptors(3);
-        harness.run_until_loop(|h| h.events.counters(id).accept_pauses >= 2);
+        harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::AcceptPauses] >= 2);
         let counters = *harness.events.counters(id);
         assert!(
-            counters.accept_errors <= 2 * counters.accept_pauses,
+            counters[ListenerCounter::AcceptErrors] <= 2 * counters[ListenerCounter::AcceptPauses],
             "{counters:?}"
         );
-        let calls = harness.events.loop_counters().system_calls;
+        let calls = harness.events.loop_counters()[LoopCounter::SystemCalls];
         harness.turn();
         assert!(
-            harness.events.loop_counters().system_calls - calls < 10,
+            harness.events.loop_counters()[LoopCounter::SystemCalls] - calls < 10,
             "does not spin"
         );
         support::raw::limit_descriptors(256);
-        if counters.connections_refused_descriptors == 0 {
+        if counters[ListenerCounter::ConnectionsRefusedDescriptors] == 0 {
             harness.run_until(|seen| seen.len() == 1);
         } else {
             client.expect_closed();

@@ -1,6 +1,8 @@
 //! What is read of others, for the fuzz targets.
 
-use crate::sources::{self, Docker, LabelTags};
+use std::io;
+
+use crate::sources::{self, Docker, LabelTags, LookError};
 use crate::{Description, cgroup};
 
 /// Of a process, from its `stat`.
@@ -9,21 +11,18 @@ pub fn start_time(stat: &str) -> Option<u64> {
 }
 
 /// What Docker says of a container.
-pub fn docker(json: &[u8]) -> Result<Vec<Description>, String> {
+pub fn docker(json: &[u8]) -> Result<Vec<Description>, LookError> {
     let docker = Docker::new("", LabelTags::default());
-    docker
-        .described(json)
-        .map(|description| vec![description])
-        .map_err(|error| error.to_string())
+    Ok(vec![docker.described(json)?])
 }
 
 /// What a kubelet says of its pods.
-pub fn kubelet(json: &[u8]) -> Result<Vec<Description>, String> {
+pub fn kubelet(json: &[u8]) -> Result<Vec<Description>, LookError> {
     sources::kubelet_described(json, &LabelTags::default())
 }
 
 /// A file of tags.
-pub fn file(json: &[u8]) -> Result<Vec<Description>, String> {
-    let text = std::str::from_utf8(json).map_err(|error| error.to_string())?;
+pub fn file(json: &[u8]) -> Result<Vec<Description>, LookError> {
+    let text = std::str::from_utf8(json).map_err(io::Error::other)?;
     sources::parse_file(text)
 }

@@ -6,10 +6,9 @@
 //! * [`decide`] is where it is decided which origins count and which tags they bring: a pure function, behind workers and
 //!   `weir explain` alike.
 //! * [`Resolver`] owns what is known: processes, control groups, and what [`sources`] tell.
-//! * A [`sources::Source`] tells everything it knows whenever that changes, and looks again when something unknown is
+//! * A [`sources::TagSource`] tells everything it knows whenever that changes, and looks again when something unknown is
 //!   asked for.
 
-mod allowed;
 pub mod cgroup;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -22,7 +21,6 @@ pub mod sources;
 mod status;
 mod store;
 
-pub use allowed::{AllowedOrigins, Listed, OriginPattern, OriginPatternError};
 pub use decide::{Decision, DecisionStep, Facts, Policy, decide};
 pub use entity::{Cardinality, Entity, TagSet};
 pub use resolver::{AnswerTo, Origins, Resolver, Settings};

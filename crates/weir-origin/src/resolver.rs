@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use weir_context::{Admission, OriginKey, OriginQuestion, OriginTags, OriginTicket};
 use weir_ingest::{Asked, OriginAnswer, OriginLink, ProcessFound, Question};
+use weir_rules::{AllowedOrigins, Listed};
 
-use crate::allowed::{AllowedOrigins, Listed};
 use crate::cgroup::{Inodes, Proc};
 use crate::decide::{Decision, Facts, Policy, decide};
 use crate::entity::{Cardinality, Entity};
 use crate::processes::{Looked, Processes};
-use crate::sources::{Feed, Source, SourceEvent};
+use crate::sources::{Feed, SourceEvent, TagSource};
 use crate::status::{AccessExplanation, OriginExplanation, OriginStatus, OriginStep, SourceStatus};
 use crate::store::Store;
 
@@ -70,11 +70,11 @@ pub struct Resolver {
     handle: Origins,
     inbox: Receiver<Message>,
     settings: Settings,
-    sources: Vec<Box<dyn Source>>,
+    sources: Vec<Box<dyn TagSource>>,
 }
 
 impl Resolver {
-    pub fn new(settings: Settings, sources: Vec<Box<dyn Source>>) -> Self {
+    pub fn new(settings: Settings, sources: Vec<Box<dyn TagSource>>) -> Self {
         let (sender, inbox) = std::sync::mpsc::sync_channel(INBOX_MAX);
         let status = OriginStatus {
             sources: sources
@@ -488,7 +488,7 @@ impl Running {
                 self.health[source] = Health::Failing;
                 status.healthy = false;
                 status.failures += 1;
-                status.last_error = Some(error);
+                status.last_error = Some(error.to_string());
                 HashSet::new()
             }
         };

@@ -15,7 +15,7 @@ use std::hint::black_box;
 use std::sync::{Arc, Mutex};
 
 use weir_aggregate::{AggregatorSettings, Batch, Expansion, Weights};
-use weir_context::{HashSecret, Limits, Rules};
+use weir_context::{ContextLimits, HashSecret, Rules};
 use weir_ingest::{
     BLOCK_BYTES, Ingest, IngestSettings, Received, Relay, RelayBlock, RelayQueue, RelaySettings, RelayTarget,
 };
@@ -234,7 +234,7 @@ fn relay(messages: &str) -> Output {
             worker: 0,
             aggregator: AggregatorSettings::default(),
             rules: Rules::default(),
-            limits: Limits::default(),
+            limits: ContextLimits::default(),
             secret: HashSecret::from_random(1, 2),
             gauge_deltas: false,
             listeners: vec![ParseOptions::default()],

@@ -6,7 +6,7 @@ use crate::settings::Compression;
 
 /// What a backend takes in one request.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct PayloadLimits {
     pub compressed: usize,
     pub uncompressed: usize,
     /// Points, events or checks.
@@ -26,7 +26,7 @@ pub struct Frame {
 pub struct Assembler {
     route: u16,
     class: Class,
-    limits: Limits,
+    limits: PayloadLimits,
     frame: Frame,
     compression: (Compression, i32),
     /// Made for the first item: an output that never sees an event needs no compressor for it.
@@ -39,7 +39,7 @@ impl Assembler {
     pub fn new(
         route: u16,
         class: Class,
-        limits: Limits,
+        limits: PayloadLimits,
         frame: Frame,
         compression: (Compression, i32),
     ) -> Self {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     /// Puts items through and checks that each payload is within the limits and all together are the items.
-    fn check(items: &[Vec<u8>], limits: Limits, compression: Compression) -> Vec<Draft> {
+    fn check(items: &[Vec<u8>], limits: PayloadLimits, compression: Compression) -> Vec<Draft> {
         let frame = Frame {
             head: b"[".to_vec(),
             separator: b",".to_vec(),
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn split_by_every_limit() {
-        let limits = Limits {
+        let limits = PayloadLimits {
             compressed: 10_000,
             uncompressed: 50_000,
             count: 1000,
@@ -243,7 +243,7 @@ mod tests {
         let items: Vec<Vec<u8>> = (0..4000)
             .map(|i| [noise(100, i), vec![b'y'; 100]].concat())
             .collect();
-        let limits = Limits {
+        let limits = PayloadLimits {
             compressed: 50_000,
             uncompressed: 5_000_000,
             count: 1_000_000,
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_single_item_beyond_a_limit_is_dropped_alone() {
-        let limits = Limits {
+        let limits = PayloadLimits {
             compressed: 1000,
             uncompressed: 5000,
             count: 10,

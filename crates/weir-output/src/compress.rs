@@ -33,13 +33,13 @@ pub fn compressed(compression: Compression, body: Vec<u8>) -> Vec<u8> {
 
 /// Compresses one body after the other, keeping the compressor's memory between them.
 pub struct Compressor {
-    kind: Kind,
+    kind: Codec,
     out: Vec<u8>,
     /// Given since the last flush; what of it is in `out` is unknown.
     unflushed: usize,
 }
 
-enum Kind {
+enum Codec {
     Zstd(Zstd<'static>),
     Zlib(Compress),
     Gzip {
@@ -58,15 +58,15 @@ impl Compressor {
         let kind = match compression {
             Compression::Zstd => {
                 let level = if level <= 0 { 1 } else { level };
-                Kind::Zstd(Zstd::new(level).expect("only allocation can fail, and that aborts"))
+                Codec::Zstd(Zstd::new(level).expect("only allocation can fail, and that aborts"))
             }
-            Compression::Zlib => Kind::Zlib(deflate(true)),
-            Compression::Gzip => Kind::Gzip {
+            Compression::Zlib => Codec::Zlib(deflate(true)),
+            Compression::Gzip => Codec::Gzip {
                 raw: deflate(false),
                 checksum: crc32fast::Hasher::new(),
                 length: 0,
             },
-            Compression::None => Kind::None,
+            Compression::None => Codec::None,
         };
         let mut this = Self {
             kind,
@@ -93,15 +93,15 @@ impl Compressor {
         let n = self.unflushed + more;
         self.out.len()
             + match self.kind {
-                Kind::Zstd(_) => n + n / 200 + 128,
-                Kind::Zlib(_) | Kind::Gzip { .. } => n + n / 64 + 256,
-                Kind::None => n,
+                Codec::Zstd(_) => n + n / 200 + 128,
+                Codec::Zlib(_) | Codec::Gzip { .. } => n + n / 64 + 256,
+                Codec::None => n,
             }
     }
 
     /// Given since the last flush: [`Compressor::bound`] becomes sharper by flushing.
     pub fn unflushed(&self) -> usize {
-        if matches!(self.kind, Kind::None) {
+        if matches!(self.kind, Codec::None) {
             0
         } else {
             self.unflushed
@@ -111,14 +111,14 @@ impl Compressor {
     pub fn write(&mut self, data: &[u8]) {
         self.unflushed += data.len();
         match &mut self.kind {
-            Kind::Zstd(zstd) => {
+            Codec::Zstd(zstd) => {
                 let mut input = InBuffer::around(data);
                 while input.pos < data.len() {
                     run_zstd(&mut self.out, |out| zstd.run(&mut input, out));
                 }
             }
-            Kind::Zlib(raw) => deflate(raw, data, &mut self.out, FlushCompress::None),
-            Kind::Gzip {
+            Codec::Zlib(raw) => deflate(raw, data, &mut self.out, FlushCompress::None),
+            Codec::Gzip {
                 raw,
                 checksum,
                 length,
@@ -127,7 +127,7 @@ impl Compressor {
                 *length = length.wrapping_add(data.len() as u32);
                 deflate(raw, data, &mut self.out, FlushCompress::None);
             }
-            Kind::None => {
+            Codec::None => {
                 self.out.extend_from_slice(data);
                 self.unflushed = 0;
             }
@@ -137,9 +137,11 @@ impl Compressor {
     /// Brings everything written so far into the output, at the cost of a block boundary.
     pub fn flush(&mut self) {
         match &mut self.kind {
-            Kind::Zstd(zstd) => while run_zstd(&mut self.out, |out| zstd.flush(out)) > 0 {},
-            Kind::Zlib(raw) | Kind::Gzip { raw, .. } => deflate(raw, &[], &mut self.out, FlushCompress::Sync),
-            Kind::None => {}
+            Codec::Zstd(zstd) => while run_zstd(&mut self.out, |out| zstd.flush(out)) > 0 {},
+            Codec::Zlib(raw) | Codec::Gzip { raw, .. } => {
+                deflate(raw, &[], &mut self.out, FlushCompress::Sync)
+            }
+            Codec::None => {}
         }
         self.unflushed = 0;
     }
@@ -147,9 +149,9 @@ impl Compressor {
     /// Ends the body and starts the next.
     pub fn finish(&mut self) -> Vec<u8> {
         match &mut self.kind {
-            Kind::Zstd(zstd) => while run_zstd(&mut self.out, |out| zstd.finish(out, true)) > 0 {},
-            Kind::Zlib(raw) => deflate(raw, &[], &mut self.out, FlushCompress::Finish),
-            Kind::Gzip {
+            Codec::Zstd(zstd) => while run_zstd(&mut self.out, |out| zstd.finish(out, true)) > 0 {},
+            Codec::Zlib(raw) => deflate(raw, &[], &mut self.out, FlushCompress::Finish),
+            Codec::Gzip {
                 raw,
                 checksum,
                 length,
@@ -160,7 +162,7 @@ impl Compressor {
                 self.out.extend_from_slice(&length.to_le_bytes());
                 *length = 0;
             }
-            Kind::None => {}
+            Codec::None => {}
         }
         let mut body = std::mem::take(&mut self.out);
         // Bodies may wait for hours; the slack of the growing buffer should not.
@@ -172,15 +174,15 @@ impl Compressor {
     fn start(&mut self) {
         self.unflushed = 0;
         match &mut self.kind {
-            Kind::Zstd(zstd) => zstd.reinit().expect("a reset of the session alone cannot fail"),
-            Kind::Zlib(raw) => raw.reset(),
-            Kind::Gzip { raw, .. } => {
+            Codec::Zstd(zstd) => zstd.reinit().expect("a reset of the session alone cannot fail"),
+            Codec::Zlib(raw) => raw.reset(),
+            Codec::Gzip { raw, .. } => {
                 raw.reset();
                 // Magic, deflate, no flags, no time, no extra flags, unknown system.
                 self.out
                     .extend_from_slice(&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255]);
             }
-            Kind::None => {}
+            Codec::None => {}
         }
     }
 }

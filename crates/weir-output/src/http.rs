@@ -1,18 +1,18 @@
 //! The HTTP client of the outputs: certificate authorities, proxies, timeouts, and errors that tell without revealing.
 
-use std::collections::BTreeMap;
 use std::error::Error;
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, InvalidHeaderValue, RETRY_AFTER};
 use reqwest::{Client, ClientBuilder, Method, NoProxy, Proxy};
 use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::{ClientConfig, RootCertStore};
 
-use crate::delivery::{Payload, retry_after};
-use crate::settings::{DeliverySettings, Secret};
+use crate::delivery::{Outcome, Payload, retry_after};
+use crate::settings::{Authorization, DeliverySettings};
 
 /// A connection that is not used for this long is closed, before most backends and proxies would do it.
 const IDLE: Duration = Duration::from_secs(50);
@@ -33,9 +33,84 @@ pub struct Answer {
     pub body: Vec<u8>,
 }
 
-/// Builds a client. Redirects are not followed: a key must not travel to another host. Fails with a sentence that
-/// names the setting.
-pub fn client(settings: &DeliverySettings, user_agent: &str) -> Result<Client, String> {
+/// Why there is no client. The text names the setting.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    #[error("delivery.proxy: not a proxy's URL; allowed is one such as http://proxy:3128")]
+    Proxy,
+    #[error("delivery.ca_file: {path}: {fault}; allowed is a PEM file with certificates")]
+    CaFile { path: String, fault: CaFault },
+    #[error("TLS: {0}")]
+    Tls(#[from] rustls::Error),
+    #[error("HTTP client: {0}")]
+    Build(#[source] RequestError),
+}
+
+/// What is wrong with a file of certificates.
+#[derive(Debug, thiserror::Error)]
+pub enum CaFault {
+    #[error(transparent)]
+    Pem(#[from] pem::Error),
+    #[error(transparent)]
+    Certificate(#[from] rustls::Error),
+    #[error("no certificate in it")]
+    Empty,
+}
+
+/// Which value no HTTP header can carry. The value is never shown.
+#[derive(Debug, thiserror::Error)]
+pub enum HeaderError {
+    #[error("{0}: the key has a character that no HTTP header can carry")]
+    Key(&'static str),
+    #[error("bearer_token: it has a character that no HTTP header can carry")]
+    BearerToken,
+    #[error("headers: {0:?} is not the name of a header")]
+    Name(String),
+    #[error("headers: the value of {0} has a character that no HTTP header can carry")]
+    Value(String),
+}
+
+/// Why there was no answer. It knows no URL: that may carry a secret, and the endpoint's label stands beside it anyway.
+#[derive(Debug)]
+pub struct RequestError(reqwest::Error);
+
+impl RequestError {
+    /// It may work later.
+    pub fn retry(&self) -> Outcome {
+        Outcome::Retry {
+            error: self.to_string(),
+            after: None,
+        }
+    }
+}
+
+impl From<reqwest::Error> for RequestError {
+    fn from(error: reqwest::Error) -> Self {
+        RequestError(error.without_url())
+    }
+}
+
+/// With its causes.
+impl fmt::Display for RequestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = self.0.to_string();
+        let mut cause = self.0.source();
+        while let Some(inner) = cause {
+            let inner_text = inner.to_string();
+            if !text.contains(&inner_text) {
+                text.push_str(": ");
+                text.push_str(&inner_text);
+            }
+            cause = inner.source();
+        }
+        f.write_str(&one_line(&text))
+    }
+}
+
+impl Error for RequestError {}
+
+/// Builds a client. Redirects are not followed: a key must not travel to another host.
+pub fn client(settings: &DeliverySettings, user_agent: &str) -> Result<Client, ClientError> {
     let tls = tls(&settings.ca_file)?;
     build(Client::builder().http1_only(), tls, settings, user_agent)
 }
@@ -51,7 +126,7 @@ pub struct Http2 {
 }
 
 impl Http2 {
-    pub fn new(settings: &DeliverySettings, user_agent: &str) -> Result<Self, String> {
+    pub fn new(settings: &DeliverySettings, user_agent: &str) -> Result<Self, ClientError> {
         let http2 = Self {
             settings: settings.clone(),
             user_agent: user_agent.to_owned(),
@@ -62,7 +137,7 @@ impl Http2 {
     }
 
     /// For one request.
-    pub fn call(&self) -> Result<Call<'_>, String> {
+    pub fn call(&self) -> Result<Call<'_>, ClientError> {
         let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
         if client.is_none() {
             *client = Some(self.client()?);
@@ -74,7 +149,7 @@ impl Http2 {
         })
     }
 
-    fn client(&self) -> Result<Client, String> {
+    fn client(&self) -> Result<Client, ClientError> {
         let mut tls = tls(&self.settings.ca_file)?;
         tls.alpn_protocols = vec![b"h2".to_vec()];
         let builder = Client::builder().http2_prior_knowledge();
@@ -108,7 +183,7 @@ fn build(
     tls: ClientConfig,
     settings: &DeliverySettings,
     user_agent: &str,
-) -> Result<Client, String> {
+) -> Result<Client, ClientError> {
     let mut builder = builder
         .tls_backend_preconfigured(tls)
         .redirect(reqwest::redirect::Policy::none())
@@ -120,45 +195,42 @@ fn build(
     if settings.proxy == "none" {
         builder = builder.no_proxy();
     } else if !settings.proxy.is_empty() {
-        let proxy = Proxy::all(&settings.proxy).map_err(|_| {
-            "delivery.proxy: not a proxy's URL; allowed is one such as http://proxy:3128".to_owned()
-        })?;
+        let proxy = Proxy::all(&settings.proxy).map_err(|_| ClientError::Proxy)?;
         let except = NoProxy::from_string(&settings.no_proxy.join(","));
         builder = builder.proxy(proxy.no_proxy(except));
     }
-    builder
-        .build()
-        .map_err(|error| format!("HTTP client: {}", describe(error)))
+    builder.build().map_err(|error| ClientError::Build(error.into()))
 }
 
-fn tls(ca_file: &str) -> Result<ClientConfig, String> {
-    let mut roots = RootCertStore::empty();
-    if ca_file.is_empty() {
+fn tls(ca_file: &str) -> Result<ClientConfig, ClientError> {
+    let roots = if ca_file.is_empty() {
+        let mut roots = RootCertStore::empty();
         // A system without certificates is no failure until somebody wants TLS; the handshake then says so.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        roots
     } else {
-        let refuse = |why: String| {
-            format!("delivery.ca_file: {ca_file}: {why}; allowed is a PEM file with certificates")
-        };
-        let certificates =
-            CertificateDer::pem_file_iter(ca_file).map_err(|error| refuse(error.to_string()))?;
-        for certificate in certificates {
-            let certificate = certificate.map_err(|error| refuse(error.to_string()))?;
-            roots
-                .add(certificate)
-                .map_err(|error| refuse(error.to_string()))?;
-        }
-        if roots.is_empty() {
-            return Err(refuse("no certificate in it".into()));
-        }
-    }
+        authorities(ca_file).map_err(|fault| ClientError::CaFile {
+            path: ca_file.to_owned(),
+            fault,
+        })?
+    };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let builder = builder.map_err(|error| format!("TLS: {error}"))?;
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
-/// Sends one request. `now` is Unix seconds, for a `Retry-After` that is a date. The error is fit to be shown.
+fn authorities(ca_file: &str) -> Result<RootCertStore, CaFault> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(ca_file)? {
+        roots.add(certificate?)?;
+    }
+    if roots.is_empty() {
+        return Err(CaFault::Empty);
+    }
+    Ok(roots)
+}
+
+/// Sends one request. `now` is Unix seconds, for a `Retry-After` that is a date.
 pub async fn send(
     client: &Client,
     method: Method,
@@ -166,9 +238,9 @@ pub async fn send(
     headers: HeaderMap,
     body: bytes::Bytes,
     now: i64,
-) -> Result<Answer, String> {
+) -> Result<Answer, RequestError> {
     let request = client.request(method, url).headers(headers).body(body);
-    let mut response = request.send().await.map_err(describe)?;
+    let mut response = request.send().await?;
     let status = response.status();
     let value = response
         .headers()
@@ -205,48 +277,31 @@ pub async fn send(
 }
 
 /// A header value that is never shown. Fails on characters that no header can have.
-pub fn secret_header(value: &str) -> Result<HeaderValue, String> {
-    let mut header = HeaderValue::from_str(value)
-        .map_err(|_| "has a character that no HTTP header can carry".to_owned())?;
+pub fn secret_header(value: &str) -> Result<HeaderValue, InvalidHeaderValue> {
+    let mut header = HeaderValue::from_str(value)?;
     header.set_sensitive(true);
     Ok(header)
 }
 
-/// Headers that an operator configured; their values are never shown. Fails with a sentence that names the header.
-pub fn configured_headers(
-    headers: &BTreeMap<String, Secret>,
-    bearer_token: &Secret,
-) -> Result<HeaderMap, String> {
+/// Headers that an operator configured; their values are never shown.
+pub fn configured_headers(authorization: &Authorization) -> Result<HeaderMap, HeaderError> {
+    let Authorization {
+        headers,
+        bearer_token,
+        ..
+    } = authorization;
     let mut all = HeaderMap::new();
     if !bearer_token.is_empty() {
         let value = secret_header(&format!("Bearer {}", bearer_token.expose().trim()))
-            .map_err(|why| format!("bearer_token: it {why}"))?;
+            .map_err(|_| HeaderError::BearerToken)?;
         all.insert(AUTHORIZATION, value);
     }
     for (name, value) in headers {
-        let key = HeaderName::try_from(name.as_str())
-            .map_err(|_| format!("headers: {name:?} is not the name of a header"))?;
-        let value = secret_header(value.expose().trim())
-            .map_err(|why| format!("headers: the value of {name} {why}"))?;
+        let key = HeaderName::try_from(name.as_str()).map_err(|_| HeaderError::Name(name.clone()))?;
+        let value = secret_header(value.expose().trim()).map_err(|_| HeaderError::Value(name.clone()))?;
         all.insert(key, value);
     }
     Ok(all)
-}
-
-/// An error with its causes, without the URL: it may carry a secret, and the endpoint's label stands beside it anyway.
-pub fn describe(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        let inner_text = inner.to_string();
-        if !text.contains(&inner_text) {
-            text.push_str(": ");
-            text.push_str(&inner_text);
-        }
-        cause = inner.source();
-    }
-    one_line(&text)
 }
 
 /// Bodies and errors go to logs and terminals: no control characters.

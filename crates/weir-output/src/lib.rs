@@ -4,9 +4,11 @@
 
 pub mod assemble;
 pub mod compress;
+mod counters;
 pub mod datadog;
 mod datagrams;
 pub mod delivery;
+mod error;
 pub mod file;
 pub mod graphite;
 pub mod http;
@@ -21,3 +23,6 @@ pub mod stdout;
 mod sums;
 mod tcp;
 mod timeline;
+
+pub use counters::{OutputCounter, ScrapeCounter};
+pub use error::StartError;

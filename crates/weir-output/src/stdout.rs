@@ -3,25 +3,26 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use serde::Deserialize;
 use weir_aggregate::Expansion;
+use weir_config::settings;
 
+use crate::StartError;
 use crate::delivery::{BoxFuture, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport};
 use crate::json_lines::LinesEncoder;
 use crate::settings::{Delivered, DeliverySettings, OutputType, Start};
 
-/// There is nothing to set.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct StdoutSettings {}
+settings! {
+    /// There is nothing to set.
+    pub struct StdoutSettings {}
+}
 
 pub(crate) const TYPE: OutputType = OutputType {
     name: "stdout",
     summary: "Prints one JSON object per point and line on standard output, for people and for pipes.",
     on_by_default: false,
     settings: &[],
-    environment: &[],
-    load: |values| Delivered::load::<StdoutSettings>(values, |_| Ok(())),
+    gone: &[],
+    read: |output| Delivered::read::<StdoutSettings>(output, |_, _| {}, |_| Ok(())),
 };
 
 /// Bytes in one write.
@@ -33,7 +34,7 @@ impl Start for StdoutSettings {
         name: &str,
         expansion: &Arc<Expansion>,
         surroundings: &Surroundings,
-    ) -> Result<Delivery, String> {
+    ) -> Result<Delivery, StartError> {
         let endpoint = Endpoint {
             label: "standard output".into(),
             directory: "stdout".into(),
@@ -43,8 +44,8 @@ impl Start for StdoutSettings {
         let encoder = Box::new(LinesEncoder::new(expansion.clone(), PAYLOAD_BYTES));
         let settings = DeliverySettings::local();
         let order = Order::TimeOrder;
-        Delivery::start(name, &settings, order, encoder, vec![endpoint], surroundings)
-            .map_err(|error| error.to_string())
+        let started = Delivery::start(name, &settings, order, encoder, vec![endpoint], surroundings);
+        Ok(started?)
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 use support::*;
 use weir_aggregate::{Batch, Expansion};
-use weir_output::datadog::{self, DatadogEncoder, Kind, route};
+use weir_output::datadog::{self, DatadogEncoder, RequestKind, route};
 use weir_output::delivery::{Clock, Encode, Encoded, Items, Reason};
 use weir_output::settings::{Compression, DatadogSettings, SeriesFormat};
 
@@ -466,7 +466,7 @@ fn ten_thousand_and_one_points_are_two_payloads() {
     assert!(
         out.payloads
             .iter()
-            .all(|payload| payload.route == route(Kind::SeriesV2, Compression::Zstd))
+            .all(|payload| payload.route == route(RequestKind::SeriesV2, Compression::Zstd))
     );
 }
 

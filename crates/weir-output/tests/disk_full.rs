@@ -41,7 +41,7 @@ async fn start(name: &str, directory: &str) -> (Delivery, Arc<AtomicBool>) {
     if name == "graphite" {
         let (address, reachable) = carbon().await;
         let mut settings = graphite(&address);
-        settings.delivery = kept;
+        settings.delivery = kept.queue;
         let started = settings.start(name, &Arc::new(Expansion::default()), &around);
         return (started.unwrap(), reachable);
     }

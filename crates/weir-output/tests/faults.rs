@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use support::*;
 use weir_aggregate::Expansion;
+use weir_output::OutputCounter;
 use weir_output::datadog;
 use weir_output::delivery::{Clock, Delivery, Reason};
 use weir_output::settings::{DatadogSettings, Secret};
@@ -170,8 +171,8 @@ async fn refusals_are_dropped_and_failures_repeated() {
         (
             endpoint.delivered.points,
             endpoint.dropped[&Reason::Rejected].points,
-            endpoint.attempts_failed,
-            endpoint.retries
+            endpoint.counts[OutputCounter::AttemptsFailed],
+            endpoint.counts[OutputCounter::Retries]
         ),
         (4, 2, 5, 3)
     );
@@ -291,7 +292,6 @@ async fn the_end_does_not_wait_out_a_backoff() {
     })
     .await;
     let mut settings = datadog(&intake.url());
-    settings.delivery.backoff_base = Duration::from_secs(3600);
     settings.delivery.backoff_max = Duration::from_secs(3600);
     let output = start("datadog", &settings, Clock::system());
     batches("a:1|c\n").iter().for_each(|batch| output.submit(batch));
@@ -311,7 +311,6 @@ async fn an_hour_without_network() {
         let (intake, reachable) = Intake::that_can_be_away(true).await;
         let (clock, driver) = Clock::driven(BUCKET);
         let mut settings = datadog(&intake.url());
-        settings.delivery.backoff_base = Duration::from_secs(2);
         settings.delivery.backoff_max = Duration::from_secs(64);
         let mut around = surroundings(clock);
         if on_disk {
@@ -428,7 +427,8 @@ async fn tls_with_an_authority_of_ones_own() {
             &surroundings(Clock::system()),
         )
         .err()
-        .unwrap();
+        .unwrap()
+        .to_string();
         assert!(
             error.contains("delivery.ca_file") && error.contains(&path) && error.contains("PEM"),
             "{error}"
@@ -479,7 +479,8 @@ fn settings_that_cannot_work_are_refused_with_a_reason() {
             &surroundings(Clock::system()),
         )
         .err()
-        .unwrap();
+        .unwrap()
+        .to_string();
         assert!(error.contains(part) && !error.contains(KEY), "{error}");
     };
     check(

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use support::wire::{Samples, otlp_numbers, samples_1, samples_2};
 use support::*;
+use weir_output::OutputCounter;
 use weir_output::delivery::{Clock, Delivery, Driver, OutputStatus, Reason};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -161,7 +162,10 @@ async fn refusals_hold_up_nothing() {
             "{name}: {status:#?}"
         );
         assert_eq!(
-            (endpoint.retries, endpoint.refused_series),
+            (
+                endpoint.counts[OutputCounter::Retries],
+                endpoint.counts[OutputCounter::RefusedSeries]
+            ),
             (0, 1),
             "{name}: {status:#?}"
         );
@@ -187,7 +191,6 @@ async fn a_refused_key_loses_nothing() {
         .await;
         let (clock, driver) = Clock::driven(BUCKET);
         let mut settings = delivery();
-        settings.backoff_base = Duration::from_secs(2);
         settings.backoff_max = Duration::from_secs(64);
         let output = start_output(name, &intake.url(), settings, &surroundings(clock));
         let mut received = 0;
@@ -303,7 +306,10 @@ async fn attempts_of_one_payload_have_one_key() {
             let batches = batches_at(BUCKET + i * 10, "a:1|c\nb:2|g\n");
             batches.iter().for_each(|batch| first.submit(batch));
         }
-        wait(&first, name, |status| status.endpoints[0].attempts_failed >= 2).await;
+        wait(&first, name, |status| {
+            status.endpoints[0].counts[OutputCounter::AttemptsFailed] >= 2
+        })
+        .await;
         first.shutdown(Duration::ZERO).await;
         drop(first);
         reachable.store(true, Ordering::SeqCst);

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use support::*;
 use weir_aggregate::Expansion;
+use weir_output::StartError;
 use weir_output::delivery::{Clock, Delivery, Reason, Surroundings};
 use weir_output::file::{Compression, FileSettings, Fsync};
 use weir_output::settings::Start;
@@ -26,7 +27,7 @@ fn settings(path: &Path) -> FileSettings {
     }
 }
 
-fn start(settings: &FileSettings, around: &Surroundings) -> Result<Delivery, String> {
+fn start(settings: &FileSettings, around: &Surroundings) -> Result<Delivery, StartError> {
     settings.start("file", &Arc::new(Expansion::default()), around)
 }
 
@@ -273,7 +274,7 @@ async fn places_that_cannot_be_written_are_refused_with_a_reason() {
     let path = directory.path().join("metrics.jsonl");
     let around = surroundings(Clock::system());
     let output = start(&settings(&path), &around).unwrap();
-    let refused = |path: &Path| start(&settings(path), &around).err().unwrap();
+    let refused = |path: &Path| start(&settings(path), &around).err().unwrap().to_string();
     let message = refused(&path);
     assert!(
         message.contains("another output or process") && message.contains("metrics.jsonl"),

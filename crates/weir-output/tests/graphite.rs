@@ -436,7 +436,6 @@ async fn an_hour_without_receiver() {
         .await;
         let (clock, driver) = Clock::driven(BUCKET);
         let mut form = graphite(&receiver.address);
-        form.delivery.backoff_base = Duration::from_secs(2);
         form.delivery.backoff_max = Duration::from_secs(64);
         let mut around = surroundings(clock);
         if on_disk {

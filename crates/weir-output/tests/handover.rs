@@ -11,10 +11,12 @@ use std::time::Duration;
 use support::wire::{Samples, otlp_numbers, samples_1};
 use support::*;
 use weir_aggregate::Expansion;
+use weir_output::OutputCounter;
 use weir_output::delivery::{Clock, Delivery, Surroundings};
 use weir_output::otlp::{OtlpSettings, Temporality};
 use weir_output::remote_write::RemoteWriteSettings;
-use weir_output::settings::{Secret, Start};
+use weir_output::settings::Secret;
+use weir_output::settings::Start;
 
 fn start(settings: &dyn Start, replaces: Option<&Arc<Delivery>>, around: &Surroundings) -> Arc<Delivery> {
     let around = Surroundings {
@@ -62,15 +64,11 @@ async fn values(intake: &Intake, first: &dyn Start, second: &dyn Start) -> Vec<f
     found.into_iter().map(|(_, value)| value).collect()
 }
 
-fn headers(token: &str) -> BTreeMap<String, Secret> {
-    BTreeMap::from([("Authorization".to_owned(), Secret::new(token))])
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_token_does_not_reset_cumulative_sums() {
     let intake = Intake::start(|_| taken()).await;
     let settings = |token: &str| RemoteWriteSettings {
-        headers: headers(token),
+        authorization: authorization(&[("Authorization", token)]),
         expiry: Duration::from_secs(if token == "old" { 60 } else { 600 }),
         ..remote_write(&intake.url())
     };
@@ -81,7 +79,7 @@ async fn another_token_does_not_reset_cumulative_sums() {
 
     let intake = Intake::start(|_| taken()).await;
     let settings = |token: &str| OtlpSettings {
-        headers: headers(token),
+        authorization: authorization(&[("Authorization", token)]),
         temporality: Temporality::Cumulative,
         ..otlp(&intake.url())
     };
@@ -128,7 +126,7 @@ async fn what_waits_goes_over_wherever_it_lies() {
             let around = surroundings(Clock::system());
             let old = start(&settings(from, KEY), None, &around);
             submit(&old, 0, "a:1|g\n");
-            let tried = old.wait_for(|status| status.endpoints[0].attempts_failed > 0);
+            let tried = old.wait_for(|status| status.endpoints[0].counts[OutputCounter::AttemptsFailed] > 0);
             tokio::time::timeout(DEADLINE, tried).await.expect("an attempt");
             let with = if key == "same" {
                 KEY
@@ -187,7 +185,7 @@ async fn one_of_two_keys_is_replaced() {
         status
             .endpoints
             .iter()
-            .all(|endpoint| endpoint.attempts_failed > 0)
+            .all(|endpoint| endpoint.counts[OutputCounter::AttemptsFailed] > 0)
     });
     tokio::time::timeout(DEADLINE, tried).await.expect("attempts");
     let new = start(&settings(KEY, &[other]), Some(&old), &around);

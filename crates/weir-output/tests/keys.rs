@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use support::*;
 use weir_aggregate::Expansion;
+use weir_output::OutputCounter;
 use weir_output::datadog;
 use weir_output::delivery::{Clock, Delivery};
 use weir_output::settings::{Secret, Start};
@@ -112,7 +113,7 @@ async fn nothing_is_taken_over_where_it_could_be_anothers() {
     let (away, disk) = (Away::start().await, tempfile::tempdir().unwrap());
     let running = away.output(disk.path(), &[OLD]);
     batches("a:1|g\n").iter().for_each(|batch| running.submit(batch));
-    let queued = running.wait_for(|status| status.endpoints[0].attempts_failed > 0);
+    let queued = running.wait_for(|status| status.endpoints[0].counts[OutputCounter::AttemptsFailed] > 0);
     tokio::time::timeout(DEADLINE, queued).await.expect("an attempt");
     assert_eq!(away.deliver(disk.path(), &[NEW]).await, [0]);
     running.shutdown(DEADLINE).await;
@@ -123,18 +124,18 @@ async fn nothing_is_taken_over_where_it_could_be_anothers() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_that_replaces_another_delivers_what_waits() {
     let start = |name: &str, url: &str, token: &str, disk: &Path| {
-        let headers = BTreeMap::from([("Authorization".to_owned(), Secret::new(token))]);
+        let authorization = authorization(&[("Authorization", token)]);
         let mut kept = delivery();
         kept.disk_path = disk.display().to_string();
         kept.disk_bytes_max = 64 << 20;
         let settings: Box<dyn Start> = match name {
             "otlp" => Box::new(weir_output::otlp::OtlpSettings {
-                headers,
+                authorization,
                 delivery: kept,
                 ..otlp(url)
             }),
             _ => Box::new(weir_output::remote_write::RemoteWriteSettings {
-                headers,
+                authorization,
                 delivery: kept,
                 ..remote_write(url)
             }),

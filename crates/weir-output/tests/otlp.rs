@@ -585,7 +585,7 @@ impl hyper::body::Body for Frames {
 async fn over_grpc() {
     let mut settings = otlp("");
     settings.protocol = Protocol::Grpc;
-    settings.headers = BTreeMap::from([("x-key".into(), weir_output::settings::Secret::new("secret"))]);
+    settings.authorization = authorization(&[("x-key", "secret")]);
     for compression in [OtlpCompression::Gzip, OtlpCompression::None] {
         settings.compression = compression;
         let (server, url) = GrpcServer::start(vec![]).await;
@@ -615,7 +615,7 @@ async fn grpc_through_a_tunnel() {
     std::fs::write(&authority, certificate).unwrap();
     let mut settings = otlp(&format!("https://localhost:{port}"));
     settings.protocol = Protocol::Grpc;
-    settings.headers = BTreeMap::from([("x-key".into(), weir_output::settings::Secret::new("secret"))]);
+    settings.authorization = authorization(&[("x-key", "secret")]);
     settings.delivery.ca_file = authority.display().to_string();
     settings.delivery.proxy = proxy;
     let output = start(&settings, Clock::system());
@@ -675,7 +675,7 @@ async fn answers_over_grpc() {
     let (server, url) = GrpcServer::start(replies).await;
     let mut settings = otlp(&url);
     settings.protocol = Protocol::Grpc;
-    settings.headers = BTreeMap::from([("x-key".into(), weir_output::settings::Secret::new("secret"))]);
+    settings.authorization = authorization(&[("x-key", "secret")]);
     let output = start(&settings, Clock::system());
     for i in 0..7 {
         batches_at(BUCKET + i * 10, "a:1|c\nb:1|c\nc:1|c\n")

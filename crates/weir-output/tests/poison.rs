@@ -10,6 +10,7 @@ use serde_json::Value as Json;
 use support::wire::{Samples, otlp_numbers};
 use support::*;
 use weir_aggregate::Expansion;
+use weir_output::OutputCounter;
 use weir_output::delivery::{Clock, Delivery, OutputStatus, Reason};
 use weir_output::settings::{Compression, SeriesFormat, Start};
 
@@ -121,7 +122,7 @@ async fn one_series_costs_itself_alone() {
             (
                 endpoint.delivered.points,
                 endpoint.dropped[&Reason::Rejected].points,
-                endpoint.refused_series
+                endpoint.counts[OutputCounter::RefusedSeries]
             ),
             (1000, 1, 1),
             "{name}: {first:#?}"
@@ -136,7 +137,7 @@ async fn one_series_costs_itself_alone() {
             (
                 endpoint.delivered.points,
                 endpoint.dropped[&Reason::Rejected].points,
-                endpoint.refused_series
+                endpoint.counts[OutputCounter::RefusedSeries]
             ),
             (2000, 2, 1),
             "{name}: {second:#?}"
@@ -215,7 +216,7 @@ async fn every_kind_of_datadog_payload() {
         assert_eq!(refused, (4, 2, 2), "{what}: {status:#?}");
         assert_eq!((taken.points, taken.events, taken.checks), (56, 28, 28), "{what}");
         // Two gauges, two distributions, two checks, and the same event twice.
-        assert_eq!(endpoint.refused_series, 7, "{what}");
+        assert_eq!(endpoint.counts[OutputCounter::RefusedSeries], 7, "{what}");
         for request in intake.requests() {
             if request.header("content-type") == "application/json" {
                 request.json();

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use weir_output::OutputCounter;
 use weir_output::relay::{Block, Lost, Port, Relay, RelaySettings, StreamFraming, TargetStatus};
 use weir_protocol::route_slot;
 
@@ -457,7 +458,10 @@ async fn a_target_that_restarts_gets_the_rest() {
     packer.wait("delivered", |status| status[0].delivered == 20).await;
     until("received", || taken.lock().unwrap().len() == 10);
     let status = packer.stop(DEADLINE).await;
-    assert!(status[0].failures >= 1 && status[0].healthy, "{status:#?}");
+    assert!(
+        status[0].counts[OutputCounter::AttemptsFailed] >= 1 && status[0].healthy,
+        "{status:#?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::Value as Json;
 use support::*;
 use weir_aggregate::Expansion;
+use weir_output::OutputCounter;
 use weir_output::delivery::{Clock, Delivery, Reason};
 use weir_output::remote_write::{RemoteWriteSettings, RemoteWriteVersion};
 use weir_output::settings::Start;
@@ -130,7 +131,7 @@ async fn both_versions_by_their_owners_definitions() {
                 .iter()
                 .for_each(|batch| output.submit(batch));
             wait(&output, "settled", |status| {
-                idle(status) && status.endpoints[0].delivered_payloads as usize > i
+                idle(status) && status.endpoints[0].counts[OutputCounter::Payloads] as usize > i
             })
             .await;
         }
@@ -400,7 +401,7 @@ async fn counters_only_rise_and_sums_stay_finite() {
         let batches = batches_at(BUCKET + i as i64 * 10, messages);
         batches.iter().for_each(|batch| output.submit(batch));
         wait(&output, "settled", |status| {
-            idle(status) && status.endpoints[0].delivered_payloads as usize > i
+            idle(status) && status.endpoints[0].counts[OutputCounter::Payloads] as usize > i
         })
         .await;
     }

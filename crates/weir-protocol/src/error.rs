@@ -1,84 +1,44 @@
-/// Why a line was rejected. One counter per class; the names are part of the operator's interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum ErrorClass {
-    /// A metric without `|`.
-    NoSeparator,
-    /// A metric without `:` in its first field, or with nothing behind it.
-    NoValue,
-    /// A metric with nothing before its first `:`.
-    EmptyName,
-    /// A metric type that is none of `c`, `g`, `h`, `d`, `s`, `ms`.
-    BadType,
-    /// A value that is not a decimal number, or too large for a 64-bit float.
-    BadValue,
-    /// Only NaN and infinities: understood, and of no use.
-    NoFiniteValue,
-    /// A section `@` that is not a number.
-    BadSampleRate,
-    /// A section `T` that is not a positive number of seconds.
-    BadTimestamp,
-    /// An event header that is not `_e{title bytes,text bytes}:`.
-    BadEventHeader,
-    /// An event whose title has no bytes.
-    EmptyTitle,
-    /// An event that ends before its declared lengths, or lacks a `|` behind them.
-    EventTooShort,
-    /// A service check without a status field.
-    BadCheckFormat,
-    /// A service check without a name.
-    EmptyCheckName,
-    /// A service check status that is none of `0`, `1`, `2`, `3`.
-    BadCheckStatus,
-    /// A name, tag, set member or other text field that is not UTF-8.
-    InvalidUtf8,
-    /// A last line without its newline where the listener requires one.
-    Unterminated,
-}
+use weir_counters::books::MESSAGES_REJECTED;
+use weir_counters::{Moves, counters};
 
-impl ErrorClass {
-    /// Number of classes; each class as an index is below it.
-    pub const COUNT: usize = 16;
+const FIND_THE_CLIENT: Moves =
+    Moves::Sign("The log has an example every ten seconds: find the client that sends such lines.");
 
-    pub const ALL: [ErrorClass; ErrorClass::COUNT] = [
-        ErrorClass::NoSeparator,
-        ErrorClass::NoValue,
-        ErrorClass::EmptyName,
-        ErrorClass::BadType,
-        ErrorClass::BadValue,
-        ErrorClass::NoFiniteValue,
-        ErrorClass::BadSampleRate,
-        ErrorClass::BadTimestamp,
-        ErrorClass::BadEventHeader,
-        ErrorClass::EmptyTitle,
-        ErrorClass::EventTooShort,
-        ErrorClass::BadCheckFormat,
-        ErrorClass::EmptyCheckName,
-        ErrorClass::BadCheckStatus,
-        ErrorClass::InvalidUtf8,
-        ErrorClass::Unterminated,
-    ];
-
-    /// The name used in counters, JSON and logs.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            ErrorClass::NoSeparator => "no_separator",
-            ErrorClass::NoValue => "no_value",
-            ErrorClass::EmptyName => "empty_name",
-            ErrorClass::BadType => "bad_type",
-            ErrorClass::BadValue => "bad_value",
-            ErrorClass::NoFiniteValue => "no_finite_value",
-            ErrorClass::BadSampleRate => "bad_sample_rate",
-            ErrorClass::BadTimestamp => "bad_timestamp",
-            ErrorClass::BadEventHeader => "bad_event_header",
-            ErrorClass::EmptyTitle => "empty_title",
-            ErrorClass::EventTooShort => "event_too_short",
-            ErrorClass::BadCheckFormat => "bad_check_format",
-            ErrorClass::EmptyCheckName => "empty_check_name",
-            ErrorClass::BadCheckStatus => "bad_check_status",
-            ErrorClass::InvalidUtf8 => "invalid_utf8",
-            ErrorClass::Unterminated => "unterminated",
-        }
+counters! {
+    /// Why a line was rejected. The names are part of the operator's interface.
+    pub enum ErrorClass {
+        /// A metric without `|`.
+        NoSeparator = MESSAGES_REJECTED.because("no_separator"), FIND_THE_CLIENT;
+        /// A metric without `:` in its first field, or with nothing behind it.
+        NoValue = MESSAGES_REJECTED.because("no_value"), FIND_THE_CLIENT;
+        /// A metric with nothing before its first `:`.
+        EmptyName = MESSAGES_REJECTED.because("empty_name"), FIND_THE_CLIENT;
+        /// A metric type that is none of `c`, `g`, `h`, `d`, `s`, `ms`.
+        BadType = MESSAGES_REJECTED.because("bad_type"), FIND_THE_CLIENT;
+        /// A value that is not a decimal number, or too large for a 64-bit float.
+        BadValue = MESSAGES_REJECTED.because("bad_value"), FIND_THE_CLIENT;
+        /// Only NaN and infinities: understood, and of no use.
+        NoFiniteValue = MESSAGES_REJECTED.because("no_finite_value"), FIND_THE_CLIENT;
+        /// A section `@` that is not a number.
+        BadSampleRate = MESSAGES_REJECTED.because("bad_sample_rate"), FIND_THE_CLIENT;
+        /// A section `T` that is not a positive number of seconds.
+        BadTimestamp = MESSAGES_REJECTED.because("bad_timestamp"), FIND_THE_CLIENT;
+        /// An event header that is not `_e{title bytes,text bytes}:`.
+        BadEventHeader = MESSAGES_REJECTED.because("bad_event_header"), FIND_THE_CLIENT;
+        /// An event whose title has no bytes.
+        EmptyTitle = MESSAGES_REJECTED.because("empty_title"), FIND_THE_CLIENT;
+        /// An event that ends before its declared lengths, or lacks a `|` behind them.
+        EventTooShort = MESSAGES_REJECTED.because("event_too_short"), FIND_THE_CLIENT;
+        /// A service check without a status field.
+        BadCheckFormat = MESSAGES_REJECTED.because("bad_check_format"), FIND_THE_CLIENT;
+        /// A service check without a name.
+        EmptyCheckName = MESSAGES_REJECTED.because("empty_check_name"), FIND_THE_CLIENT;
+        /// A service check status that is none of `0`, `1`, `2`, `3`.
+        BadCheckStatus = MESSAGES_REJECTED.because("bad_check_status"), FIND_THE_CLIENT;
+        /// A name, tag, set member or other text field that is not UTF-8.
+        InvalidUtf8 = MESSAGES_REJECTED.because("invalid_utf8"), FIND_THE_CLIENT;
+        /// A last line without its newline where the listener requires one.
+        Unterminated = MESSAGES_REJECTED.because("unterminated"), FIND_THE_CLIENT;
     }
 }
 

@@ -29,6 +29,7 @@ mod origin;
 pub mod route;
 mod scan;
 mod sections;
+mod shared_routes;
 mod special_tags;
 
 pub use check::{CheckStatus, ServiceCheck};
@@ -40,9 +41,10 @@ pub use lines::{Line, Lines};
 pub use metric::{Kind, Metric, Numbers, RateFault, SAMPLE_RATE_MIN, Values};
 pub use number::{parse_integer, parse_number};
 pub use origin::{ExternalData, LocalData, OriginFields};
-pub use route::{Routes, SharedRoutes, route_slot};
+pub use route::{Routes, route_slot};
 pub use scan::{Scan, separators};
 pub use sections::Tags;
+pub use shared_routes::SharedRoutes;
 pub use special_tags::{SpecialTag, special_tag};
 
 /// What the listener's configuration lets the parser recognise.

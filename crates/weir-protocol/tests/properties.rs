@@ -1,4 +1,5 @@
 //! Any bytes are harmless, and what is accepted survives a round trip.
+#![allow(clippy::disallowed_methods, reason = "tests read the vectors")]
 
 use proptest::prelude::*;
 use weir_protocol::{

@@ -1,4 +1,5 @@
 //! The shared protocol vectors, run through the parser.
+#![allow(clippy::disallowed_methods, reason = "tests read the vectors")]
 
 use serde_json::Value;
 use weir_protocol::json::{enrichment_to_json, packet_to_json};

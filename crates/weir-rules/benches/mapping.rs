@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use weir_protocol::Kind;
 use weir_rules::{
-    Applied, Definitions, Kinds, Limits, Mapping, Pattern, Profile, RuleSet, Scratch, Subject, Untraced,
+    Applied, Definitions, Kinds, Mapping, Pattern, Profile, RuleLimits, RuleSet, Scratch, Subject, Untraced,
 };
 
 fn mapping(pattern: Pattern) -> Mapping {
@@ -34,7 +34,7 @@ fn run(title: &str, patterns: Vec<Pattern>, names: &[String]) {
         rules: vec![],
     };
     let start = Instant::now();
-    let set = RuleSet::new(definitions, &[], Limits::default()).expect("they are valid");
+    let set = RuleSet::new(definitions, &[], RuleLimits::default()).expect("they are valid");
     let compile = start.elapsed();
     let (mut scratch, mut applied) = (Scratch::default(), Applied::default());
     let mut best = f64::MAX;

@@ -2,32 +2,35 @@
 //! aggregates.
 //!
 //! What this crate never does: see a sample; backtrack over a name; give two answers to the same name, kind and tags; compile
-//! more than [`Limits`] allow.
+//! more than [`RuleLimits`] allow.
 //!
 //! Rules apply to a context when it is first seen. All patterns of a stage are compiled into one automaton per way of writing
 //! them (see [`names`]), so that what a new context costs depends on the rules that match it, not on how many there are.
 
+mod definitions;
 mod glob;
 pub mod lint;
 pub mod names;
+mod origins;
 mod pattern;
 mod set;
 mod template;
 mod trace;
 mod values;
 
-pub use pattern::{Pattern, PatternError};
-pub use set::{
-    Applied, Compiled, Definitions, Effect, Fault, HistogramChoice, HostRule, Kinds, Mapping, Profile, Rule,
-    RuleId, RuleInfo, RuleSet, Scratch, Stage, Subject, TagFilter,
+pub use definitions::{
+    Definitions, Effect, HistogramChoice, HostRule, Kinds, Mapping, Profile, Rule, TagFilter,
 };
+pub use origins::{AllowedOrigins, Listed, OriginPattern, OriginPatternError};
+pub use pattern::{Pattern, PatternError};
+pub use set::{Applied, Compiled, Fault, RuleId, RuleInfo, RuleSet, Scratch, Stage, Subject};
 pub use template::Template;
 pub use trace::{Recorder, Step, Trace, Untraced};
 pub use values::{ValueAction, ValueRule};
 
 /// Bounds on what a set of rules may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct RuleLimits {
     /// Bytes of all patterns together.
     pub pattern_bytes: usize,
     /// Bytes of the automaton of all regular expressions of a stage, and of the table it fills in as names come.
@@ -36,9 +39,9 @@ pub struct Limits {
     pub one_regex_bytes: usize,
 }
 
-impl Default for Limits {
+impl Default for RuleLimits {
     fn default() -> Self {
-        Limits {
+        RuleLimits {
             pattern_bytes: 4 << 20,
             regex_bytes: 16 << 20,
             one_regex_bytes: 1 << 20,

@@ -10,9 +10,9 @@ use regex_automata::hybrid::dfa::{Cache, DFA};
 use regex_automata::util::start;
 use regex_automata::{Anchored, MatchKind};
 
+use crate::HistogramChoice;
 use crate::names::{MatchScratch, NameMatcher};
 use crate::pattern::{anchored, syntax_of};
-use crate::set::HistogramChoice;
 use crate::{Kinds, Pattern, RuleSet, TagFilter};
 
 /// One thing worth a second look. `path` is as in [`crate::Fault`].
@@ -313,7 +313,7 @@ fn is_everything(samples: &[String], pattern: &Pattern, linter: &mut Linter) -> 
     match pattern {
         Pattern::Any => true,
         Pattern::Regex(_) if !samples.is_empty() => {
-            let Ok(matcher) = NameMatcher::new(&[pattern], &crate::Limits::default()) else {
+            let Ok(matcher) = NameMatcher::new(&[pattern], &crate::RuleLimits::default()) else {
                 return false;
             };
             let mut found = Vec::new();
@@ -484,7 +484,7 @@ fn covers(outer: &mut Walker, inner: &mut Walker) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Definitions, Effect, Limits, Mapping, Profile, Rule};
+    use crate::{Definitions, Effect, Mapping, Profile, Rule, RuleLimits};
     use weir_protocol::Kind;
 
     fn wildcard(text: &str) -> Pattern {
@@ -513,7 +513,7 @@ mod tests {
             profiles: vec![profile],
             rules: vec![],
         };
-        let set = RuleSet::new(definitions, &[], Limits::default()).unwrap();
+        let set = RuleSet::new(definitions, &[], RuleLimits::default()).unwrap();
         let found = lint(&set, "", &|_| false);
         assert!(
             found
@@ -549,7 +549,7 @@ mod tests {
     }
 
     fn findings(profiles: Vec<Profile>, rules: Vec<Rule>) -> Vec<String> {
-        let set = RuleSet::new(Definitions { profiles, rules }, &[], Limits::default()).unwrap();
+        let set = RuleSet::new(Definitions { profiles, rules }, &[], RuleLimits::default()).unwrap();
         lint(&set, "shop.", &|name| name == "gone")
             .into_iter()
             .map(|finding| format!("{}: {}", finding.path, finding.message))

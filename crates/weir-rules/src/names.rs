@@ -7,8 +7,8 @@
 
 use regex_automata::{MatchKind, PatternSet, meta};
 
-use crate::pattern::{anchored, explain, regex, syntax_of};
-use crate::{Limits, Pattern, PatternError};
+use crate::pattern::{RegexFault, anchored, regex, syntax_of};
+use crate::{Pattern, PatternError, RuleLimits};
 
 /// Stands for `*` among the bytes of a pattern; no byte of UTF-8 has this value, and so for the next.
 const STAR: u8 = 0xff;
@@ -57,7 +57,7 @@ pub struct MatchScratch {
 
 impl NameMatcher {
     /// An error names the pattern that is at fault, where it is one.
-    pub fn new(patterns: &[&Pattern], limits: &Limits) -> Result<Self, (Option<usize>, PatternError)> {
+    pub fn new(patterns: &[&Pattern], limits: &RuleLimits) -> Result<Self, (Option<usize>, PatternError)> {
         let bytes: usize = patterns.iter().map(|pattern| pattern.text().len()).sum();
         if bytes > limits.pattern_bytes {
             let message = format!(
@@ -254,7 +254,7 @@ fn together(
     expressions: &[String],
     patterns: &[&Pattern],
     numbers: &[u32],
-    limits: &Limits,
+    limits: &RuleLimits,
 ) -> Result<meta::Regex, (Option<usize>, PatternError)> {
     for &number in numbers {
         // Alone first: an error then has a name.
@@ -274,7 +274,7 @@ fn together(
         let message = format!(
             "all {} regular expressions together: the set {}",
             expressions.len(),
-            explain(&error, limits.regex_bytes)
+            RegexFault::of(&error, limits.regex_bytes)
         );
         (None, PatternError(message))
     })
@@ -287,7 +287,7 @@ mod tests {
 
     fn matches(patterns: &[Pattern], name: &str) -> Vec<u32> {
         let listed: Vec<&Pattern> = patterns.iter().collect();
-        let matcher = NameMatcher::new(&listed, &Limits::default()).unwrap();
+        let matcher = NameMatcher::new(&listed, &RuleLimits::default()).unwrap();
         let (mut scratch, mut found) = (MatchScratch::default(), Vec::new());
         matcher.matches(name, &mut scratch, &mut found);
         // A second time with used buffers.
@@ -335,25 +335,25 @@ mod tests {
 
     #[test]
     fn limits_are_errors_that_say_so() {
-        let limits = Limits {
+        let limits = RuleLimits {
             pattern_bytes: 10,
-            ..Limits::default()
+            ..RuleLimits::default()
         };
         let long = Pattern::Exact("abcdefghijk".into());
         let (_, error) = NameMatcher::new(&[&long], &limits).unwrap_err();
         assert!(error.0.contains("at most 10"), "{error}");
-        let limits = Limits {
+        let limits = RuleLimits {
             one_regex_bytes: 10_000,
-            ..Limits::default()
+            ..RuleLimits::default()
         };
         let large = Pattern::Regex("(a{100}){100}".into());
         let (at, error) = NameMatcher::new(&[&long, &large], &limits).unwrap_err();
         assert_eq!(at, Some(1));
         assert!(error.0.contains("10000 bytes"), "{error}");
         let many: Vec<Pattern> = (0..50).map(|n| Pattern::Regex(format!("x{n}\\w+"))).collect();
-        let limits = Limits {
+        let limits = RuleLimits {
             regex_bytes: 100_000,
-            ..Limits::default()
+            ..RuleLimits::default()
         };
         let (at, error) = NameMatcher::new(&many.iter().collect::<Vec<_>>(), &limits).unwrap_err();
         assert_eq!(at, None);

@@ -5,7 +5,7 @@ use std::fmt;
 use regex_automata::meta;
 use regex_automata::util::syntax;
 
-use crate::Limits;
+use crate::RuleLimits;
 
 /// Which names a rule is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl Pattern {
     }
 
     /// Whether the text is allowed for its kind.
-    pub fn validate(&self, limits: &Limits) -> Result<(), PatternError> {
+    pub fn validate(&self, limits: &RuleLimits) -> Result<(), PatternError> {
         match self {
             Pattern::Any => Ok(()),
             Pattern::Exact(text) | Pattern::Prefix(text) if text.is_empty() => {
@@ -83,12 +83,12 @@ pub(crate) fn anchored(text: &str) -> String {
 }
 
 /// One regular expression with its groups. No engine behind it takes more than time proportional to pattern times name.
-pub(crate) fn regex(text: &str, limits: &Limits) -> Result<meta::Regex, PatternError> {
+pub(crate) fn regex(text: &str, limits: &RuleLimits) -> Result<meta::Regex, PatternError> {
     build(&anchored(text), limits).map_err(|error| PatternError(format!("{text:?} {error}")))
 }
 
 /// An expression as it is, without anchors.
-pub(crate) fn build(expression: &str, limits: &Limits) -> Result<meta::Regex, String> {
+pub(crate) fn build(expression: &str, limits: &RuleLimits) -> Result<meta::Regex, RegexFault> {
     let config = meta::Config::new()
         .nfa_size_limit(Some(limits.one_regex_bytes))
         .hybrid_cache_capacity(32 << 10);
@@ -96,31 +96,48 @@ pub(crate) fn build(expression: &str, limits: &Limits) -> Result<meta::Regex, St
         .configure(config)
         .syntax(syntax_of())
         .build(expression)
-        .map_err(|error| explain(&error, limits.one_regex_bytes))
+        .map_err(|error| RegexFault::of(&error, limits.one_regex_bytes))
 }
 
 pub(crate) fn syntax_of() -> syntax::Config {
     syntax::Config::new().nest_limit(100)
 }
 
-pub(crate) fn explain(error: &meta::BuildError, limit: usize) -> String {
-    if error.size_limit().is_some() {
-        return format!(
-            "takes more than {limit} bytes once compiled; repeat less, or use fewer character classes"
-        );
-    }
-    match error.syntax_error() {
-        Some(error) => {
-            // The last line of the multi-line report says what; the others draw an arrow.
-            let text = error.to_string();
-            let last = text
-                .lines()
-                .last()
-                .unwrap_or_default()
-                .trim_start_matches("error: ")
-                .to_owned();
-            format!("is not a regular expression: {last}")
+/// Why an expression cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum RegexFault {
+    /// It takes more than so many bytes.
+    TooLarge(usize),
+    /// What the parser says.
+    Syntax(String),
+    /// What the compiler says.
+    Build(String),
+}
+
+impl RegexFault {
+    pub(crate) fn of(error: &meta::BuildError, limit: usize) -> Self {
+        if error.size_limit().is_some() {
+            return RegexFault::TooLarge(limit);
         }
-        None => format!("cannot be compiled: {error}"),
+        let Some(error) = error.syntax_error() else {
+            return RegexFault::Build(error.to_string());
+        };
+        // The last line of the multi-line report says what; the others draw an arrow.
+        let text = error.to_string();
+        let last = text.lines().last().unwrap_or_default();
+        RegexFault::Syntax(last.trim_start_matches("error: ").to_owned())
+    }
+}
+
+impl fmt::Display for RegexFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RegexFault::TooLarge(limit) => write!(
+                f,
+                "takes more than {limit} bytes once compiled; repeat less, or use fewer character classes"
+            ),
+            RegexFault::Syntax(why) => write!(f, "is not a regular expression: {why}"),
+            RegexFault::Build(why) => write!(f, "cannot be compiled: {why}"),
+        }
     }
 }

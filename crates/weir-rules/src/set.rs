@@ -1,4 +1,4 @@
-//! Rules as they are written, and the same compiled.
+//! Rules, compiled, and how they apply.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -11,120 +11,11 @@ use crate::names::{MatchScratch, NameMatcher};
 use crate::pattern::regex;
 use crate::template::Groups;
 use crate::values::{CompiledValue, Outcome};
-use crate::{Limits, Pattern, PatternError, Template, Trace, ValueRule, glob};
+use crate::{Definitions, HostRule, Mapping, Pattern, Rule, RuleLimits, TagFilter, Template, Trace, glob};
 
-/// Everything an operator wrote.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Definitions {
-    pub profiles: Vec<Profile>,
-    /// In the order they apply in.
-    pub rules: Vec<Rule>,
-}
+mod compile;
 
-/// Mappings for names with a common prefix. Of all profiles the first mapping that matches is applied, and no other.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Profile {
-    pub name: String,
-    /// `*`: every name.
-    pub prefix: String,
-    pub mappings: Vec<Mapping>,
-}
-
-/// A new name, and tags, for names as they arrive.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Mapping {
-    pub pattern: Pattern,
-    pub kinds: Kinds,
-    /// A template; not used when the metric is dropped.
-    pub name: String,
-    /// Keys and templates of their values.
-    pub tags: Vec<(String, String)>,
-    pub drop: bool,
-    pub dry_run: bool,
-}
-
-/// What happens to metrics whose final name matches.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Rule {
-    pub name: String,
-    pub pattern: Pattern,
-    pub kinds: Kinds,
-    pub effect: Effect,
-    /// No later rule sees a metric that this one matched.
-    pub last: bool,
-    pub dry_run: bool,
-}
-
-/// In this order.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Effect {
-    pub drop: bool,
-    pub tags: TagFilter,
-    pub values: Vec<ValueRule>,
-    pub host: HostRule,
-    pub add_tags: Vec<String>,
-    pub histogram: HistogramChoice,
-}
-
-/// Which series histograms and timings become, by suffix: `.max`, `.95percentile`. `None`: those that all have.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HistogramChoice {
-    pub aggregates: Option<Vec<String>>,
-    pub percentiles: Option<Vec<String>>,
-}
-
-/// Tags by key.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum TagFilter {
-    #[default]
-    All,
-    Exclude(Vec<String>),
-    Include(Vec<String>),
-}
-
-/// Which host a metric gets.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum HostRule {
-    #[default]
-    Keep,
-    /// The agent's own.
-    Agent,
-    /// None at all.
-    Nothing,
-    Name(String),
-    /// The value of a tag, the first by bytes if there are several; they are taken out. Without the tag the host stays.
-    Tag(String),
-}
-
-/// A set of metric kinds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kinds(u8);
-
-impl Default for Kinds {
-    fn default() -> Self {
-        Kinds::ALL
-    }
-}
-
-impl Kinds {
-    pub const ALL: Kinds = Kinds((1 << Kind::COUNT) - 1);
-
-    pub fn of(kinds: impl IntoIterator<Item = Kind>) -> Self {
-        Kinds(kinds.into_iter().fold(0, |bits, kind| bits | 1 << kind as u8))
-    }
-
-    pub fn contains(self, kind: Kind) -> bool {
-        self.0 & (1 << kind as u8) != 0
-    }
-
-    pub fn covers(self, other: Kinds) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    pub fn overlaps(self, other: Kinds) -> bool {
-        self.0 & other.0 != 0
-    }
-}
+pub use compile::{Compiled, Fault};
 
 /// A mapping or a rule of one set. Mappings come first, then rules, then the list of filtered names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -154,13 +45,6 @@ pub struct RuleInfo {
     pub name: String,
     pub stage: Stage,
     pub dry_run: bool,
-}
-
-/// What is wrong with which part, such as `rules[2].match`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    pub path: String,
-    pub message: String,
 }
 
 /// One context on its way through the rules.
@@ -217,7 +101,7 @@ struct CompiledMapping {
 #[derive(Debug)]
 pub struct RuleSet {
     definitions: Definitions,
-    limits: Limits,
+    limits: RuleLimits,
     mapper: NameMatcher,
     mappings: Vec<CompiledMapping>,
     /// Profile and place in it, by mapping number.
@@ -231,9 +115,6 @@ pub struct RuleSet {
     has_dry_run: bool,
 }
 
-/// A set that nothing is wrong with.
-pub type Compiled = Result<RuleSet, Vec<Fault>>;
-
 impl PartialEq for RuleSet {
     fn eq(&self, other: &Self) -> bool {
         self.definitions == other.definitions
@@ -244,137 +125,11 @@ impl PartialEq for RuleSet {
 
 impl Default for RuleSet {
     fn default() -> Self {
-        RuleSet::new(Definitions::default(), &[], Limits::default()).expect("nothing is nothing wrong")
+        RuleSet::new(Definitions::default(), &[], RuleLimits::default()).expect("nothing is nothing wrong")
     }
 }
 
 impl RuleSet {
-    /// Compiles `definitions`, or says everything that is wrong with them. `suffixes`: those of histograms, in the order of
-    /// their bits.
-    pub fn new(definitions: Definitions, suffixes: &[String], limits: Limits) -> Compiled {
-        let mut faults = Vec::new();
-        let mut fault = |path: String, message: String| faults.push(Fault { path, message });
-        let (mut mappings, mut places) = (Vec::new(), Vec::new());
-        for (at, profile) in definitions.profiles.iter().enumerate() {
-            let path = format!("mapper_profiles[{at}]");
-            if profile.name.is_empty() {
-                fault(
-                    format!("{path}.name"),
-                    "is missing; each profile has a name".into(),
-                );
-            }
-            if profile.prefix.is_empty() {
-                fault(
-                    format!("{path}.prefix"),
-                    "is missing; must be how names begin, or * for all".into(),
-                );
-            }
-            for (number, mapping) in profile.mappings.iter().enumerate() {
-                places.push((at, number));
-                let path = format!("{path}.mappings[{number}]");
-                match CompiledMapping::new(at, mapping, &limits) {
-                    Ok(compiled) => mappings.push(compiled),
-                    Err(found) => found
-                        .into_iter()
-                        .for_each(|(field, message)| fault(format!("{path}.{field}"), message)),
-                }
-            }
-        }
-        let (mut values, mut masks) = (Vec::new(), Vec::new());
-        let mut names_seen = std::collections::HashSet::new();
-        for (at, rule) in definitions.rules.iter().enumerate() {
-            let path = format!("rules[{at}]");
-            if let Err(PatternError(message)) = rule.pattern.validate(&limits) {
-                fault(format!("{path}.match"), message);
-            }
-            let mut compiled = Vec::new();
-            for (number, value) in rule.effect.values.iter().enumerate() {
-                match CompiledValue::new(value, &limits) {
-                    Ok(value) => compiled.push(value),
-                    Err(PatternError(message)) => fault(format!("{path}.values[{number}]"), message),
-                }
-            }
-            values.push(compiled);
-            match rule.effect.histogram.mask(suffixes) {
-                Ok(mask) => masks.push(mask),
-                Err((field, message)) => fault(format!("{path}.{field}"), message),
-            }
-            let is_new = names_seen.insert(rule.name.as_str());
-            if rule.name.is_empty() {
-                fault(
-                    format!("{path}.name"),
-                    "is missing; each rule has a name, under which it is counted".into(),
-                );
-            } else if !is_new {
-                fault(
-                    format!("{path}.name"),
-                    format!("{:?} is the name of an earlier rule too", rule.name),
-                );
-            }
-        }
-        if !faults.is_empty() {
-            return Err(faults);
-        }
-        let listed: Vec<&Pattern> = places
-            .iter()
-            .map(|&(profile, number)| &definitions.profiles[profile].mappings[number].pattern)
-            .collect();
-        let mapper = NameMatcher::new(&listed, &limits).map_err(|(at, error)| {
-            let path = at.map_or("mapper_profiles".to_owned(), |at| {
-                let (profile, number) = places[at];
-                format!("mapper_profiles[{profile}].mappings[{number}].match")
-            });
-            vec![Fault {
-                path,
-                message: error.0,
-            }]
-        })?;
-        let listed: Vec<&Pattern> = definitions.rules.iter().map(|rule| &rule.pattern).collect();
-        let names = NameMatcher::new(&listed, &limits).map_err(|(at, error)| {
-            let path = at.map_or("rules".to_owned(), |at| format!("rules[{at}].match"));
-            vec![Fault {
-                path,
-                message: error.0,
-            }]
-        })?;
-        let mut infos: Vec<RuleInfo> = places
-            .iter()
-            .map(|&(profile, number)| {
-                let profile = &definitions.profiles[profile];
-                let mapping = &profile.mappings[number];
-                RuleInfo {
-                    name: format!("{}: {}", profile.name, mapping.pattern.text()),
-                    stage: Stage::Mapper,
-                    dry_run: mapping.dry_run,
-                }
-            })
-            .collect();
-        infos.extend(definitions.rules.iter().map(|rule| RuleInfo {
-            name: rule.name.clone(),
-            stage: Stage::Rule,
-            dry_run: rule.dry_run,
-        }));
-        let has_dry_run = infos.iter().any(|info| info.dry_run);
-        infos.push(RuleInfo {
-            name: "metric_filterlist".into(),
-            stage: Stage::Filterlist,
-            dry_run: false,
-        });
-        Ok(RuleSet {
-            definitions,
-            limits,
-            mapper,
-            mappings,
-            places,
-            names,
-            values,
-            masks,
-            suffixes: suffixes.to_vec(),
-            infos,
-            has_dry_run,
-        })
-    }
-
     pub(crate) fn mapper(&self) -> &NameMatcher {
         &self.mapper
     }
@@ -633,126 +388,4 @@ fn change_host(host: &HostRule, subject: &mut Subject<'_>) -> bool {
         }
     };
     true
-}
-
-impl HistogramChoice {
-    /// Bits to clear and to set; or the field at fault and why.
-    fn mask(&self, suffixes: &[String]) -> Result<(u32, u32), (&'static str, String)> {
-        let (mut cleared, mut set) = (0, 0);
-        for (field, chosen, is_percentile) in [
-            ("aggregates", &self.aggregates, false),
-            ("percentiles", &self.percentiles, true),
-        ] {
-            let Some(chosen) = chosen else { continue };
-            for (bit, suffix) in suffixes.iter().enumerate() {
-                if suffix.ends_with("percentile") == is_percentile {
-                    cleared |= 1 << bit;
-                }
-            }
-            for suffix in chosen {
-                let Some(bit) = suffixes.iter().position(|known| known == suffix) else {
-                    let name = suffix.trim_start_matches('.');
-                    let message = format!(
-                        "{name} is not among the series that histograms were given at the start; a restart adds it"
-                    );
-                    return Err((field, message));
-                };
-                set |= 1 << bit;
-            }
-        }
-        Ok((cleared, set))
-    }
-}
-
-impl TagFilter {
-    fn keeps(&self, tag: &str) -> bool {
-        let key = tag.split_once(':').map_or(tag, |(key, _)| key);
-        match self {
-            TagFilter::All => true,
-            TagFilter::Exclude(keys) => !keys.iter().any(|excluded| excluded == key),
-            TagFilter::Include(keys) => keys.iter().any(|included| included == key),
-        }
-    }
-}
-
-impl CompiledMapping {
-    /// Errors come with the field they are about.
-    fn new(profile: usize, mapping: &Mapping, limits: &Limits) -> Result<Self, Vec<(String, String)>> {
-        let mut faults = Vec::new();
-        let mut regex_of = None;
-        match &mapping.pattern {
-            Pattern::Any => faults.push(("match".into(), "is missing; must be a pattern of names".into())),
-            Pattern::Regex(text) => match regex(text, limits) {
-                Ok(regex) => regex_of = Some(regex),
-                Err(error) => faults.push(("match".into(), error.0)),
-            },
-            pattern => {
-                if let Err(error) = pattern.validate(limits) {
-                    faults.push(("match".into(), error.0));
-                }
-            }
-        }
-        let forbidden = |text: &str| text.contains([':', '|', '\n']);
-        if mapping.name.is_empty() && !mapping.drop {
-            faults.push(("name".into(), "is missing; must be the new name".into()));
-        }
-        if forbidden(&mapping.name) {
-            faults.push((
-                "name".into(),
-                "holds a colon, a bar or a line end, which no metric name can".into(),
-            ));
-        }
-        let stars = match &mapping.pattern {
-            Pattern::Wildcard(text) => text.matches('*').count(),
-            _ => 0,
-        };
-        let name = Template::parse(&mapping.name);
-        let mut tags = Vec::new();
-        let missing = |template: &Template| {
-            let absent = template.missing(stars, regex_of.as_ref());
-            (!absent.is_empty() && faults_free(&mapping.pattern, regex_of.as_ref())).then(|| {
-                format!(
-                    "refers to {}, which the pattern has no group for; {}",
-                    absent.join(", "),
-                    groups(stars, regex_of.as_ref())
-                )
-            })
-        };
-        let mut found = Vec::new();
-        found.extend(missing(&name).map(|message| ("name".to_owned(), message)));
-        for (key, value) in &mapping.tags {
-            let template = Template::parse(value);
-            found.extend(missing(&template).map(|message| (format!("tags.{key}"), message)));
-            if key.is_empty() || key.contains([',', '|', '\n']) || value.contains([',', '|', '\n']) {
-                found.push((
-                    format!("tags.{key}"),
-                    "is empty or holds a comma, a bar or a line end, which no tag can".into(),
-                ));
-            }
-            tags.push((key.clone(), template));
-        }
-        faults.extend(found);
-        if !faults.is_empty() {
-            return Err(faults);
-        }
-        Ok(CompiledMapping {
-            profile,
-            name,
-            tags,
-            regex: OnceLock::new(),
-        })
-    }
-}
-
-/// Whether the pattern was understood, so that its groups are known.
-fn faults_free(pattern: &Pattern, regex: Option<&meta::Regex>) -> bool {
-    !matches!(pattern, Pattern::Regex(_)) || regex.is_some()
-}
-
-fn groups(stars: usize, regex: Option<&meta::Regex>) -> String {
-    match regex.map_or(stars, |regex| regex.captures_len() - 1) {
-        0 => "it has none".into(),
-        1 => "it has one, ${1}".into(),
-        count => format!("it has {count}, ${{1}} to ${{{count}}}"),
-    }
 }

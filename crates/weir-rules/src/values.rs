@@ -6,7 +6,7 @@ use regex_automata::meta;
 use sha2::{Digest, Sha256};
 
 use crate::pattern::regex;
-use crate::{Limits, PatternError};
+use crate::{PatternError, RuleLimits};
 
 /// One action on the values of one tag key.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,7 +58,7 @@ pub(crate) enum Outcome<'a> {
 }
 
 impl CompiledValue {
-    pub fn new(rule: &ValueRule, limits: &Limits) -> Result<Self, PatternError> {
+    pub fn new(rule: &ValueRule, limits: &RuleLimits) -> Result<Self, PatternError> {
         let compile = |texts: &[String]| {
             texts
                 .iter()
@@ -172,7 +172,7 @@ mod tests {
             only: vec![],
             action,
         };
-        let compiled = CompiledValue::new(&rule, &Limits::default()).unwrap();
+        let compiled = CompiledValue::new(&rule, &RuleLimits::default()).unwrap();
         let found = match compiled.apply(tag) {
             Outcome::Unchanged | Outcome::Kept => Some(tag.to_owned()),
             Outcome::Dropped => None,

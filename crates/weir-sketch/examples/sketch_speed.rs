@@ -2,6 +2,11 @@
 //!
 //! Prints ratios within this run, the median of 15 interleaved rounds with the smallest and largest. Each round
 //! handles the same million values, and the resulting bins of all ways are compared.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_macros,
+    reason = "a benchmark reads the clock and prints"
+)]
 
 use std::hint::black_box;
 use std::time::Instant;

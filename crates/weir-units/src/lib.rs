@@ -1,12 +1,14 @@
-//! Durations, sizes and addresses, read and printed one way everywhere: in configuration files, on command lines and in
+//! Durations, sizes, addresses and networks, read and printed one way everywhere: in configuration files, on command lines and in
 //! the measuring rig. Text in, value out; never any I/O.
 
 mod address;
 mod duration;
+mod network;
 mod size;
 
 pub use address::{Address, AddressError, AddressFault, UNIX_PATH_BYTES_MAX};
 pub use duration::{DURATION_MAX, parse_duration, parse_duration_or_seconds, show_duration};
+pub use network::{Network, NetworkError};
 pub use size::{parse_size, parse_size_any_case, show_size, size_unit};
 
 use std::fmt;

@@ -15,6 +15,7 @@ pub enum Share {
     Senders,
     Queues,
     Cumulative,
+    History,
 }
 
 /// One line of the ledger.
@@ -31,7 +32,7 @@ struct Line {
 const WHOLE: u64 = 64;
 
 /// A new share is one more line here.
-const TABLE: [Line; 7] = [
+const TABLE: [Line; 8] = [
     Line {
         share: Share::Contexts,
         name: "contexts",
@@ -81,7 +82,17 @@ const TABLE: [Line; 7] = [
         parts: &["scrape", "cumulative"],
         when_full: "points of new series are dropped (memory), native histograms halve their resolution",
     },
+    Line {
+        share: Share::History,
+        name: "history",
+        sixty_fourths: 8,
+        parts: &["history"],
+        when_full: "the oldest minutes of what is shown of the past go",
+    },
 ];
+
+/// The most that the history takes of a large budget.
+const HISTORY_BYTES_MAX: u64 = 64 << 20;
 
 /// With everything configured, contexts still get a quarter.
 const _: () = {
@@ -115,25 +126,29 @@ pub struct ShareLine {
 impl Budget {
     pub fn new(config: &Config) -> Budget {
         let listeners = &config.listeners;
-        let has_streams = !listeners.tcp.is_empty() || !listeners.uds_stream.is_empty();
-        let rates = &listeners.rates;
-        let limits_rates =
-            !rates.networks.is_empty() || rates.per_address.is_some() || rates.per_origin.is_some();
-        let tells_senders = config.origin.is_on() || limits_rates || listeners.allowed_origins.is_some();
-        Budget::of(config.memory, config.workers, |share| match share {
-            Share::Frames => has_streams,
-            Share::TlsSessions => listeners.tls.is_some(),
-            Share::Senders => tells_senders,
-            // A reload may bring an output at any time, and contexts do not go to make room for it.
-            Share::Contexts | Share::Batches | Share::Queues | Share::Cumulative => true,
-        })
+        let has_streams = !config.addresses.tcp.is_empty() || !listeners.uds_stream.is_empty();
+        let limits_rates = !config.addresses.rates.is_empty()
+            || listeners.rate_limit_per_address.is_some()
+            || listeners.rate_limit_per_origin.is_some();
+        let tells_senders = config.origin.is_on() || limits_rates || listeners.allowed_origins().is_some();
+        let if_used = |is_used: bool| if is_used { u64::MAX } else { 0 };
+        Budget::of(
+            config.resources.memory,
+            config.resources.workers,
+            |share| match share {
+                Share::Frames => if_used(has_streams),
+                Share::TlsSessions => if_used(listeners.tls().is_some()),
+                Share::Senders => if_used(tells_senders),
+                // A reload may bring an output at any time, and contexts do not go to make room for it.
+                Share::Contexts | Share::Batches | Share::Queues | Share::Cumulative => u64::MAX,
+                Share::History => HISTORY_BYTES_MAX,
+            },
+        )
     }
 
-    fn of(bytes: u64, workers: usize, is_used: impl Fn(Share) -> bool) -> Budget {
-        let mut shares = TABLE.map(|line| {
-            let share = bytes / WHOLE * line.sixty_fourths;
-            if is_used(line.share) { share } else { 0 }
-        });
+    /// `most` says what each share may be at most.
+    fn of(bytes: u64, workers: usize, most: impl Fn(Share) -> u64) -> Budget {
+        let mut shares = TABLE.map(|line| (bytes / WHOLE * line.sixty_fourths).min(most(line.share)));
         shares[Share::Contexts as usize] = bytes - shares.iter().sum::<u64>();
         assert_eq!(shares.iter().sum::<u64>(), bytes, "the shares sum to the whole");
         Budget {
@@ -201,23 +216,37 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
+    fn if_used(is_used: bool) -> u64 {
+        if is_used { u64::MAX } else { 0 }
+    }
+
     #[test]
     fn what_is_not_used_goes_to_contexts() {
-        let all = Budget::of(64 * MIB, 2, |_| true);
-        assert_eq!(all.share(Share::Contexts), 26 * MIB);
+        let all = Budget::of(64 * MIB, 2, |_| u64::MAX);
+        assert_eq!(all.share(Share::Contexts), 18 * MIB);
         assert_eq!(all.of_worker(Share::Frames), (2 * MIB) as usize);
         let few = Budget::of(64 * MIB, 1, |share| {
-            matches!(share, Share::Queues | Share::Cumulative)
+            if_used(matches!(share, Share::Queues | Share::Cumulative))
         });
         assert_eq!(few.share(Share::Contexts), 40 * MIB);
         assert_eq!(few.share(Share::TlsSessions), 0);
         assert_eq!(few.of_one(Share::Cumulative, 3), 16 * MIB / 3);
     }
 
+    #[test]
+    fn what_the_most_of_a_share_leaves_goes_to_contexts() {
+        let capped = |bytes| Budget::of(bytes, 1, |share| if_used(share == Share::History).min(64 * MIB));
+        assert_eq!(capped(64 * MIB).share(Share::History), 8 * MIB);
+        assert_eq!(capped(1024 * MIB).share(Share::History), 64 * MIB);
+        assert_eq!(capped(1024 * MIB).share(Share::Contexts), 960 * MIB);
+    }
+
     proptest! {
         #[test]
-        fn shares_sum_to_the_whole(bytes in 8 * MIB..1 << 40, workers in 1usize..5, used in any::<u8>()) {
-            let budget = Budget::of(bytes, workers, |share| used & (1 << share as u8) != 0);
+        fn shares_sum_to_the_whole(
+            bytes in 8 * MIB..1 << 40, workers in 1usize..5, used in any::<u8>(), most in any::<u64>(),
+        ) {
+            let budget = Budget::of(bytes, workers, |share| if_used(used & (1 << share as u8) != 0).min(most));
             prop_assert_eq!(budget.lines().map(|line| line.bytes).sum::<u64>(), bytes);
             prop_assert!(budget.share(Share::Contexts) >= bytes / 4);
         }

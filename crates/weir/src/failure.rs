@@ -51,8 +51,8 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-impl From<crate::config::Problems> for Failure {
-    fn from(problems: crate::config::Problems) -> Self {
+impl From<weir_config::Problems> for Failure {
+    fn from(problems: weir_config::Problems) -> Self {
         Self::usage(problems.to_string())
     }
 }

@@ -14,7 +14,7 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::reload;
 
-use crate::config::LogLevel;
+use weir_config::LogLevel;
 
 /// Lines that may wait for the writer.
 const LINES_MAX: usize = 256;
@@ -242,7 +242,7 @@ pub fn printable(input: &[u8]) -> String {
             match c {
                 '"' | '\\' => text.extend(['\\', c]),
                 // What a terminal would act upon or not show at all.
-                c if crate::config::is_invisible(c) => {
+                c if weir_config::is_invisible(c) => {
                     text.extend(c.escape_default());
                 }
                 c => text.push(c),

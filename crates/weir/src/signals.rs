@@ -10,7 +10,9 @@ use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::admin::status::ReloadStatus;
-use crate::config::{self, Change, Inputs, Loaded, Stamp};
+use weir_config::Change;
+
+use crate::config::{self, Inputs, Loaded, Stamp};
 use crate::sandbox::{self, SandboxStatus};
 
 /// The signals the agent listens to. While this lives, none of them ends the process by itself.

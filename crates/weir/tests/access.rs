@@ -160,13 +160,12 @@ fn encrypted_connections_with_and_without_client_certificates() {
             let listener = &status["listeners"][1];
             listener["connections_failed_tls"] == failed
                 && listener["connections"] == 0
-                && listener["books"]["datagrams"]["dropped"]["frame_cut"] == 1
+                && listener["books"]["packets"]["dropped"]["frame_cut"] == 1
         });
         let (_, page) = weir(&["status", "--admin", &admin]);
         assert!(
-            page.contains(&format!(
-                "{failed} connections closed: they could not be encrypted"
-            )),
+            page.contains("Connections that could not be encrypted")
+                && page.contains(&format!("seconds: {failed}\n")),
             "{page}"
         );
         let (stdout, _) = agent.stop();
@@ -229,6 +228,61 @@ fn clients_that_never_read_lose_nothing_over_tls() {
     );
 }
 
+/// Clients over TCP once went on writing into a connection for about 110 s after the agent had ended, TLS or not.
+#[test]
+fn clients_over_tls_learn_at_once_that_the_agent_has_ended() {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    let directory = tempfile::tempdir().unwrap();
+    let authority = Authority::new();
+    let (certificate, key) = authority.issue("localhost");
+    let certificate = write(directory.path(), "server.pem", &certificate);
+    let key = write(directory.path(), "server.key", &key);
+    let config = format!(
+        "bucket_width: 1s\nworkers: 1\ntcp: ['127.0.0.1:0']\ntcp_framing: newline\ntcp_tls_certificate: {}\ntcp_tls_key: {}\noutputs:\n  stdout: {{}}\n",
+        certificate.display(),
+        key.display()
+    );
+    let mut agent = Agent::start(&config, &[]);
+    let tcp = address_of(&mut agent, "tcp");
+    let mut idle = connect(&tcp, &authority, None);
+    idle.write_all(&b"of.idle:1|c\n".repeat(1000)).unwrap();
+    idle.flush().unwrap();
+    // It writes whatever the agent does, until a write fails.
+    let mut busy = connect(&tcp, &authority, None);
+    busy.sock
+        .set_write_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    let written = Arc::new(AtomicU64::new(0));
+    let counted = written.clone();
+    let busy = std::thread::spawn(move || {
+        loop {
+            match busy.write_all(b"of.busy:1|c\n").and_then(|()| busy.flush()) {
+                Ok(()) => counted.fetch_add(1, Ordering::Relaxed),
+                Err(error) => return error,
+            };
+        }
+    });
+    until("the busy one writes", || written.load(Ordering::Relaxed) > 1000);
+    let before = written.load(Ordering::Relaxed);
+    let (stdout, log) = agent.stop();
+    let ended = std::time::Instant::now();
+    let error = busy.join().unwrap();
+    expect_end(&mut idle);
+    let took = ended.elapsed();
+    assert!(took < Duration::from_secs(20), "{took:?}: {error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset),
+        "{error}"
+    );
+    let sums = sums(&stdout);
+    assert_eq!(sums["of.idle"], 1000.0, "{log}");
+    let (taken, written) = (sums["of.busy"] as u64, written.load(Ordering::Relaxed));
+    assert!(
+        (before..=written).contains(&taken),
+        "{before} <= {taken} <= {written}: {log}"
+    );
+}
+
 #[test]
 fn addresses_and_networks_get_their_rate_and_are_named() {
     let config = "bucket_width: 1s\nworkers: 2\ntcp: ['127.0.0.1:0']\ntcp_framing: length\nrate_limit_per_address: 1000\nrate_limit_per_network: {127.0.0.128/25: 500}\noutputs:\n  stdout: {}\n";
@@ -254,14 +308,14 @@ fn addresses_and_networks_get_their_rate_and_are_named() {
     stream.write_all(b"\x0a\0\0\0of.tcp:1|c").unwrap();
     drop(stream);
     until("everything has come", || {
-        status(&admin)["total"]["datagrams"]["received"] == 901
+        status(&admin)["total"]["packets"]["received"] == 901
     });
     let found = status(&admin);
-    let datagrams = &found["total"]["datagrams"];
-    let dropped = datagrams["dropped"]["rate_limited"].as_u64().unwrap();
-    // Each had ten seconds' worth, 100 and 50 datagrams, and what came in while the test ran.
+    let packets = &found["total"]["packets"];
+    let dropped = packets["dropped"]["rate_limited"].as_u64().unwrap();
+    // Each had ten seconds' worth, 100 and 50 packets, and what came in while the test ran.
     assert!(dropped <= 450 && dropped > 150, "{found}");
-    assert_eq!(datagrams["parsed"].as_u64(), Some(901 - dropped), "{found}");
+    assert_eq!(packets["parsed"].as_u64(), Some(901 - dropped), "{found}");
     let rates = found["limits"]["rates"].as_array().unwrap();
     let of = |source: &str| rates.iter().find(|row| row["source"] == source);
     assert!(
@@ -320,19 +374,19 @@ fn origins_get_their_rate_and_are_named() {
     let admin = agent.wait_for("admin on http://");
     socket.send(b"known:1|c").unwrap();
     until("it is known who sends", || {
-        status(&admin)["total"]["datagrams"]["parsed"] == 1
+        status(&admin)["total"]["packets"]["parsed"] == 1
     });
     for _ in 0..500 {
         socket.send(b"flood:1|c").unwrap();
     }
     until("everything has come", || {
-        status(&admin)["total"]["datagrams"]["received"] == 501
+        status(&admin)["total"]["packets"]["received"] == 501
     });
     let found = status(&admin);
-    let datagrams = &found["total"]["datagrams"];
-    let dropped = datagrams["dropped"]["origin_rate_limited"].as_u64().unwrap();
+    let packets = &found["total"]["packets"];
+    let dropped = packets["dropped"]["origin_rate_limited"].as_u64().unwrap();
     assert!(
-        dropped > 0 && datagrams["parsed"].as_u64() == Some(501 - dropped),
+        dropped > 0 && packets["parsed"].as_u64() == Some(501 - dropped),
         "{found}"
     );
     let row = &found["limits"]["rates"][0];

@@ -11,8 +11,10 @@ use bytes::Bytes;
 use weir::admin::caller::Hosts;
 use weir::admin::contexts::{ContextReport, MetricRow};
 use weir::admin::explain::{ExplainRequest, Explanation};
-use weir::admin::status::{Books, ListenerStatus, Status};
-use weir::admin::{AdminServer, AdminSource, Answer, Exposition, ExpositionBody, Limits, ScrapeRequest};
+use weir::admin::status::{ListenerStatus, Status};
+use weir::admin::{
+    AdminServer, AdminSource, Answer, ConnectionLimits, Exposition, ExpositionBody, ScrapeRequest,
+};
 use weir::signals::Reloaded;
 
 struct Double {
@@ -30,7 +32,6 @@ impl AdminSource for Double {
     fn status(&self) -> Answer<'_, Status> {
         let listener = ListenerStatus {
             address: "udp://127.0.0.1:8125".to_owned(),
-            books: Books::default(),
             ..ListenerStatus::default()
         };
         let status = Status {
@@ -106,10 +107,10 @@ struct Server {
 
 impl Server {
     fn start(source: Double) -> Self {
-        Self::with(source, Limits::default())
+        Self::with(source, ConnectionLimits::default())
     }
 
-    fn with(source: Double, limits: Limits) -> Self {
+    fn with(source: Double, limits: ConnectionLimits) -> Self {
         let (bound, address) = std::sync::mpsc::channel();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         std::thread::Builder::new()
@@ -123,7 +124,7 @@ impl Server {
                     let server = AdminServer::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
                     bound.send(server.address()).unwrap();
                     tokio::select! {
-                        () = server.serve(Arc::new(source), Hosts::new(&["weir.example.org".to_owned()]), limits) => {}
+                        () = server.serve(Arc::new(source), Hosts::new(&[weir_config::HostName("weir.example.org".to_owned())]), limits) => {}
                         _ = stopped => {}
                     }
                 });
@@ -247,12 +248,12 @@ fn what_is_off_or_not_ready_says_so() {
 }
 
 /// Peers are given an hour for everything: whoever is answered is answered although nobody is closed for being slow.
-fn patient() -> Limits {
+fn patient() -> ConnectionLimits {
     let hour = Duration::from_secs(3600);
-    Limits {
+    ConnectionLimits {
         head: hour,
         write: hour,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     }
 }
 
@@ -306,7 +307,7 @@ fn endless() -> Double {
 #[test]
 fn scrapers_that_do_not_read_do_not_keep_health_from_answering_nor_other_peers_from_scraping() {
     let server = Server::with(endless(), patient());
-    let slots = Limits::default().requests_per_peer;
+    let slots = ConnectionLimits::default().requests_per_peer;
     let held = scrape_without_reading(&server, slots);
     assert_healthy(&server);
     // One peer has its part of the slots and no more, whatever it asks for.
@@ -350,7 +351,7 @@ fn socket_from(address: &str, to: SocketAddr) -> TcpStream {
 
 #[test]
 fn a_scraper_that_takes_nothing_loses_its_connection() {
-    let limits = Limits {
+    let limits = ConnectionLimits {
         write: Duration::from_millis(300),
         requests_per_peer: 1,
         ..patient()
@@ -369,7 +370,7 @@ fn a_scraper_that_takes_nothing_loses_its_connection() {
 
 #[test]
 fn slow_heads_and_idle_connections_are_closed() {
-    let limits = Limits {
+    let limits = ConnectionLimits {
         head: Duration::from_millis(300),
         ..patient()
     };

@@ -1,7 +1,8 @@
 //! Any bytes may stand in a configuration file: they are a configuration or a list of problems, never a panic.
 
 use proptest::prelude::*;
-use weir::config::{Problems, load_content};
+use weir::config::load_content;
+use weir_config::Problems;
 
 /// Whatever happens, a problem has a message that fits a terminal.
 fn check(content: &[u8]) {
@@ -15,8 +16,8 @@ fn check(content: &[u8]) {
 }
 
 fn piece() -> impl Strategy<Value = String> {
-    let keys: Vec<&'static str> = weir::config::entries()
-        .map(|entry| entry.setting.key)
+    let keys: Vec<&'static str> = weir_config::settings()
+        .map(|setting| setting.key)
         .chain([
             "outputs",
             "datadog",

@@ -296,7 +296,7 @@ fn full_with_tags_in_the_path() {
 fn a_carbon_that_was_away_misses_nothing() {
     let mut carbon = Carbon::start();
     let config = format!(
-        "bucket_width: 1s\noutputs: {{graphite: {{address: 'tcp://127.0.0.1:{}', host: none, delivery: {{backoff_base: 10ms, backoff_max: 100ms}}}}}}\n",
+        "bucket_width: 1s\noutputs: {{graphite: {{address: 'tcp://127.0.0.1:{}', host: none, delivery: {{backoff_max: 100ms}}}}}}\n",
         carbon.port
     );
     let mut agent = Agent::start(&config, &[]);

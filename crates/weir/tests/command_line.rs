@@ -12,7 +12,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use weir_output::settings::{Kind, OUTPUT_TYPES, Setting};
+use weir_config::{Kind, Setting, leaves};
+use weir_output::settings::OUTPUT_TYPES;
 
 use log::Log;
 
@@ -127,7 +128,7 @@ fn a_flag_beats_the_environment_beats_the_file_beats_the_default() {
     );
     assert_eq!(
         found(&["--set", "outputs.prometheus.expiry=7m"], &[], "expiry"),
-        "expiry: 420s # flag --set outputs.prometheus.expiry"
+        "expiry: 7m # flag --set outputs.prometheus.expiry"
     );
 }
 
@@ -197,35 +198,52 @@ fn every_second_name_is_understood() {
         assert!(found, "{name}={value} did not set {key}:\n{}", ran.stdout);
     };
     let mut names = 0;
-    for entry in weir::config::entries() {
-        for name in entry.second_names {
-            check(name, entry.setting.key, &entry.setting);
+    for setting in weir_config::settings() {
+        for name in setting.also {
+            check(name, setting.key, setting);
             names += 1;
         }
     }
     for output_type in OUTPUT_TYPES {
-        for (path, variables) in output_type.environment {
-            let mut settings = output_type.settings;
-            let mut setting = None;
-            for part in path.split('.') {
-                setting = settings.iter().find(|setting| setting.key == part);
-                if let Some(Setting {
-                    kind: Kind::Record(fields),
-                    ..
-                }) = setting
-                {
-                    settings = fields;
-                }
-            }
-            let setting =
-                setting.unwrap_or_else(|| panic!("{path} is not a setting of {}", output_type.name));
-            for name in *variables {
-                check(name, &format!("outputs.{}.{path}", output_type.name), setting);
+        for leaf in leaves(output_type.settings) {
+            let key = format!("outputs.{}.{}", output_type.name, leaf.path);
+            for name in leaf.also {
+                check(name, &key, leaf.setting);
                 names += 1;
             }
         }
     }
     assert!(names >= 40, "{names}");
+}
+
+#[test]
+fn a_setting_that_is_gone_is_refused_with_the_reason_wherever_it_stands() {
+    let check = |arguments: &[&str], environment: &[(&str, &str)], source: &str| {
+        let ran = run_with(&[&["check"], arguments].concat(), environment);
+        let expected = format!("{source}: packet_bytes_max: is gone: packets may be as long as 64KiB");
+        assert_eq!(ran.code, 2, "{}", ran.stderr);
+        assert!(ran.stderr.contains(&expected), "{}", ran.stderr);
+    };
+    check(&["--packet-bytes-max", "1KiB"], &[], "flag --packet-bytes-max");
+    check(
+        &["--set", "packet_bytes_max=1KiB"],
+        &[],
+        "flag --set packet_bytes_max",
+    );
+    check(
+        &[],
+        &[("WEIR_PACKET_BYTES_MAX", "1KiB")],
+        "environment WEIR_PACKET_BYTES_MAX",
+    );
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "udp: []\npacket_bytes_max: 1KiB\n").unwrap();
+    let path = file.path().to_str().unwrap();
+    check(&["--config", path], &[], &format!("{path}:2"));
+    // Of another agent's variable that is no error.
+    let ran = run_with(&["check"], &[("DD_DOGSTATSD_BUFFER_SIZE", "8192")]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let note = "environment DD_DOGSTATSD_BUFFER_SIZE is set and ignored: packets may be as long as 64KiB";
+    assert!(ran.stdout.contains(note), "{}", ran.stdout);
 }
 
 #[test]
@@ -1020,7 +1038,7 @@ fn status_shows_a_running_agent_and_a_signal_ends_it() {
     let shown = format!("http://{}", agent.admin);
     let json = run(&["status", "--json", "--admin", &shown]).stdout;
     let status: weir::admin::status::Status = serde_json::from_str(&json).unwrap();
-    assert_eq!(status.total.messages.received, 2);
+    assert_eq!(status.total("messages").received, 2);
     assert!(agent.get("/ready").contains("200 OK"));
     let metrics = agent.get("/metrics");
     let rejected = format!("weir_messages_rejected_total{{listener=\"{to}\",reason=\"no_separator\"}} 1\n");

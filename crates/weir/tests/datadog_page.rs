@@ -224,7 +224,11 @@ fn the_full_configuration() {
         .iter()
         .find(|kind| kind.name == "datadog")
         .unwrap();
-    for setting in datadog.settings.iter().chain(weir_output::settings::DELIVERY) {
+    for setting in datadog
+        .settings
+        .iter()
+        .chain(weir_output::settings::DeliverySettings::SETTINGS)
+    {
         assert!(
             text.contains(&format!(" {}:", setting.key)),
             "{} is missing on the page",

@@ -191,9 +191,9 @@ fn only_allowed_networks_are_listened_to() {
     allowed.write_all(b"of.tcp:1|c\n").unwrap();
     until("everything has come", || {
         let status = json(&admin, "/api/v1/status");
-        let datagrams = &status["total"]["datagrams"];
+        let packets = &status["total"]["packets"];
         // The line over TCP is a packet too.
-        datagrams["dropped"]["source_not_allowed"] == 10 && datagrams["parsed"] == 21
+        packets["dropped"]["source_not_allowed"] == 10 && packets["parsed"] == 21
     });
     let (_, page) = weir(&["status", "--admin", &admin]);
     assert!(

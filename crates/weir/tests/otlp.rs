@@ -6,7 +6,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
@@ -98,7 +98,11 @@ fn the_configurations_of_the_page_run() {
         .iter()
         .find(|kind| kind.name == "otlp")
         .unwrap();
-    for setting in kind.settings.iter().chain(weir_output::settings::DELIVERY) {
+    for setting in kind
+        .settings
+        .iter()
+        .chain(weir_output::settings::DeliverySettings::SETTINGS)
+    {
         assert!(
             blocks[1].contains(&format!(" {}:", setting.key)),
             "{} is missing on the page",
@@ -115,32 +119,10 @@ fn agent(directory: &Path, settings: &str) -> Agent {
     Agent::start(&["--bucket-width", "1s", "--config", path.to_str().unwrap()], &[])
 }
 
-/// Built from its sources through the module proxy: several minutes the first time.
-fn built(module: &str, package: &str, arguments: &[&str]) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(module);
-    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(module.replace('/', "-"));
-    let status = Command::new("go")
-        .arg("build")
-        .args(arguments)
-        .arg("-o")
-        .arg(&program)
-        .arg(package)
-        .current_dir(source)
-        .status()
-        .expect("the Go toolchain is needed");
-    assert!(status.success(), "{module} does not build");
-    program
-}
-
 /// A Prometheus with its OTLP receiver on, and settings that send it cumulative points.
 fn prometheus_3() -> (Prometheus, String) {
-    let program = built(
-        "receivers",
-        "github.com/prometheus/prometheus/cmd/prometheus",
-        &["-tags", "remove_all_sd"],
-    );
     let mut prometheus = Prometheus::start_program(
-        &program,
+        &built_prometheus_3(),
         &[],
         &["--web.enable-otlp-receiver", "--enable-feature=native-histograms"],
     );

@@ -243,6 +243,38 @@ fn a_real_prometheus_reads_what_was_sent() {
     short.finish();
 }
 
+/// The page's job as it stands, and one that does not ask for native histograms: of the first, quantiles are found.
+#[test]
+#[ignore = "builds Prometheus 3"]
+fn a_current_prometheus_has_native_histograms_when_it_asks_for_them() {
+    assert!(PAGE.contains("| 3.8 and later | `scrape_native_histograms: true` in the scrape job"));
+    let agent = Agent::start(&["--bucket-width", "1s"], &[]);
+    let page = PAGE
+        .split("```yaml\n")
+        .find(|block| block.starts_with("# prometheus.yml"))
+        .unwrap();
+    let job = page.split("```").next().unwrap();
+    let job = job.replace("127.0.0.1:8127", &agent.admin).replace("15s", "1s");
+    let without = job
+        .split_once("scrape_configs:\n")
+        .unwrap()
+        .1
+        .replace("job_name: weir", "job_name: without");
+    let config = format!("{job}    scrape_native_histograms: true\n{without}");
+    let program = built_prometheus_3();
+    let mut prometheus = Prometheus::start_configured(&program, &free_address(), &config, &[]);
+    prometheus.expect("sum(up)", &[("", 2.0)]);
+    let values: Vec<String> = (1..=100).map(|value| value.to_string()).collect();
+    agent.send(format!("latency:{}|d", values.join(":")));
+    prometheus.expect("histogram_count(latency{job=\"weir\"})", &[("", 100.0)]);
+    prometheus.expect_near("histogram_quantile(0.9, latency{job=\"weir\"})", 90.0, 0.03);
+    // The other one has the summary instead.
+    prometheus.expect("sum(latency_count{job=\"without\"})", &[("", 100.0)]);
+    prometheus.expect("histogram_quantile(0.9, latency{job=\"without\"})", &[]);
+    check_health(&mut prometheus);
+    agent.finish();
+}
+
 #[test]
 fn the_configurations_of_the_page_run() {
     let blocks = PAGE.split("```yaml\n").skip(1);

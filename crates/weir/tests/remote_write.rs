@@ -1,14 +1,16 @@
 //! The real agent writes to real receivers: the distribution's Prometheus and VictoriaMetrics, and a newer Prometheus
 //! for version 2.0.
 
+#[path = "support/preload.rs"]
+mod preload;
 #[path = "support/receivers.rs"]
 mod support;
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
+use preload::{OTHER_CLOCK, preloaded};
 use serde_json::Value;
 use support::*;
 
@@ -29,13 +31,18 @@ impl Config {
 
     /// An agent that writes there every second.
     fn agent(&self, settings: &str) -> Agent {
+        self.agent_in(settings, &[])
+    }
+
+    fn agent_in(&self, settings: &str, environment: &[(&str, &str)]) -> Agent {
         let path = self.directory.path().join("weir.yaml");
         let text = format!(
             "outputs:\n  prometheus: {{enabled: false}}\n  remote_write:\n    url: {}\n    labels: {{job: weir}}\n{settings}",
             self.url
         );
         std::fs::write(&path, text).unwrap();
-        Agent::start(&["--bucket-width", "1s", "--config", path.to_str().unwrap()], &[])
+        let arguments = ["--bucket-width", "1s", "--config", path.to_str().unwrap()];
+        Agent::start(&arguments, environment)
     }
 }
 
@@ -220,23 +227,85 @@ fn version_1_to_a_real_prometheus() {
 #[test]
 #[ignore = "builds Prometheus 3"]
 fn version_2_to_a_real_prometheus() {
-    let program = prometheus_3();
+    let program = built_prometheus_3();
     real_prometheus(&program, "2.0");
     real_prometheus(&program, "1.0");
 }
 
-fn prometheus_3() -> PathBuf {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/receivers");
-    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("prometheus-3");
-    let built = Command::new("go")
-        .args(["build", "-tags", "remove_all_sd", "-o"])
-        .arg(&program)
-        .arg("github.com/prometheus/prometheus/cmd/prometheus")
-        .current_dir(source)
-        .status()
-        .expect("the Go toolchain is needed");
-    assert!(built.success(), "Prometheus 3 does not build");
-    program
+/// What an agent wrote to its disk queue while its receiver was away, which has newer samples of its own by the time it gets it.
+/// The agent lives `outage` seconds ago. Returns the books and the log of the one after it, once the receiver has judged everything.
+fn after_an_outage(program: &Path, outage: i64, storage: &str) -> (PointBooks, String, Prometheus) {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    let library = preloaded(directory.path(), OTHER_CLOCK);
+    std::fs::write(at("offset"), (-outage).to_string()).unwrap();
+    let address = free_address();
+    let config = Config::new(&address);
+    let settings = format!("    delivery: {{disk_path: {}}}\n", at("queue"));
+    let long_ago = [("LD_PRELOAD", &*library), ("CLOCK_OFFSET", &*at("offset"))];
+    // The clock reads a file that the sandbox would keep it from.
+    let agent = config.agent_in(&format!("{settings}sandbox: off\n"), &long_ago);
+    agent.send("held.up:7|c");
+    until("it waits", || {
+        let books = agent.points("remote_write");
+        (books.pending > 0 && books.to_write == 0)
+            .then_some(())
+            .ok_or(format!("{books:?}"))
+    });
+    agent.finish();
+
+    let scraping = format!(
+        "{storage}scrape_configs:\n  - job_name: itself\n    scrape_interval: 1s\n    static_configs:\n      - targets: ['{address}']\n"
+    );
+    let receiving = ["--web.enable-remote-write-receiver", NATIVE];
+    let mut prometheus = Prometheus::start_configured(program, &address, &scraping, &receiving);
+    prometheus.expect("sum(up)", &[("", 1.0)]);
+    let agent = config.agent(&settings);
+    agent.send("present:1|c");
+    prometheus.expect("sum(present_total)", &[("", 1.0)]);
+    let books = agent.points("remote_write");
+    agent.signal("-TERM");
+    (books, agent.end(), prometheus)
+}
+
+/// The sum that a receiver has of what was held up.
+fn held_up(prometheus: &mut Prometheus) -> Option<f64> {
+    let found = prometheus.query("max(max_over_time(held_up_total[4h]))").unwrap();
+    found.into_values().next()
+}
+
+fn outages(program: &Path) {
+    let page = PAGE
+        .split("```yaml\n")
+        .find(|block| block.starts_with("# prometheus.yml"))
+        .unwrap();
+    let cure = page.split("```").next().unwrap();
+    assert!(cure.contains("out_of_order_time_window: 12h"), "{cure}");
+    // Half of a block is an hour.
+    for (outage, storage, arrives) in [(1800, "", true), (7200, "", false), (7200, cure, true)] {
+        let (books, said, mut prometheus) = after_an_outage(program, outage, storage);
+        let what = format!("{outage} s, {storage:?}: {books:?}\n{said}");
+        assert_eq!(held_up(&mut prometheus), arrives.then_some(7.0), "{what}");
+        assert_eq!(books.dropped > 0, !arrives, "{what}");
+        assert_eq!(
+            said.contains("out of bounds") || said.contains("too old sample"),
+            !arrives,
+            "{what}"
+        );
+    }
+}
+
+/// Remote write is refused after an outage of more than an hour, although the disk queue has everything; what the page says cures
+/// that.
+#[test]
+fn after_an_outage_the_window_of_the_page_lets_everything_in() {
+    outages(Path::new("prometheus"));
+}
+
+#[test]
+#[ignore = "builds Prometheus 3"]
+fn after_an_outage_of_a_current_prometheus() {
+    outages(&built_prometheus_3());
 }
 
 /// A receiver that has native histograms off refuses them alone, and what to do about it is in the status.
@@ -275,9 +344,7 @@ fn without_native_histograms_the_rest_is_taken() {
 #[test]
 fn victoria_metrics() {
     let directory = tempfile::tempdir().unwrap();
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = free.local_addr().unwrap().to_string();
-    drop(free);
+    let address = free_address();
     let child = Command::new("victoria-metrics")
         .arg(format!("-storageDataPath={}", directory.path().display()))
         .arg(format!("-httpListenAddr={address}"))
@@ -394,7 +461,11 @@ fn the_configurations_of_the_page_run() {
         .iter()
         .find(|kind| kind.name == "remote_write")
         .unwrap();
-    for setting in kind.settings.iter().chain(weir_output::settings::DELIVERY) {
+    for setting in kind
+        .settings
+        .iter()
+        .chain(weir_output::settings::DeliverySettings::SETTINGS)
+    {
         assert!(
             blocks[1].contains(&format!(" {}:", setting.key)),
             "{} is missing on the page",

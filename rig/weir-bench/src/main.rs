@@ -1,6 +1,5 @@
 //! `weir-bench`: the measuring rig. This file only dispatches; each command lives in a module of its own.
 
-mod budget;
 mod detect;
 mod failure;
 mod floor;
@@ -27,8 +26,6 @@ enum Command {
     Sink(Box<sink::Args>),
     /// Measure the least a receiver can do on this machine.
     Floor(floor::Args),
-    /// Compare weir with the floor: CPU per message, for each row of the project's budget.
-    Budget(budget::Args),
     #[command(flatten)]
     Detect(detect::Command),
 }
@@ -38,7 +35,6 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Load(args) => load::run(*args),
         Command::Sink(args) => sink::run(*args),
         Command::Floor(args) => floor::run(args),
-        Command::Budget(args) => budget::run(args),
         Command::Detect(_) => unreachable!("main has exit codes of its own for these"),
     }
 }

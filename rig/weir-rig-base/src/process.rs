@@ -1,7 +1,7 @@
 //! Starting, ending and collecting processes.
 
 pub use crate::sys::isolate;
-use rustix::process::{Pid, Signal, WaitOptions};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
 use std::path::Path;
 
 /// Sends a signal to one process (positive) or a process group (negative). An ended process is no error.
@@ -25,6 +25,15 @@ pub fn reap(pid: i32) -> bool {
         rustix::process::waitpid(Some(pid), WaitOptions::NOHANG),
         Ok(Some(_))
     )
+}
+
+/// Whether a child has ended. It stays to be collected.
+pub fn has_ended(pid: i32) -> bool {
+    let Some(pid) = Pid::from_raw(pid) else {
+        return false;
+    };
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    matches!(rustix::process::waitid(WaitId::Pid(pid), look), Ok(Some(_)))
 }
 
 /// Children of targets that detach become ours instead of init's, so that they can be found and ended.

@@ -700,7 +700,7 @@ static VALUE native_send_packets(VALUE self, VALUE descriptor, VALUE packets, VA
   return rb_ary_new_from_args(3, INT2NUM(sending.sent), INT2NUM(sending.error), INT2NUM(sending.swallowed));
 }
 
-/* ---- shelves ------------------------------------------------------------------------------------ */
+/* ---- contexts ----------------------------------------------------------------------------------- */
 
 enum form { FORM_NONE, FORM_ARRAY, FORM_HASH, FORM_ONE };
 
@@ -715,16 +715,16 @@ struct entry {
   VALUE tags[];
 };
 
-struct shelf {
+struct context_map {
   struct entry **buckets;
   size_t bucket_count, entry_count;
   int kind; /* c counters, g gauges, m samples, e emitters: Ruby objects that send each value */
 };
 
-static void shelf_mark(void *data) {
-  struct shelf *shelf = data;
-  for (size_t i = 0; i < shelf->bucket_count; i++) {
-    for (struct entry *entry = shelf->buckets[i]; entry; entry = entry->next) {
+static void map_mark(void *data) {
+  struct context_map *map = data;
+  for (size_t i = 0; i < map->bucket_count; i++) {
+    for (struct entry *entry = map->buckets[i]; entry; entry = entry->next) {
       rb_gc_mark(entry->name);
       rb_gc_mark(entry->cell_object);
       for (long j = 0; j < entry->length; j++) rb_gc_mark(entry->tags[j]);
@@ -732,53 +732,61 @@ static void shelf_mark(void *data) {
   }
 }
 
-static void shelf_free(void *data) {
-  struct shelf *shelf = data;
-  for (size_t i = 0; i < shelf->bucket_count; i++) {
-    struct entry *entry = shelf->buckets[i];
+static void map_free(void *data) {
+  struct context_map *map = data;
+  for (size_t i = 0; i < map->bucket_count; i++) {
+    struct entry *entry = map->buckets[i];
     while (entry) {
       struct entry *next = entry->next;
       xfree(entry);
       entry = next;
     }
   }
-  xfree(shelf->buckets);
-  xfree(shelf);
+  xfree(map->buckets);
+  xfree(map);
 }
 
-static size_t shelf_size(const void *data) {
-  const struct shelf *shelf = data;
-  return sizeof(*shelf) + shelf->bucket_count * sizeof(struct entry *) + shelf->entry_count * sizeof(struct entry);
+static size_t map_size(const void *data) {
+  const struct context_map *map = data;
+  return sizeof(*map) + map->bucket_count * sizeof(struct entry *) + map->entry_count * sizeof(struct entry);
 }
 
-static const rb_data_type_t shelf_type = {
-    .wrap_struct_name = "weir shelf",
-    .function = {.dmark = shelf_mark, .dfree = shelf_free, .dsize = shelf_size},
+static const rb_data_type_t context_map_type = {
+    .wrap_struct_name = "weir context map",
+    .function = {.dmark = map_mark, .dfree = map_free, .dsize = map_size},
     .flags = RUBY_TYPED_FREE_IMMEDIATELY,
 };
 
-static struct shelf *get_shelf(VALUE self) {
-  struct shelf *shelf;
-  TypedData_Get_Struct(self, struct shelf, &shelf_type, shelf);
-  return shelf;
+static struct context_map *get_map(VALUE self) {
+  struct context_map *map;
+  TypedData_Get_Struct(self, struct context_map, &context_map_type, map);
+  return map;
 }
 
-static VALUE shelf_alloc(VALUE klass) {
-  struct shelf *shelf;
-  VALUE self = TypedData_Make_Struct(klass, struct shelf, &shelf_type, shelf);
-  shelf->buckets = ZALLOC_N(struct entry *, 16);
-  shelf->bucket_count = 16;
+static VALUE map_alloc(VALUE klass) {
+  struct context_map *map;
+  VALUE self = TypedData_Make_Struct(klass, struct context_map, &context_map_type, map);
+  map->buckets = ZALLOC_N(struct entry *, 16);
+  map->bucket_count = 16;
   return self;
 }
 
-static VALUE shelf_initialize(VALUE self, VALUE kind) {
-  get_shelf(self)->kind = NUM2INT(kind);
+static VALUE map_initialize(VALUE self, VALUE kind) {
+  get_map(self)->kind = NUM2INT(kind);
   return self;
 }
+
+/* Known to nobody outside the process, so that nobody can choose numbers that share a bucket. */
+static uint64_t secrets[2];
 
 static inline uint64_t mix(uint64_t hash, uint64_t value) {
-  hash = (hash ^ value) * UINT64_C(0x9E3779B97F4A7C15);
-  return hash ^ (hash >> 29);
+  unsigned __int128 product = (unsigned __int128)(hash ^ secrets[0]) * (value ^ secrets[1]);
+  return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+/* Ruby hashes bytes with a key that it draws when the process starts. */
+static void draw_secrets(void) {
+  for (size_t i = 0; i < sizeof(secrets) / sizeof(secrets[0]); i++) secrets[i] = rb_memhash(&i, sizeof(i));
 }
 
 /* Only values whose text cannot change behind our back take part; for others the caller does without. */
@@ -891,11 +899,11 @@ static bool same_tags(const struct entry *entry, VALUE tags) {
   }
 }
 
-static struct entry *find(struct shelf *shelf, VALUE name, VALUE tags) {
+static struct entry *find(struct context_map *map, VALUE name, VALUE tags) {
   enum form form;
   uint64_t hash;
   if (!hash_context(name, tags, &form, &hash)) return NULL;
-  for (struct entry *entry = shelf->buckets[hash & (shelf->bucket_count - 1)]; entry; entry = entry->next) {
+  for (struct entry *entry = map->buckets[hash & (map->bucket_count - 1)]; entry; entry = entry->next) {
     if (entry->hash == hash && entry->form == form && same_value(entry->name, name) && same_tags(entry, tags)) {
       return entry;
     }
@@ -904,13 +912,13 @@ static struct entry *find(struct shelf *shelf, VALUE name, VALUE tags) {
 }
 
 /* true: recorded. false: the value cannot be sent. nil: there is no such context yet. */
-static VALUE shelf_put(VALUE self, VALUE name, VALUE tags, VALUE value) {
-  struct shelf *shelf = get_shelf(self);
-  struct entry *entry = find(shelf, name, tags);
+static VALUE map_put(VALUE self, VALUE name, VALUE tags, VALUE value) {
+  struct context_map *map = get_map(self);
+  struct entry *entry = find(map, name, tags);
   if (!entry) return Qnil;
   VALUE object = entry->cell_object;
   VALUE done;
-  switch (shelf->kind) {
+  switch (map->kind) {
     case 'c': done = counter_add(object, entry->cell, value); break;
     case 'g': done = gauge_set(entry->cell, value); break;
     case 'e':
@@ -923,11 +931,11 @@ static VALUE shelf_put(VALUE self, VALUE name, VALUE tags, VALUE value) {
   return done;
 }
 
-static void grow(struct shelf *shelf) {
-  size_t count = shelf->bucket_count * 2;
+static void grow(struct context_map *map) {
+  size_t count = map->bucket_count * 2;
   struct entry **buckets = ZALLOC_N(struct entry *, count);
-  for (size_t i = 0; i < shelf->bucket_count; i++) {
-    struct entry *entry = shelf->buckets[i];
+  for (size_t i = 0; i < map->bucket_count; i++) {
+    struct entry *entry = map->buckets[i];
     while (entry) {
       struct entry *next = entry->next;
       entry->next = buckets[entry->hash & (count - 1)];
@@ -935,15 +943,15 @@ static void grow(struct shelf *shelf) {
       entry = next;
     }
   }
-  xfree(shelf->buckets);
-  shelf->buckets = buckets;
-  shelf->bucket_count = count;
+  xfree(map->buckets);
+  map->buckets = buckets;
+  map->bucket_count = count;
 }
 
 /* Stores nothing and returns the cell found if another thread was quicker. */
-static VALUE shelf_store(VALUE self, VALUE name, VALUE tags, VALUE cell_object) {
-  struct shelf *shelf = get_shelf(self);
-  struct entry *found = find(shelf, name, tags);
+static VALUE map_store(VALUE self, VALUE name, VALUE tags, VALUE cell_object) {
+  struct context_map *map = get_map(self);
+  struct entry *found = find(map, name, tags);
   if (found) return found->cell_object;
   enum form form;
   uint64_t hash;
@@ -963,20 +971,20 @@ static VALUE shelf_store(VALUE self, VALUE name, VALUE tags, VALUE cell_object) 
     }
   }
   VALUE kept_name = frozen(name);
-  struct cell *cell = shelf->kind == 'e' ? NULL : get_cell(cell_object);
+  struct cell *cell = map->kind == 'e' ? NULL : get_cell(cell_object);
   struct entry *entry = xmalloc(sizeof(*entry) + (size_t)length * sizeof(VALUE));
   entry->hash = hash;
   entry->name = kept_name;
   entry->cell_object = cell_object;
   entry->cell = cell;
-  entry->emitter = shelf->kind == 'e' && rb_typeddata_is_kind_of(cell_object, &emitter_type) ? get_emitter(cell_object) : NULL;
+  entry->emitter = map->kind == 'e' && rb_typeddata_is_kind_of(cell_object, &emitter_type) ? get_emitter(cell_object) : NULL;
   entry->form = form;
   entry->length = length;
   for (long i = 0; i < length; i++) entry->tags[i] = RARRAY_AREF(copies, i);
-  if (shelf->entry_count >= shelf->bucket_count) grow(shelf);
-  entry->next = shelf->buckets[hash & (shelf->bucket_count - 1)];
-  shelf->buckets[hash & (shelf->bucket_count - 1)] = entry;
-  shelf->entry_count++;
+  if (map->entry_count >= map->bucket_count) grow(map);
+  entry->next = map->buckets[hash & (map->bucket_count - 1)];
+  map->buckets[hash & (map->bucket_count - 1)] = entry;
+  map->entry_count++;
   RB_GC_GUARD(copies);
   RB_GC_GUARD(kept_name);
   return cell_object;
@@ -984,16 +992,16 @@ static VALUE shelf_store(VALUE self, VALUE name, VALUE tags, VALUE cell_object) 
 
 /* Forgets entries; cells are marked as removed. */
 static VALUE remove_entries(VALUE self, bool all) {
-  struct shelf *shelf = get_shelf(self);
-  for (size_t i = 0; i < shelf->bucket_count; i++) {
-    struct entry **link = &shelf->buckets[i];
+  struct context_map *map = get_map(self);
+  for (size_t i = 0; i < map->bucket_count; i++) {
+    struct entry **link = &map->buckets[i];
     while (*link) {
       struct entry *entry = *link;
       if (all || (entry->cell && entry->cell->expired)) {
         if (entry->cell) entry->cell->removed = true;
         *link = entry->next;
         xfree(entry);
-        shelf->entry_count--;
+        map->entry_count--;
       } else {
         link = &entry->next;
       }
@@ -1003,12 +1011,24 @@ static VALUE remove_entries(VALUE self, bool all) {
 }
 
 /* Forgets expired cells. */
-static VALUE shelf_sweep(VALUE self) { return remove_entries(self, false); }
+static VALUE map_sweep(VALUE self) { return remove_entries(self, false); }
 
 /* Forgets everything. */
-static VALUE shelf_clear(VALUE self) { return remove_entries(self, true); }
+static VALUE map_clear(VALUE self) { return remove_entries(self, true); }
 
-static VALUE shelf_length(VALUE self) { return SIZET2NUM(get_shelf(self)->entry_count); }
+static VALUE map_length(VALUE self) { return SIZET2NUM(get_map(self)->entry_count); }
+
+/* How many entries the fullest bucket holds. */
+static VALUE map_longest_bucket(VALUE self) {
+  struct context_map *map = get_map(self);
+  size_t longest = 0;
+  for (size_t i = 0; i < map->bucket_count; i++) {
+    size_t length = 0;
+    for (struct entry *entry = map->buckets[i]; entry; entry = entry->next) length++;
+    if (length > longest) longest = length;
+  }
+  return SIZET2NUM(longest);
+}
 
 /* ---- packed values ------------------------------------------------------------------------------- */
 
@@ -1061,6 +1081,7 @@ void Init_weir_statsd_native(void) {
   void_value = rb_const_get(instrument, rb_intern("VOID"));
   rb_gc_register_mark_object(wire);
   rb_gc_register_mark_object(void_value);
+  draw_secrets();
   id_exact = rb_intern("exact");
   id_number = rb_intern("number");
   id_sum = rb_intern("sum");
@@ -1139,12 +1160,13 @@ void Init_weir_statsd_native(void) {
   calls = rb_define_module_under(native, "SampleCalls");
   rb_define_method(calls, "record", handle_record, 1);
 
-  VALUE shelf = rb_define_class_under(native, "Shelf", rb_cObject);
-  rb_define_alloc_func(shelf, shelf_alloc);
-  rb_define_method(shelf, "initialize", shelf_initialize, 1);
-  rb_define_method(shelf, "put", shelf_put, 3);
-  rb_define_method(shelf, "store", shelf_store, 3);
-  rb_define_method(shelf, "sweep", shelf_sweep, 0);
-  rb_define_method(shelf, "clear", shelf_clear, 0);
-  rb_define_method(shelf, "length", shelf_length, 0);
+  VALUE map = rb_define_class_under(native, "ContextMap", rb_cObject);
+  rb_define_alloc_func(map, map_alloc);
+  rb_define_method(map, "initialize", map_initialize, 1);
+  rb_define_method(map, "put", map_put, 3);
+  rb_define_method(map, "store", map_store, 3);
+  rb_define_method(map, "sweep", map_sweep, 0);
+  rb_define_method(map, "clear", map_clear, 0);
+  rb_define_method(map, "length", map_length, 0);
+  rb_define_method(map, "longest_bucket", map_longest_bucket, 0);
 }

@@ -284,6 +284,8 @@ module StatsD
     # @param client [Instrument::Client, nil] nil: made from the environment at the next use
     def singleton_client=(client)
       if Instrument::Ractors.main?
+        # Tests of applications put an aggregator of their own into a client, and then make it the singleton.
+        client.refresh_mode if client.is_a?(Instrument::Client)
         @singleton_client = client
         Instrument::Handles.client_changed
       else
@@ -415,6 +417,7 @@ require "statsd/instrument/writers"
 require "statsd/instrument/aggregator"
 require "statsd/instrument/origin_detection"
 require "statsd/instrument/handles"
+require "statsd/instrument/mode"
 require "statsd/instrument/client"
 require "statsd/instrument/environment"
 require "statsd/instrument/helpers"

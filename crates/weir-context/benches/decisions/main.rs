@@ -1,6 +1,11 @@
 //! The experiments behind the structures of this crate. Each prints a Markdown table; `docs/decisions` has their results.
 //!
 //! `cargo bench -p weir-context --bench decisions -- hash|eviction|growth|sharing [SEED]`. Compare figures of one run only.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_macros,
+    reason = "a benchmark reads the clock and prints"
+)]
 
 mod eviction;
 
@@ -11,7 +16,9 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use hashbrown::HashTable;
-use weir_context::{AliasKey, Contexts, HashSecret, Level, Limits, Lookup, OriginId, RuleSettings, Rules};
+use weir_context::{
+    AliasKey, ContextLimits, Contexts, HashSecret, Level, Lookup, OriginId, RuleSettings, Rules,
+};
 use weir_protocol::{Kind, Message, ParseOptions, parse_line};
 
 pub struct Random(u64);
@@ -82,59 +89,85 @@ fn keys(count: usize, random: &mut Random) -> Vec<Key> {
         .collect()
 }
 
-fn least_ns(rounds: usize, count: usize, mut work: impl FnMut()) -> f64 {
-    (0..rounds)
-        .map(|_| {
-            let start = Instant::now();
-            work();
-            start.elapsed().as_secs_f64() * 1e9 / count as f64
-        })
-        .fold(f64::INFINITY, f64::min)
-}
+type Hash<'a> = Box<dyn Fn(&Key, u64) -> u64 + 'a>;
 
-/// Nanoseconds to hash a key, independent of each other (`throughput`) and each waiting for the one before (`latency`).
-fn hash(seed: u64) {
-    let keys = keys(1000, &mut Random(seed));
-    let bytes: usize = keys.iter().map(|key| key.name.len() + key.tail.len()).sum();
-    println!(
-        "\n{} keys of {} bytes on average, all lengths mixed",
-        keys.len(),
-        bytes / keys.len()
-    );
-    println!("| hash | throughput ns | latency ns |\n|---|---|---|");
-    let row = |what: &str, hash: &dyn Fn(&Key, u64) -> u64| {
-        let throughput = least_ns(200, keys.len(), || {
-            for key in &keys {
-                black_box(hash(key, 0));
-            }
-        });
-        let mut last = 0;
-        let latency = least_ns(200, keys.len(), || {
-            for key in &keys {
-                last = hash(key, last & 1);
-            }
-            black_box(last);
-        });
-        println!("| {what} | {throughput:.1} | {latency:.1} |");
-    };
+fn hashes(seed: u64) -> Vec<(String, Hash<'static>)> {
+    let mut hashes: Vec<(String, Hash)> = vec![(
+        "XXH3, 64 bits, with a seed".into(),
+        Box::new(|key, word| {
+            let name = xxhash_rust::xxh3::xxh3_64_with_seed(key.name.as_bytes(), word);
+            xxhash_rust::xxh3::xxh3_64_with_seed(key.tail.as_bytes(), name)
+        }),
+    )];
     for level in Level::available() {
         let secret = HashSecret::from_random(seed, !seed).at_level(level);
-        row(&format!("ours, {level:?}"), &|key, word| {
-            secret.pair(key.name.as_bytes(), key.tail.as_bytes(), word)
-        });
+        let ours = move |key: &Key, word| secret.pair(key.name.as_bytes(), key.tail.as_bytes(), word);
+        hashes.push((format!("ours, {level:?}"), Box::new(ours)));
     }
-    row("XXH3, 64 bits, with a seed", &|key, word| {
-        let name = xxhash_rust::xxh3::xxh3_64_with_seed(key.name.as_bytes(), word);
-        xxhash_rust::xxh3::xxh3_64_with_seed(key.tail.as_bytes(), name)
-    });
     let sip = RandomState::new();
-    row("SipHash-1-3 (the standard library's)", &|key, word| {
+    let standard = move |key: &Key, word| {
         let mut hasher = sip.build_hasher();
         hasher.write_u64(word);
         hasher.write(key.name.as_bytes());
         hasher.write(key.tail.as_bytes());
         hasher.finish()
-    });
+    };
+    hashes.push(("SipHash-1-3 (the standard library's)".into(), Box::new(standard)));
+    hashes
+}
+
+fn nanoseconds(count: usize, work: impl FnOnce()) -> f64 {
+    let start = Instant::now();
+    work();
+    start.elapsed().as_secs_f64() * 1e9 / count as f64
+}
+
+/// How long a key takes as a part of what the first hash takes in the same round, independent of each other and each waiting for
+/// the one before: the hashes take turns, so that what a machine does meets all of them.
+fn hash(seed: u64) {
+    const ROUNDS: usize = 2001;
+    let keys = keys(1000, &mut Random(seed));
+    let bytes: usize = keys.iter().map(|key| key.name.len() + key.tail.len()).sum();
+    println!(
+        "\n{} keys of {} bytes on average, all lengths mixed; median of {ROUNDS} rounds, and the middle half of them",
+        keys.len(),
+        bytes / keys.len()
+    );
+    let hashes = hashes(seed);
+    let mut rounds: Vec<[Vec<f64>; 2]> = vec![[Vec::new(), Vec::new()]; hashes.len()];
+    for _ in 0..ROUNDS {
+        for ((_, hash), [throughput, latency]) in hashes.iter().zip(&mut rounds) {
+            throughput.push(nanoseconds(keys.len(), || {
+                for key in &keys {
+                    black_box(hash(key, 0));
+                }
+            }));
+            latency.push(nanoseconds(keys.len(), || {
+                let mut last = 0;
+                for key in &keys {
+                    last = hash(key, last & 1);
+                }
+                black_box(last);
+            }));
+        }
+    }
+    println!("| hash | one after the other | each waits for the one before |\n|---|---|---|");
+    for ((what, _), row) in hashes.iter().zip(&rounds) {
+        let cells: Vec<String> = row
+            .iter()
+            .zip(&rounds[0])
+            .map(|(own, first)| ratio(own, first))
+            .collect();
+        println!("| {what} | {} |", cells.join(" | "));
+    }
+}
+
+/// Of the ratios of rounds, the median and the quartiles.
+fn ratio(own: &[f64], first: &[f64]) -> String {
+    let mut ratios: Vec<f64> = own.iter().zip(first).map(|(own, first)| own / first).collect();
+    ratios.sort_by(f64::total_cmp);
+    let at = |share: usize| ratios[(ratios.len() - 1) * share / 4];
+    format!("{:.2} ({:.2} to {:.2})", at(2), at(1), at(3))
 }
 
 /// The longest time one insertion takes while a table grows to a million entries.
@@ -250,7 +283,7 @@ fn known<'a>(keys: impl Iterator<Item = &'a Key>) -> Contexts {
     let mut contexts = Contexts::new(
         HashSecret::from_random(1, 2),
         Rules::new(RuleSettings::default()),
-        Limits::default(),
+        ContextLimits::default(),
     );
     let options = ParseOptions {
         origin_client: true,

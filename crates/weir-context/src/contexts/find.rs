@@ -3,14 +3,16 @@
 use weir_protocol::{Kind, separators};
 
 use super::{Contexts, Lookup, Way};
-use crate::alias::{AliasCounts, AliasKey};
+use crate::alias::AliasKey;
 use crate::compiled_for_levels;
 use crate::context_table::ContextId;
+use crate::counters::AliasCounter;
 use crate::interner::Interner;
 use crate::origins::OriginId;
 use crate::prefetch::prefetch;
 use crate::raw_table::{Leads, RawId};
 use crate::tag_lists::{self, PAIRS_MAX, RawTag};
+use weir_counters::Counts;
 
 impl Contexts {
     /// Hash of the bytes that identify a message, for the alias calls below.
@@ -254,8 +256,11 @@ impl Contexts {
         }
     }
 
-    pub fn alias_counts(&self) -> AliasCounts {
-        self.aliases.counts
+    /// What the raw-alias cache does.
+    pub fn alias_counts(&self) -> Counts<AliasCounter> {
+        let mut counts = self.aliases.counts;
+        counts[AliasCounter::Known] = self.aliases.len() as u64;
+        counts
     }
 
     pub fn aliases(&self) -> usize {

@@ -6,6 +6,7 @@ use weir_rules::Subject;
 use super::Contexts;
 use crate::origins::OriginId;
 use crate::usage::LimitReason;
+use weir_counters::Counts;
 
 /// A name or an origin may have this many times as many contexts as there is still room for, a tag key as many values: one alone gets four fifths of
 /// what there is, two that both want everything four ninths each, and whoever comes later finds room in any case.
@@ -16,7 +17,7 @@ const SHARE_MIN: usize = 256;
 
 /// What limits the number of contexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ContextLimits {
     /// Bytes that contexts, raw contexts, tag lists, strings, aliases and the state elsewhere may take together.
     pub bytes_max: usize,
     /// Bytes that origins may take, most of which a sender can make up. Not among the others.
@@ -31,9 +32,9 @@ pub struct Limits {
     pub alias_bytes_max: usize,
 }
 
-impl Default for Limits {
+impl Default for ContextLimits {
     fn default() -> Self {
-        Limits {
+        ContextLimits {
             bytes_max: usize::MAX,
             origin_bytes_max: usize::MAX,
             contexts_max: usize::MAX,
@@ -65,7 +66,7 @@ const OVERFLOW_NAMES_MAX: usize = 1000;
 
 /// What the tables hold, against the limits.
 pub(super) struct Capacity {
-    pub limits: Limits,
+    pub limits: ContextLimits,
     overflow_names: usize,
     /// Bytes at the last full count, and contexts created since.
     counted_bytes: usize,
@@ -75,7 +76,7 @@ pub(super) struct Capacity {
 }
 
 impl Capacity {
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: ContextLimits) -> Self {
         Capacity {
             limits,
             overflow_names: 0,
@@ -189,7 +190,7 @@ impl Contexts {
             Values::Numbers(numbers) => numbers.iter().count() as u64,
             Values::Member(_) => 1,
         };
-        self.usage.limited_samples[reason as usize] += samples;
+        self.usage.limited_samples[reason] += samples;
         let origin = self.origins.account_text(origin);
         self.usage.offenders.count(
             &subject.name,
@@ -202,7 +203,7 @@ impl Contexts {
     }
 
     /// Samples whose context was not made, by reason.
-    pub fn limited_samples(&self) -> [u64; LimitReason::COUNT] {
+    pub fn limited_samples(&self) -> Counts<LimitReason> {
         self.usage.limited_samples
     }
 

@@ -6,6 +6,7 @@ use weir_protocol::Kind;
 
 use crate::alias::AliasTable;
 use crate::context_table::{Context, ContextId, ContextTable};
+use crate::counters::ContextCounter;
 use crate::hash::HashSecret;
 use crate::interner::Interner;
 use crate::origins::Origins;
@@ -14,6 +15,7 @@ use crate::rules::{Resolved, Rules};
 use crate::rules_in_force::RulesInForce;
 use crate::tag_lists::RawTag;
 use crate::usage::{LimitReason, Usage};
+use weir_counters::Counts;
 use weir_rules::RuleId;
 
 mod expiry;
@@ -26,7 +28,7 @@ mod samples;
 mod sweep;
 
 use limits::Capacity;
-pub use limits::Limits;
+pub use limits::ContextLimits;
 use sweep::Sweep;
 
 /// The tag of the series that takes the samples of contexts for which there is no memory.
@@ -144,7 +146,7 @@ struct Scratch {
 }
 
 impl Contexts {
-    pub fn new(secret: HashSecret, rules: Rules, limits: Limits) -> Self {
+    pub fn new(secret: HashSecret, rules: Rules, limits: ContextLimits) -> Self {
         let mut contexts = Contexts {
             secret,
             rules: RulesInForce::new(rules),
@@ -195,13 +197,13 @@ impl Contexts {
         }
     }
 
-    /// Live overflow series.
-    pub fn overflow_names(&self) -> usize {
-        self.capacity.overflow_names()
-    }
-
-    /// Distinct strings and tag lists, for status.
-    pub fn table_sizes(&self) -> (usize, usize) {
-        (self.interner.strings.len(), self.interner.tag_lists.len())
+    /// What there is at the moment.
+    pub fn counts(&self) -> Counts<ContextCounter> {
+        let mut counts = Counts::default();
+        counts[ContextCounter::Live] = self.len() as u64;
+        counts[ContextCounter::OverflowSeries] = self.capacity.overflow_names() as u64;
+        counts[ContextCounter::Strings] = self.interner.strings.len() as u64;
+        counts[ContextCounter::TagLists] = self.interner.tag_lists.len() as u64;
+        counts
     }
 }

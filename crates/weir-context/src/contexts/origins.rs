@@ -1,9 +1,9 @@
 //! Origins of messages, as those who look them up and answer for them see them.
 
 use super::Contexts;
-use crate::origins::{
-    Admission, KnownTags, OriginCounts, OriginId, OriginKey, OriginQuestion, OriginTags, OriginTicket,
-};
+use crate::counters::OriginCounter;
+use crate::origins::{Admission, KnownTags, OriginId, OriginKey, OriginQuestion, OriginTags, OriginTicket};
+use weir_counters::Counts;
 
 impl Contexts {
     /// From now on messages are told apart by their origins, and questions about them have to be answered.
@@ -53,8 +53,11 @@ impl Contexts {
         self.origins.has_questions()
     }
 
-    pub fn origin_counts(&self) -> OriginCounts {
-        self.origins.counts
+    /// What becomes of origins.
+    pub fn origin_counts(&self) -> Counts<OriginCounter> {
+        let mut counts = self.origins.counts;
+        counts[OriginCounter::Live] = self.origins.len() as u64;
+        counts
     }
 
     pub fn origins(&self) -> usize {

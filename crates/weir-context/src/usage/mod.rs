@@ -11,12 +11,14 @@ pub(crate) use names::Names;
 pub(crate) use offenders::Offenders;
 pub(crate) use top::Top;
 
+use weir_counters::{Counts, Moves, Series, counters};
+
 /// What a worker notes of its users.
 pub(crate) struct Usage {
     pub names: Names,
     pub offenders: Offenders,
     /// Samples whose context was not made, by reason.
-    pub limited_samples: [u64; LimitReason::COUNT],
+    pub limited_samples: Counts<LimitReason>,
 }
 
 impl Usage {
@@ -24,7 +26,7 @@ impl Usage {
         Usage {
             names: Names::new(),
             offenders: Offenders::default(),
-            limited_samples: [0; LimitReason::COUNT],
+            limited_samples: Counts::default(),
         }
     }
 
@@ -36,40 +38,28 @@ impl Usage {
 /// Entries of each list of a summary.
 pub const SUMMARY_ROWS: usize = 256;
 
-/// Why a new context was not made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum LimitReason {
-    /// The memory budget is used up.
-    Memory,
-    /// The operator's number of contexts is reached.
-    Contexts,
-    /// The metric has its share of what there is.
-    Metric,
-    /// The origin has its share of what there is.
-    Origin,
-    /// It would bring a new value of a tag key that has its share of what there is.
-    TagKey,
-}
+const LIMIT_SAMPLES: Series =
+    Series::counter("weir_context_limit_samples_total", "limits.samples", "samples")
+        .help("Samples whose context was not made, by the limit it met.");
 
-impl LimitReason {
-    pub const COUNT: usize = 5;
-    pub const ALL: [LimitReason; LimitReason::COUNT] = [
-        LimitReason::Memory,
-        LimitReason::Contexts,
-        LimitReason::Metric,
-        LimitReason::Origin,
-        LimitReason::TagKey,
-    ];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            LimitReason::Memory => "memory",
-            LimitReason::Contexts => "contexts_max",
-            LimitReason::Metric => "metric_share",
-            LimitReason::Origin => "origin_share",
-            LimitReason::TagKey => "tag_key_share",
-        }
+counters! {
+    /// Why a new context was not made.
+    pub enum LimitReason {
+        /// The memory budget is used up.
+        Memory = LIMIT_SAMPLES.because("memory"),
+            Moves::Sign("Give weir more `memory`, or fewer contexts: `weir top` names the metrics that have most.");
+        /// The operator's number of contexts is reached.
+        Contexts = LIMIT_SAMPLES.because("contexts_max"),
+            Moves::Sign("Raise `contexts_max`, or drop tags with a rule: `weir top` names the metrics that have most.");
+        /// The metric has its share of what there is.
+        Metric = LIMIT_SAMPLES.because("metric_share"),
+            Moves::Sign("`weir status` names the metric and the tag that differs most: drop that tag with a rule.");
+        /// The origin has its share of what there is.
+        Origin = LIMIT_SAMPLES.because("origin_share"),
+            Moves::Sign("`weir status` names the origin: find out why it sends so many contexts.");
+        /// It would bring a new value of a tag key that has its share of what there is.
+        TagKey = LIMIT_SAMPLES.because("tag_key_share"),
+            Moves::Sign("`weir status` names the tag key: drop it with a rule.");
     }
 }
 

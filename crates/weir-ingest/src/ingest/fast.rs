@@ -4,6 +4,7 @@ use weir_context::{AliasKey, ContextId, Lookup, OriginId, compiled_for_levels};
 use weir_protocol::{FastMetric, Kind, parse_fast};
 
 use super::{Ingest, Received};
+use crate::counts::IngestCounter;
 use crate::counts::SampleDrop;
 
 /// Lines looked up together. Enough to have several loads from memory on their way, few enough to stay in the first-level
@@ -91,12 +92,12 @@ impl Ingest {
         }
         self.reading.values = values;
         let counts = &mut self.counts[packet.listener];
-        counts.messages += tally.messages;
-        counts.metrics += tally.messages;
-        counts.samples += tally.samples + tally.filtered;
-        counts.samples_aggregated += tally.samples;
-        counts.samples_dropped[SampleDrop::Filtered as usize] += tally.filtered;
-        counts.rate_faults += tally.rate_faults;
+        counts[IngestCounter::Messages] += tally.messages;
+        counts[IngestCounter::Metrics] += tally.messages;
+        counts[IngestCounter::Samples] += tally.samples + tally.filtered;
+        counts[IngestCounter::SamplesAggregated] += tally.samples;
+        counts.samples_dropped[SampleDrop::Filtered] += tally.filtered;
+        counts[IngestCounter::RateFaults] += tally.rate_faults;
     }
 
     /// One line after the other, each read before the one in front of it is looked up: while the look-up waits for its memory
@@ -306,11 +307,11 @@ impl Ingest {
         {
             let counts = &mut self.counts[packet.listener];
             let samples = u64::from(fast.count.max(1));
-            counts.messages += 1;
-            counts.metrics += 1;
-            counts.samples += samples;
-            counts.samples_aggregated += samples;
-            counts.rate_faults += u64::from(fast.rate_fault);
+            counts[IngestCounter::Messages] += 1;
+            counts[IngestCounter::Metrics] += 1;
+            counts[IngestCounter::Samples] += samples;
+            counts[IngestCounter::SamplesAggregated] += samples;
+            counts[IngestCounter::RateFaults] += u64::from(fast.rate_fault);
             self.contexts.remember_alias(pending.hash, key, way);
             return;
         }

@@ -1,9 +1,10 @@
 //! Packets to buckets. [`fast`] and [`simple`] are the two ways that a line can take.
 
 use weir_aggregate::{Aggregator, AggregatorSettings, Batch};
-use weir_context::{Contexts, HashSecret, Limits, OriginId, Rules};
+use weir_context::{ContextLimits, Contexts, HashSecret, OriginId, Rules};
 use weir_protocol::{ParseOptions, Scan};
 
+use crate::counts::IngestCounter;
 use crate::counts::IngestCounts;
 use crate::gate::Gate;
 use crate::hand_over::HandOver;
@@ -26,7 +27,7 @@ pub struct IngestSettings {
     pub worker: u16,
     pub aggregator: AggregatorSettings,
     pub rules: Rules,
-    pub limits: Limits,
+    pub limits: ContextLimits,
     pub secret: HashSecret,
     /// Plain StatsD's reading of a signed gauge: a change to its last value.
     pub gauge_deltas: bool,
@@ -236,14 +237,16 @@ impl Ingest {
     /// whose bytes were seen before; whatever does not fit it takes the simple way, in its turn.
     pub fn packet(&mut self, packet: Received<'_>) {
         let counts = &mut self.counts[packet.listener];
-        counts.packets += 1;
-        counts.bytes += packet.bytes.len() as u64;
-        let before = counts.messages;
+        counts[IngestCounter::Packets] += 1;
+        let before = counts[IngestCounter::Messages];
         self.lines(packet);
         if self.aggregator.body_bytes() >= self.recount_at {
             self.keep_within_memory();
         }
-        if self.sampler.wants(self.counts[packet.listener].messages - before) {
+        if self
+            .sampler
+            .wants(self.counts[packet.listener][IngestCounter::Messages] - before)
+        {
             self.look_at(&packet);
         }
     }

@@ -8,6 +8,7 @@ use weir_context::{OriginKey, OriginTags, Resolved};
 use weir_protocol::{Event, Kind, Metric, ServiceCheck, Tags, Values, unescape_newlines};
 
 use super::Ingest;
+use crate::counts::IngestCounter;
 use crate::counts::SampleDrop;
 use crate::timestamped::Timestamped;
 
@@ -123,15 +124,15 @@ impl Ingest {
             });
             samples += 1;
         }
-        self.counts[listener].samples += samples;
-        self.counts[listener].samples_timestamped += samples;
+        self.counts[listener][IngestCounter::Samples] += samples;
+        self.counts[listener][IngestCounter::SamplesTimestamped] += samples;
         self.passing.cut();
     }
 
     pub(super) fn event(&mut self, event: &Event<'_>, listener: usize) {
-        self.counts[listener].events += 1;
+        self.counts[listener][IngestCounter::Events] += 1;
         if !self.passing.has_room() {
-            self.counts[listener].events_dropped += 1;
+            self.counts[listener][IngestCounter::EventsDropped] += 1;
             return;
         }
         let origin_tags = self.origin_tags(&OriginKey::of_message(event.origin, event.tags.iter()));
@@ -160,9 +161,9 @@ impl Ingest {
     }
 
     pub(super) fn check(&mut self, check: &ServiceCheck<'_>, listener: usize) {
-        self.counts[listener].checks += 1;
+        self.counts[listener][IngestCounter::Checks] += 1;
         if !self.passing.has_room() {
-            self.counts[listener].checks_dropped += 1;
+            self.counts[listener][IngestCounter::ChecksDropped] += 1;
             return;
         }
         let origin_tags = self.origin_tags(&OriginKey::of_message(check.origin, check.tags.iter()));

@@ -4,6 +4,7 @@ use weir_protocol::{ErrorClass, Message, parse_line};
 
 use super::fast::Place;
 use super::{Ingest, Received};
+use crate::counts::IngestCounter;
 use crate::relay::Relay;
 
 /// Where lines are passed on to.
@@ -61,17 +62,17 @@ impl Ingest {
         };
         if self.relays.only {
             let counts = &mut self.counts[packet.listener];
-            counts.messages += 1;
+            counts[IngestCounter::Messages] += 1;
             match &parsed {
-                Ok(None | Some(Message::Metric(_))) => counts.metrics += 1,
-                Ok(Some(Message::Event(_))) => counts.events += 1,
-                Ok(Some(Message::Check(_))) => counts.checks += 1,
+                Ok(None | Some(Message::Metric(_))) => counts[IngestCounter::Metrics] += 1,
+                Ok(Some(Message::Event(_))) => counts[IngestCounter::Events] += 1,
+                Ok(Some(Message::Check(_))) => counts[IngestCounter::Checks] += 1,
                 Err(_) if !whole && packet.truncated => {
-                    counts.rejected_truncated += 1;
+                    counts[IngestCounter::RejectedTruncated] += 1;
                     self.keep_example(packet.listener, "truncated", line);
                 }
                 Err(class) => {
-                    counts.rejected[*class as usize] += 1;
+                    counts.rejected[*class] += 1;
                     self.keep_example(packet.listener, class.as_str(), line);
                 }
             }

@@ -4,6 +4,7 @@ use weir_context::{ContextId, LimitReason, Lookup, Way};
 use weir_protocol::{ErrorClass, Kind, Message, Metric, Values, parse_line};
 
 use super::{BadInput, Ingest, Received};
+use crate::counts::IngestCounter;
 use crate::counts::SampleDrop;
 
 impl Ingest {
@@ -11,9 +12,9 @@ impl Ingest {
     #[inline(never)]
     pub(super) fn line(&mut self, packet: &Received<'_>, line: &[u8], terminated: bool) -> Option<Way> {
         let options = self.settings.listeners[packet.listener];
-        self.counts[packet.listener].messages += 1;
+        self.counts[packet.listener][IngestCounter::Messages] += 1;
         if !terminated && packet.truncated {
-            self.counts[packet.listener].rejected_truncated += 1;
+            self.counts[packet.listener][IngestCounter::RejectedTruncated] += 1;
             self.keep_example(packet.listener, "truncated", line);
             return None;
         }
@@ -33,7 +34,7 @@ impl Ingest {
             )
         {
             // It is counted when it goes on.
-            self.counts[packet.listener].messages -= 1;
+            self.counts[packet.listener][IngestCounter::Messages] -= 1;
             return None;
         }
         match parsed {
@@ -41,7 +42,7 @@ impl Ingest {
             Ok(Message::Event(event)) => self.event(&event, packet.listener),
             Ok(Message::Check(check)) => self.check(&check, packet.listener),
             Err(class) => {
-                self.counts[packet.listener].rejected[class as usize] += 1;
+                self.counts[packet.listener].rejected[class] += 1;
                 self.keep_example(packet.listener, class.as_str(), line);
             }
         }
@@ -67,12 +68,12 @@ impl Ingest {
 
     fn metric(&mut self, metric: &Metric<'_>, packet: &Received<'_>) -> Option<Way> {
         let counts = &mut self.counts[packet.listener];
-        counts.metrics += 1;
-        counts.rate_faults += u64::from(metric.rate_fault.is_some());
+        counts[IngestCounter::Metrics] += 1;
+        counts[IngestCounter::RateFaults] += u64::from(metric.rate_fault.is_some());
         if let Values::Numbers(numbers) = metric.values {
             let non_finite = u64::from(numbers.non_finite);
-            counts.samples += non_finite;
-            counts.samples_dropped[SampleDrop::NonFinite as usize] += non_finite;
+            counts[IngestCounter::Samples] += non_finite;
+            counts.samples_dropped[SampleDrop::NonFinite] += non_finite;
         }
         if metric.timestamp.is_some() {
             self.timestamped(metric, packet.listener);
@@ -82,24 +83,24 @@ impl Ingest {
         match self.contexts.resolve(metric, self.sender, self.aggregator.now()) {
             Lookup::Context(id, way) => {
                 let samples = self.aggregate(metric, id, packet.received);
-                self.counts[packet.listener].samples += samples;
-                self.counts[packet.listener].samples_aggregated += samples;
+                self.counts[packet.listener][IngestCounter::Samples] += samples;
+                self.counts[packet.listener][IngestCounter::SamplesAggregated] += samples;
                 return Some(way);
             }
             Lookup::Unremembered(id) => {
                 let samples = self.aggregate(metric, id, packet.received);
-                self.counts[packet.listener].samples += samples;
-                self.counts[packet.listener].samples_aggregated += samples;
+                self.counts[packet.listener][IngestCounter::Samples] += samples;
+                self.counts[packet.listener][IngestCounter::SamplesAggregated] += samples;
             }
             Lookup::Overflow(id) => {
                 let samples = self.aggregate(metric, id, packet.received);
-                self.counts[packet.listener].samples += samples;
-                self.counts[packet.listener].samples_overflowed += samples;
+                self.counts[packet.listener][IngestCounter::Samples] += samples;
+                self.counts[packet.listener][IngestCounter::SamplesOverflowed] += samples;
             }
             Lookup::OnTrial(id, way) => {
                 let samples = self.aggregate(metric, id, packet.received);
-                self.counts[packet.listener].samples += samples;
-                self.counts[packet.listener].samples_aggregated += samples;
+                self.counts[packet.listener][IngestCounter::Samples] += samples;
+                self.counts[packet.listener][IngestCounter::SamplesAggregated] += samples;
                 self.contexts.count_trial(way, samples);
                 return Some(way);
             }
@@ -124,8 +125,8 @@ impl Ingest {
             Values::Numbers(numbers) => numbers.iter().count() as u64,
             Values::Member(_) => 1,
         };
-        self.counts[listener].samples += samples;
-        self.counts[listener].samples_dropped[reason as usize] += samples;
+        self.counts[listener][IngestCounter::Samples] += samples;
+        self.counts[listener].samples_dropped[reason] += samples;
         samples
     }
 

@@ -5,181 +5,259 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
+use super::EventLoop;
+use super::connection::Connection;
+use super::descriptors::{Descriptor, Next};
+use super::listener::Listener;
 use super::peers::Peer;
-use super::streams::{Connection, DRAIN_SILENCE_NANOS, is_tcp};
-use super::{EventLoop, Kind, Next, Phase};
 use crate::framing::Framer;
 use crate::tls::TlsSession;
-use crate::{Address, sys};
+use crate::{Address, Credentials, TlsFault, sys};
+use crate::{ListenerCounter, LoopCounter};
 
 /// Connections accepted before others get their turn.
 const ACCEPTS_PER_TURN: usize = 64;
 
+/// What a call of `accept` gave.
+enum Accepted {
+    Connection(OwnedFd, Option<IpAddr>),
+    /// There is none.
+    Empty,
+    /// A Unix socket that was shut is empty.
+    Ended,
+    /// The next call may work.
+    Retry,
+    NoDescriptor,
+    /// The kernel had no memory.
+    NoMemory,
+}
+
+/// A new connection that may stay, but for TLS.
+struct Newcomer {
+    fd: OwnedFd,
+    address: Option<IpAddr>,
+    credentials: Option<Credentials>,
+}
+
+impl Newcomer {
+    fn peer(&self) -> Peer {
+        self.address
+            .map_or(Peer::of_credentials(self.credentials), Peer::of_address)
+    }
+}
+
+impl Listener {
+    fn accept(&mut self) -> Accepted {
+        let Some(socket) = &self.socket else {
+            return Accepted::Ended;
+        };
+        let error = match sys::accept(socket.fd.as_fd()) {
+            Ok((fd, address)) => {
+                self.counters[ListenerCounter::ConnectionsAccepted] += 1;
+                return Accepted::Connection(fd, address);
+            }
+            Err(error) => error,
+        };
+        match error.raw_os_error() {
+            Some(libc::EAGAIN) => Accepted::Empty,
+            Some(libc::EINVAL) if self.is_draining() => Accepted::Ended,
+            Some(libc::EINTR) => Accepted::Retry,
+            Some(libc::EMFILE | libc::ENFILE) => Accepted::NoDescriptor,
+            Some(libc::ENOMEM | libc::ENOBUFS) => {
+                self.counters[ListenerCounter::AcceptErrors] += 1;
+                Accepted::NoMemory
+            }
+            // The connection is gone again (or the network below it is); the next one may be fine.
+            _ => {
+                self.counters[ListenerCounter::AcceptErrors] += 1;
+                Accepted::Retry
+            }
+        }
+    }
+
+    /// Whether a peer of this address may send here.
+    fn admits(&mut self, address: Option<IpAddr>) -> bool {
+        let refused = address.is_some_and(|address| !self.config.allow.allows(address));
+        self.counters[ListenerCounter::ConnectionsRefusedSource] += u64::from(refused);
+        !refused
+    }
+
+    fn is_full(&self) -> bool {
+        self.counters[ListenerCounter::ConnectionsOpen] >= self.config.max_connections as u64
+    }
+
+    /// The encryption of a new connection, if it is to have one.
+    fn tls_session(&mut self) -> Result<Option<TlsSession>, TlsFault> {
+        let server = self.config.tls.as_ref().filter(|_| self.is_tcp());
+        let session = server.map(|server| TlsSession::new(server, sys::monotonic_nanos()));
+        let session = session.transpose();
+        self.counters[ListenerCounter::ConnectionsFailedTls] += u64::from(session.is_err());
+        session
+    }
+
+    /// The connection of a newcomer to this listener, which is the one of this number.
+    fn connection(&mut self, number: u32, newcomer: Newcomer, tls: Option<TlsSession>) -> Connection {
+        let mut origin = None;
+        if self.config.pass_credentials && !self.is_tcp() {
+            origin = newcomer.credentials;
+            self.counters[ListenerCounter::OriginErrors] += u64::from(origin.is_none());
+        }
+        Connection {
+            listener: number,
+            origin,
+            source: newcomer.address.filter(|_| self.config.rates.is_some()),
+            peer: newcomer.peer(),
+            heard: sys::monotonic_nanos(),
+            tls,
+            framer: Framer::new(self.config.framing, self.config.max_packet_bytes),
+            awaited_until: None,
+            fd: newcomer.fd,
+        }
+    }
+
+    /// Accepts and closes a connection with the descriptor that is kept for that.
+    fn refuse_one(&mut self, reserve: &mut Reserve) -> Refusal {
+        let Some(socket) = &self.socket else {
+            return Refusal::NoConnection;
+        };
+        match reserve.spend(|| sys::accept(socket.fd.as_fd()).map(drop)) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Refusal::NoConnection,
+            Err(_) => {
+                self.counters[ListenerCounter::AcceptErrors] += 1;
+                return Refusal::Failed;
+            }
+            Ok(()) => {}
+        }
+        self.counters[ListenerCounter::AcceptErrors] += 1;
+        self.counters[ListenerCounter::ConnectionsAccepted] += 1;
+        self.counters[ListenerCounter::ConnectionsRefusedDescriptors] += 1;
+        if reserve.is_there() {
+            Refusal::Refused
+        } else {
+            Refusal::Failed
+        }
+    }
+}
+
 impl EventLoop {
-    pub(super) fn accept(&mut self, index: u32) -> Next {
+    pub(super) fn accept(&mut self, number: u32) -> Next {
         for _ in 0..ACCEPTS_PER_TURN {
-            let listener = &mut self.listeners[index as usize];
-            let Some(fd) = &listener.fd else { return Next::Wait };
-            self.counters.system_calls += 1;
-            match sys::accept(fd.as_fd()) {
-                Ok((connection, address)) => self.accepted(index, connection, address),
-                Err(error) => match error.raw_os_error() {
-                    Some(libc::EAGAIN) => {
-                        return self.no_more_connections(index);
-                    }
-                    // A Unix socket that was shut and is empty says so this way.
-                    Some(libc::EINVAL) if listener.phase == Phase::Draining => {
-                        self.close_listener(index);
-                        return Next::Wait;
-                    }
-                    Some(libc::EINTR) => {}
-                    Some(libc::EMFILE | libc::ENFILE) => match self.refuse_one(index) {
-                        Refusal::Refused => {}
-                        // The kernel looks for a descriptor before it looks for a connection.
-                        Refusal::NoConnection => return self.no_more_connections(index),
-                        Refusal::Failed => {
-                            self.listeners[index as usize].counters.accept_pauses += 1;
-                            self.pause(index);
-                            return Next::Wait;
-                        }
-                    },
-                    Some(libc::ENOMEM | libc::ENOBUFS) => {
-                        listener.counters.accept_errors += 1;
-                        listener.counters.accept_pauses += 1;
-                        self.pause(index);
-                        return Next::Wait;
-                    }
-                    // The connection is gone again (or the network below it is); the next one may be fine.
-                    _ => listener.counters.accept_errors += 1,
+            let listener = self.listeners.get_mut(number);
+            if listener.socket.is_none() {
+                return Next::Wait;
+            }
+            self.counters[LoopCounter::SystemCalls] += 1;
+            match listener.accept() {
+                Accepted::Connection(fd, address) => self.accepted(number, fd, address),
+                Accepted::Empty => return self.no_more_connections(number),
+                Accepted::Ended => {
+                    self.close_listener(number);
+                    return Next::Wait;
+                }
+                Accepted::Retry => {}
+                Accepted::NoDescriptor => match self.refuse_one(number) {
+                    Refusal::Refused => {}
+                    // The kernel looks for a descriptor before it looks for a connection.
+                    Refusal::NoConnection => return self.no_more_connections(number),
+                    Refusal::Failed => return self.pause_accepting(number),
                 },
+                Accepted::NoMemory => return self.pause_accepting(number),
             }
         }
         Next::Again
     }
 
-    fn no_more_connections(&mut self, index: u32) -> Next {
-        if self.listeners[index as usize].phase == Phase::Draining
-            && sys::monotonic_nanos() >= self.drain_settled_at
-        {
-            self.close_listener(index);
+    fn pause_accepting(&mut self, number: u32) -> Next {
+        self.listeners.get_mut(number).counters[ListenerCounter::AcceptPauses] += 1;
+        self.pause(number);
+        Next::Wait
+    }
+
+    fn no_more_connections(&mut self, number: u32) -> Next {
+        if self.listeners.get(number).is_draining() && self.drain.has_settled() {
+            self.close_listener(number);
         }
         Next::Wait
     }
 
-    fn accepted(&mut self, index: u32, fd: OwnedFd, address: Option<IpAddr>) {
-        let listener = &mut self.listeners[index as usize];
-        listener.counters.connections_accepted += 1;
-        if address.is_some_and(|address| !listener.config.allow.allows(address)) {
-            listener.counters.connections_refused_source += 1;
-            self.counters.system_calls += 1;
+    fn accepted(&mut self, number: u32, fd: OwnedFd, address: Option<IpAddr>) {
+        let Some(newcomer) = self.admitted(number, fd, address) else {
+            // It is closed.
+            self.counters[LoopCounter::SystemCalls] += 1;
             return;
+        };
+        let listener = self.listeners.get_mut(number);
+        let tls = match listener.tls_session() {
+            Ok(tls) => tls,
+            Err(fault) => {
+                self.handshakes.note_fault(listener.id, fault);
+                self.counters[LoopCounter::SystemCalls] += 1;
+                return;
+            }
+        };
+        let mut connection = listener.connection(number, newcomer, tls);
+        if self.drain.is_on() {
+            self.counters[LoopCounter::SystemCalls] += connection.begin_to_end(self.listeners.get(number));
         }
-        let is_internet = matches!(listener.address, Address::Tcp { .. });
+        self.admit(connection);
+    }
+
+    /// Looks whether a new connection may stay.
+    fn admitted(&mut self, number: u32, fd: OwnedFd, address: Option<IpAddr>) -> Option<Newcomer> {
+        let listener = self.listeners.get_mut(number);
+        if !listener.admits(address) {
+            return None;
+        }
         let mut credentials = None;
-        if !is_internet {
-            self.counters.system_calls += 1;
-            credentials = sys::peer_credentials(fd.as_fd())
-                .ok()
-                .filter(|origin| origin.pid > 0);
+        if !matches!(listener.address, Address::Tcp { .. }) {
+            self.counters[LoopCounter::SystemCalls] += 1;
+            let found = sys::peer_credentials(fd.as_fd()).ok();
+            credentials = found.filter(|origin| origin.pid > 0);
         }
-        let peer = address.map_or(Peer::of_credentials(credentials), Peer::of_address);
-        let full = listener.counters.connections_open >= listener.config.max_connections as u64;
-        if full && (self.draining || !self.make_place(index, peer)) {
-            self.listeners[index as usize].counters.connections_refused_limit += 1;
-            self.counters.system_calls += 1;
-            return;
-        }
-        let listener = &mut self.listeners[index as usize];
-        let mut tls = None;
-        if is_internet && let Some(server) = &listener.config.tls {
-            match TlsSession::new(server, sys::monotonic_nanos()) {
-                Ok(session) => tls = Some(session),
-                Err(fault) => {
-                    listener.counters.connections_failed_tls += 1;
-                    self.tls_fault = Some((listener.id, fault));
-                    self.counters.system_calls += 1;
-                    return;
-                }
-            }
-        }
-        let mut origin = None;
-        if listener.config.pass_credentials && !is_internet {
-            origin = credentials;
-            listener.counters.origin_errors += u64::from(origin.is_none());
-        }
-        let framer = Framer::new(listener.config.framing, listener.config.max_packet_bytes);
-        let mut connection = Connection {
+        let newcomer = Newcomer {
             fd,
-            listener: index,
-            origin,
-            source: address.filter(|_| listener.config.rates.is_some()),
-            peer,
-            heard: sys::monotonic_nanos(),
-            tls,
-            framer,
-            awaited_until: None,
+            address,
+            credentials,
         };
-        self.handshakes += usize::from(connection.tls.is_some());
-        if self.draining {
-            if is_tcp(&connection, &self.listeners) {
-                connection.awaited_until = Some(sys::monotonic_nanos() + DRAIN_SILENCE_NANOS);
-            } else {
-                self.counters.system_calls += 1;
-                // An error means that the connection is gone, which reading will tell.
-                let _ = sys::shutdown_read(connection.fd.as_fd());
-            }
+        if listener.is_full() && (self.drain.is_on() || !self.make_place(number, newcomer.peer())) {
+            let counters = &mut self.listeners.get_mut(number).counters;
+            counters[ListenerCounter::ConnectionsRefusedLimit] += 1;
+            return None;
         }
-        let slot = self.take_slot(Kind::Connection(connection));
-        let token = self.token_of(slot);
-        let Kind::Connection(connection) = &self.slots[slot as usize].kind else {
+        Some(newcomer)
+    }
+
+    /// Begins to watch a connection.
+    fn admit(&mut self, connection: Connection) {
+        let (number, peer) = (connection.listener, connection.peer);
+        let encrypted = connection.tls.is_some();
+        let slot = self.descriptors.add(Descriptor::Connection(connection));
+        let Some(connection) = self.descriptors.connection(slot) else {
             return;
         };
-        self.counters.system_calls += 1;
-        if self.epoll.add(connection.fd.as_fd(), token).is_err() {
+        let token = self.descriptors.token_of(slot);
+        self.counters[LoopCounter::SystemCalls] += 1;
+        let listener = self.listeners.get_mut(number);
+        if self.poller.watch(connection.fd.as_fd(), token).is_err() {
             // The system's limit of watched descriptors is reached, which is one more kind of having none left.
-            self.listeners[index as usize]
-                .counters
-                .connections_refused_descriptors += 1;
-            if let Kind::Connection(connection) = self.free_slot(slot) {
-                self.handshakes -= usize::from(connection.tls.is_some());
-            }
+            listener.counters[ListenerCounter::ConnectionsRefusedDescriptors] += 1;
+            self.descriptors.remove(slot);
             return;
         }
-        let listener = &mut self.listeners[index as usize];
-        listener.counters.connections_open += 1;
-        listener.peers.add(peer);
+        if encrypted {
+            self.handshakes.begin_one();
+        }
+        listener.connection_opened(peer);
         // Most connections are made to send something at once.
-        self.make_ready(slot);
+        self.descriptors.make_ready(slot);
     }
 
     /// With no descriptor left, gives up the reserve to accept one connection and close it: otherwise it would stay in
     /// the queue, the peer waiting for nothing and epoll reporting it for ever.
     #[cold]
-    fn refuse_one(&mut self, index: u32) -> Refusal {
-        let listener = &mut self.listeners[index as usize];
-        let Some(fd) = &listener.fd else {
-            return Refusal::NoConnection;
-        };
-        self.counters.system_calls += 4;
-        self.reserve = None;
-        let refused = sys::accept(fd.as_fd()).map(drop);
-        self.reserve = open_reserve();
-        match refused {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Refusal::NoConnection,
-            Err(_) => {
-                listener.counters.accept_errors += 1;
-                return Refusal::Failed;
-            }
-            Ok(()) => {}
-        }
-        listener.counters.accept_errors += 1;
-        listener.counters.connections_accepted += 1;
-        listener.counters.connections_refused_descriptors += 1;
-        if self.reserve.is_some() {
-            Refusal::Refused
-        } else {
-            Refusal::Failed
-        }
+    fn refuse_one(&mut self, number: u32) -> Refusal {
+        self.counters[LoopCounter::SystemCalls] += 4;
+        self.listeners.get_mut(number).refuse_one(&mut self.reserve)
     }
 }
 
@@ -193,6 +271,22 @@ enum Refusal {
     Failed,
 }
 
-pub(super) fn open_reserve() -> Option<OwnedFd> {
-    File::open("/dev/null").ok().map(OwnedFd::from)
+/// A descriptor that is given up to accept (and refuse) a connection when there is no other left.
+pub(super) struct Reserve(Option<OwnedFd>);
+
+impl Reserve {
+    pub(super) fn new() -> Self {
+        Reserve(File::open("/dev/null").ok().map(OwnedFd::from))
+    }
+
+    fn spend<T>(&mut self, with_one_more: impl FnOnce() -> T) -> T {
+        self.0 = None;
+        let result = with_one_more();
+        *self = Reserve::new();
+        result
+    }
+
+    fn is_there(&self) -> bool {
+        self.0.is_some()
+    }
 }

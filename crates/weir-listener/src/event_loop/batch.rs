@@ -31,7 +31,7 @@ pub struct Packet<'a> {
 
 /// Packets received together from one descriptor: a non-empty list, lent for the duration of the call.
 #[derive(Clone, Copy)]
-pub struct Batch<'a> {
+pub struct PacketBatch<'a> {
     pub(super) memory: &'a [u8],
     pub(super) entries: &'a [Entry],
     pub(super) listener: ListenerId,
@@ -40,7 +40,7 @@ pub struct Batch<'a> {
     pub(super) origin: Option<Credentials>,
 }
 
-impl<'a> Batch<'a> {
+impl<'a> PacketBatch<'a> {
     /// How many packets.
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -86,9 +86,9 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Iterates over the packets of a [`Batch`].
+/// Iterates over the packets of a [`PacketBatch`].
 pub struct Packets<'a> {
-    batch: Batch<'a>,
+    batch: PacketBatch<'a>,
     entries: std::slice::Iter<'a, Entry>,
 }
 
@@ -107,7 +107,7 @@ impl<'a> Iterator for Packets<'a> {
 
 impl ExactSizeIterator for Packets<'_> {}
 
-impl<'a> IntoIterator for Batch<'a> {
+impl<'a> IntoIterator for PacketBatch<'a> {
     type Item = Packet<'a>;
     type IntoIter = Packets<'a>;
     fn into_iter(self) -> Packets<'a> {
@@ -115,7 +115,7 @@ impl<'a> IntoIterator for Batch<'a> {
     }
 }
 
-impl<'a> IntoIterator for &Batch<'a> {
+impl<'a> IntoIterator for &PacketBatch<'a> {
     type Item = Packet<'a>;
     type IntoIter = Packets<'a>;
     fn into_iter(self) -> Packets<'a> {

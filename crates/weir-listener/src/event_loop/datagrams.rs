@@ -3,9 +3,12 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use super::{Batch, EventLoop, Monotonic, Next, Phase, Turn};
-use crate::sys::{self, Ancillary};
-use crate::{Address, guard};
+use super::descriptors::Next;
+use super::listener::{Listener, Listeners};
+use super::{EventLoop, Monotonic, PacketBatch, Turn};
+use crate::sys::{Ancillary, DatagramRing};
+use crate::{Address, BoundSocket, guard};
+use crate::{ListenerCounter, LoopCounter};
 
 /// A batch is kept near this size by asking for fewer datagrams where they are long: 64 of 64 KiB each would keep the
 /// worker from everything else for milliseconds, and push the batch's own beginning out of the cache.
@@ -33,125 +36,229 @@ const DOZE_BUFFER_BYTES: usize = 100_000;
 #[derive(Default)]
 pub(super) struct Doze {
     /// No listener of this loop would suffer.
-    pub(super) allowed: bool,
+    allowed: bool,
     /// Wake-ups in a row that came fast and brought little.
     fast_wakes: u32,
     last_batch: u64,
     /// Sleep before the next turn.
-    pub(super) now: bool,
+    now: bool,
 }
 
 impl Doze {
-    /// Learns from a batch of UDP datagrams. True if the loop shall doze before it receives again.
-    fn learn(&mut self, count: usize, bytes: u64, received: u64) -> bool {
-        let small = bytes <= DOZE_PACKET_BYTES * count as u64;
+    /// Allows it if it is harmless to every listener there is.
+    pub(super) fn allow(&mut self, listeners: &Listeners) {
+        let mut open = listeners.iter().filter(|listener| listener.socket.is_some());
+        self.allowed = open.all(|listener| match listener.address {
+            Address::Udp { .. } => listener.intake.buffer_bytes >= DOZE_BUFFER_BYTES,
+            Address::UnixDatagram(_) => false,
+            Address::Tcp { .. } | Address::UnixStream(_) => true,
+        });
+    }
+
+    /// Whether to sleep before this turn.
+    pub(super) fn take(&mut self) -> bool {
+        std::mem::take(&mut self.now)
+    }
+
+    /// Learns from a batch of datagrams. True if the loop shall doze before it receives again.
+    fn learn(&mut self, batch: &Received) -> bool {
+        if !self.allowed || batch.count >= batch.limit / 2 {
+            return false;
+        }
+        let small = batch.bytes <= DOZE_PACKET_BYTES * batch.count as u64;
         let dozing = self.fast_wakes >= DOZE_AFTER_WAKES;
         let keep = if dozing {
-            count >= DOZE_PACKETS
+            batch.count >= DOZE_PACKETS
         } else {
-            received.wrapping_sub(self.last_batch) < DOZE_GAP_NANOS
+            batch.at.0.wrapping_sub(self.last_batch) < DOZE_GAP_NANOS
         };
-        self.last_batch = received;
+        self.last_batch = batch.at.0;
         self.fast_wakes = if keep && small { self.fast_wakes + 1 } else { 0 };
         self.now = self.fast_wakes >= DOZE_AFTER_WAKES;
         self.now
     }
 }
 
-impl EventLoop {
-    /// Whether dozing is harmless to every listener there is.
-    pub(super) fn allow_doze(&self) -> bool {
-        self.listeners
-            .iter()
-            .filter(|listener| listener.fd.is_some())
-            .all(|listener| match listener.address {
-                Address::Udp { .. } => listener.buffer_bytes >= DOZE_BUFFER_BYTES,
-                Address::UnixDatagram(_) => false,
-                Address::Tcp { .. } | Address::UnixStream(_) => true,
-            })
+/// How a listener asks for datagrams.
+pub(super) struct Intake {
+    /// What its socket holds.
+    buffer_bytes: usize,
+    /// Datagrams to ask for, by the length of those of the last batch.
+    limit: usize,
+    ancillary: Ancillary,
+    /// Datagrams have to pass something before they are handed over.
+    guarded: bool,
+}
+
+impl Intake {
+    pub(super) fn new(bound: &BoundSocket, ring_slots: usize) -> Self {
+        let ancillary = match bound.address {
+            Address::Udp { .. } => Ancillary::Drops,
+            Address::UnixDatagram(_) if bound.config.pass_credentials => Ancillary::Credentials,
+            _ => Ancillary::None,
+        };
+        Self {
+            buffer_bytes: bound.buffer.granted,
+            limit: ring_slots,
+            ancillary,
+            guarded: matches!(bound.address, Address::Udp { .. }) && guard::is_on(&bound.config),
+        }
     }
 
-    pub(super) fn receive_datagrams(
-        &mut self,
-        index: u32,
-        turn: &mut Turn,
-        handle: &mut impl FnMut(Batch<'_>),
-    ) -> Next {
-        let listener = &mut self.listeners[index as usize];
-        let Some(fd) = &listener.fd else { return Next::Wait };
-        let (slots, limit) = (self.ring.slots(), listener.batch_limit);
-        self.counters.system_calls += 1;
-        listener.counters.receive_calls += 1;
-        let received = if listener.guarded {
-            self.ring
-                .receive_with_sources(fd.as_fd(), limit, listener.ancillary)
+    /// So that the next batch is about as long in bytes as it should be.
+    #[inline]
+    fn adapt(&mut self, slots: usize, packets: u64, bytes: u64) {
+        let fitting = (BATCH_BYTES * packets / bytes.max(1)).max(BATCH_PACKETS_MIN);
+        self.limit = slots.min(fitting as usize);
+    }
+}
+
+/// What a receive call brought.
+struct Received {
+    /// Datagrams, those that were not let through included.
+    count: usize,
+    /// How many were asked for.
+    limit: usize,
+    /// At the beginning of the ring.
+    passed: usize,
+    /// Of those that passed, as far as they are handed over.
+    bytes: u64,
+    at: Monotonic,
+}
+
+/// What to do after a receive call that failed.
+enum Failed {
+    /// There is nothing.
+    Empty,
+    /// The next call may work.
+    Retry,
+    /// The next call would fail as well.
+    Persistent,
+}
+
+impl Listener {
+    /// One receive call. Counts what it brought. Nothing at all: `None`.
+    #[inline]
+    fn receive(&mut self, ring: &mut DatagramRing) -> io::Result<Option<Received>> {
+        let Some(socket) = &self.socket else {
+            return Ok(None);
+        };
+        self.counters[ListenerCounter::ReceiveCalls] += 1;
+        let (fd, limit, ancillary) = (socket.fd.as_fd(), self.intake.limit, self.intake.ancillary);
+        let (count, drops) = if self.intake.guarded {
+            ring.receive_with_sources(fd, limit, ancillary)?
         } else {
-            self.ring.receive(fd.as_fd(), limit, listener.ancillary)
+            ring.receive(fd, limit, ancillary)?
         };
-        let (received_count, drops) = match received {
-            Ok(received) => received,
-            Err(error) => return self.datagrams_failed(index, &error),
-        };
-        if received_count == 0 {
-            return Next::Wait;
+        if count == 0 {
+            return Ok(None);
         }
-        let received = Monotonic::now();
+        let at = Monotonic::now();
         if let Some(drops) = drops {
-            listener.note_drops(drops);
+            self.note_drops(drops);
         }
-        let count = if listener.guarded {
-            guard::pass(
-                &mut self.ring,
-                received_count,
-                &listener.config,
-                received,
-                &mut listener.counters,
-            )
+        let passed = if self.intake.guarded {
+            guard::pass(ring, count, &self.config, at, &mut self.counters)
         } else {
-            received_count
+            count
         };
-        let (memory, entries) = self.ring.parts_mut();
-        let entries = &mut entries[..count];
-        let longest = listener.config.max_packet_bytes as u32;
-        let counters = &mut listener.counters;
+        let bytes = self.shorten(ring, passed);
+        if passed > 0 {
+            self.intake.adapt(ring.slots(), passed as u64, bytes);
+        }
+        Ok(Some(Received {
+            count,
+            limit,
+            passed,
+            bytes,
+            at,
+        }))
+    }
+
+    /// Cuts datagrams that are longer than they may be, and counts what is handed over. Returns its bytes.
+    #[inline]
+    fn shorten(&mut self, ring: &mut DatagramRing, count: usize) -> u64 {
+        let (_, entries) = ring.parts_mut();
+        let longest = self.config.max_packet_bytes as u32;
+        let identified = self.intake.ancillary == Ancillary::Credentials;
+        let counters = &mut self.counters;
         let mut bytes = 0;
-        for entry in entries.iter_mut() {
+        for entry in &mut entries[..count] {
             if entry.length > longest {
                 entry.lost += entry.length - longest;
                 entry.length = longest;
             }
             bytes += u64::from(entry.length);
             if entry.lost > 0 {
-                counters.truncated += 1;
-                counters.truncated_lines_max += (u64::from(entry.lost) + 1) / LINE_BYTES_MIN;
+                counters[ListenerCounter::Truncated] += 1;
+                counters[ListenerCounter::TruncatedLinesMax] += (u64::from(entry.lost) + 1) / LINE_BYTES_MIN;
             }
-            if listener.ancillary == Ancillary::Credentials
-                && entry.origin.is_none_or(|origin| origin.pid <= 0)
-            {
-                counters.origin_errors += 1;
+            if identified && entry.origin.is_none_or(|origin| origin.pid <= 0) {
+                counters[ListenerCounter::OriginErrors] += 1;
                 entry.origin = None;
             }
         }
-        counters.packets += count as u64;
-        counters.bytes += bytes;
-        turn.packets += count as u64;
-        turn.bytes += bytes;
-        if count > 0 {
-            let fitting = (BATCH_BYTES * count as u64 / bytes.max(1)).max(BATCH_PACKETS_MIN);
-            listener.batch_limit = slots.min(fitting as usize);
-            handle(Batch {
+        counters[ListenerCounter::Packets] += count as u64;
+        counters[ListenerCounter::Bytes] += bytes;
+        bytes
+    }
+
+    #[cold]
+    fn note_receive_error(&mut self, error: &io::Error) -> Failed {
+        let counters = &mut self.counters;
+        match error.raw_os_error() {
+            Some(libc::EAGAIN) => {
+                counters[ListenerCounter::ReceiveCallsEmpty] += 1;
+                return Failed::Empty;
+            }
+            Some(libc::EINTR) => {
+                counters[ListenerCounter::ReceiveInterrupted] += 1;
+                return Failed::Retry;
+            }
+            // Left over from a datagram we are said to have sent; the next call works.
+            Some(libc::ECONNREFUSED | libc::ECONNRESET) => {
+                counters[ListenerCounter::ReceiveReset] += 1;
+                return Failed::Retry;
+            }
+            Some(libc::ENOMEM | libc::ENOBUFS) => counters[ListenerCounter::ReceiveNoMemory] += 1,
+            _ => counters[ListenerCounter::ReceiveOther] += 1,
+        }
+        Failed::Persistent
+    }
+}
+
+impl EventLoop {
+    #[inline]
+    pub(super) fn receive_datagrams(
+        &mut self,
+        number: u32,
+        turn: &mut Turn,
+        handle: &mut impl FnMut(PacketBatch<'_>),
+    ) -> Next {
+        let listener = self.listeners.get_mut(number);
+        self.counters[LoopCounter::SystemCalls] += u64::from(listener.socket.is_some());
+        let received = match listener.receive(&mut self.ring) {
+            Ok(Some(received)) => received,
+            Ok(None) => return Next::Wait,
+            Err(error) => {
+                let failed = listener.note_receive_error(&error);
+                return self.no_datagrams(number, failed);
+            }
+        };
+        turn.packets += received.passed as u64;
+        turn.bytes += received.bytes;
+        let (memory, entries) = self.ring.parts_mut();
+        if received.passed > 0 {
+            handle(PacketBatch {
                 memory,
-                entries,
+                entries: &entries[..received.passed],
                 listener: listener.id,
-                received,
+                received: received.at,
                 origin: None,
             });
         }
-        let count = received_count;
-        if self.doze.allowed && count < limit / 2 && self.doze.learn(count, bytes, received.0) {
-            return Next::Again;
-        }
-        if count >= EAGER_PACKETS.min(limit) || listener.phase == Phase::Draining {
+        let eager = received.count >= EAGER_PACKETS.min(received.limit);
+        if self.doze.learn(&received) || eager || listener.is_draining() {
             Next::Again
         } else {
             Next::Wait
@@ -159,33 +266,15 @@ impl EventLoop {
     }
 
     #[cold]
-    fn datagrams_failed(&mut self, index: u32, error: &io::Error) -> Next {
-        let listener = &mut self.listeners[index as usize];
-        match error.raw_os_error() {
-            Some(libc::EAGAIN) => {
-                listener.counters.receive_calls_empty += 1;
-                if listener.phase == Phase::Draining {
-                    if sys::monotonic_nanos() < self.drain_settled_at {
-                        // Asked again at the next turn, which waits a millisecond at most.
-                        return Next::Wait;
-                    }
-                    self.close_listener(index);
-                }
-                return Next::Wait;
-            }
-            Some(libc::EINTR) => {
-                listener.counters.receive_errors.interrupted += 1;
-                return Next::Again;
-            }
-            Some(libc::ENOMEM | libc::ENOBUFS) => listener.counters.receive_errors.no_memory += 1,
-            // Left over from a datagram we are said to have sent; the next call works.
-            Some(libc::ECONNREFUSED | libc::ECONNRESET) => {
-                listener.counters.receive_errors.reset += 1;
-                return Next::Again;
-            }
-            _ => listener.counters.receive_errors.other += 1,
+    fn no_datagrams(&mut self, number: u32, failed: Failed) -> Next {
+        match failed {
+            Failed::Retry => return Next::Again,
+            Failed::Empty if !self.listeners.get(number).is_draining() => {}
+            // Until then it is asked again at each turn, which waits a millisecond at most.
+            Failed::Empty if self.drain.has_settled() => self.close_listener(number),
+            Failed::Empty => {}
+            Failed::Persistent => self.pause(number),
         }
-        self.pause(index);
         Next::Wait
     }
 }

@@ -1,11 +1,10 @@
 //! Connections that end before their peers want it: those that are idle, and those that give way to others.
 
-use std::os::fd::AsFd;
-
+use super::listener::Listener;
 use super::peers::Peer;
-use super::streams::is_tcp;
-use super::{EventLoop, Kind, Monotonic, Turn};
+use super::{EventLoop, Monotonic, Turn};
 use crate::sys;
+use crate::{ListenerCounter, LoopCounter};
 
 /// A connection on which no whole packet has come for this long is ended. A client that sends so seldom loses nothing by it
 /// but the time to connect again: its next write fails instead of being lost. Peers that are gone without a word are noticed
@@ -23,19 +22,39 @@ pub(super) struct IdleLook {
     next: u64,
 }
 
+impl IdleLook {
+    fn is_time(&mut self, now: Monotonic) -> bool {
+        let is_time = now.0 >= self.next;
+        if is_time {
+            self.next = now.0 + LOOK_NANOS;
+        }
+        is_time
+    }
+}
+
+impl Listener {
+    /// Whether a connection of which nothing was heard since then, the one of them for which that is true for longest, has to
+    /// give way.
+    fn gives_way(&mut self, heard: u64, now: u64) -> bool {
+        self.none_idle_until = heard + IDLE_WHEN_FULL_NANOS;
+        let gives_way = now.saturating_sub(heard) >= IDLE_WHEN_FULL_NANOS;
+        self.counters[ListenerCounter::ConnectionsClosedIdle] += u64::from(gives_way);
+        gives_way
+    }
+}
+
 impl EventLoop {
     /// Ends connections that have been idle for an hour. Call it now and then; it looks once a minute.
     pub fn end_idle(&mut self, now: Monotonic) {
-        if now.0 < self.idle.next {
+        if !self.idle.is_time(now) {
             return;
         }
-        self.idle.next = now.0 + LOOK_NANOS;
-        for slot in 0..self.slots.len() as u32 {
-            if let Kind::Connection(connection) = &self.slots[slot as usize].kind
+        for slot in self.descriptors.places() {
+            if let Some(connection) = self.descriptors.connection(slot)
                 && now.0.saturating_sub(connection.heard) >= IDLE_NANOS
             {
-                let counters = &mut self.listeners[connection.listener as usize].counters;
-                counters.connections_closed_idle += 1;
+                let counters = &mut self.listeners.get_mut(connection.listener).counters;
+                counters[ListenerCounter::ConnectionsClosedIdle] += 1;
                 self.end_early(slot);
             }
         }
@@ -43,57 +62,44 @@ impl EventLoop {
 
     /// Ends a connection of a listener whose places are all taken, if that is fair: one of the peer that has most, or one
     /// that is idle. True if there is a place now.
-    pub(super) fn make_place(&mut self, listener: u32, newcomer: Peer) -> bool {
+    pub(super) fn make_place(&mut self, number: u32, newcomer: Peer) -> bool {
         let now = sys::monotonic_nanos();
-        if let Some(crowd) = self.listeners[listener as usize].peers.crowd(newcomer)
-            && let Some((slot, _)) = self.longest_idle(listener, |peer| crowd.includes(peer))
+        if let Some(crowd) = self.listeners.get(number).peers.crowd(newcomer)
+            && let Some((slot, _)) = self.longest_idle(number, |peer| crowd.includes(peer))
         {
-            let counters = &mut self.listeners[listener as usize].counters;
-            counters.connections_closed_crowded += 1;
+            let counters = &mut self.listeners.get_mut(number).counters;
+            counters[ListenerCounter::ConnectionsClosedCrowded] += 1;
             self.end_early(slot);
             return true;
         }
-        if now < self.listeners[listener as usize].none_idle_until {
+        if now < self.listeners.get(number).none_idle_until {
             return false;
         }
-        let Some((slot, heard)) = self.longest_idle(listener, |_| true) else {
+        let Some((slot, heard)) = self.longest_idle(number, |_| true) else {
             return false;
         };
-        self.listeners[listener as usize].none_idle_until = heard + IDLE_WHEN_FULL_NANOS;
-        if now.saturating_sub(heard) < IDLE_WHEN_FULL_NANOS {
-            return false;
+        let gives_way = self.listeners.get_mut(number).gives_way(heard, now);
+        if gives_way {
+            self.end_early(slot);
         }
-        let counters = &mut self.listeners[listener as usize].counters;
-        counters.connections_closed_idle += 1;
-        self.end_early(slot);
-        true
+        gives_way
     }
 
     /// Among a listener's connections of these peers the one of which nothing was heard for longest, and when that was.
-    fn longest_idle(&self, listener: u32, of: impl Fn(Peer) -> bool) -> Option<(u32, u64)> {
-        let connections =
-            self.slots
-                .iter()
-                .enumerate()
-                .filter_map(|(slot, candidate)| match &candidate.kind {
-                    Kind::Connection(connection)
-                        if connection.listener == listener && of(connection.peer) =>
-                    {
-                        Some((slot as u32, connection.heard))
-                    }
-                    _ => None,
-                });
-        connections.min_by_key(|(_, heard)| *heard)
+    fn longest_idle(&self, number: u32, of: impl Fn(Peer) -> bool) -> Option<(u32, u64)> {
+        let connections = self.descriptors.connections();
+        let candidates = connections
+            .filter(|(_, connection)| connection.listener == number && of(connection.peer))
+            .map(|(slot, connection)| (slot, connection.heard));
+        candidates.min_by_key(|(_, heard)| *heard)
     }
 
-    /// Over TCP by a reset: after an end in order the peer's next write would be taken by its own kernel and lost.
     fn end_early(&mut self, slot: u32) {
-        if let Kind::Connection(connection) = &self.slots[slot as usize].kind
-            && is_tcp(connection, &self.listeners)
+        if let Some(connection) = self.descriptors.connection(slot)
+            && self.listeners.get(connection.listener).is_tcp()
         {
-            self.counters.system_calls += 1;
-            // An error means that the connection is gone already.
-            let _ = sys::reset_on_close(connection.fd.as_fd());
+            self.counters[LoopCounter::SystemCalls] += 1;
+            connection.reset_on_close();
         }
         // Not in order, so the frame in hand is counted as cut and nothing is handed over.
         self.close_connection(slot, false, &mut Turn::default(), &mut |_| {});

@@ -1,10 +1,10 @@
 //! A socket in the place of another.
 
 use std::io;
-use std::os::fd::AsFd;
 
-use super::{Batch, EventLoop, Kind, Phase, Turn};
-use crate::{BoundSocket, ListenerId, sys};
+use super::{EventLoop, PacketBatch, Turn};
+use crate::LoopCounter;
+use crate::{BoundSocket, ListenerId};
 
 impl EventLoop {
     /// Puts another socket in the place of a Unix listener's, whose file somebody has taken away. What the old one had
@@ -18,49 +18,28 @@ impl EventLoop {
         &mut self,
         id: ListenerId,
         socket: BoundSocket,
-        handle: &mut impl FnMut(Batch<'_>),
+        handle: &mut impl FnMut(PacketBatch<'_>),
     ) -> io::Result<()> {
-        let index = self.listeners.iter().position(|listener| listener.id == id);
-        let Some(index) = index.filter(|_| socket.file.is_some() && !self.draining) else {
+        let number = self.listeners.number_of(id);
+        let Some(number) = number.filter(|_| socket.file.is_some() && !self.drain.is_on()) else {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
         };
-        self.empty_and_close(index as u32, handle);
-        let kind = if socket.address.is_stream() {
-            Kind::Acceptor {
-                listener: index as u32,
-            }
-        } else {
-            Kind::Datagram {
-                listener: index as u32,
-            }
-        };
-        let inode = sys::socket_inode(socket.fd.as_fd())?;
-        let slot = self.take_slot(kind);
-        if let Err(error) = self.epoll.add(socket.fd.as_fd(), self.token_of(slot)) {
-            self.free_slot(slot);
-            return Err(error);
-        }
-        let listener = &mut self.listeners[index];
-        (listener.slot, listener.inode, listener.phase) = (slot, inode, Phase::Open);
-        (listener.fd, listener.file) = (Some(socket.fd), socket.file);
+        self.empty_and_close(number, handle);
+        let place = self.watch(&socket, number)?;
+        self.listeners.get_mut(number).reopen(socket, place);
         Ok(())
     }
 
     /// Takes what a Unix socket holds and closes it, as a drain does, at once.
-    fn empty_and_close(&mut self, index: u32, handle: &mut impl FnMut(Batch<'_>)) {
-        let listener = &mut self.listeners[index as usize];
-        listener.phase = Phase::Draining;
-        if let Some(fd) = &listener.fd {
-            self.counters.system_calls += 1;
-            // An error would mean that it is not open.
-            let _ = sys::shutdown_read(fd.as_fd());
-        }
+    fn empty_and_close(&mut self, number: u32, handle: &mut impl FnMut(PacketBatch<'_>)) {
+        let listener = self.listeners.get_mut(number);
+        listener.stop_for_successor(&mut self.counters[LoopCounter::SystemCalls]);
         let is_stream = listener.address.is_stream();
-        while self.listeners[index as usize].fd.is_some() {
+        while self.listeners.get(number).socket.is_some() {
             if is_stream {
-                self.accept(index);
+                self.accept(number);
             } else {
-                self.receive_datagrams(index, &mut Turn::default(), handle);
+                self.receive_datagrams(number, &mut Turn::default(), handle);
             }
         }
     }

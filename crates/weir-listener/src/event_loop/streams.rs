@@ -1,43 +1,78 @@
-//! Connections: reading, framing, encryption, memory, and their end.
+//! Connections of a loop: reading them, room for their partial frames, and their end.
 
 use std::io;
-use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
 
-use super::peers::Peer;
-use super::{
-    Batch, EventLoop, Kind, Listener, Monotonic, Next, Phase, STREAM_READ_BYTES, STREAM_READ_START, Turn,
-};
-use crate::framing::{End, Fed, Framer, FramingCounts};
-use crate::sys::{self, Entry};
-use crate::tls::{TLS_READ_BYTES, TlsSession};
-use crate::{Address, Credentials, ListenerCounters, ListenerId, SourceRates};
+use super::connection::{Connection, Rest, Taken};
+use super::descriptors::{Descriptor, Next};
+use super::drain::Drain;
+use super::listener::Listener;
+use super::{EventLoop, PacketBatch, Turn};
+use crate::framing::End;
+use crate::sys;
+use crate::{ListenerCounter, LoopCounter};
 
 /// A read that brought at least this much is followed by the next without asking epoll first.
 const EAGER_BYTES: usize = 16 * 1024;
-/// How often connections are looked at that are not encrypted yet.
-const HANDSHAKE_LOOK_NANOS: u64 = 1_000_000_000;
-/// Bytes that a TCP peer has written may still lie in its own kernel, waiting for room in ours: whoever wrote them takes them
-/// for sent. A drain therefore reads a connection until its peer has closed it or has been silent for this long.
-pub(super) const DRAIN_SILENCE_NANOS: u64 = 100_000_000;
 
-/// Whether a peer was heard of within [`DRAIN_SILENCE_NANOS`].
+/// Whether a peer was heard of shortly before.
 struct StillSending(bool);
 
-pub(super) struct Connection {
-    pub(super) fd: OwnedFd,
-    pub(super) listener: u32,
-    pub(super) origin: Option<Credentials>,
-    /// Who it is from, where that limits how much it may send.
-    pub(super) source: Option<IpAddr>,
-    /// Who has its place.
-    pub(super) peer: Peer,
-    /// When the last whole packet came, in monotonic nanoseconds; at first when it was accepted.
-    pub(super) heard: u64,
-    pub(super) tls: Option<TlsSession>,
-    pub(super) framer: Framer,
-    /// While draining, for a TCP connection whose peer may have more: when its silence has lasted long enough.
-    pub(super) awaited_until: Option<u64>,
+/// What to do after a receive call that failed.
+enum Failed {
+    /// There is nothing.
+    Empty,
+    /// The next call may work.
+    Retry,
+    /// The kernel had no memory. The data stays there.
+    NoMemory,
+    /// The connection is lost.
+    Lost,
+}
+
+impl Listener {
+    #[cold]
+    fn note_stream_error(&mut self, error: &io::Error) -> Failed {
+        let counters = &mut self.counters;
+        match error.raw_os_error() {
+            Some(libc::EAGAIN) => {
+                counters[ListenerCounter::ReceiveCallsEmpty] += 1;
+                Failed::Empty
+            }
+            Some(libc::EINTR) => {
+                counters[ListenerCounter::ReceiveInterrupted] += 1;
+                Failed::Retry
+            }
+            Some(libc::ENOMEM | libc::ENOBUFS) => {
+                counters[ListenerCounter::ReceiveNoMemory] += 1;
+                Failed::NoMemory
+            }
+            Some(libc::ECONNRESET | libc::EPIPE | libc::ETIMEDOUT) => {
+                counters[ListenerCounter::ReceiveReset] += 1;
+                Failed::Lost
+            }
+            _ => {
+                counters[ListenerCounter::ReceiveOther] += 1;
+                Failed::Lost
+            }
+        }
+    }
+
+    /// One of its connections held more than anybody else when there was no room.
+    fn note_closed_for_room(&mut self, connection: &Connection, unkept: Option<Rest>) {
+        self.counters[ListenerCounter::ConnectionsClosedBudget] += 1;
+        if let Some(rest) = unkept {
+            self.counters[ListenerCounter::BytesDiscarded] += rest.len() as u64;
+            self.counters[ListenerCounter::FramesCut] += u64::from(connection.partial_bytes() == 0);
+        }
+    }
+
+    fn note_end(&mut self, end: &End) {
+        match end {
+            End::Clean => {}
+            End::Unterminated => self.counters[ListenerCounter::LinesUnterminated] += 1,
+            End::Cut => self.counters[ListenerCounter::FramesCut] += 1,
+        }
+    }
 }
 
 impl EventLoop {
@@ -45,25 +80,20 @@ impl EventLoop {
         &mut self,
         slot: u32,
         turn: &mut Turn,
-        handle: &mut impl FnMut(Batch<'_>),
+        handle: &mut impl FnMut(PacketBatch<'_>),
     ) -> Next {
-        let Kind::Connection(connection) = &mut self.slots[slot as usize].kind else {
+        let Some(connection) = self.descriptors.connection_mut(slot) else {
             return Next::Wait;
         };
         if connection.tls.is_some() {
             return self.receive_tls(slot, turn, handle);
         }
-        let listener = &mut self.listeners[connection.listener as usize];
-        self.counters.system_calls += 1;
-        listener.counters.receive_calls += 1;
-        let end = STREAM_READ_START + STREAM_READ_BYTES;
-        let count = match sys::receive(
-            connection.fd.as_fd(),
-            &mut self.stream_memory[STREAM_READ_START..end],
-        ) {
+        let listener = self.listeners.get_mut(connection.listener);
+        self.counters[LoopCounter::SystemCalls] += 1;
+        listener.counters[ListenerCounter::ReceiveCalls] += 1;
+        let count = match connection.read(&mut self.streams) {
             Ok(0) => {
-                // While draining it was us who ended the stream, unless its peer was still awaited.
-                let orderly = listener.phase == Phase::Open || connection.awaited_until.is_some();
+                let orderly = connection.ends_in_order(listener);
                 self.close_connection(slot, orderly, turn, handle);
                 return Next::Wait;
             }
@@ -78,264 +108,132 @@ impl EventLoop {
     }
 
     /// What to do with a connection that has just been read. A peer that had something may have more.
-    fn after_reading(&mut self, slot: u32, eager: bool) -> Next {
-        if !self.draining {
+    pub(super) fn after_reading(&mut self, slot: u32, eager: bool) -> Next {
+        if !self.drain.is_on() {
             return if eager { Next::Again } else { Next::Wait };
         }
-        let until = self.drain_connections_until;
-        if let Kind::Connection(connection) = &mut self.slots[slot as usize].kind
+        if let Some(connection) = self.descriptors.connection_mut(slot)
             && let Some(awaited_until) = &mut connection.awaited_until
         {
             let now = sys::monotonic_nanos();
-            *awaited_until = now + DRAIN_SILENCE_NANOS;
-            if now >= until {
+            *awaited_until = Drain::silence_after(now);
+            if now >= self.drain.connections_until() {
                 return self.stop_awaiting(slot, StillSending(true));
             }
         }
         Next::Again
     }
 
-    /// Finds packets in the first `count` bytes of the stream buffer. False if the connection had to be closed.
-    fn feed(&mut self, slot: u32, count: usize, turn: &mut Turn, handle: &mut impl FnMut(Batch<'_>)) -> bool {
-        let Kind::Connection(connection) = &mut self.slots[slot as usize].kind else {
+    /// Finds packets in the first `count` bytes of the read buffer. False if the connection had to be closed.
+    pub(super) fn feed(
+        &mut self,
+        slot: u32,
+        count: usize,
+        turn: &mut Turn,
+        handle: &mut impl FnMut(PacketBatch<'_>),
+    ) -> bool {
+        let Some(connection) = self.descriptors.connection_mut(slot) else {
             return false;
         };
-        let listener = &mut self.listeners[connection.listener as usize];
-        let before = connection.framer.partial_bytes() as u64;
-        let mut counts = FramingCounts::default();
-        let mut delivery = Delivery::new(listener, connection.origin, connection.source, &mut self.passing);
-        let fed = connection.framer.feed(
-            &mut self.stream_memory,
-            STREAM_READ_START,
-            STREAM_READ_START + count,
-            &mut self.pool,
-            &mut self.entries,
-            &mut counts,
-            |memory, entries| delivery.deliver(memory, entries, handle),
-        );
-        let (dropped, received) = (delivery.dropped, delivery.received);
-        if counts.packets + counts.empty > 0 {
-            connection.heard = received.0;
-        }
-        let counters = &mut listener.counters;
-        add_counts(counters, turn, &counts, dropped);
-        counters.partial_bytes += connection.framer.partial_bytes() as u64;
-        counters.partial_bytes -= before;
-        match fed {
-            Fed::All => true,
-            Fed::NoRoom(rest) => {
-                let end = STREAM_READ_START + count;
-                self.make_room(slot, end - rest, end, turn, handle)
-            }
-            Fed::TooLong => {
+        let listener = self.listeners.get_mut(connection.listener);
+        let (taken, found) = connection.feed(count, &mut self.streams, listener, handle);
+        found.add_to(&mut listener.counters);
+        turn.packets += found.packets();
+        match taken {
+            Taken::All => true,
+            Taken::NoRoom(rest) => self.make_room(slot, rest, turn, handle),
+            Taken::TooLong => {
                 self.close_connection(slot, false, turn, handle);
                 false
             }
         }
     }
 
-    /// [`EventLoop::receive_stream`] of an encrypted connection.
-    fn receive_tls(&mut self, slot: u32, turn: &mut Turn, handle: &mut impl FnMut(Batch<'_>)) -> Next {
-        let Kind::Connection(connection) = &mut self.slots[slot as usize].kind else {
-            return Next::Wait;
-        };
-        let listener = &mut self.listeners[connection.listener as usize];
-        self.counters.system_calls += 1;
-        listener.counters.receive_calls += 1;
-        self.tls_memory.resize(TLS_READ_BYTES, 0);
-        let count = match sys::receive(connection.fd.as_fd(), &mut self.tls_memory) {
-            // Without a word of farewell: the end may be missing.
-            Ok(0) => {
-                self.close_connection(slot, false, turn, handle);
-                return Next::Wait;
-            }
-            Ok(count) => count,
-            Err(error) => return self.stream_failed(slot, &error, turn, handle),
-        };
-        turn.bytes += count as u64;
-        let mut taken = 0;
-        while taken < count {
-            let Kind::Connection(connection) = &mut self.slots[slot as usize].kind else {
-                return Next::Wait;
-            };
-            let Some(tls) = &mut connection.tls else {
-                return Next::Wait;
-            };
-            let was_handshaking = tls.is_handshaking();
-            let result = tls.take(&self.tls_memory[taken..count]);
-            // An error's reason is for the peer to know too.
-            let answered = tls.answer(connection.fd.as_fd(), &mut self.counters.system_calls);
-            if was_handshaking && !tls.is_handshaking() {
-                self.handshakes -= 1;
-            }
-            match (result, answered) {
-                (Ok(0), _) => {
-                    self.tls_failed(slot, "it sends more than TLS allows at once".into(), turn, handle);
-                    return Next::Wait;
-                }
-                (Ok(more), Ok(())) => taken += more,
-                (Err(fault), _) => {
-                    self.tls_failed(slot, fault, turn, handle);
-                    return Next::Wait;
-                }
-                (_, Err(error)) => {
-                    self.tls_failed(slot, format!("it takes no answer: {error}"), turn, handle);
-                    return Next::Wait;
-                }
-            }
-            let end = STREAM_READ_START + STREAM_READ_BYTES;
-            loop {
-                let Kind::Connection(connection) = &mut self.slots[slot as usize].kind else {
-                    return Next::Wait;
-                };
-                let Some(tls) = &mut connection.tls else {
-                    return Next::Wait;
-                };
-                let plain = tls.plain(&mut self.stream_memory[STREAM_READ_START..end]);
-                if plain == 0 {
-                    if tls.ended {
-                        self.close_connection(slot, true, turn, handle);
-                        return Next::Wait;
-                    }
-                    break;
-                }
-                if !self.feed(slot, plain, turn, handle) {
-                    return Next::Wait;
-                }
-            }
-        }
-        self.after_reading(slot, count == TLS_READ_BYTES)
-    }
-
-    /// Closes a connection that is not, or no longer, properly encrypted.
-    #[cold]
-    fn tls_failed(&mut self, slot: u32, fault: String, turn: &mut Turn, handle: &mut impl FnMut(Batch<'_>)) {
-        if let Kind::Connection(connection) = &self.slots[slot as usize].kind {
-            let listener = &mut self.listeners[connection.listener as usize];
-            self.tls_fault = Some((listener.id, fault));
-            // One that is still handshaking is counted where it is closed, whoever closes it.
-            if connection.tls.as_ref().is_some_and(|tls| !tls.is_handshaking()) {
-                listener.counters.connections_failed_tls += 1;
-            }
-        }
-        self.close_connection(slot, false, turn, handle);
-    }
-
-    /// Closes connections that have had long enough to say how they are to be encrypted.
-    pub(super) fn end_slow_handshakes(&mut self, turn: &mut Turn, handle: &mut impl FnMut(Batch<'_>)) {
-        let now = sys::monotonic_nanos();
-        if now < self.handshakes_looked_at {
-            return;
-        }
-        self.handshakes_looked_at = now + HANDSHAKE_LOOK_NANOS;
-        for slot in 0..self.slots.len() as u32 {
-            if let Kind::Connection(connection) = &self.slots[slot as usize].kind
-                && let Some(tls) = &connection.tls
-                && tls.is_handshaking()
-                && (now >= tls.deadline || self.draining)
-            {
-                self.tls_failed(slot, "no handshake within ten seconds".into(), turn, handle);
-            }
-        }
-    }
-
-    /// Closes the connections that hold most until the bytes in `start..end` of the stream buffer fit. False if this
-    /// connection was one of them.
+    /// Closes the connections that hold most until the rest of this one fits. False if this connection was one of them.
     #[cold]
     fn make_room(
         &mut self,
         slot: u32,
-        start: usize,
-        end: usize,
+        rest: Rest,
         turn: &mut Turn,
-        handle: &mut impl FnMut(Batch<'_>),
+        handle: &mut impl FnMut(PacketBatch<'_>),
     ) -> bool {
         loop {
-            let mut largest = (slot, end - start);
-            for (index, candidate) in self.slots.iter().enumerate() {
-                if let Kind::Connection(connection) = &candidate.kind {
-                    let own = if index as u32 == slot { end - start } else { 0 };
-                    let holds = connection.framer.partial_bytes() + own;
-                    if holds > largest.1 {
-                        largest = (index as u32, holds);
-                    }
-                }
+            let largest = self.largest_holder(slot, rest);
+            let unkept = (largest == slot).then_some(rest);
+            if let Some(connection) = self.descriptors.connection(largest) {
+                let listener = self.listeners.get_mut(connection.listener);
+                listener.note_closed_for_room(connection, unkept);
             }
-            if let Kind::Connection(connection) = &self.slots[largest.0 as usize].kind {
-                let counters = &mut self.listeners[connection.listener as usize].counters;
-                counters.connections_closed_budget += 1;
-                if largest.0 == slot {
-                    counters.bytes_discarded += (end - start) as u64;
-                    if connection.framer.partial_bytes() == 0 {
-                        counters.frames_cut += 1;
-                    }
-                }
-            }
-            self.close_connection(largest.0, false, turn, handle);
-            if largest.0 == slot {
+            self.close_connection(largest, false, turn, handle);
+            if unkept.is_some() {
                 return false;
             }
-            let Kind::Connection(connection) = &mut self.slots[slot as usize].kind else {
+            let Some(connection) = self.descriptors.connection_mut(slot) else {
                 return false;
             };
-            if connection
-                .framer
-                .keep(&self.stream_memory[start..end], &mut self.pool)
-                .is_ok()
-            {
-                let counters = &mut self.listeners[connection.listener as usize].counters;
-                counters.partial_bytes += (end - start) as u64;
+            if connection.keep(rest, &mut self.streams).is_ok() {
+                let counters = &mut self.listeners.get_mut(connection.listener).counters;
+                counters[ListenerCounter::PartialBytes] += rest.len() as u64;
                 return true;
             }
         }
     }
 
+    /// The connection that holds most of unfinished frames, what is to be kept of this one included.
+    fn largest_holder(&self, slot: u32, rest: Rest) -> u32 {
+        let mut largest = (slot, rest.len());
+        for (index, connection) in self.descriptors.connections() {
+            let own = if index == slot { rest.len() } else { 0 };
+            let holds = connection.partial_bytes() + own;
+            if holds > largest.1 {
+                largest = (index, holds);
+            }
+        }
+        largest.0
+    }
+
     #[cold]
-    fn stream_failed(
+    pub(super) fn stream_failed(
         &mut self,
         slot: u32,
         error: &io::Error,
         turn: &mut Turn,
-        handle: &mut impl FnMut(Batch<'_>),
+        handle: &mut impl FnMut(PacketBatch<'_>),
     ) -> Next {
-        let Kind::Connection(connection) = &self.slots[slot as usize].kind else {
+        let Some(connection) = self.descriptors.connection(slot) else {
             return Next::Wait;
         };
-        let counters = &mut self.listeners[connection.listener as usize].counters;
-        match error.raw_os_error() {
-            Some(libc::EAGAIN) => {
-                counters.receive_calls_empty += 1;
-                if self.draining {
-                    let now = sys::monotonic_nanos();
-                    match connection.awaited_until {
-                        Some(until) if now >= until.min(self.drain_connections_until) => {
-                            return self.stop_awaiting(slot, StillSending(now < until));
-                        }
-                        Some(_) => {}
-                        None if now >= self.drain_settled_at => {
-                            self.close_connection(slot, false, turn, handle);
-                        }
-                        None => {}
-                    }
-                }
-                return Next::Wait;
-            }
-            Some(libc::EINTR) => {
-                counters.receive_errors.interrupted += 1;
-                return Next::Again;
-            }
-            Some(libc::ENOMEM | libc::ENOBUFS) => {
-                // Asked again when epoll says so; the data stays in the kernel.
-                counters.receive_errors.no_memory += 1;
-                if !self.draining {
-                    return Next::Wait;
-                }
-            }
-            Some(libc::ECONNRESET | libc::EPIPE | libc::ETIMEDOUT) => counters.receive_errors.reset += 1,
-            _ => counters.receive_errors.other += 1,
+        let listener = self.listeners.get_mut(connection.listener);
+        match listener.note_stream_error(error) {
+            Failed::Empty if self.drain.is_on() => return self.empty_while_draining(slot, turn, handle),
+            Failed::Empty => return Next::Wait,
+            Failed::Retry => return Next::Again,
+            // Asked again when epoll says so.
+            Failed::NoMemory if !self.drain.is_on() => return Next::Wait,
+            Failed::NoMemory | Failed::Lost => listener.counters[ListenerCounter::ConnectionsFailed] += 1,
         }
-        counters.connections_failed += 1;
         self.close_connection(slot, false, turn, handle);
+        Next::Wait
+    }
+
+    fn empty_while_draining(
+        &mut self,
+        slot: u32,
+        turn: &mut Turn,
+        handle: &mut impl FnMut(PacketBatch<'_>),
+    ) -> Next {
+        let connection = self.descriptors.connection(slot);
+        match connection.and_then(|connection| connection.awaited_until) {
+            Some(until) => {
+                let now = sys::monotonic_nanos();
+                if now >= until.min(self.drain.connections_until()) {
+                    return self.stop_awaiting(slot, StillSending(now < until));
+                }
+            }
+            None if self.drain.has_settled() => self.close_connection(slot, false, turn, handle),
+            None => {}
+        }
         Next::Wait
     }
 
@@ -344,142 +242,33 @@ impl EventLoop {
         slot: u32,
         orderly: bool,
         turn: &mut Turn,
-        handle: &mut impl FnMut(Batch<'_>),
+        handle: &mut impl FnMut(PacketBatch<'_>),
     ) {
-        let Kind::Connection(mut connection) = self.free_slot(slot) else {
+        let Descriptor::Connection(mut connection) = self.descriptors.remove(slot) else {
             return;
         };
-        let listener = &mut self.listeners[connection.listener as usize];
-        if connection.tls.as_ref().is_some_and(TlsSession::is_handshaking) {
-            self.handshakes -= 1;
-            listener.counters.connections_failed_tls += 1;
+        let listener = self.listeners.get_mut(connection.listener);
+        if connection.is_handshaking() {
+            self.handshakes.end_one();
+            listener.counters[ListenerCounter::ConnectionsFailedTls] += 1;
         }
-        listener.counters.partial_bytes -= connection.framer.partial_bytes() as u64;
-        let mut counts = FramingCounts::default();
-        let mut delivery = Delivery::new(listener, connection.origin, connection.source, &mut self.passing);
-        let end = connection
-            .framer
-            .finish(orderly, &mut self.pool, &mut counts, |memory, entries| {
-                delivery.deliver(memory, entries, handle);
-            });
-        let dropped = delivery.dropped;
-        add_counts(&mut listener.counters, turn, &counts, dropped);
-        match end {
-            End::Clean => {}
-            End::Unterminated => listener.counters.lines_unterminated += 1,
-            End::Cut => listener.counters.frames_cut += 1,
-        }
-        self.counters.system_calls += 1;
-        listener.peers.remove(connection.peer);
-        drop(connection);
-        listener.counters.connections_open -= 1;
-        if listener.counters.connections_open == 0 && listener.fd.is_none() {
-            listener.phase = Phase::Closed;
-        }
+        let (end, found) = connection.finish(orderly, &mut self.streams, listener, handle);
+        found.add_to(&mut listener.counters);
+        turn.packets += found.packets();
+        listener.note_end(&end);
+        self.counters[LoopCounter::SystemCalls] += 1;
+        listener.connection_closed(connection.peer);
     }
 
-    /// Makes the kernel refuse more bytes of a TCP connection; what it has taken can still be read.
-    ///
-    /// The connection then ends with a reset, also when the process ends before it is closed. An orderly end would be
-    /// worse in two ways: the filter drops the peer's answers to it, so that the peer waits for minutes, and without
-    /// the filter the peer's next write would be accepted by its own kernel and lost. After a reset that write fails.
     #[cold]
     fn stop_awaiting(&mut self, slot: u32, StillSending(still_sending): StillSending) -> Next {
-        if let Kind::Connection(connection) = &mut self.slots[slot as usize].kind {
-            connection.awaited_until = None;
-            let counters = &mut self.listeners[connection.listener as usize].counters;
-            counters.connections_cut_draining += u64::from(still_sending);
-            self.counters.system_calls += 2;
-            // An error means that the connection is gone, which reading will tell.
-            let _ = sys::reset_on_close(connection.fd.as_fd());
-            let _ = sys::attach_drop_all_filter(connection.fd.as_fd());
-            self.settle();
+        if let Some(connection) = self.descriptors.connection_mut(slot) {
+            let counters = &mut self.listeners.get_mut(connection.listener).counters;
+            counters[ListenerCounter::ConnectionsCutDraining] += u64::from(still_sending);
+            connection.stop_awaiting();
+            self.drain.settle();
+            self.counters[LoopCounter::SystemCalls] += 3;
         }
         Next::Again
     }
-}
-
-pub(super) fn is_tcp(connection: &Connection, listeners: &[Listener]) -> bool {
-    matches!(
-        listeners[connection.listener as usize].address,
-        Address::Tcp { .. }
-    )
-}
-
-/// Hands over packets of one connection, those that it may still send.
-struct Delivery<'a> {
-    id: ListenerId,
-    origin: Option<Credentials>,
-    received: Monotonic,
-    limits: Option<(IpAddr, &'a SourceRates)>,
-    passing: &'a mut Vec<Entry>,
-    dropped: Dropped,
-}
-
-/// Packets that were found and not handed over.
-#[derive(Clone, Copy, Default)]
-struct Dropped {
-    packets: u64,
-    bytes: u64,
-}
-
-impl<'a> Delivery<'a> {
-    fn new(
-        listener: &'a Listener,
-        origin: Option<Credentials>,
-        source: Option<IpAddr>,
-        passing: &'a mut Vec<Entry>,
-    ) -> Self {
-        Self {
-            id: listener.id,
-            origin,
-            received: Monotonic::now(),
-            limits: source.zip(listener.config.rates.as_deref()),
-            passing,
-            dropped: Dropped::default(),
-        }
-    }
-
-    #[inline]
-    fn deliver(&mut self, memory: &[u8], entries: &[Entry], handle: &mut impl FnMut(Batch<'_>)) {
-        let batch = Batch {
-            memory,
-            entries,
-            listener: self.id,
-            received: self.received,
-            origin: self.origin,
-        };
-        let Some((source, rates)) = self.limits else {
-            handle(batch);
-            return;
-        };
-        let entries = self.admitted(entries, source, rates);
-        if !entries.is_empty() {
-            handle(Batch { entries, ..batch });
-        }
-    }
-
-    fn admitted(&mut self, entries: &[Entry], source: IpAddr, rates: &SourceRates) -> &[Entry] {
-        let mut open = rates.open(self.received);
-        self.passing.clear();
-        for entry in entries {
-            if open.admits(source, entry.length as usize) {
-                self.passing.push(*entry);
-            } else {
-                self.dropped.packets += 1;
-                self.dropped.bytes += u64::from(entry.length);
-            }
-        }
-        self.passing
-    }
-}
-
-fn add_counts(counters: &mut ListenerCounters, turn: &mut Turn, counts: &FramingCounts, dropped: Dropped) {
-    counters.packets += counts.packets - dropped.packets;
-    counters.bytes += counts.bytes - dropped.bytes;
-    counters.rate_limited += dropped.packets;
-    counters.frames_too_long += counts.too_long;
-    counters.frames_empty += counts.empty;
-    counters.bytes_discarded += counts.discarded_bytes;
-    turn.packets += counts.packets - dropped.packets;
 }

@@ -6,7 +6,9 @@ pub mod raw;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use weir_listener::{Address, Batch, BoundSocket, Credentials, EventLoop, ListenerConfig, ListenerId, bind};
+use weir_listener::{
+    Address, BoundSocket, Credentials, EventLoop, ListenerConfig, ListenerId, PacketBatch, bind,
+};
 
 /// No wait in the tests is longer than this.
 pub const DEADLINE: Duration = Duration::from_secs(60);
@@ -103,7 +105,7 @@ impl Harness {
     }
 }
 
-fn keeping(seen: &mut Vec<Seen>) -> impl FnMut(Batch<'_>) {
+fn keeping(seen: &mut Vec<Seen>) -> impl FnMut(PacketBatch<'_>) {
     |batch| {
         seen.extend(batch.iter().map(|packet| Seen {
             listener: packet.listener,

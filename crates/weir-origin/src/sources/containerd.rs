@@ -9,7 +9,10 @@ use prost::Message;
 use reqwest::Client;
 
 use super::http::{self, PATIENCE};
-use super::{Feed, LabelTags, Look, Rhythm, Source, Work, add_labels, image, look_again_and_again};
+use super::{
+    CallFault, Feed, LabelTags, Look, LookError, Rhythm, TagSource, Work, add_labels, image,
+    look_again_and_again,
+};
 use crate::entity::{Cardinality, Entity, TagSet};
 use crate::store::{Description, Place};
 
@@ -67,7 +70,7 @@ impl Containerd {
         client: &Client,
         method: &str,
         namespace: Option<&str>,
-    ) -> Result<R, String> {
+    ) -> Result<R, LookError> {
         let mut request = client
             .post(format!("http://containerd/{method}"))
             .header("content-type", "application/grpc")
@@ -79,25 +82,31 @@ impl Containerd {
         }
         let answer = tokio::time::timeout(PATIENCE, request.send())
             .await
-            .map_err(|_| "it does not answer".to_owned())?
-            .map_err(http::describe)?;
+            .map_err(|_| LookError::NoAnswer)??;
+        let failed = |fault| LookError::Call {
+            method: method.to_owned(),
+            fault,
+        };
         // A refusal comes without a body, its status among the headers.
         if let Some(status) = answer.headers().get("grpc-status")
             && status != "0"
         {
             let message = answer.headers().get("grpc-message");
             let message = message.and_then(|text| text.to_str().ok()).unwrap_or_default();
-            return Err(format!("{method}: gRPC status {status:?} {message}"));
+            return Err(failed(CallFault::Status {
+                status: status.clone(),
+                message: message.to_owned(),
+            }));
         }
         let body = http::body(answer, BODY_MAX).await?;
         let Some((head, message)) = body.split_at_checked(5) else {
-            return Err(format!("{method}: it answers without a message"));
+            return Err(failed(CallFault::Empty));
         };
         let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
         if head[0] != 0 || message.len() < length {
-            return Err(format!("{method}: its answer is cut or compressed"));
+            return Err(failed(CallFault::Cut));
         }
-        R::decode(&message[..length]).map_err(|error| format!("{method}: {error}"))
+        R::decode(&message[..length]).map_err(|error| failed(error.into()))
     }
 
     fn describe(&self, container: Container) -> Description {
@@ -141,7 +150,7 @@ impl Containerd {
     }
 }
 
-impl Source for Containerd {
+impl TagSource for Containerd {
     fn name(&self) -> &'static str {
         "containerd"
     }
@@ -160,14 +169,11 @@ impl Source for Containerd {
 }
 
 impl Look for Containerd {
-    async fn look(&mut self) -> Result<Vec<Description>, String> {
+    async fn look(&mut self) -> Result<Vec<Description>, LookError> {
         let client = match &self.client {
             Some(client) => client.clone(),
             None => {
-                let client = http::over_socket(&self.socket)?
-                    .http2_prior_knowledge()
-                    .build()
-                    .map_err(http::describe)?;
+                let client = http::over_socket(&self.socket)?.http2_prior_knowledge().build()?;
                 self.client.insert(client).clone()
             }
         };

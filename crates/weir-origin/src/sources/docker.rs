@@ -8,7 +8,7 @@ use reqwest::{Client, Response};
 use serde::Deserialize;
 
 use super::http::{self, PATIENCE};
-use super::{Feed, LabelTags, Source, SourceEvent, Work, add_labels, backoff, image};
+use super::{Feed, LabelTags, LookError, SourceEvent, TagSource, Work, add_labels, backoff, image};
 use crate::entity::{Cardinality, Entity, TagSet};
 use crate::store::Description;
 
@@ -39,7 +39,7 @@ impl Docker {
     }
 }
 
-impl Source for Docker {
+impl TagSource for Docker {
     fn name(&self) -> &'static str {
         "docker"
     }
@@ -69,14 +69,14 @@ impl Source for Docker {
 }
 
 enum End {
-    Failed(String),
+    Failed(LookError),
     /// Nobody listens any more.
     Agent,
 }
 
-impl From<String> for End {
-    fn from(error: String) -> Self {
-        End::Failed(error)
+impl<E: Into<LookError>> From<E> for End {
+    fn from(error: E) -> Self {
+        End::Failed(error.into())
     }
 }
 
@@ -129,12 +129,12 @@ impl Docker {
         known: &mut HashMap<String, Description>,
         told: &mut bool,
     ) -> Result<std::convert::Infallible, End> {
-        let client = http::over_socket(&self.socket)?.build().map_err(http::describe)?;
+        let client = http::over_socket(&self.socket)?.build()?;
         // Before the list, so that nothing that happens in between is missed.
         let filters = "%7B%22type%22%3A%5B%22container%22%5D%7D";
         let mut events = get(&client, &format!("events?filters={filters}")).await?;
         if !events.status().is_success() {
-            return Err(format!("its events answer {}", events.status()).into());
+            return Err(LookError::EventStatus(events.status()).into());
         }
         self.list(&client, known).await?;
         tell(feed, known, told).await?;
@@ -147,8 +147,8 @@ impl Docker {
             };
             tokio::select! {
                 chunk = events.chunk() => {
-                    let Some(chunk) = chunk.map_err(http::describe)? else {
-                        return Err("it closed the stream of events".to_owned().into());
+                    let Some(chunk) = chunk? else {
+                        return Err(LookError::EventsEnded.into());
                     };
                     line.extend_from_slice(&chunk);
                     if self.events(&client, known, &mut line).await? {
@@ -170,10 +170,10 @@ impl Docker {
     }
 
     /// Takes the list, and looks at each container that is new.
-    async fn list(&self, client: &Client, known: &mut HashMap<String, Description>) -> Result<(), String> {
+    async fn list(&self, client: &Client, known: &mut HashMap<String, Description>) -> Result<(), LookError> {
         let body = http::body(get(client, "containers/json?all=true").await?, BODY_MAX).await?;
         let listed: Vec<Listed> =
-            serde_json::from_slice(&body).map_err(|error| format!("its list cannot be read: {error}"))?;
+            serde_json::from_slice(&body).map_err(|error| LookError::json("its list", error))?;
         known.retain(|id, _| listed.iter().any(|listed| listed.id == *id));
         for Listed { id } in listed {
             if !known.contains_key(&id)
@@ -186,7 +186,7 @@ impl Docker {
     }
 
     /// One container; `None` when it is gone already.
-    async fn inspect(&self, client: &Client, id: &str) -> Result<Option<Description>, String> {
+    async fn inspect(&self, client: &Client, id: &str) -> Result<Option<Description>, LookError> {
         if !crate::cgroup::is_container_id(id) {
             return Ok(None);
         }
@@ -195,9 +195,10 @@ impl Docker {
             return Ok(None);
         }
         let body = http::body(response, BODY_MAX).await?;
+        let what = || format!("what it says about container {id}");
         self.described(&body)
             .map(Some)
-            .map_err(|error| format!("what it says about container {id} cannot be read: {error}"))
+            .map_err(|error| LookError::json(what(), error))
     }
 
     /// Takes the whole lines out of `buffer`. True when one of them changed something.
@@ -206,7 +207,7 @@ impl Docker {
         client: &Client,
         known: &mut HashMap<String, Description>,
         buffer: &mut Vec<u8>,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, LookError> {
         let mut changed = false;
         // Podman ends an event with a newline, Docker begins the next at once; the parser finds the ends.
         let mut stream = serde_json::Deserializer::from_slice(buffer).into_iter::<Event>();
@@ -215,14 +216,14 @@ impl Docker {
             match stream.next() {
                 Some(Ok(event)) => events.push(event),
                 Some(Err(error)) if error.is_eof() => break,
-                Some(Err(error)) => return Err(format!("an event cannot be read: {error}")),
+                Some(Err(error)) => return Err(LookError::json("an event", error)),
                 None => break,
             }
         }
         let taken = stream.byte_offset();
         buffer.drain(..taken);
         if buffer.len() > EVENT_BYTES_MAX {
-            return Err("an event has no end".to_owned());
+            return Err(LookError::EventTooLong);
         }
         for event in events {
             let id = event.actor.map_or(event.id, |actor| actor.id);
@@ -299,10 +300,10 @@ async fn tell(feed: &Feed, known: &HashMap<String, Description>, told: &mut bool
     }
 }
 
-async fn get(client: &Client, path: &str) -> Result<Response, String> {
+async fn get(client: &Client, path: &str) -> Result<Response, LookError> {
     let answer = client.get(format!("http://docker/{path}")).send();
     match tokio::time::timeout(PATIENCE, answer).await {
-        Ok(answer) => answer.map_err(http::describe),
-        Err(_) => Err("it does not answer".to_owned()),
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err(LookError::NoAnswer),
     }
 }

@@ -1,7 +1,7 @@
 //! Tags from variables of weir's own environment, as the downward API or a task definition sets them. They describe weir's
 //! surroundings, and so every sender of which nothing better is known.
 
-use super::{Feed, LabelTags, Source, SourceEvent, Work};
+use super::{Feed, LabelTags, SourceEvent, TagSource, Work};
 use crate::entity::{Entity, TagSet};
 use crate::store::Description;
 
@@ -16,7 +16,7 @@ impl Environment {
     }
 }
 
-impl Source for Environment {
+impl TagSource for Environment {
     fn name(&self) -> &'static str {
         "environment"
     }

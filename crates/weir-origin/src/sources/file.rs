@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
 
-use super::{Feed, Look, Rhythm, Source, Work, look_again_and_again};
+use super::{Feed, Look, LookError, Rhythm, TagSource, Work, look_again_and_again};
 use crate::entity::{Cardinality, Entity, TagSet};
 use crate::store::{Description, Place};
 
@@ -27,7 +27,7 @@ impl File {
     }
 }
 
-impl Source for File {
+impl TagSource for File {
     fn name(&self) -> &'static str {
         "file"
     }
@@ -50,8 +50,8 @@ impl Source for File {
 }
 
 impl Look for File {
-    async fn look(&mut self) -> Result<Vec<Description>, String> {
-        let data = std::fs::metadata(&self.path).map_err(|error| error.to_string())?;
+    async fn look(&mut self) -> Result<Vec<Description>, LookError> {
+        let data = std::fs::metadata(&self.path)?;
         let stamp = (data.modified().ok(), data.len());
         if let Some((modified, length, known)) = &self.read
             && (*modified, *length) == stamp
@@ -59,9 +59,9 @@ impl Look for File {
             return Ok(known.clone());
         }
         if data.len() > FILE_BYTES_MAX {
-            return Err(format!("it is longer than {FILE_BYTES_MAX} bytes"));
+            return Err(LookError::TooLong(FILE_BYTES_MAX));
         }
-        let text = std::fs::read_to_string(&self.path).map_err(|error| error.to_string())?;
+        let text = std::fs::read_to_string(&self.path)?;
         let known = parse(&text)?;
         self.read = Some((stamp.0, stamp.1, known.clone()));
         Ok(known)
@@ -92,8 +92,8 @@ struct Tags {
 }
 
 /// Reads the JSON of such a file; the error says line and column.
-pub fn parse(text: &str) -> Result<Vec<Description>, String> {
-    let content: Content = serde_json::from_str(text).map_err(|error| error.to_string())?;
+pub fn parse(text: &str) -> Result<Vec<Description>, LookError> {
+    let content: Content = serde_json::from_str(text)?;
     let containers = content
         .containers
         .into_iter()
@@ -140,6 +140,7 @@ mod tests {
         assert_eq!(known[0].tags.up_to(Cardinality::High).count(), 2);
         assert!(known[0].place.is_some());
         let error = parse("{\n\"containers\": {\"ab\": {\"lwo\": []}}}").unwrap_err();
-        assert!(error.contains("lwo") && error.contains("line 2"), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("lwo") && text.contains("line 2"), "{text}");
     }
 }

@@ -1,6 +1,5 @@
 //! The HTTP client of the sources: over a Unix socket or TLS, with bounded answers.
 
-use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +10,8 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+
+use super::error::{FileFault, LookError};
 
 /// How long a source may take to begin an answer, and to go on with it.
 pub const PATIENCE: Duration = Duration::from_secs(5);
@@ -26,13 +27,13 @@ fn builder(tls: ClientConfig) -> ClientBuilder {
 }
 
 /// A client that speaks to whoever listens on this socket.
-pub fn over_socket(path: &Path) -> Result<ClientBuilder, String> {
+pub fn over_socket(path: &Path) -> Result<ClientBuilder, LookError> {
     Ok(builder(tls(Roots::None, None)?).unix_socket(path))
 }
 
 /// A client for addresses of a network.
-pub fn over_network(roots: Roots<'_>, identity: Option<Identity<'_>>) -> Result<Client, String> {
-    builder(tls(roots, identity)?).build().map_err(describe)
+pub fn over_network(roots: Roots<'_>, identity: Option<Identity<'_>>) -> Result<Client, LookError> {
+    Ok(builder(tls(roots, identity)?).build()?)
 }
 
 /// PEM files with the certificate, and its key, that a client shows where it is asked for one.
@@ -45,18 +46,28 @@ pub struct Identity<'a> {
 type Chain = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 impl Identity<'_> {
-    fn read(self) -> Result<Chain, String> {
-        let refuse = |path: &Path, why: String| format!("{}: {why}", path.display());
-        let chain = CertificateDer::pem_file_iter(self.certificate)
-            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-            .map_err(|error| refuse(self.certificate, error.to_string()))?;
-        if chain.is_empty() {
-            return Err(refuse(self.certificate, "no certificate in it".into()));
-        }
-        let key = PrivateKeyDer::from_pem_file(self.key)
-            .map_err(|error| refuse(self.key, format!("no private key in it: {error}")))?;
+    fn read(self) -> Result<Chain, LookError> {
+        let chain = certificates(self.certificate).map_err(|fault| fault.of(self.certificate))?;
+        let key = PrivateKeyDer::from_pem_file(self.key);
+        let key = key.map_err(|error| FileFault::NoKey(error).of(self.key))?;
         Ok((chain, key))
     }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileFault> {
+    let found = CertificateDer::pem_file_iter(path)?.collect::<Result<Vec<_>, _>>()?;
+    if found.is_empty() {
+        return Err(FileFault::NoCertificate);
+    }
+    Ok(found)
+}
+
+fn authorities(path: &Path) -> Result<RootCertStore, FileFault> {
+    let mut store = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        store.add(certificate)?;
+    }
+    Ok(store)
 }
 
 /// Whom a TLS client trusts.
@@ -70,33 +81,19 @@ pub enum Roots<'a> {
     Anybody,
 }
 
-fn tls(roots: Roots<'_>, identity: Option<Identity<'_>>) -> Result<ClientConfig, String> {
+fn tls(roots: Roots<'_>, identity: Option<Identity<'_>>) -> Result<ClientConfig, LookError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
-        .map_err(|error| format!("TLS: {error}"))?;
-    let mut store = RootCertStore::empty();
-    match roots {
-        Roots::None => {}
-        Roots::File(path) if path.exists() => {
-            let refuse = |why: String| format!("{}: {why}", path.display());
-            let certificates =
-                CertificateDer::pem_file_iter(path).map_err(|error| refuse(error.to_string()))?;
-            for certificate in certificates {
-                let certificate = certificate.map_err(|error| refuse(error.to_string()))?;
-                store
-                    .add(certificate)
-                    .map_err(|error| refuse(error.to_string()))?;
-            }
-            if store.is_empty() {
-                return Err(refuse("no certificate in it".into()));
-            }
-        }
+    let builder =
+        ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
+    let store = match roots {
+        Roots::File(path) if path.exists() => authorities(path).map_err(|fault| fault.of(path))?,
         Roots::File(_) => {
+            let mut store = RootCertStore::empty();
             store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            store
         }
-        Roots::Anybody => {}
-    }
+        Roots::None | Roots::Anybody => RootCertStore::empty(),
+    };
     let builder = if matches!(roots, Roots::Anybody) {
         builder
             .dangerous()
@@ -110,7 +107,7 @@ fn tls(roots: Roots<'_>, identity: Option<Identity<'_>>) -> Result<ClientConfig,
             let (chain, key) = identity.read()?;
             builder
                 .with_client_auth_cert(chain, key)
-                .map_err(|error| format!("{}: {error}", identity.key.display()))
+                .map_err(|error| FileFault::Tls(error).of(identity.key))
         }
     }
 }
@@ -158,33 +155,22 @@ impl ServerCertVerifier for Unverified {
 }
 
 /// The whole body of an answer that is a success and not too long.
-pub async fn body(mut response: Response, bytes_max: usize) -> Result<Vec<u8>, String> {
+pub async fn body(mut response: Response, bytes_max: usize) -> Result<Vec<u8>, LookError> {
     let status = response.status();
     if !status.is_success() {
-        return Err(format!("it answers {status}"));
+        return Err(LookError::Status(status));
     }
     let mut bytes = Vec::new();
     loop {
         let chunk = tokio::time::timeout(PATIENCE, response.chunk())
             .await
-            .map_err(|_| "it stopped in the middle of an answer".to_owned())?
-            .map_err(describe)?;
+            .map_err(|_| LookError::AnswerStopped)??;
         let Some(chunk) = chunk else {
             return Ok(bytes);
         };
         if bytes.len() + chunk.len() > bytes_max {
-            return Err(format!("its answer is longer than {bytes_max} bytes"));
+            return Err(LookError::AnswerTooLong(bytes_max));
         }
         bytes.extend_from_slice(&chunk);
     }
-}
-
-/// The innermost reason, which is the one that tells something.
-pub fn describe(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let mut reason: &dyn Error = &error;
-    while let Some(source) = reason.source() {
-        reason = source;
-    }
-    reason.to_string()
 }

@@ -9,7 +9,10 @@ use reqwest::Client;
 use serde::Deserialize;
 
 use super::http::{self, Identity, PATIENCE, Roots};
-use super::{Feed, LabelTags, Look, Rhythm, Source, Work, add_labels, image, look_again_and_again};
+use super::{
+    Feed, FileFault, LabelTags, Look, LookError, Rhythm, TagSource, Work, add_labels, image,
+    look_again_and_again,
+};
 use crate::entity::{Cardinality, Entity, TagSet};
 use crate::store::{Description, Place};
 
@@ -45,7 +48,7 @@ impl Kubelet {
     }
 }
 
-impl Source for Kubelet {
+impl TagSource for Kubelet {
     fn name(&self) -> &'static str {
         "kubelet"
     }
@@ -64,7 +67,7 @@ impl Source for Kubelet {
 }
 
 impl Look for Kubelet {
-    async fn look(&mut self) -> Result<Vec<Description>, String> {
+    async fn look(&mut self) -> Result<Vec<Description>, LookError> {
         let settings = &self.settings;
         let client = match &self.client {
             Some(client) => client,
@@ -85,18 +88,18 @@ impl Look for Kubelet {
         // Read each time: the token is replaced now and then.
         match std::fs::read_to_string(&settings.token_file) {
             Ok(token) if token.len() <= TOKEN_BYTES_MAX => request = request.bearer_auth(token.trim()),
-            Ok(_) => return Err(format!("{}: too long for a token", settings.token_file.display())),
+            Ok(_) => return Err(FileFault::LongToken.of(&settings.token_file)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(format!("{}: {error}", settings.token_file.display())),
+            Err(error) => return Err(FileFault::Read(error).of(&settings.token_file)),
         }
         let answer = match tokio::time::timeout(PATIENCE, request.send()).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => {
                 // Certificates are replaced now and then; the next try reads them anew.
                 self.client = None;
-                return Err(http::describe(error));
+                return Err(error.into());
             }
-            Err(_) => return Err("it does not answer".to_owned()),
+            Err(_) => return Err(LookError::NoAnswer),
         };
         let body = http::body(answer, BODY_MAX).await?;
         described(&body, &settings.pod_labels)
@@ -178,9 +181,9 @@ struct ContainerStatus {
 }
 
 /// What a list of pods says.
-pub fn described(list: &[u8], pod_labels: &LabelTags) -> Result<Vec<Description>, String> {
+pub fn described(list: &[u8], pod_labels: &LabelTags) -> Result<Vec<Description>, LookError> {
     let list: PodList =
-        serde_json::from_slice(list).map_err(|error| format!("its list of pods cannot be read: {error}"))?;
+        serde_json::from_slice(list).map_err(|error| LookError::json("its list of pods", error))?;
     let mut known = Vec::new();
     for pod in list.items.unwrap_or_default() {
         describe(pod, pod_labels, &mut known);

@@ -15,6 +15,7 @@ use crate::store::Description;
 mod containerd;
 mod docker;
 mod environment;
+mod error;
 mod file;
 mod http;
 mod image;
@@ -24,6 +25,7 @@ mod podinfo;
 pub use containerd::Containerd;
 pub use docker::Docker;
 pub use environment::Environment;
+pub use error::{CallFault, FileFault, LabelFault, LookError};
 pub use file::{File, parse as parse_file};
 #[cfg(feature = "fuzzing")]
 pub(crate) use kubelet::described as kubelet_described;
@@ -34,7 +36,7 @@ pub use podinfo::PodInfo;
 pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Somebody who knows the tags of containers or pods.
-pub trait Source: Send {
+pub trait TagSource: Send {
     /// As in `docker`.
     fn name(&self) -> &'static str;
 
@@ -56,7 +58,7 @@ pub enum SourceEvent {
     /// Everything it knows now.
     Knows(Vec<Description>),
     /// It could not look. What it said before still stands.
-    Failed(String),
+    Failed(LookError),
 }
 
 /// A source's way to tell.
@@ -96,7 +98,7 @@ impl Feed {
 
 /// A source that looks from time to time.
 trait Look: Send + 'static {
-    fn look(&mut self) -> impl Future<Output = Result<Vec<Description>, String>> + Send;
+    fn look(&mut self) -> impl Future<Output = Result<Vec<Description>, LookError>> + Send;
 }
 
 /// How often a [`Look`] looks.

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{Feed, LabelTags, Look, Rhythm, Source, Work, add_labels, look_again_and_again};
+use super::{
+    Feed, FileFault, LabelFault, LabelTags, Look, LookError, Rhythm, TagSource, Work, add_labels,
+    look_again_and_again,
+};
 use crate::entity::{Cardinality, Entity, TagSet};
 use crate::store::Description;
 
@@ -25,7 +28,7 @@ impl PodInfo {
     }
 }
 
-impl Source for PodInfo {
+impl TagSource for PodInfo {
     fn name(&self) -> &'static str {
         "podinfo"
     }
@@ -48,9 +51,9 @@ impl Source for PodInfo {
 }
 
 impl Look for PodInfo {
-    async fn look(&mut self) -> Result<Vec<Description>, String> {
+    async fn look(&mut self) -> Result<Vec<Description>, LookError> {
         if !self.directory.is_dir() {
-            return Err("there is no such directory".to_owned());
+            return Err(LookError::NoDirectory);
         }
         let file = |name: &str| read(&self.directory.join(name));
         let labels = pairs(&file("labels")?)?;
@@ -90,27 +93,25 @@ impl Look for PodInfo {
 }
 
 /// Empty when there is no such file: a volume holds what its author asked for.
-fn read(path: &Path) -> Result<String, String> {
+fn read(path: &Path) -> Result<String, LookError> {
     match std::fs::metadata(path) {
-        Ok(data) if data.len() > FILE_BYTES_MAX => return Err(format!("{}: too long", path.display())),
+        Ok(data) if data.len() > FILE_BYTES_MAX => return Err(FileFault::TooLong.of(path)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(String::new()),
         _ => {}
     }
-    std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+    std::fs::read_to_string(path).map_err(|error| FileFault::Read(error).of(path))
 }
 
 /// Lines of `key="value"`, the value quoted as a string of Go, which for what labels may hold is one of JSON.
-fn pairs(text: &str) -> Result<BTreeMap<String, String>, String> {
-    text.lines()
-        .enumerate()
-        .filter(|(_, line)| !line.trim().is_empty())
-        .map(|(number, line)| {
-            let (key, value) = line
-                .split_once('=')
-                .ok_or_else(|| format!("labels: line {}: no '='", number + 1))?;
-            let value: String = serde_json::from_str(value)
-                .map_err(|error| format!("labels: line {}: {error}", number + 1))?;
-            Ok((key.to_owned(), value))
-        })
+fn pairs(text: &str) -> Result<BTreeMap<String, String>, LookError> {
+    let lines = text.lines().zip(1..);
+    lines
+        .filter(|(line, _)| !line.trim().is_empty())
+        .map(|(text, line)| pair(text).map_err(|fault| LookError::Label { line, fault }))
         .collect()
+}
+
+fn pair(line: &str) -> Result<(String, String), LabelFault> {
+    let (key, value) = line.split_once('=').ok_or(LabelFault::NoValue)?;
+    Ok((key.to_owned(), serde_json::from_str(value)?))
 }

@@ -6,13 +6,13 @@ use weir_aggregate::{Batch, CheckRecord, EventRecord, Expansion, PointType, Seri
 
 use super::presence::Presence;
 use super::series::{self, Head, Origin, Point, PointKind};
-use crate::assemble::{Assembler, Frame, Limits};
+use crate::assemble::{Assembler, Frame, PayloadLimits};
 use crate::delivery::{Class, Counter, Encode, Encoded, Items, Reason};
 use crate::settings::{Compression, DatadogSettings, SeriesFormat};
 
 /// The kinds of request, numbered for good: the numbers are in disk queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RequestKind {
     SeriesV2 = 0,
     SeriesV2Json = 1,
     SeriesV1 = 2,
@@ -22,44 +22,46 @@ pub enum Kind {
     Metadata = 6,
 }
 
-impl Kind {
-    const ALL: [Kind; 7] = [
-        Kind::SeriesV2,
-        Kind::SeriesV2Json,
-        Kind::SeriesV1,
-        Kind::Sketches,
-        Kind::Checks,
-        Kind::Events,
-        Kind::Metadata,
+impl RequestKind {
+    const ALL: [RequestKind; 7] = [
+        RequestKind::SeriesV2,
+        RequestKind::SeriesV2Json,
+        RequestKind::SeriesV1,
+        RequestKind::Sketches,
+        RequestKind::Checks,
+        RequestKind::Events,
+        RequestKind::Metadata,
     ];
 
     pub fn path(self) -> &'static str {
         match self {
-            Kind::SeriesV2 | Kind::SeriesV2Json => "/api/v2/series",
-            Kind::SeriesV1 => "/api/v1/series",
-            Kind::Sketches => "/api/beta/sketches",
-            Kind::Checks => "/api/v1/check_run",
-            Kind::Events | Kind::Metadata => "/intake/",
+            RequestKind::SeriesV2 | RequestKind::SeriesV2Json => "/api/v2/series",
+            RequestKind::SeriesV1 => "/api/v1/series",
+            RequestKind::Sketches => "/api/beta/sketches",
+            RequestKind::Checks => "/api/v1/check_run",
+            RequestKind::Events | RequestKind::Metadata => "/intake/",
         }
     }
 
     pub fn is_protobuf(self) -> bool {
-        matches!(self, Kind::SeriesV2 | Kind::Sketches)
+        matches!(self, RequestKind::SeriesV2 | RequestKind::Sketches)
     }
 
     /// What the intake takes.
-    fn limits(self, points_max: usize) -> Limits {
+    fn limits(self, points_max: usize) -> PayloadLimits {
         let (compressed, uncompressed) = match self {
-            Kind::SeriesV2 | Kind::SeriesV2Json => (512_000, 5_242_880),
-            Kind::SeriesV1 => (2_000_000, 4_000_000),
-            Kind::Sketches | Kind::Checks | Kind::Events | Kind::Metadata => (2_621_440, 4_194_304),
+            RequestKind::SeriesV2 | RequestKind::SeriesV2Json => (512_000, 5_242_880),
+            RequestKind::SeriesV1 => (2_000_000, 4_000_000),
+            RequestKind::Sketches | RequestKind::Checks | RequestKind::Events | RequestKind::Metadata => {
+                (2_621_440, 4_194_304)
+            }
         };
         let count = match self {
-            Kind::Checks | Kind::Events | Kind::Metadata => 100,
-            Kind::Sketches => u32::MAX,
+            RequestKind::Checks | RequestKind::Events | RequestKind::Metadata => 100,
+            RequestKind::Sketches => u32::MAX,
             _ => u32::try_from(points_max).unwrap_or(u32::MAX),
         };
-        Limits {
+        PayloadLimits {
             compressed,
             uncompressed,
             count,
@@ -75,7 +77,7 @@ const COMPRESSIONS: [Compression; 4] = [
 ];
 
 /// Kind and compression as one number.
-pub fn route(kind: Kind, compression: Compression) -> u16 {
+pub fn route(kind: RequestKind, compression: Compression) -> u16 {
     let compression = COMPRESSIONS
         .iter()
         .position(|other| *other == compression)
@@ -84,8 +86,8 @@ pub fn route(kind: Kind, compression: Compression) -> u16 {
 }
 
 /// `None` for a number that this version does not know.
-pub fn parse_route(route: u16) -> Option<(Kind, Compression)> {
-    let kind = *Kind::ALL.get(usize::from(route & 0xff))?;
+pub fn parse_route(route: u16) -> Option<(RequestKind, Compression)> {
+    let kind = *RequestKind::ALL.get(usize::from(route & 0xff))?;
     Some((kind, *COMPRESSIONS.get(usize::from(route >> 8))?))
 }
 
@@ -99,7 +101,7 @@ pub struct DatadogEncoder {
     series: Assembler,
     sketches: Assembler,
     checks: Assembler,
-    events_route: (Limits, (Compression, i32)),
+    events_route: (PayloadLimits, (Compression, i32)),
     presence: Option<Presence>,
     item: Vec<u8>,
 }
@@ -107,7 +109,7 @@ pub struct DatadogEncoder {
 impl DatadogEncoder {
     pub fn new(settings: &DatadogSettings, expansion: Arc<Expansion>) -> Self {
         let compression = (settings.compression, settings.compression_level);
-        let assembler = |kind: Kind, class, head: &[u8], separator: &[u8], tail: &[u8]| {
+        let assembler = |kind: RequestKind, class, head: &[u8], separator: &[u8], tail: &[u8]| {
             let frame = Frame {
                 head: head.to_vec(),
                 separator: separator.to_vec(),
@@ -122,11 +124,21 @@ impl DatadogEncoder {
             )
         };
         let series = match settings.series_format {
-            SeriesFormat::V2 => assembler(Kind::SeriesV2, Class::Points, b"", b"", b""),
-            SeriesFormat::V2Json => {
-                assembler(Kind::SeriesV2Json, Class::Points, b"{\"series\":[", b",", b"]}")
-            }
-            SeriesFormat::V1 => assembler(Kind::SeriesV1, Class::Points, b"{\"series\":[", b",", b"]}"),
+            SeriesFormat::V2 => assembler(RequestKind::SeriesV2, Class::Points, b"", b"", b""),
+            SeriesFormat::V2Json => assembler(
+                RequestKind::SeriesV2Json,
+                Class::Points,
+                b"{\"series\":[",
+                b",",
+                b"]}",
+            ),
+            SeriesFormat::V1 => assembler(
+                RequestKind::SeriesV1,
+                Class::Points,
+                b"{\"series\":[",
+                b",",
+                b"]}",
+            ),
         };
         Self {
             suffixes: expansion.suffixes_mask(),
@@ -134,9 +146,15 @@ impl DatadogEncoder {
             format: settings.series_format,
             device_resource: settings.device_resource,
             series,
-            sketches: assembler(Kind::Sketches, Class::Points, b"", b"", &series::SKETCH_TAIL),
-            checks: assembler(Kind::Checks, Class::Checks, b"[", b",", b"]"),
-            events_route: (Kind::Events.limits(0), compression),
+            sketches: assembler(
+                RequestKind::Sketches,
+                Class::Points,
+                b"",
+                b"",
+                &series::SKETCH_TAIL,
+            ),
+            checks: assembler(RequestKind::Checks, Class::Checks, b"[", b",", b"]"),
+            events_route: (RequestKind::Events.limits(0), compression),
             presence: None,
             item: Vec::new(),
         }
@@ -311,7 +329,7 @@ impl DatadogEncoder {
         let Some(presence) = &self.presence else { return };
         let body = presence.metadata(hostname).to_string();
         let (limits, compression) = self.events_route;
-        let route = route(Kind::Metadata, compression.0);
+        let route = route(RequestKind::Metadata, compression.0);
         let mut payload = Assembler::new(route, Class::Events, limits, Frame::default(), compression);
         out.made += Items::of(Class::Events, 1);
         payload.add(body.as_bytes(), 1, out);
@@ -336,7 +354,7 @@ impl DatadogEncoder {
             };
             let (limits, compression) = self.events_route;
             let mut assembler = Assembler::new(
-                route(Kind::Events, compression.0),
+                route(RequestKind::Events, compression.0),
                 Class::Events,
                 limits,
                 frame,

@@ -13,14 +13,15 @@ use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, Hea
 use reqwest::{Client, Method};
 use weir_aggregate::Expansion;
 
-pub use encode::{DatadogEncoder, Kind, parse_route, route};
+pub use encode::{DatadogEncoder, RequestKind, parse_route, route};
 use presence::Presence;
 
+use crate::StartError;
 use crate::compress::Compressor;
 use crate::delivery::{
     BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Parts, Payload, Surroundings, Transport,
 };
-use crate::http::{self, Answer};
+use crate::http::{self, Answer, HeaderError, RequestError};
 use crate::settings::{DatadogSettings, Start};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -36,7 +37,7 @@ pub fn start(
     settings: &DatadogSettings,
     expansion: Arc<Expansion>,
     surroundings: &Surroundings,
-) -> Result<Delivery, String> {
+) -> Result<Delivery, StartError> {
     let client = http::client(&settings.delivery, &format!("weir/{VERSION}"))?;
     let mut endpoints: Vec<Endpoint> = Vec::new();
     let base = settings.base_url();
@@ -51,8 +52,7 @@ pub fn start(
         if endpoints.iter().any(|known| known.directory == directory) {
             continue;
         }
-        let header =
-            http::secret_header(key.expose().trim()).map_err(|why| format!("{setting}: the key {why}"))?;
+        let header = http::secret_header(key.expose().trim()).map_err(|_| HeaderError::Key(setting))?;
         let transport = Intake {
             base: base.to_owned(),
             client: client.clone(),
@@ -82,7 +82,7 @@ pub fn start(
         endpoints,
         surroundings,
     );
-    started.map_err(|error| error.to_string())
+    Ok(started?)
 }
 
 impl Start for DatadogSettings {
@@ -91,7 +91,7 @@ impl Start for DatadogSettings {
         name: &str,
         expansion: &Arc<Expansion>,
         surroundings: &Surroundings,
-    ) -> Result<Delivery, String> {
+    ) -> Result<Delivery, StartError> {
         start(name, self, expansion.clone(), surroundings)
     }
 }
@@ -121,7 +121,7 @@ impl Intake {
         path: &str,
         headers: HeaderMap,
         body: bytes::Bytes,
-    ) -> Result<Answer, String> {
+    ) -> Result<Answer, RequestError> {
         let url = format!("{}{path}", self.base);
         http::send(&self.client, method, &url, headers, body, self.clock.unix()).await
     }
@@ -137,7 +137,7 @@ impl Intake {
         *current = state;
     }
 
-    fn headers(&self, kind: Kind, compression: crate::settings::Compression) -> HeaderMap {
+    fn headers(&self, kind: RequestKind, compression: crate::settings::Compression) -> HeaderMap {
         let mut headers = self.common_headers();
         let content_type = if kind.is_protobuf() {
             "application/x-protobuf"
@@ -187,7 +187,7 @@ impl Transport for Intake {
                     }
                     outcome(kind, answer)
                 }
-                Err(error) => Outcome::Retry { error, after: None },
+                Err(error) => error.retry(),
             }
         })
     }
@@ -231,7 +231,7 @@ impl Transport for Intake {
     }
 }
 
-fn outcome(kind: Kind, answer: Answer) -> Outcome {
+fn outcome(kind: RequestKind, answer: Answer) -> Outcome {
     let Answer {
         status,
         retry_after,

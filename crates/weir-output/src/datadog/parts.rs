@@ -5,14 +5,14 @@ use std::ops::Range;
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::encode::{Kind, parse_route};
+use super::encode::{RequestKind, parse_route};
 use crate::compress::{compressed, decompressed};
 use crate::delivery::{Keep, Parts, Payload};
 use crate::protobuf::{self, Content, for_each_field};
 use crate::settings::Compression;
 
 pub struct Elements {
-    kind: Kind,
+    kind: RequestKind,
     compression: Compression,
     plain: Vec<u8>,
 }
@@ -30,7 +30,7 @@ impl Elements {
     fn pick_messages(&self, keep: &mut Keep<'_>) -> Option<Vec<u8>> {
         // Resources, name and tags of a series; name, host and tags of a sketch.
         let (own, name, tag) = match self.kind {
-            Kind::Sketches => ([1, 2, 4], 1, 4),
+            RequestKind::Sketches => ([1, 2, 4], 1, 4),
             _ => ([1, 2, 3], 2, 3),
         };
         let mut out = Vec::new();
@@ -76,7 +76,7 @@ impl Elements {
             ];
             let identity: Vec<&Value> = own.iter().filter_map(|key| element.get(key)).collect();
             let identity = match self.kind {
-                Kind::Events => text.to_vec(),
+                RequestKind::Events => text.to_vec(),
                 _ => serde_json::to_vec(&identity).ok()?,
             };
             let name = || {

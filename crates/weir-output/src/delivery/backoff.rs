@@ -7,41 +7,44 @@ use crate::settings::DeliverySettings;
 /// The longest wait that a `Retry-After` can impose; a backend that names more is asked again by then.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 
+/// The longest wait is this much longer than the base, which doubles with every failure: it takes five to get there, the first of
+/// which waits for twice the base. 64 s makes that the 4 s of the Datadog Agent's forwarder.
+const DOUBLINGS: u32 = 5;
+
+/// Each wait is drawn between its full length and this part of it, so that agents that failed together do not return in step.
+const SPREAD: f64 = 2.0;
+
+/// Failures that one success makes up for. One alone may be luck; an endpoint that recovers is back at full speed after three.
+const RECOVERY: u32 = 2;
+
+/// More errors than it takes to reach the longest wait would only delay recovery.
+const ERRORS_MAX: u32 = DOUBLINGS + 1;
+
 /// Counts failures against successes and draws the wait.
 #[derive(Debug)]
 pub struct Backoff {
     base: Duration,
-    factor: f64,
     max: Duration,
-    recovery: Option<u32>,
     errors: u32,
-    errors_max: u32,
     random: u64,
 }
 
 impl Backoff {
     /// `seed` decides the jitter; give every endpoint of every agent another one.
     pub fn new(settings: &DeliverySettings, seed: u64) -> Self {
-        let base = settings.backoff_base.max(Duration::from_millis(1));
-        let max = settings.backoff_max.max(base);
-        // More errors than it takes to reach the longest wait would only delay recovery.
-        let errors_max = (max.as_secs_f64() / base.as_secs_f64()).log2().floor() as u32 + 1;
         Self {
-            base,
-            factor: settings.backoff_factor.max(1.0),
-            max,
-            recovery: (!settings.recovery_reset).then_some(settings.recovery_interval.max(1)),
+            base: settings.backoff_max / (1 << DOUBLINGS),
+            max: settings.backoff_max,
             errors: 0,
-            errors_max,
             random: seed,
         }
     }
 
     /// After a failure: how long to wait, at least what the backend asked for.
     pub fn failed(&mut self, retry_after: Option<Duration>) -> Duration {
-        self.errors = (self.errors + 1).min(self.errors_max);
+        self.errors = (self.errors + 1).min(ERRORS_MAX);
         let full = (self.base.as_secs_f64() * 2f64.powi(self.errors as i32)).min(self.max.as_secs_f64());
-        let least = full / self.factor;
+        let least = full / SPREAD;
         let drawn = Duration::from_secs_f64(least + (full - least) * self.fraction());
         let asked = retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
         drawn.clamp(self.base, self.max).max(asked)
@@ -49,11 +52,11 @@ impl Backoff {
 
     /// The next failures wait the longest there is: trying soon would not help.
     pub fn at_its_longest(&mut self) {
-        self.errors = self.errors_max;
+        self.errors = ERRORS_MAX;
     }
 
     pub fn succeeded(&mut self) {
-        self.errors = self.recovery.map_or(0, |steps| self.errors.saturating_sub(steps));
+        self.errors = self.errors.saturating_sub(RECOVERY);
     }
 
     /// Uniform in [0, 1): splitmix64.
@@ -108,22 +111,15 @@ fn http_date(value: &str) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::QueueSettings;
 
     fn settings() -> DeliverySettings {
         DeliverySettings {
-            timeout: Duration::from_secs(20),
-            concurrency: 10,
-            backoff_base: Duration::from_secs(2),
-            backoff_factor: 2.0,
-            backoff_max: Duration::from_secs(64),
-            recovery_interval: 2,
-            recovery_reset: false,
-            disk_path: String::new(),
-            disk_bytes_max: 0,
-            disk_age_max: Duration::ZERO,
-            ca_file: String::new(),
-            proxy: String::new(),
-            no_proxy: Vec::new(),
+            queue: QueueSettings {
+                backoff_max: Duration::from_secs(64),
+                ..DeliverySettings::local().queue
+            },
+            ..DeliverySettings::local()
         }
     }
 
@@ -171,18 +167,6 @@ mod tests {
             backoff.failed(Some(Duration::from_secs(1 << 40))),
             RETRY_AFTER_MAX
         );
-        let mut reset = Backoff::new(
-            &DeliverySettings {
-                recovery_reset: true,
-                ..settings()
-            },
-            1,
-        );
-        for _ in 0..5 {
-            reset.failed(None);
-        }
-        reset.succeeded();
-        assert!(reset.failed(None) <= Duration::from_secs(4));
     }
 
     #[test]

@@ -5,6 +5,10 @@ use std::ops::{AddAssign, SubAssign};
 use std::time::Duration;
 
 use serde::Serialize;
+use weir_counters::Moves::{Sign, Work};
+use weir_counters::{Counts, counters};
+
+use crate::counters::{DROPPED, OutputCounter};
 
 use super::payload::Payload;
 use super::queue::{Lying, Queue};
@@ -85,53 +89,47 @@ impl SubAssign for Items {
     }
 }
 
-/// Why something was not delivered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Reason {
-    /// The output could not encode as fast as flushes came.
-    InboxFull,
-    /// The value is NaN or infinite, which no backend takes.
-    NotFinite,
-    /// A counter's bucket adds up to less than zero, and the output's counters only rise.
-    NegativeCounter,
-    /// One item alone is over the backend's limit.
-    TooLarge,
-    /// The backend refused it for good.
-    Rejected,
-    /// The queue was full and this was the oldest.
-    QueueFull,
-    /// It waited longer than the operator allows.
-    TooOld,
-    /// Its record in the disk queue is damaged.
-    Corrupt,
-    /// The output has no form for it.
-    Unsupported,
-    /// It was still in memory when the process ended.
-    Shutdown,
-    /// It begins a series, and the output's state is as large as it may be.
-    Memory,
-    /// Its timestamp is before that of a newer value of its series.
-    OutOfOrder,
-}
-
-impl Reason {
-    /// The name in status and metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Reason::InboxFull => "inbox_full",
-            Reason::NotFinite => "not_finite",
-            Reason::NegativeCounter => "negative_counter",
-            Reason::TooLarge => "too_large",
-            Reason::Rejected => "rejected",
-            Reason::QueueFull => "queue_full",
-            Reason::TooOld => "too_old",
-            Reason::Corrupt => "corrupt",
-            Reason::Unsupported => "unsupported",
-            Reason::Shutdown => "shutdown",
-            Reason::Memory => "memory",
-            Reason::OutOfOrder => "out_of_order",
-        }
+counters! {
+    /// Why something was not delivered.
+    #[derive(Serialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Reason {
+        /// The output could not encode as fast as flushes came.
+        InboxFull = DROPPED.because("inbox_full"),
+            Sign("Work is too much for the CPU there is: give weir more, or switch other outputs off.");
+        /// The value is NaN or infinite, which no backend takes.
+        NotFinite = DROPPED.because("not_finite"),
+            Sign("A client sends values that add up to infinity.");
+        /// A counter's bucket adds up to less than zero, and the output's counters only rise.
+        NegativeCounter = DROPPED.because("negative_counter"),
+            Sign("A client sends negative counts; `monotonic_counters: false` lets OTLP take them.");
+        /// One item alone is over the backend's limit.
+        TooLarge = DROPPED.because("too_large"),
+            Sign("The backend takes no item of that size: shorten names, tags or texts.");
+        /// The backend refused it for good.
+        Rejected = DROPPED.because("rejected"),
+            Sign("`weir status` shows what the backend said last.");
+        /// The queue was full and this was the oldest.
+        QueueFull = DROPPED.because("queue_full"),
+            Sign("The backend was away for longer than the queue could hold: give it a disk queue, or a larger one.");
+        /// It waited longer than the operator allows.
+        TooOld = DROPPED.because("too_old"),
+            Sign("The backend was away for longer than `disk_age_max` or `age_max` allow.");
+        /// Its record in the disk queue is damaged.
+        Corrupt = DROPPED.because("corrupt"),
+            Sign("The disk or its file system lost data.");
+        /// The output has no form for it.
+        Unsupported = DROPPED.because("unsupported"),
+            Work("Events and checks have no form in most outputs.");
+        /// It was still in memory when the process ended.
+        Shutdown = DROPPED.because("shutdown"),
+            Sign("The backend did not take the rest in time: a disk queue keeps it.");
+        /// It begins a series, and the output's state is as large as it may be.
+        Memory = DROPPED.because("memory"),
+            Sign("Give weir more `memory`, or fewer contexts.");
+        /// Its timestamp is before that of a newer value of its series.
+        OutOfOrder = DROPPED.because("out_of_order"),
+            Work("Clients send timestamps out of order.");
     }
 }
 
@@ -150,13 +148,8 @@ pub(super) struct EndpointBooks {
     pub restored: Items,
     /// Given to outputs that this one has replaced.
     pub earlier: Items,
-    pub damaged_bytes: u64,
     pub delivered: Items,
-    pub delivered_bytes: u64,
-    pub payloads: u64,
-    pub attempts_failed: u64,
-    pub retries: u64,
-    pub refused_series: u64,
+    pub counts: Counts<OutputCounter>,
     /// An attempt has failed since the stop began.
     pub gave_up: bool,
     pub lying: Lying,
@@ -190,8 +183,8 @@ impl EndpointBooks {
     }
 
     pub fn took(&mut self, payload: &Payload, now: i64) {
-        self.delivered_bytes += payload.body.len() as u64;
-        self.payloads += 1;
+        self.counts[OutputCounter::Bytes] += payload.body.len() as u64;
+        self.counts[OutputCounter::Payloads] += 1;
         self.turn(false, now);
     }
 

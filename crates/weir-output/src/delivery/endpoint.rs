@@ -11,6 +11,7 @@ use super::{
     Backoff, EndpointBooks, LOG_INTERVAL, LastError, Outcome, Payload, RETRY_AFTER_MAX, Release, Shared,
     Stage, Transport, seed,
 };
+use crate::counters::OutputCounter;
 
 /// Runs until the output is stopped.
 pub async fn run(shared: Arc<Shared>, index: usize, transport: Arc<dyn Transport>) {
@@ -189,7 +190,7 @@ impl Endpoint {
         let refused_series = super::lock(&self.refused).count();
         let enter = move |queue: &mut super::Queue, books: &mut EndpointBooks| {
             books.retry_at = retry_at;
-            books.refused_series = refused_series;
+            books.counts[OutputCounter::RefusedSeries] = refused_series as u64;
             let (error, is_refusal) = match outcome {
                 Outcome::Delivered => {
                     books.delivered += queue.delivered(payload.id);
@@ -206,7 +207,7 @@ impl Endpoint {
                 }
                 Outcome::Rejected { error } | Outcome::Invalid { error } => {
                     queue.rejected(payload.id);
-                    books.attempts_failed += 1;
+                    books.counts[OutputCounter::AttemptsFailed] += 1;
                     books.turn(true, now);
                     (error, true)
                 }
@@ -215,8 +216,8 @@ impl Endpoint {
                     if !books.failing {
                         tracing::warn!(output, endpoint, error, "cannot deliver; retrying");
                     }
-                    books.attempts_failed += 1;
-                    books.retries += 1;
+                    books.counts[OutputCounter::AttemptsFailed] += 1;
+                    books.counts[OutputCounter::Retries] += 1;
                     books.gave_up = last_chance;
                     books.turn(true, now);
                     (error, false)

@@ -141,6 +141,7 @@ impl Shared {
         let mut all = lock(&self.books);
         books.earlier -= left;
         books.restored += all.endpoints[index].restored;
+        books.counts.add(&all.endpoints[index].counts);
         books.retry_at = None;
         books.copy_from(&own);
         all.endpoints[index] = books;

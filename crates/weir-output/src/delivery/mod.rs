@@ -13,31 +13,30 @@ mod books;
 mod clock;
 mod disk;
 mod divide;
+mod encode;
 mod encoding;
 mod endpoint;
 mod handover;
+mod inbox;
 mod payload;
 mod queue;
 mod record;
 mod settle;
 mod status;
 mod strangers;
+mod transport;
 
-use std::any::Any;
-use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
-use weir_aggregate::Batch;
 
+use crate::counters::OutputCounter;
 use crate::settings::DeliverySettings;
 
 pub use backoff::{Backoff, RETRY_AFTER_MAX, retry_after, seed};
@@ -45,14 +44,13 @@ use books::EndpointBooks;
 pub use books::{Class, Dropped, Items, Reason};
 pub use clock::{Clock, Driver};
 pub use disk::{DiskQueue, Evicted, Found, Next, RecordId};
+pub use encode::{Counter, Draft, Encode, Encoded};
+use inbox::Inbox;
 pub use payload::Payload;
 pub use queue::{Lying, Order, Queue};
 pub use status::{EndpointStatus, LastError, OutputStatus, Pending};
+pub use transport::{BoxFuture, Endpoint, Keep, Outcome, Parts, Transport};
 
-/// Batches an output may be behind with encoding, about one megabyte each.
-const INBOX_BATCHES: usize = 16;
-/// How long a flush waits for an output that is behind before its batch is dropped.
-const SUBMIT_WAIT: Duration = Duration::from_secs(1);
 /// How long, per flush, encoding waits for queues that fill up although their endpoints take payloads.
 const PACE_MAX: Duration = Duration::from_secs(1);
 /// How long a payload may stay open for more, when no flush ends it.
@@ -61,151 +59,6 @@ const LINGER: Duration = Duration::from_secs(2);
 const LAST_ATTEMPT: Duration = Duration::from_secs(1);
 /// A refused payload is logged at most this often per endpoint.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
-
-/// A future that a trait object returns.
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-/// Turns batches into request bodies. Runs on a blocking thread, one call at a time.
-pub trait Encode: Any + Send {
-    /// Counts what [`Encode::encode`] takes responsibility for in a batch: all of it ends up in payloads or drop reasons.
-    fn counter(&self) -> Counter;
-
-    /// Encodes one batch. Payloads that are full leave; the last may stay open for the next batch.
-    fn encode(&mut self, batch: &Batch, out: &mut Encoded);
-
-    /// Ends open payloads.
-    fn finish(&mut self, out: &mut Encoded);
-
-    /// What lies in open payloads.
-    fn open(&self) -> Items;
-
-    /// The last batch has been encoded; [`Encode::finish`] follows. For outputs that say goodbye.
-    fn end(&mut self, _out: &mut Encoded) {}
-
-    /// What decides about the state, of an encoder that keeps one: another with the same text can go on with it. Empty: there is none.
-    fn lineage(&self) -> String {
-        String::new()
-    }
-
-    /// Sets what the state may take. What is there stays; beyond it nothing new is taken up.
-    fn limit_state(&mut self, _bytes_max: u64) {}
-
-    /// What the state takes.
-    fn state_bytes(&self) -> u64 {
-        0
-    }
-
-    /// What the encoder may take of the memory for payloads that wait.
-    fn reserved_bytes(&self) -> u64 {
-        0
-    }
-
-    /// Goes on with the state of another encoder of the same type and lineage.
-    fn inherit(&mut self, _other: Box<dyn Any>) {}
-}
-
-/// See [`Encode::counter`].
-pub type Counter = Box<dyn Fn(&Batch) -> Items + Send + Sync>;
-
-/// What encoding one batch gave.
-#[derive(Debug, Default)]
-pub struct Encoded {
-    pub payloads: Vec<Draft>,
-    pub dropped: Dropped,
-    /// Points that no batch brought and that are in payloads all the same: repetitions, marks. They count as received.
-    pub made: Items,
-}
-
-/// A payload before it is numbered and dated.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Draft {
-    pub route: u16,
-    pub class: Class,
-    pub count: u32,
-    pub body: Vec<u8>,
-}
-
-impl Encoded {
-    pub fn dropped(&mut self, reason: Reason, class: Class, n: u64) {
-        books::add_dropped(&mut self.dropped, reason, Items::of(class, n));
-    }
-}
-
-/// What came of one attempt.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    Delivered,
-    /// Delivered, except for so many points, events or checks, which the backend refused for good.
-    Partly {
-        rejected: u32,
-        error: String,
-    },
-    /// Try again, not before `after` if the backend said so.
-    Retry {
-        error: String,
-        after: Option<Duration>,
-    },
-    /// The key or token is refused: another one can cure that, so the payload waits for it.
-    Denied {
-        error: String,
-    },
-    /// What is in the payload is refused, and it may be one series of many: the rest is tried without it.
-    Invalid {
-        error: String,
-    },
-    /// Trying again would change nothing.
-    Rejected {
-        error: String,
-    },
-}
-
-/// The content of a payload, series by series.
-pub trait Parts: Send + Sync + 'static {
-    /// Shows `keep` every series, in order: what identifies it from bucket to bucket, and its name for people. Returns a body like
-    /// the payload's with those that were wanted; `None` if the payload cannot be read.
-    fn pick(&self, keep: &mut Keep<'_>) -> Option<Vec<u8>>;
-}
-
-/// See [`Parts::pick`].
-pub type Keep<'a> = dyn FnMut(u128, &dyn Fn() -> String) -> bool + 'a;
-
-/// Sends payloads to one endpoint. Messages it returns are shown: no secrets in them.
-pub trait Transport: Send + Sync + 'static {
-    /// One attempt. Delivery ends it after the timeout, and limits how many run at once.
-    fn send(&self, payload: Payload) -> BoxFuture<'_, Outcome>;
-
-    /// Takes a payload apart that was refused as [`Outcome::Invalid`]; `None` where that is of no use.
-    fn parts(&self, _payload: &Payload) -> Option<Box<dyn Parts>> {
-        None
-    }
-
-    /// Runs beside delivery until the output ends, for instance to check a key now and then.
-    fn background(&self, _clock: Clock) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
-    }
-
-    /// Opens files anew, as after a request of `logrotate`. Does not wait.
-    fn reopen(&self) {}
-
-    /// Closes what only one output may have open; another one goes on with it. May touch the disk.
-    fn release(&self) {}
-
-    /// More for the status, by name.
-    fn details(&self) -> BTreeMap<&'static str, String> {
-        BTreeMap::new()
-    }
-}
-
-/// One place that every payload of the output goes to.
-pub struct Endpoint {
-    /// Shown in status and logs: no secrets.
-    pub label: String,
-    /// Name of its directory in the disk queue: stable, unique in the output, no secrets.
-    pub directory: String,
-    /// What the directory's name would begin with under another key, `-` following; `None` if there are no keys.
-    pub family: Option<String>,
-    pub transport: Arc<dyn Transport>,
-}
 
 /// What is the same for all outputs of a process.
 #[derive(Clone, Debug)]
@@ -314,15 +167,6 @@ struct Limits {
     inbox: AtomicU64,
 }
 
-#[derive(Default)]
-struct Inbox {
-    waiting: VecDeque<(Arc<Batch>, Items)>,
-    /// Of those batches.
-    bytes: u64,
-    /// A submitter ran out of patience; the next ones do not wait before there is room again.
-    late: bool,
-}
-
 struct Books {
     received: Items,
     /// In the inbox, the batch being encoded included.
@@ -387,7 +231,7 @@ impl Delivery {
                     tracing::info!(output = name, endpoint = endpoint.label, restored = ?found.restored, torn_bytes = found.torn_bytes, damaged_bytes = found.damaged_bytes, "disk queue opened");
                 }
                 of_endpoint.restored = found.restored;
-                of_endpoint.damaged_bytes = found.damaged_bytes;
+                of_endpoint.counts[OutputCounter::DiskDamagedBytes] = found.damaged_bytes;
                 disk = Some(queue);
             }
             let queue = Queue::new(order, memory_max, disk);
@@ -513,35 +357,6 @@ impl Delivery {
         self.shared.places.iter().any(|place| place.disk.is_some())
     }
 
-    /// Hands over a batch. Waits a moment if the output is behind with encoding, then drops the batch and counts it, and does
-    /// not wait again before it has caught up. Blocks: for plain threads, not for async tasks.
-    pub fn submit(&self, batch: &Arc<Batch>) {
-        let shared = &self.shared;
-        let items = (self.counter)(batch);
-        let bytes = batch.bytes() as u64;
-        let bytes_max = shared.limits.inbox.load(Ordering::Relaxed);
-        let is_full = |inbox: &mut Inbox| {
-            !inbox.has_room(bytes, bytes_max) && !inbox.late && shared.stage() == Stage::Running
-        };
-        let inbox = lock(&shared.inbox);
-        let waited = shared.room.wait_timeout_while(inbox, SUBMIT_WAIT, is_full);
-        let (mut inbox, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        let mut books = lock(&shared.books);
-        books.received += items;
-        if shared.stage() != Stage::Running && !books.encoder_failed {
-            books::add_dropped(&mut books.dropped, Reason::Shutdown, items);
-        } else if !inbox.has_room(bytes, bytes_max) || books.encoder_failed {
-            inbox.late = true;
-            books::add_dropped(&mut books.dropped, Reason::InboxFull, items);
-        } else {
-            inbox.late = false;
-            inbox.bytes += bytes;
-            inbox.waiting.push_back((batch.clone(), items));
-            books.inbox += items;
-            shared.arrived.notify_one();
-        }
-    }
-
     /// Ends waits after failures: something that attempts depend on, such as a key, is another one now.
     pub fn hurry(&self) {
         self.shared.hurried.iter().for_each(Notify::notify_one);
@@ -573,12 +388,7 @@ impl Delivery {
                     .retry_at
                     .map(|at| at.saturating_sub(now).as_secs_f64().ceil() as u64),
                 delivered: of.delivered,
-                delivered_bytes: of.delivered_bytes,
-                delivered_payloads: of.payloads,
-                attempts_failed: of.attempts_failed,
-                retries: of.retries,
-                refused_series: of.refused_series,
-                damaged_bytes: of.damaged_bytes,
+                counts: of.counts,
                 restored: of.restored,
                 earlier: of.earlier,
                 pending: Pending {
@@ -698,20 +508,6 @@ impl Delivery {
                 }
             }
         }
-    }
-}
-
-impl Inbox {
-    fn has_room(&self, bytes: u64, bytes_max: u64) -> bool {
-        self.waiting.is_empty() || self.waiting.len() < INBOX_BATCHES && self.bytes + bytes <= bytes_max
-    }
-
-    fn pop(&mut self) -> Option<(Arc<Batch>, Items)> {
-        let next = self.waiting.pop_front();
-        if let Some((batch, _)) = &next {
-            self.bytes -= batch.bytes() as u64;
-        }
-        next
     }
 }
 

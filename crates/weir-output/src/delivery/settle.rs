@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Delivery, EndpointStatus, Items, OutputStatus, Stage};
+use crate::counters::OutputCounter;
 
 /// How long the last flush of an endpoint that fails, or whose disk queue holds everything, is waited for.
 const MOMENT: Duration = Duration::from_secs(1);
@@ -18,7 +19,8 @@ impl Delivery {
         let deadline = clock.now() + patience;
         let given = |status: &OutputStatus, endpoint: &EndpointStatus| endpoint.produced(status.received);
         let status = self.status();
-        let of_endpoint = |endpoint: &EndpointStatus| (given(&status, endpoint), endpoint.delivered_payloads);
+        let of_endpoint =
+            |endpoint: &EndpointStatus| (given(&status, endpoint), endpoint.counts[OutputCounter::Payloads]);
         let before: Vec<(Items, u64)> = status.endpoints.iter().map(of_endpoint).collect();
         let is_safe = |status: &OutputStatus, endpoint: &EndpointStatus, before: Items| {
             let mut came = given(status, endpoint);
@@ -40,7 +42,7 @@ impl Delivery {
         let status = self.status();
         let mut endpoints = status.endpoints.iter().zip(&before);
         endpoints.all(|(endpoint, (before, payloads))| {
-            let takes_some = endpoint.healthy && endpoint.delivered_payloads > *payloads;
+            let takes_some = endpoint.healthy && endpoint.counts[OutputCounter::Payloads] > *payloads;
             takes_some || is_safe(&status, endpoint, *before)
         })
     }

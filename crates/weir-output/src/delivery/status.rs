@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use weir_counters::Counts;
+
+use crate::counters::OutputCounter;
 
 use super::books::{Dropped, Items};
 
@@ -41,21 +44,14 @@ pub struct EndpointStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_in_seconds: Option<u64>,
     pub delivered: Items,
-    pub delivered_bytes: u64,
-    pub delivered_payloads: u64,
-    pub attempts_failed: u64,
-    /// Of those, the ones whose payload is tried again.
-    pub retries: u64,
-    /// Series that the receiver refuses, for which it would refuse everything sent beside them.
-    pub refused_series: u64,
+    #[serde(skip)]
+    pub counts: Counts<OutputCounter>,
     /// Found undelivered on disk at the start.
     pub restored: Items,
     /// Given to outputs that this one has replaced.
     pub earlier: Items,
     pub pending: Pending,
     pub dropped: Dropped,
-    /// Bytes of the disk queue that were found damaged at the start: what they held is lost, unless it had been delivered.
-    pub damaged_bytes: u64,
     /// What is wrong with the disk queue now; payloads that it does not take wait in memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_error: Option<String>,

@@ -8,92 +8,85 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use serde::Deserialize;
 use tokio::sync::Notify;
+use tokio::task::JoinError;
 use weir_aggregate::Expansion;
+use weir_config::{DURATION_MAX, Kind, PathUse, SettingProblem, choices, settings};
 
+use crate::StartError;
 use crate::delivery::{
     BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport,
 };
 use crate::json_lines::LinesEncoder;
-use crate::settings::{
-    DURATION_MAX, Delivered, DeliverySettings, Kind, OutputType, PathUse, Setting, SettingProblem, Start,
-    setting,
-};
+use crate::settings::{Delivered, DeliverySettings, OutputType, Start};
 
 use log_file::LogFile;
 
-/// Where to write, when to start a new file, and what to keep of the old ones.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FileSettings {
-    pub path: String,
-    pub rotate_bytes: u64,
-    pub rotate_age: Duration,
-    pub compression: Compression,
-    pub kept_files_max: usize,
-    pub kept_bytes_max: u64,
-    pub fsync: Fsync,
+settings! {
+    /// Where to write, when to start a new file, and what to keep of the old ones.
+    pub struct FileSettings {
+        path: String = "''"
+            .path(PathUse::WriteBeside)
+            .effect("The file that is appended to. Its directory must exist; rotated files go beside it.")
+            .who("Everyone who wants a file.")
+            .required();
+        rotate_bytes: u64 = "100MiB"
+            .takes(Kind::Bytes { min: 0, max: u64::MAX >> 1 })
+            .effect("A new file is begun before this one would become larger.")
+            .zero("0: whatever the size.")
+            .who("Whoever reads the files with tools that want small or large ones.");
+        rotate_age: Duration = "0"
+            .takes(Kind::Duration { min: Duration::ZERO, max: DURATION_MAX })
+            .effect("A new file is begun when this one is as old as this and not empty.")
+            .zero("0: whatever the age.")
+            .who("Those who want a file per hour or day.");
+        compression: Compression = "gzip"
+            .effect("How rotated files are compressed.")
+            .who("Those with much data, for whom zstd is several times quicker.");
+        kept_files_max: usize = "10"
+            .takes(Kind::Integer { min: 0, max: 1_000_000 })
+            .effect("The most rotated files to keep; the oldest go first.")
+            .zero("0: any number.")
+            .who("Whoever needs a longer history.");
+        kept_bytes_max: u64 = "1GiB"
+            .takes(Kind::Bytes { min: 0, max: u64::MAX >> 1 })
+            .effect("The most bytes of rotated files to keep; the oldest go first.")
+            .zero("0: any number.")
+            .who("Whoever has less disk, or needs a longer history.");
+        fsync: Fsync = "rotation"
+            .effect("When written lines are put on the medium: by the system in its own time, when a file is complete, or with every write.")
+            .who("Those whose lines must outlive a loss of power (`always`).");
+    }
 }
 
-/// How rotated files are compressed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Compression {
-    Gzip,
-    Zstd,
-    None,
+choices! {
+    /// How rotated files are compressed.
+    pub enum Compression {
+        Gzip: "gzip",
+        Zstd: "zstd",
+        None: "none",
+    }
 }
 
-/// When the system is asked to put what was written on the medium.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Fsync {
-    /// Never: the system does so by itself, usually within half a minute.
-    None,
-    /// When a file is complete.
-    Rotation,
-    /// With every write, before it counts as delivered.
-    Always,
+choices! {
+    /// When the system is asked to put what was written on the medium.
+    pub enum Fsync {
+        /// Never: the system does so by itself, usually within half a minute.
+        None: "none",
+        /// When a file is complete.
+        Rotation: "rotation",
+        /// With every write, before it counts as delivered.
+        Always: "always",
+    }
 }
-
-const SETTINGS: &[Setting] = &[
-    setting("path", Kind::Text, "''")
-        .path(PathUse::WriteBeside)
-        .effect("The file that is appended to. Its directory must exist; rotated files go beside it.")
-        .who("Everyone who wants a file.")
-        .required(),
-    setting("rotate_bytes", Kind::Bytes { min: 0, max: u64::MAX >> 1 }, "100MiB")
-        .effect("A new file is begun before this one would become larger.")
-        .zero("0: whatever the size.")
-        .who("Whoever reads the files with tools that want small or large ones."),
-    setting("rotate_age", Kind::Duration { min: Duration::ZERO, max: DURATION_MAX }, "0")
-        .effect("A new file is begun when this one is as old as this and not empty.")
-        .zero("0: whatever the age.")
-        .who("Those who want a file per hour or day."),
-    setting("compression", Kind::Choice(&["gzip", "zstd", "none"]), "gzip")
-        .effect("How rotated files are compressed.")
-        .who("Those with much data, for whom zstd is several times quicker."),
-    setting("kept_files_max", Kind::Integer { min: 0, max: 1_000_000 }, "10")
-        .effect("The most rotated files to keep; the oldest go first.")
-        .zero("0: any number.")
-        .who("Whoever needs a longer history."),
-    setting("kept_bytes_max", Kind::Bytes { min: 0, max: u64::MAX >> 1 }, "1GiB")
-        .effect("The most bytes of rotated files to keep; the oldest go first.")
-        .zero("0: any number.")
-        .who("Whoever has less disk, or needs a longer history."),
-    setting("fsync", Kind::Choice(&["none", "rotation", "always"]), "rotation")
-        .effect("When written lines are put on the medium: by the system in its own time, when a file is complete, or with every write.")
-        .who("Those whose lines must outlive a loss of power (`always`)."),
-];
 
 pub(crate) const TYPE: OutputType = OutputType {
     name: "file",
     summary: "Appends one JSON object per point and line to a file, and rotates, compresses and deletes old ones.",
     on_by_default: false,
-    settings: SETTINGS,
-    environment: &[],
-    load: |values| Delivered::load(values, check),
+    settings: FileSettings::SETTINGS,
+    gone: &[],
+    read: |output| Delivered::read(output, |_, _| {}, check),
 };
 
 fn check(settings: &FileSettings) -> Result<(), SettingProblem> {
@@ -123,13 +116,13 @@ impl Start for FileSettings {
         name: &str,
         expansion: &Arc<Expansion>,
         surroundings: &Surroundings,
-    ) -> Result<Delivery, String> {
+    ) -> Result<Delivery, StartError> {
         let unix = surroundings.clock.unix();
         // The output that this one replaces has it open, and closes it when this one takes over.
         let file = if surroundings.is_replaced(&self.path) {
             LogFile::closed(self)
         } else {
-            LogFile::open(self, unix).map_err(|error| format!("path: {error}"))?
+            LogFile::open(self, unix).map_err(StartError::Path)?
         };
         let payload_bytes = match self.rotate_bytes {
             0 => PAYLOAD_BYTES,
@@ -152,8 +145,8 @@ impl Start for FileSettings {
         let encoder = Box::new(LinesEncoder::new(expansion.clone(), payload_bytes));
         let settings = DeliverySettings::local();
         let order = Order::TimeOrder;
-        Delivery::start(name, &settings, order, encoder, vec![endpoint], surroundings)
-            .map_err(|error| error.to_string())
+        let started = Delivery::start(name, &settings, order, encoder, vec![endpoint], surroundings);
+        Ok(started?)
     }
 }
 
@@ -173,12 +166,10 @@ impl Appender {
     async fn with_file<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut LogFile) -> T + Send + 'static,
-    ) -> Result<T, String> {
+    ) -> Result<T, JoinError> {
         let file = self.file.clone();
         let work = move || work(&mut file.lock().unwrap_or_else(PoisonError::into_inner));
-        tokio::task::spawn_blocking(work)
-            .await
-            .map_err(|error| error.to_string())
+        tokio::task::spawn_blocking(work).await
     }
 
     /// What is to be done beside writing: rotation by age, reopening, and whatever rotated files need.
@@ -232,7 +223,10 @@ impl Transport for Appender {
                     error: error.to_string(),
                     after: None,
                 },
-                Err(error) => Outcome::Retry { error, after: None },
+                Err(error) => Outcome::Retry {
+                    error: error.to_string(),
+                    after: None,
+                },
             }
         })
     }

@@ -32,7 +32,7 @@ pub struct Claims {
 
 /// What came of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ClaimResult {
     Granted,
     Refused,
     /// Granted without a look, as there is no memory for the path.
@@ -54,11 +54,11 @@ impl Claims {
     }
 
     /// Whether the series with this rank may write to `path` in `bucket`, which is in Unix seconds.
-    pub fn claim(&mut self, path: &[u8], rank: u64, bucket: i64) -> Verdict {
+    pub fn claim(&mut self, path: &[u8], rank: u64, bucket: i64) -> ClaimResult {
         let hash = self.hasher.hash_one(path);
         let Some(claim) = self.table.find_mut(hash, |claim| claim.path == hash) else {
             if self.table.len() >= self.entries_max {
-                return Verdict::Unchecked;
+                return ClaimResult::Unchecked;
             }
             let claim = Claim {
                 path: hash,
@@ -67,12 +67,12 @@ impl Claims {
                 taken_over: i64::MIN,
             };
             self.table.insert_unique(hash, claim, |claim| claim.path);
-            return Verdict::Granted;
+            return ClaimResult::Granted;
         };
         if claim.owner != rank {
             let is_free = bucket - claim.written > EXPIRY;
             if rank > claim.owner && !is_free {
-                return Verdict::Refused;
+                return ClaimResult::Refused;
             }
             claim.owner = rank;
             if claim.written == bucket {
@@ -80,10 +80,10 @@ impl Claims {
             }
         }
         if claim.taken_over == bucket {
-            return Verdict::Refused;
+            return ClaimResult::Refused;
         }
         claim.written = bucket;
-        Verdict::Granted
+        ClaimResult::Granted
     }
 
     /// Forgets paths that nobody writes to any more. Cheap unless a minute has passed since the last time.
@@ -105,7 +105,7 @@ mod tests {
         for order in [[1, 2, 3], [3, 2, 1], [2, 3, 1], [2, 1, 3]] {
             let mut claims = Claims::new(1 << 20);
             let mut round = |bucket: i64, order: [u64; 3]| -> Vec<u64> {
-                let granted = |rank: &u64| claims.claim(b"a.b", *rank, bucket) == Verdict::Granted;
+                let granted = |rank: &u64| claims.claim(b"a.b", *rank, bucket) == ClaimResult::Granted;
                 order.into_iter().filter(granted).collect()
             };
             assert_eq!(
@@ -123,20 +123,20 @@ mod tests {
     #[test]
     fn a_path_is_free_when_its_owner_has_gone_and_taken_back_when_it_returns() {
         let mut claims = Claims::new(1 << 20);
-        assert_eq!(claims.claim(b"a", 1, 0), Verdict::Granted);
-        assert_eq!(claims.claim(b"a", 2, EXPIRY), Verdict::Refused);
-        assert_eq!(claims.claim(b"a", 2, EXPIRY + 1), Verdict::Granted);
-        assert_eq!(claims.claim(b"a", 1, EXPIRY + 11), Verdict::Granted);
-        assert_eq!(claims.claim(b"a", 2, EXPIRY + 11), Verdict::Refused);
+        assert_eq!(claims.claim(b"a", 1, 0), ClaimResult::Granted);
+        assert_eq!(claims.claim(b"a", 2, EXPIRY), ClaimResult::Refused);
+        assert_eq!(claims.claim(b"a", 2, EXPIRY + 1), ClaimResult::Granted);
+        assert_eq!(claims.claim(b"a", 1, EXPIRY + 11), ClaimResult::Granted);
+        assert_eq!(claims.claim(b"a", 2, EXPIRY + 11), ClaimResult::Refused);
         claims.sweep(EXPIRY * 3);
-        assert_eq!(claims.claim(b"a", 2, EXPIRY * 3), Verdict::Granted);
+        assert_eq!(claims.claim(b"a", 2, EXPIRY * 3), ClaimResult::Granted);
     }
 
     #[test]
     fn without_memory_nothing_is_refused() {
         let mut claims = Claims::new(ENTRY_BYTES);
-        assert_eq!(claims.claim(b"a", 1, 0), Verdict::Granted);
-        assert_eq!(claims.claim(b"b", 1, 0), Verdict::Unchecked);
-        assert_eq!(claims.claim(b"a", 2, 0), Verdict::Refused);
+        assert_eq!(claims.claim(b"a", 1, 0), ClaimResult::Granted);
+        assert_eq!(claims.claim(b"b", 1, 0), ClaimResult::Unchecked);
+        assert_eq!(claims.claim(b"a", 2, 0), ClaimResult::Refused);
     }
 }

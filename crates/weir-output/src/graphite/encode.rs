@@ -7,7 +7,7 @@ use weir_aggregate::{Batch, Series, Value, Weights};
 use weir_protocol::Kind;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::claims::{Claims, Verdict};
+use super::claims::{ClaimResult, Claims};
 use super::{Aggregate, CounterForm, GraphiteSettings, Host, Notes, Tags, names};
 use crate::delivery::{Class, Counter, Draft, Encode, Encoded, Items, Reason};
 
@@ -178,9 +178,9 @@ impl GraphiteEncoder {
         }
         names.compose("", suffix, self.tags);
         match self.claims.claim(names.path.as_bytes(), rank, bucket) {
-            Verdict::Granted => {}
-            Verdict::Unchecked => self.renamed.unchecked += 1,
-            Verdict::Refused => {
+            ClaimResult::Granted => {}
+            ClaimResult::Unchecked => self.renamed.unchecked += 1,
+            ClaimResult::Refused => {
                 names.compose(&format!("_{:08x}", rank as u32), suffix, self.tags);
                 self.renamed.lines += 1;
                 if self.renamed.example.is_none() {

@@ -8,122 +8,108 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use serde::Deserialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 use weir_aggregate::Expansion;
+use weir_config::{Kind, choices, settings};
 use weir_units::Address;
 
+use crate::StartError;
 use crate::datagrams::datagrams;
 use crate::delivery::{BoxFuture, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport};
-use crate::settings::{
-    Delivered, DeliverySettings, Kind, OutputType, QUEUE, Setting, SettingProblem, Start, setting,
-};
+use crate::settings::{Delivered, DeliverySettings, OutputType, QueueSettings, Start};
 use crate::tcp::reset_on_close;
 
 pub use encode::GraphiteEncoder;
 
-/// Where carbon listens, and how series are named there.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct GraphiteSettings {
-    pub address: String,
-    pub tags: Tags,
-    pub prefix: String,
-    pub host: Host,
-    pub counters: Vec<CounterForm>,
-    pub aggregates: Vec<Aggregate>,
-    pub percentiles: Vec<f64>,
-    pub confirm: bool,
-    pub datagram_bytes_max: usize,
-    pub delivery: DeliverySettings,
+settings! {
+    /// Where carbon listens, and how series are named there.
+    pub struct GraphiteSettings {
+        address: String = "''"
+            .takes(Kind::Checked { allowed: "tcp://host:port or udp://host:port, such as tcp://127.0.0.1:2003, or nothing", check: is_address })
+            .effect("Where carbon, or what understands its plain-text protocol, listens.")
+            .who("Everyone who delivers to Graphite.")
+            .required();
+        tags: Tags = "tagged"
+            .effect("Tags as `name;key=value` (Graphite 1.1 and later), folded into the path as `name.key.value`, or left out.")
+            .who("Operators of a Graphite without tags.");
+        prefix: String = "''"
+            .takes(Kind::Checked { allowed: "letters, digits, _, - and dots between them, or nothing", check: is_prefix })
+            .effect("Put before every name, with a dot between them.")
+            .zero("Empty: names as they are.")
+            .who("Those who share a Graphite with others.");
+        host: Host = "all"
+            .effect("Which series get the tag `host`: all of them, those whose messages name one (`host:web1`), or none.")
+            .who("Operators of a single agent. With several, series without their host overwrite each other.");
+        counters: Vec<CounterForm> = "[count]"
+            .effect("What is written of a counter: `name.count`, what was counted in a bucket, `name.rate`, that per second, or both.")
+            .zero("With an empty list nothing is written of counters.")
+            .who("Those whose dashboards want rates.");
+        aggregates: Vec<Aggregate> = "[count, min, max, avg, sum]"
+            .effect("What is written of histograms, timings and distributions, besides percentiles: `name.count` and so on.")
+            .zero("With an empty list only percentiles.")
+            .who("Those who want fewer series.");
+        percentiles: Vec<f64> = "[0.5, 0.95, 0.99]"
+            .takes(Kind::List(&Kind::Number { min: 0.0, max: 1.0 }))
+            .effect("Percentiles of histograms, timings and distributions: 0.5 is written as `name.p50`, 0.999 as `name.p99_9`.")
+            .zero("With an empty list none.")
+            .who("Dashboards that need another one.");
+        confirm: bool = "true"
+            .effect("Over TCP: a payload counts as delivered when the receiver has read it to its end and closed the connection.")
+            .who("Operators of a receiver that does not close a connection whose sender has closed it.");
+        datagram_bytes_max: usize = "1432"
+            .takes(Kind::Integer { min: 128, max: 65_507 })
+            .effect("Over UDP: the most bytes in one datagram.")
+            .who("Operators of a network with larger packets.");
+        delivery: QueueSettings = "{}";
+    }
 }
 
-/// Where a series' tags go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Tags {
-    /// `name;key=value`, as Graphite 1.1 and later store them.
-    Tagged,
-    /// `name.key.value`.
-    Path,
-    /// Nowhere: series that differ in tags alone are told apart by a suffix.
-    None,
+choices! {
+    /// Where a series' tags go.
+    pub enum Tags {
+        /// `name;key=value`, as Graphite 1.1 and later store them.
+        Tagged: "tagged",
+        /// `name.key.value`.
+        Path: "path",
+        /// Nowhere: series that differ in tags alone are told apart by a suffix.
+        None: "none",
+    }
 }
 
-/// Whether the host becomes a tag.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Host {
-    All,
-    Named,
-    None,
+choices! {
+    /// Whether the host becomes a tag.
+    pub enum Host {
+        All: "all",
+        Named: "named",
+        None: "none",
+    }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CounterForm {
-    Count,
-    Rate,
+choices! {
+    pub enum CounterForm {
+        Count: "count",
+        Rate: "rate",
+    }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Aggregate {
-    Count,
-    Min,
-    Max,
-    Avg,
-    Sum,
+choices! {
+    pub enum Aggregate {
+        Count: "count",
+        Min: "min",
+        Max: "max",
+        Avg: "avg",
+        Sum: "sum",
+    }
 }
-
-const SETTINGS: &[Setting] = &[
-    setting(
-        "address",
-        Kind::Checked { allowed: "tcp://host:port or udp://host:port, such as tcp://127.0.0.1:2003, or nothing", check: is_address },
-        "''",
-    )
-    .effect("Where carbon, or what understands its plain-text protocol, listens.")
-    .who("Everyone who delivers to Graphite.")
-    .required(),
-    setting("tags", Kind::Choice(&["tagged", "path", "none"]), "tagged")
-        .effect("Tags as `name;key=value` (Graphite 1.1 and later), folded into the path as `name.key.value`, or left out.")
-        .who("Operators of a Graphite without tags."),
-    setting("prefix", Kind::Checked { allowed: "letters, digits, _, - and dots between them, or nothing", check: is_prefix }, "''")
-        .effect("Put before every name, with a dot between them.")
-        .zero("Empty: names as they are.")
-        .who("Those who share a Graphite with others."),
-    setting("host", Kind::Choice(&["all", "named", "none"]), "all")
-        .effect("Which series get the tag `host`: all of them, those whose messages name one (`host:web1`), or none.")
-        .who("Operators of a single agent. With several, series without their host overwrite each other."),
-    setting("counters", Kind::List(&Kind::Choice(&["count", "rate"])), "[count]")
-        .effect("What is written of a counter: `name.count`, what was counted in a bucket, `name.rate`, that per second, or both.")
-        .zero("With an empty list nothing is written of counters.")
-        .who("Those whose dashboards want rates."),
-    setting("aggregates", Kind::List(&Kind::Choice(&["count", "min", "max", "avg", "sum"])), "[count, min, max, avg, sum]")
-        .effect("What is written of histograms, timings and distributions, besides percentiles: `name.count` and so on.")
-        .zero("With an empty list only percentiles.")
-        .who("Those who want fewer series."),
-    setting("percentiles", Kind::List(&Kind::Number { min: 0.0, max: 1.0 }), "[0.5, 0.95, 0.99]")
-        .effect("Percentiles of histograms, timings and distributions: 0.5 is written as `name.p50`, 0.999 as `name.p99_9`.")
-        .zero("With an empty list none.")
-        .who("Dashboards that need another one."),
-    setting("confirm", Kind::Bool, "true")
-        .effect("Over TCP: a payload counts as delivered when the receiver has read it to its end and closed the connection.")
-        .who("Operators of a receiver that does not close a connection whose sender has closed it."),
-    setting("datagram_bytes_max", Kind::Integer { min: 128, max: 65_507 }, "1432")
-        .effect("Over UDP: the most bytes in one datagram.")
-        .who("Operators of a network with larger packets."),
-    setting("delivery", Kind::Record(QUEUE), "{}").effect("Timeouts, retry and the disk queue."),
-];
 
 pub(crate) const TYPE: OutputType = OutputType {
     name: "graphite",
     summary: "Delivers points to Graphite's carbon in the plain-text protocol, with tags or with tags folded into the path.",
     on_by_default: false,
-    settings: SETTINGS,
-    environment: &[],
-    load: |values| Delivered::load(values, check),
+    settings: GraphiteSettings::SETTINGS,
+    gone: &[],
+    read: |output| Delivered::read::<GraphiteSettings>(output, |_, _| {}, |_| Ok(())),
 };
 
 fn is_address(text: &str) -> bool {
@@ -141,16 +127,14 @@ fn is_prefix(text: &str) -> bool {
         })
 }
 
-fn check(settings: &GraphiteSettings) -> Result<(), SettingProblem> {
-    settings.delivery.check()
-}
-
 impl Start for GraphiteSettings {
-    fn start(&self, name: &str, _: &Arc<Expansion>, surroundings: &Surroundings) -> Result<Delivery, String> {
-        let address: Address = self
-            .address
-            .parse()
-            .map_err(|error| format!("address: {error}"))?;
+    fn start(
+        &self,
+        name: &str,
+        _: &Arc<Expansion>,
+        surroundings: &Surroundings,
+    ) -> Result<Delivery, StartError> {
+        let address: Address = self.address.parse()?;
         let notes = Arc::new(Mutex::default());
         let transport: Arc<dyn Transport> = match &address {
             Address::Tcp { host, port } => Arc::new(Tcp {
@@ -163,7 +147,7 @@ impl Start for GraphiteSettings {
                 bytes_max: self.datagram_bytes_max,
                 notes: notes.clone(),
             }),
-            _ => return Err(format!("address: {address} is neither TCP nor UDP")),
+            _ => return Err(StartError::NoInternetAddress(address)),
         };
         let endpoint = Endpoint {
             label: address.to_string(),
@@ -176,15 +160,15 @@ impl Start for GraphiteSettings {
         let encoder = GraphiteEncoder::new(self, surroundings.memory_bytes_max / CLAIMS_SHARE, notes);
         // Whisper takes points in any order, others do not; an answer tells nothing of single points.
         let order = Order::TimeOrder;
-        Delivery::start(
+        let started = Delivery::start(
             name,
-            &self.delivery,
+            &DeliverySettings::from(self.delivery.clone()),
             order,
             Box::new(encoder),
             vec![endpoint],
             surroundings,
-        )
-        .map_err(|error| error.to_string())
+        );
+        Ok(started?)
     }
 }
 
@@ -201,6 +185,15 @@ fn shown(notes: &Notes) -> BTreeMap<&'static str, String> {
     notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
+/// Why a connection did not take a payload.
+#[derive(Debug, thiserror::Error)]
+enum SendFault {
+    #[error("cannot connect: {0}")]
+    Connect(#[source] std::io::Error),
+    #[error("broke off: {0}")]
+    BrokeOff(#[from] std::io::Error),
+}
+
 struct Tcp {
     host: (String, u16),
     confirm: bool,
@@ -210,34 +203,30 @@ struct Tcp {
 impl Tcp {
     /// One connection per payload. The protocol has no answers, but a receiver sees the end of the stream only behind all
     /// that came before it: when it closes in turn, it has read everything.
-    async fn attempt(&self, body: &[u8]) -> Result<(), String> {
-        let failed = |what: &str| {
-            let what = what.to_owned();
-            move |error: std::io::Error| format!("{what}: {error}")
-        };
+    async fn attempt(&self, body: &[u8]) -> Result<(), SendFault> {
         let (host, port) = &self.host;
         let began = Instant::now();
         let mut stream = TcpStream::connect((host.as_str(), *port))
             .await
-            .map_err(failed("cannot connect"))?;
+            .map_err(SendFault::Connect)?;
         let round_trip = began.elapsed();
         // A process that dies here must not end a line early that the receiver then takes for a whole one.
-        reset_on_close(&stream, true).map_err(failed("broke off"))?;
-        stream.write_all(body).await.map_err(failed("broke off"))?;
-        stream.shutdown().await.map_err(failed("broke off"))?;
-        reset_on_close(&stream, false).map_err(failed("broke off"))?;
+        reset_on_close(&stream, true)?;
+        stream.write_all(body).await?;
+        stream.shutdown().await?;
+        reset_on_close(&stream, false)?;
         if !self.confirm {
             return Ok(());
         }
         let sent = Instant::now();
         let mut answer = [0; 512];
-        while stream.read(&mut answer).await.map_err(failed("broke off"))? > 0 {}
+        while stream.read(&mut answer).await? > 0 {}
         // A receiver that closed before it got everything, as a balancer without a backend does, closes twice: the second time,
         // by a reset, when the rest arrives, which is a round trip after it was sent.
         tokio::time::sleep_until((sent + 2 * round_trip + RESET_MARGIN).into()).await;
         match stream.take_error() {
             Ok(None) => Ok(()),
-            Ok(Some(error)) | Err(error) => Err(failed("broke off")(error)),
+            Ok(Some(error)) | Err(error) => Err(error.into()),
         }
     }
 }
@@ -247,7 +236,10 @@ impl Transport for Tcp {
         Box::pin(async move {
             match self.attempt(&payload.body).await {
                 Ok(()) => Outcome::Delivered,
-                Err(error) => Outcome::Retry { error, after: None },
+                Err(error) => Outcome::Retry {
+                    error: error.to_string(),
+                    after: None,
+                },
             }
         })
     }

@@ -9,7 +9,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE};
 
 use super::{DENIED, taken};
 use crate::delivery::{Outcome, Payload};
-use crate::http::{self, Http2};
+use crate::http::{Http2, RequestError};
 use crate::protobuf::{Content, for_each_field};
 
 pub const PATH: &str = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export";
@@ -33,7 +33,12 @@ pub async fn send(
     headers.insert("grpc-accept-encoding", HeaderValue::from_static("identity"));
     let call = match http2.call() {
         Ok(call) => call,
-        Err(error) => return Outcome::Retry { error, after: None },
+        Err(error) => {
+            return Outcome::Retry {
+                error: error.to_string(),
+                after: None,
+            };
+        }
     };
     let sent = call
         .client
@@ -44,12 +49,12 @@ pub async fn send(
         .await;
     let answer = match sent {
         Ok(response) => Answer::read(response).await,
-        Err(error) => Err(http::describe(error)),
+        Err(error) => Err(RequestError::from(error)),
     };
     call.done();
     match answer {
         Ok(answer) => answer.outcome(payload),
-        Err(error) => Outcome::Retry { error, after: None },
+        Err(error) => error.retry(),
     }
 }
 
@@ -72,13 +77,13 @@ struct Answer {
 }
 
 impl Answer {
-    async fn read(response: reqwest::Response) -> Result<Answer, String> {
+    async fn read(response: reqwest::Response) -> Result<Answer, RequestError> {
         let http_status = response.status().as_u16();
         let headers = response.headers().clone();
         let mut body = Body::from(response);
         let (mut bytes, mut trailers) = (Vec::new(), None);
         while let Some(frame) = body.frame().await {
-            match frame.map_err(http::describe)?.into_data() {
+            match frame?.into_data() {
                 Ok(data) if bytes.len() < ANSWER_MAX => bytes.extend_from_slice(&data),
                 Ok(_) => {}
                 Err(frame) => trailers = frame.into_trailers().ok(),
@@ -95,7 +100,7 @@ impl Answer {
         Ok(Answer {
             http_status,
             status: of("grpc-status").and_then(|status| status.parse().ok()),
-            message: http::one_line(&percent_decoded(of("grpc-message").unwrap_or_default())),
+            message: crate::http::one_line(&percent_decoded(of("grpc-message").unwrap_or_default())),
             retry_after: retry_delay(&details),
             body: bytes,
         })

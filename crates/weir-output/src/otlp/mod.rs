@@ -19,6 +19,7 @@ pub use encode::{Facts, OtlpEncoder};
 pub(crate) use settings::TYPE;
 pub use settings::{OtlpCompression, OtlpHistograms, OtlpSettings, Protocol, Temporality};
 
+use crate::StartError;
 use crate::delivery::{
     BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Parts, Payload, Surroundings, Transport,
 };
@@ -35,7 +36,7 @@ impl Start for OtlpSettings {
         name: &str,
         expansion: &Arc<Expansion>,
         surroundings: &Surroundings,
-    ) -> Result<Delivery, String> {
+    ) -> Result<Delivery, StartError> {
         let agent = format!("weir/{VERSION}");
         let client = match self.protocol {
             Protocol::Http => Protocols::Http(http::client(&self.delivery, &agent)?),
@@ -57,7 +58,7 @@ impl Start for OtlpSettings {
         };
         let collector = Collector {
             url: format!("{base}{path}"),
-            headers: http::configured_headers(&self.headers, &self.bearer_token)?,
+            headers: http::configured_headers(&self.authorization)?,
             client,
             clock: clock.clone(),
             facts: (self.temporality == Temporality::Cumulative).then_some(facts),
@@ -78,7 +79,7 @@ impl Start for OtlpSettings {
             vec![endpoint],
             surroundings,
         );
-        started.map_err(|error| error.to_string())
+        Ok(started?)
     }
 }
 
@@ -124,7 +125,7 @@ impl Transport for Collector {
             let now = self.clock.unix();
             match http::send(client, Method::POST, &self.url, headers, body, now).await {
                 Ok(answer) => outcome(&payload, &answer),
-                Err(error) => Outcome::Retry { error, after: None },
+                Err(error) => error.retry(),
             }
         })
     }

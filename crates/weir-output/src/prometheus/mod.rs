@@ -15,6 +15,7 @@ use flate2::write::GzEncoder;
 use weir_aggregate::{Batch, Weights};
 use weir_protocol::Kind;
 
+use crate::counters::ScrapeCounter;
 use crate::settings::PrometheusSettings;
 
 mod accept;
@@ -68,6 +69,18 @@ pub struct ScrapeStatus {
     pub heap_bytes: usize,
     pub renamed: usize,
     pub renamed_examples: Vec<Renamed>,
+}
+
+impl ScrapeStatus {
+    pub fn counts(&self) -> weir_counters::Counts<ScrapeCounter> {
+        let mut counts = weir_counters::Counts::default();
+        counts[ScrapeCounter::Series] = self.series as u64;
+        counts[ScrapeCounter::Metrics] = self.metrics as u64;
+        counts[ScrapeCounter::Renamed] = self.renamed as u64;
+        counts[ScrapeCounter::Merged] = self.counts.merged;
+        counts[ScrapeCounter::Expired] = self.counts.expired;
+        counts
+    }
 }
 
 impl Scrape {

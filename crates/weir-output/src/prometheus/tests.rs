@@ -433,13 +433,13 @@ fn check(scrape: &Arc<Scrape>, expected: &[(&str, f64)]) {
 
 #[test]
 fn the_first_scrape_shows_everything_since_the_start() {
-    use weir_aggregate::{Batch, Bucket, Source, TimestampedSample};
+    use weir_aggregate::{Batch, BatchSource, Bucket, TimestampedSample};
     let bucket = Bucket {
         start: 100,
         timestamp: 100,
         width: 10,
     };
-    let mut batch = Batch::new(Source::default(), bucket, "agent".into());
+    let mut batch = Batch::new(BatchSource::default(), bucket, "agent".into());
     for (kind, value) in [(Kind::Counter, 5.0), (Kind::Gauge, 7.0)] {
         batch.push_timestamped(&TimestampedSample {
             kind,

@@ -7,6 +7,10 @@ mod connection;
 mod settings;
 mod target;
 
+use weir_counters::Moves::{Sign, Work};
+use weir_counters::{Counts, counters};
+
+use crate::counters::{DROPPED, OutputCounter};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -81,27 +85,21 @@ impl Port {
     }
 }
 
-/// Why a line was not delivered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Lost {
-    /// Its target takes lines more slowly than they come, or not at all; the oldest go.
-    QueueFull,
-    /// Longer than a datagram to its target.
-    TooLong,
-    /// Not lost: given to another target when this one was ejected.
-    Rerouted,
-    /// Still waiting when the process ended.
-    Shutdown,
-}
-
-impl Lost {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Lost::QueueFull => "queue_full",
-            Lost::TooLong => "too_long",
-            Lost::Rerouted => "rerouted",
-            Lost::Shutdown => "shutdown",
-        }
+counters! {
+    /// Why a line was not delivered.
+    pub enum Lost {
+        /// Its target takes lines more slowly than they come, or not at all; the oldest go.
+        QueueFull = DROPPED.because("queue_full"),
+            Sign("The target is away or slow: `weir status` shows its last error.");
+        /// Longer than a datagram to its target.
+        TooLong = DROPPED.because("too_long"),
+            Sign("Raise the relay's `packet_bytes_max`, or shorten names and tags.");
+        /// Not lost: given to another target when this one was ejected.
+        Rerouted = DROPPED.because("rerouted"),
+            Work("The target failed, and the others take its lines.");
+        /// Still waiting when the process ended.
+        Shutdown = DROPPED.because("shutdown"),
+            Sign("The target did not take the rest in time.");
     }
 }
 
@@ -111,22 +109,17 @@ pub struct TargetStatus {
     pub address: String,
     pub produced: u64,
     pub delivered: u64,
-    pub delivered_bytes: u64,
-    /// Datagrams, or writes to a stream.
-    pub packets: u64,
+    pub counts: Counts<OutputCounter>,
     pub waiting: u64,
     pub in_flight: u64,
     /// Bytes that wait or are under way.
     pub queued_bytes: u64,
     pub dropped: BTreeMap<Lost, u64>,
-    /// Messages that the relay's prefixes leave out; counted with the first target.
-    pub unmatched: u64,
     pub healthy: bool,
     /// Its share has gone to the others.
     pub ejected: bool,
     /// Unix seconds since `healthy` is what it is.
     pub since: i64,
-    pub failures: u64,
     pub last_error: Option<String>,
 }
 

@@ -2,34 +2,69 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
+use weir_config::{Kind, PathUse, SettingProblem, choices, settings};
 use weir_units::Address;
 
-use crate::settings::{
-    Kind, OutputSettings, OutputType, PathUse, Setting, SettingProblem, from_values, setting,
-};
+use crate::settings::{OutputSettings, OutputType};
 
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RelaySettings {
-    pub targets: Vec<String>,
-    pub prefixes: Vec<String>,
-    pub only: bool,
-    pub linger: Duration,
-    pub udp_bytes_max: usize,
-    pub uds_bytes_max: usize,
-    pub tcp_framing: StreamFraming,
-    pub timeout: Duration,
-    pub eject_after: u32,
-    pub check_interval: Duration,
-    pub readmit_after: u32,
+settings! {
+    /// Where lines go, and how.
+    pub struct RelaySettings {
+        targets: Vec<String> = "[]"
+            .takes(Kind::List(&ADDRESS))
+            .path(PathUse::Connect)
+            .effect("Where lines go. With several, a series (name and tags) always goes to the same one, chosen by a hash that every agent shares.")
+            .who("Everyone who relays.")
+            .required()
+            // With the port from the variable beside it.
+            .also(&["DD_STATSD_FORWARD_HOST"]);
+        prefixes: Vec<String> = "[]"
+            .effect("Relays only metrics and checks whose name, as received, begins with one of these.")
+            .zero("Empty: everything, events included.")
+            .who("Those who send a part of their metrics elsewhere.");
+        only: bool = "false"
+            .effect("Relays and does nothing else: nothing is aggregated, and other outputs get nothing.")
+            .who("Operators of an agent that only distributes.");
+        linger: Duration = "100ms"
+            .takes(Kind::Duration { min: MILLISECOND, max: Duration::from_secs(10) })
+            .effect("How long a line may wait for others to share its packet with.")
+            .who("Those to whom a tenth of a second matters.");
+        udp_bytes_max: usize = "1432"
+            .takes(Kind::Integer { min: 64, max: 65_507 })
+            .effect("The most bytes in a datagram over UDP; a longer line is dropped and counted.")
+            .who("Operators of a network with larger packets, or of targets on this machine.");
+        uds_bytes_max: usize = "8192"
+            .takes(Kind::Integer { min: 64, max: 65_536 })
+            .effect("The most bytes in a datagram to a Unix socket, and in a frame of a stream.")
+            .who("Operators of targets that take less.");
+        tcp_framing: StreamFraming = "length"
+            .effect("How packets go over TCP: each after its length in four bytes, the lowest first, as weir and DogStatsD's streams take them, or as lines.")
+            .who("Operators of other StatsD servers (`newline`).");
+        timeout: Duration = "5s"
+            .takes(Kind::Duration { min: MILLISECOND, max: Duration::from_secs(3600) })
+            .effect("A target that takes nothing for this long has failed.")
+            .who("Operators of targets that stand still for longer at times, or who want another target to take over sooner.");
+        eject_after: u32 = "3"
+            .takes(Kind::Integer { min: 0, max: 1000 })
+            .effect("After so many failures in a row a target's lines, those that wait included, go to the others.")
+            .zero("0: never; they wait for it.")
+            .who("Those who would rather lose lines than see a series at another target.");
+        check_interval: Duration = "5s"
+            .takes(Kind::Duration { min: MILLISECOND, max: Duration::from_secs(3600) })
+            .effect("How often a target that failed is tried.")
+            .who("Operators of targets that restart often: lines wait until a check succeeds.");
+        readmit_after: u32 = "2"
+            .takes(Kind::Integer { min: 1, max: 1000 })
+            .effect("After so many successful checks in a row an ejected target gets its lines again.")
+            .who("Operators of targets that come and go.");
+    }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum StreamFraming {
-    Length,
-    Newline,
+choices! {
+    pub enum StreamFraming {
+        Length: "length",
+        Newline: "newline",
+    }
 }
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -39,54 +74,13 @@ const ADDRESS: Kind = Kind::Checked {
     check: is_address,
 };
 
-const SETTINGS: &[Setting] = &[
-    setting("targets", Kind::List(&ADDRESS), "[]")
-        .path(PathUse::Connect)
-        .effect("Where lines go. With several, a series (name and tags) always goes to the same one, chosen by a hash that every agent shares.")
-        .who("Everyone who relays.")
-        .required(),
-    setting("prefixes", Kind::List(&Kind::Text), "[]")
-        .effect("Relays only metrics and checks whose name, as received, begins with one of these.")
-        .zero("Empty: everything, events included.")
-        .who("Those who send a part of their metrics elsewhere."),
-    setting("only", Kind::Bool, "false")
-        .effect("Relays and does nothing else: nothing is aggregated, and other outputs get nothing.")
-        .who("Operators of an agent that only distributes."),
-    setting("linger", Kind::Duration { min: MILLISECOND, max: Duration::from_secs(10) }, "100ms")
-        .effect("How long a line may wait for others to share its packet with.")
-        .who("Those to whom a tenth of a second matters."),
-    setting("udp_bytes_max", Kind::Integer { min: 64, max: 65_507 }, "1432")
-        .effect("The most bytes in a datagram over UDP; a longer line is dropped and counted.")
-        .who("Operators of a network with larger packets, or of targets on this machine."),
-    setting("uds_bytes_max", Kind::Integer { min: 64, max: 65_536 }, "8192")
-        .effect("The most bytes in a datagram to a Unix socket, and in a frame of a stream.")
-        .who("Operators of targets that take less."),
-    setting("tcp_framing", Kind::Choice(&["length", "newline"]), "length")
-        .effect("How packets go over TCP: each after its length in four bytes, the lowest first, as weir and DogStatsD's streams take them, or as lines.")
-        .who("Operators of other StatsD servers (`newline`)."),
-    setting("timeout", Kind::Duration { min: MILLISECOND, max: Duration::from_secs(3600) }, "5s")
-        .effect("A target that takes nothing for this long has failed.")
-        .who("Hardly anybody."),
-    setting("eject_after", Kind::Integer { min: 0, max: 1000 }, "3")
-        .effect("After so many failures in a row a target's lines, those that wait included, go to the others.")
-        .zero("0: never; they wait for it.")
-        .who("Those who would rather lose lines than see a series at another target."),
-    setting("check_interval", Kind::Duration { min: MILLISECOND, max: Duration::from_secs(3600) }, "5s")
-        .effect("How often a target that failed is tried.")
-        .who("Hardly anybody."),
-    setting("readmit_after", Kind::Integer { min: 1, max: 1000 }, "2")
-        .effect("After so many successful checks in a row an ejected target gets its lines again.")
-        .who("Operators of targets that come and go."),
-];
-
 pub(crate) const TYPE: OutputType = OutputType {
     name: "relay",
     summary: "Passes messages on as they were received, to one or several StatsD servers over UDP, TCP or Unix sockets.",
     on_by_default: false,
-    settings: SETTINGS,
-    // With the port from the variable beside it.
-    environment: &[("targets", &["DD_STATSD_FORWARD_HOST"])],
-    load,
+    settings: RelaySettings::SETTINGS,
+    gone: &[],
+    read: |output| output.read(|_, _| {}, check).map(OutputSettings::Relay),
 };
 
 fn is_address(text: &str) -> bool {
@@ -96,8 +90,7 @@ fn is_address(text: &str) -> bool {
     }
 }
 
-fn load(values: serde_json::Value) -> Result<OutputSettings, SettingProblem> {
-    let settings: RelaySettings = from_values(values)?;
+fn check(settings: &RelaySettings) -> Result<(), SettingProblem> {
     for (at, target) in settings.targets.iter().enumerate() {
         if settings.targets[..at].contains(target) {
             return Err(SettingProblem::new(
@@ -112,7 +105,7 @@ fn load(values: serde_json::Value) -> Result<OutputSettings, SettingProblem> {
             format!("at most {TARGETS_MAX} are allowed"),
         ));
     }
-    Ok(OutputSettings::Relay(settings))
+    Ok(())
 }
 
 /// More would get shares that differ much, and buffers of their own.

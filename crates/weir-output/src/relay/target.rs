@@ -15,6 +15,7 @@ use weir_units::Address;
 
 use super::connection::{Connection, Sent};
 use super::{Block, Lost, RelaySettings, Shared, Stage, TargetStatus, lock, unix_now};
+use crate::counters::OutputCounter;
 
 /// The first wait after a failure; it doubles up to the interval of checks.
 const BACKOFF: Duration = Duration::from_millis(100);
@@ -149,7 +150,7 @@ impl Task {
             books.produced += messages + block.no_buffer + block.too_long;
             books.waiting += messages;
             books.queued_bytes += bytes;
-            books.unmatched += block.unmatched;
+            books.counts[OutputCounter::Unmatched] += block.unmatched;
             drop_messages(books, Lost::QueueFull, block.no_buffer);
             drop_messages(books, Lost::TooLong, block.too_long);
         });
@@ -219,8 +220,8 @@ impl Task {
                 books.in_flight -= block.messages;
                 books.waiting += left;
                 books.delivered += sent.messages;
-                books.delivered_bytes += sent.bytes;
-                books.packets += sent.packets;
+                books.counts[OutputCounter::Bytes] += sent.bytes;
+                books.counts[OutputCounter::Payloads] += sent.packets;
                 drop_messages(books, Lost::TooLong, sent.too_long);
             });
             block.messages = left;
@@ -278,7 +279,8 @@ impl Task {
             if books.healthy {
                 (books.healthy, books.since) = (false, unix_now());
             }
-            books.failures += 1;
+            books.counts[OutputCounter::AttemptsFailed] += 1;
+            books.counts[OutputCounter::Retries] += 1;
             books.last_error = Some(error.to_string());
         });
         if self.failures == 1 {

@@ -17,6 +17,7 @@ pub use encode::{Facts, RemoteWriteEncoder};
 pub(crate) use settings::TYPE;
 pub use settings::{RemoteWriteSettings, RemoteWriteVersion};
 
+use crate::StartError;
 use crate::delivery::{
     BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Parts, Payload, Surroundings, Transport,
 };
@@ -31,7 +32,7 @@ pub fn start(
     settings: &RemoteWriteSettings,
     weights: Weights,
     surroundings: &Surroundings,
-) -> Result<Delivery, String> {
+) -> Result<Delivery, StartError> {
     let client = http::client(&settings.delivery, &format!("weir/{VERSION}"))?;
     let facts = Arc::new(Facts::default());
     let clock = &surroundings.clock;
@@ -44,7 +45,7 @@ pub fn start(
     );
     let receiver = Receiver {
         url: settings.url.clone(),
-        headers: http::configured_headers(&settings.headers, &settings.bearer_token)?,
+        headers: http::configured_headers(&settings.authorization)?,
         client,
         clock: clock.clone(),
         facts,
@@ -63,7 +64,7 @@ pub fn start(
         vec![endpoint],
         surroundings,
     );
-    started.map_err(|error| error.to_string())
+    Ok(started?)
 }
 
 impl Start for RemoteWriteSettings {
@@ -72,7 +73,7 @@ impl Start for RemoteWriteSettings {
         name: &str,
         expansion: &Arc<Expansion>,
         surroundings: &Surroundings,
-    ) -> Result<Delivery, String> {
+    ) -> Result<Delivery, StartError> {
         start(name, self, expansion.weights(), surroundings)
     }
 }
@@ -120,7 +121,7 @@ impl Transport for Receiver {
             );
             match sent.await {
                 Ok(answer) => outcome(version, &payload, &answer),
-                Err(error) => Outcome::Retry { error, after: None },
+                Err(error) => error.retry(),
             }
         })
     }

@@ -2,31 +2,80 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use weir_config::{Files, Kind, Secret, SettingProblem, choices, settings};
 
-use super::{
-    DELIVERY, Delivered, DeliverySettings, Kind, OutputType, Secret, Setting, SettingProblem, setting,
-};
+use super::{Delivered, DeliverySettings, OutputType, QueueSettings};
 
-/// The intake to deliver to, and how.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DatadogSettings {
-    pub api_key: Secret,
-    pub site: String,
-    /// Empty: `https://app.<site>`; [`DatadogSettings::base_url`] gives the answer.
-    pub url: String,
-    /// Base URL to further keys. Everything goes to every pair.
-    pub additional_endpoints: BTreeMap<String, Vec<Secret>>,
-    pub compression: Compression,
-    pub compression_level: i32,
-    pub series_format: SeriesFormat,
-    pub points_per_payload_max: usize,
-    pub arbitrary_tag_values: bool,
-    pub device_resource: bool,
-    pub heartbeat: bool,
-    pub host_metadata: bool,
-    pub delivery: DeliverySettings,
+settings! {
+    /// The intake to deliver to, and how.
+    pub struct DatadogSettings {
+        api_key: Secret = "''"
+            .effect("The key that is sent with every payload.")
+            .who("Everyone who delivers to Datadog; setting it in the environment switches the output on.")
+            .required()
+            .also(&["DD_API_KEY"]);
+        api_key_file: String = "''"
+            .effect("A file with the key. It is read again when it changes.")
+            .zero("Empty: the key is not in a file.")
+            .who("Those whose keys are secrets of Docker or Kubernetes, or are replaced while weir runs.")
+            .file_of("api_key")
+            .also(&["DD_API_KEY_FILE"]);
+        site: String = "datadoghq.com"
+            .takes(Kind::Checked { allowed: "a host name such as datadoghq.com", check: is_host_name })
+            .effect("The site whose intake is used: `https://app.<site>`.")
+            .who("Customers of another site than the first.")
+            .also(&["DD_SITE"]);
+        /// Empty: `https://app.<site>`; [`DatadogSettings::base_url`] gives the answer.
+        url: String = "''"
+            .takes(URL)
+            .effect("The intake's base URL, in place of the one made from `site`.")
+            .zero("Empty: made from `site`.")
+            .who("Operators of a relay or a test intake.")
+            .also(&["DD_URL", "DD_DD_URL"]);
+        /// Base URL to further keys. Everything goes to every pair.
+        additional_endpoints: BTreeMap<String, Vec<Secret>> = "{}"
+            .effect("More base URLs, each with a list of keys; every payload goes to every pair of URL and key.")
+            .who("Those who deliver to several organisations.")
+            .also(&["DD_ADDITIONAL_ENDPOINTS"]);
+        additional_endpoints_file: BTreeMap<String, Vec<String>> = "{}"
+            .effect("As `additional_endpoints`, each key in a file. The files are read again when they change.")
+            .who("Those who deliver to several organisations and keep keys in files.")
+            .file_of("additional_endpoints");
+        compression: Compression = "zstd"
+            .effect("How payloads are compressed.")
+            .who("Operators of an intake that understands less.")
+            .also(&["DD_SERIALIZER_COMPRESSOR_KIND"]);
+        compression_level: i32 = "0"
+            .takes(Kind::Integer { min: 0, max: 22 })
+            .effect("The compressor's level: 1 to 22 for zstd, 1 to 9 for zlib and gzip.")
+            .zero("0: 1 for zstd, 6 for the others.")
+            .who("Those who pay for bandwidth rather than CPU.")
+            .also(&["DD_SERIALIZER_ZSTD_COMPRESSOR_LEVEL"]);
+        series_format: SeriesFormat = "v2"
+            .effect("Series as protobuf (`v2`), as JSON to the same endpoint (`v2_json`), or as the older JSON (`v1`).")
+            .who("Operators of an intake that understands less.");
+        points_per_payload_max: usize = "10000"
+            .takes(Kind::Integer { min: 1, max: 1_000_000 })
+            .effect("The most points in one series payload.")
+            .who("Operators of an intake that takes less at once.")
+            .also(&["DD_SERIALIZER_MAX_SERIES_POINTS_PER_PAYLOAD"]);
+        arbitrary_tag_values: bool = "false"
+            .effect("Asks the intake to take tag values as they are.")
+            .who("Those whom Datadog told to.")
+            .also(&["DD_ALLOW_ARBITRARY_TAGS"]);
+        device_resource: bool = "true"
+            .effect("Moves a tag `device:x` of a series into its device resource, as the Datadog Agent does.")
+            .who("Those who want the tag left alone.");
+        heartbeat: bool = "true"
+            .effect("Says every 15 seconds that the agent runs, by the gauge `datadog.dogstatsd.running` and the check `datadog.dogstatsd.up`, and once that it started (`datadog.dogstatsd.started`), as the Datadog Agent's dogstatsd does.")
+            .who("Those who run a Datadog Agent on the same host, or whose intake is not Datadog's.");
+        host_metadata: bool = "true"
+            .effect("Sends what is known of the host, and `tags` and `extra_tags` as its host tags, at the start and every half hour.")
+            .who("Those who run a Datadog Agent on the same host, or whose intake is not Datadog's.")
+            .also(&["DD_ENABLE_METADATA_COLLECTION"]);
+        delivery: DeliverySettings = "{}"
+            .names_below();
+    }
 }
 
 impl DatadogSettings {
@@ -40,24 +89,24 @@ impl DatadogSettings {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Compression {
-    Zstd,
-    Zlib,
-    Gzip,
-    None,
+choices! {
+    pub enum Compression {
+        Zstd: "zstd",
+        Zlib: "zlib",
+        Gzip: "gzip",
+        None: "none",
+    }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SeriesFormat {
-    /// `/api/v2/series` as protobuf.
-    V2,
-    /// `/api/v2/series` as JSON.
-    V2Json,
-    /// `/api/v1/series` as JSON.
-    V1,
+choices! {
+    pub enum SeriesFormat {
+        /// `/api/v2/series` as protobuf.
+        V2: "v2",
+        /// `/api/v2/series` as JSON.
+        V2Json: "v2_json",
+        /// `/api/v1/series` as JSON.
+        V1: "v1",
+    }
 }
 
 pub(crate) const URL: Kind = Kind::Checked {
@@ -65,94 +114,24 @@ pub(crate) const URL: Kind = Kind::Checked {
     check: is_url_or_empty,
 };
 
-const SETTINGS: &[Setting] = &[
-    setting("api_key", Kind::Secret, "''")
-        .effect("The key that is sent with every payload.")
-        .who("Everyone who delivers to Datadog; setting it in the environment switches the output on.")
-        .required(),
-    setting("api_key_file", Kind::Text, "''")
-        .effect("A file with the key. It is read again when it changes.")
-        .zero("Empty: the key is not in a file.")
-        .who("Those whose keys are secrets of Docker or Kubernetes, or are replaced while weir runs.")
-        .file_of("api_key"),
-    setting("site", Kind::Checked { allowed: "a host name such as datadoghq.com", check: is_host_name }, "datadoghq.com")
-        .effect("The site whose intake is used: `https://app.<site>`.")
-        .who("Customers of another site than the first."),
-    setting("url", URL, "''")
-        .effect("The intake's base URL, in place of the one made from `site`.")
-        .zero("Empty: made from `site`.")
-        .who("Operators of a relay or a test intake."),
-    setting("additional_endpoints", Kind::Map(&Kind::List(&Kind::Secret)), "{}")
-        .effect("More base URLs, each with a list of keys; every payload goes to every pair of URL and key.")
-        .who("Those who deliver to several organisations."),
-    setting("additional_endpoints_file", Kind::Map(&Kind::List(&Kind::Text)), "{}")
-        .effect("As `additional_endpoints`, each key in a file. The files are read again when they change.")
-        .who("Those who deliver to several organisations and keep keys in files.")
-        .file_of("additional_endpoints"),
-    setting("compression", Kind::Choice(&["zstd", "zlib", "gzip", "none"]), "zstd")
-        .effect("How payloads are compressed.")
-        .who("Operators of an intake that understands less."),
-    setting("compression_level", Kind::Integer { min: 0, max: 22 }, "0")
-        .effect("The compressor's level: 1 to 22 for zstd, 1 to 9 for zlib and gzip.")
-        .zero("0: 1 for zstd, 6 for the others.")
-        .who("Those who pay for bandwidth rather than CPU."),
-    setting("series_format", Kind::Choice(&["v2", "v2_json", "v1"]), "v2")
-        .effect("Series as protobuf (`v2`), as JSON to the same endpoint (`v2_json`), or as the older JSON (`v1`).")
-        .who("Operators of an intake that understands less."),
-    setting("points_per_payload_max", Kind::Integer { min: 1, max: 1_000_000 }, "10000")
-        .effect("The most points in one series payload.")
-        .who("Hardly anybody."),
-    setting("arbitrary_tag_values", Kind::Bool, "false")
-        .effect("Asks the intake to take tag values as they are.")
-        .who("Those whom Datadog told to."),
-    setting("device_resource", Kind::Bool, "true")
-        .effect("Moves a tag `device:x` of a series into its device resource, as the Datadog Agent does.")
-        .who("Those who want the tag left alone."),
-    setting("heartbeat", Kind::Bool, "true")
-        .effect("Says every 15 seconds that the agent runs, by the gauge `datadog.dogstatsd.running` and the check `datadog.dogstatsd.up`, and once that it started (`datadog.dogstatsd.started`), as the Datadog Agent's dogstatsd does.")
-        .who("Those who run a Datadog Agent on the same host, or whose intake is not Datadog's."),
-    setting("host_metadata", Kind::Bool, "true")
-        .effect("Sends what is known of the host, and `tags` and `extra_tags` as its host tags, at the start and every half hour.")
-        .who("Those who run a Datadog Agent on the same host, or whose intake is not Datadog's."),
-    setting("delivery", Kind::Record(DELIVERY), "{}").effect("Timeouts, retry and the disk queue."),
-];
-
 pub(super) const TYPE: OutputType = OutputType {
     name: "datadog",
     summary: "Delivers series, sketches, events and service checks to a Datadog intake.",
     on_by_default: false,
-    settings: SETTINGS,
-    environment: &[
-        ("api_key", &["DD_API_KEY"]),
-        ("api_key_file", &["DD_API_KEY_FILE"]),
-        ("site", &["DD_SITE"]),
-        ("url", &["DD_URL", "DD_DD_URL"]),
-        ("additional_endpoints", &["DD_ADDITIONAL_ENDPOINTS"]),
-        ("compression", &["DD_SERIALIZER_COMPRESSOR_KIND"]),
-        ("compression_level", &["DD_SERIALIZER_ZSTD_COMPRESSOR_LEVEL"]),
-        (
-            "points_per_payload_max",
-            &["DD_SERIALIZER_MAX_SERIES_POINTS_PER_PAYLOAD"],
-        ),
-        ("arbitrary_tag_values", &["DD_ALLOW_ARBITRARY_TAGS"]),
-        ("host_metadata", &["DD_ENABLE_METADATA_COLLECTION"]),
-        ("delivery.timeout", &["DD_FORWARDER_TIMEOUT"]),
-        ("delivery.concurrency", &["DD_FORWARDER_MAX_CONCURRENT_REQUESTS"]),
-        ("delivery.backoff_base", &["DD_FORWARDER_BACKOFF_BASE"]),
-        ("delivery.backoff_factor", &["DD_FORWARDER_BACKOFF_FACTOR"]),
-        ("delivery.backoff_max", &["DD_FORWARDER_BACKOFF_MAX"]),
-        ("delivery.recovery_interval", &["DD_FORWARDER_RECOVERY_INTERVAL"]),
-        ("delivery.recovery_reset", &["DD_FORWARDER_RECOVERY_RESET"]),
-        ("delivery.disk_path", &["DD_FORWARDER_STORAGE_PATH"]),
-        (
-            "delivery.disk_bytes_max",
-            &["DD_FORWARDER_STORAGE_MAX_SIZE_IN_BYTES"],
-        ),
-        ("delivery.proxy", &["DD_PROXY_HTTPS", "DD_PROXY_HTTP"]),
-        ("delivery.no_proxy", &["DD_PROXY_NO_PROXY"]),
-    ],
-    load: |values| Delivered::load(values, check),
+    settings: DatadogSettings::SETTINGS,
+    gone: &[DatadogSettings::GONE, QueueSettings::GONE],
+    read: |output| Delivered::read(output, read_files, check),
 };
+
+fn read_files(settings: &mut DatadogSettings, files: &mut Files<'_, '_, '_>) {
+    files.read("api_key_file", &mut settings.api_key, &settings.api_key_file);
+    let more = &mut settings.additional_endpoints;
+    files.read(
+        "additional_endpoints_file",
+        more,
+        &settings.additional_endpoints_file,
+    );
+}
 
 fn check(settings: &DatadogSettings) -> Result<(), SettingProblem> {
     if settings.compression != Compression::Zstd && settings.compression_level > 9 {
@@ -167,7 +146,7 @@ fn check(settings: &DatadogSettings) -> Result<(), SettingProblem> {
             return Err(SettingProblem::new("additional_endpoints", message));
         }
     }
-    settings.delivery.check()
+    Ok(())
 }
 
 pub(super) fn is_url_or_empty(text: &str) -> bool {

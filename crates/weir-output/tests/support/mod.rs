@@ -18,14 +18,15 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use weir_aggregate::{AggregatorSettings, Batch, Expansion};
-use weir_context::{HashSecret, Limits, RuleSettings, Rules};
+use weir_context::{ContextLimits, HashSecret, RuleSettings, Rules};
 use weir_ingest::{Ingest, IngestSettings, Received};
 use weir_output::delivery::{Clock, Delivery, Driver, OutputStatus, Surroundings};
 use weir_output::graphite::{Aggregate, CounterForm, GraphiteSettings, Host, Tags};
 use weir_output::otlp::{OtlpCompression, OtlpHistograms, OtlpSettings, Protocol, Temporality};
 use weir_output::remote_write::{RemoteWriteSettings, RemoteWriteVersion};
 use weir_output::settings::{
-    Compression, DatadogSettings, DeliverySettings, HistogramStyle, Secret, SeriesFormat, Start,
+    Authorization, Compression, DatadogSettings, DeliverySettings, HistogramStyle, QueueSettings, Secret,
+    SeriesFormat, Start,
 };
 use weir_protocol::ParseOptions;
 
@@ -420,28 +421,39 @@ pub fn dead_address() -> std::net::SocketAddr {
 /// Quick to time out and to retry.
 pub fn delivery() -> DeliverySettings {
     DeliverySettings {
-        timeout: Duration::from_secs(20),
+        queue: QueueSettings {
+            timeout: Duration::from_secs(20),
+            backoff_max: Duration::from_millis(40),
+            disk_path: String::new(),
+            disk_bytes_max: 0,
+            disk_age_max: Duration::ZERO,
+        },
         concurrency: 4,
-        backoff_base: Duration::from_millis(5),
-        backoff_factor: 2.0,
-        backoff_max: Duration::from_millis(40),
-        recovery_interval: 2,
-        recovery_reset: false,
-        disk_path: String::new(),
-        disk_bytes_max: 0,
-        disk_age_max: Duration::ZERO,
         ca_file: String::new(),
         proxy: "none".into(),
         no_proxy: Vec::new(),
     }
 }
 
+/// Headers of every request.
+pub fn authorization(headers: &[(&str, &str)]) -> Authorization {
+    let header = |(name, value): &(&str, &str)| ((*name).to_owned(), Secret::new(*value));
+    Authorization {
+        headers: headers.iter().map(header).collect(),
+        headers_file: BTreeMap::new(),
+        bearer_token: Secret::default(),
+        bearer_token_file: String::new(),
+    }
+}
+
 pub fn datadog(url: &str) -> DatadogSettings {
     DatadogSettings {
         api_key: Secret::new(KEY),
+        api_key_file: String::new(),
         site: "datadoghq.com".into(),
         url: url.into(),
         additional_endpoints: BTreeMap::new(),
+        additional_endpoints_file: BTreeMap::new(),
         compression: Compression::Zstd,
         compression_level: 0,
         series_format: SeriesFormat::V2,
@@ -458,8 +470,7 @@ pub fn remote_write(url: &str) -> RemoteWriteSettings {
     RemoteWriteSettings {
         url: url.into(),
         version: RemoteWriteVersion::V1,
-        headers: BTreeMap::new(),
-        bearer_token: Secret::default(),
+        authorization: authorization(&[]),
         labels: BTreeMap::new(),
         instance_label: true,
         expiry: Duration::from_secs(300),
@@ -480,8 +491,7 @@ pub fn otlp(url: &str) -> OtlpSettings {
         url: url.into(),
         protocol: Protocol::Http,
         compression: OtlpCompression::Gzip,
-        headers: BTreeMap::new(),
-        bearer_token: Secret::default(),
+        authorization: authorization(&[]),
         resource_attributes: BTreeMap::from([("service.name".into(), "shop".into())]),
         temporality: Temporality::Delta,
         monotonic_counters: true,
@@ -511,7 +521,7 @@ pub fn graphite(address: &str) -> GraphiteSettings {
         percentiles: vec![0.5, 0.95],
         confirm: true,
         datagram_bytes_max: 1432,
-        delivery: delivery(),
+        delivery: delivery().queue,
     }
 }
 
@@ -597,7 +607,7 @@ pub fn batches_at(bucket: i64, messages: &str) -> Vec<Arc<Batch>> {
             hostname: "agent-host".into(),
         },
         rules,
-        limits: Limits::default(),
+        limits: ContextLimits::default(),
         secret: HashSecret::from_random(1, 2),
         gauge_deltas: false,
         listeners: vec![ParseOptions {

@@ -10,6 +10,7 @@ use std::net::IpAddr;
 
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Request, StatusCode, Version};
+use weir_config::HostName;
 
 use super::server::Refused;
 use crate::logging::printable;
@@ -23,8 +24,8 @@ pub const REQUEST_HEADER: &str = "X-Weir-Request";
 pub struct Hosts(Vec<String>);
 
 impl Hosts {
-    pub fn new(names: &[String]) -> Self {
-        Self(names.iter().map(|name| plain(name)).collect())
+    pub fn new(names: &[HostName]) -> Self {
+        Self(names.iter().map(|name| plain(&name.0)).collect())
     }
 
     /// # Errors
@@ -141,7 +142,7 @@ mod tests {
     use super::*;
 
     fn check(host: &str) -> bool {
-        let hosts = Hosts::new(&["Weir.Example.org.".to_owned()]);
+        let hosts = Hosts::new(&[HostName("Weir.Example.org.".to_owned())]);
         let request = Request::builder().header("host", host).body(()).unwrap();
         hosts.check(&request).is_ok()
     }

@@ -23,7 +23,7 @@ use crate::profile;
 
 /// How many connections and requests there may be, and how long peers may take.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ConnectionLimits {
     /// Connections that are not being answered.
     pub waiting: usize,
     /// Requests under way, those to health apart.
@@ -38,7 +38,7 @@ pub struct Limits {
     pub connection: Duration,
 }
 
-impl Default for Limits {
+impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
             waiting: 64,
@@ -56,7 +56,7 @@ impl Default for Limits {
 #[derive(Clone)]
 pub struct Connections {
     held: Arc<Mutex<Held>>,
-    pub limits: Limits,
+    pub limits: ConnectionLimits,
 }
 
 #[derive(Default)]
@@ -74,7 +74,7 @@ struct Waiting {
 }
 
 impl Connections {
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: ConnectionLimits) -> Self {
         let held = Arc::default();
         Self { held, limits }
     }
@@ -307,11 +307,11 @@ mod tests {
     use super::*;
 
     fn connections() -> Connections {
-        Connections::new(Limits {
+        Connections::new(ConnectionLimits {
             waiting: 3,
             requests: 3,
             requests_per_peer: 2,
-            ..Limits::default()
+            ..ConnectionLimits::default()
         })
     }
 

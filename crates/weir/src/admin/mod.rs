@@ -12,11 +12,16 @@ use bytes::Bytes;
 pub mod caller;
 mod connections;
 pub mod contexts;
+pub mod counters;
 pub mod explain;
+pub mod metrics_page;
+pub mod numbers;
+pub mod series;
 mod server;
 pub mod status;
+mod tables;
 
-pub use connections::Limits;
+pub use connections::ConnectionLimits;
 pub use server::AdminServer;
 #[doc(hidden)]
 pub use server::answer_on;

@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use super::caller::{self, Hosts};
-use super::connections::{Connection, Connections, Limits, Slot, Timed};
+use super::connections::{Connection, ConnectionLimits, Connections, Slot, Timed};
 use super::explain::ExplainRequest;
 use super::{AdminSource, ExpositionBody, ScrapeRequest};
 use crate::profile;
@@ -68,7 +68,7 @@ impl AdminServer {
     }
 
     /// Answers until the future is dropped.
-    pub async fn serve(self, source: Arc<dyn AdminSource>, hosts: Hosts, limits: Limits) {
+    pub async fn serve(self, source: Arc<dyn AdminSource>, hosts: Hosts, limits: ConnectionLimits) {
         let connections = Connections::new(limits);
         let hosts = Arc::new(hosts);
         loop {
@@ -93,7 +93,7 @@ impl AdminServer {
 async fn talk(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     connection: Arc<Connection>,
-    limits: Limits,
+    limits: ConnectionLimits,
     source: Arc<dyn AdminSource>,
     hosts: Arc<Hosts>,
 ) {
@@ -124,7 +124,7 @@ pub async fn answer_on(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     source: Arc<dyn AdminSource>,
     hosts: Hosts,
-    limits: Limits,
+    limits: ConnectionLimits,
 ) {
     let connection = Connections::new(limits).admit(Ipv4Addr::LOCALHOST.into());
     talk(stream, connection, limits, source, Arc::new(hosts)).await;

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::ArgMatches;
+use weir_output::settings::OUTPUT_TYPES;
 
 use crate::budget::Budget;
 use crate::config::{self, Loaded};
@@ -10,7 +11,7 @@ use crate::failure::Failure;
 
 pub fn check(arguments: &ArgMatches) -> Result<(), Failure> {
     if arguments.get_flag("documentation") {
-        return super::print(&config::documentation());
+        return super::print(&weir_config::page(OUTPUT_TYPES));
     }
     let loaded = config::load(&super::inputs(arguments)?)?;
     super::print(&report(&loaded))

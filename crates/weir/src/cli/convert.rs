@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgMatches, Command, value_parser};
 
-use crate::config::FILE_BYTES_MAX;
 use crate::convert::{self, Converted, Refused};
 use crate::failure::Failure;
+use weir_config::node::FILE_BYTES_MAX;
 
 type Conversion = fn(&str) -> Result<Converted, Refused>;
 

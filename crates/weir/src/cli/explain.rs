@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
-use super::status::{admin_address, fetch};
+use super::agent::{admin_address, fetch};
 use crate::admin::explain::Explanation;
 use crate::failure::Failure;
 

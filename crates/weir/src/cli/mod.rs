@@ -6,11 +6,13 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind as ClapErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use weir_output::settings::{Kind, OUTPUT_TYPES};
+use weir_config::{Flag, GROUPS, Kind, OUTPUT_FLAG_KEY, Setting};
+use weir_output::settings::OUTPUT_TYPES;
 
-use crate::config::{self, Flag, GROUPS, Inputs, OUTPUT_FLAG_KEY};
+use crate::config::{self, Inputs};
 use crate::failure::{Failure, FailureKind};
 
+mod agent;
 mod check;
 mod convert;
 mod explain;
@@ -132,26 +134,37 @@ fn with_settings(mut command: Command) -> Command {
                 .help("Set any key, such as outputs.datadog.site=datadoghq.eu"),
         );
     for group in GROUPS {
-        for entry in group.entries {
-            let setting = &entry.setting;
-            let mut arg = Arg::new(setting.key)
-                .long(setting.key.replace('_', "-"))
-                .action(ArgAction::Append)
-                .value_name(value_name(&setting.kind))
-                .help(config::help(setting))
+        for setting in group.settings {
+            let arg = setting_flag(setting)
+                .help(weir_config::help(setting))
                 .help_heading(group.title)
-                .hide_short_help(!entry.common)
-                .allow_hyphen_values(true);
-            if matches!(setting.kind, Kind::Bool) {
-                arg = arg
-                    .num_args(0..=1)
-                    .require_equals(true)
-                    .default_missing_value("true");
-            }
+                .hide_short_help(!setting.common);
             command = command.arg(arg);
+        }
+        // A flag that there was is told so by the configuration.
+        for gone in group.gone {
+            command = command.arg(flag(gone.key).hide(true));
         }
     }
     command
+}
+
+fn flag(key: &'static str) -> Arg {
+    Arg::new(key)
+        .long(key.replace('_', "-"))
+        .action(ArgAction::Append)
+        .allow_hyphen_values(true)
+}
+
+fn setting_flag(setting: &Setting) -> Arg {
+    let arg = flag(setting.key).value_name(value_name(&setting.kind));
+    match setting.kind {
+        Kind::Bool => arg
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_missing_value("true"),
+        _ => arg,
+    }
 }
 
 fn value_name(kind: &Kind) -> &'static str {
@@ -174,8 +187,8 @@ fn inputs(matches: &ArgMatches) -> Result<Inputs, Failure> {
             .map(|values| values.cloned().collect())
             .unwrap_or_default()
     };
-    for entry in config::entries() {
-        let key = entry.setting.key;
+    let gone = weir_config::gone().map(|gone| gone.key);
+    for key in weir_config::settings().map(|setting| setting.key).chain(gone) {
         let values = texts(key);
         if !values.is_empty() {
             let shown = format!("--{}", key.replace('_', "-"));

@@ -1,31 +1,30 @@
 //! `weir status`: what the running agent says about itself, for people.
 
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal as _, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use weir_aggregate::AggregateCounter;
+use weir_context::ContextCounter;
+use weir_counters::{Counter as _, Moves};
+use weir_ingest::{SenderCounter, WorkerCounter};
+use weir_listener::ListenerCounter;
+use weir_output::OutputCounter;
 
+use super::agent::show;
 use super::table::{Table, bytes, duration, grouped, rate};
 use crate::admin::contexts::LimitedRow;
+use crate::admin::counters::{PipelineCounter, SocketCounter};
+use crate::admin::metrics_page;
+use crate::admin::series::{Moved, busiest, signs};
 use crate::admin::status::{
-    LimitStatus, MemoryShare, OriginReport, OutputStatus, PointBooks, Reasons, ReloadStatus, RuleStatus,
-    RulesStatus, Status, sum_of,
+    LimitStatus, MemoryShare, Number, Numbers, OriginReport, OutputStatus, PointBooks, Reasons, ReloadStatus,
+    RulesStatus, Status, UNITS, sum_of,
 };
-use crate::config::{self, Flag, Inputs};
 use crate::failure::Failure;
 use crate::logging::printable;
 use crate::sandbox::SandboxStatus;
-
-const TIMEOUT: Duration = Duration::from_secs(5);
-
-/// How often `--watch` asks.
-const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-
-/// More than any answer.
-const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
 pub fn command() -> Command {
     Command::new("status")
@@ -56,118 +55,21 @@ pub fn command() -> Command {
                 .action(ArgAction::SetTrue)
                 .help("Print the agent's JSON instead"),
         )
+        .arg(
+            Arg::new("documentation")
+                .long("documentation")
+                .action(ArgAction::SetTrue)
+                .help("Print what each number of weir itself means, as docs/metrics.md has it"),
+        )
 }
 
 pub fn status(arguments: &ArgMatches) -> Result<(), Failure> {
+    if arguments.get_flag("documentation") {
+        return super::print(&metrics_page::page());
+    }
     show(arguments, "/api/v1/status", |status: &Status| {
         render(status, unix_now())
     })
-}
-
-/// Shows what the agent answers at `path`, once or every second.
-pub fn show<T: serde::de::DeserializeOwned>(
-    arguments: &ArgMatches,
-    path: &str,
-    render: impl Fn(&T) -> String,
-) -> Result<(), Failure> {
-    let address = admin_address(arguments)?;
-    let json = arguments.get_flag("json");
-    let watch = arguments.get_flag("watch");
-    let redraw = watch && !json && io::stdout().is_terminal();
-    loop {
-        let body = fetch(address, path);
-        let text = match body {
-            Ok(body) if json => body,
-            Ok(body) => {
-                let answer: T = serde_json::from_str(&body).map_err(|error| {
-                    Failure::runtime(format!(
-                        "what answers at {address} is not this version of weir: {error}"
-                    ))
-                })?;
-                render(&answer)
-            }
-            // Whoever watches wants to see the agent come back.
-            Err(failure) if watch => format!("{failure}\n"),
-            Err(failure) => return Err(failure),
-        };
-        let clear = if redraw { "\x1b[H\x1b[2J" } else { "" };
-        let mut stdout = io::stdout().lock();
-        let written = stdout
-            .write_all(format!("{clear}{text}").as_bytes())
-            .and_then(|()| stdout.flush());
-        match written {
-            // Whoever read has seen enough.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
-            Err(error) => {
-                return Err(Failure::runtime(format!(
-                    "standard output cannot be written: {error}"
-                )));
-            }
-            Ok(()) if !watch => return Ok(()),
-            Ok(()) => std::thread::sleep(WATCH_INTERVAL),
-        }
-    }
-}
-
-/// The agent's, as its own configuration says.
-pub fn admin_address(arguments: &ArgMatches) -> Result<SocketAddr, Failure> {
-    let flags = arguments.get_one::<String>("admin").map(|address| Flag {
-        shown: "--admin".to_owned(),
-        key: "admin".to_owned(),
-        values: vec![address.clone()],
-    });
-    let file = arguments.get_one::<PathBuf>("config").cloned();
-    let inputs = Inputs {
-        file,
-        environment: config::environment(),
-        flags: flags.into_iter().collect(),
-        text: None,
-        resolve_names: true,
-    };
-    let loaded = config::load(&inputs)?;
-    loaded.config.admin.ok_or_else(|| {
-        Failure::usage("admin is off, so there is nobody to ask; --admin names another address")
-    })
-}
-
-/// One GET, without the machinery of an HTTP client.
-pub fn fetch(address: SocketAddr, path: &str) -> Result<String, Failure> {
-    let failed = |error: io::Error| {
-        let hint = match error.kind() {
-            io::ErrorKind::ConnectionRefused => {
-                "; is it running? `weir run` starts it, --admin names another address"
-            }
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "; it does not answer in time",
-            _ => "",
-        };
-        Failure::runtime(format!("no agent at http://{address}: {error}{hint}"))
-    };
-    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT).map_err(failed)?;
-    stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
-    stream.set_write_timeout(Some(TIMEOUT)).map_err(failed)?;
-    let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
-    // A peer that hangs up early may have answered; what it said is worth more than that it did not listen.
-    let _ = stream.write_all(request.as_bytes());
-    let mut answer = Vec::new();
-    stream
-        .take(ANSWER_BYTES_MAX)
-        .read_to_end(&mut answer)
-        .map_err(failed)?;
-    let answer = String::from_utf8_lossy(&answer);
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-    let code = head.split_whitespace().nth(1).unwrap_or_default();
-    if head.starts_with("HTTP/1.") && matches!(code, "400" | "503") {
-        let reason = crate::logging::printable(body.trim().as_bytes());
-        return Err(Failure::runtime(format!("the agent at {address} says {reason}")));
-    }
-    if !head.starts_with("HTTP/1.") || code != "200" {
-        let first = head.lines().next().unwrap_or_default();
-        let shown = crate::logging::printable(first.as_bytes());
-        return Err(Failure::runtime(format!(
-            "what answers at {address} is not weir's admin server: {shown}"
-        )));
-    }
-    Ok(body.to_owned())
 }
 
 fn unix_now() -> u64 {
@@ -189,27 +91,7 @@ fn render(status: &Status, now: u64) -> String {
         "weir {} on {}, pid {}, up {up}, {state}",
         status.version, status.hostname, status.pid
     );
-    if status.flush.at == 0 {
-        let _ = writeln!(page, "no flush yet: what is below is what has come in so far");
-    } else {
-        let age = duration(now.saturating_sub(status.flush.at));
-        let flush = &status.flush;
-        let _ = writeln!(
-            page,
-            "flush {} was {age} ago with {} series; buckets of {} s; the longest gap in receiving was {:.1} ms",
-            flush.count,
-            grouped(flush.series),
-            flush.bucket_seconds,
-            flush.longest_gap_seconds * 1e3
-        );
-    }
-    if status.clock.ahead_seconds >= 1.0 || status.clock.set_back > 0 {
-        let _ = writeln!(
-            page,
-            "the wall clock was set back: timestamps are {:.1} s ahead of it, and went back {} times",
-            status.clock.ahead_seconds, status.clock.set_back
-        );
-    }
+    flush(&mut page, status, now);
     reloads(&mut page, &status.reload, now);
     received(&mut page, status);
     listeners(&mut page, status);
@@ -221,6 +103,7 @@ fn render(status: &Status, now: u64) -> String {
         origins(&mut page, origin);
     }
     sandbox(&mut page, &status.sandbox);
+    to_look_at(&mut page, status);
     let imbalances = status.imbalances();
     if imbalances.is_empty() {
         page.push_str("\nThe books balance.\n");
@@ -231,6 +114,31 @@ fn render(status: &Status, now: u64) -> String {
         }
     }
     page
+}
+
+fn flush(page: &mut String, status: &Status, now: u64) {
+    match status.of(PipelineCounter::FlushedAt) {
+        0 => page.push_str("no flush yet: what is below is what has come in so far\n"),
+        at => {
+            let _ = writeln!(
+                page,
+                "flush {} was {} ago with {} series; buckets of {} s; the longest gap in receiving was {:.1} ms",
+                status.of(AggregateCounter::Buckets),
+                duration(now.saturating_sub(at)),
+                grouped(status.of(PipelineCounter::FlushSeries)),
+                status.of(PipelineCounter::BucketSeconds),
+                status.numbers.value(WorkerCounter::LongestGapNs.info()) * 1e3
+            );
+        }
+    }
+    let ahead = status.numbers.value(WorkerCounter::ClockAheadMs.info());
+    let set_back = status.of(WorkerCounter::ClockSetBack);
+    if ahead >= 1.0 || set_back > 0 {
+        let _ = writeln!(
+            page,
+            "the wall clock was set back: timestamps are {ahead:.1} s ahead of it, and went back {set_back} times"
+        );
+    }
 }
 
 fn sandbox(page: &mut String, sandbox: &SandboxStatus) {
@@ -253,46 +161,23 @@ fn reloads(page: &mut String, reload: &ReloadStatus, now: u64) {
 }
 
 fn received(page: &mut String, status: &Status) {
-    let (rates, total) = (&status.rates, &status.total);
+    let rates = &status.rates;
     let mut table = Table::new(&["received", "per second", "total", "good", "lost", "because"]);
-    let datagrams = &total.datagrams;
-    table.row([
-        "datagrams".to_owned(),
-        rate(rates.datagrams),
-        grouped(datagrams.received),
-        grouped(datagrams.parsed),
-        grouped(sum_of(&datagrams.dropped)),
-        reasons(&datagrams.dropped),
-    ]);
-    let messages = &total.messages;
-    table.row([
-        "messages".to_owned(),
-        rate(rates.messages),
-        grouped(messages.received),
-        grouped(messages.accepted),
-        grouped(sum_of(&messages.rejected)),
-        reasons(&messages.rejected),
-    ]);
-    let samples = &total.samples;
-    let overflowed = match samples.overflowed {
-        0 => String::new(),
-        overflowed => format!("{} of the good ones in overflow series", grouped(overflowed)),
-    };
-    let because = [reasons(&samples.dropped), overflowed]
-        .into_iter()
-        .filter(|part| !part.is_empty());
-    table.row([
-        "samples".to_owned(),
-        rate(rates.samples),
-        grouped(samples.received),
-        grouped(samples.aggregated + samples.overflowed + samples.timestamped),
-        grouped(sum_of(&samples.dropped)),
-        because.collect::<Vec<_>>().join("; "),
-    ]);
+    for (unit, per_second) in UNITS.iter().zip([rates.packets, rates.messages, rates.samples]) {
+        let account = status.total(unit);
+        table.row([
+            (*unit).to_owned(),
+            rate(per_second),
+            grouped(account.received),
+            grouped(account.good),
+            grouped(sum_of(&account.lost)),
+            reasons(&account.lost),
+        ]);
+    }
     table.row([
         "bytes".to_owned(),
         rate(rates.bytes),
-        grouped(total.bytes),
+        grouped(status.number("total.bytes") as u64),
         String::new(),
         String::new(),
         String::new(),
@@ -303,7 +188,7 @@ fn received(page: &mut String, status: &Status) {
 fn listeners(page: &mut String, status: &Status) {
     let mut table = Table::new(&[
         "listener",
-        "datagrams",
+        "packets",
         "messages",
         "samples",
         "lost",
@@ -311,89 +196,66 @@ fn listeners(page: &mut String, status: &Status) {
         "buffer",
     ]);
     for listener in &status.listeners {
-        let books = &listener.books;
-        let lost = sum_of(&books.datagrams.dropped)
-            + sum_of(&books.messages.rejected)
-            + sum_of(&books.samples.dropped);
+        let [packets, messages, samples] = UNITS.map(|unit| listener.account(unit));
+        let lost = [&packets, &messages, &samples].map(|account| sum_of(&account.lost));
         let is_stream = listener.address.starts_with("unix://") || listener.address.starts_with("tcp://");
-        let buffer = match (listener.receive_buffer, listener.receive_buffer_wanted) {
-            (0, _) => String::new(),
-            (granted, wanted) if granted < wanted => format!("{} of {}", bytes(granted), bytes(wanted)),
-            (granted, _) => bytes(granted),
-        };
+        let connections = is_stream.then(|| grouped(listener.numbers.of(ListenerCounter::ConnectionsOpen)));
         table.row([
             listener.address.clone(),
-            grouped(books.datagrams.received),
-            grouped(books.messages.received),
-            grouped(books.samples.received),
-            grouped(lost),
-            if is_stream {
-                grouped(listener.connections)
-            } else {
-                String::new()
-            },
-            buffer,
+            grouped(packets.received),
+            grouped(messages.received),
+            grouped(samples.received),
+            grouped(lost.iter().sum()),
+            connections.unwrap_or_default(),
+            receive_buffer(&listener.numbers),
         ]);
     }
     table.write(page);
-    for listener in &status.listeners {
-        if listener.socket_files_remade > 0 {
-            let _ = writeln!(
-                page,
-                "{}: the socket file was missing or replaced and made again {} times",
-                listener.address, listener.socket_files_remade
-            );
-        }
-        for (count, what) in [
-            (
-                listener.connections_refused,
-                "refused: their senders are not allowed",
-            ),
-            (
-                listener.connections_failed_tls,
-                "closed: they could not be encrypted",
-            ),
-            (
-                listener.connections_refused_limit,
-                "closed at once: there are as many as there is memory or descriptors for",
-            ),
-            (
-                listener.connections_closed_crowded,
-                "closed to make place for a peer that had fewer",
-            ),
-            (
-                listener.connections_closed_idle,
-                "closed because nothing had come for long",
-            ),
-            (
-                listener.connections_cut,
-                "reset by the stop: their peers were still sending",
-            ),
-        ] {
-            if count > 0 {
-                let _ = writeln!(
-                    page,
-                    "{}: {} connections {what}",
-                    listener.address,
-                    grouped(count)
-                );
-            }
-        }
+}
+
+fn receive_buffer(numbers: &Numbers) -> String {
+    match (
+        numbers.of(SocketCounter::ReceiveBuffer),
+        numbers.of(SocketCounter::ReceiveBufferWanted),
+    ) {
+        (0, _) => String::new(),
+        (granted, wanted) if granted < wanted => format!("{} of {}", bytes(granted), bytes(wanted)),
+        (granted, _) => bytes(granted),
+    }
+}
+
+/// What was lost, refused, or not as good as it could be, and what to do about it.
+fn to_look_at(page: &mut String, status: &Status) {
+    let signs = signs(status);
+    if signs.is_empty() {
+        return;
+    }
+    page.push_str("\nto look at, since the start\n");
+    for Moved { owner, info, value } in signs {
+        let (meaning, Moves::Sign(advice) | Moves::Work(advice)) = (info.meaning(), info.moves);
+        let meaning = meaning.trim_end_matches('.');
+        let owner = if owner.is_empty() {
+            owner
+        } else {
+            format!("{owner}: ")
+        };
+        let _ = writeln!(
+            page,
+            "  {owner}{meaning}: {}\n      {advice}",
+            grouped(value as u64)
+        );
     }
 }
 
 fn state_of_contexts(page: &mut String, status: &Status) {
-    let contexts = &status.contexts;
+    let count = |counter| grouped(status.of(counter));
     let _ = write!(
         page,
         "\ncontexts  {} live, {} created, {} expired",
-        grouped(contexts.live),
-        grouped(contexts.created),
-        grouped(contexts.expired)
+        count(ContextCounter::Live),
+        count(ContextCounter::Created),
+        count(ContextCounter::Expired)
     );
-    if contexts.overflow_series > 0 {
-        let _ = write!(page, ", {} overflow series", grouped(contexts.overflow_series));
-    }
     let memory = &status.memory;
     let _ = write!(
         page,
@@ -446,8 +308,7 @@ fn rules(page: &mut String, rules: &RulesStatus) {
         grouped(rules.active.len() as u64),
         milliseconds(rules.matching_seconds)
     );
-    let mut busiest: Vec<&RuleStatus> = rules.active.iter().collect();
-    busiest.sort_by_key(|rule| std::cmp::Reverse((rule.trial.is_some(), rule.hits)));
+    let mut busiest = busiest(rules);
     busiest.truncate(RULES_SHOWN);
     let mut table = Table::new(&["rule", "stage", "contexts", "time", "samples dropped"]);
     for rule in &busiest {
@@ -495,11 +356,13 @@ fn milliseconds(seconds: f64) -> String {
 }
 
 fn limits(page: &mut String, limits: &LimitStatus) {
-    if !limits.samples.is_empty() {
+    if let Some(Number::Group(samples)) = limits.numbers.at("samples")
+        && sum_of(&samples.reasons()) > 0
+    {
         let _ = writeln!(
             page,
             "limits    samples of contexts that were not made, since the start: {}",
-            reasons(&limits.samples)
+            reasons(&samples.reasons())
         );
     }
     limited(page, &limits.limited);
@@ -566,7 +429,7 @@ pub fn limited(page: &mut String, rows: &[LimitedRow]) {
 
 /// A name as it is, unless a terminal would act upon it.
 pub fn shown(name: &str) -> String {
-    if name.chars().any(config::is_invisible) {
+    if name.chars().any(weir_config::is_invisible) {
         return printable(name.as_bytes());
     }
     name.to_owned()
@@ -610,7 +473,7 @@ fn outputs(page: &mut String, outputs: &[OutputStatus], now: u64) {
             grouped(books.pending),
             grouped(sum_of(&books.dropped)),
             lag,
-            grouped(output.bytes),
+            grouped(output.numbers.of(OutputCounter::Bytes)),
         ]);
     }
     table.write(page);
@@ -618,25 +481,14 @@ fn outputs(page: &mut String, outputs: &[OutputStatus], now: u64) {
         let mut line = |text: String| {
             let _ = writeln!(page, "  {}: {text}", output.name);
         };
-        for (kind, books) in [
-            ("points", &output.points),
-            ("events", &output.events),
-            ("checks", &output.checks),
-            ("messages", &output.messages),
-        ] {
+        for (kind, books) in output.books() {
             if !books.pending_where.is_empty() {
                 line(format!("{kind} pending: {}", reasons(&books.pending_where)));
             }
             if sum_of(&books.dropped) > 0 {
                 line(format!("{kind} dropped: {}", reasons(&books.dropped)));
             }
-        }
-        for (kind, books) in [
-            ("events", &output.events),
-            ("checks", &output.checks),
-            ("messages", &output.messages),
-        ] {
-            if books.produced > 0 {
+            if kind != "points" && books.produced > 0 {
                 let PointBooks {
                     produced,
                     delivered,
@@ -662,7 +514,7 @@ fn origins(page: &mut String, origin: &OriginReport) {
         "\norigins   {} in use, {} of them known to no source; {} processes sent in the last minute",
         grouped(resolver.origins_live),
         grouped(resolver.origins_unknown),
-        grouped(origin.processes)
+        grouped(origin.numbers.of(SenderCounter::Live))
     );
     for (what, counts) in [
         ("processes looked up", &resolver.processes),
@@ -670,36 +522,6 @@ fn origins(page: &mut String, origin: &OriginReport) {
     ] {
         if !counts.is_empty() {
             let _ = write!(page, "\n  {what}: {}", reasons(counts));
-        }
-    }
-    for (count, what) in [
-        (
-            origin.packets_without_process,
-            "packets came from processes that cannot be named here: weir needs the host's process namespace (hostPID)",
-        ),
-        (
-            origin.packets_untracked,
-            "packets came from processes beyond those that are told apart",
-        ),
-        (
-            origin.waited_in_vain,
-            "packets and messages waited a second, or to the end of their bucket, in vain for their origin",
-        ),
-        (
-            origin.no_room_to_wait,
-            "packets and messages went on without their origin because too many waited",
-        ),
-        (
-            origin.origins_refused,
-            "origins found the table full: their messages count as their sender's",
-        ),
-        (
-            resolver.processes_reused,
-            "process numbers went to another process, which was noticed",
-        ),
-    ] {
-        if count > 0 {
-            let _ = write!(page, "\n  {} {what}", grouped(count));
         }
     }
     page.push('\n');
@@ -743,67 +565,38 @@ fn reasons(reasons: &Reasons) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::status::{Books, DatagramBooks, ListenerStatus, MessageBooks, SampleBooks};
+    use crate::admin::status::tests::balanced;
 
     #[test]
     fn the_page_says_what_was_lost_and_whether_the_books_balance() {
-        let books = Books {
-            bytes: 100,
-            datagrams: DatagramBooks {
-                received: 1010,
-                parsed: 1007,
-                dropped: [("kernel".to_owned(), 3)].into(),
-            },
-            messages: MessageBooks {
-                received: 20,
-                accepted: 19,
-                rejected: [("bad_type".to_owned(), 1)].into(),
-            },
-            samples: SampleBooks {
-                received: 30,
-                aggregated: 25,
-                overflowed: 5,
-                timestamped: 0,
-                dropped: Reasons::new(),
-            },
-        };
-        let listener = ListenerStatus {
-            address: "udp://127.0.0.1:8125".to_owned(),
-            books: books.clone(),
-            ..Default::default()
-        };
-        let output = OutputStatus {
-            name: "datadog".to_owned(),
-            last_error: Some("timed out".to_owned()),
-            since: 40,
-            ..Default::default()
-        };
-        let mut status = Status {
-            total: books,
-            listeners: vec![listener],
-            outputs: vec![output],
-            started: 10,
-            ..Default::default()
-        };
+        let mut status = balanced();
+        status.started = 10;
+        status.outputs[0].last_error = Some("timed out".to_owned());
+        status.outputs[0].since = 40;
+        status.numbers.add_at("total.packets.received", 1000);
+        status.numbers.add_at("total.packets.parsed", 1000);
+        status.listeners[0].numbers.add_at("books.packets.received", 1000);
+        status.listeners[0].numbers.add_at("books.packets.parsed", 1000);
         let page = render(&status, 100);
         for part in [
             "up 1m30s",
             "1,010",
             "kernel 3",
             "bad_type 1",
-            "5 of the good ones in overflow series",
-            "udp://127.0.0.1:8125",
+            "Samples of contexts there was no room for, kept in one series per name: 5",
+            "udp://127.0.0.1:8125: Datagrams the kernel dropped",
+            "Give weir a larger `receive_buffer`",
             "failing for 1m00s",
             "datadog: last error: timed out",
             "The books balance.",
         ] {
             assert!(page.contains(part), "{part:?} is not in\n{page}");
         }
-        status.total.messages.accepted = 18;
+        status.numbers.add_at("total.messages.received", 1);
         let page = render(&status, 100);
         assert!(page.contains("THE BOOKS DO NOT BALANCE"), "{page}");
         assert!(
-            page.contains("messages in total: 20 came in, 19 are accounted for"),
+            page.contains("messages in total: 21 came in, 20 are accounted for"),
             "{page}"
         );
     }

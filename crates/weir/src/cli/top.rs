@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
-use super::status::{limited, show, shown};
+use super::agent::show;
+use super::status::{limited, shown};
 use super::table::{Table, duration, grouped, rate};
 use crate::admin::contexts::{ContextReport, MetricRow};
 use crate::failure::Failure;

@@ -5,9 +5,6 @@ use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use serde_json::{Map, Value};
-use weir_output::settings::redact;
-
 /// The longest file that a secret is read from.
 const SECRET_BYTES_MAX: u64 = 64 * 1024;
 
@@ -44,48 +41,10 @@ fn stamp_of(found: &Metadata) -> (u64, u64, u64, i64, i64, i64, i64) {
     )
 }
 
-/// Reads the files that a `..._file` setting names, in the form of that setting: a path, or paths in maps and lists.
-/// Secrets take the place of the paths.
-pub struct Reading<'a> {
-    pub files: &'a mut Vec<SecretFile>,
-    /// What may be shown of each secret.
-    pub shown: Vec<String>,
-}
+pub type Stamped = (String, (u64, u64, u64, i64, i64, i64, i64));
 
-impl Reading<'_> {
-    /// Fails with a sentence that names the file and says nothing of what is in it.
-    pub fn read(&mut self, paths: &Value) -> Result<Value, String> {
-        Ok(match paths {
-            Value::String(path) if path.is_empty() => Value::String(String::new()),
-            Value::String(path) => Value::String(self.secret(Path::new(path))?),
-            Value::Array(items) => Value::Array(
-                items
-                    .iter()
-                    .map(|item| self.read(item))
-                    .collect::<Result<_, _>>()?,
-            ),
-            Value::Object(map) => {
-                let read = |(key, item): (&String, &Value)| Ok((key.clone(), self.read(item)?));
-                Value::Object(map.iter().map(read).collect::<Result<Map<_, _>, String>>()?)
-            }
-            other => other.clone(),
-        })
-    }
-
-    fn secret(&mut self, path: &Path) -> Result<String, String> {
-        let (secret, stamp) = read_secret(path).map_err(|why| format!("{}: {why}", path.display()))?;
-        self.shown.push(redact(&secret));
-        self.files.push(SecretFile {
-            path: path.to_owned(),
-            stamp: Some(stamp),
-        });
-        Ok(secret)
-    }
-}
-
-type Stamped = (String, (u64, u64, u64, i64, i64, i64, i64));
-
-fn read_secret(path: &Path) -> Result<Stamped, String> {
+/// One key or token, and what its file was like.
+pub fn read_secret(path: &Path) -> Result<Stamped, String> {
     // Opening a pipe would wait for its other end, so look first.
     let found = std::fs::metadata(path).map_err(|error| error.to_string())?;
     if !found.is_file() || found.len() > SECRET_BYTES_MAX {
@@ -106,37 +65,6 @@ fn read_secret(path: &Path) -> Result<Stamped, String> {
         return Err("has more than one line, or a control character; one key or token is wanted".to_owned());
     }
     Ok((secret.to_owned(), stamp))
-}
-
-/// Adds the secrets of files to those that are written in the configuration. Fails where both name the same.
-pub fn merge(written: &mut Value, read: Value) -> Result<(), String> {
-    match (written, read) {
-        (Value::Object(written), Value::Object(read)) => {
-            for (key, value) in read {
-                let known = written
-                    .keys()
-                    .find(|known| known.eq_ignore_ascii_case(&key))
-                    .cloned();
-                match (known.and_then(|known| written.get_mut(&known)), value) {
-                    (Some(Value::Array(known)), Value::Array(more)) => known.extend(more),
-                    (Some(_), _) => {
-                        return Err(format!(
-                            "{key:?} is set without a file too; only one of them can be"
-                        ));
-                    }
-                    (None, value) => drop(written.insert(key, value)),
-                }
-            }
-            Ok(())
-        }
-        (Value::String(written), Value::String(read)) if read.is_empty() || written.is_empty() => {
-            if !read.is_empty() {
-                *written = read;
-            }
-            Ok(())
-        }
-        _ => Err("the setting without _file is set too; only one of them can be".to_owned()),
-    }
 }
 
 /// What others may do with a file that they should not, one sentence each.
@@ -177,74 +105,28 @@ pub fn permissions(path: &Path, is_secret: bool) -> Vec<String> {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use serde_json::json;
-
     use super::*;
 
-    fn read(paths: &Value) -> Result<Value, String> {
-        let mut files = Vec::new();
-        let mut reading = Reading {
-            files: &mut files,
-            shown: Vec::new(),
-        };
-        reading.read(paths)
-    }
-
     #[test]
-    fn secrets_take_the_place_of_their_paths() {
+    fn secrets_are_one_line_of_a_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str, content: &[u8]| {
             let path = directory.path().join(name);
             std::fs::write(&path, content).unwrap();
-            path.display().to_string()
+            path
         };
-        let (one, two) = (path("one", b" first\n"), path("two", b"second"));
-        assert_eq!(read(&json!(one)).unwrap(), json!("first"));
-        assert_eq!(read(&json!("")).unwrap(), json!(""));
-        assert_eq!(
-            read(&json!({"a": [one, two]})).unwrap(),
-            json!({"a": ["first", "second"]})
-        );
+        let read = |path: &Path| read_secret(path).map(|(secret, _)| secret);
+        assert_eq!(read(&path("one", b" first\n")).unwrap(), "first");
         for (name, content, why) in [
             ("empty", &b"\n"[..], "is empty"),
             ("lines", b"secret-a\nsecret-b\n", "more than one line"),
             ("bytes", b"secret\xff", "no text"),
         ] {
-            let error = read(&json!(path(name, content))).unwrap_err();
-            assert!(
-                error.contains(why) && error.contains(name) && !error.contains("secret"),
-                "{error}"
-            );
+            let error = read(&path(name, content)).unwrap_err();
+            assert!(error.contains(why) && !error.contains("secret"), "{error}");
         }
-        assert!(read(&json!(directory.path())).unwrap_err().contains("no file"));
-        assert!(
-            read(&json!(directory.path().join("none")))
-                .unwrap_err()
-                .contains("none")
-        );
-    }
-
-    #[test]
-    fn a_secret_is_written_or_in_a_file_and_not_both() {
-        let check = |written: Value, read: Value, expected: Option<Value>| {
-            let mut merged = written.clone();
-            let result = merge(&mut merged, read);
-            assert_eq!(result.ok().map(|()| merged), expected, "{written}");
-        };
-        check(json!(""), json!("a"), Some(json!("a")));
-        check(json!("a"), json!(""), Some(json!("a")));
-        check(json!("a"), json!("b"), None);
-        check(
-            json!({"A": "1"}),
-            json!({"b": "2"}),
-            Some(json!({"A": "1", "b": "2"})),
-        );
-        check(json!({"A": "1"}), json!({"a": "2"}), None);
-        check(
-            json!({"u": ["1"]}),
-            json!({"u": ["2"], "v": ["3"]}),
-            Some(json!({"u": ["1", "2"], "v": ["3"]})),
-        );
+        assert!(read(directory.path()).unwrap_err().contains("no file"));
+        assert!(read(&directory.path().join("none")).is_err());
     }
 
     #[test]

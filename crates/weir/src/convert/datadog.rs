@@ -2,11 +2,13 @@
 
 use std::fmt::Write as _;
 
-use weir_output::settings::{Kind, OUTPUT_TYPES, OutputType, Setting};
+use weir_config::{
+    Kind, Setting, adds_up, forward_target, gone_variable, hide_password, output_setting, settings, show_text,
+};
+use weir_output::settings::{OUTPUT_TYPES, OutputType};
 
 use super::{Converted, Left, Refused, block, finish, map, scalar, top_level};
-use crate::config::node::{Content, Key, Node};
-use crate::config::{adds_up, check_node, entries, forward_target, hide_password, show_text};
+use weir_config::node::{Content, Key, Node};
 
 /// Settings that weir has no use for, and why. A name that ends in `*` stands for all that begin so.
 const NOT_NEEDED: &[(&str, &str)] = &[
@@ -62,7 +64,7 @@ struct Converter {
     /// Settings of the agent itself, in the order of the file.
     own: Vec<(&'static Setting, Entry)>,
     /// Settings of outputs: name of the output, path in it, text behind the colon.
-    outputs: Vec<(&'static str, &'static str, String)>,
+    outputs: Vec<(&'static str, String, String)>,
     forward_host: Option<Entry>,
     forward_port: Option<Entry>,
     left: Vec<Left>,
@@ -71,10 +73,12 @@ struct Converter {
 impl Converter {
     fn setting(&mut self, key: &Key, node: &Node) {
         let variable = format!("DD_{}", key.text.to_ascii_uppercase());
-        if let Some(entry) = entries().find(|entry| entry.second_names.contains(&variable.as_str())) {
-            self.own_setting(&entry.setting, key, node);
-        } else if let Some((output_type, path)) = output_setting(&variable) {
-            self.output_setting(output_type, path, key, node);
+        if let Some(setting) = settings().find(|setting| setting.also.contains(&variable.as_str())) {
+            self.own_setting(setting, key, node);
+        } else if let Some(found) = output_setting(OUTPUT_TYPES, &variable) {
+            self.output_setting(found, key, node);
+        } else if let Some(gone) = gone_variable(&variable, OUTPUT_TYPES) {
+            self.left.push(note(key, gone.why));
         } else {
             self.left.push(note(key, why(&key.text)));
         }
@@ -98,12 +102,10 @@ impl Converter {
 
     fn output_setting(
         &mut self,
-        output_type: &'static OutputType,
-        path: &'static str,
+        (output_type, path, setting): (&'static OutputType, String, &'static Setting),
         key: &Key,
         node: &Node,
     ) {
-        let setting = setting_at(output_type.settings, path).expect("a variable leads to a setting");
         if takes(setting, key, node, &mut self.left) {
             let mut value = String::new();
             let indent = 6 + 2 * path.matches('.').count();
@@ -123,9 +125,9 @@ impl Converter {
                 line: part.line,
             };
             let variable = format!("DD_PROXY_{}", part.text.to_ascii_uppercase());
-            match output_setting(&variable) {
+            match output_setting(OUTPUT_TYPES, &variable) {
                 _ if value.is_null() => {}
-                Some((_, path)) if path == "delivery.proxy" && has_proxy => {
+                Some((_, path, _)) if path == "delivery.proxy" && has_proxy => {
                     let message = "outputs.datadog.delivery.proxy is one for all; it has proxy.https";
                     self.left.push(note(&name, message));
                 }
@@ -134,9 +136,9 @@ impl Converter {
                         "holds a password, which is not copied; set it in the environment or by hand";
                     self.left.push(note(&name, message));
                 }
-                Some((output_type, path)) => {
-                    has_proxy |= path == "delivery.proxy";
-                    self.output_setting(output_type, path, &name, value);
+                Some(found) => {
+                    has_proxy |= found.1 == "delivery.proxy";
+                    self.output_setting(found, &name, value);
                 }
                 None => self.left.push(note(&name, "weir has no such setting")),
             }
@@ -154,7 +156,7 @@ impl Converter {
                 (Some(host), Some(port)) => match forward_target(host, port) {
                     Ok(target) => {
                         let value = format!("\n      - {}\n", show_text(&target));
-                        self.outputs.push(("relay", "targets", value));
+                        self.outputs.push(("relay", "targets".to_owned(), value));
                     }
                     Err(message) => self.left.push(note(&key, message)),
                 },
@@ -212,32 +214,11 @@ fn append(list: &mut Node, more: &Node) {
     }
 }
 
-/// The setting at a path such as `delivery.timeout`.
-fn setting_at(settings: &'static [Setting], path: &str) -> Option<&'static Setting> {
-    let (key, rest) = path
-        .split_once('.')
-        .map_or((path, None), |(key, rest)| (key, Some(rest)));
-    let setting = settings.iter().find(|setting| setting.key == key)?;
-    match (setting.kind, rest) {
-        (_, None) => Some(setting),
-        (Kind::Record(fields), Some(rest)) => setting_at(fields, rest),
-        _ => None,
-    }
-}
-
 fn note(key: &Key, message: impl Into<String>) -> Left {
     Left {
         line: key.line,
         message: format!("{}: {}", key.text, message.into()),
     }
-}
-
-fn output_setting(variable: &str) -> Option<(&'static OutputType, &'static str)> {
-    OUTPUT_TYPES.iter().find_map(|output_type| {
-        let mut known = output_type.environment.iter();
-        let (path, _) = known.find(|(_, names)| names.contains(&variable))?;
-        Some((output_type, *path))
-    })
 }
 
 /// Whether the setting takes the value; one that it does not take, or that must not be shown, is left.
@@ -249,10 +230,10 @@ fn takes(setting: &Setting, key: &Key, node: &Node, left: &mut Vec<Left>) -> boo
         ));
         return false;
     }
-    if let Err((line, path, message)) = check_node(&setting.kind, node) {
+    if let Err(refusal) = setting.check(node) {
         left.push(Left {
-            line,
-            message: format!("{}{path}: {message}", key.text),
+            line: refusal.line,
+            message: format!("{}{}: {}", key.text, refusal.path, refusal.message),
         });
         return false;
     }
@@ -325,6 +306,16 @@ mod tests {
             !converted.yaml.contains("0123456789abcdef"),
             "a key is not copied"
         );
+    }
+
+    #[test]
+    fn what_weir_once_had_is_listed_with_the_reason() {
+        let converted = convert("dogstatsd_buffer_size: 8192\nforwarder_backoff_factor: 3\n").unwrap();
+        let parts = ["packets may be as long as 64KiB", "each wait is drawn"];
+        assert_eq!(converted.left.len(), 2, "{:?}", converted.left);
+        for (left, part) in converted.left.iter().zip(parts) {
+            assert!(left.message.contains(part), "{left:?}");
+        }
     }
 
     #[test]

@@ -4,8 +4,10 @@
 
 use std::fmt::Write as _;
 
-use crate::config::node::{Content, Fault, Key, Node};
-use crate::config::{load_content, show_text};
+use weir_config::node::{Content, Fault, Key, Node};
+use weir_config::show_text;
+
+use crate::config::load_content;
 
 mod datadog;
 mod statsd_exporter;
@@ -47,7 +49,7 @@ impl From<Fault> for Refused {
 
 /// The mapping at the top of a document; an empty one has none.
 fn top_level(text: &str) -> Result<Vec<(Key, Node)>, Refused> {
-    match crate::config::node::parse(text)? {
+    match weir_config::node::parse(text)? {
         None => Ok(Vec::new()),
         Some(node) if node.is_null() => Ok(Vec::new()),
         Some(Node {

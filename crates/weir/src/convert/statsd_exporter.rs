@@ -6,8 +6,8 @@
 use std::fmt::Write as _;
 
 use super::{Converted, Left, Refused, finish, list, map, scalar, top_level};
-use crate::config::node::Node;
-use crate::config::show_text;
+use weir_config::node::Node;
+use weir_config::show_text;
 
 /// Converts the text of a mapping file.
 pub fn convert(text: &str) -> Result<Converted, Refused> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use weir_ingest::{AdmissionList, AdmissionSettings, Refusal, RefusedSender};
 use weir_listener::{
-    Address, ListenerConfig, ListenerCounters, Monotonic, RateLimited, SourceRates, TLS_SESSION_BYTES,
+    Address, ListenerConfig, ListenerCounter, Monotonic, RateLimited, SourceRates, TLS_SESSION_BYTES,
     TlsServer,
 };
 
@@ -15,7 +15,7 @@ use super::pipeline::State;
 use super::usage::origin_name;
 use crate::admin::status::{RateLimitedRow, RefusedSenderRow};
 use crate::budget::{Budget, Share};
-use crate::config::{Config, RateLimits};
+use crate::config::{Config, tls_files};
 use crate::failure::Failure;
 
 /// How often the log speaks of the same source or reason.
@@ -33,7 +33,7 @@ pub struct Access {
     rates: Option<Arc<SourceRates>>,
     tls: Option<Arc<TlsServer>>,
     tls_connections_max: usize,
-    limits: RateLimits,
+    rate_per_origin: Option<u64>,
     mentioned: Arc<Mutex<HashMap<String, Mention>>>,
 }
 
@@ -53,27 +53,26 @@ struct Mention {
 impl Access {
     pub fn new(config: &Config, budget: &Budget) -> Result<Access, Failure> {
         let settings = &config.listeners;
-        let limits = settings.rates.clone();
-        let is_limited = !limits.networks.is_empty() || limits.per_address.is_some();
-        let rates = is_limited.then(|| {
-            let networks = limits.networks.clone();
-            Arc::new(SourceRates::new(networks, limits.per_address, Monotonic::now()))
-        });
-        let tls = match &settings.tls {
+        let networks = config.addresses.rates.clone();
+        let per_address = settings.rate_limit_per_address;
+        let is_limited = !networks.is_empty() || per_address.is_some();
+        let rates = is_limited.then(|| Arc::new(SourceRates::new(networks, per_address, Monotonic::now())));
+        let tls = match settings.tls() {
             None => None,
             Some(files) => {
-                let server = TlsServer::load(files)
+                let server = TlsServer::load(&tls_files(&files))
                     .map_err(|error| Failure::usage(format!("tcp_tls_certificate: {error}")))?;
                 Some(Arc::new(server))
             }
         };
         // Each listener has its own connections.
-        let share = budget.of_one(Share::TlsSessions, settings.tcp.len()) / TLS_SESSION_BYTES as u64;
+        let listeners = config.addresses.tcp.len();
+        let share = budget.of_one(Share::TlsSessions, listeners) / TLS_SESSION_BYTES as u64;
         Ok(Access {
             rates,
             tls,
             tls_connections_max: share.max(1) as usize,
-            limits,
+            rate_per_origin: settings.rate_limit_per_origin,
             mentioned: Arc::default(),
         })
     }
@@ -86,8 +85,8 @@ impl Access {
     pub fn read_again(&self, config: &Config) -> Result<Renewal, Vec<String>> {
         let mut renewal = Renewal::default();
         let mut faults = Vec::new();
-        if let (Some(_), Some(files)) = (&self.tls, &config.listeners.tls) {
-            match TlsServer::load(files) {
+        if let (Some(_), Some(files)) = (&self.tls, config.listeners.tls()) {
+            match TlsServer::load(&tls_files(&files)) {
                 Ok(server) => renewal.tls = Some(server),
                 Err(error) => faults.push(format!("tcp_tls_certificate: {error}")),
             }
@@ -118,7 +117,7 @@ impl Access {
     }
 
     pub fn admission_list(config: &Config) -> Option<AdmissionList> {
-        let list = config.listeners.allowed_origins.as_ref()?;
+        let list = config.listeners.allowed_origins()?;
         Some(AdmissionList {
             no_container: list.no_container(),
             unknown: list.unknown(),
@@ -154,7 +153,7 @@ impl Access {
         if let Some(rates) = &self.rates {
             rows.extend(rates.limited(NAMED_MAX).into_iter().map(row));
         }
-        let per_origin = self.limits.per_origin.unwrap_or(0);
+        let per_origin = self.rate_per_origin.unwrap_or(0);
         for limited in state
             .workers
             .iter()
@@ -268,34 +267,34 @@ impl Access {
 
 /// What one listener refused for reasons other than a single sender's, and how often.
 fn refusals(state: &State, listener: usize) -> [(&'static str, u64); 5] {
-    let total = |count: fn(&ListenerCounters) -> u64| -> u64 {
+    let total = |counter: ListenerCounter| -> u64 {
         let workers = state.workers.iter().flatten();
         let listeners = workers.flat_map(|worker| &worker.listeners);
         listeners
             .filter(|counted| usize::from(counted.listener) == listener)
-            .map(|counted| count(&counted.socket))
+            .map(|counted| counted.socket[counter])
             .sum()
     };
     [
         (
             "connections refused (source not allowed)",
-            total(|socket| socket.connections_refused_source),
+            total(ListenerCounter::ConnectionsRefusedSource),
         ),
         (
             "connections refused (all places taken)",
-            total(|socket| socket.connections_refused_limit),
+            total(ListenerCounter::ConnectionsRefusedLimit),
         ),
         (
             "connections refused (no descriptors left)",
-            total(|socket| socket.connections_refused_descriptors),
+            total(ListenerCounter::ConnectionsRefusedDescriptors),
         ),
         (
             "connections closed (for a peer that had fewer)",
-            total(|socket| socket.connections_closed_crowded),
+            total(ListenerCounter::ConnectionsClosedCrowded),
         ),
         (
             "connections closed (idle)",
-            total(|socket| socket.connections_closed_idle),
+            total(ListenerCounter::ConnectionsClosedIdle),
         ),
     ]
 }

@@ -3,15 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use weir_context::{LimitReason, RuleCounts};
-use weir_ingest::{ListenerSnapshot, Refusal, SampleDrop, WorkerSnapshot};
-use weir_protocol::{ErrorClass, Kind};
+use weir_context::RuleCounts;
+use weir_counters::Counts;
+use weir_ingest::{ListenerSnapshot, WorkerSnapshot};
 
 use super::pipeline::State;
-use crate::admin::status::{
-    Books, ContextStatus, ListenerStatus, OriginReport, Reasons, RowBooks, RuleStatus, RulesStatus, Status,
-    TrialStatus,
-};
+use crate::admin::counters::SocketCounter;
+use crate::admin::status::{ListenerStatus, RuleStatus, RulesStatus, Status, TrialStatus};
 
 /// A listener as it was bound.
 #[derive(Clone, Debug)]
@@ -23,99 +21,84 @@ pub struct BoundListener {
 
 /// Fills in everything that workers and pipeline know.
 pub fn fill(status: &mut Status, listeners: &[BoundListener], state: &State) {
-    let workers: Vec<&WorkerSnapshot> = state.workers.iter().flatten().collect();
-    status.listeners = listeners
-        .iter()
-        .map(|listener| ListenerStatus {
+    for (number, listener) in listeners.iter().enumerate() {
+        status.listeners.push(ListenerStatus {
             address: listener.address.clone(),
-            receive_buffer: listener.receive_buffer,
-            receive_buffer_wanted: listener.receive_buffer_wanted,
             ..Default::default()
-        })
-        .collect();
-    status.contexts = ContextStatus::default();
-    status.rows = RowBooks {
-        received: state.rows_received,
-        lost: state.rows_lost,
-        waiting: state.rows_pending,
-        merged: state.rows_merged,
-        samples: Reasons::new(),
-    };
-    for worker in &workers {
-        status.as_of = status.as_of.max(worker.at.max(0) as u64);
-        for listener in &worker.listeners {
-            let entry = &mut status.listeners[usize::from(listener.listener)];
-            entry.connections += listener.socket.connections_open;
-            entry.connections_refused += listener.socket.connections_refused_source;
-            entry.connections_failed_tls += listener.socket.connections_failed_tls;
-            entry.connections_refused_limit +=
-                listener.socket.connections_refused_limit + listener.socket.connections_refused_descriptors;
-            entry.connections_closed_crowded += listener.socket.connections_closed_crowded;
-            entry.connections_closed_idle += listener.socket.connections_closed_idle;
-            entry.connections_cut += listener.socket.connections_cut_draining;
-            add(&mut entry.books, listener);
-            add(&mut status.total, listener);
-        }
-        status.drop_disagreements += worker.drop_disagreements;
-        let ahead = worker.clock_ahead_ms as f64 / 1e3;
-        status.clock.ahead_seconds = status.clock.ahead_seconds.max(ahead);
-        status.clock.set_back = status.clock.set_back.max(worker.clock_set_back);
-        status.contexts.live += worker.contexts as u64;
-        status.contexts.created += worker.contexts as u64 + worker.contexts_expired;
-        status.contexts.expired += worker.contexts_expired;
-        for reason in LimitReason::ALL {
-            let samples = worker.limited_samples[reason as usize];
-            count(&mut status.limits.samples, reason.as_str(), samples);
-        }
-        status.contexts.overflow_series += worker.overflow_names as u64;
-        status.contexts.aliases += worker.aliases as u64;
-        status.contexts.alias_misses += worker.alias_misses;
-        for kind in Kind::ALL {
-            *status.rows.samples.entry(kind.as_str().into()).or_default() +=
-                worker.aggregate.samples[kind as usize];
-        }
-        for (part, bytes) in [
-            ("contexts", worker.context_bytes),
-            ("state", worker.state_bytes),
-            ("partial_frames", worker.partial_bytes),
-            ("tls_sessions", worker.tls_bytes),
-            ("origins", worker.origin_bytes),
-            ("batches", worker.batch_bytes),
-            ("awaiting_origin", worker.origin.parked_bytes as usize),
-            ("rate_limits", worker.origin.rate_bytes as usize),
-        ] {
-            *status.memory.parts.entry(part.into()).or_default() += bytes as u64;
-        }
-        let gap = worker.longest_gap_ns as f64 / 1e9;
-        status.flush.longest_gap_seconds = status.flush.longest_gap_seconds.max(gap);
-        status.flush.count = status.flush.count.max(worker.aggregate.buckets);
+        });
+        let mut socket = Counts::default();
+        socket[SocketCounter::ReceiveBuffer] = listener.receive_buffer;
+        socket[SocketCounter::ReceiveBufferWanted] = listener.receive_buffer_wanted;
+        status.add(Some(number), &socket);
     }
+    status.add(None, &state.counts);
+    let workers: Vec<&WorkerSnapshot> = state.workers.iter().flatten().collect();
+    for worker in &workers {
+        of_worker(status, worker);
+    }
+    status.add_up();
     rules(&mut status.rules, &workers);
-    status.flush.seconds = state.flush_seconds;
-    status.flush.at = state.flushed_at;
     status.memory.used = status.memory.parts.values().sum();
 }
 
-/// What workers and the resolver know about senders.
-pub fn origin(resolver: weir_origin::OriginStatus, state: &State) -> OriginReport {
-    let mut report = OriginReport {
-        resolver,
-        ..OriginReport::default()
-    };
-    for worker in state.workers.iter().flatten() {
-        let origin = &worker.origin;
-        report.packets_untracked += origin.processes.packets_untracked;
-        report.processes += origin.processes_live;
-        report.waited += origin.parking.parked;
-        report.waiting += origin.parked_now;
-        report.waited_in_vain += origin.parking.gave_up;
-        report.no_room_to_wait += origin.parking.no_room;
-        report.origins_refused += origin.origins.refused;
-        for listener in &worker.listeners {
-            report.packets_without_process += listener.socket.origin_errors;
-        }
+/// Adds everything that one worker has counted: a new part of the snapshot has to be shown here.
+fn of_worker(status: &mut Status, worker: &WorkerSnapshot) {
+    let WorkerSnapshot {
+        worker: _,
+        at,
+        listeners,
+        event_loop,
+        counts,
+        aggregate,
+        contexts,
+        aliases,
+        limited_samples,
+        context_bytes,
+        state_bytes,
+        partial_bytes,
+        tls_bytes,
+        origin_bytes,
+        batch_bytes,
+        origin,
+        limited_origins: _,
+        refused_senders: _,
+        rules: _,
+    } = worker;
+    status.as_of = status.as_of.max((*at).max(0) as u64);
+    status.add(None, event_loop);
+    status.add(None, counts);
+    status.add(None, aggregate);
+    status.add(None, contexts);
+    status.add(None, aliases);
+    status.add(None, limited_samples);
+    status.add(None, &origin.origins);
+    status.add(None, &origin.processes);
+    status.add(None, &origin.parking);
+    for ListenerSnapshot {
+        listener,
+        socket,
+        ingest,
+    } in listeners
+    {
+        let listener = Some(usize::from(*listener));
+        status.add(listener, socket);
+        status.add(listener, &ingest.counts);
+        status.add(listener, &ingest.packets_refused);
+        status.add(listener, &ingest.rejected);
+        status.add(listener, &ingest.samples_dropped);
     }
-    report
+    for (part, bytes) in [
+        ("contexts", *context_bytes),
+        ("state", *state_bytes),
+        ("partial_frames", *partial_bytes),
+        ("tls_sessions", *tls_bytes),
+        ("origins", *origin_bytes),
+        ("batches", *batch_bytes),
+        ("awaiting_origin", origin.parked_bytes as usize),
+        ("rate_limits", origin.rate_bytes as usize),
+    ] {
+        *status.memory.parts.entry(part.into()).or_default() += bytes as u64;
+    }
 }
 
 /// Adds up what the workers' rules did. While a reload is on its way, workers that have other rules than the first are left
@@ -176,89 +159,11 @@ fn rules(status: &mut RulesStatus, workers: &[&WorkerSnapshot]) {
 pub fn lost_at_the_end(status: &Status) -> Vec<String> {
     let mut lost = Vec::new();
     for output in &status.outputs {
-        let kinds = [
-            ("points", &output.points),
-            ("events", &output.events),
-            ("checks", &output.checks),
-            ("messages", &output.messages),
-        ];
-        for (kind, books) in kinds {
+        for (kind, books) in output.books() {
             if let Some(number) = books.dropped.get("shutdown").filter(|number| **number > 0) {
                 lost.push(format!("{number} {kind} of {}", output.name));
             }
         }
     }
     lost
-}
-
-fn count(reasons: &mut Reasons, reason: &str, number: u64) {
-    if number > 0 {
-        *reasons.entry(reason.into()).or_default() += number;
-    }
-}
-
-fn add(books: &mut Books, listener: &ListenerSnapshot) {
-    let ListenerSnapshot {
-        socket,
-        ingest,
-        packets_waiting,
-        ..
-    } = listener;
-    books.bytes += socket.bytes;
-    let datagrams = &mut books.datagrams;
-    let lost = [
-        ("kernel", socket.kernel_dropped),
-        ("source_not_allowed", socket.sources_refused),
-        ("rate_limited", socket.rate_limited),
-        ("refused_at_shutdown", socket.refused_draining),
-        ("frame_too_long", socket.frames_too_long),
-        ("frame_cut", socket.frames_cut),
-    ];
-    // What waits for its sender to be known is counted, received and otherwise, when it goes on.
-    datagrams.received +=
-        socket.packets - packets_waiting + lost.iter().map(|(_, number)| number).sum::<u64>();
-    datagrams.parsed += ingest.packets;
-    // Handed over by the listener, so received already.
-    count(
-        &mut datagrams.dropped,
-        "origin_rate_limited",
-        ingest.packets_rate_limited,
-    );
-    for why in Refusal::ALL {
-        count(
-            &mut datagrams.dropped,
-            why.as_str(),
-            ingest.packets_refused[why as usize],
-        );
-    }
-    for (reason, number) in lost {
-        count(&mut datagrams.dropped, reason, number);
-    }
-    let messages = &mut books.messages;
-    messages.received += ingest.messages + socket.truncated_lines_max;
-    messages.accepted += ingest.accepted();
-    for class in ErrorClass::ALL {
-        count(
-            &mut messages.rejected,
-            class.as_str(),
-            ingest.rejected[class as usize],
-        );
-    }
-    count(
-        &mut messages.rejected,
-        "truncated",
-        ingest.rejected_truncated + socket.truncated_lines_max,
-    );
-    let samples = &mut books.samples;
-    samples.received += ingest.samples;
-    samples.aggregated += ingest.samples_aggregated;
-    samples.overflowed += ingest.samples_overflowed;
-    samples.timestamped += ingest.samples_timestamped;
-    for reason in SampleDrop::ALL {
-        count(
-            &mut samples.dropped,
-            reason.as_str(),
-            ingest.samples_dropped[reason as usize],
-        );
-    }
 }

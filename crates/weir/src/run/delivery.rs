@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use weir_output::delivery::{Delivery, EndpointStatus, Items};
 
-use crate::admin::status::{OutputStatus, PointBooks};
+use crate::admin::status::{Numbers, OutputStatus, PointBooks};
 
 /// Memory of the payloads that wait. Endpoints share the bodies, so the fullest queue is what they take.
 pub fn queued_bytes(delivery: &Delivery) -> u64 {
@@ -45,18 +45,6 @@ pub fn status(output_type: &str, delivery: &Delivery) -> Vec<OutputStatus> {
             };
             notes.push(format!("{what}: {error}"));
         }
-        if endpoint.damaged_bytes > 0 {
-            notes.push(format!(
-                "{} bytes of the disk queue were damaged at the start; what they held is lost",
-                endpoint.damaged_bytes
-            ));
-        }
-        if endpoint.refused_series > 0 {
-            notes.push(format!(
-                "series that the receiver refuses, left out of what it is sent: {}",
-                endpoint.refused_series
-            ));
-        }
         if let Some(seconds) = endpoint.retry_in_seconds {
             notes.push(format!("next attempt in {seconds} s"));
         }
@@ -85,6 +73,8 @@ pub fn status(output_type: &str, delivery: &Delivery) -> Vec<OutputStatus> {
                 dropped,
             }
         };
+        let mut numbers = Numbers::default();
+        numbers.add(&endpoint.counts);
         OutputStatus {
             name,
             output_type: output_type.into(),
@@ -97,10 +87,7 @@ pub fn status(output_type: &str, delivery: &Delivery) -> Vec<OutputStatus> {
             checks: books(|items| items.checks),
             messages: PointBooks::default(),
             disk_bytes: delivery.has_disk_queue().then_some(endpoint.pending.disk_bytes),
-            bytes: endpoint.delivered_bytes,
-            payloads: endpoint.delivered_payloads,
-            retries: endpoint.retries,
-            disk_damaged_bytes: endpoint.damaged_bytes,
+            numbers,
             notes,
         }
     };

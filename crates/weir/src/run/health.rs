@@ -1,12 +1,14 @@
 //! Whether what should run does: workers that turn, socket files that lead to their sockets, a process that gets to run.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use weir_ingest::{Command, CommandSender, Progress, WorkerHandle};
+use weir_counters::Counts;
+use weir_ingest::{Command, CommandSender, Progress, WorkerCounter, WorkerHandle};
 use weir_listener::{BoundSocket, FileId, ListenerConfig, ListenerId, Monotonic};
 
+use crate::admin::counters::SocketCounter;
 use crate::admin::status::Status;
 
 /// How often it is looked whether the process gets to run.
@@ -69,6 +71,7 @@ pub struct Watch {
 impl Watch {
     pub fn start(
         workers: &[WorkerHandle],
+        pipeline: Weak<()>,
         files: Vec<SocketFile>,
         listeners: usize,
     ) -> std::io::Result<Watch> {
@@ -80,6 +83,7 @@ impl Watch {
             health: health.clone(),
             workers: workers.iter().map(WorkerHandle::progress).collect(),
             commands: workers.iter().map(WorkerHandle::commands).collect(),
+            pipeline,
             files,
         };
         let thread = std::thread::Builder::new()
@@ -114,10 +118,13 @@ impl Health {
     }
 
     pub fn fill(&self, status: &mut Status) {
-        let pause = self.longest_pause_ns.load(Ordering::Relaxed) as f64 / 1e9;
-        status.flush.longest_gap_seconds = status.flush.longest_gap_seconds.max(pause);
-        for (listener, remade) in status.listeners.iter_mut().zip(&self.remade) {
-            listener.socket_files_remade = remade.load(Ordering::Relaxed);
+        let mut counts = Counts::default();
+        counts[WorkerCounter::LongestGapNs] = self.longest_pause_ns.load(Ordering::Relaxed);
+        status.add(None, &counts);
+        for (listener, remade) in self.remade.iter().enumerate() {
+            let mut socket = Counts::default();
+            socket[SocketCounter::FilesRemade] = remade.load(Ordering::Relaxed);
+            status.add(Some(listener), &socket);
         }
     }
 
@@ -156,6 +163,8 @@ struct Looks {
     health: Arc<Health>,
     workers: Vec<Arc<Progress>>,
     commands: Vec<CommandSender>,
+    /// Of what the thread that merges buckets holds as long as it runs.
+    pipeline: Weak<()>,
     files: Vec<SocketFile>,
 }
 
@@ -179,7 +188,15 @@ impl Looks {
         let mut faults: Vec<String> = workers
             .filter_map(|(number, worker)| worker_fault(number, worker, now))
             .collect();
-        for file in &mut self.files {
+        if self.pipeline.strong_count() == 0 {
+            faults.push(
+                "the thread that merges buckets has ended: no output gets anything; restart weir".into(),
+            );
+        }
+        // Those of a worker that has ended have nobody to read them.
+        let workers = &self.workers;
+        let read = |file: &&mut SocketFile| !workers[file.worker].has_ended();
+        for file in self.files.iter_mut().filter(read) {
             match file.look() {
                 Ok(None) => {}
                 Ok(Some(socket)) => {
@@ -196,7 +213,7 @@ impl Looks {
 fn worker_fault(number: usize, worker: &Progress, now: Monotonic) -> Option<String> {
     if worker.has_ended() {
         return Some(format!(
-            "ingest worker {number} has ended: its sockets are not read any more"
+            "ingest worker {number} has ended: nobody reads its sockets any more; restart weir"
         ));
     }
     (worker.since_turn(now) >= STALL).then(|| {

@@ -2,7 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use weir_ingest::{SampleDrop, WorkerSnapshot};
+use weir_aggregate::AggregateCounter;
+use weir_context::{AliasCounter, OriginCounter};
+use weir_ingest::{
+    IngestCounter, ListenerSnapshot, ParkingCounter, SampleDrop, WorkerCounter, WorkerSnapshot,
+};
+use weir_listener::ListenerCounter;
 
 use super::pipeline::State;
 use crate::admin::status::{MemoryShare, OutputStatus, Status};
@@ -30,43 +35,24 @@ pub fn fill(status: &mut Status, budget: &Budget, state: &State) {
 
 /// How often the limit of a share was met, by what was done about it.
 fn events(share: Share, status: &Status, workers: &[&WorkerSnapshot]) -> BTreeMap<String, u64> {
-    let sum = |count: fn(&WorkerSnapshot) -> u64| workers.iter().map(|worker| count(worker)).sum::<u64>();
     let counted: Vec<(&str, u64)> = match share {
-        Share::Contexts => vec![
-            (
-                "histograms_folded",
-                sum(|worker| worker.aggregate.histograms_folded),
-            ),
-            ("sets_estimated", sum(|worker| worker.aggregate.sets_estimated)),
-            ("bodies_squeezed", sum(|worker| worker.aggregate.bodies_squeezed)),
-            ("aliases_evicted", sum(|worker| worker.aliases_short)),
-            ("samples_overflowed", status.total.samples.overflowed),
-            (
-                "samples_dropped",
-                of_reason(&status.total.samples.dropped, SampleDrop::NoMemory.as_str()),
-            ),
-        ],
+        Share::Contexts => contexts(status, workers),
         Share::Batches => vec![
-            ("waits", sum(|worker| worker.hand_over_waits)),
+            ("waits", status.of(WorkerCounter::HandOverWaits)),
             ("inbox_full", dropped(&status.outputs, "inbox_full")),
         ],
-        Share::Frames => vec![("connections_closed", sum(closed_for_frames))],
-        Share::TlsSessions => vec![
-            (
-                "connections_refused",
-                of_tcp(status, |of| of.connections_refused_limit),
-            ),
-            (
-                "connections_closed",
-                of_tcp(status, |of| of.connections_closed_crowded),
-            ),
-        ],
-        Share::Senders => vec![
-            ("origins_refused", sum(|worker| worker.origin.origins.refused)),
-            ("no_room_to_wait", sum(|worker| worker.origin.parking.no_room)),
-        ],
+        Share::Frames => vec![(
+            "connections_closed",
+            of_listeners(workers, |listener| {
+                listener.socket[ListenerCounter::ConnectionsClosedBudget]
+            }),
+        )],
+        Share::TlsSessions => tls_sessions(status, workers),
+        Share::Senders => senders(workers),
         Share::Queues => vec![("queue_full", dropped(&status.outputs, "queue_full"))],
         Share::Cumulative => vec![("points_refused", dropped(&status.outputs, "memory"))],
+        // The oldest seconds go as new ones come, whether or not it is full.
+        Share::History => vec![],
     };
     counted
         .into_iter()
@@ -74,23 +60,67 @@ fn events(share: Share, status: &Status, workers: &[&WorkerSnapshot]) -> BTreeMa
         .collect()
 }
 
-fn closed_for_frames(worker: &WorkerSnapshot) -> u64 {
-    let listeners = worker.listeners.iter();
-    listeners
-        .map(|listener| listener.socket.connections_closed_budget)
-        .sum()
+fn contexts(status: &Status, workers: &[&WorkerSnapshot]) -> Vec<(&'static str, u64)> {
+    vec![
+        ("histograms_folded", status.of(AggregateCounter::HistogramsFolded)),
+        ("sets_estimated", status.of(AggregateCounter::SetsEstimated)),
+        ("bodies_squeezed", status.of(AggregateCounter::BodiesSqueezed)),
+        (
+            "aliases_evicted",
+            status.of(AliasCounter::Evicted) + status.of(AliasCounter::Refused),
+        ),
+        (
+            "samples_overflowed",
+            of_listeners(workers, |listener| {
+                listener.ingest[IngestCounter::SamplesOverflowed]
+            }),
+        ),
+        (
+            "samples_dropped",
+            of_listeners(workers, |listener| {
+                listener.ingest.samples_dropped[SampleDrop::NoMemory]
+            }),
+        ),
+    ]
 }
 
-fn of_tcp(status: &Status, count: fn(&crate::admin::status::ListenerStatus) -> u64) -> u64 {
-    let listeners = status.listeners.iter();
-    listeners
-        .filter(|of| of.address.starts_with("tcp://"))
-        .map(count)
-        .sum()
+fn tls_sessions(status: &Status, workers: &[&WorkerSnapshot]) -> Vec<(&'static str, u64)> {
+    let of_tcp = |counter: ListenerCounter| {
+        of_listeners(workers, |listener| {
+            let of = status.listeners.get(usize::from(listener.listener));
+            let is_tcp = of.is_some_and(|of| of.address.starts_with("tcp://"));
+            if is_tcp { listener.socket[counter] } else { 0 }
+        })
+    };
+    vec![
+        (
+            "connections_refused",
+            of_tcp(ListenerCounter::ConnectionsRefusedLimit),
+        ),
+        (
+            "connections_closed",
+            of_tcp(ListenerCounter::ConnectionsClosedCrowded),
+        ),
+    ]
 }
 
-fn of_reason(dropped: &BTreeMap<String, u64>, reason: &str) -> u64 {
-    dropped.get(reason).copied().unwrap_or(0)
+fn senders(workers: &[&WorkerSnapshot]) -> Vec<(&'static str, u64)> {
+    let sum = |count: fn(&WorkerSnapshot) -> u64| workers.iter().map(|worker| count(worker)).sum();
+    vec![
+        (
+            "origins_refused",
+            sum(|worker| worker.origin.origins[OriginCounter::Refused]),
+        ),
+        (
+            "no_room_to_wait",
+            sum(|worker| worker.origin.parking[ParkingCounter::NoRoom]),
+        ),
+    ]
+}
+
+fn of_listeners(workers: &[&WorkerSnapshot], count: impl Fn(&ListenerSnapshot) -> u64) -> u64 {
+    let listeners = workers.iter().flat_map(|worker| &worker.listeners);
+    listeners.map(count).sum()
 }
 
 /// Of all that outputs deliver.
@@ -98,5 +128,5 @@ fn dropped(outputs: &[OutputStatus], reason: &str) -> u64 {
     let books = outputs
         .iter()
         .flat_map(|of| [&of.points, &of.events, &of.checks, &of.messages]);
-    books.map(|books| of_reason(&books.dropped, reason)).sum()
+    books.filter_map(|books| books.dropped.get(reason)).sum()
 }

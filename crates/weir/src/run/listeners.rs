@@ -2,12 +2,15 @@
 
 use std::net::SocketAddr;
 
-use weir_listener::{Address, AllowList, BoundSocket, Framing, ListenerConfig, ListenerId};
+use weir_config::EolTransport;
+use weir_listener::{
+    Address, AllowList, BoundSocket, Framing, ListenerConfig, ListenerId, MAX_PACKET_BYTES_LIMIT,
+};
 use weir_protocol::ParseOptions;
 
 use super::access::Access;
 use super::books::BoundListener;
-use crate::config::{self, Config};
+use crate::config::Config;
 use crate::failure::Failure;
 
 /// Sockets that are bound and not read yet.
@@ -73,44 +76,54 @@ pub fn plan(config: &Config, access: &Access) -> Vec<(ListenerConfig, ParseOptio
         let mut listener = ListenerConfig::new(address);
         listener.framing = framing.unwrap_or(listener.framing);
         listener.receive_buffer_bytes = settings.receive_buffer.map(|bytes| bytes as usize);
-        listener.max_packet_bytes = settings.packet_bytes_max;
-        listener.socket_mode = settings.socket_mode;
-        listener.socket_owner = settings.socket_ownership.uid;
-        listener.socket_group = settings.socket_ownership.gid;
+        // The ring's slots are as long, so a shorter limit would save nothing.
+        listener.max_packet_bytes = MAX_PACKET_BYTES_LIMIT;
+        listener.socket_mode = settings.socket_mode.0;
+        listener.socket_owner = config.addresses.socket_ownership.uid;
+        listener.socket_group = config.addresses.socket_ownership.gid;
+        listener.sticky_directory = settings.socket_directory_sticky;
         let is_unix = matches!(
             listener.address,
             Address::UnixDatagram(_) | Address::UnixStream(_)
         );
-        listener.pass_credentials = config.origin.detection && is_unix;
+        listener.pass_credentials = config.origin.origin_detection && is_unix;
         listener.allow = AllowList::new(settings.allowed_networks.clone());
         access.apply(&mut listener);
         let options = ParseOptions {
-            origin_client: config.origin.client,
+            origin_client: config.origin.origin_client,
             timestamps: config.aggregation.timestamps,
             eol_required,
         };
         planned.push((listener, options));
     };
     let framing = match settings.tcp_framing {
-        config::Framing::Length => Framing::LengthPrefixed,
-        config::Framing::Newline => Framing::Newline,
+        weir_config::Framing::Length => Framing::LengthPrefixed,
+        weir_config::Framing::Newline => Framing::Newline,
     };
     let port_of = |address: &SocketAddr| (address.ip().to_string(), address.port());
     let udp = |address| {
         let (host, port) = port_of(address);
         Address::Udp { host, port }
     };
-    let eol = settings.eol_required;
-    for address in &settings.udp {
-        plan(udp(address), None, eol.udp);
+    let eol = |transport| settings.requires_eol(transport);
+    for address in &config.addresses.udp {
+        plan(udp(address), None, eol(EolTransport::Udp));
     }
     for path in &settings.uds {
-        plan(Address::UnixDatagram(path.clone()), None, eol.uds);
+        plan(
+            Address::UnixDatagram(path.to_path_buf()),
+            None,
+            eol(EolTransport::Uds),
+        );
     }
     for path in &settings.uds_stream {
-        plan(Address::UnixStream(path.clone()), None, eol.uds);
+        plan(
+            Address::UnixStream(path.to_path_buf()),
+            None,
+            eol(EolTransport::Uds),
+        );
     }
-    for address in &settings.tcp {
+    for address in &config.addresses.tcp {
         let (host, port) = port_of(address);
         plan(Address::Tcp { host, port }, Some(framing), false);
     }

@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use weir_ingest::TLS_FAULT;
+use weir_context::ContextCounter;
+use weir_ingest::{IngestCounter, TLS_FAULT, WorkerCounter};
+use weir_listener::ListenerCounter;
 use weir_protocol::ErrorClass;
 
 use super::access::Access;
@@ -20,7 +22,6 @@ const BAD_INPUT_INTERVAL: Duration = Duration::from_secs(10);
 #[derive(Clone, Default)]
 pub struct LastFlush {
     pub rates: Rates,
-    pub series: u64,
 }
 
 /// Mentions bad input, with an example, and not too often.
@@ -58,7 +59,7 @@ pub fn flushes(
     listeners: Vec<BoundListener>,
     last_flush: Arc<Mutex<LastFlush>>,
 ) -> Box<dyn FnMut(&Flushed) + Send> {
-    let (summary, bucket_seconds) = (config.flush_summary, config.aggregation.bucket_seconds);
+    let (summary, bucket_seconds) = (config.running.flush_summary, config.aggregation.bucket_seconds());
     let mut before = Totals::default();
     let mut clock = ClockLog::default();
     Box::new(move |flushed| {
@@ -71,7 +72,6 @@ pub fn flushes(
         let now = Totals::of(flushed);
         let facts = LastFlush {
             rates: now.rates(&before, bucket_seconds),
-            series: flushed.rows,
         };
         *last_flush.lock().unwrap_or_else(PoisonError::into_inner) = facts;
         if summary {
@@ -91,8 +91,15 @@ struct ClockLog {
 impl ClockLog {
     fn lines(&mut self, state: &State) -> Vec<String> {
         let workers = || state.workers.iter().flatten();
-        let ahead = workers().map(|worker| worker.clock_ahead_ms).max().unwrap_or(0) as f64 / 1e3;
-        let set_back = workers().map(|worker| worker.clock_set_back).max().unwrap_or(0);
+        let ahead = workers()
+            .map(|worker| worker.counts[WorkerCounter::ClockAheadMs])
+            .max()
+            .unwrap_or(0) as f64
+            / 1e3;
+        let set_back = workers()
+            .map(|worker| worker.counts[WorkerCounter::ClockSetBack])
+            .max()
+            .unwrap_or(0);
         let mut lines = Vec::new();
         if set_back > self.set_back {
             lines.push(
@@ -112,26 +119,23 @@ impl ClockLog {
 
 /// Everything since the start, in the units of the books, for the end of the log: nobody can ask for the status then.
 pub fn final_books(status: &Status) -> Vec<String> {
-    let total = &status.total;
-    let (datagrams, messages, samples) = (&total.datagrams, &total.messages, &total.samples);
-    let mut lines = vec![format!(
-        "since the start: {} packets received, {} parsed{}; {} messages received, {} accepted{}; {} samples received, {} \
-         aggregated{}",
-        datagrams.received,
-        datagrams.parsed,
-        lost(&datagrams.dropped),
-        messages.received,
-        messages.accepted,
-        lost(&messages.rejected),
-        samples.received,
-        samples.aggregated + samples.overflowed + samples.timestamped,
-        lost(&samples.dropped),
-    )];
+    let units = [
+        ("packets", "parsed"),
+        ("messages", "accepted"),
+        ("samples", "aggregated"),
+    ];
+    let units = units.map(|(unit, what)| {
+        let account = status.total(unit);
+        let (received, good, lost) = (account.received, account.good, lost(&account.lost));
+        format!("{received} {unit} received, {good} {what}{lost}")
+    });
+    let mut lines = vec![format!("since the start: {}", units.join("; "))];
     for listener in &status.listeners {
-        if listener.connections_cut > 0 {
+        let cut = listener.numbers.of(ListenerCounter::ConnectionsCutDraining);
+        if cut > 0 {
             lines.push(format!(
-                "{}: {} connections were reset although their peers were still sending",
-                listener.address, listener.connections_cut
+                "{}: {cut} connections were reset although their peers were still sending",
+                listener.address
             ));
         }
     }
@@ -176,9 +180,7 @@ fn refused(shared: &Shared, listener: usize, class: &str) -> u64 {
         .flatten()
         .flat_map(|worker| &worker.listeners);
     let of_listener = listeners.filter(|counted| usize::from(counted.listener) == listener);
-    of_listener
-        .map(|counted| counted.ingest.rejected[class as usize])
-        .sum()
+    of_listener.map(|counted| counted.ingest.rejected[class]).sum()
 }
 
 /// Totals at one flush, for the difference to the one before.
@@ -198,13 +200,13 @@ impl Totals {
     fn of(flushed: &Flushed) -> Totals {
         let mut totals = Totals::default();
         for worker in flushed.state.workers.iter().flatten() {
-            totals.contexts += worker.contexts as u64;
+            totals.contexts += worker.contexts[ContextCounter::Live];
             for listener in &worker.listeners {
-                totals.packets += listener.socket.packets;
-                totals.kernel_dropped += listener.socket.kernel_dropped;
-                totals.messages += listener.ingest.messages;
-                totals.bytes += listener.socket.bytes;
-                totals.samples += listener.ingest.samples;
+                totals.packets += listener.socket[ListenerCounter::Packets];
+                totals.kernel_dropped += listener.socket[ListenerCounter::KernelDropped];
+                totals.messages += listener.ingest[IngestCounter::Messages];
+                totals.bytes += listener.socket[ListenerCounter::Bytes];
+                totals.samples += listener.ingest[IngestCounter::Samples];
                 totals.rejected += listener.ingest.rejected_total();
                 totals.dropped += listener.ingest.dropped_total();
             }
@@ -216,7 +218,7 @@ impl Totals {
     fn rates(&self, before: &Totals, bucket_seconds: u64) -> Rates {
         let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / bucket_seconds as f64;
         Rates {
-            datagrams: rate(
+            packets: rate(
                 self.packets + self.kernel_dropped,
                 before.packets + before.kernel_dropped,
             ),

@@ -9,9 +9,9 @@ use weir_listener::ListenerConfig;
 use weir_protocol::ParseOptions;
 
 use crate::admin::caller::Hosts;
-use crate::admin::{AdminServer, Limits};
+use crate::admin::{AdminServer, ConnectionLimits};
 use crate::budget::Budget;
-use crate::config::{Config, Inputs, Loaded, LogLevel};
+use crate::config::{Config, Inputs, Loaded};
 use crate::failure::Failure;
 use crate::logging::Logging;
 use crate::sandbox::{self, SandboxStatus};
@@ -53,7 +53,7 @@ const RELOADS_MAX: usize = 4;
 
 /// Runs until a signal ends it. `inputs` is kept for reloads.
 pub fn run(loaded: Loaded, inputs: Inputs) -> Result<(), Failure> {
-    let mut logging = Logging::new(loaded.config.log_level);
+    let mut logging = Logging::new(loaded.config.running.log_level);
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
@@ -86,7 +86,7 @@ fn control(
     let (signals, admin) = runtime.block_on(async {
         let signals = Signals::install()
             .map_err(|error| Failure::runtime(format!("signals cannot be received: {error}")))?;
-        let admin = match config.admin {
+        let admin = match config.addresses.admin {
             None => None,
             Some(address) => Some(AdminServer::bind(address).await.map_err(|error| {
                 let remedy = "--admin sets another address, or off";
@@ -98,7 +98,7 @@ fn control(
     let budget = Budget::new(&config);
     let access = Access::new(&config, &budget)?;
     let planned = listeners::plan(&config, &access);
-    let bound = listeners::bind(&planned, config.workers)?;
+    let bound = listeners::bind(&planned, config.resources.workers)?;
     // While this is the only thread, and after the last thing that needs what it gives up.
     let sandbox = sandbox::enter(reloader.current(), reloader.file().as_deref());
     reloader.sandboxed(sandbox.clone());
@@ -128,8 +128,8 @@ async fn serve(
                 "admin: {address} is not loopback: whoever reaches it can read metrics, status and profiles, and ask for a reload"
             );
         }
-        let hosts = Hosts::new(&reloader.current().config.admin_hosts);
-        tokio::spawn(server.serve(view.clone(), hosts, Limits::default()));
+        let hosts = Hosts::new(&reloader.current().config.running.admin_hosts);
+        tokio::spawn(server.serve(view.clone(), hosts, ConnectionLimits::default()));
     }
     let reloader = Arc::new(Mutex::new(reloader));
     let mut watches = true;
@@ -191,7 +191,7 @@ async fn second_stop(signals: &mut Signals) -> &'static str {
 struct Done {
     /// `None`: there was no need for one.
     reloaded: Option<Reloaded>,
-    level: LogLevel,
+    level: weir_config::LogLevel,
     /// There are files to be looked at now and then.
     watches: bool,
 }
@@ -232,13 +232,13 @@ impl Agent {
         let shared = Arc::new(Shared::default());
         let last_flush = Arc::new(Mutex::new(LastFlush::default()));
         let usage = Arc::new(Usage::new(usage::Settings {
-            workers: config.workers,
-            bucket_seconds: config.aggregation.bucket_seconds,
-            tag_values_alert: config.tag_values_alert,
+            workers: config.resources.workers,
+            bucket_seconds: config.aggregation.bucket_seconds(),
+            tag_values_alert: config.resources.tag_values_alert,
         }));
         let pipeline = Pipeline::new(
             inbox,
-            config.workers,
+            config.resources.workers,
             Feed::new(outputs.clone()),
             shared.clone(),
             log::bad_input(shared.clone(), &bound.listeners),
@@ -257,9 +257,14 @@ impl Agent {
                 }
             }),
         );
+        let running = Arc::new(());
+        let pipeline_runs = Arc::downgrade(&running);
         let pipeline = std::thread::Builder::new()
             .name("pipeline".into())
-            .spawn(move || pipeline.run())
+            .spawn(move || {
+                let _running = running;
+                pipeline.run();
+            })
             .map_err(|error| Failure::runtime(format!("a thread cannot be started: {error}")))?;
 
         let files = health::socket_files(&bound.of_workers, planned.iter().map(|(listener, _)| listener));
@@ -274,7 +279,7 @@ impl Agent {
             reports,
         }
         .workers(bound.of_workers)?;
-        let watch = Watch::start(&workers, files, bound.listeners.len())
+        let watch = Watch::start(&workers, pipeline_runs, files, bound.listeners.len())
             .map_err(|error| Failure::runtime(format!("a thread cannot be started: {error}")))?;
         let origins = match resolver {
             Some(resolver) => Some(origins::start(resolver, &workers, runtime.handle())?),
@@ -286,7 +291,7 @@ impl Agent {
             access,
             sandbox,
             options: ParseOptions {
-                origin_client: config.origin.client,
+                origin_client: config.origin.origin_client,
                 timestamps: config.aggregation.timestamps,
                 eol_required: false,
             },
@@ -299,7 +304,7 @@ impl Agent {
             outputs,
             hostname: config.names.hostname.clone(),
             budget,
-            bucket_seconds: config.aggregation.bucket_seconds,
+            bucket_seconds: config.aggregation.bucket_seconds(),
             started_at: unix_now(),
             stopping: AtomicBool::new(false),
             reloads: OnceLock::new(),
@@ -326,7 +331,7 @@ impl Agent {
         *self.view.reload.lock().unwrap_or_else(PoisonError::into_inner) = reloader.outcome();
         Done {
             reloaded,
-            level: reloader.current().config.log_level,
+            level: reloader.current().config.running.log_level,
             watches: reloader.has_secret_files(),
         }
     }
@@ -340,7 +345,7 @@ impl Agent {
         self.view.access.renew(renewal);
         if let Some(origins) = &self.view.origins {
             // What is said of containers comes from there.
-            origins.allow(config.listeners.allowed_origins.clone());
+            origins.allow(config.listeners.allowed_origins());
         }
         let list = Access::admission_list(config);
         let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -368,19 +373,10 @@ impl Agent {
         for worker in workers.iter() {
             worker.stop();
         }
-        for worker in workers.drain(..) {
-            if worker.join().is_err() {
-                tracing::error!("an ingest worker has panicked; its open bucket is lost");
-            }
-        }
-        if let Some(pipeline) = self
-            .pipeline
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
-        {
-            let _ = pipeline.join();
-        }
+        let ended: Vec<_> = workers.drain(..).map(WorkerHandle::join).collect();
+        let panicked = ended.iter().filter(|ended| ended.is_err()).count();
+        let mut pipeline = self.pipeline.lock().unwrap_or_else(PoisonError::into_inner);
+        let merged_all = pipeline.take().is_none_or(|pipeline| pipeline.join().is_ok());
         self.view.outputs.finish(settled, begun.elapsed());
         let status = self.view.snapshot();
         for line in log::final_books(&status) {
@@ -393,7 +389,15 @@ impl Agent {
         if let Some(runtime) = self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take() {
             runtime.shutdown_background();
         }
-        let lost = books::lost_at_the_end(&status);
+        let mut lost = books::lost_at_the_end(&status);
+        if panicked > 0 {
+            lost.push(format!(
+                "what {panicked} of the ingest workers had not flushed when they panicked"
+            ));
+        }
+        if !merged_all {
+            lost.push("everything after the thread that merges buckets panicked".into());
+        }
         if !lost.is_empty() {
             let lost = lost.join(", ");
             return Err(Failure::runtime(format!(

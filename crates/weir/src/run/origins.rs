@@ -1,14 +1,14 @@
 //! Origin detection put together from the configuration.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
 use weir_ingest::{Command, WorkerHandle};
 use weir_origin::sources::{
-    Containerd, Docker, Environment, File, Kubelet, KubeletSettings, LabelTags, PodInfo, Source,
+    Containerd, Docker, Environment, File, Kubelet, KubeletSettings, LabelTags, PodInfo, TagSource,
 };
 use weir_origin::{AnswerTo, Cardinality, Origins, Policy, Resolver, Settings};
 
-use crate::config::{self, Config};
+use crate::config::Config;
 use crate::failure::Failure;
 
 /// The resolver that the configuration asks for; `None` when senders are not told apart.
@@ -17,58 +17,67 @@ pub fn resolver(config: &Config) -> Option<Resolver> {
     if !origin.is_on() {
         return None;
     }
-    let cardinality = match origin.cardinality {
-        config::Cardinality::None => Cardinality::None,
-        config::Cardinality::Low => Cardinality::Low,
-        config::Cardinality::Orchestrator => Cardinality::Orchestrator,
-        config::Cardinality::High => Cardinality::High,
+    let cardinality = match origin.tag_cardinality {
+        weir_config::Cardinality::None => Cardinality::None,
+        weir_config::Cardinality::Low => Cardinality::Low,
+        weir_config::Cardinality::Orchestrator => Cardinality::Orchestrator,
+        weir_config::Cardinality::High => Cardinality::High,
     };
     let settings = Settings {
         policy: Policy {
-            unified: origin.unified,
-            optout: origin.optout,
+            unified: origin.origin_unified,
+            optout: origin.origin_optout,
             entity_id_precedence: origin.entity_id_precedence,
             cardinality,
         },
         proc_root: origin.proc_root.clone(),
         cgroup_root: origin.cgroup_root.clone(),
-        allowed: config.listeners.allowed_origins.clone(),
+        allowed: config.listeners.allowed_origins(),
     };
-    Some(Resolver::new(settings, sources(&origin.sources)))
+    Some(Resolver::new(settings, sources(origin)))
 }
 
-fn sources(settings: &config::OriginSources) -> Vec<Box<dyn Source>> {
-    let container_labels: LabelTags = settings.container_labels.clone().into();
-    let pod_labels: LabelTags = settings.pod_labels.clone().into();
-    let mut sources: Vec<Box<dyn Source>> = Vec::new();
-    for socket in &settings.docker {
-        sources.push(Box::new(Docker::new(socket, container_labels.clone())));
+fn sources(origin: &weir_config::Origin) -> Vec<Box<dyn TagSource>> {
+    let container_labels = pairs(&origin.container_labels_as_tags);
+    let mut sources: Vec<Box<dyn TagSource>> = Vec::new();
+    for socket in &origin.origin_docker {
+        sources.push(Box::new(Docker::new(&**socket, container_labels.clone())));
     }
-    for socket in &settings.containerd {
-        sources.push(Box::new(Containerd::new(socket, container_labels.clone())));
+    for socket in &origin.origin_containerd {
+        sources.push(Box::new(Containerd::new(&**socket, container_labels.clone())));
     }
-    if let Some(kubelet) = &settings.kubelet {
-        sources.push(Box::new(Kubelet::new(KubeletSettings {
-            url: kubelet.url.clone(),
-            token_file: kubelet.token_file.clone(),
-            ca_file: kubelet.ca_file.clone(),
-            identity: kubelet.identity.clone(),
-            verify: kubelet.verify,
-            pod_labels: pod_labels.clone(),
-        })));
+    if !origin.origin_kubelet.is_empty() {
+        sources.push(Box::new(Kubelet::new(kubelet(origin))));
     }
-    if let Some(directory) = &settings.podinfo {
-        sources.push(Box::new(PodInfo::new(directory, pod_labels)));
+    if let Some(directory) = &origin.origin_podinfo {
+        sources.push(Box::new(PodInfo::new(
+            directory,
+            pairs(&origin.pod_labels_as_tags),
+        )));
     }
-    if let Some(path) = &settings.file {
+    if let Some(path) = &origin.origin_file {
         sources.push(Box::new(File::new(path)));
     }
-    if !settings.environment.is_empty() {
-        sources.push(Box::new(Environment::new(Arc::from(
-            settings.environment.clone(),
-        ))));
+    if !origin.origin_environment.is_empty() {
+        sources.push(Box::new(Environment::new(pairs(&origin.origin_environment))));
     }
     sources
+}
+
+fn kubelet(origin: &weir_config::Origin) -> KubeletSettings {
+    let identity = origin.kubelet_identity();
+    KubeletSettings {
+        url: origin.origin_kubelet.clone(),
+        token_file: origin.origin_kubelet_token.clone(),
+        ca_file: origin.origin_kubelet_ca.clone(),
+        identity: identity.map(|(certificate, key)| (certificate.to_owned(), key.to_owned())),
+        verify: origin.origin_kubelet_tls_verify,
+        pod_labels: pairs(&origin.pod_labels_as_tags),
+    }
+}
+
+fn pairs(map: &BTreeMap<String, String>) -> LabelTags {
+    map.clone().into_iter().collect()
 }
 
 /// Starts it, with its sources on `runtime`, once the workers that it answers are there.

@@ -95,13 +95,13 @@ impl Outputs {
                 // Until they are divided.
                 memory_bytes_max: budget.of_one(Share::Queues, config.outputs.len()),
                 state_bytes_max: budget.of_one(Share::Cumulative, config.outputs.len()),
-                host_tags: config.names.tags.clone().into(),
+                host_tags: config.names.all_tags().into(),
                 replaces: None,
             },
             expansion: Arc::new(expansion.clone()),
             budget: budget.clone(),
-            workers: config.workers,
-            grace: config.grace_period,
+            workers: config.resources.workers,
+            grace: config.running.grace_period,
             in_force: Mutex::new(InForce {
                 list: List::default(),
                 number: 0,

@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use weir_aggregate::{Batch, Merger};
 use weir_context::UsageSummary;
+use weir_counters::Counts;
 use weir_ingest::{BadInput, Report, WorkerSnapshot};
 
 use super::outputs::Feed;
+use crate::admin::counters::PipelineCounter;
 
 /// What the pipeline knows and others may read.
 #[derive(Default)]
@@ -18,16 +20,7 @@ pub struct Shared {
 #[derive(Clone, Default)]
 pub struct State {
     pub workers: Vec<Option<WorkerSnapshot>>,
-    pub rows_received: u64,
-    pub rows_merged: u64,
-    pub rows_lost: u64,
-    pub rows_pending: u64,
-    /// Unix seconds of the last bucket handed over completely.
-    pub last_bucket: Option<i64>,
-    /// And when that was.
-    pub flushed_at: u64,
-    /// Seconds from the first to the last batch of that bucket.
-    pub flush_seconds: f64,
+    pub counts: Counts<PipelineCounter>,
 }
 
 impl Shared {
@@ -98,15 +91,15 @@ impl Pipeline {
                 }
                 Report::BadInput(bad_input) => (self.on_bad_input)(bad_input),
                 Report::Usage(worker, summary) => (self.on_usage)(worker, *summary),
-                Report::Done(_) => running -= 1,
+                Report::Done(worker) => {
+                    running -= 1;
+                    self.pass_on(0, |merger, ready| {
+                        merger.leave(worker, |merged| ready.push(merged))
+                    });
+                }
             }
         }
-        let mut rest = Vec::new();
-        self.merger.finish(|merged| rest.push(merged));
-        for merged in rest {
-            self.deliver(merged);
-        }
-        self.note_merge(0);
+        self.pass_on(0, |merger, ready| merger.finish(|merged| ready.push(merged)));
     }
 
     fn batch(&mut self, batch: Batch) {
@@ -115,8 +108,15 @@ impl Pipeline {
         } else {
             batch.len() as u64
         };
+        self.pass_on(rows, |merger, ready| {
+            merger.push(batch, |merged| ready.push(merged));
+        });
+    }
+
+    /// Delivers what is complete after a step of the merger that took `rows`.
+    fn pass_on(&mut self, rows: u64, step: impl FnOnce(&mut Merger, &mut Vec<Batch>)) {
         let mut ready = Vec::new();
-        self.merger.push(batch, |merged| ready.push(merged));
+        step(&mut self.merger, &mut ready);
         self.note_merge(rows);
         for merged in ready {
             self.deliver(merged);
@@ -124,14 +124,14 @@ impl Pipeline {
     }
 
     fn note_merge(&self, received: u64) {
-        let mut state = self.shared.lock();
-        state.rows_received += received;
-        state.rows_lost = self.merger.rows_lost();
-        state.rows_pending = self.merger.pending_rows() as u64;
+        let counts = &mut self.shared.lock().counts;
+        counts[PipelineCounter::RowsReceived] += received;
+        counts[PipelineCounter::RowsLost] = self.merger.rows_lost();
+        counts[PipelineCounter::RowsWaiting] = self.merger.pending_rows() as u64;
     }
 
     fn deliver(&mut self, merged: Batch) {
-        let (bucket, last, is_bucket) = (merged.bucket, merged.last, !merged.partitions.is_empty());
+        let (last, is_bucket) = (merged.last, !merged.partitions.is_empty());
         if is_bucket {
             self.rows_of_bucket += merged.len() as u64;
             self.began.get_or_insert_with(std::time::Instant::now);
@@ -142,13 +142,12 @@ impl Pipeline {
             let rows = std::mem::take(&mut self.rows_of_bucket);
             let state = {
                 let mut state = self.shared.lock();
-                state.rows_merged += rows;
-                state.last_bucket = Some(bucket.start);
-                state.flushed_at = super::unix_now();
-                state.flush_seconds = self
-                    .began
-                    .take()
-                    .map_or(0.0, |began| began.elapsed().as_secs_f64());
+                let took = self.began.take().map_or(0, |began| began.elapsed().as_nanos());
+                let counts = &mut state.counts;
+                counts[PipelineCounter::RowsMerged] += rows;
+                counts[PipelineCounter::FlushSeries] = rows;
+                counts[PipelineCounter::FlushedAt] = super::unix_now();
+                counts[PipelineCounter::FlushNs] = took as u64;
                 state.clone()
             };
             (self.on_flush)(&Flushed { rows, state });

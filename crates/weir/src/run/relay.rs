@@ -6,7 +6,7 @@ use std::time::Duration;
 use weir_ingest::{BLOCK_BYTES, RelayBlock, RelayQueue, RelaySettings, RelayTarget};
 use weir_output::relay::{Block, Port, Relay, TargetStatus};
 
-use crate::admin::status::{OutputStatus, PointBooks};
+use crate::admin::status::{Numbers, OutputStatus, PointBooks};
 
 /// Starts a relay on the current tokio runtime. `memory_bytes_max` bounds what waits.
 pub fn start(
@@ -107,12 +107,6 @@ pub fn status(relay: &Relay) -> Vec<OutputStatus> {
         if target.ejected {
             notes.push("ejected: its lines go to the others".to_owned());
         }
-        if target.unmatched > 0 {
-            notes.push(format!(
-                "messages that `prefixes` leaves out: {}",
-                target.unmatched
-            ));
-        }
         let name = if several {
             format!("{} to {}", relay.name(), target.address)
         } else {
@@ -120,6 +114,8 @@ pub fn status(relay: &Relay) -> Vec<OutputStatus> {
             relay.name().to_owned()
         };
         let dropped = target.dropped.iter();
+        let mut numbers = Numbers::default();
+        numbers.add(&target.counts);
         OutputStatus {
             name,
             output_type: "relay".into(),
@@ -139,9 +135,7 @@ pub fn status(relay: &Relay) -> Vec<OutputStatus> {
                     .map(|(reason, messages)| (reason.as_str().to_owned(), *messages))
                     .collect(),
             },
-            bytes: target.delivered_bytes,
-            payloads: target.packets,
-            retries: target.failures,
+            numbers,
             notes,
             ..Default::default()
         }

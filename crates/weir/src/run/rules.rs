@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use weir_aggregate::{Aggregate, Expansion, Weights};
-use weir_context::{NameFilter, RuleSettings, Rules};
-use weir_rules::{Limits, RuleSet};
+use weir_config::{HistogramAggregate, HistogramWeights, all_percentiles};
+use weir_context::{RuleSettings, Rules};
+use weir_rules::{RuleLimits, RuleSet};
 
-use crate::config::{Config, HistogramAggregate, HistogramWeights, all_percentiles};
+use crate::config::Config;
 
 /// What rules need that only a restart changes: outputs know histograms by the order of their series.
 #[derive(Clone)]
@@ -21,7 +22,7 @@ impl Fixed {
         Fixed {
             expansion: expansion(config),
             hostname: config.names.hostname.clone(),
-            histogram_copy_prefix: config.aggregation.histogram_copy_prefix.clone(),
+            histogram_copy_prefix: config.aggregation.histogram_copy_prefix().map(str::to_owned),
         }
     }
 
@@ -29,7 +30,7 @@ impl Fixed {
     pub fn rules(&self, config: &Config) -> Result<Rules, Vec<String>> {
         let suffixes: Vec<String> = self.expansion.suffixes().map(str::to_string).collect();
         let definitions = config.rules.set.definitions().clone();
-        let set = RuleSet::new(definitions, &suffixes, Limits::default()).map_err(|faults| {
+        let set = RuleSet::new(definitions, &suffixes, RuleLimits::default()).map_err(|faults| {
             let shown = faults
                 .iter()
                 .map(|fault| format!("{}: {}", fault.path, fault.message));
@@ -40,8 +41,8 @@ impl Fixed {
             set: Arc::new(set),
             namespace: names.namespace.clone(),
             namespace_exceptions: Some(names.namespace_blocklist.clone()),
-            filter: NameFilter::new(names.filterlist.clone(), names.filterlist_match_prefix),
-            extra_tags: names.tags.clone(),
+            filter: names.filter(),
+            extra_tags: names.all_tags(),
             hostname: self.hostname.clone(),
             suffix_mask: Some(mask(config, &suffixes)),
             histogram_suffixes: suffixes,
@@ -54,16 +55,8 @@ impl Fixed {
 /// Every series that a histogram may become: those of all histograms, and those that some rule may choose.
 fn expansion(config: &Config) -> Expansion {
     let settings = &config.aggregation;
-    let all = [
-        HistogramAggregate::Max,
-        HistogramAggregate::Min,
-        HistogramAggregate::Median,
-        HistogramAggregate::Avg,
-        HistogramAggregate::Sum,
-        HistogramAggregate::Count,
-    ];
-    let mut aggregates: Vec<Aggregate> = all.iter().copied().map(aggregate).collect();
-    let percentiles = all_percentiles(&settings.histogram_percentiles, &config.rules.percentiles);
+    let mut aggregates: Vec<Aggregate> = HistogramAggregate::ALL.into_iter().map(aggregate).collect();
+    let percentiles = all_percentiles(&settings.percentiles(), &config.rules.percentiles);
     aggregates.extend(percentiles.into_iter().map(Aggregate::Percentile));
     let weights = match settings.histogram_weights {
         HistogramWeights::Exact => Weights::Exact,
@@ -87,11 +80,7 @@ fn aggregate(aggregate: HistogramAggregate) -> Aggregate {
 fn mask(config: &Config, suffixes: &[String]) -> u32 {
     let settings = &config.aggregation;
     let aggregates = settings.histogram_aggregates.iter().copied().map(aggregate);
-    let percentiles = settings
-        .histogram_percentiles
-        .iter()
-        .copied()
-        .map(Aggregate::Percentile);
+    let percentiles = settings.percentiles().into_iter().map(Aggregate::Percentile);
     aggregates.chain(percentiles).fold(0, |mask, aggregate| {
         let suffix = aggregate.suffix();
         let bit = suffixes.iter().position(|known| *known == suffix);

@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use weir_aggregate::{Batch, Weights};
-use weir_output::prometheus::{Format, OwnSeries, Scrape, ScrapeStatus, Seconds};
+use weir_output::prometheus::{Format, Scrape, ScrapeStatus, Seconds};
 use weir_output::settings::PrometheusSettings;
 
-use crate::admin::status::{OutputStatus, PointBooks, Status, own_series};
+use crate::admin::series::own_series;
+use crate::admin::status::{OutputStatus, PointBooks, Status};
 use crate::admin::{Exposition, ExpositionBody, ScrapeRequest};
 
 /// Pieces that may wait for a scraper.
@@ -93,6 +94,7 @@ impl ScrapeOutput {
             notes: notes(&found),
             ..Default::default()
         });
+        status.add(None, &found.counts());
         let bytes = found.heap_bytes as u64;
         status.memory.parts.insert("scrape".into(), bytes);
         status.memory.used += bytes;
@@ -101,8 +103,7 @@ impl ScrapeOutput {
     /// Answers a scraper.
     pub fn answer(&self, request: &ScrapeRequest, status: &Status) -> Exposition {
         let format = Format::of_accept(&request.accept);
-        let mut own = own_series(status);
-        own.extend(state_series(&self.scrape.status()));
+        let own = own_series(status);
         let mut rendering = self.scrape.render(format, request.gzip, &own, self.now());
         let (sender, pieces) = tokio::sync::mpsc::channel(PIECES_MAX);
         tokio::spawn(async move {
@@ -153,42 +154,4 @@ fn notes(found: &ScrapeStatus) -> Vec<String> {
         ));
     }
     notes
-}
-
-/// The `weir_` series about the exposition itself.
-fn state_series(found: &ScrapeStatus) -> [OwnSeries; 5] {
-    let series = |name: &'static str, help, value: u64| OwnSeries {
-        name,
-        help,
-        is_counter: name.ends_with("_total"),
-        labels: Vec::new(),
-        value: value as f64,
-    };
-    [
-        series(
-            "weir_scrape_series",
-            "Contexts in the exposition.",
-            found.series as u64,
-        ),
-        series(
-            "weir_scrape_metrics",
-            "Metrics in the exposition.",
-            found.metrics as u64,
-        ),
-        series(
-            "weir_scrape_renamed_metrics",
-            "Metrics whose name belongs to another metric, to Prometheus or to weir.",
-            found.renamed as u64,
-        ),
-        series(
-            "weir_scrape_merged_points_total",
-            "Points merged into the series of another context with the same labels.",
-            found.counts.merged,
-        ),
-        series(
-            "weir_scrape_expired_series_total",
-            "Series that left the exposition because no sample came.",
-            found.counts.expired,
-        ),
-    ]
 }

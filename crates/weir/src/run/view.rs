@@ -17,8 +17,9 @@ use super::outputs::Outputs;
 use super::pipeline::Shared;
 use super::usage::Usage;
 use crate::admin::contexts::ContextReport;
+use crate::admin::counters::PipelineCounter;
 use crate::admin::explain::{ExplainRequest, Explanation};
-use crate::admin::status::{ReloadStatus, Status};
+use crate::admin::status::{OriginReport, ReloadStatus, Status};
 use crate::admin::{AdminSource, Answer, Exposition, ScrapeRequest};
 use crate::budget::Budget;
 use crate::sandbox::SandboxStatus;
@@ -54,7 +55,8 @@ pub struct View {
 impl View {
     /// The books as they stand.
     pub fn snapshot(&self) -> Status {
-        let state = self.shared.lock().clone();
+        let mut state = self.shared.lock().clone();
+        state.counts[PipelineCounter::BucketSeconds] = self.bucket_seconds;
         let flush = self
             .last_flush
             .lock()
@@ -68,11 +70,10 @@ impl View {
             not_ready: self.readiness().err(),
             rates: flush.rates,
             sandbox: self.sandbox.clone(),
+            origin: self.origin_report(),
             reload: self.reload.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             ..Status::default()
         };
-        status.flush.bucket_seconds = self.bucket_seconds;
-        status.flush.series = flush.series;
         self.outputs.report(&mut status);
         status
             .memory
@@ -86,15 +87,19 @@ impl View {
         self.usage.fill(&mut status.limits);
         status.limits.rates = self.access.limited(&state);
         status.limits.senders_refused = Access::refused(&state);
-        status.origin = self
-            .origins
-            .as_ref()
-            .map(|origins| books::origin(origins.status(), &state));
         if let Some(scrape) = self.outputs.scrape() {
             scrape.report(&mut status);
         }
         ledger::fill(&mut status, &self.budget, &state);
         status
+    }
+
+    fn origin_report(&self) -> Option<OriginReport> {
+        let origins = self.origins.as_ref()?;
+        Some(OriginReport {
+            resolver: origins.status(),
+            ..OriginReport::default()
+        })
     }
 }
 

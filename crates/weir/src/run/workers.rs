@@ -3,7 +3,7 @@
 use std::sync::mpsc::SyncSender;
 
 use weir_aggregate::AggregatorSettings;
-use weir_context::{HashSecret, Limits, Rules};
+use weir_context::{ContextLimits, HashSecret, Rules};
 use weir_ingest::{IngestSettings, Report, WorkerHandle, WorkerSettings};
 use weir_listener::{BoundSocket, ListenerConfig, ListenerId};
 use weir_origin::Resolver;
@@ -42,7 +42,7 @@ impl Start<'_> {
             let link = self.resolver.map(|resolver| {
                 resolver
                     .link(worker as u16)
-                    .with_rate(self.config.listeners.rates.per_origin)
+                    .with_rate(self.config.listeners.rate_limit_per_origin)
                     .with_admission(admission.clone())
             });
             weir_ingest::spawn(
@@ -62,26 +62,26 @@ impl Start<'_> {
     fn settings(&self, worker: usize, secret: HashSecret) -> IngestSettings {
         let config = self.config;
         let per_worker =
-            |max: Option<usize>| max.map_or(usize::MAX, |max: usize| max.div_ceil(config.workers));
+            |max: Option<usize>| max.map_or(usize::MAX, |max: usize| max.div_ceil(config.resources.workers));
         IngestSettings {
             worker: worker as u16,
             aggregator: AggregatorSettings {
-                bucket_width: config.aggregation.bucket_seconds as u32,
+                bucket_width: config.aggregation.bucket_seconds() as u32,
                 counter_expiry: config.aggregation.counter_expiry.as_secs() as u32,
                 context_expiry: config.aggregation.context_expiry.as_secs() as u32,
                 hostname: config.names.hostname.as_str().into(),
             },
             rules: self.rules.clone(),
-            limits: Limits {
+            limits: ContextLimits {
                 bytes_max: self.budget.of_worker(Share::Contexts),
                 origin_bytes_max: self.budget.of_worker(Share::Senders),
-                contexts_max: per_worker(config.contexts_max),
-                contexts_per_metric_max: per_worker(config.contexts_per_metric_max),
-                contexts_per_origin_max: per_worker(config.contexts_per_origin_max),
-                ..Limits::default()
+                contexts_max: per_worker(config.resources.contexts_max),
+                contexts_per_metric_max: per_worker(config.resources.contexts_per_metric_max),
+                contexts_per_origin_max: per_worker(config.resources.contexts_per_origin_max),
+                ..ContextLimits::default()
             },
             secret,
-            gauge_deltas: config.aggregation.gauge_deltas,
+            gauge_deltas: config.aggregation.statsd_gauge_deltas,
             listeners: self.listeners.iter().map(|(_, options)| *options).collect(),
         }
     }

@@ -49,7 +49,7 @@ pub struct Kept {
 /// Gives up what the configuration does not need. What the kernel does not offer is said in the log and in the status.
 pub fn enter(loaded: &Loaded, file: Option<&Path>) -> SandboxStatus {
     let mut status = SandboxStatus::default();
-    if !loaded.config.sandbox {
+    if loaded.config.running.sandbox == weir_config::Sandbox::Off {
         tracing::warn!("sandbox: off: this process keeps all rights that it was started with");
         return status;
     }

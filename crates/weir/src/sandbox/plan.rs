@@ -3,9 +3,11 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
-use weir_output::settings::{Kind, OUTPUT_TYPES, PathUse, Setting};
+use weir_config::node::{self, Node};
+use weir_config::{PathUse, Setting, leaves};
+use weir_output::settings::OUTPUT_TYPES;
 
-use crate::config::{self, Loaded};
+use crate::config::Loaded;
 use crate::sys::May;
 
 /// What every agent reads: its libraries and what names and addresses are looked up in, authorities, and what the kernel
@@ -76,14 +78,14 @@ impl Plan {
             }
         }
         let config = &loaded.config;
-        let unix = !(config.listeners.uds.is_empty() && config.listeners.uds_stream.is_empty());
-        let owner = &config.listeners.socket_ownership;
+        let unix = config.listeners.has_unix_sockets();
+        let owner = &config.addresses.socket_ownership;
         Plan {
             readable: readable.into_iter().filter(|path| path.exists()).collect(),
             writable: writable.into_iter().filter(|path| path.exists()).collect(),
             hidden_processes: config
                 .origin
-                .detection
+                .origin_detection
                 .then(|| hidden_processes(&config.origin.proc_root))
                 .flatten(),
             socket_ownership: unix && (owner.uid.is_some() || owner.gid.is_some()),
@@ -110,40 +112,36 @@ impl Plan {
 
 /// Every path that a setting names, with what it is for.
 fn named_paths(loaded: &Loaded) -> Vec<(PathBuf, PathUse)> {
-    let mut uses: HashMap<String, PathUse> = HashMap::new();
-    for entry in config::entries() {
-        collect(&mut uses, entry.setting.key.to_owned(), &entry.setting);
-    }
-    for output in &loaded.config.outputs {
+    let own = leaves_of("", weir_config::settings());
+    let outputs = loaded.config.outputs.iter().flat_map(|output| {
         let known = OUTPUT_TYPES.iter().find(|known| known.name == output.output_type);
-        for setting in known.map_or(&[][..], |known| known.settings) {
-            collect(
-                &mut uses,
-                format!("outputs.{}.{}", output.name, setting.key),
-                setting,
-            );
-        }
-    }
+        let settings = known.map_or(&[][..], |known| known.settings);
+        leaves_of(&format!("outputs.{}.", output.name), settings)
+    });
+    let used = |(key, setting): (String, &Setting)| Some((key, setting.path?));
+    let uses: HashMap<String, PathUse> = own.into_iter().chain(outputs).filter_map(used).collect();
     let mut named = Vec::new();
     for shown in &loaded.shown {
         if let Some(used) = uses.get(&shown.key) {
-            let texts = config::texts(&shown.value)
-                .into_iter()
-                .filter(|text| !text.is_empty());
-            named.extend(texts.map(|text| (path_in(&text), *used)));
+            let node = node::parse(&shown.value).ok().flatten();
+            let texts = node.iter().flat_map(Node::texts).filter(|text| !text.is_empty());
+            named.extend(texts.map(|text| (path_in(text), *used)));
         }
     }
     named
 }
 
-fn collect(uses: &mut HashMap<String, PathUse>, key: String, setting: &Setting) {
-    if let Kind::Record(fields) = setting.kind {
-        for field in fields {
-            collect(uses, format!("{key}.{}", field.key), field);
-        }
-    } else if let Some(used) = setting.path {
-        uses.insert(key, used);
-    }
+/// Every setting that is no record, with its whole key.
+fn leaves_of(
+    prefix: &str,
+    settings: impl IntoIterator<Item = &'static Setting>,
+) -> Vec<(String, &'static Setting)> {
+    let leaves = settings
+        .into_iter()
+        .flat_map(|setting| leaves(std::slice::from_ref(setting)));
+    leaves
+        .map(|leaf| (format!("{prefix}{}", leaf.path), leaf.setting))
+        .collect()
 }
 
 /// Paths of sockets may be written as addresses.
@@ -199,6 +197,8 @@ fn hides(mounts: &str, root: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use weir_config::Kind;
+
     use super::*;
 
     #[test]
@@ -222,23 +222,20 @@ mod tests {
 
     #[test]
     fn every_setting_that_looks_like_a_file_says_what_it_is_for() {
-        fn check(key: &str, setting: &Setting) {
-            if let Kind::Record(fields) = setting.kind {
-                fields
-                    .iter()
-                    .for_each(|field| check(&format!("{key}.{}", field.key), field));
-                return;
-            }
-            let endings = [
-                "path",
-                "_file",
-                "_ca",
-                "_certificate",
-                "_key",
-                "_token",
-                "_root",
-                "directory",
-            ];
+        let endings = [
+            "path",
+            "_file",
+            "_ca",
+            "_certificate",
+            "_key",
+            "_token",
+            "_root",
+            "directory",
+        ];
+        let outputs = OUTPUT_TYPES
+            .iter()
+            .flat_map(|output| leaves_of(output.name, output.settings));
+        for (key, setting) in leaves_of("", weir_config::settings()).into_iter().chain(outputs) {
             let looks =
                 matches!(setting.kind, Kind::Text) && endings.iter().any(|end| setting.key.ends_with(end));
             // Files of secrets are found by what was read: `Loaded::secret_files`.
@@ -247,14 +244,6 @@ mod tests {
                 !looks || setting.path.is_some() || is_of_secrets,
                 "{key} names a file; .path() says what for"
             );
-        }
-        for entry in config::entries() {
-            check(entry.setting.key, &entry.setting);
-        }
-        for output in OUTPUT_TYPES {
-            for setting in output.settings {
-                check(&format!("outputs.{}.{}", output.name, setting.key), setting);
-            }
         }
     }
 }

@@ -16,7 +16,7 @@ fn agent(directory: &Path, intake: &Intake) -> Agent {
     let config = directory.join("weir.yaml");
     let text = format!(
         "bucket_width: 1s\noutputs:\n  prometheus: {{enabled: false}}\n  datadog:\n    api_key: 0123456789abcdef0123456789abcdef\n    \
-         url: http://{}\n    heartbeat: false\n    host_metadata: false\n    points_per_payload_max: 1\n    delivery: {{disk_path: {}, backoff_base: 5ms, backoff_max: 20ms}}\n",
+         url: http://{}\n    heartbeat: false\n    host_metadata: false\n    points_per_payload_max: 1\n    delivery: {{disk_path: {}, backoff_max: 80ms}}\n",
         intake.address,
         directory.join("queue").display()
     );

@@ -184,7 +184,7 @@ fn moves(is_dead: bool) {
     for (name, output_type, protocol) in outputs {
         let (old, new) = Receiver::pair(protocol);
         let at = format!("{NAME}:{}", old.port());
-        let delivery = "delivery: {timeout: 500ms, backoff_base: 10ms, backoff_max: 100ms}";
+        let delivery = "delivery: {timeout: 500ms, backoff_max: 100ms}";
         let settings = match (output_type, protocol) {
             ("datadog", _) => {
                 format!("api_key: 0123456789abcdef0123456789abcdef, url: 'http://{at}', {delivery}")

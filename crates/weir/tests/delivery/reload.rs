@@ -209,7 +209,7 @@ fn another_url_is_another_destination() {
         "intake",
         &key(OLD),
         &old.url,
-        ", delivery: {backoff_base: 10ms, backoff_max: 10ms}",
+        ", delivery: {backoff_max: 32ms}",
     ));
     setup.agent.send("first:7|c");
     setup.until_pending("intake");

@@ -11,7 +11,7 @@ use crate::support::{Agent, PATIENCE, until};
 
 /// Every output that talks to somebody, each with a timeout beyond any patience.
 fn config(tcp: &str, udp: &str, unix: &Path) -> String {
-    let delivery = "delivery: {timeout: 1h, backoff_base: 10ms}";
+    let delivery = "delivery: {timeout: 1h, backoff_max: 320ms}";
     format!(
         "bucket_width: 1s\ngrace_period: 500ms\noutputs:\n  prometheus: {{enabled: false}}\n  \
          datadog: {{api_key: 0123456789abcdef0123456789abcdef, url: 'http://{tcp}', {delivery}}}\n  \
@@ -81,7 +81,7 @@ fn has_something(output: &serde_json::Value) -> bool {
 fn on_disk(tcp: &str, disk: &Path) -> String {
     let delivery = |name: &str| {
         format!(
-            "delivery: {{timeout: 1h, backoff_base: 10ms, disk_path: '{}/{name}'}}",
+            "delivery: {{timeout: 1h, backoff_max: 320ms, disk_path: '{}/{name}'}}",
             disk.display()
         )
     };

@@ -14,19 +14,19 @@ fn write(directory: &Path, name: &str, text: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Waits for what became of datagrams: taken, and dropped by these reasons.
+/// Waits for what became of packets: taken, and dropped by these reasons.
 fn wait_for_packets(agent: &Agent, parsed: u64, not_allowed: u64, unknown: u64) -> Value {
     let mut status = Value::Null;
-    let of = |datagrams: &Value, reason: &str| datagrams["dropped"][reason].as_u64().unwrap_or(0);
+    let of = |packets: &Value, reason: &str| packets["dropped"][reason].as_u64().unwrap_or(0);
     until(
         &format!("{parsed} taken, {not_allowed} and {unknown} refused"),
         || {
             status = agent.status();
-            let datagrams = &status["total"]["datagrams"];
+            let packets = &status["total"]["packets"];
             let found = (
-                datagrams["parsed"].as_u64().unwrap(),
-                of(datagrams, "origin_not_allowed"),
-                of(datagrams, "origin_unknown"),
+                packets["parsed"].as_u64().unwrap(),
+                of(packets, "origin_not_allowed"),
+                of(packets, "origin_unknown"),
             );
             assert!(
                 found.0 <= parsed && found.1 <= not_allowed && found.2 <= unknown,
@@ -122,10 +122,10 @@ fn only_containers_on_the_list_are_taken_and_the_others_are_named() {
     until("the list says so", || {
         agent.explain("x:1|c", Some(good.id()))["origin"]["access"]["allowed"] == false
     });
-    let before = agent.status()["total"]["datagrams"]["parsed"].as_u64().unwrap();
+    let before = agent.status()["total"]["packets"]["parsed"].as_u64().unwrap();
     until("the second is taken", || {
         once_more(&mut bad);
-        agent.status()["total"]["datagrams"]["parsed"].as_u64().unwrap() > before
+        agent.status()["total"]["packets"]["parsed"].as_u64().unwrap() > before
     });
 
     // Another list; a bad one changes nothing and says why.
@@ -133,11 +133,11 @@ fn only_containers_on_the_list_are_taken_and_the_others_are_named() {
     agent.reload("the configuration in force stays as it is");
     config("[no_container, 'container_id:1f*']");
     agent.reload("reload: allowed_origins is now [no_container, container_id:1f*]");
-    let before = agent.status()["total"]["datagrams"]["parsed"].as_u64().unwrap();
+    let before = agent.status()["total"]["packets"]["parsed"].as_u64().unwrap();
     until("this process and the first container are taken", || {
         agent.send("own:1|c");
         once_more(&mut good);
-        agent.status()["total"]["datagrams"]["parsed"].as_u64().unwrap() >= before + 4
+        agent.status()["total"]["packets"]["parsed"].as_u64().unwrap() >= before + 4
     });
     until("and the second no more", || {
         agent.explain("x:1|c", Some(bad.id()))["origin"]["access"]["allowed"] == false

@@ -7,12 +7,13 @@ mod log;
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use weir_output::settings::{Kind, OUTPUT_TYPES, Setting};
+use weir_config::{Kind, Setting};
+use weir_output::settings::OUTPUT_TYPES;
 
 use log::Log;
 
@@ -196,18 +197,24 @@ impl Agent {
     }
 
     /// How it has ended, once it has.
-    pub fn ended(&mut self) -> Option<std::process::ExitStatus> {
+    pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }
 
     /// Ends it by SIGTERM, which delivers what was sent, and returns what it wrote on standard output and in its log.
-    pub fn stop(mut self) -> (String, String) {
+    pub fn stop(self) -> (String, String) {
         self.signal("-TERM");
+        let (status, stdout, log) = self.end();
+        assert!(status.success(), "{status}:\n{log}");
+        (stdout, log)
+    }
+
+    /// Waits for its end: how it ended, what it wrote on standard output and in its log.
+    pub fn end(mut self) -> (ExitStatus, String, String) {
         let status = self.child.wait().unwrap();
         let log = self.log.until_it_ends();
-        assert!(status.success(), "{status}:\n{log}");
         assert!(!log.contains("do not balance"), "{log}");
-        (self.stdout.take().unwrap().join().unwrap(), log)
+        (status, self.stdout.take().unwrap().join().unwrap(), log)
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -228,18 +228,18 @@ impl Prometheus {
     }
 
     pub fn start_program(program: &Path, targets: &[(&str, &str)], arguments: &[&str]) -> Prometheus {
-        let directory = tempfile::tempdir().unwrap();
         let mut config =
             String::from("global:\n  scrape_interval: 1s\n  scrape_timeout: 1s\nscrape_configs:\n");
         for (job, target) in targets {
             config += &format!("  - job_name: {job}\n    static_configs:\n      - targets: ['{target}']\n");
         }
+        Self::start_configured(program, &free_address(), &config, arguments)
+    }
+
+    pub fn start_configured(program: &Path, address: &str, config: &str, arguments: &[&str]) -> Prometheus {
+        let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("prometheus.yml");
         std::fs::write(&file, config).unwrap();
-        // The kernel's choice; somebody could take it before Prometheus does, which would then not come up.
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = free.local_addr().unwrap().to_string();
-        drop(free);
         let child = Command::new(program)
             .arg(format!("--config.file={}", file.display()))
             .arg(format!(
@@ -254,7 +254,7 @@ impl Prometheus {
             .expect("prometheus is installed (scripts/install-test-deps.sh)");
         Prometheus {
             child: Killed(child),
-            address,
+            address: address.to_owned(),
             _directory: directory,
         }
     }
@@ -339,6 +339,35 @@ impl Prometheus {
         let (_, metrics) = get(&self.address, "/metrics", "text/plain").unwrap();
         String::from_utf8(metrics).unwrap()
     }
+}
+
+/// The kernel's choice; somebody could take it before a program does, which would then not come up.
+pub fn free_address() -> String {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    free.local_addr().unwrap().to_string()
+}
+
+/// Builds a program of the module in tests/receivers from its sources through the module proxy: several minutes the first time, and
+/// gigabytes.
+pub fn built(module: &str, package: &str, arguments: &[&str]) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(module);
+    let program = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(module.replace('/', "-"));
+    let status = Command::new("go")
+        .arg("build")
+        .args(arguments)
+        .arg("-o")
+        .arg(&program)
+        .arg(package)
+        .current_dir(source)
+        .status()
+        .expect("the Go toolchain is needed");
+    assert!(status.success(), "{module} does not build");
+    program
+}
+
+pub fn built_prometheus_3() -> PathBuf {
+    let package = "github.com/prometheus/prometheus/cmd/prometheus";
+    built("receivers", package, &["-tags", "remove_all_sd"])
 }
 
 /// See [`Prometheus::samples`]; for anything with Prometheus's query interface.

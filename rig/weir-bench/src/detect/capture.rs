@@ -20,6 +20,10 @@ pub enum Phase {
     Drain,
 }
 
+impl Phase {
+    pub const ALL: [Phase; 4] = [Phase::Start, Phase::Warmup, Phase::Measure, Phase::Drain];
+}
+
 /// First line of a capture.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Header {
@@ -228,20 +232,15 @@ impl Capture {
             .map(|p| p.v)
             .collect()
     }
+}
 
-    /// The rate between neighbouring readings, for plots and for the noise inside a run.
-    pub fn rates(&self, src: &str, name: &str) -> Vec<(f64, f64)> {
-        self.series(src, name)
-            .windows(2)
-            .filter(|w| w[1].t > w[0].t)
-            .map(|w| {
-                (
-                    w[1].seconds(),
-                    (w[1].v - w[0].v) / ((w[1].t - w[0].t) as f64 / 1e9),
-                )
-            })
-            .collect()
-    }
+/// Increase per nanosecond between neighbouring readings: of CPU time, shares of a core.
+pub fn shares(points: &[Point]) -> Vec<f64> {
+    points
+        .windows(2)
+        .filter(|w| w[1].t > w[0].t)
+        .map(|w| (w[1].v - w[0].v) / (w[1].t - w[0].t) as f64)
+        .collect()
 }
 
 fn named(path: &Path, e: io::Error) -> io::Error {
@@ -273,21 +272,24 @@ pub fn read_events(folder: &Path) -> Vec<Event> {
         .collect()
 }
 
+/// The number of a replicate, from the name of its folder.
+pub fn replicate_number(folder: &Path) -> Option<usize> {
+    folder.file_name()?.to_str()?.parse().ok()
+}
+
 /// Replicate folders of one arm in order of their number.
 pub fn replicate_folders(arm: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut folders: Vec<(usize, PathBuf)> = match std::fs::read_dir(arm) {
-        Ok(entries) => entries
-            .filter_map(|e| {
-                let path = e.ok()?.path();
-                let number = path.file_name()?.to_str()?.parse().ok()?;
-                path.is_dir().then_some((number, path))
-            })
-            .collect(),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
+    let entries = match std::fs::read_dir(arm) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => return Err(named(arm, e)),
     };
-    folders.sort();
-    Ok(folders.into_iter().map(|(_, p)| p).collect())
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut folders: Vec<PathBuf> = paths
+        .filter(|path| path.is_dir() && replicate_number(path).is_some())
+        .collect();
+    folders.sort_by_key(|path| replicate_number(path));
+    Ok(folders)
 }
 
 #[cfg(test)]

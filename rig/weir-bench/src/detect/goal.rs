@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use weir_regress::Direction;
+use weir_regress::Direction::{HigherIsBetter as Up, LowerIsBetter as Down, Undeclared};
 
 /// One number per run. All of them are computed for every run; an experiment's goal only selects the headline row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -12,6 +13,7 @@ pub enum Goal {
     EgressThroughput,
     Cpu,
     CpuPerMessage,
+    LifeCpuPerMessage,
     Memory,
     MemoryPeak,
     Loss,
@@ -36,84 +38,78 @@ pub enum Unit {
     Plain,
 }
 
-impl Goal {
-    pub const ALL: [Goal; 14] = [
-        Goal::IngressThroughput,
-        Goal::IngressMessages,
-        Goal::EgressThroughput,
-        Goal::Cpu,
-        Goal::CpuPerMessage,
-        Goal::Memory,
-        Goal::MemoryPeak,
-        Goal::Loss,
-        Goal::MaxRate,
-        Goal::LatencyP99,
-        Goal::Startup,
-        Goal::ContextSwitches,
-        Goal::Rss,
-        Goal::PageFaults,
-    ];
-
+/// What there is to know of a goal.
+struct About {
+    goal: Goal,
     /// The word in experiment files and JSON.
-    pub fn key(self) -> &'static str {
-        match self {
-            Goal::IngressThroughput => "ingress_throughput",
-            Goal::IngressMessages => "ingress_messages",
-            Goal::EgressThroughput => "egress_throughput",
-            Goal::Cpu => "cpu",
-            Goal::CpuPerMessage => "cpu_per_message",
-            Goal::Memory => "memory",
-            Goal::MemoryPeak => "memory_peak",
-            Goal::Loss => "loss",
-            Goal::MaxRate => "max_rate",
-            Goal::LatencyP99 => "latency_p99",
-            Goal::Startup => "startup",
-            Goal::ContextSwitches => "context_switches",
-            Goal::Rss => "rss",
-            Goal::PageFaults => "page_faults",
-        }
+    key: &'static str,
+    /// The words in a report.
+    title: &'static str,
+    unit: Unit,
+    direction: Direction,
+}
+
+const fn about(
+    goal: Goal,
+    key: &'static str,
+    title: &'static str,
+    unit: Unit,
+    direction: Direction,
+) -> About {
+    About {
+        goal,
+        key,
+        title,
+        unit,
+        direction,
+    }
+}
+
+#[rustfmt::skip]
+const GOALS: [About; 15] = [
+    about(Goal::IngressThroughput, "ingress_throughput", "ingress throughput", Unit::BytesPerSecond, Up),
+    about(Goal::IngressMessages, "ingress_messages", "ingress messages", Unit::PerSecond, Up),
+    // More output can mean more metrics delivered or a wasteful encoding; the experiment says which.
+    about(Goal::EgressThroughput, "egress_throughput", "egress throughput", Unit::BytesPerSecond, Undeclared),
+    about(Goal::Cpu, "cpu", "cpu", Unit::Millicores, Down),
+    about(Goal::CpuPerMessage, "cpu_per_message", "cpu per message", Unit::Nanoseconds, Down),
+    about(Goal::LifeCpuPerMessage, "life_cpu_per_message", "cpu per message of the whole life", Unit::Nanoseconds, Down),
+    about(Goal::Memory, "memory", "memory", Unit::Bytes, Down),
+    about(Goal::MemoryPeak, "memory_peak", "memory peak", Unit::Bytes, Down),
+    about(Goal::Loss, "loss", "loss", Unit::Share, Down),
+    about(Goal::MaxRate, "max_rate", "max rate", Unit::PerSecond, Up),
+    about(Goal::LatencyP99, "latency_p99", "latency p99", Unit::Seconds, Down),
+    about(Goal::Startup, "startup", "startup", Unit::Seconds, Down),
+    about(Goal::ContextSwitches, "context_switches", "context switches per 1000 messages", Unit::Plain, Down),
+    about(Goal::Rss, "rss", "resident memory", Unit::Bytes, Down),
+    about(Goal::PageFaults, "page_faults", "page faults per second", Unit::PerSecond, Down),
+];
+
+impl Goal {
+    /// In the order in which reports list them.
+    pub fn all() -> impl Iterator<Item = Goal> {
+        GOALS.iter().map(|about| about.goal)
     }
 
-    /// The words in a report.
+    fn about(self) -> &'static About {
+        let found = GOALS.iter().find(|about| about.goal == self);
+        found.expect("every goal has a row")
+    }
+
+    pub fn key(self) -> &'static str {
+        self.about().key
+    }
+
     pub fn title(self) -> &'static str {
-        match self {
-            Goal::IngressThroughput => "ingress throughput",
-            Goal::IngressMessages => "ingress messages",
-            Goal::EgressThroughput => "egress throughput",
-            Goal::Cpu => "cpu",
-            Goal::CpuPerMessage => "cpu per message",
-            Goal::Memory => "memory",
-            Goal::MemoryPeak => "memory peak",
-            Goal::Loss => "loss",
-            Goal::MaxRate => "max rate",
-            Goal::LatencyP99 => "latency p99",
-            Goal::Startup => "startup",
-            Goal::ContextSwitches => "context switches per 1000 messages",
-            Goal::Rss => "resident memory",
-            Goal::PageFaults => "page faults per second",
-        }
+        self.about().title
     }
 
     pub fn direction(self) -> Direction {
-        match self {
-            Goal::IngressThroughput | Goal::IngressMessages | Goal::MaxRate => Direction::HigherIsBetter,
-            // More output can mean more metrics delivered or a wasteful encoding; the experiment says which.
-            Goal::EgressThroughput => Direction::Undeclared,
-            _ => Direction::LowerIsBetter,
-        }
+        self.about().direction
     }
 
     pub fn unit(self) -> Unit {
-        match self {
-            Goal::IngressThroughput | Goal::EgressThroughput => Unit::BytesPerSecond,
-            Goal::IngressMessages | Goal::MaxRate | Goal::PageFaults => Unit::PerSecond,
-            Goal::Cpu => Unit::Millicores,
-            Goal::CpuPerMessage => Unit::Nanoseconds,
-            Goal::Memory | Goal::MemoryPeak | Goal::Rss => Unit::Bytes,
-            Goal::Loss => Unit::Share,
-            Goal::LatencyP99 | Goal::Startup => Unit::Seconds,
-            Goal::ContextSwitches => Unit::Plain,
-        }
+        self.about().unit
     }
 
     /// Whether two targets that share a core, each with its own load, still show their difference: what a process does counts,
@@ -123,6 +119,7 @@ impl Goal {
             self,
             Goal::Cpu
                 | Goal::CpuPerMessage
+                | Goal::LifeCpuPerMessage
                 | Goal::Memory
                 | Goal::MemoryPeak
                 | Goal::ContextSwitches
@@ -137,11 +134,11 @@ impl Goal {
     }
 
     pub fn keys() -> Vec<&'static str> {
-        Self::ALL.iter().map(|g| g.key()).collect()
+        GOALS.iter().map(|about| about.key).collect()
     }
 
     pub fn from_key(key: &str) -> Option<Goal> {
-        Self::ALL.into_iter().find(|g| g.key() == key)
+        Self::all().find(|goal| goal.key() == key)
     }
 }
 
@@ -216,7 +213,7 @@ mod tests {
 
     #[test]
     fn keys_are_what_serde_writes() {
-        for goal in Goal::ALL {
+        for goal in Goal::all() {
             assert_eq!(serde_json::to_value(goal).unwrap(), goal.key());
             assert_eq!(Goal::from_key(goal.key()), Some(goal));
         }

@@ -1,7 +1,8 @@
 //! Results over time: one line per experiment and run, change points over the lines, and the calibration of machines.
 
-use super::analysis::{CalibrationNote, Report};
+use super::analysis::Report;
 use super::goal::Goal;
+use super::record::CalibrationNote;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;

@@ -15,13 +15,17 @@ pub struct Case {
 }
 
 impl Case {
-    /// Changes one value: `measure.duration=10s`.
+    /// Changes one value: `measure.duration=10s`; with names before a colon, only that of these cases.
     pub fn set(&mut self, setting: &str) -> Result<()> {
         let (path, value) = setting.split_once('=').ok_or_else(|| {
             ConfigError(format!(
                 "--set {setting}: write key=value, for example measure.duration=10s"
             ))
         })?;
+        let (names, path) = path.split_once(':').unwrap_or(("*", path));
+        if !glob(names.trim(), &self.name) {
+            return Ok(());
+        }
         let text = format!("{}: {value}\n", serde_json::json!(path.trim()));
         let patch: Patch<Layer> = layer::parse(&text, "--set")?;
         self.layer.lay(patch.0);
@@ -324,7 +328,7 @@ mod tests {
         let flags: Vec<&str> = words.filter_map(|word| word.strip_prefix("--")).collect();
         assert_eq!(flags, ["library"], "{error}");
         assert!(
-            include_str!("cli.rs").contains("\n    library: PathBuf,\n"),
+            include_str!("run/mod.rs").contains("\n    pub library: PathBuf,\n"),
             "the flag is called otherwise"
         );
     }

@@ -5,6 +5,7 @@
 //! live in `weir-regress`, which knows neither files nor clocks.
 
 mod analysis;
+mod books;
 mod capture;
 mod cli;
 mod delivered;
@@ -19,10 +20,12 @@ mod practice;
 mod process;
 mod procfs;
 mod profile;
+mod record;
 mod replicate;
 mod report;
 mod rig;
 mod run;
+mod smp;
 mod targets;
 mod telemetry;
 mod values;

@@ -193,106 +193,133 @@ fn plain(address: &str) -> &str {
     address.split_once("://").map_or(address, |(_, a)| a)
 }
 
-fn load(a: &LoadArgs) -> io::Result<()> {
-    signal::catch_interrupts();
-    let send: Send = if let Some(path) = a.to.strip_prefix("unixgram://") {
+/// Where to the load goes.
+fn sender(to: &str) -> io::Result<Send> {
+    if let Some(path) = to.strip_prefix("unixgram://") {
         let s = UnixDatagram::unbound()?;
         s.connect(path)?;
-        Box::new(move |b| s.send(b))
-    } else {
-        let s = UdpSocket::bind("127.0.0.1:0")?;
-        s.connect(plain(&a.to))?;
-        Box::new(move |b| s.send(b))
-    };
+        return Ok(Box::new(move |b| s.send(b)));
+    }
+    let s = UdpSocket::bind("127.0.0.1:0")?;
+    s.connect(plain(to))?;
+    Ok(Box::new(move |b| s.send(b)))
+}
+
+/// What a load has sent so far.
+struct Sent {
+    began: Instant,
+    packets: u64,
+    refused: u64,
+    bytes: u64,
+    blocked: Duration,
+    digest: u64,
+}
+
+/// A packet that takes longer is one that the target did not take at once.
+const AT_ONCE: Duration = Duration::from_micros(500);
+const READ_PERIOD: Duration = Duration::from_millis(250);
+
+fn load(a: &LoadArgs) -> io::Result<()> {
+    signal::catch_interrupts();
+    let send = sender(&a.to)?;
     let mut readings = a.capture.as_ref().map(fs::File::create).transpose()?;
     let started_unix_ns = clock::unix_ns();
-    let began = Instant::now();
+    let mut sent = Sent {
+        began: Instant::now(),
+        packets: 0,
+        refused: 0,
+        bytes: 0,
+        blocked: Duration::ZERO,
+        digest: 0xcbf2_9ce4_8422_2325_u64 ^ a.seed,
+    };
     let whole = Duration::from_millis(a.duration_ms);
-    let (mut packets, mut bytes, mut refused) = (0_u64, 0_u64, 0_u64);
-    let mut blocked = Duration::ZERO;
-    let mut read = Duration::ZERO;
-    let mut digest = 0xcbf2_9ce4_8422_2325_u64 ^ a.seed;
-    let mut packet = Vec::new();
+    let mut next_reading = Duration::ZERO;
     // The same seed gives the same bytes, so the number of packets must not depend on how punctual the last turn is.
-    let total = (whole.as_secs_f64() * a.rate / a.packed as f64) as u64;
-    while packets + refused < total && !signal::interrupted() {
-        let due = ((began.elapsed().as_secs_f64() * a.rate / a.packed as f64) as u64).min(total);
-        while packets + refused < due {
-            packet.clear();
-            for i in 0..a.packed {
-                writeln!(
-                    packet,
-                    "practice.{}:{}|c|#seed:{}",
-                    i % 10,
-                    packets % 1000,
-                    a.seed % 97
-                )?;
-            }
-            let before = Instant::now();
-            match send(&packet) {
-                Ok(n) => {
-                    packets += 1;
-                    bytes += n as u64;
-                    digest = packet
-                        .iter()
-                        .fold(digest, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3));
-                }
-                Err(e)
-                    if matches!(
-                        e.kind(),
-                        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound
-                    ) =>
-                {
-                    return Err(e);
-                }
-                Err(_) => refused += 1,
-            }
-            let took = before.elapsed();
-            if took > Duration::from_micros(500) {
-                blocked += took;
-            }
+    let packets_in = |time: Duration| (time.as_secs_f64() * a.rate / a.packed as f64) as u64;
+    let total = packets_in(whole);
+    while sent.packets + sent.refused < total && !signal::interrupted() {
+        let due = packets_in(sent.began.elapsed()).min(total);
+        while sent.packets + sent.refused < due {
+            sent.packet(a, &send)?;
         }
         if let Some(file) = &mut readings
-            && began.elapsed() >= read
+            && sent.began.elapsed() >= next_reading
         {
-            for (name, v) in [
-                ("sent_messages", packets * a.packed),
-                ("sent_packets", packets),
-                ("sent_bytes", bytes),
-            ] {
-                let line = Line {
-                    t: began.elapsed().as_nanos() as u64,
-                    ph: Phase::Measure,
-                    m: name.to_owned(),
-                    k: "counter".to_owned(),
-                    v: v as f64,
-                    l: Labels {
-                        src: "generator".to_owned(),
-                    },
-                };
-                writeln!(file, "{}", serde_json::to_string(&line)?)?;
-            }
-            read += Duration::from_millis(250);
+            sent.read(a, file)?;
+            next_reading += READ_PERIOD;
         }
         thread::sleep(Duration::from_millis(1));
     }
-    let scheduled = (total * a.packed) as f64;
-    let achieved = (packets * a.packed) as f64;
+    let (scheduled, achieved) = ((total * a.packed) as f64, (sent.packets * a.packed) as f64);
+    let verdict = if achieved >= 0.99 * scheduled {
+        "on-schedule"
+    } else if sent.blocked > whole / 100 {
+        "target-limited"
+    } else {
+        ""
+    };
     let manifest = serde_json::json!({
         "version": 1,
         "started_unix_ns": started_unix_ns,
-        "totals": {"messages": packets * a.packed, "packets": packets, "bytes": bytes},
-        "digest": format!("{digest:016x}"),
+        "totals": {"messages": sent.packets * a.packed, "packets": sent.packets, "bytes": sent.bytes},
+        "digest": format!("{:016x}", sent.digest),
         "sending": {
-            "elapsed_s": began.elapsed().as_secs_f64(),
+            "elapsed_s": sent.began.elapsed().as_secs_f64(),
             "scheduled": scheduled,
             "achieved": achieved,
-            "refused_messages": refused * a.packed,
-            "blocked_s": blocked.as_secs_f64(),
-            "verdict": if achieved >= 0.99 * scheduled { "on-schedule" } else if blocked > whole / 100 { "target-limited" } else { "" },
+            "refused_messages": sent.refused * a.packed,
+            "blocked_s": sent.blocked.as_secs_f64(),
+            "verdict": verdict,
         },
     });
     fs::write(&a.manifest, manifest.to_string())
+}
+
+impl Sent {
+    fn packet(&mut self, a: &LoadArgs, send: &Send) -> io::Result<()> {
+        let (value, seed) = (self.packets % 1000, a.seed % 97);
+        let lines = (0..a.packed).map(|i| format!("practice.{}:{value}|c|#seed:{seed}\n", i % 10));
+        let packet: String = lines.collect();
+        let before = Instant::now();
+        match send(packet.as_bytes()) {
+            Ok(n) => {
+                self.packets += 1;
+                self.bytes += n as u64;
+                let mix = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3);
+                self.digest = packet.bytes().fold(self.digest, mix);
+            }
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused || e.kind() == io::ErrorKind::NotFound => {
+                return Err(e);
+            }
+            Err(_) => self.refused += 1,
+        }
+        let took = before.elapsed();
+        if took > AT_ONCE {
+            self.blocked += took;
+        }
+        Ok(())
+    }
+
+    fn read(&self, a: &LoadArgs, file: &mut fs::File) -> io::Result<()> {
+        for (name, v) in [
+            ("sent_messages", self.packets * a.packed),
+            ("sent_packets", self.packets),
+            ("sent_bytes", self.bytes),
+        ] {
+            let line = Line {
+                t: self.began.elapsed().as_nanos() as u64,
+                ph: Phase::Measure,
+                m: name.to_owned(),
+                k: "counter".to_owned(),
+                v: v as f64,
+                l: Labels {
+                    src: "generator".to_owned(),
+                },
+            };
+            writeln!(file, "{}", serde_json::to_string(&line)?)?;
+        }
+        Ok(())
+    }
 }
 
 /// What connected targets told, a number of messages each, the newest one of each.

@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use weir_rig_base::process;
+use weir_rig_base::{clock, process};
 
 /// How often conditions are looked at while waiting. Short against every duration of an experiment, long against the
 /// cost of looking.
@@ -35,6 +35,8 @@ pub struct Process {
     pub pid: i32,
     name: String,
     status: Option<ExitStatus>,
+    /// All the CPU time it has used, known once it has ended.
+    life_ns: Option<u64>,
 }
 
 impl Process {
@@ -65,15 +67,26 @@ impl Process {
             pid,
             name: s.name.to_owned(),
             status: None,
+            life_ns: None,
         })
     }
 
     /// The exit status once it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
-        if self.status.is_none() {
+        if self.status.is_none() && process::has_ended(self.pid) {
+            // Its clock can be asked until it is collected.
+            self.life_ns = clock::cpu_time_ns(self.pid);
             self.status = self.child.try_wait().ok().flatten();
         }
         self.status
+    }
+
+    /// CPU time it has used up to now or up to its end, user and system, all threads.
+    pub fn cpu_ns(&self) -> Option<u64> {
+        match self.status {
+            Some(_) => self.life_ns,
+            None => clock::cpu_time_ns(self.pid),
+        }
     }
 
     pub fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {

@@ -3,11 +3,11 @@
 //! Reads the pprof format that Go programs and weir serve. Every column degrades to n/a: a program without an endpoint is
 //! still compared by the CPU time that the kernel charges.
 
-use super::analysis::arm_folder;
-use super::capture::{Capture, Header, VERSION};
-use super::replicate::{self, Abort, Replicate};
+use super::capture::Capture;
+use super::record::{ARMS, replicate_folder};
+use super::replicate::{self, Replicate};
 use super::report::{escape, signed};
-use super::run::{self, Options, Prepared, Refusal};
+use super::run::{self, Options, Prepared, Refusal, Rig};
 use prost::Message;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use weir_regress::describe::{mean, sd};
 use weir_regress::plan::plan;
-use weir_rig_base::{clock, cpu, http, process, signal};
+use weir_rig_base::{clock, http, process, signal};
 
 /// The pprof message; only the fields that are used here.
 #[derive(Clone, PartialEq, Message)]
@@ -241,79 +241,41 @@ fn taken(folder: &Path) -> Taken {
 /// Runs the extra replicates and writes `profile.md` and one flame graph per experiment.
 pub fn run(o: &Options, replicates: usize) -> Result<(PathBuf, String), Refusal> {
     let (prepared, arms) = run::prepare(o)?;
-    let folder = o.results.join(format!(
-        "profile-{}",
-        super::report::stamp(clock::unix_ns() / 1_000_000_000)
-    ));
-    fs::create_dir_all(&folder).map_err(|e| Refusal::Failed(format!("{}: {e}", folder.display())))?;
-    let folder =
-        fs::canonicalize(&folder).map_err(|e| Refusal::Failed(format!("{}: {e}", folder.display())))?;
-    let program = std::env::current_exe().map_err(|e| Refusal::Failed(e.to_string()))?;
+    let now = super::report::stamp(clock::unix_ns() / 1_000_000_000);
+    let folder = o.wanted.results.join(format!("profile-{now}"));
+    let failed = |e| Refusal::failed_at(&folder, e);
+    fs::create_dir_all(&folder).map_err(failed)?;
+    let folder = fs::canonicalize(&folder).map_err(failed)?;
     signal::catch_interrupts();
     process::become_subreaper();
+    let rig = Rig::new(&prepared, &arms, "profile".to_owned())?;
     let schedule = plan(o.seed, prepared.len(), replicates);
-    for p in schedule.iter().flatten() {
-        let e = &prepared[p.experiment];
-        if e.info.unsupported.is_some() {
-            continue;
-        }
-        for arm in 0..2 {
-            let name = ["baseline", "comparison"][arm];
-            let target = arm_folder(&folder, &e.name, name).join(format!("{:02}", p.pair));
-            eprintln!("profiling {} {name} {}/{replicates}", e.name, p.pair + 1);
-            let target_cpus = e.arms[arm].target.cpus.clone().unwrap_or_default();
-            let rest: Vec<usize> = cpu::allowed()
-                .into_iter()
-                .filter(|c| !target_cpus.contains(c))
-                .collect();
-            let rig_cpus = (!target_cpus.is_empty() && !rest.is_empty()).then_some(rest);
+    for planned in schedule.iter().flatten() {
+        let e = &prepared[planned.experiment];
+        for arm in 0..if e.info.unsupported.is_some() {
+            0
+        } else {
+            ARMS.len()
+        } {
+            eprintln!(
+                "profiling {} {} {}/{replicates}",
+                e.name,
+                ARMS[arm],
+                planned.pair + 1
+            );
+            let target = replicate_folder(&folder, &e.name, ARMS[arm], planned.pair);
             let result = replicate::run(&Replicate {
-                header: Header {
-                    v: VERSION,
-                    run: "profile".to_owned(),
-                    exp: e.name.clone(),
-                    arm: name.to_owned(),
-                    rep: p.pair,
-                    pair: p.pair,
-                    order: p.order.name().to_owned(),
-                    seed: format!("{:016x}", p.payload_seed),
-                    bin_sha256: arms[arm].info.sha256.clone(),
-                    started_unix_ns: 0,
-                    host: BTreeMap::new(),
-                },
-                folder: &target,
-                scratch: &std::env::temp_dir(),
-                experiment: &e.arms[arm],
-                bin: &arms[arm].bin,
-                files: e.case.files.as_deref(),
-                seed: p.payload_seed,
-                padding: 0,
-                program: &program,
-                rig_cpus: rig_cpus.as_deref(),
-                rules: if arm == 0 {
-                    &e.info.rules.baseline
-                } else {
-                    &e.info.rules.comparison
-                },
-                meeting: None,
                 profile: Some(&fetch),
+                ..rig.replicate(e, planned, arm, (planned.pair, &target))
             });
-            match result {
-                Ok(m) if !m.invalid.is_empty() => {
-                    return Err(Refusal::Failed(format!(
-                        "{} {name}: {}",
-                        e.name,
-                        m.invalid.join("; ")
-                    )));
-                }
-                Ok(_) => {}
-                Err(Abort::Interrupted) => return Err(Refusal::Failed("interrupted".to_owned())),
-                Err(other) => return Err(Refusal::Failed(other.to_string())),
+            let measured = result.map_err(Refusal::failed)?;
+            if !measured.invalid.is_empty() {
+                let why = measured.invalid.join("; ");
+                return Err(Refusal::Failed(format!("{} {}: {why}", e.name, ARMS[arm])));
             }
         }
     }
-    let text = compare(&folder, &prepared, replicates)
-        .map_err(|e| Refusal::Failed(format!("{}: {e}", folder.display())))?;
+    let text = compare(&folder, &prepared, replicates).map_err(|e| Refusal::failed_at(&folder, e))?;
     Ok((folder, text))
 }
 
@@ -322,13 +284,11 @@ fn compare(folder: &Path, prepared: &[Prepared], replicates: usize) -> std::io::
         "| experiment | CPU time | lifetime allocations | heap live size | mutex time |\n| --- | --- | --- | --- | --- |\n",
     );
     let mut details = String::new();
-    for e in prepared.iter().filter(|p| p.info.unsupported.is_none()) {
-        let all = |arm: &str| -> Vec<Taken> {
-            (0..replicates)
-                .map(|n| taken(&arm_folder(folder, &e.name, arm).join(format!("{n:02}"))))
-                .collect()
-        };
-        let (b, c) = (all("baseline"), all("comparison"));
+    for e in run::runnable(prepared) {
+        let [b, c] = ARMS.map(|arm| {
+            let folders = (0..replicates).map(|n| replicate_folder(folder, &e.name, arm, n));
+            folders.map(|folder| taken(&folder)).collect::<Vec<Taken>>()
+        });
         let _ = writeln!(
             table,
             "| {} | {} | {} | {} | {} |",
@@ -338,25 +298,14 @@ fn compare(folder: &Path, prepared: &[Prepared], replicates: usize) -> std::io::
             column(&b, &c, |t| t.heap_bytes, 1_048_576.0, "MiB"),
             column(&b, &c, |t| t.mutex_s, 1.0, "s")
         );
-        let cpu = |all: &[Taken]| -> Vec<Profile> { all.iter().filter_map(|t| t.cpu.clone()).collect() };
-        let (pb, pc) = (cpu(&b), cpu(&c));
-        if pb.is_empty() || pc.is_empty() {
+        let [b, c] = [b, c].map(|all| all.into_iter().filter_map(|t| t.cpu).collect::<Vec<Profile>>());
+        if b.is_empty() || c.is_empty() {
             let _ = writeln!(details, "\n{}: no CPU profile of both programs.", e.name);
             continue;
         }
-        details.push_str(&top(&e.name, &pb, &pc));
-        let name: String = e
-            .name
-            .chars()
-            .map(|c| {
-                if c.is_ascii_alphanumeric() || c == '-' {
-                    c
-                } else {
-                    '_'
-                }
-            })
-            .collect();
-        fs::write(folder.join(format!("flame-{name}.svg")), flame(&e.name, &pb, &pc))?;
+        details.push_str(&top(&e.name, &b, &c));
+        let file = format!("flame-{}.svg", super::report::file_name(&e.name));
+        fs::write(folder.join(file), flame(&e.name, &b, &c))?;
     }
     let text = format!(
         "Change from baseline to comparison over the measured window, mean of {replicates} extra replicates per program, ± the \

@@ -1,6 +1,7 @@
 //! How the detector calls the other halves of the rig: `weir-bench load` and `weir-bench sink` as child processes, with
 //! files as the only interface. Their CPU is then visible on its own, and any other program can take their place.
 
+use super::books;
 use super::capture::Phase;
 use super::delivered::Points;
 use super::experiment::{Load, Sink};
@@ -17,6 +18,7 @@ pub struct LoadCall<'a> {
     pub program: &'a Path,
     pub seed: u64,
     pub duration: Duration,
+    pub messages: Option<usize>,
     pub manifest: &'a Path,
     pub capture: &'a Path,
     /// Whole per-context truth, for verification.
@@ -33,35 +35,32 @@ pub fn numbered(folder: &Path, name: &str, i: usize, extension: &str) -> PathBuf
 }
 
 pub fn load_argv(load: &Load, call: &LoadCall) -> Vec<String> {
-    match load {
-        Load::Command { command, .. } => command.clone(),
+    let (profile, args, to) = match load {
+        Load::Command { command, .. } => return command.clone(),
         Load::Profile {
             profile, args, to, ..
-        } => {
-            let mut argv = vec![
-                call.program.display().to_string(),
-                "load".to_owned(),
-                "run".to_owned(),
-                "--profile".to_owned(),
-                profile.clone(),
-                "--to".to_owned(),
-                to.clone(),
-                "--seed".to_owned(),
-                call.seed.to_string(),
-                "--duration".to_owned(),
-                format!("{}ms", call.duration.as_millis()),
-                "--manifest".to_owned(),
-                call.manifest.display().to_string(),
-                "--capture".to_owned(),
-                call.capture.display().to_string(),
-            ];
-            if call.contexts {
-                argv.push("--contexts".to_owned());
-            }
-            argv.extend(args.iter().cloned());
-            argv
-        }
+        } => (profile, args, to),
+    };
+    let mut argv = vec![call.program.display().to_string()];
+    argv.extend(["load", "run"].map(str::to_owned));
+    for (flag, value) in [
+        ("--profile", profile.clone()),
+        ("--to", to.clone()),
+        ("--seed", call.seed.to_string()),
+        ("--duration", format!("{}ms", call.duration.as_millis())),
+        ("--manifest", call.manifest.display().to_string()),
+        ("--capture", call.capture.display().to_string()),
+    ] {
+        argv.extend([flag.to_owned(), value]);
     }
+    if let Some(messages) = call.messages {
+        argv.extend(["--count".to_owned(), messages.to_string()]);
+    }
+    if call.contexts {
+        argv.push("--contexts".to_owned());
+    }
+    argv.extend(args.iter().cloned());
+    argv
 }
 
 /// Points are read from what the target itself prints: no process, no socket.
@@ -70,9 +69,15 @@ pub const TARGET_STDOUT: &str = "target-stdout";
 /// Likewise, where every line that the target prints is a message that it delivers.
 pub const TARGET_LINES: &str = "target-lines";
 
+/// What the target says of itself, asked for while it runs.
+pub const TARGET_BOOKS: &str = "target-books";
+
+/// The same, where it prints it as its last line.
+pub const TARGET_RESULT: &str = "target-result";
+
 /// The command of a sink; `None` when there is nothing to start.
 pub fn sink_argv(sink: &Sink, program: &Path, points: &Path, manifest: &Path) -> Option<Vec<String>> {
-    if [TARGET_STDOUT, TARGET_LINES].contains(&sink.kind.as_str()) {
+    if sink.is_target() {
         return None;
     }
     if sink.kind == "command" {
@@ -85,7 +90,7 @@ pub fn sink_argv(sink: &Sink, program: &Path, points: &Path, manifest: &Path) ->
         argv.extend(["--listen".to_owned(), format!("{}={}", sink.kind, sink.listen)]);
     }
     argv.extend(["--keep".to_owned(), "0".to_owned()]);
-    if sink.kind != "null" && sink.kind != "http" && sink.kind != "lines" {
+    if !["null", "http", "lines"].contains(&sink.kind.as_str()) {
         argv.extend(["--capture".to_owned(), points.display().to_string()]);
         if sink.verify {
             argv.extend(["--oracle".to_owned(), manifest.display().to_string()]);
@@ -103,81 +108,76 @@ pub fn sink_report(
     manifest: &Path,
     report: &Path,
 ) -> io::Result<()> {
-    if sink.kind == TARGET_LINES {
-        let (lines, bytes) = count_lines(stdout)?;
-        let out = json!({"delivered_messages": lines, "received_bytes": bytes});
-        return fs::write(report, out.to_string());
-    }
-    let json = |path: &Path| -> Option<Value> { serde_json::from_str(&fs::read_to_string(path).ok()?).ok() };
-    let manifest = json(manifest);
-    let ignored: Vec<String> = sink
-        .args
-        .windows(2)
-        .filter(|w| w[0] == "--ignore-tag")
-        .map(|w| w[1].clone())
-        .collect();
-    let source = if sink.kind == TARGET_STDOUT {
-        stdout
-    } else {
-        points
-    };
-    let mut out = if source.is_file() {
-        Points::read(
-            source,
-            sink.kind == "scrape" || sink.kind == "remote-write",
-            &ignored,
-        )?
-        .report(manifest.as_ref())
-    } else {
-        json!({})
-    };
-    if sink.kind == TARGET_STDOUT {
-        out["received_bytes"] = fs::metadata(stdout).map_or(0, |m| m.len()).into();
-    } else if let Some(result) = fs::read_to_string(stdout)
-        .unwrap_or_default()
-        .lines()
-        .filter_map(|l| serde_json::from_str::<Value>(l).ok())
-        .find_map(|v| v.get("result").cloned())
-    {
-        let stats: Vec<&Value> = result["sinks"]
-            .as_object()
-            .map(|m| m.values().collect())
-            .unwrap_or_default();
-        let sum = |key: &str| stats.iter().filter_map(|s| s[key].as_u64()).sum::<u64>();
-        out["received_bytes"] = sum("bytes").into();
-        // A scraper that finds nobody has answered nobody: it asks a last time when the target is gone already.
-        let unreachable = if sink.kind == "scrape" {
-            stats.iter().filter_map(|s| s["rejected"]["502"].as_u64()).sum()
-        } else {
-            0
-        };
-        out["errors_answered"] = result["refused"]
-            .as_u64()
-            .unwrap_or(0)
-            .saturating_sub(unreachable)
-            .into();
-        if let Some(oracle) = result["oracle"].as_object() {
-            out["mismatches"] = oracle
-                .values()
-                .filter_map(|c| c["differences_total"].as_u64())
-                .sum::<u64>()
-                .into();
-            out["oracle"] = result["oracle"].clone();
+    let out = match sink.kind.as_str() {
+        // Both have written theirs.
+        "command" | TARGET_BOOKS => return Ok(()),
+        TARGET_RESULT => books::of_result(stdout, manifest)?,
+        TARGET_LINES => {
+            let (lines, bytes) = count_lines(stdout)?;
+            json!({"delivered_messages": lines, "received_bytes": bytes})
         }
-        // Log lines, traces and raw bytes have no contexts: what arrived is counted as it is.
-        if out.get("delivered_messages").is_none() {
-            let records = sum("logs");
-            if records > 0 {
-                out["delivered_messages"] = records.into();
-            }
+        TARGET_STDOUT => {
+            let mut out = of_points(sink, stdout, manifest)?;
+            out["received_bytes"] = fs::metadata(stdout).map_or(0, |m| m.len()).into();
+            out
         }
-    } else {
-        return Err(io::Error::other(format!(
-            "{}: the sink printed no result",
-            stdout.display()
-        )));
-    }
+        _ => {
+            let mut out = of_points(sink, points, manifest)?;
+            let said = result(stdout)?;
+            add_result(&mut out, &said, sink);
+            out
+        }
+    };
     fs::write(report, out.to_string())
+}
+
+/// What the points say was delivered.
+fn of_points(sink: &Sink, points: &Path, manifest: &Path) -> io::Result<Value> {
+    if !points.is_file() {
+        return Ok(json!({}));
+    }
+    let text = fs::read_to_string(manifest).ok();
+    let manifest: Option<Value> = text.and_then(|text| serde_json::from_str(&text).ok());
+    let flags = sink.args.windows(2).filter(|w| w[0] == "--ignore-tag");
+    let ignored: Vec<String> = flags.map(|w| w[1].clone()).collect();
+    let folded = sink.kind == "scrape" || sink.kind == "remote-write";
+    Ok(Points::read(points, folded, &ignored)?.report(manifest.as_ref()))
+}
+
+/// The last word of a built-in sink.
+fn result(stdout: &Path) -> io::Result<Value> {
+    let text = fs::read_to_string(stdout).unwrap_or_default();
+    let mut lines = text.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
+    let missing = || io::Error::other(format!("{}: the sink printed no result", stdout.display()));
+    lines
+        .find_map(|mut line| Some(line.get_mut("result")?.take()))
+        .ok_or_else(missing)
+}
+
+fn add_result(out: &mut Value, result: &Value, sink: &Sink) {
+    let stats: Vec<&Value> = result["sinks"]
+        .as_object()
+        .map(|sinks| sinks.values().collect())
+        .unwrap_or_default();
+    let sum = |of: &dyn Fn(&Value) -> Option<u64>| stats.iter().filter_map(|s| of(s)).sum::<u64>();
+    out["received_bytes"] = sum(&|s| s["bytes"].as_u64()).into();
+    // A scraper that finds nobody has answered nobody: it asks a last time when the target is gone already.
+    let unreachable = match sink.kind.as_str() {
+        "scrape" => sum(&|s| s["rejected"]["502"].as_u64()),
+        _ => 0,
+    };
+    let refused = result["refused"].as_u64().unwrap_or(0);
+    out["errors_answered"] = refused.saturating_sub(unreachable).into();
+    if let Some(oracle) = result["oracle"].as_object() {
+        let differences = oracle.values().filter_map(|c| c["differences_total"].as_u64());
+        out["mismatches"] = differences.sum::<u64>().into();
+        out["oracle"] = result["oracle"].clone();
+    }
+    // Log lines, traces and raw bytes have no contexts: what arrived is counted as it is.
+    let records = sum(&|s| s["logs"].as_u64());
+    if out.get("delivered_messages").is_none() && records > 0 {
+        out["delivered_messages"] = records.into();
+    }
 }
 
 /// Lines and bytes of a file that may be larger than memory.

@@ -1,9 +1,9 @@
 //! The two programs of a comparison: which file, how it is started, what it supports.
 
-use super::analysis::ArmInfo;
 use super::experiment::{SinkLayer, TargetLayer};
 use super::layer::{self, ConfigError, Entries, Lay, List, Result, Slot, layer, suggestion};
 use super::library::Overlay;
+use super::record::ArmInfo;
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::io::Read;
@@ -55,6 +55,13 @@ impl Targets {
             file: file.to_owned(),
             definitions: entries.map(|(name, entry)| entry.definition(name)).collect(),
         })
+    }
+
+    pub fn read_or_none(file: &Path) -> Result<Self> {
+        match file.is_file() {
+            true => Self::read(file),
+            false => Ok(Self::none()),
+        }
     }
 
     /// No file: only plain binaries with experiments that say how to start them.
@@ -318,7 +325,7 @@ fn version(bin: &Path, args: &[String]) -> String {
         .collect()
 }
 
-fn git(args: &[&str], folder: Option<&Path>) -> std::result::Result<String, String> {
+pub fn git(args: &[&str], folder: Option<&Path>) -> std::result::Result<String, String> {
     let mut command = Command::new("git");
     if let Some(folder) = folder {
         command.current_dir(folder);

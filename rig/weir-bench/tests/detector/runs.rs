@@ -151,6 +151,25 @@ fn a_shipped_case_of_files_runs_and_every_line_is_found_again() {
 }
 
 #[test]
+fn the_budget_runs_on_the_floor_and_every_message_is_found_again() {
+    let (report, library) = shipped("target:floor", &["budget-1k", "budget-paced"]);
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2);
+    for row in rows {
+        assert_eq!(row["goal"], "life_cpu_per_message");
+        assert!(row["baseline"]["mean"].as_f64().unwrap() > 1.0, "{row:#}");
+    }
+    let folder = library.run_folder().join("budget-1k/comparison/01");
+    let json = |file: &str| -> serde_json::Value {
+        serde_json::from_str(&fs::read_to_string(folder.join(file)).unwrap()).unwrap()
+    };
+    let (manifest, sink) = (json("manifest.json"), json("sink.json"));
+    assert_eq!(sink["mismatches"], 0);
+    assert_eq!(sink["delivered_messages"], manifest["totals"]["messages"]);
+    assert_eq!(sink["books"]["bytes"], manifest["totals"]["bytes"]);
+}
+
+#[test]
 fn udp_overload_is_accounted_for() {
     let library = Library::new(
         r#"

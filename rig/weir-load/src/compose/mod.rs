@@ -3,6 +3,8 @@
 //! A composer is a function of (model, connection): it yields the same packets whenever it is run, which is how the
 //! oracle learns what was sent without watching the run.
 
+mod churn;
+mod sizes;
 mod text;
 
 pub use text::{
@@ -11,9 +13,11 @@ pub use text::{
 };
 
 use crate::model::{Context, GAUGE, Model, PAD, Piece, SET};
-use crate::profile::{Churn, FILLER, Fit, PacketSize, Popularity, Sharing, TagOrder, ValueKind};
+use crate::profile::{FILLER, Fit, Popularity, Sharing, TagOrder, ValueKind};
 use crate::rng::{Alias, Rng};
 use crate::units::RateUnit;
+use churn::Churning;
+use sizes::Sizes;
 use std::sync::Arc;
 use text::{
     FRESH_DIGITS, INSTANCE_DIGITS, put, put_decimal, put_filler, put_hex, put_serial, put_steps, put_text,
@@ -75,18 +79,6 @@ pub const FAULTS: &[(&str, &str)] = &[
 
 const AHEAD: usize = 16;
 
-/// Replacement of contexts as the schedule's time goes by.
-struct Churning {
-    generations: Vec<u32>,
-    rng: Rng,
-    replaced: u64,
-    group: u64,
-    groups: u64,
-    /// Order of replacement within one deployment.
-    order: Vec<u32>,
-    next: usize,
-}
-
 /// Produces the packets of one connection.
 pub struct Composer {
     model: Arc<Model>,
@@ -95,7 +87,7 @@ pub struct Composer {
     schedule: Rng,
     values: Rng,
     extras: Rng,
-    sizes: Rng,
+    sizes: Sizes,
     /// Context drawn, by the index of `subset` when there is one.
     alias: Option<Alias>,
     subset: Option<Vec<u32>>,
@@ -113,10 +105,6 @@ pub struct Composer {
     order: Vec<u32>,
     carry: Vec<u8>,
     carried: Option<(usize, Drawn)>,
-    size: PacketSize,
-    /// Sizes with weights, drawn by index.
-    sizes_drawn: Option<(Alias, Vec<u64>)>,
-    size_floor: u64,
     /// Messages of each context so far, when values are numbered.
     sequence: Vec<u64>,
     /// One message of every packet carries the packet's number; all do where a message may be carried over.
@@ -153,25 +141,7 @@ impl Composer {
         });
         let kinds = (p.kinds.event > 0.0 || p.kinds.service_check > 0.0)
             .then(|| Alias::new(&[p.kinds.metric, p.kinds.event, p.kinds.service_check]));
-        let churn = match p.churn {
-            Churn::None => None,
-            Churn::Trickle { group, .. } | Churn::Deploy { group, .. } => {
-                let groups = (model.contexts.len() as u64).div_ceil(group);
-                let mut order: Vec<u32> = (0..groups as u32).collect();
-                // The same order on every connection: they are clients of one deployment.
-                let mut rng = Rng::new(model.seed, "churn", 0);
-                rng.shuffle(&mut order);
-                Some(Churning {
-                    generations: vec![0; groups as usize],
-                    rng,
-                    replaced: 0,
-                    group,
-                    groups,
-                    order,
-                    next: 0,
-                })
-            }
-        };
+        let churn = Churning::new(model);
         let plain = kinds.is_none()
             && churn.is_none()
             && p.tag_order == TagOrder::Fixed
@@ -181,21 +151,12 @@ impl Composer {
             && p.value.kind != ValueKind::Sequence
             && !numbers_packets(&p.value)
             && model.suffixes.len() == 1;
-        let size = p.packet_size_on(model.transport);
-        let sizes_drawn = match &size {
-            PacketSize::Histogram(weights) => {
-                let shares: Vec<f64> = weights.values().copied().collect();
-                Some((Alias::new(&shares), weights.keys().copied().collect()))
-            }
-            _ => None,
-        };
         Composer {
             connection: index,
             connections: u64::from(connections),
             schedule: rng("schedule"),
             values: rng("draws"),
             extras: rng("extras"),
-            sizes: rng("sizes"),
             alias,
             subset,
             cyclic_next: index,
@@ -211,9 +172,7 @@ impl Composer {
             order: Vec::with_capacity(64),
             carry: vec![0; model.message_max + PAD],
             carried: None,
-            size,
-            sizes_drawn,
-            size_floor: 0,
+            sizes: Sizes::new(p.packet_size_on(model.transport), rng("sizes")),
             sequence: match p.value.kind {
                 ValueKind::Sequence => vec![0; model.contexts.len()],
                 _ => Vec::new(),
@@ -231,7 +190,7 @@ impl Composer {
 
     /// What `packet` needs to have room for.
     pub fn packet_room(&self) -> usize {
-        self.size.max() as usize + 1 + self.model.message_max + 2 * PAD
+        self.sizes.max() as usize + 1 + self.model.message_max + 2 * PAD
     }
 
     /// Composes the next packet at the start of `out`.
@@ -254,14 +213,15 @@ impl Composer {
     #[inline(always)]
     fn fill<O: Observer, const PLAIN: bool>(&mut self, out: &mut [u8], observer: &mut O) -> Packet {
         let model = self.model.clone();
-        if self.churn.is_some() {
-            self.advance_churn(&model);
+        let time = self.time();
+        if let Some(churn) = &mut self.churn {
+            churn.advance(time);
         }
         self.numbered = false;
-        let mut limit = self.draw_limit();
-        let exact = self.size.exact().is_some();
+        let mut limit = self.sizes.draw();
+        let exact = self.sizes.exact().is_some();
         let most = match model.profile.messages_per_packet {
-            Some(range) => self.sizes.between(range.min, range.max) as u32,
+            Some(range) => self.sizes.between(range) as u32,
             None => u32::MAX,
         };
         let mut at = 0;
@@ -300,8 +260,8 @@ impl Composer {
                 if discard && rejected < 1000 {
                     self.numbered = false;
                     // An empty block: try a larger one, as lading does.
-                    self.size_floor += limit as u64 / 4;
-                    limit = self.draw_limit();
+                    self.sizes.raise_floor(limit as u64 / 4);
+                    limit = self.sizes.draw();
                     continue;
                 }
             }
@@ -319,44 +279,13 @@ impl Composer {
             messages += 1;
             observer.saw(Drawn::Filler(extra as u32));
         }
-        self.size_floor = 0;
+        self.sizes.reset_floor();
         self.units += match self.unit {
             RateUnit::Messages => f64::from(messages),
             RateUnit::Packets => 1.0,
             RateUnit::Bytes => at as f64,
         };
         Packet { len: at, messages }
-    }
-
-    fn draw_limit(&mut self) -> usize {
-        match &self.size {
-            PacketSize::Fill(size) | PacketSize::Exactly { exactly: size } => size.0 as usize,
-            PacketSize::Histogram(_) => {
-                let (alias, sizes) = self.sizes_drawn.as_ref().expect("made with the histogram");
-                let mut drawn = 0;
-                for _ in 0..64 {
-                    drawn = sizes[alias.draw(&mut self.sizes) as usize];
-                    if drawn >= self.size_floor {
-                        break;
-                    }
-                }
-                drawn as usize
-            }
-            PacketSize::OneOf(sizes) => {
-                let mut drawn = 0;
-                for _ in 0..64 {
-                    drawn = sizes[self.sizes.below(sizes.len() as u64) as usize].0;
-                    if drawn >= self.size_floor {
-                        return drawn as usize;
-                    }
-                }
-                drawn as usize
-            }
-            PacketSize::Between { min, max } => {
-                let floor = min.0.max(self.size_floor).min(max.0);
-                self.sizes.between(floor, max.0) as usize
-            }
-        }
     }
 
     /// The schedule's time in seconds.
@@ -368,42 +297,9 @@ impl Composer {
         }
     }
 
-    fn advance_churn(&mut self, model: &Model) {
-        let time = self.time();
-        let Some(churn) = &mut self.churn else { return };
-        let groups = churn.groups as f64;
-        let target = match model.profile.churn {
-            Churn::None => 0.0,
-            Churn::Trickle { per_second, .. } => per_second * time * groups,
-            Churn::Deploy {
-                share, within, every, ..
-            } => {
-                let every = every.0.as_secs_f64();
-                let cycle = (time / every).floor();
-                let into = ((time - cycle * every) / within.0.as_secs_f64()).min(1.0);
-                // The first deployment comes after one period, when there is something to replace.
-                let per_deployment = (share * groups).round();
-                if cycle < 1.0 {
-                    0.0
-                } else {
-                    (cycle - 1.0) * per_deployment + (into * per_deployment).floor()
-                }
-            }
-        };
-        while (churn.replaced as f64) < target.floor() {
-            if churn.next == churn.order.len() {
-                churn.rng.shuffle(&mut churn.order);
-                churn.next = 0;
-            }
-            churn.generations[churn.order[churn.next] as usize] += 1;
-            churn.next += 1;
-            churn.replaced += 1;
-        }
-    }
-
     /// Contexts replaced so far.
     pub fn contexts_replaced(&self) -> u64 {
-        self.churn.as_ref().map_or(0, |c| c.replaced * c.group)
+        self.churn.as_ref().map_or(0, Churning::contexts_replaced)
     }
 
     #[inline(always)]
@@ -619,7 +515,7 @@ impl Composer {
         let mut generation = 0;
         if let Some(churn) = &self.churn {
             let group = u64::from(context) / churn.group;
-            generation = churn.generations[group as usize];
+            generation = churn.generation(group);
             let lead: &[u8] = if has_tags { b",instance:" } else { b"|#instance:" };
             at = put_text(out, at, lead);
             at = put_hex(out, at, instance(model.seed, group, generation), INSTANCE_DIGITS);

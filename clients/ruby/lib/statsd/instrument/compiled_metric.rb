@@ -324,11 +324,12 @@ module StatsD
         def record_combination(value, tag_values)
           client = StatsD.singleton_client
           gauge = type == "g"
-          core = client.aggregating_core
+          mode = client.mode
           # The last value of a gauge counts, so none is left out.
-          return VOID unless (gauge && core) || (draws? ? sample?(@defined_rate) : client.counts?(@defined_rate))
+          return VOID unless (gauge && mode.core) ||
+                             (draws? ? sample?(@defined_rate) : client.counts?(@defined_rate, mode))
 
-          cell = combination_cell(client, core, tag_values) if core
+          cell = combination_cell(client, mode, tag_values) if mode.core
           return cell.put(value) ? VOID : refuse(value) if cell
 
           client.public_send(CLIENT_METHODS.fetch(type), @name, value,
@@ -346,8 +347,9 @@ module StatsD
           tags
         end
 
-        def combination_cell(client, core, tag_values)
-          combinations = current_combinations(client, core)
+        def combination_cell(client, mode, tag_values)
+          core = mode.core
+          combinations = current_combinations(client, mode)
           cell = combinations.fetch(tag_values)
           return cell if cell
 
@@ -370,17 +372,25 @@ module StatsD
           cell
         end
 
-        def current_combinations(client, core)
+        def current_combinations(client, mode)
           thread = Thread.current
+          core = mode.core
           combinations = @tables[thread]
           unless combinations&.for?(client, core)
             combinations = @tables.reuse(thread) { |other| other.for?(client, core) } ||
                            @tables.store(thread, Combinations.new(thread, client, core))
             client.bind(self)
           end
-          # Calls that are sampled must draw each time.
-          @combinations = combinations if type == "g" || client.resolve_rate(@defined_rate).nil?
+          open_fast_path(client, mode, combinations)
           combinations
+        end
+
+        # As {Handles::Binding#open_fast_path}.
+        def open_fast_path(client, mode, combinations)
+          return unless type == "g" || client.resolve_rate(@defined_rate).nil?
+
+          @combinations = combinations
+          unbind unless mode.equal?(StatsD.singleton_client.mode)
         end
 
         def report_overflow

@@ -82,7 +82,7 @@ module StatsD
       end
 
       def generate_generic_datagram(name, value, type, sample_rate, tags)
-        datagram = +"#{@prefix}#{Wire.name(name)}:#{type == "s" ? Wire.field(value) : value}|#{type}"
+        datagram = "#{@prefix}#{Wire.name(name)}:#{type == "s" ? Wire.field(value) : value}|#{type}"
         datagram << "|@#{sample_rate}" if sample_rate && sample_rate < 1
         append_tags(datagram, tags)
         datagram << @fields if @fields

@@ -58,7 +58,7 @@ module StatsD
           send_all
         rescue ThreadError
           # A signal handler may not lock, but a thread started by it may.
-          Background.start("statsd-flush-now") { send_all }&.join(1)
+          send_in_background&.join(1)
         end
 
         # A finalizer can interrupt any code, so it must not wait for anything.
@@ -66,9 +66,13 @@ module StatsD
         def finalize
           stop
           # A thread that is alive sends the rest before it ends.
-          return if @dispatcher_thread&.alive?
+          return if @dispatcher_thread&.alive? || @queue.length.zero?
+          return send_in_background if @sending.locked?
 
-          @sending.locked? ? Background.start("statsd-flush-now") { send_all } : send_all
+          send_all
+        rescue ThreadError
+          # The collector runs finalizers where signal handlers run, too, which may not lock.
+          send_in_background
         end
 
         # Starts the thread again if something killed it.
@@ -100,6 +104,10 @@ module StatsD
           @queue.close
         end
 
+        def send_in_background
+          Background.start("statsd-flush-now") { send_all }
+        end
+
         def dispatch
           until @interrupted
             begin
@@ -114,7 +122,7 @@ module StatsD
 
         def send_all
           # Others get their turn between two batches.
-          Thread.pass while in_turn { send_batch }
+          Thread.pass while in_turn { send_batch } && @queue.length.positive?
         end
 
         # What was taken out of the queue is nowhere else until it is sent.

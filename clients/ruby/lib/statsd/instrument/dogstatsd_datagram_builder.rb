@@ -6,7 +6,9 @@ module StatsD
     class DogStatsDDatagramBuilder < DatagramBuilder
       unsupported_datagram_types :kv
 
-      SERVICE_CHECK_STATUSES = { ok: 0, warning: 1, critical: 2, unknown: 3 }.freeze
+      SERVICE_CHECK_STATUSES = {
+        ok: 0, warning: 1, critical: 2, unknown: 3, "ok" => 0, "warning" => 1, "critical" => 2, "unknown" => 3
+      }.freeze
       private_constant :SERVICE_CHECK_STATUSES
 
       class << self
@@ -37,7 +39,7 @@ module StatsD
         title = @prefix + title unless @prefix.empty?
         text = Wire.escape_newlines(text)
 
-        datagram = +"_e{#{title.bytesize},#{text.bytesize}}:#{title}|#{text}"
+        datagram = "_e{#{title.bytesize},#{text.bytesize}}:#{title}|#{text}"
         datagram << "|h:" << Wire.field(hostname) if hostname
         datagram << "|d:" << timestamp.to_i.to_s if timestamp
         datagram << "|k:" << Wire.field(aggregation_key) if aggregation_key
@@ -58,9 +60,10 @@ module StatsD
       # @return [String] a service check message
       # @raise [KeyError] if the status is none of those listed
       def _sc(name, status, timestamp: nil, hostname: nil, tags: nil, message: nil)
-        number = status.is_a?(Integer) ? status : SERVICE_CHECK_STATUSES.fetch(status.to_sym)
+        number = SERVICE_CHECK_STATUSES[status] ||
+                 (Integer === status ? status : SERVICE_CHECK_STATUSES.fetch(status.to_sym))
 
-        datagram = +"_sc|#{@prefix}#{Wire.name(name)}|#{number}"
+        datagram = "_sc|#{@prefix}#{Wire.name(name)}|#{number}"
         datagram << "|h:" << Wire.field(hostname) if hostname
         datagram << "|d:" << timestamp.to_i.to_s if timestamp
         append_tags(datagram, tags)

@@ -80,26 +80,35 @@ module StatsD
         # Everything the fast path does not cover.
         def deliver(value)
           client = self.client
-          core = client.aggregating_core
+          mode = client.mode
           # The last value of a gauge counts, so none is left out.
-          return VOID unless @pre_sampled || (core && type == :g) || client.counts?(@sample_rate)
+          return VOID unless @pre_sampled || (mode.core && type == :g) || client.counts?(@sample_rate, mode)
 
-          cell = cell_for(client, core) if core
-          return client.emit_value(direct_template(client), value) unless cell
+          cell = cell_for(client, mode) if mode.core
+          return client.emit_value(direct_template(client), value, mode) unless cell
 
           cell.put(value) ? VOID : client.refuse(@name, value)
         end
 
-        def cell_for(client, core)
+        def cell_for(client, mode)
           thread = Thread.current
+          core = mode.core
           if client.equal?(@bound_client) && core.equal?(@bound_core)
-            return other_cell(client, core) unless thread.equal?(@home) || self.class.shared?
+            return other_cell(client, mode) unless thread.equal?(@home) || self.class.shared?
 
-            # Calls that are sampled must draw each time.
-            own(thread) if @pre_sampled || client.resolve_rate(@sample_rate).nil? || type == :g
+            open_fast_path(client, mode, thread)
             return self
           end
-          bind_own_cell(client, core, thread) ? self : other_cell(client, core)
+          bind_own_cell(client, core, thread) ? self : other_cell(client, mode)
+        end
+
+        def open_fast_path(client, mode, thread)
+          # Calls that are sampled must draw each time.
+          return unless @pre_sampled || client.resolve_rate(@sample_rate).nil? || type == :g
+
+          own(thread)
+          # Whoever has changed the mode meanwhile may have looked at the handle too early to close it.
+          own(nil) unless mode.equal?(self.client.mode)
         end
 
         # Makes the calling thread the owner of the handle's own cell.
@@ -128,8 +137,9 @@ module StatsD
           false
         end
 
-        def other_cell(client, core)
-          table = client.current_table
+        def other_cell(client, mode)
+          core = mode.core
+          table = mode.contexts.table
           cell = table.handles[self]
           return cell if cell
 
@@ -177,10 +187,10 @@ module StatsD
         include Binding
         class_eval { include COUNTER_CALLS }
 
-        # @param name (see Client#increment)
-        # @param tags (see Client#increment)
-        # @param sample_rate (see Client#increment)
-        # @param no_prefix (see Client#increment)
+        # @param name (see Client::Metrics#increment)
+        # @param tags (see Client::Metrics#increment)
+        # @param sample_rate (see Client::Metrics#increment)
+        # @param no_prefix (see Client::Metrics#increment)
         # @param client [Client, nil] nil follows {StatsD.singleton_client}
         # @param pre_sampled [Boolean] the caller draws: record always, mention the rate
         def initialize(name, tags: nil, sample_rate: nil, no_prefix: false, client: nil, pre_sampled: false)

@@ -71,10 +71,17 @@ module StatsD
       # @param datagram [String] a message, or several joined by newlines
       # @return [self]
       def <<(datagram)
-        return drop_oversize(datagram) if max_packet_size && datagram.bytesize > max_packet_size
+        size = datagram.bytesize
+        return drop_oversize(datagram) if @max_packet_size && size > @max_packet_size
 
-        @telemetry.accepted_message(datagram)
-        send_packet(datagram)
+        begin
+          connection.send_datagram(datagram)
+        rescue SocketError, IOError, SystemCallError => e
+          @telemetry.accepted_message(datagram)
+          send_after_error(datagram, e)
+          return self
+        end
+        @telemetry.sent_message(datagram, size)
         self
       end
 
@@ -111,23 +118,11 @@ module StatsD
       # @return [Boolean] whether it was sent
       # @api private
       def send_packet(packet)
-        attempts = 0
-        begin
-          attempts += 1
-          connection.send_datagram(packet)
-          @telemetry.sent(packet.bytesize)
-          true
-        rescue SocketError, IOError, SystemCallError => e
-          StatsD.logger.debug do
-            "[#{self.class.name}] [#{connection.class.name}] " \
-              "Resetting connection because of #{e.class}: #{e.message}"
-          end
-          again = attempts == 1 && worth_another_try?(e)
-          invalidate_connection
-          retry if again
-          drop(packet, e)
-          false
-        end
+        connection.send_datagram(packet)
+        @telemetry.sent(packet.bytesize)
+        true
+      rescue SocketError, IOError, SystemCallError => e
+        send_after_error(packet, e)
       end
 
       # Sends several packets, with as few system calls as the connection allows.
@@ -165,6 +160,29 @@ module StatsD
       def after_daemon; end
 
       private
+
+      # Tries once more, through a new connection, if that is worth it.
+      # @return [Boolean] whether the packet was sent
+      def send_after_error(packet, error)
+        again = worth_another_try?(error)
+        reset_connection(error)
+        return drop(packet, error) unless again
+
+        connection.send_datagram(packet)
+        @telemetry.sent(packet.bytesize)
+        true
+      rescue SocketError, IOError, SystemCallError => e
+        reset_connection(e)
+        drop(packet, e)
+      end
+
+      def reset_connection(error)
+        StatsD.logger.debug do
+          "[#{self.class.name}] [#{connection.class.name}] " \
+            "Resetting connection because of #{error.class}: #{error.message}"
+        end
+        invalidate_connection
+      end
 
       def new_connection
         @prototype.respond_to?(:for_another_thread) ? @prototype.for_another_thread : @prototype
@@ -208,6 +226,7 @@ module StatsD
       def drop(packet, error)
         @telemetry.dropped(:writer, packet.bytesize)
         log_drop { "a packet of #{packet.bytesize} bytes was dropped: #{error.class}: #{error.message}" }
+        false
       end
 
       def drop_oversize(datagram)

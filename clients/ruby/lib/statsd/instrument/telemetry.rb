@@ -68,9 +68,20 @@ module StatsD
       # @api private
       # @param message [String] one message, or several of one kind
       def accepted_message(message)
-        event = message.start_with?("_e{") ? 1 : 0
-        check = message.start_with?("_sc|") ? 1 : 0
-        accepted(1, event, check)
+        count(kind(message))
+      end
+
+      # A message that is a packet of its own. The lock is taken once, and without a block.
+      # @api private
+      def sent_message(message, bytes)
+        kind = kind(message)
+        locked = lock
+        counts = @counts
+        counts[kind] += 1
+        counts[:packets_sent] += 1
+        counts[:bytes_sent] += bytes
+      ensure
+        @mutex.unlock if locked
       end
 
       # @api private
@@ -101,6 +112,13 @@ module StatsD
       end
 
       private
+
+      def kind(message)
+        return :metrics unless message.getbyte(0) == 0x5f # an underscore
+        return :events if message.start_with?("_e{")
+
+        message.start_with?("_sc|") ? :service_checks : :metrics
+      end
 
       # A signal handler may not lock. It runs on top of another frame of the main thread, so the
       # worst that can happen without the lock is one count lost.

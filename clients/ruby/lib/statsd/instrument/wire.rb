@@ -54,7 +54,7 @@ module StatsD
 
       # @return [String] the name with `:`, `|`, `@` and newlines turned into `_`
       def name(object)
-        text = utf8(object)
+        text = String === object && UTF8.equal?(object.encoding) && object.valid_encoding? ? object : utf8(object)
         return text unless UNSAFE_NAME.match?(text)
 
         text.tr(":|@\n", "_").sub(/\A_e\{/, "_e_")
@@ -68,13 +68,13 @@ module StatsD
 
       # @return [String] the value of a field such as a host name
       def field(object)
-        text = utf8(object)
+        text = String === object && UTF8.equal?(object.encoding) && object.valid_encoding? ? object : utf8(object)
         UNSAFE_FIELD.match?(text) ? text.delete("|\n") : text
       end
 
       # @return [String] event text with its newlines escaped, so that it stays on one line
       def escape_newlines(object)
-        text = utf8(object)
+        text = String === object && UTF8.equal?(object.encoding) && object.valid_encoding? ? object : utf8(object)
         text.include?("\n") ? text.gsub("\n", "\\n") : text
       end
 
@@ -83,6 +83,9 @@ module StatsD
       # @return [String, nil] tags separated by commas, or nil when there are none
       def tags(tags, sort: false)
         return if tags.nil?
+
+        text = plain_tags(tags) unless sort
+        return text if text
 
         list = tag_list(tags)
         list.reject!(&:empty?)
@@ -172,6 +175,22 @@ module StatsD
         when Array then tags.all?(&:frozen?)
         else true
         end
+      end
+
+      # Joins tags that need no care, which most do not, and looks at all of them at once.
+      # @return [String, nil] nil when they have to be looked at one by one
+      # @api private
+      def plain_tags(tags)
+        if Hash === tags
+          tags = tags.map { |key, value| "#{key}:#{value}" }
+        elsif !(Array === tags && tags.all?(String)) || tags.include?("")
+          return
+        end
+        text = tags.join(",")
+        text if UTF8.equal?(text.encoding) && text.valid_encoding? && !UNSAFE_FIELD.match?(text) &&
+                text.count(",") == tags.size - 1
+      rescue Encoding::CompatibilityError
+        nil
       end
 
       # @api private

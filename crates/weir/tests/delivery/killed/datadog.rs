@@ -33,7 +33,7 @@ fn killed_while_it_delivers() {
     let text = format!(
         "bucket_width: 1s\ncounter_expiry: 0\noutputs:\n  prometheus: {{enabled: false}}\n  datadog:\n    api_key: 0123456789abcdef0123456789abcdef\n    \
          url: http://{}\n    series_format: v2_json\n    compression: none\n    heartbeat: false\n    host_metadata: false\n    points_per_payload_max: 100\n    delivery:\n      \
-         disk_path: {}\n      timeout: 50ms\n      backoff_base: 5ms\n      backoff_max: 20ms\n      concurrency: 1\n",
+         disk_path: {}\n      timeout: 50ms\n      backoff_max: 80ms\n      concurrency: 1\n",
         intake.address,
         directory.path().join("queue").display()
     );

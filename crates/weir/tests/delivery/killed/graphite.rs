@@ -67,7 +67,7 @@ fn no_cut_line_is_taken_for_a_whole_one_and_nothing_on_disk_is_lost() {
     let config = directory.path().join("weir.yaml");
     let text = format!(
         "bucket_width: 1s\noutputs:\n  prometheus: {{enabled: false}}\n  graphite:\n    address: tcp://{address}\n    host: none\n    delivery:\n      \
-         disk_path: {}\n      backoff_base: 5ms\n      backoff_max: 20ms\n",
+         disk_path: {}\n      backoff_max: 80ms\n",
         directory.path().join("queue").display()
     );
     std::fs::write(&config, text).unwrap();

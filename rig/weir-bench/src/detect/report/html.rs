@@ -1,12 +1,11 @@
 //! One file that opens anywhere: tables and plots, no script, nothing fetched.
 
 use super::junit::escape;
-use super::{
-    Words, confidence, date, delta, goal_title, interval, limit_text, mark, mde, series_value, svg, traces,
-    value, verdict_title,
-};
-use crate::detect::analysis::{self, Report, Row};
-use crate::detect::goal::Unit;
+use super::{Cells, Words, date, goal_title, limit_text, mark, series_value, svg, traces};
+use crate::detect::analysis::{CheckRow, Report, Row};
+use crate::detect::goal::{Goal, Unit};
+use crate::detect::record::{self, ARMS, ExperimentInfo, PairRecord};
+use crate::detect::values;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -48,19 +47,7 @@ pub fn html(r: &Report, folder: Option<&Path>) -> String {
     if !r.checks.is_empty() {
         o.push_str("<h2>Bounds checks</h2><div class=\"scroll\"><table><thead><tr><th>perf<th>experiment<th>check<th>arm<th>replicates passed<th>worst<th>limit</tr></thead><tbody>");
         for c in &r.checks {
-            let _ = write!(
-                o,
-                "<tr class=\"{}\"><td>{}<td>{}<td>{}<td>{}<td>{}/{}<td>{}<td>{}</tr>",
-                if c.ok() { "" } else { "worse" },
-                if c.ok() { "✅" } else { "❌" },
-                escape(&c.experiment),
-                escape(&c.check),
-                c.arm,
-                c.passed,
-                c.of,
-                escape(&c.worst.map_or("n/a".to_owned(), |v| series_value(&c.series, v))),
-                escape(&limit_text(c))
-            );
+            check_html(&mut o, c);
         }
         o.push_str("</tbody></table></div>\n");
     }
@@ -75,6 +62,22 @@ pub fn html(r: &Report, folder: Option<&Path>) -> String {
         escape(&r.run.seed)
     );
     o
+}
+
+fn check_html(o: &mut String, c: &CheckRow) {
+    let (class, mark) = if c.ok() { ("", "✅") } else { ("worse", "❌") };
+    let worst = c.worst.map_or("n/a".to_owned(), |v| series_value(&c.series, v));
+    let _ = write!(
+        o,
+        "<tr class=\"{class}\"><td>{mark}<td>{}<td>{}<td>{}<td>{}/{}<td>{}<td>{}</tr>",
+        escape(&c.experiment),
+        escape(&c.check),
+        c.arm,
+        c.passed,
+        c.of,
+        escape(&worst),
+        escape(&limit_text(c))
+    );
 }
 
 fn facts(o: &mut String, r: &Report) {
@@ -123,148 +126,109 @@ fn facts(o: &mut String, r: &Report) {
 }
 
 fn row_html(o: &mut String, row: &Row) {
-    let (d, i, c, q, m) = match &row.change {
-        Some(c) => (
-            delta(row, c),
-            interval(row, c),
-            confidence(c),
-            format!("{:.3}", c.q),
-            mde(row, c),
-        ),
-        None => Default::default(),
-    };
-    let mut verdict = verdict_title(row);
-    if let Some(reason) = &row.reason {
-        let _ = write!(verdict, ": {reason}");
-    }
+    let cells = Cells::of(row);
     let _ = write!(
         o,
-        "<tr class=\"{}\"><td>{}<td>{}<td>{}<td>{}<td>{}<td>{d}<td>{i}<td>{}<td>{q}<td>{}<td>{m}<td class=\"wrap\">{}</tr>",
+        "<tr class=\"{}\"><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td class=\"wrap\">{}</tr>",
         row.perf,
         mark(row),
         escape(&row.experiment),
         escape(&goal_title(row)),
-        escape(&value(row, row.baseline.mean)),
-        escape(&value(row, row.comparison.mean)),
-        escape(&c),
+        escape(&cells.baseline),
+        escape(&cells.comparison),
+        cells.delta,
+        cells.interval,
+        escape(&cells.confidence),
+        cells.q,
         row.pairs,
-        escape(&verdict)
+        cells.mde,
+        escape(&cells.verdict)
     );
 }
 
-fn experiment(o: &mut String, r: &Report, e: &analysis::ExperimentInfo, folder: Option<&Path>) {
+/// An A/A run has one plot per row of an experiment; a comparison has one row. More than this nobody looks at.
+const PLOTS_MAX: usize = 12;
+
+fn experiment(o: &mut String, r: &Report, e: &ExperimentInfo, folder: Option<&Path>) {
     let prefix = format!("{}#", e.name);
-    let mine: Vec<&Row> = r
-        .rows
-        .iter()
-        .filter(|row| row.experiment == e.name || row.experiment.starts_with(&prefix))
-        .collect();
+    let is_mine = |row: &&Row| row.experiment == e.name || row.experiment.starts_with(&prefix);
+    let mine: Vec<&Row> = r.rows.iter().filter(is_mine).collect();
     let _ = write!(o, "<h3>{}</h3><p>{}</p>", escape(&e.name), escape(&e.description));
     if mine.iter().all(|r| r.change.is_none()) {
         for row in &mine {
-            let _ = write!(
-                o,
-                "<p class=\"warn\">{}: {}</p>",
-                escape(&row.verdict),
-                escape(row.reason.as_deref().unwrap_or(""))
-            );
+            let reason = escape(row.reason.as_deref().unwrap_or(""));
+            let _ = write!(o, "<p class=\"warn\">{}: {reason}</p>", escape(&row.verdict));
         }
         return;
     }
     o.push_str("<div class=\"plots\">");
-    // An A/A run has one plot per row of that experiment; a comparison has one row.
-    for row in mine.iter().filter(|r| !r.values.is_empty()).take(12) {
-        o.push_str(&svg::inline(
-            &svg::pairs(row),
-            "values of every pair in time order",
-        ));
+    for row in mine.iter().filter(|r| !r.values.is_empty()).take(PLOTS_MAX) {
+        let label = "values of every pair in time order";
+        o.push_str(&svg::inline(&svg::pairs(row), label));
     }
-    for goal in [
-        crate::detect::goal::Goal::Memory,
-        crate::detect::goal::Goal::LatencyP99,
-    ] {
-        if let Some(row) = r
-            .dimensions
-            .iter()
-            .find(|d| d.experiment == e.name && d.goal == goal)
-        {
+    for goal in [Goal::Memory, Goal::LatencyP99] {
+        let mut rows = r.dimensions.iter();
+        if let Some(row) = rows.find(|d| d.experiment == e.name && d.goal == goal) {
             o.push_str(&svg::inline(&svg::pairs(row), goal.title()));
         }
     }
     if let Some(folder) = folder {
-        let records = analysis::read_pairs(folder).unwrap_or_default();
-        let last: Vec<_> = records
-            .iter()
-            .filter(|p| p.experiment == e.name)
-            .rev()
-            .take(12)
-            .collect();
-        let numbers =
-            |pick: fn(&analysis::PairRecord) -> usize| last.iter().map(|p| pick(p)).collect::<Vec<_>>();
-        let (b, c) = (numbers(|p| p.baseline), numbers(|p| p.comparison));
-        let of = |series: &str, rate: bool| {
-            (
-                traces(folder, &e.name, "baseline", &b, series, rate),
-                traces(folder, &e.name, "comparison", &c, series, rate),
-            )
-        };
-        let (cb, cc) = of("cpu_ns", true);
-        o.push_str(&svg::inline(
-            &svg::traces("CPU over the run", &cb, &cc, |v| Unit::Millicores.show(v / 1e6)),
-            "CPU over the seconds of each run",
-        ));
-        let (mb, mc) = of("rss_bytes", false);
-        o.push_str(&svg::inline(
-            &svg::traces("resident memory over the run", &mb, &mc, |v| Unit::Bytes.show(v)),
-            "memory over the seconds of each run",
-        ));
-        let (lb, lc) = (
-            latencies(folder, e, "baseline", &b),
-            latencies(folder, e, "comparison", &c),
-        );
-        if !lb.is_empty() && !lc.is_empty() {
-            o.push_str(&svg::inline(
-                &svg::ecdf("send-to-sink latency of markers", &lb, &lc, |v| {
-                    Unit::Seconds.show(v)
-                }),
-                "distribution of the latency of markers",
-            ));
-        }
+        over_time(o, e, folder);
     }
     o.push_str("</div>");
-    let rows: Vec<&Row> = r
-        .dimensions
-        .iter()
-        .filter(|d| d.experiment == e.name || d.experiment.starts_with(&prefix))
-        .collect();
-    if !rows.is_empty() {
-        o.push_str("<details><summary>other dimensions</summary><div class=\"scroll\"><table><thead><tr><th>perf<th>dimension<th>baseline<th>comparison<th>Δ %<th>CI<th>q</tr></thead><tbody>");
-        for row in rows {
-            let (d, i, q) = match &row.change {
-                Some(c) => (delta(row, c), interval(row, c), format!("{:.3}", c.q)),
-                None => Default::default(),
-            };
-            let _ = write!(
-                o,
-                "<tr><td>{}<td>{}<td>{}<td>{}<td>{d}<td>{i}<td>{q}</tr>",
-                mark(row),
-                escape(row.goal.title()),
-                escape(&value(row, row.baseline.mean)),
-                escape(&value(row, row.comparison.mean))
-            );
-        }
-        o.push_str("</tbody></table></div></details>");
-    }
+    dimensions(o, r.dimensions.iter().filter(is_mine));
     o.push('\n');
 }
 
-fn latencies(folder: &Path, e: &analysis::ExperimentInfo, arm: &str, numbers: &[usize]) -> Vec<f64> {
-    numbers
-        .iter()
-        .flat_map(|n| {
-            crate::detect::values::latencies(
-                &analysis::arm_folder(folder, &e.name, arm).join(format!("{n:02}")),
-            )
-        })
-        .collect()
+/// What happened inside the last runs.
+fn over_time(o: &mut String, e: &ExperimentInfo, folder: &Path) {
+    let records = record::read_pairs(folder).unwrap_or_default();
+    let mine = records.iter().filter(|p| p.experiment == e.name);
+    let last: Vec<_> = mine.rev().take(PLOTS_MAX).collect();
+    let folders = [0, 1].map(|arm| {
+        let number = |p: &&PairRecord| p.replicate(arm);
+        let folder = |n| record::replicate_folder(folder, &e.name, ARMS[arm], n);
+        last.iter().map(number).map(folder).collect::<Vec<_>>()
+    });
+    let [b, c] = [0, 1].map(|arm| traces(&folders[arm], "cpu_ns", true));
+    let cpu = svg::traces("CPU over the run", &b, &c, |v| Unit::Millicores.show(v / 1e6));
+    o.push_str(&svg::inline(&cpu, "CPU over the seconds of each run"));
+    let [b, c] = [0, 1].map(|arm| traces(&folders[arm], "rss_bytes", false));
+    let memory = svg::traces("resident memory over the run", &b, &c, |v| Unit::Bytes.show(v));
+    o.push_str(&svg::inline(&memory, "memory over the seconds of each run"));
+    let [b, c] = folders.map(|of_arm| {
+        of_arm
+            .iter()
+            .flat_map(|f| values::latencies(f))
+            .collect::<Vec<_>>()
+    });
+    if !b.is_empty() && !c.is_empty() {
+        let latency = svg::ecdf("send-to-sink latency of markers", &b, &c, |v| {
+            Unit::Seconds.show(v)
+        });
+        o.push_str(&svg::inline(&latency, "distribution of the latency of markers"));
+    }
+}
+
+fn dimensions<'a>(o: &mut String, rows: impl Iterator<Item = &'a Row>) {
+    let mut rows = rows.peekable();
+    if rows.peek().is_none() {
+        return;
+    }
+    o.push_str("<details><summary>other dimensions</summary><div class=\"scroll\"><table><thead><tr><th>perf<th>dimension<th>baseline<th>comparison<th>Δ %<th>CI<th>q</tr></thead><tbody>");
+    for row in rows {
+        let cells = Cells::of(row);
+        let _ = write!(
+            o,
+            "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}</tr>",
+            mark(row),
+            escape(row.goal.title()),
+            escape(&cells.baseline),
+            escape(&cells.comparison),
+            cells.delta,
+            cells.interval,
+            cells.q
+        );
+    }
+    o.push_str("</tbody></table></div></details>");
 }

@@ -1,9 +1,6 @@
 //! The report as a comment on a change: same order and same middle columns as the report this grew from.
 
-use super::{
-    Words, confidence, date, delta, goal_title, interval, is_interesting, limit_text, mark, mde,
-    series_value, value, verdict_title,
-};
+use super::{Cells, Words, date, goal_title, is_interesting, limit_text, mark, series_value};
 use crate::detect::analysis::{Report, Row};
 use std::fmt::Write as _;
 
@@ -128,12 +125,9 @@ fn interesting(o: &mut String, r: &Report) {
 fn details(o: &mut String, r: &Report) {
     o.push_str("\n<details>\n<summary>Fine details of change detection per experiment.</summary>\n\n");
     table(o, &r.rows.iter().collect::<Vec<_>>());
-    let excluded = r
-        .rows
-        .iter()
-        .filter(|r| r.change.as_ref().is_some_and(|c| c.low > 0.0 || c.high < 0.0))
-        .count();
-    let judged = r.rows.iter().filter(|r| r.change.is_some()).count();
+    let changes = r.rows.iter().filter_map(|r| r.change.as_ref());
+    let judged = changes.clone().count();
+    let excluded = changes.filter(|c| c.excludes_zero()).count();
     let _ = writeln!(
         o,
         "\n{excluded} of {judged} intervals exclude zero; {:.1} would by accident if nothing had changed.",
@@ -180,21 +174,19 @@ fn table(o: &mut String, rows: &[&Row]) {
     );
     o.push_str("| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
     for row in rows {
-        let (d, i, c, m) = match &row.change {
-            Some(c) => (delta(row, c), interval(row, c), confidence(c), mde(row, c)),
-            None => ("".into(), "".into(), "".into(), "".into()),
-        };
-        let mut verdict = verdict_title(row);
-        if let Some(reason) = &row.reason {
-            let _ = write!(verdict, ": {}", reason.replace('|', "\\|").replace('\n', " "));
-        }
+        let cells = Cells::of(row);
         let _ = writeln!(
             o,
-            "| {} | {} | {} | {d} | {i} | {c} | {} | {m} | {verdict} |",
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} |",
             mark(row),
             row.experiment,
             goal_title(row),
-            row.pairs
+            cells.delta,
+            cells.interval,
+            cells.confidence,
+            row.pairs,
+            cells.mde,
+            cells.verdict.replace('|', "\\|").replace('\n', " ")
         );
     }
 }
@@ -227,18 +219,18 @@ fn other_dimensions(o: &mut String, r: &Report) {
     o.push_str("\n<details>\n<summary>Other dimensions; they never fail a build by themselves. q is the confidence corrected for the number of rows.</summary>\n\n");
     o.push_str("| perf | experiment | dimension | baseline | comparison | Δ % | CI | q |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n");
     for row in &r.dimensions {
-        let (d, i, q) = match &row.change {
-            Some(c) => (delta(row, c), interval(row, c), format!("{:.3}", c.q)),
-            None => ("".into(), "".into(), "".into()),
-        };
+        let cells = Cells::of(row);
         let _ = writeln!(
             o,
-            "| {} | {} | {} | {} | {} | {d} | {i} | {q} |",
+            "| {} | {} | {} | {} | {} | {} | {} | {} |",
             mark(row),
             row.experiment,
             row.goal.title(),
-            value(row, row.baseline.mean),
-            value(row, row.comparison.mean)
+            cells.baseline,
+            cells.comparison,
+            cells.delta,
+            cells.interval,
+            cells.q
         );
     }
     o.push_str("\n</details>\n");

@@ -6,12 +6,11 @@ mod markdown;
 mod svg;
 mod terminal;
 
-use super::analysis;
 use super::analysis::{Change, CheckRow, Report, Row, show_change};
-use super::capture::{Capture, Phase};
+use super::capture::{Capture, Phase, Point};
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use html::html;
@@ -82,7 +81,7 @@ pub fn mark(row: &Row) -> &'static str {
 
 /// Rows worth somebody's attention.
 pub fn is_interesting(row: &Row) -> bool {
-    ["regression", "improvement", "changed"].contains(&row.verdict.as_str()) || row.newly_erratic
+    row.is_change() || row.newly_erratic
 }
 
 pub fn goal_title(row: &Row) -> String {
@@ -104,6 +103,46 @@ pub fn verdict_title(row: &Row) -> String {
         text.push_str(" (declared erratic)");
     }
     text
+}
+
+/// A row as every format prints it; what was not estimated is empty.
+#[derive(Default)]
+struct Cells {
+    baseline: String,
+    comparison: String,
+    delta: String,
+    interval: String,
+    confidence: String,
+    q: String,
+    mde: String,
+    /// With the reason where there is one.
+    verdict: String,
+}
+
+impl Cells {
+    fn of(row: &Row) -> Cells {
+        let mut verdict = verdict_title(row);
+        if let Some(reason) = &row.reason {
+            verdict.push_str(&format!(": {reason}"));
+        }
+        let cells = Cells {
+            baseline: value(row, row.baseline.mean),
+            comparison: value(row, row.comparison.mean),
+            verdict,
+            ..Cells::default()
+        };
+        match &row.change {
+            None => cells,
+            Some(c) => Cells {
+                delta: delta(row, c),
+                interval: interval(row, c),
+                confidence: confidence(c),
+                q: format!("{:.3}", c.q),
+                mde: mde(row, c),
+                ..cells
+            },
+        }
+    }
 }
 
 fn delta(row: &Row, c: &Change) -> String {
@@ -202,26 +241,16 @@ pub fn write_all(folder: &Path, report: &Report) -> io::Result<()> {
     let plots = folder.join("plots");
     fs::create_dir_all(&plots)?;
     fs::write(plots.join("forest.svg"), svg::standalone(&svg::forest(report)))?;
-    for row in &report.rows {
-        if row.change.is_some() {
-            let name: String = row
-                .experiment
-                .chars()
-                .map(|c| {
-                    if c.is_ascii_alphanumeric() || c == '-' || c == '_' {
-                        c
-                    } else {
-                        '_'
-                    }
-                })
-                .collect();
-            fs::write(
-                plots.join(format!("{name}.svg")),
-                svg::standalone(&svg::pairs(row)),
-            )?;
-        }
+    for row in report.rows.iter().filter(|row| row.change.is_some()) {
+        let file = format!("{}.svg", file_name(&row.experiment));
+        fs::write(plots.join(file), svg::standalone(&svg::pairs(row)))?;
     }
     Ok(())
+}
+
+/// A name with nothing in it that a file system might take for something else.
+pub fn file_name(name: &str) -> String {
+    name.replace(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_', "_")
 }
 
 pub fn json(report: &Report) -> io::Result<String> {
@@ -231,40 +260,28 @@ pub fn json(report: &Report) -> io::Result<String> {
 }
 
 /// Traces of one arm: for each run the points (seconds since the window began, value) of a series.
-fn traces(
-    folder: &Path,
-    experiment: &str,
-    arm: &str,
-    numbers: &[usize],
-    series: &str,
-    rate: bool,
-) -> Vec<Vec<(f64, f64, Phase)>> {
-    numbers
-        .iter()
-        .filter_map(|n| {
-            Capture::read(&analysis::arm_folder(folder, experiment, arm).join(format!("{n:02}"))).ok()
-        })
-        .map(|c| {
-            let points = c.series("target", series);
-            let zero = points
-                .iter()
-                .find(|p| p.phase == Phase::Measure)
-                .map_or(0.0, |p| p.seconds());
-            if rate {
-                let phases: Vec<Phase> = points.iter().skip(1).map(|p| p.phase).collect();
-                c.rates("target", series)
-                    .into_iter()
-                    .zip(phases)
-                    .map(|((t, v), ph)| (t - zero, v, ph))
-                    .collect()
-            } else {
-                points
-                    .iter()
-                    .map(|p| (p.seconds() - zero, p.v, p.phase))
-                    .collect()
-            }
-        })
+fn traces(folders: &[PathBuf], series: &str, rate: bool) -> Vec<svg::Trace> {
+    let captures = folders.iter().filter_map(|folder| Capture::read(folder).ok());
+    captures
+        .map(|c| trace(c.series("target", series), rate))
         .collect()
+}
+
+fn trace(points: &[Point], rate: bool) -> svg::Trace {
+    let measured = points.iter().find(|p| p.phase == Phase::Measure);
+    let zero = measured.map_or(0.0, Point::seconds);
+    if !rate {
+        return points
+            .iter()
+            .map(|p| (p.seconds() - zero, p.v, p.phase))
+            .collect();
+    }
+    let between = |w: &[Point]| {
+        let seconds = (w[1].t - w[0].t) as f64 / 1e9;
+        (w[1].seconds() - zero, (w[1].v - w[0].v) / seconds, w[1].phase)
+    };
+    let pairs = points.windows(2).filter(|w| w[1].t > w[0].t);
+    pairs.map(between).collect()
 }
 
 /// Whole seconds without a unit sign are unambiguous in our own output.

@@ -1,6 +1,6 @@
 //! The same tables for a terminal.
 
-use super::{confidence, delta, goal_title, interval, limit_text, mde, series_value, value, verdict_title};
+use super::{Cells, goal_title, limit_text, series_value};
 use crate::detect::analysis::Report;
 use std::fmt::Write as _;
 
@@ -51,25 +51,18 @@ fn rows(o: &mut String, r: &Report, colour: bool) {
         "verdict",
     ]);
     for row in &r.rows {
-        let (d, i, c, m) = match &row.change {
-            Some(c) => (delta(row, c), interval(row, c), confidence(c), mde(row, c)),
-            None => Default::default(),
-        };
-        let mut verdict = verdict_title(row);
-        if let Some(reason) = &row.reason {
-            let _ = write!(verdict, ": {reason}");
-        }
+        let cells = Cells::of(row);
         let cells = [
             row.experiment.clone(),
             goal_title(row),
-            value(row, row.baseline.mean),
-            value(row, row.comparison.mean),
-            d,
-            i,
-            c,
+            cells.baseline,
+            cells.comparison,
+            cells.delta,
+            cells.interval,
+            cells.confidence,
             row.pairs.to_string(),
-            m,
-            verdict,
+            cells.mde,
+            cells.verdict,
         ];
         table.row(cells, &row.perf);
     }
@@ -96,9 +89,8 @@ fn checks(o: &mut String, r: &Report, colour: bool) {
 }
 
 fn dimensions(o: &mut String, r: &Report, colour: bool, all: bool) {
-    let changed = |verdict: &str| ["regression", "improvement", "changed"].contains(&verdict);
     let dimensions = r.dimensions.iter();
-    let shown: Vec<_> = dimensions.filter(|d| all || changed(&d.verdict)).collect();
+    let shown: Vec<_> = dimensions.filter(|d| all || d.is_change()).collect();
     if shown.is_empty() {
         return;
     }
@@ -113,18 +105,15 @@ fn dimensions(o: &mut String, r: &Report, colour: bool, all: bool) {
         "q",
     ]);
     for row in shown {
-        let (d, i, q) = match &row.change {
-            Some(c) => (delta(row, c), interval(row, c), format!("{:.3}", c.q)),
-            None => Default::default(),
-        };
+        let cells = Cells::of(row);
         let cells = [
             row.experiment.clone(),
             row.goal.title().to_owned(),
-            value(row, row.baseline.mean),
-            value(row, row.comparison.mean),
-            d,
-            i,
-            q,
+            cells.baseline,
+            cells.comparison,
+            cells.delta,
+            cells.interval,
+            cells.q,
         ];
         table.row(cells, &row.perf);
     }

@@ -43,7 +43,7 @@ module StatsD
           ForkTracker.track(self)
         end
 
-        # @param client [#detach] told when nothing is aggregated any more
+        # @param client [#refresh_mode] told when nothing is aggregated any more
         def attach(client)
           @clients.add(client)
         end
@@ -109,7 +109,7 @@ module StatsD
         # @return [void]
         def shutdown(wait = 2)
           @stopping = true
-          @clients.to_a.each(&:detach)
+          @clients.to_a.each(&:refresh_mode)
           thread = @thread
           wake_until_ended(thread, wait) if thread&.alive? && thread != Thread.current
           flush
@@ -193,9 +193,10 @@ module StatsD
 
         def wake_until_ended(thread, wait)
           deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + wait
-          until thread.join(0.01)
+          loop do
+            # It may be awake, and about to sleep.
             wake(thread)
-            break if Process.clock_gettime(Process::CLOCK_MONOTONIC) >= deadline
+            break if thread.join(0.01) || Process.clock_gettime(Process::CLOCK_MONOTONIC) >= deadline
           end
         end
 

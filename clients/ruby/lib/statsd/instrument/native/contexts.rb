@@ -11,7 +11,7 @@ module StatsD
         # Emitters that are remembered.
         MAX_EMITTERS = 4_096
 
-        # Kinds of {Shelf} for the types of metrics.
+        # Kinds of {ContextMap} for the types of metrics.
         KINDS = { c: "c", g: "g", ms: "m", h: "m", d: "m" }.transform_values(&:ord).freeze
         private_constant :KINDS
 
@@ -25,14 +25,14 @@ module StatsD
           @sweep = false
           @size = 0
           @of_threads = Pure::Contexts.new(client)
-          @variants = { nil => new_shelves }
+          @variants = { nil => new_maps }.freeze
         end
 
-        # @return [Shelf]
-        def shelf(type, variant)
-          return @of_threads.shelf(type, variant) if type == :s
+        # @return [ContextMap]
+        def map_of(type, variant)
+          return @of_threads.map_of(type, variant) if type == :s
 
-          (@variants[variant] ||= new_shelves)[type]
+          (@variants[variant] || add_variant(variant))[type]
         end
 
         # @return [Pure::Table] of the calling thread
@@ -46,28 +46,28 @@ module StatsD
           return unless @sweep
 
           @sweep = false
-          @variants.each_value { |shelves| shelves.each_value(&:sweep) }
+          @variants.each_value { |maps| maps.each_value(&:sweep) }
         end
 
         # @return [Cell]
-        def add_cell(shelf, name, tags, template, core)
-          return @of_threads.add_cell(shelf, name, tags, template, core) if template.type == :s
+        def add_cell(map, name, tags, template, core)
+          return @of_threads.add_cell(map, name, tags, template, core) if template.type == :s
 
           cell = core.new_cell(template, self)
           # Another thread may have been quicker, or the tags cannot be remembered.
-          kept = shelf.store(name, tags, cell)
+          kept = map.store(name, tags, cell)
           core.announce(cell) if kept.nil? || kept.equal?(cell)
           kept || cell
         end
 
         # @return [Emitter]
-        def add_emitter(shelf, name, tags, template, sink)
-          return @of_threads.add_emitter(shelf, name, tags, template, sink) if template.type == :s
+        def add_emitter(map, name, tags, template, sink)
+          return @of_threads.add_emitter(map, name, tags, template, sink) if template.type == :s
 
-          @variants.each_value { |shelves| shelves.each_value(&:clear) } if ((@size += 1) % MAX_EMITTERS).zero?
+          @variants.each_value { |maps| maps.each_value(&:clear) } if ((@size += 1) % MAX_EMITTERS).zero?
           queue = sink.instance_of?(BatchedSink)
           emitter = queue ? Emitter.new(template, sink.dispatcher) : Pure::Emitter.new(template, sink)
-          shelf.store(name, tags, emitter) || emitter
+          map.store(name, tags, emitter) || emitter
         end
 
         # Reader.
@@ -78,8 +78,15 @@ module StatsD
 
         private
 
-        def new_shelves
-          KINDS.transform_values { |kind| Shelf.new(@emitters ? "e".ord : kind) }
+        # Replaces the whole Hash: other threads may be going through it.
+        def add_variant(variant)
+          maps = new_maps
+          @variants = @variants.merge(variant => maps).freeze
+          maps
+        end
+
+        def new_maps
+          KINDS.transform_values { |kind| ContextMap.new(@emitters ? "e".ord : kind) }
         end
       end
     end

@@ -7,7 +7,12 @@ module StatsD
       # unlike `equal?`.
       # @api private
       module CounterCalls
-        def increment(value = 1)
+        # A call without a value is over before there is one to compare.
+        def increment(value = (if @owner == Thread.current
+                                 @ones += 1
+                                 return VOID
+                               end
+                               1))
           if value == 1 && @owner == Thread.current
             @ones += 1
             VOID

@@ -151,7 +151,7 @@ module StatsD
       end
 
       # A queue between owner and reader, in rings that are used again and again. A ring that is full
-      # is followed by one twice as long, so that a steady load settles on one ring and allocates nothing.
+      # is followed by one twice as long, so that a steady load stays with one ring and allocates nothing.
       # @api private
       class QueueCell < Cell
         # Length of the first ring. Must be a power of two, as every length here.
@@ -185,14 +185,23 @@ module StatsD
           @limit = FIRST_RING
           @written = 0
           @read = 0
+          @pushing = false
+          @aside = Queue.new
         end
 
-        # Owner.
+        # Owner. A signal handler may interrupt a push anywhere; what it pushes is put aside.
         # @param value [Object] anything but nil
         def push(value)
-          make_room if @written >= @limit
-          @slots[@written & @mask] = value
-          @written += 1
+          return @aside << value if @pushing
+
+          begin
+            @pushing = true
+            make_room if @written >= @limit
+            @slots[@written & @mask] = value
+            @written += 1
+          ensure
+            @pushing = false
+          end
         end
 
         # Reader.
@@ -217,6 +226,7 @@ module StatsD
             position += 1
           end
           @read = position
+          values << @aside.pop until @aside.empty?
           values
         end
 

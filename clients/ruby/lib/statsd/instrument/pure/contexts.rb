@@ -11,25 +11,25 @@ module StatsD
       class Contexts
         # The contexts of one type. Remembers the thread that came last: most calls are of the same thread as the one
         # before.
-        class Shelf
+        class ContextMap
           def initialize(contexts, type, variant)
             @contexts = contexts
             @type = type
             @variant = variant
-            @recent = ThreadShelf.new(nil)
+            @recent = ThreadContextMap.new(nil)
           end
 
           # Records one sample.
           # @return [Boolean, nil] false: the value cannot be sent; nil: there is no such context yet
           def put(name, tags, value)
-            shelf = @recent
-            shelf = of_thread unless shelf.owner == Thread.current
+            own = @recent
+            own = of_thread unless own.owner == Thread.current
             if tags
-              map = shelf.tagged[name] or return
-              entry = map.recent
-              entry = map[tags] unless entry.tags.eql?(tags)
+              tagged = own.tagged[name] or return
+              entry = tagged.recent
+              entry = tagged[tags] unless entry.tags.eql?(tags)
             else
-              entry = shelf.plain[name]
+              entry = own.plain[name]
             end
             entry&.put(value)
           end
@@ -43,7 +43,7 @@ module StatsD
           private
 
           def of_thread
-            @recent = @contexts.table.shelf(@type, @variant)
+            @recent = @contexts.table.map_of(@type, @variant)
           end
         end
 
@@ -53,14 +53,14 @@ module StatsD
           # as those do.
           @client = Ractors.main? ? WeakRef.new(client) : nil
           @tables = PerThread.new
-          @shelves = {}.freeze
+          @maps = {}.freeze
         end
 
         # @param variant [Object, nil] what else tells contexts apart: rate, prefix, cardinality
-        # @return [Shelf]
-        def shelf(type, variant)
-          shelves = @shelves[variant] || add_variant(variant)
-          shelves[type]
+        # @return [ContextMap]
+        def map_of(type, variant)
+          maps = @maps[variant] || add_variant(variant)
+          maps[type]
         end
 
         # @return [Table] of the calling thread
@@ -76,26 +76,26 @@ module StatsD
 
         # @param core [Aggregator::Core]
         # @return [Cell]
-        def add_cell(shelf, name, tags, template, core)
+        def add_cell(map, name, tags, template, core)
           cell = core.new_cell(template, table)
-          shelf.store(name, tags, cell)
+          map.store(name, tags, cell)
           core.announce(cell)
           cell
         end
 
         # @return [Emitter]
-        def add_emitter(shelf, name, tags, template, sink)
+        def add_emitter(map, name, tags, template, sink)
           table.make_room_for_emitter
-          shelf.store(name, tags, Emitter.new(template, sink))
+          map.store(name, tags, Emitter.new(template, sink))
         end
 
         private
 
         # Replaces the whole Hash, so that threads can read it without a lock.
         def add_variant(variant)
-          shelves = %i[c g ms h d s].to_h { |type| [type, Shelf.new(self, type, variant)] }
-          @shelves = @shelves.merge(variant => shelves).freeze
-          shelves
+          maps = %i[c g ms h d s].to_h { |type| [type, ContextMap.new(self, type, variant)] }
+          @maps = @maps.merge(variant => maps).freeze
+          maps
         end
       end
     end

@@ -6,6 +6,10 @@ module StatsD
       # Stands where a cell would when calls are not aggregated, and sends each value at once.
       # @api private
       class Emitter
+        # Sinks that take the same message again and again.
+        WRITTEN_AHEAD = %w[BatchedSink Sink NullSink LogSink].map { |name| "StatsD::Instrument::#{name}" }.freeze
+        private_constant :WRITTEN_AHEAD
+
         # @return [Template]
         attr_reader :template
         # @return [Object] the tags the table finds the emitter by
@@ -16,7 +20,8 @@ module StatsD
           @head = template.head
           @tail = template.tail
           @set = template.type == :s
-          @one = template.datagram(1).freeze
+          # Sinks of others may modify what they get.
+          @one = template.datagram(1).freeze if WRITTEN_AHEAD.include?(sink.class.name)
           # One method less on the way of each call.
           @sink = sink.instance_of?(BatchedSink) ? sink.dispatcher : sink
         end
@@ -24,7 +29,7 @@ module StatsD
         # @return [Boolean] false if the value cannot be sent
         def put(value)
           # Most counters count one at a time; their message is always the same.
-          if value == 1 && Integer === value
+          if @one && value == 1 && Integer === value
             @sink << @one
             return true
           end

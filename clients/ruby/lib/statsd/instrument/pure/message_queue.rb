@@ -56,6 +56,11 @@ module StatsD
           [packets, counts, @uncounted, @events, @checks, waiting]
         end
 
+        # @return [Integer] messages that wait
+        def length
+          @messages.size + (@first ? 1 : 0)
+        end
+
         # Waits until something comes or the queue is closed.
         def park
           @bell.pop

@@ -52,7 +52,7 @@ module StatsD
 
       # The contexts of one type of one thread, by name, and by name and tags.
       # @api private
-      class ThreadShelf
+      class ThreadContextMap
         # @return [Thread, nil]
         attr_accessor :owner
         # @return [Hash{String => Object}] contexts without tags
@@ -109,17 +109,17 @@ module StatsD
           own_by(owner)
           @client = client
           @sweep = false
-          @shelves = {}
+          @maps = {}
           @handles = {}.compare_by_identity
           @skips = {}
           @emitters = 0
         end
 
         # @param variant [Object, nil] what else tells contexts apart: rate, prefix, cardinality
-        # @return [ThreadShelf]
-        def shelf(type, variant)
-          shelves = @shelves[variant] ||= {}
-          shelves[type] ||= ThreadShelf.new(@owner)
+        # @return [ThreadContextMap]
+        def map_of(type, variant)
+          maps = @maps[variant] ||= {}
+          maps[type] ||= ThreadContextMap.new(@owner)
         end
 
         # Draws how many calls to leave out until the next one counts, instead of a random number for
@@ -146,7 +146,7 @@ module StatsD
             cell.removed = true if cell.expired
             cell.removed
           end
-          each_shelf { |shelf| shelf.delete_if(&leave) }
+          each_map { |map| map.delete_if(&leave) }
           @handles.delete_if { |_, cell| leave.call(cell) }
         end
 
@@ -155,7 +155,7 @@ module StatsD
           @emitters += 1
           return if @emitters <= MAX_EMITTERS
 
-          each_shelf(&:clear)
+          each_map(&:clear)
           @emitters = 1
         end
 
@@ -167,12 +167,12 @@ module StatsD
 
         private
 
-        def each_shelf(&block)
-          @shelves.each_value { |shelves| shelves.each_value(&block) }
+        def each_map(&block)
+          @maps.each_value { |maps| maps.each_value(&block) }
         end
 
         def change_owner(thread)
-          each_shelf { |shelf| shelf.owner = thread }
+          each_map { |map| map.owner = thread }
           super
         end
 

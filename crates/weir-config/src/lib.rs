@@ -1,0 +1,45 @@
+//! Settings, each declared once: what it is called, what it takes, its default and what it does. From that come the reading of
+//! file, environment and flags with the place of every value, error messages, `weir check`, `--help` and the
+//! page docs/configuration.md.
+//!
+//! Bytes, environment and flags in, [`Config`] out. What it has to know of the machine it asks through [`Host`]; it never reads a file,
+//! opens a socket or looks at a clock itself.
+
+mod host;
+mod load;
+pub mod node;
+mod outputs;
+mod page;
+mod reader;
+mod resolve;
+mod rules;
+mod setting;
+mod source;
+mod table;
+mod text;
+mod types;
+mod value;
+mod variables;
+
+pub use host::{Accounts, Host, TlsContent, TlsFault, TlsPaths};
+pub use load::{Loaded, load};
+pub use outputs::{Files, FromFiles, Output, OutputConfig, OutputType, SettingProblem, output_setting};
+pub use page::{help, page};
+pub use reader::{Reader, Section};
+pub use resolve::{Addresses, Config};
+pub use rules::{RuleConfig, SUFFIXES_MAX, all_percentiles};
+pub use setting::{
+    DURATION_MAX, Gone, Kind, Leaf, PathUse, Reload, Setting, chosen, count, flattened, leaves,
+};
+pub use source::{
+    Change, FILE_VARIABLE, File, Flag, Inputs, OUTPUT_FLAG_KEY, OUTPUT_VARIABLE, Problem, Problems, Shown,
+    Source, changes, variable_of,
+};
+pub use table::{Aggregation, GROUPS, Group, Listeners, Names, Origin, Resources, Running, gone, settings};
+pub use text::{Secret, hide_password, is_invisible, show_text};
+pub use types::{
+    AdminAddress, Cardinality, EolTransport, Framing, HistogramAggregate, HistogramWeights, HostName, Listen,
+    LogLevel, Mode, Ownership, Percentile, Sandbox, SocketPath,
+};
+pub use value::{Fields, Refusal, Scalar, Typed};
+pub use variables::{adds_up, forward_target, gone_variable};

@@ -1,0 +1,139 @@
+//! From every source to the whole configuration.
+
+use crate::host::Host;
+use crate::node::{self, Content, Key, Node};
+use crate::outputs::OutputType;
+use crate::reader::{Reader, Section};
+use crate::resolve::{Config, Resolver};
+use crate::source::{Inputs, Problem, Problems, Shown, Source};
+use crate::table::{Settings, gone, settings};
+
+/// A complete, valid configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loaded<S> {
+    pub config: Config<S>,
+    /// Every value in the order of the table, those of the outputs after the agent's own.
+    pub shown: Vec<Shown>,
+    /// Things that are allowed and probably not meant.
+    pub notes: Vec<String>,
+    /// The file has a secret in it.
+    pub has_secret: bool,
+}
+
+/// Reads, checks and resolves everything. All problems are reported together.
+pub fn load<S>(
+    inputs: &Inputs<'_>,
+    types: &'static [OutputType<S>],
+    host: &dyn Host,
+) -> Result<Loaded<S>, Problems> {
+    let document = document(inputs);
+    let (file, fault) = match &document {
+        Ok(entries) => (entries.as_slice(), None),
+        Err(fault) => (&[][..], Some(fault)),
+    };
+    let mut reader = Reader::new(inputs, host);
+    if let Some(fault) = fault {
+        reader.problem(reader.in_file(fault.line), "", &*fault.message);
+    }
+    let own = own_settings(&mut reader, file);
+    let outputs = reader.outputs(file, types);
+    reader.unknown_variables(types);
+    let complete = own.filter(|_| reader.problems.is_empty());
+    let from = reader.problems.len();
+    let from_notes = reader.notes.len();
+    let config = complete.map(|own| Resolver(&mut reader).config(own, outputs));
+    for problem in &mut reader.problems[from..] {
+        at_line(file, problem);
+    }
+    for note in &mut reader.notes[from_notes..] {
+        with_line(file, note);
+    }
+    match config {
+        Some(config) if reader.problems.is_empty() => Ok(Loaded {
+            config,
+            shown: reader.shown,
+            notes: reader.notes,
+            has_secret: reader.has_secret,
+        }),
+        _ => Err(sorted(reader.problems)),
+    }
+}
+
+/// In the order of the file, what other sources brought after it.
+fn sorted(mut problems: Vec<Problem>) -> Problems {
+    problems.sort_by_key(|problem| match &problem.source {
+        Source::File { line, .. } => *line,
+        _ => usize::MAX,
+    });
+    Problems(problems)
+}
+
+/// The agent's own settings.
+fn own_settings<'i>(reader: &mut Reader<'i>, file: &'i [(Key, Node)]) -> Option<Settings> {
+    let mut section = Section {
+        reader,
+        prefix: String::new(),
+        entries: file,
+        names: true,
+    };
+    let known = settings().map(|setting| setting.key).chain(["outputs"]);
+    let gone: Vec<_> = gone().copied().collect();
+    section.refuse_unknown(known, &gone);
+    Settings::take(&mut section)
+}
+
+/// The line of the part that a problem inside of a list is about.
+fn at_line(file: &[(Key, Node)], problem: &mut Problem) {
+    if let Source::File { line, .. } = &mut problem.source
+        && let Some(found) = node::line_of_part(file, &problem.key)
+    {
+        *line = found;
+    }
+}
+
+/// A note that begins with the part of the file it is about, and the line of that.
+fn with_line(file: &[(Key, Node)], note: &mut String) {
+    let line = note
+        .split_once(": ")
+        .and_then(|(path, _)| node::line_of_part(file, path));
+    if let Some(line) = line {
+        *note = format!("line {line}: {note}");
+    }
+}
+
+/// The entries of the file's top level.
+fn document(inputs: &Inputs<'_>) -> Result<Vec<(Key, Node)>, node::Fault> {
+    let Some(file) = inputs.file else {
+        return Ok(Vec::new());
+    };
+    let bytes = file.content.map_err(|message| node::Fault {
+        line: 0,
+        message: message.to_owned(),
+    })?;
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let valid = &bytes[..error.valid_up_to()];
+        node::Fault {
+            line: 1 + valid.iter().filter(|byte| **byte == b'\n').count(),
+            message: "is not valid UTF-8".to_owned(),
+        }
+    })?;
+    top_level(text)
+}
+
+fn top_level(text: &str) -> Result<Vec<(Key, Node)>, node::Fault> {
+    match node::parse(text)? {
+        None => Ok(Vec::new()),
+        Some(node) if node.is_null() => Ok(Vec::new()),
+        Some(Node {
+            content: Content::Map(entries),
+            ..
+        }) => Ok(entries),
+        Some(node) => Err(node::Fault {
+            line: node.line,
+            message: format!(
+                "is {}; must be a mapping of settings, such as \"bucket_width: 10s\"",
+                node.what()
+            ),
+        }),
+    }
+}

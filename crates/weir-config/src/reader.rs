@@ -1,0 +1,339 @@
+//! Takes each setting from the strongest of its sources: flag, environment, file, default.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+
+use crate::host::Host;
+use crate::node::{Content, Key, Node};
+use crate::setting::{Gone, Kind, Setting};
+use crate::source::{FILE_VARIABLE, Inputs, OUTPUT_VARIABLE, Problem, Shown, Source, variable_of};
+use crate::text::unknown_key;
+use crate::value::{Refusal, Separator, Typed, default_of, entries, entry, list, node_of};
+use crate::variables::{self, FORWARD_HOST};
+
+/// What was found in the sources so far.
+pub struct Reader<'i> {
+    pub(crate) inputs: &'i Inputs<'i>,
+    pub(crate) host: &'i dyn Host,
+    pub(crate) path: PathBuf,
+    pub(crate) shown: Vec<Shown>,
+    pub(crate) problems: Vec<Problem>,
+    pub(crate) notes: Vec<String>,
+    /// Variables that some setting has as its own.
+    pub(crate) known_variables: Vec<String>,
+    /// Indexes of flags that some setting took.
+    pub(crate) used_flags: Vec<bool>,
+    /// The file has a secret in it.
+    pub(crate) has_secret: bool,
+}
+
+impl<'i> Reader<'i> {
+    pub(crate) fn new(inputs: &'i Inputs<'i>, host: &'i dyn Host) -> Self {
+        Self {
+            inputs,
+            host,
+            path: inputs.file.map_or(Path::new(""), |file| file.path).to_owned(),
+            shown: Vec::new(),
+            problems: Vec::new(),
+            notes: Vec::new(),
+            known_variables: vec![FILE_VARIABLE.to_owned(), OUTPUT_VARIABLE.to_owned()],
+            used_flags: vec![false; inputs.flags.len()],
+            has_secret: false,
+        }
+    }
+
+    pub(crate) fn in_file(&self, line: usize) -> Source {
+        Source::File {
+            path: self.path.clone(),
+            line,
+        }
+    }
+
+    pub(crate) fn problem(&mut self, source: Source, key: &str, message: impl Into<String>) {
+        self.problems.push(Problem {
+            source,
+            key: key.to_owned(),
+            message: message.into(),
+        });
+    }
+
+    pub(crate) fn find_shown(&mut self, key: &str) -> Option<&mut Shown> {
+        self.shown.iter_mut().find(|shown| shown.key == key)
+    }
+
+    /// Blames the source that the value came from.
+    pub(crate) fn blame(&mut self, key: &str, message: impl Into<String>) {
+        // A fault inside of a list: `rules[2].match` came from where `rules` came from.
+        let whole = key.split_once('[').map_or(key, |(whole, _)| whole);
+        let shown = self
+            .shown
+            .iter()
+            .find(|shown| shown.key == key || shown.key == whole);
+        let source = shown.map_or(Source::Default, |shown| shown.source.clone());
+        self.problem(source, key, message);
+    }
+
+    fn flag(&mut self, key: &str, kind: &Kind) -> Option<Candidate<'i>> {
+        let mut found = Vec::new();
+        for (used, flag) in self.used_flags.iter_mut().zip(self.inputs.flags) {
+            if flag.key == key {
+                *used = true;
+                found.extend(flag.values.iter().map(|text| (&flag.shown, text)));
+            }
+        }
+        let (shown, last) = found.last()?;
+        let node = match kind {
+            Kind::List(_) if found.len() > 1 => {
+                let nodes = found
+                    .iter()
+                    .map(|(_, text)| node_of(kind, text, Separator::Comma));
+                nodes.collect::<Result<Vec<_>, _>>().map(concatenated)
+            }
+            _ => node_of(kind, last, Separator::Comma),
+        };
+        Some(Candidate {
+            source: Source::Flag((*shown).clone()),
+            node: node.map(Cow::Owned),
+        })
+    }
+
+    fn variables(&mut self, key: &str, setting: &Setting, also: &[&str]) -> Vec<Candidate<'i>> {
+        let own = variable_of(key);
+        let mut found: Vec<_> = self.variable(&own, &setting.kind).into_iter().collect();
+        let also = also
+            .iter()
+            .filter_map(|name| self.variable(name, &setting.kind))
+            .collect();
+        found.extend(if variables::adds_up(key) {
+            added_up(also)
+        } else {
+            also
+        });
+        self.known_variables.push(own);
+        found
+    }
+
+    /// What a variable says; `None` without it, or where it is empty: `DD_SITE=${DD_SITE}` in a compose file must not undo what stands
+    /// in the configuration file.
+    fn variable(&self, name: &str, kind: &Kind) -> Option<Candidate<'i>> {
+        let node = match self.inputs.environment.get(name)? {
+            None => Err(Refusal::new(0, "is not valid UTF-8")),
+            Some(text) if text.is_empty() => return None,
+            // Half of an address; without the other half nothing is forwarded.
+            Some(host) if name == FORWARD_HOST => {
+                let target = variables::forward_target(host, variables::forward_port(self.inputs)?);
+                let target = target.map_err(|message| Refusal::new(0, message));
+                target.and_then(|target| node_of(kind, &target, Separator::Comma))
+            }
+            Some(text) => node_of(kind, text, Separator::CommaOrSpace),
+        };
+        Some(Candidate {
+            source: Source::Environment(name.to_owned()),
+            node: node.map(Cow::Owned),
+        })
+    }
+
+    /// Says of keys that there were that they are gone, wherever they are set.
+    pub(crate) fn report_gone(&mut self, prefix: &str, gone: &[Gone]) {
+        for gone in gone {
+            let key = below(prefix, gone.key);
+            let variable = variable_of(&key);
+            let message = format!("is gone: {}", gone.why);
+            if variables::is_set(self.inputs, &variable) {
+                self.problem(Source::Environment(variable.clone()), &key, &*message);
+            }
+            self.known_variables.push(variable);
+            let inputs = self.inputs;
+            for (at, flag) in inputs
+                .flags
+                .iter()
+                .enumerate()
+                .filter(|(_, flag)| flag.key == key)
+            {
+                self.used_flags[at] = true;
+                self.problem(Source::Flag(flag.shown.clone()), &key, &*message);
+            }
+        }
+    }
+}
+
+pub(crate) fn below(prefix: &str, key: &str) -> String {
+    match prefix {
+        "" => key.to_owned(),
+        _ => format!("{prefix}.{key}"),
+    }
+}
+
+/// One way a setting was written.
+struct Candidate<'i> {
+    source: Source,
+    node: Result<Cow<'i, Node>, Refusal>,
+}
+
+fn concatenated(lists: Vec<Node>) -> Node {
+    let items = |node: Node| match node.content {
+        Content::List(items) => items,
+        _ => vec![node],
+    };
+    list(lists.into_iter().flat_map(items).collect())
+}
+
+/// Lists of several variables as one of all of them, unless one has a fault.
+fn added_up(candidates: Vec<Candidate<'_>>) -> Vec<Candidate<'_>> {
+    if candidates.len() < 2 || candidates.iter().any(|candidate| candidate.node.is_err()) {
+        return candidates;
+    }
+    let (mut names, mut lists) = (Vec::new(), Vec::new());
+    for candidate in candidates {
+        if let (Source::Environment(name), Ok(node)) = (candidate.source, candidate.node) {
+            names.push(name);
+            lists.push(node.into_owned());
+        }
+    }
+    vec![Candidate {
+        source: Source::Environment(names.join(" and ")),
+        node: Ok(Cow::Owned(concatenated(lists))),
+    }]
+}
+
+/// A part of the configuration: the agent's own settings, an output, a record in one.
+pub struct Section<'r, 'i> {
+    pub(crate) reader: &'r mut Reader<'i>,
+    /// Its own key; empty for the whole.
+    pub(crate) prefix: String,
+    /// What the file has in it.
+    pub(crate) entries: &'i [(Key, Node)],
+    /// Variables of the Datadog Agent are meant for it.
+    pub(crate) names: bool,
+}
+
+impl<'i> Section<'_, 'i> {
+    /// Takes the strongest of a setting's sources, and reports the wrong ones, the weaker ones included: a file
+    /// must not hide a fault behind a variable.
+    pub fn choose<T: Typed>(&mut self, setting: &Setting) -> Option<T> {
+        let key = below(&self.prefix, setting.key);
+        let mut chosen = None;
+        let mut overridden = Vec::new();
+        for Candidate { source, node } in self.candidates(&key, setting) {
+            let read = node.and_then(|node| Ok((T::read(&setting.kind, &node)?, node)));
+            match read {
+                Err(refusal) => self.refuse(&key, source, refusal),
+                Ok((read, node)) if chosen.is_none() => chosen = Some((read, node, source)),
+                Ok(_) => overridden.push(source),
+            }
+        }
+        let ((value, shown), node, source) = chosen?;
+        self.show(
+            setting,
+            &node,
+            Shown {
+                key,
+                value: shown,
+                source,
+                overridden,
+                content: None,
+                fingerprint: 0,
+            },
+        );
+        Some(value)
+    }
+
+    fn candidates(&mut self, key: &str, setting: &Setting) -> Vec<Candidate<'i>> {
+        let mut found: Vec<_> = self.reader.flag(key, &setting.kind).into_iter().collect();
+        let also = if self.names { setting.also } else { &[] };
+        found.extend(self.reader.variables(key, setting, also));
+        found.extend(entry(self.entries, setting.key).map(|node| Candidate {
+            source: self.reader.in_file(node.line),
+            node: Ok(Cow::Borrowed(node)),
+        }));
+        if found.is_empty() {
+            found.push(Candidate {
+                source: Source::Default,
+                node: default_of(setting).map(Cow::Owned),
+            });
+        }
+        found
+    }
+
+    fn refuse(&mut self, key: &str, source: Source, refusal: Refusal) {
+        let source = match source {
+            Source::File { path, .. } => Source::File {
+                path,
+                line: refusal.line,
+            },
+            source => source,
+        };
+        self.reader
+            .problem(source, &format!("{key}{}", refusal.path), refusal.message);
+    }
+
+    fn show(&mut self, setting: &Setting, node: &Node, mut shown: Shown) {
+        if setting.kind.hides() {
+            shown.fingerprint = node.fingerprint();
+        }
+        let is_in_file = matches!(shown.source, Source::File { .. });
+        self.reader.has_secret |= is_in_file && setting.kind.is_secret() && !shown.is_empty();
+        self.reader.shown.push(shown);
+    }
+
+    /// The section of a record. `None`: what stands there is no mapping, which was reported.
+    pub fn within(
+        &mut self,
+        setting: &Setting,
+        settings: &[Setting],
+        gone: &[Gone],
+    ) -> Option<Section<'_, 'i>> {
+        let (prefix, entries, names) = if setting.flat {
+            (self.prefix.clone(), self.entries, self.names)
+        } else {
+            let key = below(&self.prefix, setting.key);
+            let entries = self.entries_below(&key, setting)?;
+            (key, entries, self.names && setting.names_below)
+        };
+        let is_flat = setting.flat;
+        let mut inner = Section {
+            reader: self.reader,
+            prefix,
+            entries,
+            names,
+        };
+        if !is_flat {
+            let known = settings.iter().map(|setting| setting.key);
+            inner.refuse_unknown(known, gone);
+        }
+        Some(inner)
+    }
+
+    fn entries_below(&mut self, key: &str, setting: &Setting) -> Option<&'i [(Key, Node)]> {
+        let Some(node) = entry(self.entries, setting.key) else {
+            return Some(&[]);
+        };
+        let found = entries(node);
+        if found.is_none() {
+            let message = format!("is {}; must be {}", node.what(), setting.kind.allowed());
+            self.reader.problem(self.reader.in_file(node.line), key, message);
+        }
+        found
+    }
+
+    /// Reports keys of the file that are no settings.
+    pub(crate) fn refuse_unknown<'k>(&mut self, known: impl Iterator<Item = &'k str> + Clone, gone: &[Gone]) {
+        self.reader.report_gone(&self.prefix, gone);
+        for (key, _) in self.entries {
+            if known.clone().any(|name| name == key.text) {
+                continue;
+            }
+            let source = self.reader.in_file(key.line);
+            match gone.iter().find(|gone| gone.key == key.text) {
+                Some(gone) => {
+                    let key = below(&self.prefix, gone.key);
+                    self.reader
+                        .problem(source, &key, format!("is gone: {}", gone.why));
+                }
+                None => self
+                    .reader
+                    .problem(source, &self.prefix, unknown_key(&key.text, known.clone())),
+            }
+        }
+    }
+}

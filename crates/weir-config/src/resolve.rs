@@ -1,0 +1,527 @@
+//! From checked values to what the agent uses: derived sizes, addresses, ids.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use weir_context::NameFilter;
+use weir_rules::{AllowedOrigins, OriginPattern};
+use weir_units::{Network, show_size};
+
+use crate::host::{Accounts, TlsPaths};
+use crate::outputs::OutputConfig;
+use crate::reader::Reader;
+use crate::rules::{self, RuleConfig};
+use crate::source::Source;
+use crate::table::{Aggregation, Listeners, Names, Origin, Resources, Running, Settings};
+use crate::text::show_text;
+use crate::types::{EolTransport, Listen, Ownership, SocketPath};
+
+/// The whole configuration, typed and ready to use. The groups are as they were written, but for what is worked out where
+/// nothing was: host name, memory, cores, workers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config<S> {
+    pub listeners: Listeners,
+    pub addresses: Addresses,
+    pub origin: Origin,
+    pub aggregation: Aggregation,
+    pub names: Names,
+    /// Mapper, tag filters and rules.
+    pub rules: RuleConfig,
+    pub resources: Resources,
+    pub running: Running,
+    /// Those that are on.
+    pub outputs: Vec<OutputConfig<S>>,
+}
+
+/// What follows from the listeners' settings together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Addresses {
+    pub udp: Vec<SocketAddr>,
+    pub tcp: Vec<SocketAddr>,
+    /// `None`: no admin server.
+    pub admin: Option<SocketAddr>,
+    pub socket_ownership: Ownership,
+    /// Bytes per second of networks.
+    pub rates: Vec<(Network, u64)>,
+}
+
+impl Listeners {
+    /// `None`: TCP is not encrypted.
+    pub fn tls(&self) -> Option<TlsPaths> {
+        Some(TlsPaths {
+            certificate: self.tcp_tls_certificate.clone()?,
+            key: self.tcp_tls_key.clone()?,
+            client_ca: self.tcp_tls_client_ca.clone(),
+        })
+    }
+
+    /// Who may send over Unix sockets; `None`: everybody.
+    pub fn allowed_origins(&self) -> Option<AllowedOrigins> {
+        AllowedOrigins::new(self.allowed_origins.clone())
+    }
+
+    pub fn requires_eol(&self, transport: EolTransport) -> bool {
+        self.eol_required.contains(&transport)
+    }
+
+    pub fn has_unix_sockets(&self) -> bool {
+        !(self.uds.is_empty() && self.uds_stream.is_empty())
+    }
+}
+
+impl Origin {
+    /// Whether senders are told apart at all. Off, nothing of it costs anything.
+    pub fn is_on(&self) -> bool {
+        let has_source =
+            !self.origin_kubelet.is_empty() || self.origin_podinfo.is_some() || self.origin_file.is_some();
+        self.origin_detection || self.origin_client || has_source || !self.origin_environment.is_empty()
+    }
+
+    /// Certificate and key to show the kubelet.
+    pub fn kubelet_identity(&self) -> Option<(&Path, &Path)> {
+        Some((
+            self.origin_kubelet_certificate.as_deref()?,
+            self.origin_kubelet_key.as_deref()?,
+        ))
+    }
+
+    /// Whether anybody is asked for the tags of containers.
+    fn has_sources(&self) -> bool {
+        !(self.origin_docker.is_empty()
+            && self.origin_containerd.is_empty()
+            && self.origin_kubelet.is_empty())
+            || self.origin_file.is_some()
+    }
+}
+
+impl Aggregation {
+    /// Whole seconds, at least one.
+    pub fn bucket_seconds(&self) -> u64 {
+        self.bucket_width.as_secs()
+    }
+
+    /// Whole percents, sorted, without repetition.
+    pub fn percentiles(&self) -> Vec<u8> {
+        self.histogram_percentiles
+            .iter()
+            .map(|percentile| percentile.0)
+            .collect()
+    }
+
+    /// The prefix of the copy of histograms; `None`: no copy is made.
+    pub fn histogram_copy_prefix(&self) -> Option<&str> {
+        let prefix = self.histogram_copy_to_distribution_prefix.as_str();
+        self.histogram_copy_to_distribution.then_some(prefix)
+    }
+}
+
+impl Names {
+    /// Tags of everything: sorted, without repetition.
+    pub fn all_tags(&self) -> Vec<String> {
+        let all = self.tags.iter().chain(&self.extra_tags);
+        let mut tags: Vec<String> = all.filter(|tag| !tag.is_empty()).cloned().collect();
+        tags.sort();
+        tags.dedup();
+        tags
+    }
+
+    pub fn filter(&self) -> NameFilter {
+        NameFilter::new(
+            self.metric_filterlist.clone(),
+            self.metric_filterlist_match_prefix,
+        )
+    }
+}
+
+const MIB: u64 = 1 << 20;
+
+/// Works out what was not written, and reports what does not fit together.
+pub(crate) struct Resolver<'a, 'i>(pub &'a mut Reader<'i>);
+
+impl Resolver<'_, '_> {
+    pub(crate) fn config<S>(&mut self, mut own: Settings, outputs: Vec<OutputConfig<S>>) -> Config<S> {
+        self.resources(&mut own.resources);
+        let addresses = self.addresses(&own.listeners, &own.running);
+        self.allowed_origins(&own.listeners, &own.origin);
+        self.tls(&own.listeners, addresses.tcp.is_empty());
+        self.origin(&mut own.origin);
+        self.aggregation(&mut own.aggregation);
+        self.names(&mut own.names);
+        let config = Config {
+            rules: self.rules(&own),
+            addresses,
+            listeners: own.listeners,
+            origin: own.origin,
+            aggregation: own.aggregation,
+            names: own.names,
+            resources: own.resources,
+            running: own.running,
+            outputs,
+        };
+        self.note_missing_sources(&config.listeners.allowed_origins, &config.origin);
+        self.exclusive(&config.outputs);
+        config
+    }
+
+    fn problem(&mut self, key: &str, message: impl Into<String>) {
+        self.0.blame(key, message);
+    }
+
+    fn ok<T: Default>(&mut self, key: &str, result: Result<T, String>) -> T {
+        result.unwrap_or_else(|message| {
+            self.problem(key, message);
+            T::default()
+        })
+    }
+
+    /// Shows a value that was worked out because none was given.
+    fn computed(&mut self, key: &str, value: String, how: &str) {
+        if let Some(shown) = self.0.find_shown(key) {
+            shown.value = value;
+            shown.source = match &shown.source {
+                Source::Default => Source::Computed(format!("default: {how}")),
+                source => Source::Computed(format!("{source}: {how}")),
+            };
+        }
+    }
+
+    fn show(&mut self, key: &str, value: String) {
+        if let Some(shown) = self.0.find_shown(key) {
+            shown.value = value;
+        }
+    }
+
+    /// Says what is in a setting's file.
+    fn holds(&mut self, key: &str, content: String) {
+        if let Some(shown) = self.0.find_shown(key) {
+            shown.content = Some(content);
+        }
+    }
+
+    fn is_default(&mut self, key: &str) -> bool {
+        self.0
+            .find_shown(key)
+            .is_some_and(|shown| shown.source == Source::Default)
+    }
+
+    /// Some outputs take what there is one of.
+    fn exclusive<S>(&mut self, outputs: &[OutputConfig<S>]) {
+        for (output_type, what) in [("stdout", "standard output"), ("prometheus", "the path /metrics")] {
+            let of_type = outputs.iter().filter(|output| output.output_type == output_type);
+            let names: Vec<&str> = of_type.map(|output| output.name.as_str()).collect();
+            if let [first, second, ..] = names[..] {
+                let message = format!("only one output can have {what}; {first} wants it too");
+                self.problem(&format!("outputs.{second}.enabled"), message);
+            }
+        }
+    }
+
+    fn addresses(&mut self, listeners: &Listeners, running: &Running) -> Addresses {
+        let machine = self.0.host;
+        let udp = self.listen("udp", &listeners.udp, listeners);
+        let tcp = self.listen("tcp", &listeners.tcp, listeners);
+        self.socket_paths(&listeners.uds, &listeners.uds_stream);
+        // A port alone means loopback whatever `bind_host` says: this server hands out profiles.
+        let admin = running.admin.0.as_ref();
+        let admin = admin.map_or(Ok(None), |listen| listen.address("127.0.0.1", false, machine));
+        let account = |name: &str, of| match name {
+            "" => Ok(None),
+            name => machine.account(name, of).map(Some),
+        };
+        let uid = account(&listeners.socket_owner, Accounts::Users);
+        let gid = account(&listeners.socket_group, Accounts::Groups);
+        Addresses {
+            udp,
+            tcp,
+            rates: self.rates(listeners),
+            admin: self.ok("admin", admin),
+            socket_ownership: Ownership {
+                uid: self.ok("socket_owner", uid),
+                gid: self.ok("socket_group", gid),
+            },
+        }
+    }
+
+    fn listen(&mut self, key: &str, written: &[Listen], listeners: &Listeners) -> Vec<SocketAddr> {
+        let mut found: Vec<SocketAddr> = Vec::new();
+        for listen in written {
+            let (host, everywhere) = (&listeners.bind_host, listeners.non_local_traffic);
+            let address = listen.address(host, everywhere, self.0.host);
+            let address = self.ok(key, address);
+            if let Some(address) = address.filter(|address| address.port() != 0 && found.contains(address)) {
+                self.problem(key, format!("{address} is listed twice"));
+            }
+            found.extend(address);
+        }
+        let shown: Vec<String> = found
+            .iter()
+            .map(|address| show_text(&address.to_string()))
+            .collect();
+        self.show(key, format!("[{}]", shown.join(", ")));
+        found
+    }
+
+    fn socket_paths(&mut self, uds: &[SocketPath], uds_stream: &[SocketPath]) {
+        let all: Vec<&SocketPath> = uds.iter().chain(uds_stream).collect();
+        for (index, path) in all.iter().enumerate() {
+            if all[..index].contains(path) {
+                let key = if index < uds.len() { "uds" } else { "uds_stream" };
+                let path = path.display();
+                self.problem(
+                    key,
+                    format!("{path} is listed twice; each socket needs a path of its own"),
+                );
+            }
+        }
+    }
+
+    fn rates(&mut self, listeners: &Listeners) -> Vec<(Network, u64)> {
+        const KEY: &str = "rate_limit_per_network";
+        let mut networks: Vec<(Network, u64)> = Vec::new();
+        for (text, rate) in &listeners.rate_limit_per_network {
+            match text.parse() {
+                Ok(network) if networks.iter().any(|(known, _)| *known == network) => {
+                    self.problem(KEY, format!("{network} is listed twice"));
+                }
+                Ok(network) => networks.push((network, *rate)),
+                Err(error) => self.problem(KEY, format!("{text:?}: {error}")),
+            }
+        }
+        networks
+    }
+
+    fn allowed_origins(&mut self, listeners: &Listeners, origin: &Origin) {
+        const KEY: &str = "allowed_origins";
+        if listeners.rate_limit_per_origin.is_some() && !origin.origin_detection {
+            let message =
+                "needs origin_detection: what messages say of themselves is no ground to limit anybody";
+            self.problem("rate_limit_per_origin", message);
+        }
+        if listeners.allowed_origins.is_empty() {
+            return;
+        }
+        if !origin.origin_detection {
+            let message =
+                "needs origin_detection: true, by which weir learns whose process sends on a Unix socket";
+            self.problem(KEY, message);
+        }
+        if !listeners.has_unix_sockets() {
+            self.0.notes.push(format!(
+                "{KEY}: it is without effect, no Unix socket is in uds or uds_stream; for the network there is allowed_networks"
+            ));
+        }
+    }
+
+    /// Nobody may tell the tags that the list is about.
+    fn note_missing_sources(&mut self, allowed: &[OriginPattern], origin: &Origin) {
+        let list = AllowedOrigins::new(allowed.to_vec());
+        if !origin.has_sources() && list.is_some_and(|list| list.needs_sources()) {
+            self.0.notes.push(
+                "allowed_origins: nobody tells the tags it is about, no source of tags is on (origin_docker, origin_containerd, origin_kubelet, origin_file); of containers only container_id is known"
+                    .into(),
+            );
+        }
+    }
+
+    /// A certificate and its key belong together.
+    fn pair(&mut self, certificate: (&str, &Option<PathBuf>), key: (&str, &Option<PathBuf>)) {
+        match (certificate.1, key.1) {
+            (Some(_), None) => self.problem(certificate.0, format!("needs {}, its private key", key.0)),
+            (None, Some(_)) => {
+                self.problem(
+                    key.0,
+                    format!("needs {}, the certificate it belongs to", certificate.0),
+                );
+            }
+            _ => {}
+        }
+    }
+
+    fn tls(&mut self, listeners: &Listeners, no_tcp: bool) {
+        let (certificate, key) = (&listeners.tcp_tls_certificate, &listeners.tcp_tls_key);
+        self.pair(("tcp_tls_certificate", certificate), ("tcp_tls_key", key));
+        let Some(files) = listeners.tls() else {
+            if listeners.tcp_tls_client_ca.is_some() && certificate.is_none() && key.is_none() {
+                let message =
+                    "needs tcp_tls_certificate and tcp_tls_key: without TLS clients show no certificate";
+                self.problem("tcp_tls_client_ca", message);
+            }
+            return;
+        };
+        match self.0.host.tls(&files) {
+            Ok(content) => {
+                self.holds("tcp_tls_certificate", content.certificate);
+                if let Some(authorities) = content.client_ca {
+                    self.holds("tcp_tls_client_ca", authorities);
+                }
+            }
+            Err(fault) => {
+                let key = match &fault.path {
+                    path if *path == files.certificate => "tcp_tls_certificate",
+                    path if *path == files.key => "tcp_tls_key",
+                    _ => "tcp_tls_client_ca",
+                };
+                self.problem(key, fault.message);
+            }
+        }
+        if no_tcp {
+            let note = "tcp_tls_certificate is without effect: no address is in tcp";
+            self.0.notes.push(note.into());
+        }
+    }
+
+    fn origin(&mut self, origin: &mut Origin) {
+        let (certificate, key) = (&origin.origin_kubelet_certificate, &origin.origin_kubelet_key);
+        if !origin.origin_kubelet.trim().is_empty() {
+            self.pair(
+                ("origin_kubelet_certificate", certificate),
+                ("origin_kubelet_key", key),
+            );
+        }
+        let url = kubelet_url(origin.origin_kubelet.trim());
+        origin.origin_kubelet = self.ok("origin_kubelet", url);
+        self.show("origin_kubelet", show_text(&origin.origin_kubelet));
+        let machine = self.0.host;
+        let sockets = [
+            ("origin_docker", &mut origin.origin_docker),
+            ("origin_containerd", &mut origin.origin_containerd),
+        ];
+        for (key, paths) in sockets {
+            if self.is_default(key) {
+                paths.retain(|path| machine.exists(path));
+            }
+        }
+    }
+
+    fn aggregation(&mut self, aggregation: &mut Aggregation) {
+        if aggregation.bucket_width.subsec_nanos() != 0 {
+            self.problem("bucket_width", "must be whole seconds, from 1s to 1h");
+        }
+        aggregation.histogram_aggregates.sort();
+        aggregation.histogram_aggregates.dedup();
+        aggregation.histogram_percentiles.sort_unstable();
+        aggregation.histogram_percentiles.dedup();
+    }
+
+    fn names(&mut self, names: &mut Names) {
+        for (key, list) in [("tags", &names.tags), ("extra_tags", &names.extra_tags)] {
+            if let Some(tag) = list.iter().find(|tag| tag.contains([',', '|', '\n'])) {
+                let message = format!("{tag:?} holds a comma, a bar or a line end, which no tag can");
+                self.problem(key, message);
+            }
+        }
+        if names.namespace.contains([':', '|', '\n']) {
+            let message = "holds a colon, a bar or a line end, which no metric name can";
+            self.problem("namespace", message);
+        }
+        if !names.namespace.is_empty() && !names.namespace.ends_with('.') {
+            names.namespace.push('.');
+        }
+        if names.hostname.is_empty() {
+            names.hostname = self.0.host.name();
+            self.computed("hostname", show_text(&names.hostname), "the system's host name");
+        }
+    }
+
+    fn rules(&mut self, own: &Settings) -> RuleConfig {
+        let namespace = match own.names.namespace.trim_end_matches('.') {
+            "" => String::new(),
+            name => format!("{name}."),
+        };
+        let filter = own.names.filter();
+        let around = rules::Around {
+            percentiles: &own.aggregation.histogram_percentiles,
+            namespace: &namespace,
+            is_filtered: &|name| filter.matches(name),
+        };
+        match rules::resolve(&own.rules, &around) {
+            Ok((rules, notes)) => {
+                self.0.notes.extend(notes);
+                rules
+            }
+            Err(faults) => {
+                for fault in faults {
+                    self.problem(&fault.path, fault.message);
+                }
+                RuleConfig::default()
+            }
+        }
+    }
+
+    fn resources(&mut self, resources: &mut Resources) {
+        match resources.memory {
+            0 => resources.memory = self.memory(),
+            memory if memory < 8 * MIB => {
+                self.problem("memory", "is too little to work with; must be 0 or at least 8MiB");
+            }
+            _ => {}
+        }
+        if resources.cpu == 0.0 {
+            resources.cpu = self.0.host.cores();
+            self.computed(
+                "cpu",
+                resources.cpu.to_string(),
+                "what the machine and its cgroup allow",
+            );
+        }
+        if resources.workers == 0 {
+            resources.workers = workers_for(resources.cpu);
+            let how = format!("for {} cores", resources.cpu);
+            self.computed("workers", resources.workers.to_string(), &how);
+        }
+    }
+
+    fn memory(&mut self) -> u64 {
+        let (available, of) = self.0.host.memory();
+        let budget = (available / 4).clamp(64 * MIB, 2048 * MIB);
+        // Whole mebibytes read better and nobody misses the rest.
+        let budget = budget / MIB * MIB;
+        let available = show_size(available / MIB * MIB);
+        let how = format!("a quarter of {available} of {of}, within 64MiB and 2GiB");
+        self.computed("memory", show_size(budget), &how);
+        budget
+    }
+}
+
+fn kubelet_url(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        Ok(String::new())
+    } else if text.starts_with("https://") || text.starts_with("http://") {
+        Ok(text.trim_end_matches('/').to_owned())
+    } else if text.contains("://") || text.contains(['/', '@', ' ']) {
+        Err(format!(
+            "{text:?} is neither a host nor a URL; write 10.0.0.1 or https://10.0.0.1:10250"
+        ))
+    } else if text.parse::<std::net::Ipv6Addr>().is_ok() {
+        Ok(format!("https://[{text}]:10250"))
+    } else if text.contains(':') {
+        Ok(format!("https://{text}"))
+    } else {
+        Ok(format!("https://{text}:10250"))
+    }
+}
+
+/// One below 8 cores, then one per 8, at most 4.
+fn workers_for(cpu: f64) -> usize {
+    ((cpu / 8.0) as usize).clamp(1, 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_follow_the_cores() {
+        for (cpu, expect) in [
+            (0.5, 1),
+            (1.0, 1),
+            (7.0, 1),
+            (8.0, 1),
+            (16.0, 2),
+            (33.0, 4),
+            (128.0, 4),
+        ] {
+            assert_eq!(workers_for(cpu), expect, "{cpu}");
+        }
+    }
+}

@@ -1,0 +1,475 @@
+//! What a setting is: [`settings!`](crate::settings!) declares each once, and everything that is said of it, read for it and
+//! written about it comes from there.
+
+use std::time::Duration;
+
+use weir_units::{show_duration, show_size};
+
+use crate::node::Node;
+use crate::value::{Refusal, Typed};
+
+/// One setting: what it is called, what it takes, what it does.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// The last part of the key; the field of the struct has the same name.
+    pub key: &'static str,
+    pub kind: Kind,
+    /// As it would be written in the file. A number's or a text's "not set" is its zero or empty value.
+    pub default: &'static str,
+    /// What it does, in one or two sentences.
+    pub effect: &'static str,
+    /// What zero or empty means; empty text where neither is allowed or nothing needs saying.
+    pub zero: &'static str,
+    /// Who would change it.
+    pub who: &'static str,
+    /// Variables of the Datadog Agent that mean the same, in order of preference.
+    pub also: &'static [&'static str],
+    /// Shown by `-h`; the others by `--help`.
+    pub common: bool,
+    pub reload: Reload,
+    /// An output is refused while this is empty, and setting it through the environment switches the output on.
+    pub required: bool,
+    /// What is done with the file that it names.
+    pub path: Option<PathUse>,
+    /// The setting whose secrets are in the files that this one names; empty text: none.
+    pub file_of: &'static str,
+    /// Of a record: its settings stand beside those around it, not below a key.
+    pub flat: bool,
+    /// Of a record in an output: the variables of the Datadog Agent that its settings name are meant for this output.
+    pub names_below: bool,
+    check: fn(&Kind, &Node) -> Result<(), Refusal>,
+}
+
+/// What a setting takes.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    Bool,
+    Text,
+    /// Never shown.
+    Secret,
+    Integer {
+        min: i64,
+        max: i64,
+    },
+    Number {
+        min: f64,
+        max: f64,
+    },
+    /// Written as `64KiB`, `1.5GiB`, `10MB` or a plain number.
+    Bytes {
+        min: u64,
+        max: u64,
+    },
+    /// Written as `500ms`, `10s`, `5m`, `1h`, `2d` or a plain number of seconds.
+    Duration {
+        min: Duration,
+        max: Duration,
+    },
+    Choice(&'static [&'static str]),
+    /// Text of some form.
+    Checked {
+        allowed: &'static str,
+        check: fn(&str) -> bool,
+    },
+    List(&'static Kind),
+    /// Of texts to these.
+    Map(&'static Kind),
+    Record(&'static [Setting]),
+}
+
+/// What a setting's path is for: the sandbox lets the process do that, and nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathUse {
+    /// This very file is read.
+    Itself,
+    /// Read, and read again after another file has taken its place.
+    Read,
+    /// A directory in which files are read.
+    ReadBeneath,
+    /// Made, written, renamed and removed in its directory.
+    WriteBeside,
+    /// A directory of our own.
+    WriteBeneath,
+    /// A socket of somebody else's.
+    Connect,
+}
+
+/// What a reload does with another value of a setting of the agent itself. Those of outputs are all applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reload {
+    /// Nothing: it needs a restart.
+    Waits,
+    Applied,
+    /// It is applied while this other setting is on, before and after.
+    AppliedWhile(&'static str),
+}
+
+/// A setting that there was.
+#[derive(Clone, Copy, Debug)]
+pub struct Gone {
+    pub key: &'static str,
+    /// Follows "is gone: ".
+    pub why: &'static str,
+    /// Variables of the Datadog Agent that meant the same.
+    pub also: &'static [&'static str],
+}
+
+/// A year: the longest time any setting takes.
+pub const DURATION_MAX: Duration = Duration::from_secs(365 * 86_400);
+
+impl Setting {
+    /// What [`settings!`](crate::settings!) begins a declaration with.
+    pub const fn of<T: Typed>(key: &'static str, default: &'static str) -> Self {
+        Self {
+            key,
+            kind: T::KIND,
+            default,
+            effect: "",
+            zero: "",
+            who: "",
+            also: &[],
+            common: false,
+            reload: Reload::Waits,
+            required: false,
+            path: None,
+            file_of: "",
+            flat: false,
+            names_below: false,
+            check: check::<T>,
+        }
+    }
+
+    /// A key that is no name in Rust.
+    pub const fn named(mut self, key: &'static str) -> Self {
+        self.key = key;
+        self
+    }
+
+    /// Narrows what the type takes.
+    pub const fn takes(mut self, kind: Kind) -> Self {
+        assert!(self.kind.can_be(&kind), "the type of the setting is another one");
+        self.kind = kind;
+        self
+    }
+
+    pub const fn effect(mut self, text: &'static str) -> Self {
+        self.effect = text;
+        self
+    }
+
+    pub const fn zero(mut self, text: &'static str) -> Self {
+        self.zero = text;
+        self
+    }
+
+    pub const fn who(mut self, text: &'static str) -> Self {
+        self.who = text;
+        self
+    }
+
+    pub const fn also(mut self, names: &'static [&'static str]) -> Self {
+        self.also = names;
+        self
+    }
+
+    pub const fn common(mut self) -> Self {
+        self.common = true;
+        self
+    }
+
+    pub const fn on_reload(mut self, reload: Reload) -> Self {
+        self.reload = reload;
+        self
+    }
+
+    pub const fn required(mut self) -> Self {
+        self.required = true;
+        self
+    }
+
+    pub const fn path(mut self, used: PathUse) -> Self {
+        self.path = Some(used);
+        self
+    }
+
+    pub const fn file_of(mut self, key: &'static str) -> Self {
+        self.file_of = key;
+        self
+    }
+
+    pub const fn flat(mut self) -> Self {
+        self.flat = true;
+        self
+    }
+
+    pub const fn names_below(mut self) -> Self {
+        self.names_below = true;
+        self
+    }
+
+    /// Whether it takes what was written.
+    pub fn check(&self, node: &Node) -> Result<(), Refusal> {
+        (self.check)(&self.kind, node)
+    }
+}
+
+fn check<T: Typed>(kind: &Kind, node: &Node) -> Result<(), Refusal> {
+    T::read(kind, node).map(drop)
+}
+
+impl Kind {
+    /// Whether a type that takes this may be told to take `other`.
+    const fn can_be(&self, other: &Kind) -> bool {
+        match (self, other) {
+            (Kind::Text, Kind::Text | Kind::Checked { .. })
+            | (Kind::Integer { .. }, Kind::Integer { .. } | Kind::Bytes { .. })
+            | (Kind::Number { .. }, Kind::Number { .. })
+            | (Kind::Choice(_), Kind::Choice(_))
+            | (Kind::Duration { .. }, Kind::Duration { .. }) => true,
+            (Kind::List(item), Kind::List(other)) | (Kind::Map(item), Kind::Map(other)) => item.can_be(other),
+            _ => false,
+        }
+    }
+
+    /// Whether it is one, or made of them.
+    pub fn is_secret(&self) -> bool {
+        match self {
+            Kind::Secret => true,
+            Kind::List(item) | Kind::Map(item) => item.is_secret(),
+            _ => false,
+        }
+    }
+
+    /// Whether two values of it can look the same to people and differ: secrets, and texts that may hold passwords.
+    pub(crate) fn hides(&self) -> bool {
+        match self {
+            Kind::Secret | Kind::Text | Kind::Checked { .. } | Kind::Record(_) => true,
+            Kind::List(item) | Kind::Map(item) => item.hides(),
+            _ => false,
+        }
+    }
+
+    /// What it takes, as the end of "must be ...".
+    pub fn allowed(&self) -> String {
+        match self {
+            Kind::Bool => "true or false".to_owned(),
+            Kind::Text => "text".to_owned(),
+            Kind::Secret => "text (never shown)".to_owned(),
+            Kind::Integer { min, max } => format!("a whole number from {min} to {max}"),
+            Kind::Number { min, max } => format!("a number from {min} to {max}"),
+            Kind::Bytes { min, max } => {
+                let (min, max) = (show_size(*min), show_size(*max));
+                format!("a size such as 64KiB or 1.5GiB, from {min} to {max}")
+            }
+            Kind::Duration { min, max } => {
+                let (min, max) = (show_duration(*min), show_duration(*max));
+                format!("a time such as 500ms, 10s, 5m, 1h or a number of seconds, from {min} to {max}")
+            }
+            Kind::Choice(names) => format!("one of {}", names.join(", ")),
+            Kind::Checked { allowed, .. } => (*allowed).to_owned(),
+            Kind::List(kind) => format!("a list, each item {}", kind.allowed()),
+            Kind::Map(kind) => format!("a mapping, each value {}", kind.allowed()),
+            Kind::Record(settings) => {
+                let keys: Vec<_> = settings.iter().map(|setting| setting.key).collect();
+                format!("a mapping with {}", keys.join(", "))
+            }
+        }
+    }
+}
+
+/// A setting that is no record, and where it is.
+#[derive(Clone, Debug)]
+pub struct Leaf {
+    /// From where the search began, such as `delivery.timeout`.
+    pub path: String,
+    pub setting: &'static Setting,
+    /// Variables of the Datadog Agent that mean it here.
+    pub also: &'static [&'static str],
+}
+
+/// Every setting, those in records instead of the records.
+pub fn leaves(settings: &'static [Setting]) -> Vec<Leaf> {
+    settings.iter().flat_map(leaves_of).collect()
+}
+
+fn leaves_of(setting: &'static Setting) -> Vec<Leaf> {
+    let Kind::Record(inner) = setting.kind else {
+        let (path, also) = (setting.key.to_owned(), setting.also);
+        return vec![Leaf { path, setting, also }];
+    };
+    let mut found = leaves(inner);
+    for leaf in &mut found {
+        leaf.path = format!("{}.{}", setting.key, leaf.path);
+        leaf.also = if setting.names_below { leaf.also } else { &[] };
+    }
+    found
+}
+
+/// How many settings there are once records that are flat are taken apart.
+pub const fn count(declared: &[Setting]) -> usize {
+    let (mut at, mut count) = (0, 0);
+    while at < declared.len() {
+        count += match declared[at] {
+            Setting {
+                flat: true,
+                kind: Kind::Record(inner),
+                ..
+            } => inner.len(),
+            _ => 1,
+        };
+        at += 1;
+    }
+    count
+}
+
+/// Takes records that are flat apart.
+pub const fn flattened<const N: usize>(declared: &[Setting]) -> [Setting; N] {
+    let mut all = [Setting::of::<bool>("", ""); N];
+    let (mut from, mut to) = (0, 0);
+    while from < declared.len() {
+        match declared[from] {
+            Setting {
+                flat: true,
+                kind: Kind::Record(inner),
+                ..
+            } => {
+                let mut at = 0;
+                while at < inner.len() {
+                    all[to] = inner[at];
+                    (at, to) = (at + 1, to + 1);
+                }
+            }
+            setting => {
+                all[to] = setting;
+                to += 1;
+            }
+        }
+        from += 1;
+    }
+    all
+}
+
+/// Declares settings, each once, as the fields of a struct:
+///
+/// ```text
+/// settings! {
+///     /// What the struct is.
+///     pub struct Aggregation {
+///         bucket_width: Duration = "10s".effect("Width of a bucket.").who("Those who want to see changes sooner.");
+///     }
+/// }
+/// ```
+///
+/// The text is the default as the file would have it, and what follows are methods of [`Setting`]. The struct can be read from
+/// every source ([`Section`](crate::Section)), from one value in a list ([`Typed::read`]), and describes itself (`SETTINGS`).
+/// Settings that there were may follow as `gone &[Gone { .. }]`.
+#[macro_export]
+macro_rules! settings {
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident {
+            $( $(#[$about:meta])* $field:ident : $type:ty = $default:literal
+                $( . $method:ident ( $( $argument:expr ),* $(,)? ) )* ; )*
+        }
+        $( gone $gone:expr )?
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct $name {
+            $( $(#[$about])* pub $field: $type, )*
+        }
+
+        impl $name {
+            const DECLARED: &'static [$crate::Setting] = &[
+                $( $crate::Setting::of::<$type>(stringify!($field), $default) $( .$method( $( $argument ),* ) )* , )*
+            ];
+            /// What can be set.
+            pub const SETTINGS: &'static [$crate::Setting] =
+                &$crate::flattened::<{ $crate::count(Self::DECLARED) }>(Self::DECLARED);
+            /// What could be set.
+            pub const GONE: &'static [$crate::Gone] = $crate::gone_or_none!($( $gone )?);
+        }
+
+        impl $crate::Typed for $name {
+            const KIND: $crate::Kind = $crate::Kind::Record(Self::SETTINGS);
+
+            fn read(_: &$crate::Kind, node: &$crate::node::Node) -> Result<(Self, String), $crate::Refusal> {
+                #[allow(unused_mut, reason = "a struct may have no fields")]
+                let mut fields = $crate::Fields::of(Self::DECLARED, node)?;
+                let record = Self { $( $field: fields.read_next::<$type>()?, )* };
+                Ok((record, fields.shown()))
+            }
+
+            fn take(section: &mut $crate::Section<'_, '_>, setting: &$crate::Setting) -> Option<Self> {
+                let mut inner = section.within(setting, Self::SETTINGS, Self::GONE)?;
+                #[allow(unused_variables, unused_mut, reason = "a struct may have no fields")]
+                let mut declared = Self::DECLARED.iter();
+                $( let $field = <$type as $crate::Typed>::take(&mut inner, declared.next()?); )*
+                Some(Self { $( $field: $field?, )* })
+            }
+        }
+    };
+}
+
+/// Declares an enum that is the value of a setting: every variant with its name, or several.
+#[macro_export]
+macro_rules! choices {
+    (
+        $(#[$meta:meta])*
+        pub enum $name:ident {
+            $( $(#[$about:meta])* $variant:ident $( = $number:literal )? : $( $text:literal )|+ ),* $(,)?
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name {
+            $( $(#[$about])* $variant $( = $number )?, )*
+        }
+
+        impl $name {
+            /// Its first name.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $( Self::$variant => [$( $text ),+][0], )*
+                }
+            }
+        }
+
+        impl $crate::Scalar for $name {
+            const KIND: $crate::Kind = $crate::Kind::Choice(&[$( $( $text ),+ ),*]);
+
+            fn parse(kind: &$crate::Kind, text: &str) -> Option<Self> {
+                let name = $crate::chosen(kind, text)?;
+                $( if [$( $text ),+].contains(&name) {
+                    return Some(Self::$variant);
+                } )*
+                None
+            }
+
+            fn show(&self, _: &$crate::Kind, _: &str) -> String {
+                self.as_str().to_owned()
+            }
+        }
+    };
+}
+
+/// Which of the names that are allowed a text is.
+#[doc(hidden)]
+pub fn chosen(kind: &Kind, text: &str) -> Option<&'static str> {
+    let Kind::Choice(names) = kind else {
+        return None;
+    };
+    names.iter().find(|name| name.eq_ignore_ascii_case(text)).copied()
+}
+
+/// What a declaration says of settings that there were.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! gone_or_none {
+    () => {
+        &[]
+    };
+    ($gone:expr) => {
+        $gone
+    };
+}

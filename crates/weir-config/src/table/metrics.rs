@@ -1,0 +1,141 @@
+//! What becomes of metrics: buckets, names, tags and rules.
+
+use std::time::Duration;
+
+use crate::setting::{DURATION_MAX, Kind, Reload};
+use crate::types::{HistogramAggregate, HistogramWeights, Percentile};
+use crate::{rules, settings};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+settings! {
+    /// Samples into buckets.
+    pub struct Aggregation {
+        bucket_width: Duration = "10s"
+            .takes(Kind::Duration { min: SECOND, max: Duration::from_secs(3600) })
+            .effect("Width of a bucket in whole seconds; a bucket is flushed when it closes.")
+            .who("Those who want to see changes sooner, at the price of more points.")
+            .common();
+        counter_expiry: Duration = "300s"
+            .takes(Kind::Duration { min: Duration::ZERO, max: DURATION_MAX })
+            .effect("A counter that gets no samples sends zeros for this long.")
+            .zero("0: no zeros.")
+            .who("Those whose alerts treat zero and nothing differently.")
+            .also(&["DD_DOGSTATSD_EXPIRY_SECONDS"]);
+        context_expiry: Duration = "20s"
+            .takes(Kind::Duration { min: SECOND, max: DURATION_MAX })
+            .effect("A context that gets no samples for this long is forgotten (a counter's: after `counter_expiry` as well). It affects memory alone.")
+            .who("Operators whose series come once a minute or so: their contexts need not be forgotten and made again in between.")
+            .also(&["DD_DOGSTATSD_CONTEXT_EXPIRY_SECONDS"]);
+        histogram_aggregates: Vec<HistogramAggregate> = "[max, median, avg, count]"
+            .effect("Series made of each histogram and timing.")
+            .zero("An empty list: none of them.")
+            .who("Those who look at other aggregates.")
+            .also(&["DD_HISTOGRAM_AGGREGATES"]);
+        histogram_percentiles: Vec<Percentile> = "['0.95']"
+            .effect("Percentiles made of each histogram and timing, rounded to whole percents.")
+            .zero("An empty list: none.")
+            .who("Those who look at other percentiles.")
+            .also(&["DD_HISTOGRAM_PERCENTILES"]);
+        histogram_weights: HistogramWeights = "exact"
+            .effect("How a sampled histogram or timing counts: `exact` keeps fractions, `agent` cuts them off as the Datadog Agent does.")
+            .who("Those who compare with that agent number by number.");
+        histogram_copy_to_distribution: bool = "false"
+            .effect("Every sample of a histogram or timing also goes into a distribution.")
+            .who("Those who move from histograms to distributions.")
+            .also(&["DD_HISTOGRAM_COPY_TO_DISTRIBUTION"]);
+        histogram_copy_to_distribution_prefix: String = "''"
+            .effect("Put before the name of that distribution as it is, without a dot in between.")
+            .zero("Empty: the distribution has the histogram's name.")
+            .who("Those who move from histograms to distributions.")
+            .also(&["DD_HISTOGRAM_COPY_TO_DISTRIBUTION_PREFIX"]);
+        timestamps: bool = "true"
+            .effect("Counters and gauges that carry a timestamp keep it and skip aggregation; off, the timestamp is ignored.")
+            .who("Those whose clients send wrong timestamps.")
+            .also(&["DD_DOGSTATSD_NO_AGGREGATION_PIPELINE"]);
+        statsd_gauge_deltas: bool = "false"
+            .effect("A gauge with a sign changes the last value instead of replacing it, as in etsy's StatsD.")
+            .who("Those who come from a StatsD that does this.");
+        flush_open_buckets: bool = "true"
+            .effect("Send the buckets that are still open at shutdown; off, they are dropped and counted.")
+            .who("Those who would rather lose a bucket than send part of one.")
+            .also(&["DD_DOGSTATSD_FLUSH_INCOMPLETE_BUCKETS"]);
+    }
+}
+
+settings! {
+    /// What metrics are called, and what is added to them.
+    pub struct Names {
+        hostname: String = "''"
+            .effect("The host of everything that does not bring its own.")
+            .zero("Empty: the system's host name.")
+            .who("Operators of containers, whose host name says little.")
+            .also(&["DD_HOSTNAME"])
+            .common();
+        tags: Vec<String> = "[]"
+            .effect("Tags for every metric, event and service check.")
+            .zero("An empty list: none.")
+            .who("Operators who tell environments apart.")
+            .also(&["DD_TAGS"])
+            .common()
+            .on_reload(Reload::Applied);
+        extra_tags: Vec<String> = "[]"
+            .effect("More such tags, so that two sources can each bring some.")
+            .zero("An empty list: none.")
+            .who("Operators who tell environments apart.")
+            .also(&["DD_DOGSTATSD_TAGS", "DD_EXTRA_TAGS"])
+            .on_reload(Reload::Applied);
+        namespace: String = "''"
+            .effect("Put before every metric name, with a dot in between.")
+            .zero("Empty: names stay as they are.")
+            .who("Operators who share a backend.")
+            .also(&["DD_STATSD_METRIC_NAMESPACE"])
+            .on_reload(Reload::Applied);
+        namespace_blocklist: Vec<String> = "[datadog.agent, datadog.dogstatsd, datadog.process, datadog.trace_agent, datadog.tracer, activemq, activemq_58, airflow, cassandra, confluent, hazelcast, hive, ignite, jboss, jvm, kafka, presto, sidekiq, solr, tomcat, runtime]"
+            .effect("Names that start with one of these get no namespace.")
+            .zero("An empty list: every name gets it.")
+            .who("Operators who use a namespace.")
+            .also(&["DD_STATSD_METRIC_NAMESPACE_BLOCKLIST", "DD_STATSD_METRIC_NAMESPACE_BLACKLIST"])
+            .on_reload(Reload::Applied);
+        metric_filterlist: Vec<String> = "[]"
+            .effect("Metrics with these names, namespace included, are dropped and counted. A histogram's series are filtered by their own names too.")
+            .zero("An empty list: nothing is dropped.")
+            .who("Operators who pay for a metric nobody reads.")
+            .also(&["DD_METRIC_FILTERLIST", "DD_STATSD_METRIC_BLOCKLIST"])
+            .on_reload(Reload::Applied);
+        metric_filterlist_match_prefix: bool = "false"
+            .effect("The names of `metric_filterlist` are prefixes.")
+            .who("Operators who filter whole families.")
+            .also(&["DD_METRIC_FILTERLIST_MATCH_PREFIX", "DD_STATSD_METRIC_BLOCKLIST_MATCH_PREFIX"])
+            .on_reload(Reload::Applied);
+        max_tag_length: Option<usize> = "0"
+            .takes(Kind::Integer { min: 0, max: 65_536 })
+            .effect("Tags are cut to this many bytes, at the end of a character.")
+            .zero("0: tags stay as they are.")
+            .who("Operators whose backend refuses long tags.")
+            .on_reload(Reload::Applied);
+    }
+}
+
+settings! {
+    /// What rules do to names and tags.
+    pub struct Rules {
+        mapper_profiles: Vec<rules::Profile> = "[]"
+            .effect("New names and tags for metrics by the name they arrive with. `docs/rules.md` has every field.")
+            .zero("An empty list: names stay as they are.")
+            .who("Those whose names hold what should be tags.")
+            .also(&["DD_DOGSTATSD_MAPPER_PROFILES"])
+            .on_reload(Reload::Applied);
+        metric_tag_filterlist: Vec<rules::TagFilter> = "[]"
+            .effect("Tag keys to take from (`exclude`), or to leave to (`include`), the metrics of one name each; what becomes equal is aggregated as one.")
+            .zero("An empty list: tags stay as they are.")
+            .who("Operators who pay for a tag nobody reads.")
+            .also(&["DD_METRIC_TAG_FILTERLIST"])
+            .on_reload(Reload::Applied);
+        rules: Vec<rules::Rule> = "[]"
+            .effect("Drops, tag filters, actions on tag values, hosts, tags and histogram series for metrics by their final name, in this order. `docs/rules.md` has every field.")
+            .zero("An empty list: no rules.")
+            .who("Operators who pay per series, or must not pass on some value.")
+            .on_reload(Reload::Applied);
+    }
+}

@@ -1,0 +1,67 @@
+//! Every setting of the agent itself. Outputs bring their own tables.
+
+use crate::reader::Section;
+use crate::setting::{Gone, Setting};
+use crate::value::Typed;
+
+mod listeners;
+mod metrics;
+mod origin;
+mod running;
+
+pub use listeners::Listeners;
+pub use metrics::{Aggregation, Names, Rules};
+pub use origin::Origin;
+pub use running::{Resources, Running};
+
+/// Settings that belong together on the configuration page and in `--help`.
+#[derive(Clone, Copy, Debug)]
+pub struct Group {
+    pub title: &'static str,
+    pub settings: &'static [Setting],
+    pub gone: &'static [Gone],
+}
+
+/// Groups, each with the struct that has its settings.
+macro_rules! groups {
+    ($($title:literal $field:ident : $type:ident),* $(,)?) => {
+        pub const GROUPS: &[Group] = &[
+            $(Group { title: $title, settings: $type::SETTINGS, gone: $type::GONE }),*
+        ];
+
+        /// What was written, group by group.
+        pub(crate) struct Settings {
+            $(pub $field: $type),*
+        }
+
+        impl Settings {
+            pub fn take(section: &mut Section<'_, '_>) -> Option<Self> {
+                $(let $field = $type::take(section, &WHOLE);)*
+                Some(Self { $($field: $field?),* })
+            }
+        }
+    };
+}
+
+groups! {
+    "Listeners" listeners: Listeners,
+    "Origin" origin: Origin,
+    "Aggregation" aggregation: Aggregation,
+    "Names and tags" names: Names,
+    "Rules" rules: Rules,
+    "Resources" resources: Resources,
+    "Running" running: Running,
+}
+
+/// A group's settings stand beside those of the others.
+const WHOLE: Setting = Setting::of::<bool>("", "").flat();
+
+/// Every setting, in the order of the page.
+pub fn settings() -> impl Iterator<Item = &'static Setting> + Clone {
+    GROUPS.iter().flat_map(|group| group.settings)
+}
+
+/// Every setting that there was.
+pub fn gone() -> impl Iterator<Item = &'static Gone> + Clone {
+    GROUPS.iter().flat_map(|group| group.gone)
+}

@@ -1,0 +1,130 @@
+//! Variables of the environment that are nobody's, or that mean something together.
+
+use crate::outputs::OutputType;
+use crate::reader::Reader;
+use crate::setting::{Gone, leaves};
+use crate::source::{Inputs, Source};
+use crate::table::{gone, settings};
+use crate::text::nearest;
+
+/// Host and port of a StatsD server, the two halves of the relay's target in the Datadog Agent.
+pub(crate) const FORWARD_HOST: &str = "DD_STATSD_FORWARD_HOST";
+const FORWARD_PORT: &str = "DD_STATSD_FORWARD_PORT";
+
+/// The relay's target that a host and a port are.
+pub fn forward_target(host: &str, port: &str) -> Result<String, String> {
+    match port.trim().parse::<u16>() {
+        Ok(port) if port > 0 && host.contains(':') && !host.starts_with('[') => {
+            Ok(format!("udp://[{host}]:{port}"))
+        }
+        Ok(port) if port > 0 => Ok(format!("udp://{host}:{port}")),
+        _ => Err(format!(
+            "the port to forward to is {port:?}; must be from 1 to 65535"
+        )),
+    }
+}
+
+pub(crate) fn forward_port<'i>(inputs: &'i Inputs<'_>) -> Option<&'i str> {
+    let port = inputs.environment.get(FORWARD_PORT)?.as_deref()?;
+    (!port.is_empty() && port != "0").then_some(port)
+}
+
+/// Whether a variable says anything.
+pub(crate) fn is_set(inputs: &Inputs<'_>, name: &str) -> bool {
+    let value = inputs.environment.get(name);
+    value.is_some_and(|value| value.as_deref() != Some(""))
+}
+
+/// Whether a list that comes under several second names at once is all of them together.
+pub fn adds_up(key: &str) -> bool {
+    key == "extra_tags"
+}
+
+impl Reader<'_> {
+    /// A `WEIR_` variable that means nothing is a typing slip.
+    pub(crate) fn unknown_variables<S>(&mut self, types: &'static [OutputType<S>]) {
+        let inputs = self.inputs;
+        for name in inputs.environment.keys() {
+            if self.known_variables.iter().any(|known| known == name) {
+                continue;
+            }
+            if let Some(rest) = name.strip_prefix("WEIR_") {
+                if !is_foreign(rest) {
+                    self.unknown_variable(name);
+                }
+            } else if let Some(gone) = gone_variable(name, types) {
+                self.notes
+                    .push(format!("environment {name} is set and ignored: {}", gone.why));
+            } else if is_about_metrics(name) && !is_second_name(name, types) {
+                self.notes.push(format!(
+                    "environment {name} is set; weir has no such setting and ignores it"
+                ));
+            }
+        }
+        if is_set(inputs, FORWARD_HOST) != forward_port(inputs).is_some() {
+            self.notes.push(format!(
+                "environment {FORWARD_HOST} and {FORWARD_PORT} forward nothing unless both are set; the relay output is what they switch on"
+            ));
+        }
+    }
+
+    fn unknown_variable(&mut self, name: &str) {
+        let near = nearest(name, self.known_variables.iter().map(String::as_str));
+        let hint = near.map_or(String::new(), |near| format!("; did you mean {near}?"));
+        let source = Source::Environment(name.to_owned());
+        self.problem(source, "", format!("is not a variable of weir{hint}"));
+    }
+}
+
+/// Variables of the client libraries and of their tests, which may run in the same environment as an agent.
+const CLIENT_VARIABLES: &[&str] = &["BIN", "EXPECT_NATIVE", "PURE_RUBY"];
+
+/// Variables of others that begin as ours do: what Kubernetes sets for a service called `weir`, and those of the
+/// clients, the rig and the tests.
+fn is_foreign(rest: &str) -> bool {
+    rest == "PORT"
+        || CLIENT_VARIABLES.contains(&rest)
+        || ["PORT_", "SERVICE_", "BENCH_", "TEST_"]
+            .iter()
+            .any(|prefix| rest.starts_with(prefix))
+        || rest.contains("_PORT_")
+        || rest.ends_with("_PORT")
+        || rest.ends_with("_SERVICE_HOST")
+}
+
+/// Variables of the Datadog Agent that are about metrics and their delivery; those of its other parts, and of clients, are nobody's
+/// business here.
+fn is_about_metrics(name: &str) -> bool {
+    const BEGIN: [&str; 9] = [
+        "DD_DOGSTATSD_",
+        "DD_STATSD_",
+        "DD_FORWARDER_",
+        "DD_PROXY_",
+        "DD_SERIALIZER_",
+        "DD_HISTOGRAM_",
+        "DD_AGGREGATOR_",
+        "DD_ENABLE_PAYLOADS_",
+        "DD_USE_V2_API_",
+    ];
+    BEGIN.iter().any(|begin| name.starts_with(begin)) || name == "DD_SKIP_SSL_VALIDATION"
+}
+
+fn is_second_name<S>(name: &str, types: &'static [OutputType<S>]) -> bool {
+    name == FORWARD_PORT
+        || settings().any(|setting| setting.also.contains(&name))
+        || types
+            .iter()
+            .flat_map(|output_type| leaves(output_type.settings))
+            .any(|leaf| leaf.also.contains(&name))
+}
+
+/// What a variable of the Datadog Agent meant that weir once understood.
+pub fn gone_variable<S>(name: &str, types: &'static [OutputType<S>]) -> Option<&'static Gone> {
+    gone()
+        .chain(
+            types
+                .iter()
+                .flat_map(|output_type| output_type.gone.iter().copied().flatten()),
+        )
+        .find(|gone| gone.also.contains(&name))
+}

@@ -1,0 +1,77 @@
+//! What tables of contexts count.
+
+use weir_counters::Moves::{Sign, Work};
+use weir_counters::{Series, counters};
+
+const fn alias(name: &'static str, path: &'static str) -> Series {
+    Series::counter(name, path, "aliases")
+}
+
+counters! {
+    /// What there is of contexts. Whoever drains buckets fills in `Created` and `Expired`.
+    pub enum ContextCounter {
+        /// Live contexts, overflow series included.
+        Live = Series::gauge("weir_contexts", "contexts.live", "contexts"),
+            Work("It follows what clients send; `weir top` names the metrics that have most.");
+        /// Contexts created.
+        Created = Series::counter("weir_contexts_created_total", "contexts.created", "contexts"),
+            Work("If it rises by as much as messages, some tag differs in each of them: `weir top` names it.");
+        /// Contexts that expired because no sample came.
+        Expired = Series::counter("weir_contexts_expired_total", "contexts.expired", "contexts"),
+            Work("Contexts come and go.");
+        /// Series named after a metric that took the samples of contexts there was no room for.
+        OverflowSeries = Series::gauge("weir_overflow_series", "contexts.overflow_series", "series"),
+            Sign("`weir_context_limit_samples_total` says which limit was met.");
+        /// Different strings that contexts are made of.
+        Strings = Series::gauge("weir_context_strings", "contexts.strings", "strings"),
+            Work("It follows the contexts.");
+        /// Different lists of tags that contexts have.
+        TagLists = Series::gauge("weir_context_tag_lists", "contexts.tag_lists", "lists"),
+            Work("It follows the contexts.");
+    }
+}
+
+counters! {
+    /// What the raw-alias cache does.
+    pub enum AliasCounter {
+        /// Messages known by their bytes alone, whatever their values.
+        Known = Series::gauge("weir_aliases", "contexts.aliases", "aliases"),
+            Work("It follows the contexts.");
+        /// Metrics whose bytes were not known: their context was found or made by its parts.
+        Misses = Series::counter("weir_alias_misses_total", "contexts.alias_misses", "messages"),
+            Work("If it rises by as much as messages, clients write the same tags in ever new orders, which costs CPU.");
+        /// Aliases that were taken into the cache.
+        Admitted = alias("weir_aliases_admitted_total", "contexts.aliases_admitted"),
+            Work("New contexts, or known ones written in another way.");
+        /// Aliases seen once, which come into the cache at their second sight.
+        HeldBack = alias("weir_aliases_held_back_total", "contexts.aliases_held_back"),
+            Work("Messages that are never repeated stay out of the cache.");
+        /// Aliases that left the cache.
+        Evicted = alias("weir_aliases_evicted_total", "contexts.aliases_evicted"),
+            Work("Contexts went, or memory was wanted for others.");
+        /// Aliases for which there was no memory and nothing idle to evict.
+        Refused = alias("weir_aliases_refused_total", "contexts.aliases_refused"),
+            Sign("Messages are looked up by their parts, which costs CPU: give weir more `memory`.");
+    }
+}
+
+counters! {
+    /// What becomes of origins at a worker.
+    pub enum OriginCounter {
+        /// Origins that workers tell apart.
+        Live = Series::gauge("weir_origin_table_entries", "origin.table_entries", "origins"),
+            Work("It follows the containers that send; each worker counts its own.");
+        /// Questions of workers for the tags of an origin.
+        Asked = Series::counter("weir_origin_questions_total", "origin.questions", "questions"),
+            Work("New containers send.");
+        /// Answers that workers got.
+        Answered = Series::counter("weir_origin_answers_total", "origin.answers", "answers"),
+            Work("It follows the questions, and changes of tags.");
+        /// Answers that differed from what was known, so that contexts were resolved again.
+        Changed = Series::counter("weir_origin_answers_changed_total", "origin.answers_changed", "answers"),
+            Work("Tags of containers change.");
+        /// Origins that found the table full, or were too long: their messages count as their sender's.
+        Refused = Series::counter("weir_origins_refused_total", "origin.origins_refused", "origins"),
+            Sign("Clients make up origins (`e:` tags, Local Data): switch `origin_client` off, or find them.");
+    }
+}

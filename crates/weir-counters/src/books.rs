@@ -1,0 +1,27 @@
+//! The lines of the books, which several crates fill: for each unit, what was received and what became of it.
+
+use crate::Series;
+
+pub const PACKETS_RECEIVED: &str = "listeners.books.packets.received";
+pub const MESSAGES_RECEIVED: &str = "listeners.books.messages.received";
+
+pub const PACKETS_DROPPED: Series = Series::counter(
+    "weir_packets_dropped_total",
+    "listeners.books.packets.dropped",
+    "packets",
+)
+.help("Packets dropped, by reason.");
+
+pub const MESSAGES_REJECTED: Series = Series::counter(
+    "weir_messages_rejected_total",
+    "listeners.books.messages.rejected",
+    "messages",
+)
+.help("Messages rejected, by reason.");
+
+pub const SAMPLES_DROPPED: Series = Series::counter(
+    "weir_samples_dropped_total",
+    "listeners.books.samples.dropped",
+    "samples",
+)
+.help("Samples dropped, by reason.");

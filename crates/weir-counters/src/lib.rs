@@ -1,0 +1,277 @@
+//! Declares what is counted. Each number stands in one table, with the series and the field of the status that show it,
+//! its meaning, its unit, and what to do when it moves; arrays are indexed by it.
+//!
+//! This crate never knows who counts, and never locks: a [`Counts`] is an array of plain integers that one thread owns.
+//!
+//! ```
+//! use weir_counters::{Counts, Moves, Series, counters};
+//!
+//! counters! {
+//!     /// What a door counts.
+//!     pub enum DoorCounter {
+//!         /// Guests who came in.
+//!         Entered = Series::counter("weir_door_entered_total", "door.entered", "guests"), Moves::Work("It is open.");
+//!     }
+//! }
+//!
+//! let mut counts = Counts::<DoorCounter>::default();
+//! counts[DoorCounter::Entered] += 1;
+//! assert_eq!(counts.sum(), 1);
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod books;
+
+use std::fmt;
+use std::ops::{Index, IndexMut};
+
+/// Whether a number only grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Counter,
+    Gauge,
+}
+
+/// How numbers of several workers become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Across {
+    Sum,
+    Highest,
+}
+
+/// What it means when a number moves, and what there is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moves {
+    /// It moves with the work that is done.
+    Work(&'static str),
+    /// Something was lost, refused, or not as good as it could be: `weir status` shows it as soon as it is not zero.
+    Sign(&'static str),
+}
+
+/// Where a number is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Series {
+    /// In the exposition, with its `weir_` prefix; counters end in `_total`.
+    pub name: &'static str,
+    /// In `/api/v1/status`: names of fields with dots between them, without the label's value. What is below `listeners`
+    /// and `outputs` is in each of their entries.
+    pub path: &'static str,
+    /// Units of what is shown.
+    pub unit: &'static str,
+    /// How much of what is counted makes one unit.
+    pub per_unit: u64,
+    pub kind: Kind,
+    pub across: Across,
+    /// Name and value of the label that tells the counters of one series apart.
+    pub label: Option<(&'static str, &'static str)>,
+    /// Another field that the same number is part of.
+    pub also: Option<&'static str>,
+    /// The meaning of a series with several counters; empty where the counter's own is that.
+    pub help: &'static str,
+}
+
+impl Series {
+    const fn new(kind: Kind, name: &'static str, path: &'static str, unit: &'static str) -> Self {
+        Series {
+            name,
+            path,
+            unit,
+            per_unit: 1,
+            kind,
+            across: Across::Sum,
+            label: None,
+            also: None,
+            help: "",
+        }
+    }
+
+    pub const fn counter(name: &'static str, path: &'static str, unit: &'static str) -> Self {
+        Self::new(Kind::Counter, name, path, unit)
+    }
+
+    pub const fn gauge(name: &'static str, path: &'static str, unit: &'static str) -> Self {
+        Self::new(Kind::Gauge, name, path, unit)
+    }
+
+    /// What the series is about, where its counters say only what is special about each.
+    pub const fn help(mut self, help: &'static str) -> Self {
+        self.help = help;
+        self
+    }
+
+    /// One of several counters, told apart by the value of a label.
+    pub const fn by(mut self, label: &'static str, value: &'static str) -> Self {
+        self.label = Some((label, value));
+        self
+    }
+
+    pub const fn because(self, reason: &'static str) -> Self {
+        self.by("reason", reason)
+    }
+
+    /// The same number is part of another field too.
+    pub const fn also(mut self, path: &'static str) -> Self {
+        self.also = Some(path);
+        self
+    }
+
+    /// What is counted is this much smaller than the unit.
+    pub const fn per_unit(mut self, per_unit: u64) -> Self {
+        self.per_unit = per_unit;
+        self
+    }
+
+    /// Of several workers the highest counts.
+    pub const fn highest(mut self) -> Self {
+        self.across = Across::Highest;
+        self
+    }
+}
+
+/// One number: where it is shown, what it means, and what to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Info {
+    pub series: Series,
+    /// As written above the variant.
+    pub doc: &'static str,
+    pub moves: Moves,
+}
+
+impl Info {
+    /// The value of its label; the field of one that has none.
+    pub const fn as_str(&self) -> &'static str {
+        match self.series.label {
+            Some((_, value)) => value,
+            None => self.series.path,
+        }
+    }
+
+    pub fn meaning(&self) -> &'static str {
+        self.doc.trim()
+    }
+
+    /// What `# HELP` says of its series.
+    pub fn help(&self) -> &'static str {
+        match self.series.help {
+            "" => self.meaning(),
+            help => help,
+        }
+    }
+}
+
+/// An enum whose variants are counted; [`counters!`] makes one.
+pub trait Counter: Copy + 'static {
+    type Array: AsRef<[u64]> + AsMut<[u64]> + Copy;
+    const ZERO: Self::Array;
+    const INFO: &'static [Info];
+    fn index(self) -> usize;
+
+    fn info(self) -> &'static Info {
+        &Self::INFO[self.index()]
+    }
+}
+
+/// One number for each variant of an enum.
+#[derive(Clone, Copy)]
+pub struct Counts<C: Counter>(C::Array);
+
+impl<C: Counter> Counts<C> {
+    /// Each number with what there is to say of it.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static Info, u64)> {
+        C::INFO.iter().zip(self.0.as_ref().iter().copied())
+    }
+
+    /// Of counters of one unit.
+    pub fn sum(&self) -> u64 {
+        self.0.as_ref().iter().sum()
+    }
+
+    pub fn add(&mut self, other: &Self) {
+        for (mine, theirs) in self.0.as_mut().iter_mut().zip(other.0.as_ref()) {
+            *mine += theirs;
+        }
+    }
+}
+
+impl<C: Counter> Default for Counts<C> {
+    fn default() -> Self {
+        Counts(C::ZERO)
+    }
+}
+
+impl<C: Counter> Index<C> for Counts<C> {
+    type Output = u64;
+
+    #[inline(always)]
+    fn index(&self, counter: C) -> &u64 {
+        &self.0.as_ref()[counter.index()]
+    }
+}
+
+impl<C: Counter> IndexMut<C> for Counts<C> {
+    #[inline(always)]
+    fn index_mut(&mut self, counter: C) -> &mut u64 {
+        &mut self.0.as_mut()[counter.index()]
+    }
+}
+
+impl<C: Counter> PartialEq for Counts<C> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.as_ref() == other.0.as_ref()
+    }
+}
+
+impl<C: Counter> Eq for Counts<C> {}
+
+/// Those that are not zero.
+impl<C: Counter> fmt::Debug for Counts<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let moved = self.iter().filter(|(_, count)| *count > 0);
+        f.debug_map()
+            .entries(moved.map(|(info, count)| (info.as_str(), count)))
+            .finish()
+    }
+}
+
+/// Declares an enum of what is counted. Each variant has a comment, which is its meaning everywhere, a [`Series`] and a
+/// [`Moves`].
+#[macro_export]
+macro_rules! counters {
+    ($(#[$attribute:meta])* pub enum $name:ident {
+        $($(#[doc = $doc:literal])+ $variant:ident = $series:expr, $moves:expr;)+
+    }) => {
+        $(#[$attribute])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum $name {
+            $($(#[doc = $doc])+ $variant,)+
+        }
+
+        #[allow(dead_code)]
+        impl $name {
+            pub const ALL: [$name; [$(stringify!($variant)),+].len()] = [$($name::$variant),+];
+            pub const COUNT: usize = Self::ALL.len();
+
+            /// The name in counters, JSON and logs.
+            pub const fn as_str(self) -> &'static str {
+                <Self as $crate::Counter>::INFO[self as usize].as_str()
+            }
+        }
+
+        impl $crate::Counter for $name {
+            type Array = [u64; $name::COUNT];
+            const ZERO: Self::Array = [0; $name::COUNT];
+            const INFO: &'static [$crate::Info] = &[$($crate::Info {
+                series: $series,
+                doc: concat!($($doc),+),
+                moves: $moves,
+            }),+];
+
+            #[inline(always)]
+            fn index(self) -> usize {
+                self as usize
+            }
+        }
+    };
+}

@@ -1,0 +1,66 @@
+//! The time of a worker.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use weir_aggregate::{AgentClock, Reading};
+use weir_listener::Monotonic;
+
+/// Buckets by which the agent's time may be ahead of a wall clock that was set back. A clock that is put right goes back by
+/// less; one that is set back by more was wrong before, and points with its timestamps would be wrong until a restart.
+const AHEAD_BUCKETS_MAX: i64 = 3;
+
+/// The agent's time, as of the last look at the wall clock.
+pub(super) struct Clock {
+    clock: AgentClock,
+    now_ms: i64,
+    set_back: u64,
+}
+
+impl Clock {
+    pub(super) fn new(bucket_seconds: u32) -> Self {
+        let now_ms = wall_ms();
+        let ahead_max_ms = AHEAD_BUCKETS_MAX * 1000 * i64::from(bucket_seconds);
+        Clock {
+            clock: AgentClock::new(now_ms, Monotonic::now().0, ahead_max_ms),
+            now_ms,
+            set_back: 0,
+        }
+    }
+
+    /// Looks at the wall clock. True if the agent's time was set back, because it was too far ahead.
+    pub(super) fn read(&mut self, monotonic: u64) -> bool {
+        let (now_ms, set_back) = match self.clock.advance(wall_ms(), monotonic) {
+            Reading::On(now_ms) => (now_ms, false),
+            Reading::SetBack(now_ms) => (now_ms, true),
+        };
+        self.now_ms = now_ms;
+        self.set_back += u64::from(set_back);
+        set_back
+    }
+
+    /// Unix milliseconds.
+    pub(super) fn milliseconds(&self) -> i64 {
+        self.now_ms
+    }
+
+    /// Unix seconds.
+    pub(super) fn seconds(&self) -> i64 {
+        self.now_ms.div_euclid(1000)
+    }
+
+    /// Milliseconds by which the agent's time is ahead of a wall clock that was set back.
+    pub(super) fn ahead_ms(&self) -> i64 {
+        self.clock.ahead_ms(wall_ms())
+    }
+
+    pub(super) fn times_set_back(&self) -> u64 {
+        self.set_back
+    }
+}
+
+fn wall_ms() -> i64 {
+    match SystemTime::now().duration_since(UNIX_EPOCH) {
+        Ok(since) => since.as_millis() as i64,
+        Err(before) => -(before.duration().as_millis() as i64),
+    }
+}

@@ -1,0 +1,213 @@
+//! The control plane's end of a worker: how it is started, told and ended.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::SyncSender;
+
+use weir_context::Rules;
+use weir_listener::{BoundSocket, EventLoop, ListenerId, Monotonic, Waker};
+
+use super::chores::{Chores, DropWatch, GiveBack, Ticks};
+use super::clock::Clock;
+use super::gaps::Gaps;
+use super::outbox::Outbox;
+use super::{Report, Worker};
+use crate::admission::AdmissionList;
+use crate::ingest::{Ingest, IngestSettings};
+use crate::origin::{OriginAnswer, OriginLink};
+use crate::progress::{Alive, Progress};
+use crate::relay::{Relay, RelaySettings};
+
+/// Slots of the receive ring; each is touched only as far as a packet used it.
+const RING_SLOTS: usize = 64;
+
+/// What the control plane tells a worker.
+pub enum Command {
+    /// New rules; contexts and open buckets stay.
+    Rules(Box<Rules>),
+    /// What was found out about senders.
+    Origins(Vec<OriginAnswer>),
+    /// Another list of the origins that may send; `None`: all.
+    Admission(Option<AdmissionList>),
+    /// A socket in the place of one whose file somebody has taken away.
+    Socket(ListenerId, Box<BoundSocket>),
+    /// Other relays.
+    Relays(RelayChange),
+}
+
+/// The relays that a worker has from now on.
+pub struct RelayChange {
+    pub relays: Vec<RelayLink>,
+    /// Nothing is aggregated.
+    pub only: bool,
+}
+
+pub enum RelayLink {
+    /// The one that has had this place until now.
+    Kept(usize),
+    New(RelaySettings),
+}
+
+/// The control plane's end of a running worker.
+pub struct WorkerHandle {
+    stop: Arc<AtomicBool>,
+    waker: Waker,
+    commands: CommandSender,
+    progress: Arc<Progress>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl WorkerHandle {
+    /// Asks the worker to read what the kernel holds, flush and end. Its last report is [`Report::Done`].
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    pub fn send(&self, command: Command) {
+        self.commands.send(command);
+    }
+
+    pub fn commands(&self) -> CommandSender {
+        self.commands.clone()
+    }
+
+    pub fn progress(&self) -> Arc<Progress> {
+        self.progress.clone()
+    }
+
+    /// Waits for the thread to end; an error is a panic of ours.
+    pub fn join(self) -> std::thread::Result<()> {
+        self.thread.join()
+    }
+}
+
+/// A way to tell a worker something, for whoever does not own it.
+#[derive(Clone)]
+pub struct CommandSender {
+    commands: std::sync::mpsc::Sender<Command>,
+    waker: Waker,
+}
+
+impl CommandSender {
+    pub fn send(&self, command: Command) {
+        // A worker that has ended needs no command any more.
+        let _ = self.commands.send(command);
+        self.waker.wake();
+    }
+}
+
+/// What a worker does apart from its packets.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkerSettings {
+    /// Called after a bucket at whose end many contexts went: an allocator may keep what a thread has freed for that thread,
+    /// which may not need it again for long.
+    pub give_back: fn(),
+    /// Hand over the open bucket at shutdown.
+    pub flush_open_bucket: bool,
+    /// Bytes of batches that may be on their way to the outputs before the next part of a flush is held back.
+    pub batch_bytes_max: usize,
+}
+
+/// Where a worker relays lines to.
+#[derive(Default)]
+pub struct RelayLinks {
+    pub relays: Vec<RelaySettings>,
+    /// Nothing is aggregated.
+    pub only: bool,
+}
+
+/// Starts one worker thread with its sockets. The number of a socket is its index in `settings.listeners`. With `origins`
+/// senders are told apart.
+pub fn spawn(
+    settings: IngestSettings,
+    sockets: Vec<(BoundSocket, ListenerId)>,
+    partial_budget: usize,
+    around: WorkerSettings,
+    reports: SyncSender<Report>,
+    origins: Option<OriginLink>,
+    relays: RelayLinks,
+) -> io::Result<WorkerHandle> {
+    let mut event_loop = EventLoop::new(RING_SLOTS)?;
+    event_loop.set_partial_budget(partial_budget);
+    for (socket, id) in sockets {
+        event_loop.add(socket, id)?;
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let waker = event_loop.waker();
+    let (commands, inbox) = std::sync::mpsc::channel();
+    let name = format!("ingest-{}", settings.worker);
+    let worker_stop = stop.clone();
+    let alive = Alive::new();
+    let progress = alive.progress();
+    let thread = std::thread::Builder::new().name(name).spawn(move || {
+        // Goes last, also in a panic.
+        let _done = Done {
+            worker: settings.worker,
+            reports: reports.clone(),
+        };
+        let clock = Clock::new(settings.aggregator.bucket_width);
+        let outbox = Outbox::new(settings.worker, reports, around.batch_bytes_max);
+        let ingest = ingest(settings, &clock, origins.as_ref(), relays);
+        let worker = Worker {
+            chores: Chores::default(),
+            drops: DropWatch::default(),
+            gaps: Gaps::default(),
+            give_back: GiveBack::new(around.give_back),
+            ticks: Ticks::new(Monotonic::now().0),
+            flush_open_bucket: around.flush_open_bucket,
+            stop: worker_stop,
+            ingest,
+            origins,
+            event_loop,
+            alive,
+            clock,
+            outbox,
+            inbox,
+        };
+        worker.run();
+    })?;
+    Ok(WorkerHandle {
+        stop,
+        commands: CommandSender {
+            commands,
+            waker: waker.clone(),
+        },
+        waker,
+        progress,
+        thread,
+    })
+}
+
+/// What a worker does with packets, as its settings say.
+fn ingest(
+    settings: IngestSettings,
+    clock: &Clock,
+    origins: Option<&OriginLink>,
+    links: RelayLinks,
+) -> Ingest {
+    let mut ingest = Ingest::new(settings, clock.seconds());
+    let relays = links.relays.into_iter().map(Relay::new).collect();
+    ingest.enable_relays(relays, links.only);
+    if let Some(origins) = origins {
+        ingest.enable_origins(origins.nobody);
+        if let Some(rate) = origins.rate {
+            ingest.limit_origins(rate);
+        }
+        ingest.limit_senders(origins.admission.clone());
+    }
+    ingest
+}
+
+/// Says in any case that nothing more will come: whoever merges the workers' buckets would wait for one that has panicked.
+struct Done {
+    worker: u16,
+    reports: SyncSender<Report>,
+}
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        let _ = self.reports.send(Report::Done(self.worker));
+    }
+}

@@ -1,0 +1,376 @@
+//! One OS thread: what it does in which order.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use weir_listener::{EventLoop, ListenerId, Monotonic, TlsFault};
+
+use crate::ingest::{BadInput, Hurry, Ingest, Received};
+use crate::origin::{OriginAnswer, OriginLink};
+use crate::progress::Alive;
+use crate::relay::Relay;
+
+mod chores;
+mod clock;
+mod control;
+mod gaps;
+mod outbox;
+mod report;
+
+use chores::{Chores, DropWatch, GiveBack, Ticks};
+use clock::Clock;
+pub use control::{
+    Command, CommandSender, RelayChange, RelayLink, RelayLinks, WorkerHandle, WorkerSettings, spawn,
+};
+use gaps::Gaps;
+use outbox::Outbox;
+pub use report::{ListenerSnapshot, Report, RuleSnapshot, WorkerSnapshot};
+
+/// Contexts looked at between two receive turns while a closed bucket is handed over. At one to two microseconds each, texts
+/// included, this is less than half a millisecond: the kernel queues ten datagrams on a Unix socket, and a sender at a
+/// hundred thousand a second that finds no room waits.
+const DRAIN_CONTEXTS: usize = 256;
+
+/// Names looked at between two receive turns for a summary: well below a millisecond's worth.
+const SUMMARY_NAMES: usize = 8192;
+
+/// How often counts are published and what passes without aggregation is handed over.
+const TICK: Duration = Duration::from_secs(1);
+
+/// The class of connections that could not be encrypted, among examples of bad input.
+pub const TLS_FAULT: &str = "tls";
+
+/// How long the end waits for what is to be found out about the last senders.
+const END_WAIT_NS: u64 = 250_000_000;
+
+/// What is done with a batch: all its packets are taken, with their senders if those are told apart.
+fn taking(ingest: &mut Ingest, by_sender: bool) -> impl FnMut(weir_listener::PacketBatch<'_>) {
+    move |batch| {
+        let (listener, received) = (usize::from(batch.listener().0), batch.received().0);
+        for packet in batch.iter() {
+            let taken = Received {
+                bytes: packet.bytes,
+                listener,
+                truncated: packet.truncated,
+                received,
+            };
+            if by_sender {
+                ingest.packet_from(taken, packet.origin.map_or(0, |sender| sender.pid));
+            } else {
+                ingest.packet(taken);
+            }
+        }
+    }
+}
+
+/// One OS thread. It waits for nothing but its sockets until it ends.
+struct Worker {
+    event_loop: EventLoop,
+    ingest: Ingest,
+    origins: Option<OriginLink>,
+    inbox: Receiver<Command>,
+    outbox: Outbox,
+    clock: Clock,
+    ticks: Ticks,
+    chores: Chores,
+    gaps: Gaps,
+    drops: DropWatch,
+    give_back: GiveBack,
+    alive: Alive,
+    stop: Arc<AtomicBool>,
+    /// Hand over the open bucket at the end.
+    flush_open_bucket: bool,
+}
+
+impl Worker {
+    fn run(mut self) {
+        // So that nobody has to wait for the first tick to know that it runs.
+        self.publish();
+        while !self.stop.load(Ordering::Acquire) {
+            let timeout = self.timeout();
+            if !self.turn(timeout) {
+                break;
+            }
+            self.periodic();
+        }
+        self.finish();
+    }
+
+    /// Receives once. Returns false when waiting itself failed, which only a broken epoll descriptor can cause.
+    fn turn(&mut self, timeout: Duration) -> bool {
+        let before = Monotonic::now().0;
+        self.gaps.turn_begins(before);
+        let by_sender = self.origins.is_some();
+        let turn = self
+            .event_loop
+            .turn(Some(timeout), &mut taking(&mut self.ingest, by_sender));
+        let after = Monotonic::now().0;
+        self.alive.turned(after);
+        self.gaps.turn_ended(before, after, timeout.as_nanos() as u64);
+        if self.clock.read(after) {
+            self.set_back();
+        }
+        let Ok(turn) = turn else { return false };
+        if turn.packets > 0 || self.ingest.is_draining() || self.chores.any() {
+            self.gaps.busy(after);
+        }
+        true
+    }
+
+    #[cold]
+    fn set_back(&mut self) {
+        while !self.ingest.set_back(self.clock.seconds()) {
+            // Once in a process's life, if ever: nothing is received while the last bucket is handed over.
+            self.hand_over_all();
+        }
+    }
+
+    /// Until the open bucket ends or the next tick, whichever is first; not at all while a flush has work left.
+    fn timeout(&self) -> Duration {
+        if self.chores.any() || (self.ingest.is_draining() && !self.outbox.is_full()) {
+            return Duration::ZERO;
+        }
+        if self.ingest.is_draining() || self.outbox.has_batch() {
+            return Duration::from_millis(1);
+        }
+        let bucket_ms = self.ingest.aggregator().open_bucket_end() * 1000 - self.clock.milliseconds();
+        let deadlines = [self.ingest.parked_deadline(), self.ingest.relay_deadline()];
+        let next_ns = deadlines
+            .into_iter()
+            .flatten()
+            .fold(self.ticks.next_ns(), u64::min);
+        let tick_ns = next_ns.saturating_sub(Monotonic::now().0);
+        Duration::from_millis(bucket_ms.max(0) as u64)
+            .min(Duration::from_nanos(tick_ns))
+            .min(TICK)
+    }
+
+    fn periodic(&mut self) {
+        while !self.ingest.advance(self.clock.seconds()) {
+            // A whole bucket went by and the last one is not handed over: the control plane does not keep up. Waiting
+            // here lets the kernel's buffers fill, whose losses are counted; anything else would mix up two buckets.
+            self.outbox.note_wait();
+            self.hand_over_all();
+        }
+        self.hand_over();
+        self.pass_on();
+        self.summarise();
+        let monotonic = Monotonic::now().0;
+        for relay in self.ingest.relays_mut() {
+            relay.turn(monotonic);
+        }
+        if self.ticks.is_time(monotonic) {
+            self.tick(monotonic);
+        }
+        self.commands(monotonic);
+    }
+
+    fn commands(&mut self, monotonic: u64) {
+        while let Ok(command) = self.inbox.try_recv() {
+            self.command(command);
+        }
+        if let Some(origins) = &mut self.origins {
+            let deadline = self.ingest.parked_deadline();
+            if deadline.is_some_and(|deadline| monotonic >= deadline) {
+                self.ingest.feed_parked(monotonic, Hurry::None);
+            }
+            origins.turn(&mut self.ingest);
+        }
+        let now = self.ingest.aggregator().now();
+        self.chores.proceed(self.ingest.contexts_mut(), now);
+    }
+
+    fn command(&mut self, command: Command) {
+        match command {
+            Command::Rules(rules) => {
+                self.ingest.set_rules(*rules);
+                self.chores.sweep();
+            }
+            Command::Socket(id, socket) => {
+                let by_sender = self.origins.is_some();
+                // One that cannot be taken goes, with its file: whoever made it sees that and makes another.
+                let _ = self
+                    .event_loop
+                    .replace(id, *socket, &mut taking(&mut self.ingest, by_sender));
+            }
+            Command::Origins(answers) => self.answers(answers),
+            Command::Admission(list) => {
+                self.ingest.set_admission_list(list);
+                self.ingest.feed_parked(Monotonic::now().0, Hurry::None);
+            }
+            Command::Relays(change) => self.change_relays(change),
+        }
+    }
+
+    /// What lines the relays that go have, they hand over first.
+    fn change_relays(&mut self, change: RelayChange) {
+        let mut known: Vec<Option<Relay>> = self.ingest.take_relays().into_iter().map(Some).collect();
+        let relay = |link| match link {
+            RelayLink::Kept(at) => known.get_mut(at).and_then(Option::take),
+            RelayLink::New(settings) => Some(Relay::new(settings)),
+        };
+        let relays = change.relays.into_iter().filter_map(relay).collect();
+        self.ingest.enable_relays(relays, change.only);
+        known.iter_mut().flatten().for_each(Relay::finish);
+    }
+
+    fn answers(&mut self, answers: Vec<OriginAnswer>) {
+        for answer in answers {
+            self.ingest.answer(answer);
+        }
+        self.chores.sweep();
+        self.ingest.feed_parked(Monotonic::now().0, Hurry::None);
+    }
+
+    /// The next slice of a flush, without waiting.
+    fn hand_over(&mut self) {
+        self.outbox.retry_batch();
+        if !self.outbox.is_full()
+            && self.ingest.is_draining()
+            && let Some(batch) = self.ingest.drain(DRAIN_CONTEXTS)
+        {
+            if batch.last {
+                // The counts go ahead of the batch that ends a bucket, so that whoever sees its end sees them.
+                self.publish();
+                self.chores.summarise();
+                self.give_back.bucket_ended(self.ingest.contexts_expired());
+            }
+            self.outbox.offer(Box::new(batch));
+        }
+    }
+
+    /// Full batches of what passes without aggregation, as far as there is room.
+    fn pass_on(&mut self) {
+        while !self.outbox.is_full()
+            && let Some(batch) = self.ingest.take_full_passed_on()
+        {
+            self.outbox.offer(Box::new(batch));
+        }
+        if self.ingest.has_full_outbox() {
+            // As where a whole bucket waits: the kernel's buffers fill, whose losses are counted.
+            self.outbox.note_wait();
+            self.outbox.wait_for_batch();
+            while let Some(batch) = self.ingest.take_full_passed_on() {
+                self.outbox.send(Report::Batch(Box::new(batch)));
+            }
+        }
+    }
+
+    /// The next slice of a summary, and what was complete but found no room.
+    fn summarise(&mut self) {
+        if self.chores.is_summarising()
+            && !self.ingest.is_draining()
+            && let Some(summary) = self.ingest.summarise(SUMMARY_NAMES)
+        {
+            self.chores.summarised();
+            self.outbox.put_summary(summary);
+        }
+        self.outbox.retry_summary();
+    }
+
+    /// The rest of a flush, waiting for room as long as it takes.
+    fn hand_over_all(&mut self) {
+        self.outbox.wait_for_batch();
+        while self.ingest.is_draining() {
+            if let Some(batch) = self.ingest.drain(usize::MAX) {
+                self.outbox.send(Report::Batch(Box::new(batch)));
+            }
+        }
+    }
+
+    fn tick(&mut self, monotonic: u64) {
+        while !self.outbox.is_full()
+            && let Some(batch) = self.ingest.take_passed_on()
+        {
+            self.outbox.offer(Box::new(batch));
+        }
+        self.ingest.keep_within_memory();
+        self.tell_examples(monotonic);
+        for relay in self.ingest.relays_mut() {
+            relay.hand_over();
+        }
+        let _ = self.event_loop.refresh_drops();
+        self.event_loop.end_idle(Monotonic(monotonic));
+        self.ingest.tick_origins(monotonic);
+        self.ingest.tick_sampler();
+        self.drops.tick(&mut self.event_loop);
+        self.publish();
+    }
+
+    fn tell_examples(&mut self, monotonic: u64) {
+        if let Some(example) = self.ingest.take_bad_input() {
+            self.outbox.tell(Report::BadInput(example));
+            self.ticks.example_taken(monotonic);
+        } else if self.ticks.wants_example(monotonic) {
+            self.ingest.want_example();
+        }
+        if let Some((listener, fault)) = self.event_loop.take_tls_fault() {
+            self.outbox.tell(Report::BadInput(no_tls(listener, &fault)));
+        }
+    }
+
+    fn publish(&self) {
+        self.outbox.tell(Report::Snapshot(Box::new(self.snapshot())));
+    }
+
+    /// Reads what the kernel had accepted, hands over every bucket, publishes the last counts.
+    fn finish(mut self) {
+        self.receive_the_rest();
+        self.await_the_last_senders();
+        for relay in self.ingest.relays_mut() {
+            relay.finish();
+        }
+        // Nothing comes in any more: what the log says of the last buckets is everything.
+        self.outbox.send(Report::Snapshot(Box::new(self.snapshot())));
+        self.hand_over_all();
+        if self.flush_open_bucket && self.ingest.close_now() {
+            self.hand_over_all();
+        }
+        while let Some(batch) = self.ingest.take_passed_on() {
+            self.outbox.send(Report::Batch(Box::new(batch)));
+        }
+        self.outbox.send(Report::Snapshot(Box::new(self.snapshot())));
+    }
+
+    fn receive_the_rest(&mut self) {
+        self.event_loop.begin_drain();
+        while !self.event_loop.drained() {
+            if !self.turn(Duration::from_millis(10)) {
+                break;
+            }
+            while !self.ingest.advance(self.clock.seconds()) {
+                self.hand_over_all();
+            }
+            self.hand_over();
+            let monotonic = Monotonic::now().0;
+            for relay in self.ingest.relays_mut() {
+                relay.turn(monotonic);
+            }
+            self.commands(monotonic);
+        }
+    }
+
+    /// Whoever sent at last is still being looked up.
+    fn await_the_last_senders(&mut self) {
+        let patience = Monotonic::now().0 + END_WAIT_NS;
+        while let Some(deadline) = self.ingest.parked_deadline() {
+            let now = Monotonic::now().0;
+            let left = deadline.min(patience).saturating_sub(now);
+            match self.inbox.recv_timeout(Duration::from_nanos(left)) {
+                Ok(command) if left > 0 => self.command(command),
+                _ => self.ingest.feed_parked(0, Hurry::End),
+            }
+            self.commands(Monotonic::now().0);
+        }
+    }
+}
+
+fn no_tls(listener: ListenerId, fault: &TlsFault) -> BadInput {
+    BadInput {
+        listener: usize::from(listener.0),
+        class: TLS_FAULT,
+        example: fault.to_string(),
+    }
+}

@@ -1,0 +1,152 @@
+//! What a worker tells the control plane.
+
+use std::sync::Arc;
+
+use weir_aggregate::{AggregateCounter, Batch};
+use weir_context::{
+    AliasCounter, ContextCounter, LimitReason, RuleCounts, RuleSet, TrialReport, UsageSummary,
+};
+use weir_counters::Counts;
+use weir_listener::{ListenerCounter, ListenerCounters, ListenerId, LoopCounters};
+
+use super::Worker;
+use crate::admission::RefusedSender;
+use crate::counts::{IngestCounter, IngestCounts, WorkerCounter};
+use crate::ingest::BadInput;
+use crate::origin::OriginStats;
+use crate::origin_rates::LimitedOrigin;
+
+/// What a worker tells the control plane.
+#[derive(Debug)]
+pub enum Report {
+    Batch(Box<Batch>),
+    /// All counts at one moment between two packets.
+    Snapshot(Box<WorkerSnapshot>),
+    BadInput(BadInput),
+    /// Who used how much until the last flush, and between it and the one before.
+    Usage(u16, Box<UsageSummary>),
+    /// Nothing more will come from this worker, whether it was asked to end or has panicked.
+    Done(u16),
+}
+
+/// What a worker has counted. Every message received is in it, none half.
+#[derive(Clone, Debug)]
+pub struct WorkerSnapshot {
+    pub worker: u16,
+    /// Unix seconds.
+    pub at: i64,
+    pub listeners: Vec<ListenerSnapshot>,
+    pub event_loop: LoopCounters,
+    pub counts: Counts<WorkerCounter>,
+    pub aggregate: Counts<AggregateCounter>,
+    pub contexts: Counts<ContextCounter>,
+    pub aliases: Counts<AliasCounter>,
+    /// Samples whose context was not made.
+    pub limited_samples: Counts<LimitReason>,
+    pub context_bytes: usize,
+    pub state_bytes: usize,
+    pub partial_bytes: usize,
+    /// Set aside for encrypted connections.
+    pub tls_bytes: usize,
+    /// Of what is known of senders.
+    pub origin_bytes: usize,
+    /// Of batches that have been handed over and not merged yet.
+    pub batch_bytes: usize,
+    pub origin: OriginStats,
+    /// Origins that have sent more than they may.
+    pub limited_origins: Vec<LimitedOrigin>,
+    /// Senders that may not send and lately tried.
+    pub refused_senders: Vec<RefusedSender>,
+    pub rules: RuleSnapshot,
+}
+
+/// What the rules of a worker did.
+#[derive(Clone, Debug)]
+pub struct RuleSnapshot {
+    /// The set that the numbers below are about.
+    pub set: Arc<RuleSet>,
+    /// By rule number.
+    pub counts: Vec<RuleCounts>,
+    /// Nanoseconds spent on finding the rules that match.
+    pub matching_ns: u64,
+    /// Of the rules on trial.
+    pub trials: Vec<TrialReport>,
+}
+
+#[derive(Clone, Debug)]
+pub struct ListenerSnapshot {
+    pub listener: u16,
+    pub socket: ListenerCounters,
+    pub ingest: IngestCounts,
+}
+
+impl Worker {
+    fn rule_snapshot(&self) -> RuleSnapshot {
+        let contexts = self.ingest.contexts();
+        let (counts, matching_ns) = contexts.rule_counts();
+        RuleSnapshot {
+            set: contexts.rules().set().clone(),
+            counts: counts.to_vec(),
+            matching_ns,
+            trials: contexts.trial_reports(),
+        }
+    }
+
+    fn listener_snapshot(&self, id: ListenerId) -> ListenerSnapshot {
+        let listener = usize::from(id.0);
+        let (mut socket, mut ingest) = (*self.event_loop.counters(id), self.ingest.counts()[listener]);
+        // What waits for its sender to be known is counted, received and otherwise, when it goes on.
+        let waiting = self.ingest.packets_waiting(listener);
+        socket[ListenerCounter::Packets] -= waiting;
+        ingest[IngestCounter::PacketsWaiting] = waiting;
+        ListenerSnapshot {
+            listener: id.0,
+            socket,
+            ingest,
+        }
+    }
+
+    /// What each part of the worker has counted.
+    fn counts(&self) -> Counts<WorkerCounter> {
+        let mut counts = Counts::default();
+        counts[WorkerCounter::HandOverWaits] = self.outbox.waits();
+        counts[WorkerCounter::DropDisagreements] = self.drops.disagreements();
+        counts[WorkerCounter::ClockSetBack] = self.clock.times_set_back();
+        counts[WorkerCounter::ClockAheadMs] = self.clock.ahead_ms().max(0) as u64;
+        counts[WorkerCounter::LongestGapNs] = self.gaps.longest_ns();
+        counts
+    }
+
+    fn context_counts(&self) -> Counts<ContextCounter> {
+        let mut counts = self.ingest.contexts().counts();
+        counts[ContextCounter::Expired] = self.ingest.contexts_expired();
+        counts[ContextCounter::Created] = counts[ContextCounter::Live] + counts[ContextCounter::Expired];
+        counts
+    }
+
+    pub(super) fn snapshot(&self) -> WorkerSnapshot {
+        let contexts = self.ingest.contexts();
+        let listeners = self.event_loop.listeners();
+        WorkerSnapshot {
+            worker: self.outbox.worker(),
+            at: self.clock.seconds(),
+            listeners: listeners.map(|(id, _)| self.listener_snapshot(id)).collect(),
+            event_loop: *self.event_loop.loop_counters(),
+            counts: self.counts(),
+            aggregate: self.ingest.aggregator().counts(),
+            contexts: self.context_counts(),
+            aliases: contexts.alias_counts(),
+            limited_samples: contexts.limited_samples(),
+            context_bytes: contexts.heap_bytes(),
+            state_bytes: self.ingest.aggregator().heap_bytes(),
+            partial_bytes: self.event_loop.partial_bytes_held(),
+            tls_bytes: self.event_loop.tls_bytes_held(),
+            origin_bytes: contexts.origin_bytes(),
+            batch_bytes: self.outbox.bytes(),
+            origin: self.ingest.origin_stats(),
+            limited_origins: self.ingest.limited_origins(),
+            refused_senders: self.ingest.refused_senders(),
+            rules: self.rule_snapshot(),
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! One connection: reading, framing, what it hands over.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::drain::Drain;
+use super::listener::{Listener, Phase};
+use super::peers::Peer;
+use super::{Monotonic, PacketBatch};
+use crate::ListenerCounter;
+use crate::bind::MAX_PACKET_BYTES_LIMIT;
+use crate::framing::{End, Entries, Fed, Framer, FramingCounts};
+use crate::partial::{BudgetExhausted, PartialPool};
+use crate::sys::{self, Entry, Mapping};
+use crate::tls::TlsSession;
+use crate::{Credentials, ListenerCounters, ListenerId, SourceRates};
+
+/// Bytes asked for with one call on a stream.
+const READ_BYTES: usize = 64 * 1024;
+/// Where they are put: behind room for the longest partial frame, aligned to a page.
+const READ_START: usize = MAX_PACKET_BYTES_LIMIT + 4096;
+/// What all connections may hold in partial frames unless [`crate::EventLoop::set_partial_budget`] says otherwise.
+const PARTIAL_BUDGET_DEFAULT: usize = 16 * 1024 * 1024;
+
+/// Memory that all connections of a loop share.
+pub(super) struct StreamMemory {
+    buffer: Mapping,
+    entries: Entries,
+    pub(super) pool: PartialPool,
+    /// Entries of a batch that may pass, where some may not.
+    passing: Vec<Entry>,
+}
+
+impl StreamMemory {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self {
+            buffer: Mapping::new(READ_START + READ_BYTES)?,
+            entries: Entries::new(),
+            pool: PartialPool::new(PARTIAL_BUDGET_DEFAULT),
+            passing: Vec::new(),
+        })
+    }
+
+    /// Where bytes that were read go.
+    pub(super) fn read_buffer(&mut self) -> &mut [u8] {
+        &mut self.buffer[READ_START..READ_START + READ_BYTES]
+    }
+
+    pub(super) fn release(&mut self) {
+        self.buffer.release();
+    }
+}
+
+pub(super) struct Connection {
+    pub(super) fd: OwnedFd,
+    pub(super) listener: u32,
+    pub(super) origin: Option<Credentials>,
+    /// Who it is from, where that limits how much it may send.
+    pub(super) source: Option<IpAddr>,
+    /// Who has its place.
+    pub(super) peer: Peer,
+    /// When the last whole packet came, in monotonic nanoseconds; at first when it was accepted.
+    pub(super) heard: u64,
+    pub(super) tls: Option<TlsSession>,
+    pub(super) framer: Framer,
+    /// While draining, for a TCP connection whose peer may have more: when its silence has lasted long enough.
+    pub(super) awaited_until: Option<u64>,
+}
+
+/// The end of what was read last, inside a frame, for which the budget has no room.
+#[derive(Clone, Copy)]
+pub(super) struct Rest {
+    start: usize,
+    end: usize,
+}
+
+impl Rest {
+    pub(super) fn len(self) -> usize {
+        self.end - self.start
+    }
+}
+
+/// What became of bytes that were read.
+pub(super) enum Taken {
+    All,
+    NoRoom(Rest),
+    /// A header announced more than the limit: the stream is lost.
+    TooLong,
+}
+
+impl Connection {
+    pub(super) fn is_handshaking(&self) -> bool {
+        self.tls.as_ref().is_some_and(TlsSession::is_handshaking)
+    }
+
+    pub(super) fn partial_bytes(&self) -> usize {
+        self.framer.partial_bytes()
+    }
+
+    /// One receive call.
+    pub(super) fn read(&self, memory: &mut StreamMemory) -> io::Result<usize> {
+        sys::receive(self.fd.as_fd(), memory.read_buffer())
+    }
+
+    /// Whether the end of its stream means that all of it has come. While draining it was us who ended the stream, unless its
+    /// peer was still awaited.
+    pub(super) fn ends_in_order(&self, listener: &Listener) -> bool {
+        listener.phase == Phase::Open || self.awaited_until.is_some()
+    }
+
+    /// Finds packets in the first `count` bytes of the read buffer.
+    #[inline]
+    pub(super) fn feed(
+        &mut self,
+        count: usize,
+        memory: &mut StreamMemory,
+        listener: &Listener,
+        handle: &mut impl FnMut(PacketBatch<'_>),
+    ) -> (Taken, Found) {
+        let end = READ_START + count;
+        let before = self.partial_bytes();
+        let mut counts = FramingCounts::default();
+        let mut delivery = Delivery::new(listener, self, &mut memory.passing);
+        let fed = self.framer.feed(
+            &mut memory.buffer,
+            READ_START,
+            end,
+            &mut memory.pool,
+            &mut memory.entries,
+            &mut counts,
+            |memory, entries| delivery.deliver(memory, entries, handle),
+        );
+        if counts.packets + counts.empty > 0 {
+            self.heard = delivery.received.0;
+        }
+        let found = Found {
+            counts,
+            dropped: delivery.dropped,
+            partial_before: before as u64,
+            partial_after: self.partial_bytes() as u64,
+        };
+        let taken = match fed {
+            Fed::All => Taken::All,
+            Fed::NoRoom(bytes) => Taken::NoRoom(Rest {
+                start: end - bytes,
+                end,
+            }),
+            Fed::TooLong => Taken::TooLong,
+        };
+        (taken, found)
+    }
+
+    /// Keeps what there was no room for.
+    pub(super) fn keep(&mut self, rest: Rest, memory: &mut StreamMemory) -> Result<(), BudgetExhausted> {
+        let bytes = &memory.buffer[rest.start..rest.end];
+        self.framer.keep(bytes, &mut memory.pool)
+    }
+
+    /// The end of the stream: what is left is handed over or lost.
+    pub(super) fn finish(
+        &mut self,
+        orderly: bool,
+        memory: &mut StreamMemory,
+        listener: &Listener,
+        handle: &mut impl FnMut(PacketBatch<'_>),
+    ) -> (End, Found) {
+        let before = self.partial_bytes();
+        let mut counts = FramingCounts::default();
+        let mut delivery = Delivery::new(listener, self, &mut memory.passing);
+        let end = self
+            .framer
+            .finish(orderly, &mut memory.pool, &mut counts, |memory, entries| {
+                delivery.deliver(memory, entries, handle);
+            });
+        let found = Found {
+            counts,
+            dropped: delivery.dropped,
+            partial_before: before as u64,
+            partial_after: 0,
+        };
+        (end, found)
+    }
+
+    /// While draining: of a TCP peer what it has under way is awaited, others can have nothing under way. Returns how many
+    /// system calls it took.
+    pub(super) fn begin_to_end(&mut self, listener: &Listener) -> u64 {
+        if listener.is_tcp() {
+            self.awaited_until = Some(Drain::silence_after(sys::monotonic_nanos()));
+            return 0;
+        }
+        // An error means that the connection is gone, which reading will tell.
+        let _ = sys::shutdown_read(self.fd.as_fd());
+        1
+    }
+
+    /// Over TCP the peer then knows at once that it has ended: after an end in order its next write would be taken by its own
+    /// kernel and lost. An error means that the connection is gone already.
+    pub(super) fn reset_on_close(&self) {
+        let _ = sys::reset_on_close(self.fd.as_fd());
+    }
+
+    /// Makes the kernel refuse more bytes of a TCP connection; what it has taken can still be read. Two system calls.
+    ///
+    /// The connection then ends with a reset, also when the process ends before it is closed. An orderly end would be
+    /// worse in two ways: the filter drops the peer's answers to it, so that the peer waits for minutes, and without
+    /// the filter the peer's next write would be accepted by its own kernel and lost. After a reset that write fails.
+    pub(super) fn stop_awaiting(&mut self) {
+        self.awaited_until = None;
+        self.reset_on_close();
+        // An error means that the connection is gone, which reading will tell.
+        let _ = sys::attach_drop_all_filter(self.fd.as_fd());
+    }
+}
+
+/// What was found in bytes of a connection.
+pub(super) struct Found {
+    counts: FramingCounts,
+    dropped: Dropped,
+    /// Bytes of unfinished frames held before and after.
+    partial_before: u64,
+    partial_after: u64,
+}
+
+impl Found {
+    /// Packets handed over.
+    pub(super) fn packets(&self) -> u64 {
+        self.counts.packets - self.dropped.packets
+    }
+
+    pub(super) fn add_to(&self, counters: &mut ListenerCounters) {
+        let (counts, dropped) = (&self.counts, self.dropped);
+        counters[ListenerCounter::Packets] += self.packets();
+        counters[ListenerCounter::Bytes] += counts.bytes - dropped.bytes;
+        counters[ListenerCounter::RateLimited] += dropped.packets;
+        counters[ListenerCounter::FramesTooLong] += counts.too_long;
+        counters[ListenerCounter::FramesEmpty] += counts.empty;
+        counters[ListenerCounter::BytesDiscarded] += counts.discarded_bytes;
+        counters[ListenerCounter::PartialBytes] += self.partial_after;
+        counters[ListenerCounter::PartialBytes] -= self.partial_before;
+    }
+}
+
+/// Hands over packets of one connection, those that it may still send.
+struct Delivery<'a> {
+    id: ListenerId,
+    origin: Option<Credentials>,
+    received: Monotonic,
+    limits: Option<(IpAddr, &'a SourceRates)>,
+    passing: &'a mut Vec<Entry>,
+    dropped: Dropped,
+}
+
+/// Packets that were found and not handed over.
+#[derive(Clone, Copy, Default)]
+struct Dropped {
+    packets: u64,
+    bytes: u64,
+}
+
+impl<'a> Delivery<'a> {
+    fn new(listener: &'a Listener, connection: &Connection, passing: &'a mut Vec<Entry>) -> Self {
+        Self {
+            id: listener.id,
+            origin: connection.origin,
+            received: Monotonic::now(),
+            limits: connection.source.zip(listener.config.rates.as_deref()),
+            passing,
+            dropped: Dropped::default(),
+        }
+    }
+
+    #[inline]
+    fn deliver(&mut self, memory: &[u8], entries: &[Entry], handle: &mut impl FnMut(PacketBatch<'_>)) {
+        let batch = PacketBatch {
+            memory,
+            entries,
+            listener: self.id,
+            received: self.received,
+            origin: self.origin,
+        };
+        let Some((source, rates)) = self.limits else {
+            handle(batch);
+            return;
+        };
+        let entries = self.admitted(entries, source, rates);
+        if !entries.is_empty() {
+            handle(PacketBatch { entries, ..batch });
+        }
+    }
+
+    fn admitted(&mut self, entries: &[Entry], source: IpAddr, rates: &SourceRates) -> &[Entry] {
+        let mut open = rates.open(self.received);
+        self.passing.clear();
+        for entry in entries {
+            if open.admits(source, entry.length as usize) {
+                self.passing.push(*entry);
+            } else {
+                self.dropped.packets += 1;
+                self.dropped.bytes += u64::from(entry.length);
+            }
+        }
+        self.passing
+    }
+}

@@ -1,0 +1,222 @@
+//! Encrypted connections of a loop.
+
+use std::os::fd::AsFd;
+
+use super::connection::Connection;
+use super::descriptors::Next;
+use super::{EventLoop, PacketBatch, Turn};
+use crate::tls::{TLS_READ_BYTES, TLS_SESSION_BYTES};
+use crate::{ListenerCounter, LoopCounter};
+use crate::{ListenerId, TlsFault, sys};
+
+/// How often connections are looked at that are not encrypted yet.
+const LOOK_NANOS: u64 = 1_000_000_000;
+
+/// What encrypted connections share.
+#[derive(Default)]
+pub(super) struct Handshakes {
+    /// Connections that are not encrypted yet.
+    open: usize,
+    /// When they are looked at next.
+    look_at: u64,
+    /// Why the last connection that should be encrypted was not.
+    fault: Option<(ListenerId, TlsFault)>,
+    /// Ciphertext, once there was some.
+    ciphertext: Vec<u8>,
+}
+
+impl Handshakes {
+    pub(super) fn begin_one(&mut self) {
+        self.open += 1;
+    }
+
+    pub(super) fn end_one(&mut self) {
+        self.open -= 1;
+    }
+
+    #[inline]
+    pub(super) fn any_open(&self) -> bool {
+        self.open > 0
+    }
+
+    pub(super) fn note_fault(&mut self, listener: ListenerId, fault: TlsFault) {
+        self.fault = Some((listener, fault));
+    }
+
+    pub(super) fn take_fault(&mut self) -> Option<(ListenerId, TlsFault)> {
+        self.fault.take()
+    }
+
+    /// Where ciphertext that was read goes.
+    fn read_buffer(&mut self) -> &mut [u8] {
+        self.ciphertext.resize(TLS_READ_BYTES, 0);
+        &mut self.ciphertext
+    }
+
+    fn is_time_to_look(&mut self, now: u64) -> bool {
+        let is_time = now >= self.look_at;
+        if is_time {
+            self.look_at = now + LOOK_NANOS;
+        }
+        is_time
+    }
+}
+
+/// How a connection goes on after some ciphertext.
+enum Goes {
+    On,
+    Ended,
+}
+
+impl Connection {
+    /// Takes from the beginning of what was received as much as fits, and tells its peer what that needs to know. Returns how
+    /// much.
+    fn take_ciphertext(&mut self, received: &[u8], system_calls: &mut u64) -> Result<usize, TlsFault> {
+        let Some(tls) = &mut self.tls else { return Ok(0) };
+        let taken = tls.take(received);
+        // An error's reason is for the peer to know too.
+        let answered = tls.answer(self.fd.as_fd(), system_calls);
+        match taken? {
+            0 => Err(TlsFault::TooMuchAtOnce),
+            taken => answered.map(|()| taken).map_err(TlsFault::NoAnswer),
+        }
+    }
+}
+
+impl EventLoop {
+    /// Bytes set aside for encrypted connections: for each that is open what it takes at most, and the buffer that they share.
+    pub fn tls_bytes_held(&self) -> usize {
+        let connections = self.descriptors.connections();
+        let encrypted = connections.filter(|(_, connection)| connection.tls.is_some());
+        encrypted.count() * TLS_SESSION_BYTES + self.handshakes.ciphertext.capacity()
+    }
+
+    /// Why the last connection that should have been encrypted was not, since the last call.
+    pub fn take_tls_fault(&mut self) -> Option<(ListenerId, TlsFault)> {
+        self.handshakes.take_fault()
+    }
+
+    /// [`EventLoop::receive_stream`] of an encrypted connection.
+    pub(super) fn receive_tls(
+        &mut self,
+        slot: u32,
+        turn: &mut Turn,
+        handle: &mut impl FnMut(PacketBatch<'_>),
+    ) -> Next {
+        let Some(connection) = self.descriptors.connection(slot) else {
+            return Next::Wait;
+        };
+        self.counters[LoopCounter::SystemCalls] += 1;
+        let listener = self.listeners.get_mut(connection.listener);
+        listener.counters[ListenerCounter::ReceiveCalls] += 1;
+        let count = match sys::receive(connection.fd.as_fd(), self.handshakes.read_buffer()) {
+            // Without a word of farewell: the end may be missing.
+            Ok(0) => {
+                self.close_connection(slot, false, turn, handle);
+                return Next::Wait;
+            }
+            Ok(count) => count,
+            Err(error) => return self.stream_failed(slot, &error, turn, handle),
+        };
+        turn.bytes += count as u64;
+        match self.decrypt(slot, count, turn, handle) {
+            Goes::On => self.after_reading(slot, count == TLS_READ_BYTES),
+            Goes::Ended => Next::Wait,
+        }
+    }
+
+    /// Takes the first `count` bytes of ciphertext, in as many parts as TLS wants, and finds packets in what they say.
+    fn decrypt(
+        &mut self,
+        slot: u32,
+        count: usize,
+        turn: &mut Turn,
+        handle: &mut impl FnMut(PacketBatch<'_>),
+    ) -> Goes {
+        let mut at = 0;
+        while at < count {
+            let Some(connection) = self.descriptors.connection_mut(slot) else {
+                return Goes::Ended;
+            };
+            let was_handshaking = connection.is_handshaking();
+            let ciphertext = &self.handshakes.ciphertext[at..count];
+            let taken = connection.take_ciphertext(ciphertext, &mut self.counters[LoopCounter::SystemCalls]);
+            if was_handshaking && !connection.is_handshaking() {
+                self.handshakes.end_one();
+            }
+            match taken {
+                Ok(taken) => at += taken,
+                Err(fault) => {
+                    self.tls_failed(slot, fault, turn, handle);
+                    return Goes::Ended;
+                }
+            }
+            if let Goes::Ended = self.feed_decrypted(slot, turn, handle) {
+                return Goes::Ended;
+            }
+        }
+        Goes::On
+    }
+
+    fn feed_decrypted(
+        &mut self,
+        slot: u32,
+        turn: &mut Turn,
+        handle: &mut impl FnMut(PacketBatch<'_>),
+    ) -> Goes {
+        loop {
+            let connection = self.descriptors.connection_mut(slot);
+            let Some(tls) = connection.and_then(|connection| connection.tls.as_mut()) else {
+                return Goes::Ended;
+            };
+            let count = tls.plain(self.streams.read_buffer());
+            if count == 0 {
+                if !tls.ended {
+                    return Goes::On;
+                }
+                self.close_connection(slot, true, turn, handle);
+                return Goes::Ended;
+            }
+            if !self.feed(slot, count, turn, handle) {
+                return Goes::Ended;
+            }
+        }
+    }
+
+    /// Closes a connection that is not, or no longer, properly encrypted.
+    #[cold]
+    fn tls_failed(
+        &mut self,
+        slot: u32,
+        fault: TlsFault,
+        turn: &mut Turn,
+        handle: &mut impl FnMut(PacketBatch<'_>),
+    ) {
+        if let Some(connection) = self.descriptors.connection(slot) {
+            let listener = self.listeners.get_mut(connection.listener);
+            self.handshakes.note_fault(listener.id, fault);
+            // One that is still handshaking is counted where it is closed, whoever closes it.
+            if !connection.is_handshaking() {
+                listener.counters[ListenerCounter::ConnectionsFailedTls] += 1;
+            }
+        }
+        self.close_connection(slot, false, turn, handle);
+    }
+
+    /// Closes connections that have had long enough to say how they are to be encrypted.
+    pub(super) fn end_slow_handshakes(&mut self, turn: &mut Turn, handle: &mut impl FnMut(PacketBatch<'_>)) {
+        let now = sys::monotonic_nanos();
+        if !self.handshakes.is_time_to_look(now) {
+            return;
+        }
+        for slot in self.descriptors.places() {
+            if let Some(connection) = self.descriptors.connection(slot)
+                && let Some(tls) = &connection.tls
+                && tls.is_handshaking()
+                && (now >= tls.deadline || self.drain.is_on())
+            {
+                self.tls_failed(slot, TlsFault::NoHandshake, turn, handle);
+            }
+        }
+    }
+}

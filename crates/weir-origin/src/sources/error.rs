@@ -1,0 +1,132 @@
+//! Why a source could not look.
+
+use std::error::Error;
+use std::io;
+use std::path::PathBuf;
+
+use rustls::pki_types::pem;
+
+/// Why a source could not look. The source's name and place stand beside it wherever it is shown.
+#[derive(Debug, thiserror::Error)]
+pub enum LookError {
+    #[error("{}", innermost(.0))]
+    Http(#[source] reqwest::Error),
+    #[error("it does not answer")]
+    NoAnswer,
+    #[error("it stopped in the middle of an answer")]
+    AnswerStopped,
+    #[error("it answers {0}")]
+    Status(reqwest::StatusCode),
+    #[error("its answer is longer than {0} bytes")]
+    AnswerTooLong(usize),
+    /// What it sent, and why that cannot be read.
+    #[error("{what} cannot be read: {error}")]
+    Json {
+        what: String,
+        #[source]
+        error: serde_json::Error,
+    },
+    #[error("{method}: {fault}")]
+    Call { method: String, fault: CallFault },
+    #[error("an event has no end")]
+    EventTooLong,
+    #[error("its events answer {0}")]
+    EventStatus(reqwest::StatusCode),
+    #[error("it closed the stream of events")]
+    EventsEnded,
+    /// The place itself is a file that cannot be read.
+    #[error(transparent)]
+    Read(#[from] io::Error),
+    #[error("it is longer than {0} bytes")]
+    TooLong(u64),
+    #[error("there is no such directory")]
+    NoDirectory,
+    /// The place itself is a file that cannot be understood; the text says line and column.
+    #[error(transparent)]
+    Content(#[from] serde_json::Error),
+    #[error("labels: line {line}: {fault}")]
+    Label { line: usize, fault: LabelFault },
+    /// A file that it needs.
+    #[error("{}: {fault}", path.display())]
+    File { path: PathBuf, fault: FileFault },
+    #[error("TLS: {0}")]
+    Tls(#[from] rustls::Error),
+}
+
+impl LookError {
+    pub(super) fn json(what: impl Into<String>, error: serde_json::Error) -> Self {
+        LookError::Json {
+            what: what.into(),
+            error,
+        }
+    }
+}
+
+/// What came of a call of gRPC.
+#[derive(Debug, thiserror::Error)]
+pub enum CallFault {
+    #[error("gRPC status {status:?} {message}")]
+    Status {
+        status: reqwest::header::HeaderValue,
+        message: String,
+    },
+    #[error("it answers without a message")]
+    Empty,
+    #[error("its answer is cut or compressed")]
+    Cut,
+    #[error(transparent)]
+    Message(#[from] prost::DecodeError),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum LabelFault {
+    #[error("no '='")]
+    NoValue,
+    #[error(transparent)]
+    Value(#[from] serde_json::Error),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum FileFault {
+    #[error(transparent)]
+    Read(#[from] io::Error),
+    #[error("too long")]
+    TooLong,
+    #[error("too long for a token")]
+    LongToken,
+    #[error(transparent)]
+    Pem(#[from] pem::Error),
+    #[error("no certificate in it")]
+    NoCertificate,
+    #[error("no private key in it: {0}")]
+    NoKey(#[source] pem::Error),
+    /// TLS does not take what is in it.
+    #[error(transparent)]
+    Tls(#[from] rustls::Error),
+}
+
+impl FileFault {
+    /// Of this file.
+    pub fn of(self, path: impl Into<PathBuf>) -> LookError {
+        LookError::File {
+            path: path.into(),
+            fault: self,
+        }
+    }
+}
+
+/// The URL stays out of it.
+impl From<reqwest::Error> for LookError {
+    fn from(error: reqwest::Error) -> Self {
+        LookError::Http(error.without_url())
+    }
+}
+
+/// The reason at the bottom, which is the one that tells something.
+fn innermost(error: &reqwest::Error) -> String {
+    let mut reason: &dyn Error = error;
+    while let Some(source) = reason.source() {
+        reason = source;
+    }
+    reason.to_string()
+}

@@ -1,0 +1,57 @@
+//! What outputs count beside their books.
+
+use weir_counters::Moves::{Sign, Work};
+use weir_counters::{Series, counters};
+
+/// Of everything that is lost on the way to a backend.
+pub(crate) const DROPPED: Series =
+    Series::counter("weir_output_dropped_total", "outputs.{kind}s.dropped", "items")
+        .help("Items dropped, by kind and reason.");
+
+counters! {
+    /// What an endpoint of an output counts beside points, events, checks and messages.
+    pub enum OutputCounter {
+        /// Payload bytes delivered.
+        Bytes = Series::counter("weir_output_bytes_total", "outputs.bytes", "bytes"),
+            Work("It rises with each flush.");
+        /// Payloads delivered.
+        Payloads = Series::counter("weir_output_payloads_total", "outputs.payloads", "payloads"),
+            Work("It rises with each flush.");
+        /// Attempts that failed.
+        AttemptsFailed = Series::counter("weir_output_attempts_failed_total", "outputs.attempts_failed", "attempts"),
+            Sign("`weir status` shows the last error of the output.");
+        /// Attempts that failed and whose payload is tried again.
+        Retries = Series::counter("weir_output_retries_total", "outputs.retries", "attempts"),
+            Work("Nothing is lost while the queue has room: see `weir_output_lag_seconds`.");
+        /// Series that the receiver refuses, left out of what it is sent.
+        RefusedSeries = Series::gauge("weir_output_refused_series", "outputs.refused_series", "series"),
+            Sign("The log names them with the receiver's reason.");
+        /// Bytes of the disk queue that were found damaged at the start; what they held is lost.
+        DiskDamagedBytes = Series::counter("weir_output_disk_damaged_bytes_total", "outputs.disk_damaged_bytes", "bytes"),
+            Sign("The disk or its file system lost data.");
+        /// Messages that a relay's `prefixes` leave out.
+        Unmatched = Series::counter("weir_output_unmatched_total", "outputs.unmatched", "messages"),
+            Work("The relay does what its `prefixes` say.");
+    }
+}
+
+counters! {
+    /// What there is in the exposition of `/metrics`.
+    pub enum ScrapeCounter {
+        /// Contexts in the exposition.
+        Series = Series::gauge("weir_scrape_series", "scrape.series", "series"),
+            Work("It follows the contexts.");
+        /// Metrics in the exposition.
+        Metrics = Series::gauge("weir_scrape_metrics", "scrape.metrics", "metrics"),
+            Work("It follows the contexts.");
+        /// Metrics whose name belongs to another metric, to Prometheus or to weir.
+        Renamed = Series::gauge("weir_scrape_renamed_metrics", "scrape.renamed_metrics", "metrics"),
+            Sign("`weir status` shows under which names they are; give one of each pair another name.");
+        /// Points merged into the series of another context with the same labels.
+        Merged = Series::counter("weir_scrape_merged_points_total", "scrape.merged_points", "points"),
+            Sign("Names or tags differ only in characters that Prometheus does not know.");
+        /// Series that left the exposition because no sample came.
+        Expired = Series::counter("weir_scrape_expired_series_total", "scrape.expired_series", "series"),
+            Work("Contexts come and go.");
+    }
+}

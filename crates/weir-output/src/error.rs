@@ -1,0 +1,25 @@
+//! Why an output cannot be started.
+
+use std::io;
+
+use weir_units::{Address, AddressError};
+
+use crate::http::{ClientError, HeaderError};
+
+/// Why an output cannot be started. The text names the setting or the path.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error(transparent)]
+    Header(#[from] HeaderError),
+    #[error("path: {0}")]
+    Path(#[source] io::Error),
+    #[error("address: {0}")]
+    Address(#[from] AddressError),
+    #[error("address: {0} is neither TCP nor UDP")]
+    NoInternetAddress(Address),
+    /// Its queue on disk is not to be had.
+    #[error(transparent)]
+    Queue(#[from] io::Error),
+}

@@ -1,0 +1,129 @@
+//! Rules as they are written.
+
+use weir_protocol::Kind;
+
+use crate::{Pattern, ValueRule};
+
+/// Everything an operator wrote.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Definitions {
+    pub profiles: Vec<Profile>,
+    /// In the order they apply in.
+    pub rules: Vec<Rule>,
+}
+
+/// Mappings for names with a common prefix. Of all profiles the first mapping that matches is applied, and no other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Profile {
+    pub name: String,
+    /// `*`: every name.
+    pub prefix: String,
+    pub mappings: Vec<Mapping>,
+}
+
+/// A new name, and tags, for names as they arrive.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mapping {
+    pub pattern: Pattern,
+    pub kinds: Kinds,
+    /// A template; not used when the metric is dropped.
+    pub name: String,
+    /// Keys and templates of their values.
+    pub tags: Vec<(String, String)>,
+    pub drop: bool,
+    pub dry_run: bool,
+}
+
+/// What happens to metrics whose final name matches.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rule {
+    pub name: String,
+    pub pattern: Pattern,
+    pub kinds: Kinds,
+    pub effect: Effect,
+    /// No later rule sees a metric that this one matched.
+    pub last: bool,
+    pub dry_run: bool,
+}
+
+/// In this order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Effect {
+    pub drop: bool,
+    pub tags: TagFilter,
+    pub values: Vec<ValueRule>,
+    pub host: HostRule,
+    pub add_tags: Vec<String>,
+    pub histogram: HistogramChoice,
+}
+
+/// Which series histograms and timings become, by suffix: `.max`, `.95percentile`. `None`: those that all have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HistogramChoice {
+    pub aggregates: Option<Vec<String>>,
+    pub percentiles: Option<Vec<String>>,
+}
+
+/// Tags by key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum TagFilter {
+    #[default]
+    All,
+    Exclude(Vec<String>),
+    Include(Vec<String>),
+}
+
+/// Which host a metric gets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum HostRule {
+    #[default]
+    Keep,
+    /// The agent's own.
+    Agent,
+    /// None at all.
+    Nothing,
+    Name(String),
+    /// The value of a tag, the first by bytes if there are several; they are taken out. Without the tag the host stays.
+    Tag(String),
+}
+
+/// A set of metric kinds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kinds(u8);
+
+impl Default for Kinds {
+    fn default() -> Self {
+        Kinds::ALL
+    }
+}
+
+impl Kinds {
+    pub const ALL: Kinds = Kinds((1 << Kind::COUNT) - 1);
+
+    pub fn of(kinds: impl IntoIterator<Item = Kind>) -> Self {
+        Kinds(kinds.into_iter().fold(0, |bits, kind| bits | 1 << kind as u8))
+    }
+
+    pub fn contains(self, kind: Kind) -> bool {
+        self.0 & (1 << kind as u8) != 0
+    }
+
+    pub fn covers(self, other: Kinds) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    pub fn overlaps(self, other: Kinds) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+impl TagFilter {
+    pub(crate) fn keeps(&self, tag: &str) -> bool {
+        let key = tag.split_once(':').map_or(tag, |(key, _)| key);
+        match self {
+            TagFilter::All => true,
+            TagFilter::Exclude(keys) => !keys.iter().any(|excluded| excluded == key),
+            TagFilter::Include(keys) => keys.iter().any(|included| included == key),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What the agent counts outside of workers, and all tables of counters there are.
+
+use weir_aggregate::AggregateCounter;
+use weir_context::{AliasCounter, ContextCounter, LimitReason, OriginCounter};
+use weir_counters::Moves::{Sign, Work};
+use weir_counters::{Counter, Info, Series, counters};
+use weir_ingest::{IngestCounter, ParkingCounter, Refusal, SampleDrop, SenderCounter, WorkerCounter};
+use weir_listener::{ListenerCounter, LoopCounter};
+use weir_output::delivery::Reason;
+use weir_output::relay::Lost;
+use weir_output::{OutputCounter, ScrapeCounter};
+use weir_protocol::ErrorClass;
+
+counters! {
+    /// What the agent knows of its listeners.
+    pub enum SocketCounter {
+        /// Times the socket file was missing or replaced, and made again.
+        FilesRemade = Series::counter("weir_socket_files_remade_total", "listeners.socket_files_remade", "times"),
+            Sign("Something removes socket files: clients have to connect again each time.");
+        /// Bytes of receive buffer the kernel granted; 0 where that has no meaning.
+        ReceiveBuffer = Series::gauge("weir_receive_buffer_bytes", "listeners.receive_buffer", "bytes"),
+            Work("If it is less than what was wanted, raise `net.core.rmem_max`.");
+        /// Bytes of receive buffer that weir asked for.
+        ReceiveBufferWanted = Series::gauge("weir_receive_buffer_wanted_bytes", "listeners.receive_buffer_wanted", "bytes"),
+            Work("It follows `receive_buffer`.");
+    }
+}
+
+counters! {
+    /// The way of closed buckets from the workers to the outputs. What workers hand over is received or lost.
+    pub enum PipelineCounter {
+        /// Rows that arrived from the workers.
+        RowsReceived = Series::counter("weir_rows_received_total", "rows.received", "rows"),
+            Work("It rises with each flush.");
+        /// Rows that a worker announced and that never arrived.
+        RowsLost = Series::counter("weir_rows_lost_total", "rows.lost", "rows"),
+            Sign("A worker ended in the middle of a flush: the log says why.");
+        /// Rows that wait for other workers' part of their bucket.
+        RowsWaiting = Series::gauge("weir_rows_waiting", "rows.waiting", "rows"),
+            Work("It is zero between flushes, unless a worker stands still.");
+        /// Rows after the merge of all workers.
+        RowsMerged = Series::counter("weir_rows_merged_total", "rows.merged", "rows"),
+            Work("It rises with each flush by its series.");
+        /// Unix time of the last flush that was handed over; 0 before the first.
+        FlushedAt = Series::gauge("weir_last_flush_timestamp_seconds", "flush.at", "seconds"),
+            Work("It rises by the width of a bucket; if it does not, a worker stands still.");
+        /// Duration of the last flush.
+        FlushNs = Series::gauge("weir_flush_seconds", "flush.seconds", "seconds").per_unit(1_000_000_000),
+            Work("It follows the contexts. Workers receive in the meantime.");
+        /// Series of the last flush.
+        FlushSeries = Series::gauge("weir_flush_series", "flush.series", "series"),
+            Work("It follows the contexts.");
+        /// Width of a bucket.
+        BucketSeconds = Series::gauge("weir_bucket_seconds", "flush.bucket_seconds", "seconds"),
+            Work("It is `bucket_width`.");
+    }
+}
+
+/// A table that status, series and documentation show.
+pub trait Listed: Counter {}
+
+macro_rules! tables {
+    ($($table:ty),+ $(,)?) => {
+        $(impl Listed for $table {})+
+
+        /// Everything that is counted.
+        pub const TABLES: &[&[Info]] = &[$(<$table as Counter>::INFO),+];
+    };
+}
+
+tables![
+    ListenerCounter,
+    IngestCounter,
+    Refusal,
+    ErrorClass,
+    SampleDrop,
+    SocketCounter,
+    LoopCounter,
+    ContextCounter,
+    AliasCounter,
+    LimitReason,
+    AggregateCounter,
+    PipelineCounter,
+    WorkerCounter,
+    SenderCounter,
+    ParkingCounter,
+    OriginCounter,
+    OutputCounter,
+    Reason,
+    Lost,
+    ScrapeCounter,
+];

@@ -1,0 +1,133 @@
+//! The page of metrics, written from the declarations.
+
+use std::fmt::Write as _;
+
+use weir_counters::{Kind, Moves};
+
+use super::series::{Declared, declared};
+
+const HEAD: &str = "# Metrics of weir itself
+
+<!-- Written by `weir status --documentation`; a test compares this page with the code. -->
+
+Each number stands in `/metrics` under its name (with the Prometheus output on), in `/api/v1/status` under its field, and, if
+it is a sign that something was lost, refused or not as good as it could be, in `weir status` as soon as it is not zero.
+
+Units are never mixed. A **packet** is what a listener hands over: one datagram, one frame of a stream, or a run of complete
+lines. A **message** is one line of it, a **sample** one value of a metric. Per listener and in total, packets received are
+parsed or dropped, messages received are accepted or rejected, and samples received are aggregated, overflowed, passed on
+with their timestamp, or dropped; `weir status` says whether these books balance. Counters start at zero with the process.
+";
+
+/// Parts of the page: a title, and the first parts of the fields that belong there.
+const GROUPS: [(&str, &[&str]); 10] = [
+    ("The process", &["version", "started", "reload"]),
+    ("Listeners", &["listeners"]),
+    ("Event loops", &["event_loop"]),
+    ("Contexts", &["contexts", "limits"]),
+    (
+        "Aggregation and flushes",
+        &["rows", "flush", "clock", "drop_disagreements"],
+    ),
+    ("Memory", &["memory"]),
+    ("Rules", &["rules"]),
+    ("Origins", &["origin"]),
+    ("Outputs", &["outputs", "outputs[]"]),
+    ("The exposition", &["scrape"]),
+];
+
+/// The whole of `docs/metrics.md`.
+pub fn page() -> String {
+    let mut page = HEAD.to_owned();
+    let all = declared();
+    for (title, fields) in GROUPS {
+        let _ = write!(page, "\n## {title}\n");
+        let mut names: Vec<&str> = Vec::new();
+        for declared in all.iter().filter(|declared| fields.contains(&part(declared))) {
+            if !names.contains(&declared.info.series.name) {
+                names.push(declared.info.series.name);
+            }
+        }
+        for name in names {
+            let of_name = all.iter().filter(|declared| declared.info.series.name == name);
+            series(&mut page, &of_name.collect::<Vec<_>>());
+        }
+    }
+    page
+}
+
+fn part(declared: &Declared) -> &'static str {
+    let path = declared.info.series.path;
+    path.split(['.', '[']).next().unwrap_or(path)
+}
+
+/// One series, with what each of its counters means.
+fn series(page: &mut String, counters: &[&Declared]) {
+    let first = counters[0];
+    let series = first.info.series;
+    let kind = match series.kind {
+        Kind::Counter => "counter",
+        Kind::Gauge => "gauge",
+    };
+    let _ = write!(page, "\n### {}\n\n{}\n", series.name, first.info.help());
+    let _ = write!(page, "\n* {kind}, {}", series.unit);
+    if !first.labels.is_empty() {
+        let _ = write!(page, ", by `{}`", first.labels.join("`, `"));
+    }
+    let path = series
+        .path
+        .replace("listeners.", "listeners[].")
+        .replace("outputs.", "outputs[].");
+    let _ = writeln!(page, "; in the status `{path}`");
+    if let [only] = counters {
+        let _ = writeln!(page, "* When it moves: {}", advice(only));
+        return;
+    }
+    let label = series.label.map_or("of", |(name, _)| name);
+    let _ = write!(
+        page,
+        "\n| {label} | meaning | when it moves |\n| --- | --- | --- |\n"
+    );
+    for counter in counters {
+        let value = counter
+            .info
+            .series
+            .label
+            .map_or(String::new(), |(_, value)| format!("`{value}`"));
+        let meaning = counter.info.meaning().replace('|', "\\|");
+        let _ = writeln!(page, "| {value} | {meaning} | {} |", advice(counter));
+    }
+}
+
+fn advice(declared: &Declared) -> &'static str {
+    let (Moves::Work(advice) | Moves::Sign(advice)) = declared.info.moves;
+    advice
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_committed_page_is_current() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
+        let committed = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            committed == page(),
+            "docs/metrics.md differs from the code; run: cargo run -- status --documentation > docs/metrics.md"
+        );
+    }
+
+    #[test]
+    fn every_series_is_on_the_page_once_and_says_what_to_do() {
+        let page = page();
+        for declared in declared() {
+            let name = declared.info.series.name;
+            assert_eq!(page.matches(&format!("\n### {name}\n")).count(), 1, "{name}");
+            assert!(
+                !declared.info.meaning().is_empty() && !advice(&declared).is_empty(),
+                "{name}"
+            );
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Numbers of the status by the names of their fields. What is counted finds its place by its declaration alone.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use weir_counters::{Across, Counter, Counts, Info};
+
+/// Reason to count; a reason that never happened may be absent.
+pub type Reasons = BTreeMap<String, u64>;
+
+/// Parts of the status whose numbers are not in its root; each entry of a list has its own.
+const SECTIONS: [&str; 4] = ["listeners.", "outputs.", "origin.", "limits."];
+
+/// The fields of one object of the status.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Numbers(BTreeMap<String, Number>);
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Number {
+    Whole(u64),
+    Real(f64),
+    Group(Numbers),
+}
+
+impl Number {
+    pub fn as_f64(&self) -> f64 {
+        match self {
+            Number::Whole(number) => *number as f64,
+            Number::Real(number) => *number,
+            Number::Group(_) => 0.0,
+        }
+    }
+
+    fn combine(&mut self, other: &Number, across: Across) {
+        match (self, other, across) {
+            (Number::Whole(mine), Number::Whole(theirs), Across::Sum) => *mine += theirs,
+            (Number::Whole(mine), Number::Whole(theirs), Across::Highest) => *mine = *theirs.max(mine),
+            (Number::Real(mine), Number::Real(theirs), Across::Sum) => *mine += theirs,
+            (Number::Real(mine), Number::Real(theirs), Across::Highest) => *mine = theirs.max(*mine),
+            (Number::Group(mine), Number::Group(theirs), _) => mine.merge(theirs),
+            (mine, theirs, _) => *mine = theirs.clone(),
+        }
+    }
+}
+
+impl Numbers {
+    /// Adds what one worker has counted.
+    pub fn add<C: Counter>(&mut self, counts: &Counts<C>) {
+        counts.iter().for_each(|(info, count)| self.put(info, count));
+    }
+
+    /// Adds one number. One with a label is absent while it is zero.
+    pub fn put(&mut self, info: &Info, count: u64) {
+        let series = &info.series;
+        let number = match series.per_unit {
+            1 => Number::Whole(count),
+            per_unit => Number::Real(count as f64 / per_unit as f64),
+        };
+        let path = below(series.path);
+        match series.label {
+            Some(_) if count == 0 => self.group_at(path),
+            Some((_, value)) => self.group_at(path).combine(value, &number, series.across),
+            None => self.combine_at(path, &number, series.across),
+        };
+        if let Some(also) = series.also {
+            self.combine_at(below(also), &number, series.across);
+        }
+    }
+
+    /// Adds all numbers of another.
+    pub fn merge(&mut self, other: &Numbers) {
+        for (name, number) in &other.0 {
+            self.combine(name, number, Across::Sum);
+        }
+    }
+
+    fn combine(&mut self, name: &str, number: &Number, across: Across) -> &mut Self {
+        match self.0.get_mut(name) {
+            Some(mine) => mine.combine(number, across),
+            None => drop(self.0.insert(name.to_owned(), number.clone())),
+        }
+        self
+    }
+
+    fn combine_at(&mut self, path: &str, number: &Number, across: Across) -> &mut Self {
+        match path.rsplit_once('.') {
+            Some((group, name)) => self.group_at(group).combine(name, number, across),
+            None => self.combine(path, number, across),
+        }
+    }
+
+    /// Adds to the number at a path.
+    pub fn add_at(&mut self, path: &str, count: u64) {
+        self.combine_at(path, &Number::Whole(count), Across::Sum);
+    }
+
+    /// The group at a path, made if there is none.
+    pub fn group_at(&mut self, path: &str) -> &mut Numbers {
+        path.split('.').fold(self, |numbers, name| {
+            let entry = numbers.0.entry(name.to_owned());
+            let number = entry.or_insert_with(|| Number::Group(Numbers::default()));
+            if !matches!(number, Number::Group(_)) {
+                *number = Number::Group(Numbers::default());
+            }
+            match number {
+                Number::Group(group) => group,
+                _ => unreachable!("it was made a group"),
+            }
+        })
+    }
+
+    pub fn at(&self, path: &str) -> Option<&Number> {
+        match path.split_once('.') {
+            Some((group, rest)) => match self.0.get(group)? {
+                Number::Group(group) => group.at(rest),
+                _ => None,
+            },
+            None => self.0.get(path),
+        }
+    }
+
+    /// What the status shows of a declaration: the number, or those of its labels.
+    pub fn shown(&self, info: &Info) -> Option<&Number> {
+        self.at(below(info.series.path))
+    }
+
+    /// One number as it is shown; zero if it never moved.
+    pub fn value(&self, info: &Info) -> f64 {
+        match (self.shown(info), info.series.label) {
+            (Some(Number::Group(group)), Some((_, value))) => group.at(value).map_or(0.0, Number::as_f64),
+            (Some(number), None) => number.as_f64(),
+            _ => 0.0,
+        }
+    }
+
+    pub fn of(&self, counter: impl Counter) -> u64 {
+        self.value(counter.info()) as u64
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Number)> {
+        self.0.iter().map(|(name, number)| (name.as_str(), number))
+    }
+
+    /// What was received of a unit and what became of it.
+    pub fn account(&self, path: &str) -> Account {
+        let mut account = Account::default();
+        let Some(Number::Group(lines)) = self.at(path) else {
+            return account;
+        };
+        for (name, number) in lines.iter() {
+            match number {
+                Number::Group(reasons) => account.lost.extend(reasons.reasons()),
+                number if name == "received" => account.received = number.as_f64() as u64,
+                number => account.good += number.as_f64() as u64,
+            }
+        }
+        account
+    }
+
+    /// Of a group of numbers.
+    pub fn reasons(&self) -> Reasons {
+        let count = |(name, number): (&str, &Number)| (name.to_owned(), number.as_f64() as u64);
+        self.iter().map(count).collect()
+    }
+}
+
+/// One unit's line of the books: what was received is good or lost.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Account {
+    pub received: u64,
+    pub good: u64,
+    pub lost: Reasons,
+}
+
+impl Account {
+    pub fn accounted(&self) -> u64 {
+        self.good + sum_of(&self.lost)
+    }
+}
+
+pub fn sum_of(reasons: &Reasons) -> u64 {
+    reasons.values().sum()
+}
+
+/// A path within its part of the status.
+fn below(path: &str) -> &str {
+    let section = SECTIONS.iter().find_map(|section| path.strip_prefix(section));
+    section.unwrap_or(path)
+}

@@ -1,0 +1,396 @@
+//! The `weir_` series: every counter by its declaration, and what the status has in lists by the tables below.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use weir_counters::Moves::Sign;
+use weir_counters::{Counter as _, Info, Kind};
+use weir_origin::OriginStatus;
+use weir_output::delivery::Reason;
+use weir_output::prometheus::OwnSeries;
+
+use super::counters::TABLES;
+use super::status::{Number, Numbers, OutputStatus, RuleStatus, RulesStatus, Status};
+use super::tables::*;
+
+/// Rules that have series of their own.
+const RULE_SERIES_MAX: usize = 200;
+
+/// One series as the documentation shows it.
+pub struct Declared {
+    pub labels: Vec<&'static str>,
+    pub info: &'static Info,
+}
+
+/// Everything that is declared, those of one series together.
+pub fn declared() -> Vec<Declared> {
+    let mut all: Vec<Declared> = Vec::new();
+    let own = TABLES.iter().copied().flatten().map(|info| Declared {
+        labels: owner_labels(info.series.path)
+            .iter()
+            .copied()
+            .chain(info.series.label.map(|(name, _)| name))
+            .collect(),
+        info,
+    });
+    all.extend(own);
+    fn rows<T>(table: &'static Table<T>) -> impl Iterator<Item = Declared> {
+        table.shown.iter().map(|shown| Declared {
+            labels: table.labels.to_vec(),
+            info: &shown.info,
+        })
+    }
+    all.extend(rows(&PROGRAM).chain(rows(&START)));
+    all.extend(rows(&MEMORY).chain(rows(&MEMORY_PARTS)));
+    all.extend(rows(&SHARES).chain(rows(&SHARE_EVENTS)));
+    all.extend(rows(&LIMITED).chain(rows(&RATES)));
+    all.extend(rows(&REFUSED).chain(rows(&TAG_KEYS)));
+    all.extend(rows(&RELOADS).chain(rows(&RELOAD)));
+    all.extend(rows(&RULES).chain(rows(&RULE)));
+    all.extend(rows(&OUTPUTS).chain(rows(&BOOKS)));
+    all.extend(rows(&RESOLVER).chain(rows(&PROCESSES)));
+    all.extend(rows(&ORIGINS).chain(rows(&SOURCES)));
+    all
+}
+
+/// Labels of those who have numbers of their own.
+fn owner_labels(path: &str) -> &'static [&'static str] {
+    match path.split('.').next() {
+        Some("listeners") => &["listener"],
+        Some("outputs") if path.contains('{') => &["kind", "output"],
+        Some("outputs") => &["output"],
+        _ => &[],
+    }
+}
+
+type Labels = Vec<(&'static str, String)>;
+
+/// Those who have the numbers at a path, with their labels.
+fn owners<'a>(status: &'a Status, path: &str) -> Vec<(Labels, &'a Numbers)> {
+    match path.split('.').next() {
+        Some("listeners") => {
+            let listeners = status.listeners.iter();
+            listeners
+                .map(|of| (vec![("listener", of.address.clone())], &of.numbers))
+                .collect()
+        }
+        Some("outputs") => {
+            let outputs = status.outputs.iter();
+            outputs
+                .map(|of| (vec![("output", of.name.clone())], &of.numbers))
+                .collect()
+        }
+        Some("origin") => {
+            let origin = status.origin.iter();
+            origin.map(|of| (vec![], &of.numbers)).collect()
+        }
+        Some("limits") => vec![(vec![], &status.limits.numbers)],
+        _ => vec![(vec![], &status.numbers)],
+    }
+}
+
+/// The `weir_` series, those of one name together.
+pub fn own_series(status: &Status) -> Vec<OwnSeries> {
+    let mut all = Collected(Vec::new());
+    all.each(&PROGRAM, [(vec![status.version.clone()], status)]);
+    all.each(&START, [(vec![], status)]);
+    let mut seen = BTreeSet::new();
+    let counters = TABLES.iter().copied().flatten();
+    for info in counters.filter(|info| seen.insert(info.series.name)) {
+        all.counter(info, status);
+    }
+    all.each(&MEMORY, [(vec![], &status.memory)]);
+    all.each(&MEMORY_PARTS, by_name(&status.memory.parts));
+    let shares = status.memory.shares.iter();
+    all.each(
+        &SHARES,
+        shares.clone().map(|share| (vec![share.name.clone()], share)),
+    );
+    let events = shares.flat_map(|share| {
+        let events = share.events.iter();
+        events.map(|(event, number)| (vec![event.clone(), share.name.clone()], number))
+    });
+    all.each(&SHARE_EVENTS, events);
+    let limits = &status.limits;
+    let limited = limits.limited.iter();
+    all.each(
+        &LIMITED,
+        limited.map(|row| (vec![row.metric.clone(), row.reason.clone()], row)),
+    );
+    all.each(
+        &RATES,
+        limits.rates.iter().map(|row| (vec![row.source.clone()], row)),
+    );
+    let refused = limits.senders_refused.iter();
+    all.each(
+        &REFUSED,
+        refused.map(|row| (vec![row.reason.clone(), row.source.clone()], row)),
+    );
+    all.each(
+        &TAG_KEYS,
+        limits.tag_keys.iter().map(|row| (vec![row.key.clone()], row)),
+    );
+    let reload = &status.reload;
+    let reloads = [
+        ("failed", (reload.failed, reload.last_failed)),
+        ("successful", (reload.successful, reload.last_successful)),
+    ];
+    all.each(
+        &RELOADS,
+        reloads
+            .iter()
+            .map(|(result, reloads)| (vec![result.to_string()], reloads)),
+    );
+    all.each(&RELOAD, [(vec![], reload)]);
+    all.each(&RULES, [(vec![], &status.rules)]);
+    let busiest = busiest(&status.rules);
+    all.each(
+        &RULE,
+        busiest
+            .iter()
+            .map(|rule| (vec![rule.name.clone(), rule.stage.clone()], *rule)),
+    );
+    all.outputs(&status.outputs);
+    if let Some(origin) = &status.origin {
+        all.resolver(&origin.resolver);
+    }
+    all.0
+}
+
+fn by_name(numbers: &BTreeMap<String, u64>) -> impl Iterator<Item = (Vec<String>, &u64)> + Clone {
+    numbers.iter().map(|(name, number)| (vec![name.clone()], number))
+}
+
+/// Whoever has ten thousand rules wants to know of the busy ones.
+pub fn busiest(rules: &RulesStatus) -> Vec<&RuleStatus> {
+    let mut busiest: Vec<&RuleStatus> = rules.active.iter().collect();
+    busiest.sort_by_key(|rule| std::cmp::Reverse((rule.trial.is_some(), rule.hits)));
+    busiest.truncate(RULE_SERIES_MAX);
+    let mut shown = BTreeSet::new();
+    busiest.retain(|rule| shown.insert((rule.name.as_str(), rule.stage.as_str())));
+    busiest
+}
+
+struct Collected(Vec<OwnSeries>);
+
+impl Collected {
+    fn push(&mut self, info: &'static Info, mut labels: Labels, value: f64) {
+        labels.sort_unstable();
+        self.0.push(OwnSeries {
+            name: info.series.name,
+            help: info.help(),
+            is_counter: info.series.kind == Kind::Counter,
+            labels,
+            value,
+        });
+    }
+
+    /// The numbers of a declaration, one for each owner and each value of its label.
+    fn counter(&mut self, info: &'static Info, status: &Status) {
+        for (labels, numbers) in owners(status, info.series.path) {
+            match (numbers.shown(info), info.series.label) {
+                (Some(Number::Group(group)), Some((name, _))) => {
+                    for (value, number) in group.iter() {
+                        let labels = [labels.clone(), vec![(name, value.to_owned())]].concat();
+                        self.push(info, labels, number.as_f64());
+                    }
+                }
+                (Some(number), None) => self.push(info, labels, number.as_f64()),
+                _ => {}
+            }
+        }
+    }
+
+    /// The series of a table, for each of a list.
+    fn each<'a, T: 'static>(
+        &mut self,
+        table: &'static Table<T>,
+        list: impl IntoIterator<Item = (Vec<String>, &'a T)> + Clone,
+    ) {
+        for shown in table.shown {
+            for (values, of) in list.clone() {
+                if let Some(value) = (shown.read)(of) {
+                    let labels = table.labels.iter().copied().zip(values).collect();
+                    self.push(&shown.info, labels, value);
+                }
+            }
+        }
+    }
+
+    fn outputs(&mut self, outputs: &[OutputStatus]) {
+        self.each(
+            &OUTPUTS,
+            outputs.iter().map(|output| (vec![output.name.clone()], output)),
+        );
+        let books = outputs.iter().flat_map(|output| {
+            let books = output.books().into_iter();
+            books.map(|(unit, books)| (vec![kind_of(unit).to_owned(), output.name.clone()], books))
+        });
+        self.each(&BOOKS, books.clone());
+        let dropped = Reason::InboxFull.info();
+        for (of, books) in books {
+            for (reason, count) in &books.dropped {
+                let labels = vec![
+                    ("kind", of[0].clone()),
+                    ("output", of[1].clone()),
+                    ("reason", reason.clone()),
+                ];
+                self.push(dropped, labels, *count as f64);
+            }
+        }
+    }
+
+    fn resolver(&mut self, resolver: &OriginStatus) {
+        self.each(&RESOLVER, [(vec![], resolver)]);
+        self.each(&PROCESSES, by_name(&resolver.processes));
+        self.each(&ORIGINS, by_name(&resolver.origins));
+        let sources = resolver.sources.iter();
+        self.each(
+            &SOURCES,
+            sources.map(|source| (vec![source.place.clone(), source.name.clone()], source)),
+        );
+    }
+}
+
+/// `point` for `points`.
+fn kind_of(unit: &'static str) -> &'static str {
+    unit.trim_end_matches('s')
+}
+
+/// A number that says that something is lost, refused, or not as good as it could be.
+pub struct Moved {
+    /// A listener or an output; empty for the agent as a whole.
+    pub owner: String,
+    pub info: &'static Info,
+    pub value: f64,
+}
+
+/// What a person should look at.
+pub fn signs(status: &Status) -> Vec<Moved> {
+    let mut seen = BTreeSet::new();
+    let mut signs = Vec::new();
+    for info in TABLES.iter().copied().flatten() {
+        let is_new = seen.insert((info.series.path, info.series.label));
+        if !is_new || !matches!(info.moves, Sign(_)) {
+            continue;
+        }
+        for (labels, numbers) in owners(status, info.series.path) {
+            let value = numbers.value(info);
+            if value > 0.0 {
+                let owner = labels.into_iter().next().map(|(_, owner)| owner);
+                let owner = owner.unwrap_or_default();
+                signs.push(Moved { owner, info, value });
+            }
+        }
+    }
+    signs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::status::OriginReport;
+    use crate::admin::status::tests::balanced;
+    use weir_counters::{Counter, Counts};
+
+    /// Every counter at one, as one worker and one listener would count it.
+    fn everything() -> Status {
+        let mut status = balanced();
+        status.origin = Some(OriginReport::default());
+        status.memory.parts.insert("contexts".to_owned(), 1);
+        let numbers = TABLES.iter().copied().flatten();
+        for info in numbers.filter(|info| !info.series.path.contains('{')) {
+            let section = info.series.path.split('.').next().unwrap();
+            match section {
+                "listeners" => status.listeners[0].numbers.put(info, 1),
+                "outputs" => status.outputs[0].numbers.put(info, 1),
+                "origin" => status.origin.as_mut().unwrap().numbers.put(info, 1),
+                "limits" => status.limits.numbers.put(info, 1),
+                _ => status.numbers.put(info, 1),
+            }
+        }
+        status
+    }
+
+    #[test]
+    fn own_series_have_valid_names_and_come_grouped() {
+        let mut seen: Vec<&str> = Vec::new();
+        for series in own_series(&everything()) {
+            assert!(series.name.starts_with("weir_"), "{series:?}");
+            assert_eq!(series.is_counter, series.name.ends_with("_total"), "{series:?}");
+            assert!(series.labels.is_sorted(), "{series:?}");
+            if seen.last() != Some(&series.name) {
+                assert!(
+                    !seen.contains(&series.name),
+                    "{} is not in one piece",
+                    series.name
+                );
+                seen.push(series.name);
+            }
+        }
+    }
+
+    #[test]
+    fn whatever_is_counted_is_a_series_a_field_and_if_it_is_a_sign_a_line() {
+        let status = everything();
+        let series = own_series(&status);
+        let text = serde_json::to_string(&status).unwrap();
+        let read: Status = serde_json::from_str(&text).unwrap();
+        let lines = signs(&read);
+        let numbers = TABLES.iter().copied().flatten();
+        for info in numbers.filter(|info| !info.series.path.contains('{')) {
+            let named = |series: &&OwnSeries| {
+                let label = info.series.label;
+                series.name == info.series.name
+                    && label.is_none_or(|(name, value)| series.labels.contains(&(name, value.to_owned())))
+            };
+            let shown = series.iter().find(named);
+            assert!(shown.is_some_and(|series| series.value > 0.0), "{info:?}");
+            let (_, numbers) = owners(&read, info.series.path)[0].clone();
+            assert!(numbers.value(info) > 0.0, "{info:?} is not in {text}");
+            if matches!(info.moves, Sign(_)) {
+                let path = info.series.path;
+                assert!(
+                    lines.iter().any(|moved| moved.info.series.path == path),
+                    "{info:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn one_declaration_for_one_series() {
+        for (at, one) in declared().iter().enumerate() {
+            for other in &declared()[at + 1..] {
+                if one.info.series.name == other.info.series.name {
+                    let same = |of: &Declared| {
+                        let series = of.info.series;
+                        (
+                            series.path,
+                            series.unit,
+                            series.kind,
+                            of.info.help(),
+                            of.labels.clone(),
+                        )
+                    };
+                    assert_eq!(same(one), same(other));
+                    assert_ne!(one.info.doc, other.info.doc);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn counts_of_several_workers_become_one_number() {
+        use weir_ingest::WorkerCounter::{ClockSetBack, HandOverWaits, LongestGapNs};
+        let mut status = Status::default();
+        for worker in 1..=2 {
+            let mut counts = Counts::default();
+            counts[HandOverWaits] = worker;
+            counts[ClockSetBack] = worker;
+            counts[LongestGapNs] = worker * 500_000_000;
+            status.add(None, &counts);
+        }
+        assert_eq!((status.of(HandOverWaits), status.of(ClockSetBack)), (3, 2));
+        assert_eq!(status.numbers.value(LongestGapNs.info()), 1.0);
+    }
+}

@@ -1,0 +1,235 @@
+//! Series of what the status has in lists, and of what no thread counts.
+
+use weir_counters::Moves::{Sign, Work};
+use weir_counters::{Info, Series};
+use weir_origin::{OriginStatus, SourceStatus};
+
+use super::contexts::{LimitedRow, TagKeyRow};
+use super::status::{
+    MemoryShare, MemoryStatus, OutputStatus, PointBooks, RateLimitedRow, RefusedSenderRow, ReloadStatus,
+    RuleStatus, RulesStatus, Status,
+};
+
+/// A series that is read from a part of the status.
+pub struct Shown<T: 'static> {
+    pub info: Info,
+    pub read: fn(&T) -> Option<f64>,
+}
+
+/// Series of a list, with the names of the labels that tell its entries apart.
+pub struct Table<T: 'static> {
+    pub labels: &'static [&'static str],
+    pub shown: &'static [Shown<T>],
+}
+
+/// Of reloads with one result: how many there were, and when the last was.
+pub type Reloads = (u64, u64);
+
+fn flag(is: bool) -> Option<f64> {
+    Some(f64::from(u8::from(is)))
+}
+
+macro_rules! tables {
+    ($($table:ident: $part:ty, by $labels:expr, {
+        $(#[doc = $doc:literal] $kind:ident($name:literal, $path:literal, $unit:literal), $moves:expr, $read:expr;)+
+    })+) => {
+        $(pub const $table: Table<$part> = Table {
+            labels: &$labels,
+            shown: &[$(Shown {
+                info: Info { series: Series::$kind($name, $path, $unit), doc: $doc, moves: $moves },
+                read: $read,
+            }),+],
+        };)+
+    };
+}
+
+tables! {
+    PROGRAM: Status, by ["version"], {
+        /// Always 1; the label says what runs.
+        gauge("weir_info", "version", "always 1"),
+            Work("Another version was started."), |_| Some(1.0);
+    }
+
+    START: Status, by [], {
+        /// Unix time of the start.
+        gauge("weir_start_time_seconds", "started", "seconds"),
+            Work("weir was started again."), |status| Some(status.started as f64);
+    }
+
+    MEMORY: MemoryStatus, by [], {
+        /// The memory budget.
+        gauge("weir_memory_budget_bytes", "memory.budget", "bytes"),
+            Work("It is `memory`."), |memory| Some(memory.budget as f64);
+        /// Memory counted against the budget.
+        gauge("weir_memory_used_bytes", "memory.used", "bytes"),
+            Work("Near the budget, new contexts find no room: see `weir_context_limit_samples_total`."), |memory| Some(memory.used as f64);
+    }
+
+    MEMORY_PARTS: u64, by ["part"], {
+        /// What the used memory is made of.
+        gauge("weir_memory_part_bytes", "memory.parts", "bytes"),
+            Work("The largest part says what the memory is for."), |bytes| Some(*bytes as f64);
+    }
+
+    SHARES: MemoryShare, by ["share"], {
+        /// What each share of the memory budget may take.
+        gauge("weir_memory_share_bytes", "memory.shares[].bytes", "bytes"),
+            Work("It follows `memory` and what is configured; `docs/limits.md` has the shares."), |share| Some(share.bytes as f64);
+        /// What is used of each share of the memory budget.
+        gauge("weir_memory_share_used_bytes", "memory.shares[].used", "bytes"),
+            Work("Near its share, what `weir status` shows beside it happens."), |share| Some(share.used as f64);
+    }
+
+    SHARE_EVENTS: u64, by ["event", "share"], {
+        /// What was done because a share of the memory budget was full.
+        counter("weir_memory_share_events_total", "memory.shares[].events", "times"),
+            Sign("`weir status` says what is lost then: give weir more `memory`."), |number| Some(*number as f64);
+    }
+
+    LIMITED: LimitedRow, by ["metric", "reason"], {
+        /// Samples of metrics whose new contexts met a limit in the last bucket; absent when there are none.
+        gauge("weir_context_limit_metric_samples", "limits.limited[].samples", "samples"),
+            Sign("Drop the tag that differs most with a rule: `weir status` names it."), |row| Some(row.samples as f64);
+    }
+
+    RATES: RateLimitedRow, by ["source"], {
+        /// Packets dropped of sources that send more than a rate limit allows; absent when they are quiet.
+        gauge("weir_rate_limited_packets", "limits.rates[].packets", "packets"),
+            Sign("Raise the limit or calm the sender."), |row| Some(row.packets as f64);
+    }
+
+    REFUSED: RefusedSenderRow, by ["reason", "source"], {
+        /// Packets dropped of senders that allowed_origins does not let send; absent when they are quiet.
+        gauge("weir_sender_refused_packets", "limits.senders_refused[].packets", "packets"),
+            Sign("Add the origin to `allowed_origins`, or find out why it sends."), |row| Some(row.packets as f64);
+    }
+
+    TAG_KEYS: TagKeyRow, by ["key"], {
+        /// Different values of tag keys that have more than tag_values_alert; absent when there are none.
+        gauge("weir_tag_key_values_alert", "limits.tag_keys[].values", "values"),
+            Sign("Drop the tag with a rule, or raise `tag_values_alert`."), |row| Some(row.values as f64);
+    }
+
+    RELOADS: Reloads, by ["result"], {
+        /// Reloads of the configuration, by result.
+        counter("weir_config_reloads_total", "reload.{result}", "reloads"),
+            Work("Somebody changes the configuration, a key or a token; `weir_config_last_reload_failed` tells of failures."), |(count, _)| Some(*count as f64);
+        /// Unix time of the last reload of the configuration, by result; 0 before the first.
+        gauge("weir_config_last_reload_timestamp_seconds", "reload.last_{result}", "seconds"),
+            Work("Somebody changes the configuration, a key or a token."), |(_, at)| Some(*at as f64);
+    }
+
+    RELOAD: ReloadStatus, by [], {
+        /// 1 when the last reload failed: what is in force is not what the configuration says.
+        gauge("weir_config_last_reload_failed", "reload.last_error", "flag"),
+            Sign("`weir status` says why; `weir check` tries the file."), |reload| flag(reload.last_error.is_some());
+        /// Settings that have another value in the configuration than in the process.
+        gauge("weir_config_settings_waiting_for_restart", "reload.waiting_for_restart[]", "settings"),
+            Sign("Start weir again to apply them."), |reload| Some(reload.waiting_for_restart.len() as f64);
+    }
+
+    RULES: RulesStatus, by [], {
+        /// Rules in force.
+        gauge("weir_rules", "rules.count", "rules"),
+            Work("The configuration changed."), |rules| Some(rules.count as f64);
+        /// Time spent on finding out which rules match.
+        counter("weir_rule_matching_seconds_total", "rules.matching_seconds", "seconds"),
+            Work("It rises with new contexts, and not with messages."), |rules| Some(rules.matching_seconds);
+    }
+
+    RULE: RuleStatus, by ["rule", "stage"], {
+        /// Contexts a rule was applied to; the busiest rules only.
+        counter("weir_rule_hits_total", "rules.active[].hits", "contexts"),
+            Work("The rule does what it says."), |rule| Some(rule.hits as f64);
+        /// Time spent on applying a rule.
+        counter("weir_rule_seconds_total", "rules.active[].seconds", "seconds"),
+            Work("It rises with new contexts, and not with messages."), |rule| Some(rule.seconds);
+        /// Samples a rule dropped.
+        counter("weir_rule_samples_dropped_total", "rules.active[].samples_dropped", "samples"),
+            Work("The rule does what it says."), |rule| Some(rule.samples_dropped as f64);
+        /// Live contexts that a rule on trial would change or drop.
+        gauge("weir_rule_trial_contexts", "rules.active[].trial.contexts_now", "contexts"),
+            Work("It follows what clients send."), |rule| Some(rule.trial.as_ref()?.contexts_now as f64);
+        /// How many contexts would be left of those.
+        gauge("weir_rule_trial_contexts_left", "rules.active[].trial.contexts_then", "contexts"),
+            Work("It follows what clients send."), |rule| Some(rule.trial.as_ref()?.contexts_then as f64);
+        /// Samples that a rule on trial would have dropped.
+        counter("weir_rule_trial_samples_dropped_total", "rules.active[].trial.samples_dropped", "samples"),
+            Work("It follows what clients send."), |rule| Some(rule.trial.as_ref()?.samples_dropped as f64);
+    }
+
+    OUTPUTS: OutputStatus, by ["output"], {
+        /// 1 when the last attempt succeeded.
+        gauge("weir_output_healthy", "outputs[].healthy", "flag"),
+            Sign("At 0 `weir status` shows the last error."), |output| flag(output.healthy);
+        /// Age of the oldest pending point.
+        gauge("weir_output_lag_seconds", "outputs[].lag_seconds", "seconds"),
+            Sign("The backend is away or slow: `weir status` shows the last error."), |output| Some(output.lag_seconds);
+        /// Bytes of the disk queue.
+        gauge("weir_output_disk_queue_bytes", "outputs[].disk_bytes", "bytes"),
+            Work("It rises while the backend is away."), |output| output.disk_bytes.map(|bytes| bytes as f64);
+    }
+
+    BOOKS: PointBooks, by ["kind", "output"], {
+        /// Items made for an output, by kind.
+        counter("weir_output_produced_total", "outputs[].{kind}s.produced", "items"),
+            Work("It rises with each flush. What is produced is delivered, pending or dropped."), |books| Some(books.produced as f64);
+        /// Items delivered, by kind.
+        counter("weir_output_delivered_total", "outputs[].{kind}s.delivered", "items"),
+            Work("It rises with each flush."), |books| Some(books.delivered as f64);
+        /// Items waiting, by kind.
+        gauge("weir_output_pending", "outputs[].{kind}s.pending", "items"),
+            Work("It rises while the backend is away."), |books| Some(books.pending as f64);
+    }
+
+    RESOLVER: OriginStatus, by [], {
+        /// Process numbers that went to another process.
+        counter("weir_origin_processes_reused_total", "origin.resolver.processes_reused", "processes"),
+            Work("It was noticed; a few packets before may have had the tags of the other."), |resolver| Some(resolver.processes_reused as f64);
+        /// Processes that had moved to another container.
+        counter("weir_origin_processes_moved_total", "origin.resolver.processes_moved", "processes"),
+            Work("It was noticed; packets before may have had the tags of the other."), |resolver| Some(resolver.processes_moved as f64);
+        /// Processes remembered.
+        gauge("weir_origin_processes_known", "origin.resolver.processes_known", "processes"),
+            Work("It follows the clients."), |resolver| Some(resolver.processes_known as f64);
+        /// Origins whose tags changed.
+        counter("weir_origin_changes_total", "origin.resolver.origins_changed", "origins"),
+            Work("Tags of containers change."), |resolver| Some(resolver.origins_changed as f64);
+        /// Origins in use.
+        gauge("weir_origins_live", "origin.resolver.origins_live", "origins"),
+            Work("It follows the containers that send."), |resolver| Some(resolver.origins_live as f64);
+        /// Origins in use that no source knows.
+        gauge("weir_origins_unknown", "origin.resolver.origins_unknown", "origins"),
+            Sign("A source is missing or fails: `weir status` says how each is."), |resolver| Some(resolver.origins_unknown as f64);
+        /// Walks through the control groups in search of an inode.
+        counter("weir_origin_cgroup_walks_total", "origin.resolver.cgroup_walks", "walks"),
+            Work("Clients name their container by an inode."), |resolver| Some(resolver.cgroup_walks as f64);
+    }
+
+    PROCESSES: u64, by ["result"], {
+        /// Look-ups of processes, by result.
+        counter("weir_origin_processes_total", "origin.resolver.processes", "processes"),
+            Work("`process_denied` and `process_unreadable` say that weir may not look: `docs/origin.md`."), |count| Some(*count as f64);
+    }
+
+    ORIGINS: u64, by ["result"], {
+        /// Origins asked for, by result.
+        counter("weir_origins_total", "origin.resolver.origins", "origins"),
+            Work("`unknown` says that no source knows them: `docs/origin.md`."), |count| Some(*count as f64);
+    }
+
+    SOURCES: SourceStatus, by ["place", "source"], {
+        /// 1 when a source of tags answered last time.
+        gauge("weir_origin_source_healthy", "origin.resolver.sources[].healthy", "flag"),
+            Sign("At 0 `weir status` shows its last error."), |source| flag(source.healthy);
+        /// Containers and pods a source knows.
+        gauge("weir_origin_source_entities", "origin.resolver.sources[].entities", "containers and pods"),
+            Work("It follows the machine."), |source| Some(source.entities as f64);
+        /// Answers of a source.
+        counter("weir_origin_source_updates_total", "origin.resolver.sources[].updates", "answers"),
+            Work("The source answers."), |source| Some(source.updates as f64);
+        /// Failed attempts of a source.
+        counter("weir_origin_source_failures_total", "origin.resolver.sources[].failures", "attempts"),
+            Sign("`weir status` shows its last error."), |source| Some(source.failures as f64);
+    }
+}

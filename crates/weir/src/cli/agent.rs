@@ -1,0 +1,126 @@
+//! Asking the running agent.
+
+use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ArgMatches;
+use weir_config::Flag;
+
+use crate::config::{self, Inputs};
+use crate::failure::Failure;
+
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often `--watch` asks.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// More than any answer.
+const ANSWER_BYTES_MAX: u64 = 16 << 20;
+
+/// Shows what the agent answers at `path`, once or every second.
+pub fn show<T: serde::de::DeserializeOwned>(
+    arguments: &ArgMatches,
+    path: &str,
+    render: impl Fn(&T) -> String,
+) -> Result<(), Failure> {
+    let address = admin_address(arguments)?;
+    let json = arguments.get_flag("json");
+    let watch = arguments.get_flag("watch");
+    let redraw = watch && !json && io::stdout().is_terminal();
+    loop {
+        let body = fetch(address, path);
+        let text = match body {
+            Ok(body) if json => body,
+            Ok(body) => {
+                let answer: T = serde_json::from_str(&body).map_err(|error| {
+                    Failure::runtime(format!(
+                        "what answers at {address} is not this version of weir: {error}"
+                    ))
+                })?;
+                render(&answer)
+            }
+            // Whoever watches wants to see the agent come back.
+            Err(failure) if watch => format!("{failure}\n"),
+            Err(failure) => return Err(failure),
+        };
+        let clear = if redraw { "\x1b[H\x1b[2J" } else { "" };
+        let mut stdout = io::stdout().lock();
+        let written = stdout
+            .write_all(format!("{clear}{text}").as_bytes())
+            .and_then(|()| stdout.flush());
+        match written {
+            // Whoever read has seen enough.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            Err(error) => {
+                return Err(Failure::runtime(format!(
+                    "standard output cannot be written: {error}"
+                )));
+            }
+            Ok(()) if !watch => return Ok(()),
+            Ok(()) => std::thread::sleep(WATCH_INTERVAL),
+        }
+    }
+}
+
+/// The agent's, as its own configuration says.
+pub fn admin_address(arguments: &ArgMatches) -> Result<SocketAddr, Failure> {
+    let flags = arguments.get_one::<String>("admin").map(|address| Flag {
+        shown: "--admin".to_owned(),
+        key: "admin".to_owned(),
+        values: vec![address.clone()],
+    });
+    let file = arguments.get_one::<PathBuf>("config").cloned();
+    let inputs = Inputs {
+        file,
+        environment: config::environment(),
+        flags: flags.into_iter().collect(),
+        text: None,
+        resolve_names: true,
+    };
+    let loaded = config::load(&inputs)?;
+    loaded.config.addresses.admin.ok_or_else(|| {
+        Failure::usage("admin is off, so there is nobody to ask; --admin names another address")
+    })
+}
+
+/// One GET, without the machinery of an HTTP client.
+pub fn fetch(address: SocketAddr, path: &str) -> Result<String, Failure> {
+    let failed = |error: io::Error| {
+        let hint = match error.kind() {
+            io::ErrorKind::ConnectionRefused => {
+                "; is it running? `weir run` starts it, --admin names another address"
+            }
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "; it does not answer in time",
+            _ => "",
+        };
+        Failure::runtime(format!("no agent at http://{address}: {error}{hint}"))
+    };
+    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT).map_err(failed)?;
+    stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
+    stream.set_write_timeout(Some(TIMEOUT)).map_err(failed)?;
+    let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
+    // A peer that hangs up early may have answered; what it said is worth more than that it did not listen.
+    let _ = stream.write_all(request.as_bytes());
+    let mut answer = Vec::new();
+    stream
+        .take(ANSWER_BYTES_MAX)
+        .read_to_end(&mut answer)
+        .map_err(failed)?;
+    let answer = String::from_utf8_lossy(&answer);
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let code = head.split_whitespace().nth(1).unwrap_or_default();
+    if head.starts_with("HTTP/1.") && matches!(code, "400" | "503") {
+        let reason = crate::logging::printable(body.trim().as_bytes());
+        return Err(Failure::runtime(format!("the agent at {address} says {reason}")));
+    }
+    if !head.starts_with("HTTP/1.") || code != "200" {
+        let first = head.lines().next().unwrap_or_default();
+        let shown = crate::logging::printable(first.as_bytes());
+        return Err(Failure::runtime(format!(
+            "what answers at {address} is not weir's admin server: {shown}"
+        )));
+    }
+    Ok(body.to_owned())
+}

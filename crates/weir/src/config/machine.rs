@@ -1,0 +1,197 @@
+//! The machine that the process runs on, as configuration asks about it.
+
+use std::cell::RefCell;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+
+use weir_config::{Accounts, Host, Secret, TlsContent, TlsFault, TlsPaths};
+use weir_listener::{TlsFiles, TlsServer};
+
+use super::secrets::{self, SecretFile};
+
+pub struct Machine {
+    resolve_names: bool,
+    /// Files of keys and tokens that were read.
+    secret_files: RefCell<Vec<SecretFile>>,
+}
+
+impl Machine {
+    pub fn new(resolve_names: bool) -> Self {
+        Self {
+            resolve_names,
+            secret_files: RefCell::default(),
+        }
+    }
+
+    pub fn secret_files(self) -> Vec<SecretFile> {
+        self.secret_files.into_inner()
+    }
+}
+
+impl Host for Machine {
+    fn name(&self) -> String {
+        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        name.trim().to_owned()
+    }
+
+    /// The smaller of the machine's memory and the limits of the cgroups the process is in.
+    fn memory(&self) -> (u64, &'static str) {
+        let machine = std::fs::read_to_string("/proc/meminfo")
+            .ok()
+            .and_then(|text| total_memory(&text));
+        let machine = machine.unwrap_or(256 << 20);
+        let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let limit = cgroup_files(&own)
+            .iter()
+            .filter_map(|file| std::fs::read_to_string(file).ok()?.trim().parse::<u64>().ok())
+            .filter(|limit| *limit > 0)
+            .min();
+        match limit {
+            Some(limit) if limit < machine => (limit, "the cgroup's limit"),
+            _ => (machine, "the machine"),
+        }
+    }
+
+    fn cores(&self) -> f64 {
+        std::thread::available_parallelism().map_or(1, |cores| cores.get()) as f64
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        path.exists()
+    }
+
+    /// By number or by the name that the system's file lists.
+    fn account(&self, name: &str, of: Accounts) -> Result<u32, String> {
+        if let Ok(id) = name.parse() {
+            return Ok(id);
+        }
+        let file = match of {
+            Accounts::Users => "/etc/passwd",
+            Accounts::Groups => "/etc/group",
+        };
+        let listed =
+            std::fs::read_to_string(file).map_err(|error| format!("{file} cannot be read: {error}"))?;
+        let id = listed.lines().find_map(|line| {
+            let mut fields = line.split(':');
+            fields.next().filter(|first| *first == name)?;
+            fields.nth(1)?.parse().ok()
+        });
+        id.ok_or_else(|| format!("{name:?} is not in {file}; write a name from there, or a number"))
+    }
+
+    fn resolve(&self, name: &str, port: u16) -> Result<SocketAddr, String> {
+        if !self.resolve_names {
+            return Err(format!(
+                "host {name:?} is not a number, and names are not resolved here"
+            ));
+        }
+        let found = (name, port)
+            .to_socket_addrs()
+            .map_err(|error| format!("host {name:?} cannot be resolved: {error}"))?;
+        let found: Vec<SocketAddr> = found.collect();
+        let first = found.iter().find(|address| address.is_ipv4()).or(found.first());
+        first
+            .copied()
+            .ok_or_else(|| format!("host {name:?} has no address"))
+    }
+
+    fn has_ipv6(&self) -> bool {
+        Path::new("/proc/net/if_inet6").exists()
+    }
+
+    fn secret(&self, path: &Path) -> Result<Secret, String> {
+        let (secret, stamp) =
+            secrets::read_secret(path).map_err(|why| format!("{}: {why}", path.display()))?;
+        self.secret_files.borrow_mut().push(SecretFile {
+            path: path.to_owned(),
+            stamp: Some(stamp),
+        });
+        Ok(Secret::new(secret))
+    }
+
+    fn tls(&self, paths: &TlsPaths) -> Result<TlsContent, TlsFault> {
+        match TlsServer::load(&tls_files(paths)) {
+            Ok(server) => Ok(TlsContent {
+                certificate: server.certificate(),
+                client_ca: server.client_ca(),
+            }),
+            Err(error) => Err(TlsFault {
+                message: error.to_string(),
+                path: error.path,
+            }),
+        }
+    }
+}
+
+/// As the listener takes them.
+pub fn tls_files(paths: &TlsPaths) -> TlsFiles {
+    TlsFiles {
+        certificate: paths.certificate.clone(),
+        key: paths.key.clone(),
+        client_ca: paths.client_ca.clone(),
+    }
+}
+
+fn total_memory(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kibibytes.checked_mul(1024)
+}
+
+/// The files that may hold a limit: this cgroup's and those of every one above it. Inside a container the root
+/// of the mount is the container's own.
+fn cgroup_files(own: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for line in own.lines() {
+        let mut fields = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        let (mount, file) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            list if list.split(',').any(|name| name == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
+            _ => continue,
+        };
+        let mut path = path.trim_matches('/');
+        loop {
+            files.push(PathBuf::from(mount).join(path).join(file));
+            match path.rsplit_once('/') {
+                Some((parent, _)) => path = parent,
+                None if path.is_empty() => break,
+                None => path = "",
+            }
+        }
+    }
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_looked_for_all_the_way_up() {
+        let files = cgroup_files("0::/system.slice/weir.service\n");
+        let shown: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
+        assert_eq!(
+            shown,
+            [
+                "/sys/fs/cgroup/system.slice/weir.service/memory.max",
+                "/sys/fs/cgroup/system.slice/memory.max",
+                "/sys/fs/cgroup/memory.max",
+            ]
+        );
+        let files = cgroup_files("4:memory:/docker/ab\n1:cpu:/x\n0::/\n");
+        assert_eq!(
+            files[0].display().to_string(),
+            "/sys/fs/cgroup/memory/docker/ab/memory.limit_in_bytes"
+        );
+        assert_eq!(files.len(), 4);
+        assert_eq!(total_memory("MemTotal:       16 kB\n"), Some(16_384));
+        assert_eq!(total_memory("MemFree: 1 kB"), None);
+        let (available, _) = Machine::new(false).memory();
+        assert!(available > 1 << 20);
+    }
+}

@@ -1,0 +1,128 @@
+//! What a target says of itself when all is over: books that must be those of the load to the last message.
+//!
+//! For targets without an output. Where a sink can count what was delivered, it does.
+
+use super::replicate::Problem;
+use serde_json::{Value, json};
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+use weir_rig_base::http;
+
+/// A few questions cost nothing against seconds of load.
+const PAUSE: Duration = Duration::from_millis(50);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Asks weir's status until all packets of the load have been counted, then writes the sink's report.
+pub fn ask(
+    url: &str,
+    manifest: &Path,
+    report: &Path,
+    mut watch: impl FnMut() -> Result<(), Problem>,
+) -> Result<(), Problem> {
+    let totals = totals(manifest)?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        watch()?;
+        let status = status(url).map_err(|e| Problem::Invalid(format!("{url}: {e}")))?;
+        let received = &status["total"]["packets"]["received"];
+        if *received == totals["packets"] {
+            return Ok(fs::write(report, of_status(&status, &totals).to_string())?);
+        }
+        if Instant::now() > deadline {
+            let what = format!("{} packets sent, {received} received", totals["packets"]);
+            return Err(Problem::Invalid(what));
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+fn totals(manifest: &Path) -> io::Result<Value> {
+    let mut manifest: Value = serde_json::from_str(&fs::read_to_string(manifest)?)?;
+    Ok(manifest["totals"].take())
+}
+
+fn status(url: &str) -> io::Result<Value> {
+    let answer = http::get(url, Duration::from_secs(10))?;
+    Ok(serde_json::from_slice(&answer.body)?)
+}
+
+/// Every packet parsed, every message accepted, every sample aggregated, by the agent's own books.
+fn of_status(status: &Value, totals: &Value) -> Value {
+    let books = &status["total"];
+    let (packets, messages, samples) = (&books["packets"], &books["messages"], &books["samples"]);
+    let mut report = compared([
+        (&totals["packets"], &packets["parsed"]),
+        (&totals["messages"], &messages["accepted"]),
+        (&samples["received"], &samples["aggregated"]),
+    ]);
+    report["delivered_messages"] = messages["accepted"].clone();
+    report["books"] = books.clone();
+    report
+}
+
+/// The report of a target whose last line says what it received: the floor.
+pub fn of_result(stdout: &Path, manifest: &Path) -> io::Result<Value> {
+    let totals = totals(manifest)?;
+    let text = fs::read_to_string(stdout)?;
+    let result: Value = text
+        .lines()
+        .rev()
+        .find_map(|line| serde_json::from_str(line).ok())
+        .ok_or_else(|| io::Error::other(format!("{}: the target printed no result", stdout.display())))?;
+    let mut report = compared(["packets", "messages", "bytes"].map(|key| (&totals[key], &result[key])));
+    report["delivered_messages"] = result["messages"].clone();
+    report["books"] = result;
+    Ok(report)
+}
+
+/// How many of these are not the same number.
+fn compared<const N: usize>(pairs: [(&Value, &Value); N]) -> Value {
+    let differ = |(left, right): &(&Value, &Value)| left != right || !left.is_u64();
+    json!({"mismatches": pairs.iter().filter(|pair| differ(pair)).count()})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn books_with_a_loss_are_not_valid() {
+        let sent = json!({"packets": 2, "messages": 6});
+        let mismatches = |parsed: u64, accepted: u64, aggregated: u64| {
+            let status = json!({"total": {"packets": {"parsed": parsed}, "messages": {"accepted": accepted},
+                "samples": {"received": 6, "aggregated": aggregated}}});
+            of_status(&status, &sent)["mismatches"].as_u64().unwrap()
+        };
+        assert_eq!(mismatches(2, 6, 6), 0);
+        for (parsed, accepted, aggregated) in [(1, 6, 6), (2, 5, 6), (2, 6, 5)] {
+            assert_eq!(mismatches(parsed, accepted, aggregated), 1);
+        }
+        assert_eq!(of_status(&json!({}), &json!({}))["mismatches"], 3);
+    }
+
+    #[test]
+    fn the_last_line_of_a_target_is_held_to_what_was_sent() {
+        let dir = tempfile::tempdir().unwrap();
+        let (stdout, manifest) = (dir.path().join("out"), dir.path().join("manifest.json"));
+        fs::write(
+            &manifest,
+            r#"{"totals": {"packets": 1, "messages": 2, "bytes": 3}}"#,
+        )
+        .unwrap();
+        fs::write(
+            &stdout,
+            "{\"listening\":\"x\"}\n{\"packets\":1,\"messages\":2,\"bytes\":4}\n",
+        )
+        .unwrap();
+        let report = of_result(&stdout, &manifest).unwrap();
+        assert_eq!(
+            (&report["mismatches"], &report["delivered_messages"]),
+            (&json!(1), &json!(2))
+        );
+        fs::write(&stdout, "").unwrap();
+        assert!(of_result(&stdout, &manifest).is_err());
+    }
+}

@@ -1,0 +1,127 @@
+//! Can this machine measure? Says what is missing and what it costs.
+
+use super::out;
+use crate::detect::run::{self, Refusal};
+use crate::detect::{history, procfs};
+use std::path::PathBuf;
+use weir_rig_base::{clock, cpu};
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[arg(long, value_name = "FOLDER")]
+    cache: Option<PathBuf>,
+}
+
+/// Says what this machine can measure. Without a CPU clock of processes it can measure nothing.
+pub fn run(a: &Args) -> Result<u8, Refusal> {
+    let clock = clock::cpu_time_ns(std::process::id() as i32).is_some();
+    say_host(clock);
+    say_limits();
+    say_neighbours();
+    for (together, what) in [
+        (true, "calibration, arms together"),
+        (false, "calibration, arms in turn"),
+    ] {
+        let note = history::stored_calibration(
+            &a.cache.clone().unwrap_or_else(run::default_cache),
+            &run::calibration_key(together),
+        );
+        let alone = if together {
+            ""
+        } else {
+            " --set measure.together=false"
+        };
+        let none = || format!("none: make one with `weir-bench aa{alone}`");
+        say(
+            note.is_some(),
+            what,
+            note.as_ref().map_or_else(none, |note| note.sentence()),
+        );
+    }
+    Ok(if clock { 0 } else { 5 })
+}
+
+fn say(ok: bool, what: &str, detail: impl std::fmt::Display) {
+    let mark = if ok { "ok  " } else { "note" };
+    out(&format!("{mark} {what:<28} {detail}\n"));
+}
+
+/// The detail, and what follows from it when it is not as it should be.
+fn say_with(ok: bool, what: &str, detail: String, otherwise: &str) {
+    say(ok, what, detail + if ok { "" } else { otherwise });
+}
+
+fn say_host(clock: bool) {
+    let host = procfs::describe_host();
+    say(
+        true,
+        "machine",
+        format!("{}, Linux {}", host["cpu"], host["kernel"]),
+    );
+    let cpus = cpu::allowed();
+    let alone = ": target and generator share one, results are noisy";
+    say_with(cpus.len() >= 2, "CPUs", format!("{cpus:?}"), alone);
+    let before = std::time::Instant::now();
+    let smaps = procfs::smaps(std::process::id() as i32);
+    let micros = before.elapsed().as_secs_f64() * 1e6;
+    let detail = match smaps {
+        Some(_) => format!("{micros:.0} µs for this small process"),
+        None => "not readable: memory is judged by RSS".to_owned(),
+    };
+    say(smaps.is_some(), "smaps_rollup (PSS)", detail);
+    let detail = match clock {
+        true => "nanoseconds",
+        false => "missing: CPU cannot be measured here",
+    };
+    say(clock, "CPU clock of processes", detail);
+    let pressure = procfs::pressure_ns().is_some();
+    say(
+        pressure,
+        "pressure (PSI)",
+        "waiting for a CPU, recorded where the kernel has it",
+    );
+    let frequency = procfs::frequency_khz().is_some();
+    say(frequency, "CPU frequency", "recorded where the machine shows it");
+}
+
+fn say_limits() {
+    let host = procfs::describe_host();
+    let cgroup = crate::detect::process::Cgroup::with_memory_limit(64 << 20);
+    let detail = match &cgroup {
+        Ok(_) => "control group".to_owned(),
+        Err(error) => format!("watched instead of limited: {error}"),
+    };
+    say(cgroup.is_ok(), "memory limit", detail);
+    let aslr = &host["aslr"];
+    say(
+        aslr == "2",
+        "address randomisation",
+        format!("randomize_va_space is {aslr}"),
+    );
+    let rmem: u64 = host["rmem_max"].parse().unwrap_or(0);
+    let small = ": targets that ask for more get less; sysctl -w net.core.rmem_max=8388608";
+    say_with(
+        rmem >= 4 << 20,
+        "net.core.rmem_max",
+        format!("{rmem} bytes"),
+        small,
+    );
+    say(true, "net.unix.max_dgram_qlen", &host["unix_max_dgram_qlen"]);
+}
+
+/// Who else uses the machine, over a second.
+fn say_neighbours() {
+    let (before, start) = (procfs::machine(), std::time::Instant::now());
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let (Some(before), Some(after)) = (before, procfs::machine()) else {
+        return;
+    };
+    let elapsed = start.elapsed().as_nanos() as f64;
+    let share = after.since(before).busy_ns as f64 / elapsed;
+    let busy = ": runs will wait or be discarded; --accept-busy measures all the same";
+    let detail = format!("{:.0} % of a core in use now", 100.0 * share);
+    say_with(share < 0.05, "other programs", detail, busy);
+    let steal = (after.steal_ns - before.steal_ns) as f64 / elapsed;
+    let detail = format!("{:.1} % of a core", 100.0 * steal);
+    say(steal < 0.02, "stolen by the host", detail);
+}

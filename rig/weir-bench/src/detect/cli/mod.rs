@@ -1,0 +1,425 @@
+//! The commands of the detector and their exit codes.
+
+mod budget;
+mod doctor;
+
+use super::analysis::{self, Report};
+use super::layer::ConfigError;
+use super::library::{Library, resolved_layer};
+use super::record;
+use super::run::{self, Finished, Options, Refusal, Wanted};
+use super::targets::Targets;
+use super::{history, practice, profile, report, smp};
+use clap::{Args, Subcommand, ValueEnum};
+use std::fs;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Compare two programs under the same load and say what changed, by how much, and how sure that is.
+    Compare(Box<CompareArgs>),
+    /// Compare a program with itself: does the detector keep its promise on this machine?
+    Aa(Box<AaArgs>),
+    /// Compare weir with the floor: CPU per message, for each row of the project's budget.
+    Budget(budget::Args),
+    /// Go on with a run that was interrupted.
+    Run(ResumeArgs),
+    /// Compare where two programs spend CPU time and memory, in extra runs that no statistic uses.
+    Profile(Box<ProfileArgs>),
+    /// Recompute everything from the stored captures of a run and rewrite its reports.
+    Analyze(AnalyzeArgs),
+    /// Print the report of a run.
+    Report(ReportArgs),
+    /// Print experiments, suites and targets, or one experiment as it resolves for a target.
+    Show(ShowArgs),
+    /// Can this machine measure? Says what is missing and what it costs.
+    Doctor(doctor::Args),
+    /// A load, a target and a sink whose truth is known, to measure the detector itself.
+    #[command(subcommand, hide = true)]
+    Practice(practice::Role),
+    /// Level changes in a history of results.
+    History(HistoryArgs),
+    /// Turn an experiment folder of Datadog's SMP suite into one of ours.
+    ImportSmp(ImportArgs),
+}
+
+#[derive(Args, Clone, Default)]
+struct Gate {
+    /// A regression fails only when it also survives the correction for the number of rows (q < 0.1).
+    #[arg(long)]
+    strict: bool,
+    /// Exit with 6 when a row is inconclusive.
+    #[arg(long)]
+    fail_inconclusive: bool,
+}
+
+impl Gate {
+    fn code(&self, report: &Report) -> u8 {
+        analysis::exit_code(report, self.strict, self.fail_inconclusive)
+    }
+}
+
+/// Two programs.
+#[derive(Args)]
+struct Arms {
+    /// `bin:PATH`, `git:REVISION` or `target:NAME`.
+    #[arg(long)]
+    baseline: String,
+    /// `bin:PATH`, `git:REVISION` or `target:NAME`.
+    #[arg(long)]
+    comparison: String,
+}
+
+impl Arms {
+    fn specs(&self) -> [&str; 2] {
+        [&self.baseline, &self.comparison]
+    }
+}
+
+#[derive(Args)]
+pub struct CompareArgs {
+    #[command(flatten)]
+    arms: Arms,
+    #[command(flatten)]
+    wanted: Wanted,
+    #[command(flatten)]
+    gate: Gate,
+}
+
+#[derive(Args)]
+pub struct AaArgs {
+    /// `bin:PATH`, `git:REVISION` or `target:NAME`.
+    #[arg(long)]
+    target: String,
+    /// Rows over all experiments; each is a comparison of its own with its own pairs.
+    #[arg(long, default_value_t = 60)]
+    rows: usize,
+    #[command(flatten)]
+    wanted: Wanted,
+    #[command(flatten)]
+    gate: Gate,
+}
+
+#[derive(Args)]
+pub struct ResumeArgs {
+    /// Folder of the interrupted run.
+    #[arg(long, value_name = "FOLDER")]
+    resume: PathBuf,
+}
+
+#[derive(Args)]
+pub struct ProfileArgs {
+    #[command(flatten)]
+    arms: Arms,
+    /// Extra runs per program.
+    #[arg(long, default_value_t = 2)]
+    replicates: usize,
+    #[command(flatten)]
+    wanted: Wanted,
+}
+
+#[derive(Args)]
+pub struct AnalyzeArgs {
+    /// Folder of a run.
+    folder: PathBuf,
+    #[command(flatten)]
+    gate: Gate,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    Md,
+    Json,
+    Html,
+    Term,
+    Junit,
+}
+
+#[derive(Args)]
+pub struct ReportArgs {
+    /// Folder of a run, or a report.json.
+    from: PathBuf,
+    #[arg(long, value_enum, default_value = "term")]
+    format: Format,
+    /// Terminal: all other dimensions too, not only those that changed.
+    #[arg(long)]
+    all: bool,
+}
+
+#[derive(Args)]
+pub struct ShowArgs {
+    /// An experiment; without one, everything is listed.
+    experiment: Option<String>,
+    /// Resolve it for this entry of targets.yaml.
+    #[arg(long = "as", value_name = "TARGET")]
+    like: Option<String>,
+    #[arg(long, default_value = "experiments", value_name = "FOLDER")]
+    library: PathBuf,
+    #[arg(long, value_name = "FILE")]
+    targets: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct HistoryArgs {
+    /// A file written with `--history`.
+    file: PathBuf,
+    /// Print CSV for other tools instead.
+    #[arg(long)]
+    csv: bool,
+    /// Smallest level change that is reported, in percent.
+    #[arg(long, default_value_t = 2.0, value_name = "PERCENT")]
+    change_min: f64,
+}
+
+#[derive(Args)]
+pub struct ImportArgs {
+    /// A case folder with experiment.yaml and lading/lading.yaml.
+    from: PathBuf,
+    #[arg(long, default_value = "experiments", value_name = "FOLDER")]
+    library: PathBuf,
+}
+
+type Code = Result<u8, Refusal>;
+
+/// Runs a command; the code is the process's exit code.
+pub fn dispatch(command: Command, argv: Vec<String>) -> ExitCode {
+    let code = run_command(command, &argv).unwrap_or_else(|refusal| {
+        let (code, text) = match refusal {
+            Refusal::Config(text) => (2, text),
+            Refusal::Failed(text) => (3, text),
+            Refusal::Environment(text) => (5, text),
+        };
+        eprintln!("weir-bench: {text}");
+        code
+    });
+    ExitCode::from(code)
+}
+
+fn run_command(command: Command, argv: &[String]) -> Code {
+    match command {
+        Command::Compare(_) | Command::Aa(_) => measure(&Measuring::of(command, argv)?),
+        Command::Budget(a) => budget::run(&a, argv),
+        Command::Run(a) => resume(&a.resume),
+        Command::Profile(a) => print_profile(&a, argv),
+        Command::Analyze(a) => analyze(&a),
+        Command::Report(a) => print_report(&a),
+        Command::Show(a) => show(&a),
+        Command::Doctor(a) => doctor::run(&a),
+        Command::History(a) => print_history(&a),
+        Command::Practice(role) => practice::run(role).map_err(Refusal::failed),
+        Command::ImportSmp(a) => import_smp(&a),
+    }
+}
+
+/// A command that measures.
+struct Measuring {
+    options: Options,
+    /// Over all experiments.
+    rows: Option<usize>,
+    gate: Gate,
+}
+
+impl Measuring {
+    fn of(command: Command, argv: &[String]) -> Result<Measuring, Refusal> {
+        let (wanted, specs, rows, gate) = match &command {
+            Command::Compare(a) => (&a.wanted, a.arms.specs(), None, &a.gate),
+            Command::Aa(a) => (&a.wanted, [a.target.as_str(); 2], Some(a.rows), &a.gate),
+            _ => return Err(Refusal::config("not a comparison")),
+        };
+        Ok(Measuring {
+            options: Options::new(wanted, specs, argv)?,
+            rows,
+            gate: gate.clone(),
+        })
+    }
+}
+
+fn measure(m: &Measuring) -> Code {
+    let mut options = m.options.clone();
+    if let Some(rows) = m.rows {
+        // Rows are spread over the experiments; the count of experiments is known once they are loaded.
+        let experiments = run::prepare(&options)?.0.len();
+        if rows == 0 || !rows.is_multiple_of(experiments) {
+            let what = format!("--rows {rows} must be a multiple of the {experiments} experiments");
+            return Err(Refusal::Config(what));
+        }
+        options.rows = Some(rows / experiments);
+    }
+    match run::execute(&options)? {
+        None => Ok(0),
+        Some(finished) => conclude(&finished, &options.wanted, &m.gate),
+    }
+}
+
+fn resume(folder: &Path) -> Code {
+    use clap::Parser;
+    let old = record::read_run(folder).map_err(Refusal::config)?;
+    let folder = fs::canonicalize(folder).map_err(|e| Refusal::unusable(folder, e))?;
+    if let Some(began) = &old.working_folder {
+        let gone = |e| Refusal::unusable(&folder, format!("it was begun in {}: {e}", began.display()));
+        std::env::set_current_dir(began).map_err(gone)?;
+    }
+    let cli = crate::Cli::try_parse_from(&old.argv).map_err(|e| Refusal::unusable(&folder, e))?;
+    let crate::Command::Detect(command) = cli.command else {
+        return Err(Refusal::unusable(&folder, "not a comparison"));
+    };
+    let seed = record::parse_seed(&old.seed);
+    let seed = seed.map_err(|e| Refusal::unusable(&folder, format!("seed: {e}")))?;
+    if let Command::Budget(args) = command {
+        return budget::go_on(&args, &old.argv, seed, folder);
+    }
+    let mut measuring = Measuring::of(command, &old.argv)?;
+    measuring.options.seed = seed;
+    measuring.options.resume = Some(folder);
+    measure(&measuring)
+}
+
+/// The report of a run that is over, written and printed.
+fn reported(finished: &Finished) -> Result<Report, Refusal> {
+    let folder = &finished.folder;
+    let report = analysis::analyze(folder).map_err(Refusal::failed)?;
+    let cannot = |e| Refusal::failed_at(folder, format!("cannot write the report: {e}"));
+    report::write_all(folder, &report).map_err(cannot)?;
+    Ok(report)
+}
+
+/// The exit code of a run that did not reach the end of its plan.
+fn stopped(finished: &Finished) -> Result<Option<u8>, Refusal> {
+    if let Some(why) = &finished.aborted {
+        return Err(Refusal::Failed(why.clone()));
+    }
+    if !finished.interrupted {
+        return Ok(None);
+    }
+    let folder = finished.folder.display();
+    eprintln!("interrupted; go on with: weir-bench run --resume {folder}");
+    Ok(Some(130))
+}
+
+fn conclude(finished: &Finished, wanted: &Wanted, gate: &Gate) -> Code {
+    let report = reported(finished)?;
+    out(&report::terminal(&report, io::stdout().is_terminal(), false));
+    eprintln!("report: {}", finished.folder.join("report.html").display());
+    if let Some(code) = stopped(finished)? {
+        return Ok(code);
+    }
+    if let Some(note) = &report.calibration {
+        let cache = wanted.cache();
+        history::store_calibration(&cache, &finished.calibration_key, note)
+            .map_err(|e| Refusal::failed_at(&cache, e))?;
+    } else if let Some(file) = &wanted.history {
+        history::append(file, &report, &run::host_key()).map_err(|e| Refusal::failed_at(file, e))?;
+    }
+    Ok(gate.code(&report))
+}
+
+fn out(text: &str) {
+    // A closed pipe (`| head`) is not an error worth a message.
+    let _ = io::stdout().write_all(text.as_bytes());
+}
+
+fn print_profile(a: &ProfileArgs, argv: &[String]) -> Code {
+    let options = Options::new(&a.wanted, a.arms.specs(), argv)?;
+    let (folder, text) = profile::run(&options, a.replicates.max(1))?;
+    out(&text);
+    eprintln!("written to {}", folder.display());
+    Ok(0)
+}
+
+fn analyze(a: &AnalyzeArgs) -> Code {
+    let report = analysis::analyze(&a.folder).map_err(Refusal::config)?;
+    report::write_all(&a.folder, &report).map_err(|e| Refusal::failed_at(&a.folder, e))?;
+    out(&report::terminal(&report, io::stdout().is_terminal(), false));
+    Ok(a.gate.code(&report))
+}
+
+fn print_report(a: &ReportArgs) -> Code {
+    let (report, folder) = match a.from.is_dir() {
+        true => (
+            analysis::analyze(&a.from).map_err(Refusal::config)?,
+            Some(a.from.as_path()),
+        ),
+        false => (read_report(&a.from)?, None),
+    };
+    out(&match a.format {
+        Format::Md => report::markdown(&report),
+        Format::Json => report::json(&report).map_err(Refusal::failed)?,
+        Format::Html => report::html(&report, folder),
+        Format::Term => report::terminal(&report, io::stdout().is_terminal(), a.all),
+        Format::Junit => report::junit(&report),
+    });
+    Ok(0)
+}
+
+fn read_report(path: &Path) -> Result<Report, Refusal> {
+    let text = fs::read_to_string(path).map_err(|e| Refusal::unusable(path, e))?;
+    let report: Report = serde_json::from_str(&text).map_err(|e| Refusal::unusable(path, e))?;
+    if report.schema == analysis::SCHEMA {
+        return Ok(report);
+    }
+    let (found, known) = (&report.schema, analysis::SCHEMA);
+    let what = format!("schema {found:?}, this program reads {known:?}");
+    Err(Refusal::unusable(path, what))
+}
+
+fn show(a: &ShowArgs) -> Code {
+    let library = Library::open(&a.library)?;
+    let targets_file = a.targets.clone();
+    let targets = Targets::read_or_none(&targets_file.unwrap_or_else(|| a.library.join("targets.yaml")))?;
+    let Some(name) = &a.experiment else {
+        out(&listing(&library, &targets)?);
+        return Ok(0);
+    };
+    let found = library.select(std::slice::from_ref(name))?.into_iter().next();
+    let case = found.ok_or_else(|| ConfigError(format!("no {name}")))?;
+    let layer = match &a.like {
+        Some(target) => resolved_layer(&case, &targets.get(target)?.overlay),
+        None => case.layer,
+    };
+    out(&serde_saphyr::to_string(&layer).map_err(|error| ConfigError(error.to_string()))?);
+    Ok(0)
+}
+
+fn listing(library: &Library, targets: &Targets) -> Result<String, Refusal> {
+    let mut text = String::from("experiments\n");
+    for case in library.cases()? {
+        let description = case.layer.description.text().unwrap_or_default();
+        text.push_str(&format!("  {:<44} {description}\n", case.name));
+    }
+    text.push_str("\nsuites\n");
+    for suite in library.suites()? {
+        let experiments = library.suite(&suite)?.join(" ");
+        text.push_str(&format!("  {suite:<44} {experiments}\n"));
+    }
+    text.push_str("\ntargets\n");
+    for d in targets.all() {
+        let found = d.locate();
+        let found = found.map_or("not found here".to_owned(), |p| p.display().to_string());
+        text.push_str(&format!("  {:<44} {} ({found})\n", d.name, d.description));
+    }
+    Ok(text)
+}
+
+fn print_history(a: &HistoryArgs) -> Code {
+    let entries = history::read(&a.file).map_err(Refusal::Config)?;
+    let options = weir_regress::change_point::Options {
+        change_min: a.change_min / 100.0,
+        ..Default::default()
+    };
+    out(&match a.csv {
+        true => history::csv(&entries),
+        false => history::describe(&entries, &options),
+    });
+    Ok(0)
+}
+
+fn import_smp(a: &ImportArgs) -> Code {
+    let (name, notes) = smp::import(&a.from, &a.library)?;
+    out(&format!("{name}\n"));
+    for note in notes {
+        eprintln!("{note}");
+    }
+    Ok(0)
+}

@@ -1,0 +1,195 @@
+//! One experiment, as one arm runs it.
+
+mod files;
+
+pub use files::{Layer, SinkLayer, TargetLayer};
+
+use super::goal::Goal;
+use super::record::Budget;
+use super::rig::{TARGET_BOOKS, TARGET_RESULT};
+use super::values::CheckRule;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use weir_regress::Direction;
+
+/// One experiment for one arm, everything resolved except what only a run knows (`{work}`, `{port:...}`).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Experiment {
+    pub description: String,
+    pub goal: Goal,
+    pub direction: Direction,
+    /// Run and print, but never fail a build.
+    pub erratic: bool,
+    /// What the payload needs of a target: transports, message types.
+    pub needs: Vec<String>,
+    pub target: Target,
+    pub load: Vec<Load>,
+    pub sinks: Vec<Sink>,
+    pub measure: Measure,
+    /// Both arms of a pair run at the same time, on the same core: whatever the machine does then happens to both.
+    pub together: bool,
+    pub checks: Vec<CheckRule>,
+    pub valid: Valid,
+    pub budget: Option<Budget>,
+}
+
+impl Experiment {
+    /// Something is found again by the load's table of contexts, so the load must write it.
+    pub fn needs_contexts(&self) -> bool {
+        let by_points = self
+            .sinks
+            .iter()
+            .any(|s| ![TARGET_BOOKS, TARGET_RESULT].contains(&s.kind.as_str()));
+        let verified = self.sinks.iter().any(|s| s.verify);
+        verified || (by_points && self.valid.min_target_share.is_some()) || self.valid.overload
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Target {
+    pub command: Vec<String>,
+    pub env: BTreeMap<String, String>,
+    /// Files written into the work directory before the start, path to content.
+    pub files: BTreeMap<String, String>,
+    pub stop_signal: i32,
+    pub stop_grace: Duration,
+    pub cpus: Option<Vec<usize>>,
+    pub memory_limit: Option<u64>,
+    pub ready_timeout: Duration,
+    /// All of these must hold; an empty list means "as soon as it runs".
+    pub ready: Vec<Ready>,
+    pub telemetry: Vec<Telemetry>,
+    /// Where it listens, by transport; addresses as everywhere (`udp://...`, `unixgram://...`).
+    pub listen: BTreeMap<String, String>,
+    pub supports: Vec<String>,
+    /// How often it hands on what it aggregated.
+    pub flush: Duration,
+    /// It delivers what it holds when told to stop, so no waiting for the last flush is needed.
+    pub flushes_at_stop: bool,
+    /// Go targets: base of `/debug/pprof/`. Ours have it too.
+    pub pprof: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Ready {
+    UnixSocket(String),
+    UdpPort(String),
+    TcpPort(String),
+    Http(String),
+    LogLine(String),
+    File(String),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Telemetry {
+    pub kind: TelemetryKind,
+    pub address: String,
+    /// Canonical counter name to the target's own name.
+    pub map: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TelemetryKind {
+    Prometheus,
+    Expvar,
+    /// The text protocol on a TCP port that the original StatsD and its relatives answer (`counters`, `stats`).
+    StatsdAdmin,
+}
+
+/// Canonical telemetry counters.
+pub const CANONICAL: [&str; 4] = ["received_packets", "received_bytes", "parsed_messages", "dropped"];
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Load {
+    /// `weir-bench load run`.
+    Profile {
+        profile: String,
+        /// Extra flags, passed on as they are.
+        args: Vec<String>,
+        to: String,
+        cpus: Option<Vec<usize>>,
+        /// The profile sends as much as the target takes; otherwise it follows a schedule.
+        all_out: bool,
+    },
+    /// Any program. It must write a manifest to `{manifest}` before it exits.
+    Command {
+        command: Vec<String>,
+        cpus: Option<Vec<usize>>,
+        all_out: bool,
+    },
+}
+
+impl Load {
+    /// The load sends as much as the target takes.
+    pub fn all_out(&self) -> bool {
+        match self {
+            Load::Profile { all_out, .. } | Load::Command { all_out, .. } => *all_out,
+        }
+    }
+
+    pub fn cpus(&self) -> Option<&Vec<usize>> {
+        match self {
+            Load::Profile { cpus, .. } | Load::Command { cpus, .. } => cpus.as_ref(),
+        }
+    }
+
+    /// What is sent, wherever it goes.
+    pub fn payload(&self) -> (&str, &[String]) {
+        match self {
+            Load::Profile { profile, args, .. } => (profile, args),
+            Load::Command { command, .. } => ("", command),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sink {
+    /// A kind of `weir-bench sink`, or `command`.
+    pub kind: String,
+    pub listen: String,
+    pub args: Vec<String>,
+    pub verify: bool,
+    pub command: Vec<String>,
+    pub cpus: Option<Vec<usize>>,
+}
+
+impl Sink {
+    /// There is nothing to start: the target itself says what it delivered.
+    pub fn is_target(&self) -> bool {
+        self.kind.starts_with("target-")
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measure {
+    /// Pairs.
+    pub replicates: usize,
+    /// Adaptive runs go on up to this many pairs; equal to `replicates` when not adaptive.
+    pub replicates_max: usize,
+    /// Loads end with the packet that reaches so many messages, if they do before their time is over.
+    pub messages: Option<usize>,
+    pub warmup: Duration,
+    pub duration: Duration,
+    pub sample_period: Duration,
+    pub smaps_period: Duration,
+    /// Both arms of a pair at the same time; `None` leaves it to goal and load.
+    pub together: Option<bool>,
+    /// `None`: two flush intervals and two seconds, or less for a target that flushes when stopped.
+    pub drain: Option<Duration>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Valid {
+    /// Delivered / sent; `None` for experiments without a countable delivery.
+    pub min_target_share: Option<f64>,
+    /// How many times its rate the generator must be able to send. 0: it may be what sets the rate, because the goal is work
+    /// per message.
+    pub generator_headroom: f64,
+    /// Deliberate overload: loss is the subject, so the share is not judged, but the target must have worked.
+    pub overload: bool,
+    /// No load at all (idle): nothing to deliver.
+    pub idle: bool,
+    /// `None`: what is usual for arms together or in turn.
+    pub max_steal: Option<f64>,
+    pub max_foreign_cpu: f64,
+}

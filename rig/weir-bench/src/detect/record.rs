@@ -1,0 +1,232 @@
+//! What is stored of a run beside its captures: the plan, the pairs that were run, and what calibration said.
+
+use super::goal::Goal;
+use super::values::{self, Measured, Rules};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub const RUN_VERSION: u32 = 1;
+
+/// The arms of a pair, in the order in which everything holds them.
+pub const ARMS: [&str; 2] = ["baseline", "comparison"];
+
+/// `run.json`: what was to be done, and with what. Enough to analyse the folder on another machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunInfo {
+    pub version: u32,
+    pub id: String,
+    /// `compare` or `aa`.
+    pub kind: String,
+    /// Wall clock, seconds since 1970.
+    pub created_unix: u64,
+    pub argv: Vec<String>,
+    /// Hexadecimal.
+    pub seed: String,
+    pub preset: String,
+    pub host: BTreeMap<String, String>,
+    pub target_cpus: String,
+    pub pinning: String,
+    pub baseline: ArmInfo,
+    pub comparison: ArmInfo,
+    pub experiments: Vec<ExperimentInfo>,
+    /// The guard against other programs was relaxed by the user.
+    #[serde(default)]
+    pub busy_accepted: bool,
+    pub effect: f64,
+    pub confidence: f64,
+    /// A/A: how many consecutive pairs make one row.
+    #[serde(default)]
+    pub row_pairs: Option<usize>,
+    /// State of the calibration of this kind of machine when the run began.
+    #[serde(default)]
+    pub calibration: Option<CalibrationNote>,
+    pub folder_of_experiments: String,
+    /// Where relative paths in `argv` begin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub working_folder: Option<PathBuf>,
+}
+
+/// One of the two programs.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ArmInfo {
+    /// As given: `bin:./old`, `git:main`, `target:gostatsd`.
+    pub spec: String,
+    pub target: String,
+    pub bin: String,
+    pub sha256: String,
+    #[serde(default)]
+    pub build_id: String,
+    pub size: u64,
+    pub version: String,
+    #[serde(default)]
+    pub commit: String,
+    #[serde(default)]
+    pub dirty: bool,
+    /// `release`, `debug` or empty when unknown.
+    #[serde(default)]
+    pub build_profile: String,
+}
+
+impl ArmInfo {
+    /// What a reader recognises it by.
+    pub fn title(&self) -> String {
+        let mut words = vec![self.target.clone()];
+        if !self.version.is_empty() {
+            words.push(self.version.clone());
+        }
+        if !self.commit.is_empty() {
+            let dirty = if self.dirty { "-dirty" } else { "" };
+            words.push(format!("{}{dirty}", &self.commit[..self.commit.len().min(12)]));
+        }
+        words.push(format!("sha256 {}", &self.sha256[..self.sha256.len().min(12)]));
+        words.retain(|w| !w.is_empty());
+        words.join(", ")
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ExperimentInfo {
+    pub name: String,
+    pub description: String,
+    pub goal: Goal,
+    /// `up`, `down` or `undeclared`.
+    pub better: String,
+    pub erratic: bool,
+    pub pairs_min: usize,
+    pub pairs_max: usize,
+    pub warmup_s: f64,
+    pub duration_s: f64,
+    /// Why it cannot run with these two targets; it is then a row of its own without numbers.
+    #[serde(default)]
+    pub unsupported: Option<String>,
+    /// What was left out because one of the arms lacks it.
+    #[serde(default)]
+    pub left_out: Vec<String>,
+    /// What the comparison may cost as a multiple of the baseline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
+    pub rules: ArmRules,
+}
+
+/// The comparison costs at most `must` times the baseline, better `should`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Budget {
+    pub must: f64,
+    pub should: f64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ArmRules {
+    pub baseline: Rules,
+    pub comparison: Rules,
+}
+
+impl ArmRules {
+    pub fn of(&self, arm: usize) -> &Rules {
+        [&self.baseline, &self.comparison][arm]
+    }
+}
+
+/// One line of `pairs.jsonl`: a pair that was run to its end, valid or not.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PairRecord {
+    pub experiment: String,
+    pub pair: usize,
+    pub attempt: usize,
+    /// `BC` or `CB`.
+    pub order: String,
+    pub seed: String,
+    /// Numbers of the replicate folders.
+    pub baseline: usize,
+    pub comparison: usize,
+}
+
+impl PairRecord {
+    /// The number of an arm's replicate folder.
+    pub fn replicate(&self, arm: usize) -> usize {
+        [self.baseline, self.comparison][arm]
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CalibrationNote {
+    pub rows: u64,
+    pub excluded: u64,
+    pub flagged: u64,
+    pub low: u64,
+    pub high: u64,
+    /// `accepted`, `too-wide` or `failed`.
+    pub state: String,
+    pub created_unix: u64,
+}
+
+impl CalibrationNote {
+    pub fn sentence(&self) -> String {
+        format!(
+            "A/A: {} of {} intervals exclude zero, expected {:.0} (accepted {} to {}), {} flagged: {}",
+            self.excluded,
+            self.rows,
+            self.rows as f64 * 0.1,
+            self.low,
+            self.high,
+            self.flagged,
+            self.state
+        )
+    }
+}
+
+/// A seed as it is given and stored: decimal or 0x...
+pub fn parse_seed(text: &str) -> Result<u64, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|_| "a whole number, decimal or 0x...".to_owned())
+}
+
+pub fn read_run(folder: &Path) -> io::Result<RunInfo> {
+    let path = folder.join("run.json");
+    let bad = |kind, what: String| io::Error::new(kind, format!("{}: {what}", path.display()));
+    let text = fs::read_to_string(&path).map_err(|e| bad(e.kind(), e.to_string()))?;
+    let info: RunInfo =
+        serde_json::from_str(&text).map_err(|e| bad(io::ErrorKind::InvalidData, e.to_string()))?;
+    if info.version != RUN_VERSION {
+        let what = format!(
+            "format version {}, this program reads {RUN_VERSION}",
+            info.version
+        );
+        return Err(bad(io::ErrorKind::InvalidData, what));
+    }
+    Ok(info)
+}
+
+pub fn read_pairs(folder: &Path) -> io::Result<Vec<PairRecord>> {
+    match fs::read_to_string(folder.join("pairs.jsonl")) {
+        // The last line may be half of one when the machine stopped.
+        Ok(text) => Ok(text
+            .lines()
+            .filter_map(|l| serde_json::from_str(l).ok())
+            .collect()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(e) => Err(e),
+    }
+}
+
+pub fn arm_folder(run: &Path, experiment: &str, arm: &str) -> PathBuf {
+    run.join(experiment).join(arm)
+}
+
+pub fn replicate_folder(run: &Path, experiment: &str, arm: &str, number: usize) -> PathBuf {
+    arm_folder(run, experiment, arm).join(format!("{number:02}"))
+}
+
+/// What both arms of a pair measured, baseline first.
+pub fn measure_pair(run: &Path, e: &ExperimentInfo, pair: &PairRecord) -> [Measured; 2] {
+    [0, 1].map(|arm| {
+        let folder = replicate_folder(run, &e.name, ARMS[arm], pair.replicate(arm));
+        values::measure(&folder, e.rules.of(arm))
+    })
+}

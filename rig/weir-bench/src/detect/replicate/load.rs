@@ -1,0 +1,190 @@
+//! The loads of one run: started when the target is ready, waited for while it is watched.
+
+use super::{Problem, Trial, invalid, tail, watch_for, watch_target};
+use crate::detect::experiment::Load;
+use crate::detect::observe::Observer;
+use crate::detect::process::{self, POLL, Process};
+use crate::detect::rig::{self, LoadCall, Phases};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+use weir_rig_base::{clock, signal};
+
+/// How long a failed load waits for its target to be seen as the cause.
+const TARGET_END_WAIT: Duration = Duration::from_secs(2);
+/// Building a large payload takes a while before the first packet leaves.
+const BUILD_WAIT: Duration = Duration::from_secs(120);
+
+/// A load that runs.
+struct Running {
+    process: Process,
+    manifest: PathBuf,
+}
+
+impl Trial<'_> {
+    /// Starts the loads, waits for them while watching the target, and says when which phase was.
+    pub fn load(&mut self, target: &mut Process, observer: &Observer) -> Result<Phases, Problem> {
+        let e = self.r.experiment;
+        let spawned = self.now();
+        let mut loads = Vec::new();
+        for (i, load) in e.load.iter().enumerate() {
+            let running = self.start_load(i, load)?;
+            observer.watch("generator", running.process.pid);
+            loads.push(running);
+        }
+        for note in self.attend(&mut loads, target)? {
+            self.events.add("note", &note)?;
+        }
+        let ended = self.now();
+        // The manifest knows when the first packet left; commands that do not say are taken at their start.
+        let first_packets = loads.iter().filter_map(|load| self.first_packet(&load.manifest));
+        let load_start = first_packets.min().unwrap_or(spawned).clamp(spawned, ended);
+        Ok(Phases {
+            load_start,
+            measure_start: load_start + e.measure.warmup.as_nanos() as u64,
+            measure_end: (load_start + self.whole().as_nanos() as u64).min(ended),
+        })
+    }
+
+    /// Warm-up and window.
+    fn whole(&self) -> Duration {
+        let measure = &self.r.experiment.measure;
+        measure.warmup + measure.duration
+    }
+
+    fn start_load(&mut self, i: usize, load: &Load) -> Result<Running, Problem> {
+        let e = self.r.experiment;
+        let whole = self.whole();
+        let manifest = rig::numbered(self.r.folder, "manifest", i, "json");
+        let readings = rig::numbered(self.work, "load", i, "jsonl");
+        self.names.set("manifest", manifest.display().to_string());
+        self.names.set("capture", readings.display().to_string());
+        self.names.set("duration_ms", whole.as_millis().to_string());
+        let load = self.filled(load)?;
+        self.refuse_sink_as_destination(&load)?;
+        let call = LoadCall {
+            program: self.r.program,
+            seed: self.r.seed,
+            duration: whole,
+            messages: e.measure.messages,
+            manifest: &manifest,
+            capture: &readings,
+            contexts: e.needs_contexts(),
+        };
+        let argv = rig::load_argv(&load, &call);
+        self.events.add("load", &argv.join(" "))?;
+        let cpus = load.cpus().map(Vec::as_slice);
+        let process = self.start_helper(&format!("load{i}"), &argv, cpus)?;
+        Ok(Running { process, manifest })
+    }
+
+    /// The load with its words filled in.
+    fn filled(&mut self, load: &Load) -> Result<Load, Problem> {
+        let mut load = load.clone();
+        match &mut load {
+            Load::Profile {
+                profile, args, to, ..
+            } => {
+                *profile = self.names.fill(profile)?;
+                *args = self.names.fill_all(args)?;
+                *to = self.names.fill(to)?;
+            }
+            Load::Command { command, .. } => *command = self.names.fill_all(command)?,
+        }
+        Ok(load)
+    }
+
+    /// A generator aimed at the sink measures the sink. Everything would arrive, so delivery alone cannot show it.
+    fn refuse_sink_as_destination(&mut self, load: &Load) -> Result<(), Problem> {
+        let words = match load {
+            Load::Profile { to, .. } => std::slice::from_ref(to),
+            Load::Command { command, .. } => command.as_slice(),
+        };
+        let hosts = words.iter().filter_map(|word| host(word.split_once("://")?.1));
+        for i in 0..self.r.experiment.sinks.len() {
+            let sink = self.names.fill(&format!("{{sink.{i}}}"))?;
+            if host(&sink).is_some_and(|sink| hosts.clone().any(|host| host == sink)) {
+                let what = format!("the load is aimed at sink {i} ({sink}) and not at the target");
+                return Err(invalid(what));
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the loads, and takes profiles meanwhile where they are wanted; what the profiler noted.
+    fn attend(&mut self, loads: &mut [Running], target: &mut Process) -> Result<Vec<String>, Problem> {
+        let (folder, measure) = (self.r.folder, &self.r.experiment.measure);
+        let profile = match self.r.profile.zip(self.r.experiment.target.pprof.as_ref()) {
+            Some((take, base)) => Some((take, self.names.fill(base)?)),
+            None => None,
+        };
+        thread::scope(|scope| {
+            let job = profile.map(|(take, base)| {
+                scope.spawn(move || {
+                    // The profile covers the measured window, so it begins when the warm-up is over.
+                    pause(measure.warmup);
+                    take(&base, folder, measure.duration)
+                })
+            });
+            self.wait_for(loads, target)?;
+            Ok(job.and_then(|j| j.join().ok()).unwrap_or_default())
+        })
+    }
+
+    fn wait_for(&self, loads: &mut [Running], target: &mut Process) -> Result<(), Problem> {
+        if loads.is_empty() {
+            return watch_for(target, self.whole());
+        }
+        let deadline = Instant::now() + self.whole() + BUILD_WAIT;
+        for load in loads {
+            while !self.has_ended(load, target)? {
+                watch_target(target)?;
+                if Instant::now() > deadline {
+                    return Err(invalid("the load did not end in time"));
+                }
+                thread::sleep(POLL);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a load has ended, and well.
+    fn has_ended(&self, load: &mut Running, target: &mut Process) -> Result<bool, Problem> {
+        let Some(status) = load.process.ended() else {
+            return Ok(false);
+        };
+        if !status.success() {
+            // A target that dies takes the load with it, and the load may be seen to end first.
+            watch_for(target, TARGET_END_WAIT)?;
+            let log = tail(&self.r.folder.join(format!("{}.stderr", load.process.name())));
+            let what = format!("the load ended with {}{log}", process::describe(status));
+            return Err(invalid(what));
+        }
+        match load.manifest.is_file() {
+            true => Ok(true),
+            false => Err(invalid("the load wrote no manifest")),
+        }
+    }
+
+    /// When a load's first packet left, on the clock of this run.
+    fn first_packet(&self, manifest: &Path) -> Option<u64> {
+        let text = fs::read_to_string(manifest).ok()?;
+        let manifest: serde_json::Value = serde_json::from_str(&text).ok()?;
+        let wall = manifest.get("started_unix_ns")?.as_u64().filter(|v| *v > 0)?;
+        let ago = clock::unix_ns().saturating_sub(wall);
+        self.now().checked_sub(ago)
+    }
+}
+
+/// Host and port of what follows a scheme.
+fn host(address: &str) -> Option<&str> {
+    address.split('/').next().filter(|host| !host.is_empty())
+}
+
+fn pause(time: Duration) {
+    let end = Instant::now() + time;
+    while Instant::now() < end && !signal::interrupted() {
+        thread::sleep(POLL);
+    }
+}

@@ -1,0 +1,42 @@
+//! Where two arms that run at the same time wait for each other: before their load, and before they are stopped.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+#[derive(Debug, Default)]
+pub struct Meeting {
+    state: Mutex<Met>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Met {
+    arrivals: usize,
+    /// One of the two has ended, well or not; the other goes on alone.
+    left: bool,
+}
+
+impl Meeting {
+    fn lock(&self) -> MutexGuard<'_, Met> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the other arm is here too, `time` being the first or the second.
+    pub(super) fn wait(&self, time: usize) {
+        let mut state = self.lock();
+        state.arrivals += 1;
+        self.changed.notify_all();
+        while state.arrivals < 2 * time && !state.left {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// However an arm ends, the other must not wait for it.
+pub(super) struct Leave<'a>(pub &'a Meeting);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        self.0.lock().left = true;
+        self.0.changed.notify_all();
+    }
+}

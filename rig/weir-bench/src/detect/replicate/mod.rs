@@ -1,0 +1,408 @@
+//! One run of one arm: a fresh process, a fresh folder, fresh sockets; measured, ended, and judged.
+
+mod load;
+mod meeting;
+mod names;
+mod ready;
+mod sinks;
+
+pub use meeting::Meeting;
+
+use super::capture::{self, Event, Header};
+use super::experiment::Experiment;
+use super::layer::ConfigError;
+use super::observe::{Observer, Plan, Seen};
+use super::process::{self, Cgroup, POLL, Process, Start, Stopped};
+use super::rig::{self, Phases};
+use super::values::{self, Measured, Rules};
+use meeting::Leave;
+use names::Names;
+use sinks::Sinks;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+use weir_rig_base::{clock, signal};
+
+/// Takes extra records while the load runs: base address, folder for files, length of the window; returns notes.
+pub type Profiler<'a> = &'a (dyn Fn(&str, &Path, Duration) -> Vec<String> + Sync);
+
+/// Everything that defines one run.
+pub struct Replicate<'a> {
+    pub header: Header,
+    /// Where its files go.
+    pub folder: &'a Path,
+    pub experiment: &'a Experiment,
+    pub bin: &'a Path,
+    /// Files of the case that are copied into the work folder.
+    pub files: Option<&'a Path>,
+    pub seed: u64,
+    /// Bytes of padding in the environment.
+    pub padding: usize,
+    /// This program, for its load and sink commands.
+    pub program: &'a Path,
+    pub rig_cpus: Option<&'a [usize]>,
+    pub rules: &'a Rules,
+    pub profile: Option<Profiler<'a>>,
+    /// Of a pair whose arms run at the same time.
+    pub meeting: Option<&'a Meeting>,
+}
+
+/// Something outside the run went wrong; trying again is pointless or the user wants to stop.
+#[derive(Debug)]
+pub enum Abort {
+    Interrupted,
+    /// The experiment cannot be run as written.
+    Config(ConfigError),
+    /// Results cannot be stored: disk full, permissions.
+    Store(io::Error),
+}
+
+impl From<io::Error> for Abort {
+    fn from(e: io::Error) -> Self {
+        Abort::Store(e)
+    }
+}
+
+impl std::fmt::Display for Abort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Abort::Interrupted => f.write_str("interrupted"),
+            Abort::Config(e) => e.fmt(f),
+            Abort::Store(e) => write!(f, "cannot store results: {e}"),
+        }
+    }
+}
+
+/// Why a run has no result: its own fault, which is recorded, or a reason to stop everything.
+pub enum Problem {
+    Invalid(String),
+    Abort(Abort),
+}
+
+impl From<io::Error> for Problem {
+    fn from(e: io::Error) -> Self {
+        Problem::Abort(Abort::Store(e))
+    }
+}
+
+impl From<ConfigError> for Problem {
+    fn from(e: ConfigError) -> Self {
+        Problem::Abort(Abort::Config(e))
+    }
+}
+
+fn invalid(what: impl ToString) -> Problem {
+    Problem::Invalid(what.to_string())
+}
+
+/// `events.jsonl`.
+struct Events {
+    start_ns: u64,
+    file: fs::File,
+}
+
+impl Events {
+    fn add(&mut self, event: &str, detail: &str) -> io::Result<()> {
+        let e = Event {
+            t: clock::monotonic_ns() - self.start_ns,
+            event: event.to_owned(),
+            detail: detail.to_owned(),
+        };
+        let mut line = serde_json::to_string(&e)?;
+        line.push('\n');
+        self.file.write_all(line.as_bytes())
+    }
+}
+
+/// Runs it and stores capture, events, manifest and verdict. A target that misbehaves gives an invalid result, not an
+/// error.
+pub fn run(r: &Replicate) -> Result<Measured, Abort> {
+    let _leave = r.meeting.map(Leave);
+    fs::create_dir_all(r.folder)?;
+    let start_ns = clock::monotonic_ns();
+    let mut header = r.header.clone();
+    header.started_unix_ns = clock::unix_ns();
+    let file = fs::File::create(r.folder.join("events.jsonl"))?;
+    let mut events = Events { start_ns, file };
+    // In the usual place for such folders: socket paths must stay below 108 bytes.
+    let work = tempfile::Builder::new().prefix("wb").tempdir()?;
+    match measured(r, &mut events, work.path()) {
+        Ok((seen, phases)) => store(r.folder, &header, &seen, &phases)?,
+        Err(Problem::Invalid(why)) => events.add("invalid", &why)?,
+        Err(Problem::Abort(abort)) => return Err(abort),
+    }
+    slim_manifests(r.folder)?;
+    let result = values::measure(r.folder, r.rules);
+    let text = serde_json::to_string_pretty(&result).map_err(io::Error::other)?;
+    fs::write(r.folder.join("verdict.json"), text)?;
+    Ok(result)
+}
+
+fn store(folder: &Path, header: &Header, seen: &[Seen], phases: &Phases) -> io::Result<()> {
+    let mut writer = capture::Writer::create(&folder.join("capture.jsonl.zst"), header)?;
+    for s in seen {
+        writer.add(s.t, phases.of(s.t), s.src, &s.name, s.counter, s.v)?;
+    }
+    writer.finish()
+}
+
+/// The per-context table of a manifest has done its work once the sink was compared with it; a run of a hundred
+/// thousand contexts would otherwise store it dozens of times. It follows from profile and seed whenever it is needed.
+fn slim_manifests(folder: &Path) -> io::Result<()> {
+    for i in 0.. {
+        let path = rig::numbered(folder, "manifest", i, "json");
+        if !path.is_file() {
+            break;
+        }
+        let mut manifest: serde_json::Value = serde_json::from_str(&fs::read_to_string(&path)?)?;
+        if let Some(map) = manifest.as_object_mut()
+            && map.remove("contexts").is_some()
+        {
+            fs::write(&path, manifest.to_string())?;
+        }
+    }
+    // The points a target printed are in the sink's report by now.
+    let stdout = folder.join("target.stdout");
+    if fs::metadata(&stdout).is_ok_and(|m| m.len() > 1 << 20) {
+        fs::write(&stdout, "more than 1 MiB, counted in sink.json and not kept\n")?;
+    }
+    Ok(())
+}
+
+/// One run from its first process to its last.
+struct Trial<'a> {
+    r: &'a Replicate<'a>,
+    events: &'a mut Events,
+    work: &'a Path,
+    names: Names,
+}
+
+fn measured(r: &Replicate, events: &mut Events, work: &Path) -> Result<(Vec<Seen>, Phases), Problem> {
+    let mut names = Names::new(r, work)?;
+    names::prepare_folder(r, work, &mut names)?;
+    let mut trial = Trial {
+        r,
+        events,
+        work,
+        names,
+    };
+    // Sinks first: a target may look for its intake when it starts.
+    let mut sinks = Sinks::start(&mut trial)?;
+    let cgroup = trial.limit_memory()?;
+    let mut target = trial.start_target(cgroup.as_ref())?;
+    let observer = trial.observe(&target, cgroup.is_some())?;
+    sinks.pids().for_each(|pid| observer.watch("sink", pid));
+    trial.wait_ready(&mut target)?;
+    let mut seen = trial.life(&target);
+    trial.meet(1);
+    let phases = trial.load(&mut target, &observer)?;
+    trial.events.add("load-ended", "")?;
+    trial.meet(2);
+    trial.drain(&mut target)?;
+    sinks.ask(r.folder, &mut target)?;
+    trial.stop(&mut target)?;
+    seen.extend(trial.life(&target));
+    seen.extend(trial.end_observation(observer)?);
+    sinks.report(&mut trial)?;
+    for i in 0..r.experiment.load.len() {
+        let file = rig::numbered(work, "load", i, "jsonl");
+        seen.extend(rig::generator_readings(&file, phases.load_start));
+    }
+    Ok((seen, phases))
+}
+
+impl Trial<'_> {
+    fn meet(&self, time: usize) {
+        if let Some(meeting) = self.r.meeting {
+            meeting.wait(time);
+        }
+    }
+
+    fn now(&self) -> u64 {
+        clock::monotonic_ns() - self.events.start_ns
+    }
+
+    /// A control group, or a note that there is none.
+    fn limit_memory(&mut self) -> Result<Option<Cgroup>, Problem> {
+        match self
+            .r
+            .experiment
+            .target
+            .memory_limit
+            .map(Cgroup::with_memory_limit)
+        {
+            Some(Err(why)) => {
+                let note = format!("memory is watched, not limited: {why}");
+                self.events.add("note", &note)?;
+                Ok(None)
+            }
+            Some(Ok(group)) => Ok(Some(group)),
+            None => Ok(None),
+        }
+    }
+
+    fn start_target(&mut self, cgroup: Option<&Cgroup>) -> Result<Process, Problem> {
+        let target = &self.r.experiment.target;
+        let mut env = BTreeMap::new();
+        for (key, value) in &target.env {
+            env.insert(key.clone(), self.names.fill(value)?);
+        }
+        // Its length shifts the stack of the target; see the plan.
+        env.insert("WEIR_BENCH_PADDING".to_owned(), "x".repeat(self.r.padding));
+        let argv = self.names.fill_all(&target.command)?;
+        self.events.add("exec", &argv.join(" "))?;
+        let cpus = target.cpus.as_deref();
+        self.start("target", &argv, &env, cpus, cgroup)
+    }
+
+    /// One of the rig's own programs.
+    fn start_helper(&self, name: &str, argv: &[String], cpus: Option<&[usize]>) -> Result<Process, Problem> {
+        self.start(name, argv, &BTreeMap::new(), cpus.or(self.r.rig_cpus), None)
+    }
+
+    fn start(
+        &self,
+        name: &str,
+        argv: &[String],
+        env: &BTreeMap<String, String>,
+        cpus: Option<&[usize]>,
+        cgroup: Option<&Cgroup>,
+    ) -> Result<Process, Problem> {
+        Process::start(&Start {
+            name,
+            argv,
+            env,
+            folder: self.work,
+            stdout: self.r.folder.join(format!("{name}.stdout")),
+            stderr: self.r.folder.join(format!("{name}.stderr")),
+            cpus,
+            cgroup,
+        })
+        .map_err(invalid)
+    }
+
+    fn observe(&mut self, target: &Process, limited: bool) -> Result<Observer, Problem> {
+        let e = self.r.experiment;
+        let mut telemetry = e.target.telemetry.clone();
+        for t in &mut telemetry {
+            t.address = self.names.fill(&t.address)?;
+        }
+        let plan = Plan {
+            start_ns: self.events.start_ns,
+            period: e.measure.sample_period,
+            smaps_period: e.measure.smaps_period,
+            telemetry,
+            cpus: self.r.rig_cpus.map(<[usize]>::to_vec),
+            memory_limit: e.target.memory_limit.filter(|_| !limited),
+        };
+        Ok(Observer::start(plan, target.pid))
+    }
+
+    fn end_observation(&mut self, observer: Observer) -> Result<Vec<Seen>, Problem> {
+        let outcome = observer.stop();
+        for problem in &outcome.problems {
+            self.events.add("note", problem)?;
+        }
+        if outcome.over_memory {
+            let what = "the target exceeded its memory limit and was ended";
+            self.events.add("invalid", what)?;
+        }
+        Ok(outcome.seen)
+    }
+
+    /// CPU time of the target's whole life up to now: once when it is ready, once when it has ended.
+    fn life(&self, target: &Process) -> Vec<Seen> {
+        let seen = target.cpu_ns().map(|ns| Seen {
+            t: self.now(),
+            src: "target",
+            name: "life_cpu_ns".to_owned(),
+            counter: true,
+            v: ns as f64,
+        });
+        seen.into_iter().collect()
+    }
+
+    /// Waits so that what the target aggregated last reaches the sink.
+    fn drain(&self, target: &mut Process) -> Result<(), Problem> {
+        let e = self.r.experiment;
+        let wait = e.measure.drain.unwrap_or_else(|| {
+            if e.sinks.is_empty() {
+                Duration::ZERO
+            } else if e.target.flushes_at_stop {
+                // It delivers the open bucket when it stops; only what is on its way needs a moment.
+                Duration::from_millis(200)
+            } else {
+                // The bucket that is open now closes within one interval and leaves with the flush after that.
+                2 * e.target.flush + Duration::from_secs(2)
+            }
+        });
+        watch_for(target, wait)
+    }
+
+    fn stop(&mut self, target: &mut Process) -> Result<(), Problem> {
+        let how = &self.r.experiment.target;
+        self.events.add("stopping", "")?;
+        let (event, detail) = match target.stop(how.stop_signal, how.stop_grace) {
+            Stopped::Asked(status) => ("stopped", process::describe(status)),
+            Stopped::Killed => {
+                let what = "the target did not stop within its grace period and was killed";
+                ("note", what.to_owned())
+            }
+            Stopped::Earlier(status) => {
+                let what = format!("the target ended by itself with {}", process::describe(status));
+                ("invalid", what)
+            }
+        };
+        Ok(self.events.add(event, &detail)?)
+    }
+}
+
+fn interrupted() -> Result<(), Problem> {
+    match signal::interrupted() {
+        true => Err(Problem::Abort(Abort::Interrupted)),
+        false => Ok(()),
+    }
+}
+
+/// A look at the target while something else is waited for.
+fn watch_target(target: &mut Process) -> Result<(), Problem> {
+    interrupted()?;
+    match target.ended() {
+        Some(status) => Err(invalid(format!(
+            "the target ended during the run with {}",
+            process::describe(status)
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn watch_for(target: &mut Process, time: Duration) -> Result<(), Problem> {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        watch_target(target)?;
+        thread::sleep(POLL);
+    }
+    Ok(())
+}
+
+/// The last words of a program, for messages.
+fn tail(path: &Path) -> String {
+    let text = fs::read(path).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let said = text.lines().rfind(|line| !line.trim().is_empty());
+    said.map_or_else(String::new, |last| {
+        let last: String = last.chars().take(300).collect();
+        format!("; it said: {last}")
+    })
+}
+
+/// The folder of the next attempt of an arm.
+pub fn next_folder(arm: &Path) -> io::Result<(usize, PathBuf)> {
+    let folders = capture::replicate_folders(arm)?;
+    let last = folders.last().and_then(|p| capture::replicate_number(p));
+    let next = last.map_or(0, |n| n + 1);
+    Ok((next, arm.join(format!("{next:02}"))))
+}

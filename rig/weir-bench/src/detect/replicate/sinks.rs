@@ -1,0 +1,84 @@
+//! The sinks of one run: started before the target, asked or ended after it.
+
+use super::ready::wait_for_sink;
+use super::{Problem, Trial};
+use crate::detect::books;
+use crate::detect::experiment::Sink;
+use crate::detect::process::{Process, Stopped};
+use crate::detect::rig;
+use std::path::Path;
+use std::time::Duration;
+
+/// How long a sink may take to write what it received.
+const REPORT_WAIT: Duration = Duration::from_secs(20);
+
+/// Each with its process, if it has one.
+pub struct Sinks(Vec<(Option<Process>, Sink)>);
+
+impl Sinks {
+    pub fn start(trial: &mut Trial) -> Result<Sinks, Problem> {
+        let mut sinks = Vec::new();
+        for (i, sink) in trial.r.experiment.sinks.iter().enumerate() {
+            let report = rig::numbered(trial.r.folder, "sink", i, "json");
+            trial.names.set("report", report.display().to_string());
+            let mut sink = sink.clone();
+            sink.listen = trial.names.fill(&sink.listen)?;
+            sink.args = trial.names.fill_all(&sink.args)?;
+            sink.command = trial.names.fill_all(&sink.command)?;
+            let points = rig::numbered(trial.work, "points", i, "jsonl");
+            let manifest = rig::numbered(trial.r.folder, "manifest", 0, "json");
+            let argv = rig::sink_argv(&sink, trial.r.program, &points, &manifest);
+            let start =
+                |argv: Vec<String>| trial.start_helper(&format!("sink{i}"), &argv, sink.cpus.as_deref());
+            sinks.push((argv.map(start).transpose()?, sink));
+        }
+        for (process, sink) in &mut sinks {
+            // A scraper waits for the target by itself.
+            if let Some(process) = process
+                && sink.kind != "scrape"
+            {
+                wait_for_sink(process, &sink.listen)?;
+            }
+        }
+        Ok(Sinks(sinks))
+    }
+
+    pub fn pids(&self) -> impl Iterator<Item = i32> {
+        self.0
+            .iter()
+            .filter_map(|(process, _)| Some(process.as_ref()?.pid))
+    }
+
+    /// Asks targets for their books while they still run.
+    pub fn ask(&self, folder: &Path, target: &mut Process) -> Result<(), Problem> {
+        for (i, (_, sink)) in self.0.iter().enumerate() {
+            if sink.kind == rig::TARGET_BOOKS {
+                let report = rig::numbered(folder, "sink", i, "json");
+                let watch = || super::watch_target(target);
+                books::ask(&sink.listen, &folder.join("manifest.json"), &report, watch)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the sinks and writes what they received.
+    pub fn report(&mut self, trial: &mut Trial) -> Result<(), Problem> {
+        let folder = trial.r.folder;
+        for (i, (process, sink)) in self.0.iter_mut().enumerate() {
+            let mut stdout = folder.join("target.stdout");
+            if let Some(process) = process {
+                if let Stopped::Killed = process.stop(libc::SIGTERM, REPORT_WAIT) {
+                    let what = format!("{} did not report within 20 s", process.name());
+                    trial.events.add("invalid", &what)?;
+                }
+                stdout = folder.join(format!("{}.stdout", process.name()));
+            }
+            let points = rig::numbered(trial.work, "points", i, "jsonl");
+            let report = rig::numbered(folder, "sink", i, "json");
+            if let Err(e) = rig::sink_report(sink, &stdout, &points, &folder.join("manifest.json"), &report) {
+                trial.events.add("invalid", &e.to_string())?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,381 @@
+//! A whole run: plan, pairs in random order, retries, interruption and resumption.
+
+mod prepare;
+mod progress;
+mod rig;
+mod runner;
+
+pub use prepare::{Prepared, prepare};
+pub use rig::Rig;
+
+use super::layer::ConfigError;
+use super::procfs;
+use super::record::{self, ArmInfo, CalibrationNote, RUN_VERSION, RunInfo};
+use super::replicate::Abort;
+use super::targets::ArmProgram;
+use runner::Runner;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use weir_regress::plan::{PlannedPair, plan};
+use weir_rig_base::{clock, process, signal};
+
+/// Results need room; a run that cannot store them is refused before it costs anybody an hour.
+const FREE_MIN: u64 = 200 << 20;
+
+/// What to run and how, as every command that measures takes it.
+#[derive(clap::Args, Debug, Clone)]
+pub struct Wanted {
+    /// Names or globs of experiments (`dsd-*`).
+    #[arg(value_name = "EXPERIMENT")]
+    pub experiments: Vec<String>,
+    /// Also the experiments of this suite.
+    #[arg(long)]
+    pub suite: Option<String>,
+    /// Folder with cases, templates, suites and presets.
+    #[arg(long, default_value = "experiments", value_name = "FOLDER")]
+    pub library: PathBuf,
+    /// File that describes programs; default: targets.yaml in the library.
+    #[arg(long, value_name = "FILE")]
+    pub targets: Option<PathBuf>,
+    /// Which entry of targets.yaml says how `bin:` and `git:` programs are started; `none` leaves it to the experiment.
+    #[arg(long = "as", default_value = "weir", value_name = "TARGET")]
+    pub like: String,
+    /// `thorough` as the experiments say, or the name of a file in presets/ such as `quick`.
+    #[arg(long, default_value = "thorough")]
+    pub preset: String,
+    /// Pairs per experiment instead of what the experiments say; fewer than 5 can never reach 90 % confidence.
+    #[arg(long)]
+    pub pairs: Option<usize>,
+    /// Seed of order, payloads and padding; drawn and printed when left out. Decimal or 0x...
+    #[arg(long, value_parser = record::parse_seed)]
+    pub seed: Option<u64>,
+    /// Where runs are stored.
+    #[arg(long, default_value = "results", value_name = "FOLDER")]
+    pub results: PathBuf,
+    /// Where builds and calibrations are kept; default: ~/.cache/weir-bench.
+    #[arg(long, value_name = "FOLDER")]
+    pub cache: Option<PathBuf>,
+    /// Measure although other programs use the machine; the report says so.
+    #[arg(long)]
+    pub accept_busy: bool,
+    /// How long to wait before each pair for other programs to calm down.
+    #[arg(long, default_value = "60s", value_parser = weir_units::parse_duration)]
+    pub calm_wait: Duration,
+    /// Compare builds of different profiles.
+    #[arg(long)]
+    pub allow_profile_mismatch: bool,
+    /// Refuse to run on a machine without an accepted calibration.
+    #[arg(long)]
+    pub require_calibration: bool,
+    /// Ignore the CPU affinity of the experiments.
+    #[arg(long)]
+    pub unpinned: bool,
+    /// Change one value of every experiment, for example `--set measure.duration=10s`, or of some: `--set 'dsd-*:...'`.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Print the plan and stop.
+    #[arg(long)]
+    pub plan: bool,
+    /// Smallest change that matters, in percent.
+    #[arg(long, default_value_t = 5.0, value_name = "PERCENT")]
+    pub effect: f64,
+    /// Level of the intervals, in percent.
+    #[arg(long, default_value_t = 90.0, value_name = "PERCENT")]
+    pub confidence: f64,
+    /// Also append the results to this file.
+    #[arg(long, value_name = "FILE")]
+    pub history: Option<PathBuf>,
+}
+
+impl Wanted {
+    pub fn cache(&self) -> PathBuf {
+        self.cache.clone().unwrap_or_else(default_cache)
+    }
+
+    fn targets_file(&self) -> PathBuf {
+        self.targets
+            .clone()
+            .unwrap_or_else(|| self.library.join("targets.yaml"))
+    }
+
+    fn check(&self) -> Result<(), Refusal> {
+        if !(0.0..100.0).contains(&self.effect) || !(50.0..100.0).contains(&self.confidence) {
+            let what = "--effect is a percentage from 0 to 100, --confidence one from 50 to below 100";
+            return Err(Refusal::config(what));
+        }
+        if self.pairs.is_some_and(|pairs| pairs < 2) {
+            return Err(Refusal::config(
+                "--pairs: at least 2, and 5 for a confidence of 90 %",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Where builds and calibrations are kept unless somebody says otherwise.
+pub fn default_cache() -> PathBuf {
+    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| ".".into()));
+    let base = std::env::var_os("XDG_CACHE_HOME").map_or_else(|| home().join(".cache"), PathBuf::from);
+    base.join("weir-bench")
+}
+
+/// One run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub wanted: Wanted,
+    /// `bin:PATH`, `git:REVISION` or `target:NAME` of each arm.
+    pub specs: [String; 2],
+    /// A program against itself: rows per experiment.
+    pub rows: Option<usize>,
+    pub seed: u64,
+    /// Folder of a run that is gone on with.
+    pub resume: Option<PathBuf>,
+    pub argv: Vec<String>,
+}
+
+impl Options {
+    pub fn new(wanted: &Wanted, specs: [&str; 2], argv: &[String]) -> Result<Options, Refusal> {
+        wanted.check()?;
+        Ok(Options {
+            // Nanoseconds are as good a draw as any; the report prints it.
+            seed: wanted.seed.unwrap_or_else(|| clock::unix_ns() & 0xffff_ffff),
+            wanted: wanted.clone(),
+            specs: specs.map(str::to_owned),
+            rows: None,
+            resume: None,
+            argv: argv.to_vec(),
+        })
+    }
+}
+
+/// Why there is no run, with its exit code.
+#[derive(Debug)]
+pub enum Refusal {
+    /// 2
+    Config(String),
+    /// 3
+    Failed(String),
+    /// 5
+    Environment(String),
+}
+
+impl Refusal {
+    pub fn config(why: impl ToString) -> Refusal {
+        Refusal::Config(why.to_string())
+    }
+
+    pub fn failed(why: impl ToString) -> Refusal {
+        Refusal::Failed(why.to_string())
+    }
+
+    /// Something about a file that cannot be used.
+    pub fn unusable(path: &Path, why: impl std::fmt::Display) -> Refusal {
+        Refusal::Config(format!("{}: {why}", path.display()))
+    }
+
+    /// Something about a file that went wrong.
+    pub fn failed_at(path: &Path, why: impl std::fmt::Display) -> Refusal {
+        Refusal::Failed(format!("{}: {why}", path.display()))
+    }
+}
+
+impl From<ConfigError> for Refusal {
+    fn from(e: ConfigError) -> Self {
+        Refusal::Config(e.0)
+    }
+}
+
+#[derive(Debug)]
+pub struct Finished {
+    pub folder: PathBuf,
+    /// Under which a calibration of this kind is remembered.
+    pub calibration_key: String,
+    pub interrupted: bool,
+    /// Storing failed or the configuration turned out wrong on the way.
+    pub aborted: Option<String>,
+}
+
+/// Runs (or continues) the plan. `None` when it was only to be printed. Whatever happens after the folder exists, what was
+/// measured stays.
+pub fn execute(o: &Options) -> Result<Option<Finished>, Refusal> {
+    let (prepared, arms) = prepare(o)?;
+    let ways = ways(&prepared, o.rows.is_some())?;
+    let calibration = weakest(&ways, &o.wanted.cache());
+    if o.wanted.require_calibration {
+        require(calibration.as_ref())?;
+    }
+    let rounds_max = prepared.iter().map(|p| p.info.pairs_max).max().unwrap_or(0);
+    let schedule = plan(o.seed, prepared.len(), rounds_max);
+    if o.wanted.plan {
+        print_plan(&prepared, &schedule, o.seed);
+        return Ok(None);
+    }
+    let info = run_info(o, &prepared, &arms, calibration);
+    let folder = open_folder(o, &info)?;
+    // Children run in folders of their own, so every path they get must be absolute.
+    let folder = fs::canonicalize(&folder).map_err(|e| Refusal::failed_at(&folder, e))?;
+    let mut runner = Runner::new(o, &prepared, &arms, info.id, folder.clone())?;
+    signal::catch_interrupts();
+    process::become_subreaper();
+    let (interrupted, aborted) = match runner.all(&schedule) {
+        Ok(()) => (false, None),
+        Err(Abort::Interrupted) => (true, None),
+        Err(other) => (false, Some(other.to_string())),
+    };
+    Ok(Some(Finished {
+        calibration_key: calibration_key(!ways.contains(&false)),
+        folder,
+        interrupted,
+        aborted,
+    }))
+}
+
+fn require(calibration: Option<&CalibrationNote>) -> Result<(), Refusal> {
+    if calibration.is_some_and(|c| c.state != "failed") {
+        return Ok(());
+    }
+    let found = calibration.map_or_else(String::new, |c| format!(" ({})", c.sentence()));
+    Err(Refusal::Environment(format!(
+        "this machine has no accepted calibration{found}; make one with `weir-bench aa`"
+    )))
+}
+
+fn print_plan(prepared: &[Prepared], schedule: &[Vec<PlannedPair>], seed: u64) {
+    println!("seed {seed:#x}");
+    for (i, round) in schedule.iter().enumerate() {
+        for p in round {
+            let e = &prepared[p.experiment];
+            if i < e.info.pairs_max && e.info.unsupported.is_none() {
+                let order = p.order.name();
+                println!("round {i} {} {order} payload {:016x}", e.name, p.payload_seed);
+            }
+        }
+    }
+}
+
+/// Experiments that both targets can take part in.
+pub fn runnable(prepared: &[Prepared]) -> impl Iterator<Item = &Prepared> {
+    prepared.iter().filter(|p| p.info.unsupported.is_none())
+}
+
+/// The values of `together` among the experiments that will run. A calibration is of one of the two.
+fn ways(prepared: &[Prepared], calibrates: bool) -> Result<Vec<bool>, Refusal> {
+    let mut ways: Vec<bool> = runnable(prepared).map(|p| p.arms[0].together).collect();
+    ways.sort_unstable();
+    ways.dedup();
+    if !calibrates || ways.len() < 2 {
+        return Ok(ways);
+    }
+    let names = |together: bool| {
+        let such = runnable(prepared).filter(|p| p.arms[0].together == together);
+        such.map(|p| p.name.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    Err(Refusal::Config(format!(
+        "the arms of {} run together, those of {} one after the other; these are calibrated apart \
+         (--set measure.together=false runs none together)",
+        names(true),
+        names(false)
+    )))
+}
+
+/// The calibration that says least for a run of these ways: none if one of them has none, a failed one before an accepted one.
+fn weakest(ways: &[bool], cache: &Path) -> Option<CalibrationNote> {
+    let stored = |together: &bool| super::history::stored_calibration(cache, &calibration_key(*together));
+    let notes: Vec<CalibrationNote> = ways.iter().map(stored).collect::<Option<_>>()?;
+    let failed = notes.iter().find(|n| n.state == "failed");
+    failed.or(notes.first()).cloned()
+}
+
+/// What calibration depends on: the machine and whether the arms of a pair run together, not the program.
+pub fn calibration_key(together: bool) -> String {
+    host_key() + if together { "; arms together" } else { "" }
+}
+
+/// The machine as far as it decides how well it measures.
+pub fn host_key() -> String {
+    let host = procfs::describe_host();
+    ["cpu", "cpus", "kernel"]
+        .map(|key| host.get(key).cloned().unwrap_or_default())
+        .join("; ")
+}
+
+fn run_info(
+    o: &Options,
+    prepared: &[Prepared],
+    arms: &[ArmProgram; 2],
+    calibration: Option<CalibrationNote>,
+) -> RunInfo {
+    let created = clock::unix_ns() / 1_000_000_000;
+    let target_cpus = runnable(prepared).next().map(|p| match &p.arms[0].target.cpus {
+        Some(cpus) => cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(","),
+        None => "all".to_owned(),
+    });
+    let target_cpus = target_cpus.unwrap_or_default();
+    let usual_pairs = prepared.first().map_or(5, |p| p.arms[0].measure.replicates);
+    RunInfo {
+        version: RUN_VERSION,
+        id: format!("{}-{:04x}", super::report::stamp(created), o.seed & 0xffff),
+        kind: if o.rows.is_some() { "aa" } else { "compare" }.to_owned(),
+        created_unix: created,
+        argv: o.argv.clone(),
+        seed: format!("{:#x}", o.seed),
+        preset: o.wanted.preset.clone(),
+        host: procfs::describe_host(),
+        pinning: if target_cpus == "all" { "free" } else { "split" }.to_owned(),
+        target_cpus,
+        baseline: arms[0].info.clone(),
+        comparison: arms[1].info.clone(),
+        experiments: prepared.iter().map(|p| p.info.clone()).collect(),
+        busy_accepted: o.wanted.accept_busy,
+        effect: o.wanted.effect / 100.0,
+        confidence: o.wanted.confidence / 100.0,
+        row_pairs: o.rows.map(|_| o.wanted.pairs.unwrap_or(usual_pairs)),
+        calibration,
+        folder_of_experiments: o.wanted.library.display().to_string(),
+        working_folder: std::env::current_dir().ok(),
+    }
+}
+
+fn open_folder(o: &Options, info: &RunInfo) -> Result<PathBuf, Refusal> {
+    match &o.resume {
+        Some(folder) => check_unchanged(folder, info).map(|()| folder.clone()),
+        None => new_folder(&o.wanted.results, info),
+    }
+}
+
+/// Half a run of one thing and half of another are evidence of nothing.
+fn check_unchanged(folder: &Path, info: &RunInfo) -> Result<(), Refusal> {
+    let old = record::read_run(folder).map_err(Refusal::config)?;
+    let same = |a: &ArmInfo, b: &ArmInfo| a.sha256 == b.sha256 && a.spec == b.spec;
+    let what = if !same(&old.baseline, &info.baseline) || !same(&old.comparison, &info.comparison) {
+        "programs"
+    } else if old.experiments != info.experiments {
+        "experiments"
+    } else {
+        return Ok(());
+    };
+    let why = format!("the {what} have changed since this run began; begin a new one");
+    Err(Refusal::unusable(folder, why))
+}
+
+fn new_folder(results: &Path, info: &RunInfo) -> Result<PathBuf, Refusal> {
+    let store =
+        |e: std::io::Error| Refusal::Failed(format!("cannot store results in {}: {e}", results.display()));
+    fs::create_dir_all(results).map_err(store)?;
+    if let Some(free) = process::free_bytes(results).filter(|f| *f < FREE_MIN) {
+        let why = format!("{} MiB free, a run needs {} MiB", free >> 20, FREE_MIN >> 20);
+        return Err(Refusal::failed_at(results, why));
+    }
+    let names = (0..).map(|i| match i {
+        0 => info.id.clone(),
+        i => format!("{}-{i}", info.id),
+    });
+    let mut folders = names.map(|name| results.join(name));
+    let folder = folders.find(|folder| !folder.exists()).expect("endless");
+    let text = serde_json::to_string_pretty(info).map_err(Refusal::failed)?;
+    fs::create_dir(&folder)
+        .and_then(|()| fs::write(folder.join("run.json"), text))
+        .map_err(store)?;
+    Ok(folder)
+}

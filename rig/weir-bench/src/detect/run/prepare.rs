@@ -1,0 +1,233 @@
+//! Everything that can be loaded, resolved and refused before anything runs.
+
+use super::{Options, Refusal};
+use crate::detect::experiment::{Experiment, Load};
+use crate::detect::layer::{Lay, List};
+use crate::detect::library::{self, Case, Library};
+use crate::detect::record::{ARMS, ArmRules, ExperimentInfo};
+use crate::detect::targets::{self, ArmProgram, Targets};
+use crate::detect::values::Rules;
+use weir_regress::Direction;
+use weir_rig_base::cpu;
+
+/// What the host may take away of a core.
+const STEAL: f64 = 0.02;
+/// The same for arms together, which lose it together: the ratios of pairs that lost up to this vary by 4 to 8 % where those of
+/// undisturbed pairs do by 3 to 7 %; beyond it, by 4 to 9 % (rig/docs/benchmarking.md).
+const STEAL_TOGETHER: f64 = 0.1;
+/// Stands for "no limit" in stored rules.
+const BUSY_ACCEPTED: f64 = 1e6;
+
+pub struct Prepared {
+    pub name: String,
+    pub case: Case,
+    pub arms: [Experiment; 2],
+    pub info: ExperimentInfo,
+}
+
+/// Loads, resolves and checks everything that can be checked without running anything.
+pub fn prepare(o: &Options) -> Result<(Vec<Prepared>, [ArmProgram; 2]), Refusal> {
+    let library = Library::open(&o.wanted.library)?;
+    let mut patterns = o.wanted.experiments.clone();
+    if let Some(suite) = &o.wanted.suite {
+        patterns.extend(library.suite(suite)?);
+    }
+    if patterns.is_empty() {
+        let what = "name at least one experiment or --suite; `weir-bench show` lists them";
+        return Err(Refusal::config(what));
+    }
+    let preset = library.preset(&o.wanted.preset)?;
+    let cases = library.select(&patterns)?;
+    let arms = programs(o)?;
+    let prepared = cases.into_iter().map(|mut case| {
+        case.layer.lay(preset.clone());
+        prepare_case(case, &arms, o)
+    });
+    Ok((prepared.collect::<Result<_, _>>()?, arms))
+}
+
+fn programs(o: &Options) -> Result<[ArmProgram; 2], Refusal> {
+    let targets = Targets::read_or_none(&o.wanted.targets_file())?;
+    let program = |spec: &str| targets::arm(spec, &o.wanted.like, &targets, &o.wanted.cache());
+    let arms = [program(&o.specs[0])?, program(&o.specs[1])?];
+    let [b, c] = [&arms[0], &arms[1]].map(|arm| arm.info.build_profile.as_str());
+    if !o.wanted.allow_profile_mismatch && !b.is_empty() && !c.is_empty() && b != c {
+        return Err(Refusal::Config(format!(
+            "the arms are builds of different profiles ({b} and {c}); --allow-profile-mismatch compares them all the same"
+        )));
+    }
+    Ok(arms)
+}
+
+fn prepare_case(mut case: Case, arms: &[ArmProgram; 2], o: &Options) -> Result<Prepared, Refusal> {
+    for setting in &o.wanted.set {
+        case.set(setting)?;
+    }
+    let needs = case.layer.needs.get().cloned().unwrap_or_default();
+    let mut unsupported = targets::lacking(&needs, [&arms[0], &arms[1]]);
+    let mut resolved = Vec::new();
+    for (arm, name) in arms.iter().zip(ARMS) {
+        match resolve(&case, arm, name) {
+            Ok(e) => resolved.push(e),
+            // A target without the experiment's transport cannot take part; everything else is a mistake in a file.
+            Err(e) if e.0.contains("listens on none of") => {
+                unsupported.get_or_insert(format!("{}: {}", arm.info.target, e.0));
+            }
+            Err(e) => return Err(e.into()),
+        }
+    }
+    let (arms, notes) = match <[Experiment; 2]>::try_from(resolved) {
+        Ok(mut resolved) => {
+            for e in &mut resolved {
+                apply_flags(e, o);
+                check_cpus(&case.name, e)?;
+            }
+            check_same_load(&case.name, &resolved)?;
+            let notes = notes(&resolved, arms);
+            (resolved, notes)
+        }
+        Err(_) => {
+            // The row still appears in the report, so something must be known about it.
+            let mut placeholder = case.clone();
+            placeholder.layer.load = List::default();
+            let e = resolve(&placeholder, &arms[0], ARMS[0])?;
+            ([e.clone(), e], Vec::new())
+        }
+    };
+    Ok(Prepared {
+        name: case.name.clone(),
+        info: info(&case.name, &arms, unsupported, notes, o),
+        case,
+        arms,
+    })
+}
+
+fn resolve(case: &Case, arm: &ArmProgram, name: &str) -> crate::detect::layer::Result<Experiment> {
+    let mut overlay = arm.overlay.clone();
+    overlay.names.push(name.to_owned());
+    library::resolve(case, &overlay)
+}
+
+fn apply_flags(e: &mut Experiment, o: &Options) {
+    if let Some(pairs) = o.wanted.pairs {
+        e.measure.replicates = pairs;
+        e.measure.replicates_max = pairs;
+    }
+    if o.wanted.unpinned {
+        e.target.cpus = None;
+    }
+}
+
+fn check_cpus(name: &str, e: &Experiment) -> Result<(), Refusal> {
+    let allowed = cpu::allowed();
+    let of_loads = e.load.iter().filter_map(Load::cpus).flatten();
+    let mut wanted = e.target.cpus.iter().flatten().chain(of_loads);
+    match wanted.find(|cpu| !allowed.contains(cpu)) {
+        None => Ok(()),
+        Some(cpu) => Err(Refusal::Config(format!(
+            "experiment {name}: CPU {cpu} is not available here (there are {allowed:?}); --unpinned runs without affinity"
+        ))),
+    }
+}
+
+fn check_same_load(name: &str, [b, c]: &[Experiment; 2]) -> Result<(), Refusal> {
+    let same_payload = b
+        .load
+        .iter()
+        .map(Load::payload)
+        .eq(c.load.iter().map(Load::payload));
+    let times = |e: &Experiment| {
+        (
+            e.measure.duration,
+            e.measure.warmup,
+            e.measure.messages,
+            e.together,
+        )
+    };
+    if same_payload && times(b) == times(c) {
+        return Ok(());
+    }
+    Err(Refusal::Config(format!(
+        "experiment {name}: the arms would get different loads; an override may change where a load goes, not what it is"
+    )))
+}
+
+/// What a reader of the result must know of how the arms were run.
+fn notes(resolved: &[Experiment; 2], arms: &[ArmProgram; 2]) -> Vec<String> {
+    let mut notes = Vec::new();
+    let scheme = |e: &Experiment| match e.load.first()? {
+        Load::Profile { to, .. } => Some(to.split("://").next().unwrap_or_default().to_owned()),
+        Load::Command { .. } => None,
+    };
+    if let [Some(b), Some(c)] = [scheme(&resolved[0]), scheme(&resolved[1])]
+        && b != c
+    {
+        let [of_b, of_c] = [&arms[0].info.target, &arms[1].info.target];
+        notes.push(format!("different transports: {of_b} over {b}, {of_c} over {c}"));
+    }
+    if resolved[0].together {
+        notes.push("both arms of a pair ran at the same time".to_owned());
+    }
+    notes
+}
+
+fn info(
+    name: &str,
+    arms: &[Experiment; 2],
+    unsupported: Option<String>,
+    left_out: Vec<String>,
+    o: &Options,
+) -> ExperimentInfo {
+    let e = &arms[0];
+    let in_rows = o
+        .rows
+        .map(|rows| rows * o.wanted.pairs.unwrap_or(e.measure.replicates));
+    ExperimentInfo {
+        name: name.to_owned(),
+        description: e.description.clone(),
+        goal: e.goal,
+        better: match e.direction {
+            Direction::HigherIsBetter => "up",
+            Direction::LowerIsBetter => "down",
+            Direction::Undeclared => "undeclared",
+        }
+        .to_owned(),
+        erratic: e.erratic,
+        pairs_min: in_rows.unwrap_or(e.measure.replicates),
+        pairs_max: in_rows.unwrap_or(e.measure.replicates_max),
+        warmup_s: e.measure.warmup.as_secs_f64(),
+        duration_s: e.measure.duration.as_secs_f64(),
+        unsupported,
+        left_out,
+        budget: e.budget,
+        rules: ArmRules {
+            baseline: rules(&arms[0], o),
+            comparison: rules(&arms[1], o),
+        },
+    }
+}
+
+fn rules(e: &Experiment, o: &Options) -> Rules {
+    let to = e.load.iter().find_map(|l| match l {
+        Load::Profile { to, .. } => Some(to.as_str()),
+        Load::Command { command, .. } => command.iter().find(|a| a.contains("udp://")).map(String::as_str),
+    });
+    // The user said that the machine may be busy; a limit that nothing reaches keeps the figures in the record.
+    let unless_busy = |limit: f64| match o.wanted.accept_busy {
+        true => BUSY_ACCEPTED,
+        false => limit,
+    };
+    let usual_steal = if e.together { STEAL_TOGETHER } else { STEAL };
+    Rules {
+        min_target_share: e.valid.min_target_share,
+        generator_headroom: e.valid.generator_headroom,
+        overload: e.valid.overload,
+        idle: e.valid.idle,
+        max_steal: unless_busy(e.valid.max_steal.unwrap_or(usual_steal)),
+        max_foreign_cpu: unless_busy(e.valid.max_foreign_cpu),
+        udp: to.is_some_and(|t| t.contains("udp://")),
+        all_out: e.load.iter().any(Load::all_out),
+        together: e.together,
+        checks: e.checks.clone(),
+    }
+}

@@ -1,0 +1,382 @@
+//! The pairs of a plan, one after the other: which needs another attempt, and what is stored of each.
+
+use super::progress::Progress;
+use super::rig::Rig;
+use super::{Options, Prepared, Refusal};
+use crate::detect::capture;
+use crate::detect::process::POLL;
+use crate::detect::record::{self, ARMS, PairRecord};
+use crate::detect::replicate::{self, Abort, Meeting, Replicate};
+use crate::detect::targets::ArmProgram;
+use crate::detect::values::Measured;
+use crate::detect::{analysis, procfs};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::panic::resume_unwind;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+use weir_regress::plan::{Order, PlannedPair};
+use weir_rig_base::{clock, signal};
+
+/// Attempts per pair: the first and two more at once. What the machine disturbed each time gets as many again at the end, since a
+/// host that is short of CPU time stays so for minutes, and as many again whenever the run is gone on with.
+const ATTEMPTS: usize = 3;
+/// An adaptive run has seen enough when the interval is this narrow (percent, half width).
+const NARROW: f64 = 1.5;
+/// What everything else on the machine may use of a core when a pair begins.
+const CALM: f64 = 0.05;
+
+/// Number and folder of a replicate and what it measured; or why there is nothing to go on with, and what to remove.
+type Outcome = Result<(usize, PathBuf, Measured), (Abort, Option<PathBuf>)>;
+
+/// What came of a pair so far.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tries {
+    attempts: usize,
+    /// Those of them that were made before the run was gone on with.
+    earlier: usize,
+    /// Attempts that were invalid for reasons of their own, which waiting does not cure.
+    own_fault: usize,
+    valid: bool,
+}
+
+impl Tries {
+    fn add(&mut self, arms: &[Measured; 2]) {
+        self.attempts += 1;
+        self.own_fault += usize::from(arms.iter().any(|m| !m.invalid.is_empty()));
+        self.valid |= arms.iter().all(Measured::is_valid);
+    }
+
+    /// How many there may be in all, by the end of a round.
+    fn attempts_max(&self, round: Round) -> usize {
+        match round {
+            Round::First => ATTEMPTS,
+            Round::Again => (2 * ATTEMPTS).max(self.earlier + ATTEMPTS),
+        }
+    }
+
+    fn is_over(&self, round: Round) -> bool {
+        self.valid || self.attempts >= self.attempts_max(round) || self.own_fault >= ATTEMPTS
+    }
+}
+
+/// Every pair has its turn before any that was disturbed has another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Round {
+    First,
+    Again,
+}
+
+pub(super) struct Runner<'a> {
+    o: &'a Options,
+    prepared: &'a [Prepared],
+    rig: Rig<'a>,
+    folder: PathBuf,
+    /// By experiment and pair.
+    tries: BTreeMap<(String, usize), Tries>,
+    /// Experiments that cannot succeed: every attempt of a pair was invalid for reasons of its own.
+    hopeless: BTreeMap<usize, String>,
+    progress: Progress,
+}
+
+impl<'a> Runner<'a> {
+    pub fn new(
+        o: &'a Options,
+        prepared: &'a [Prepared],
+        arms: &'a [ArmProgram; 2],
+        run_id: String,
+        folder: PathBuf,
+    ) -> Result<Self, Refusal> {
+        let done = record::read_pairs(&folder).map_err(Refusal::failed)?;
+        for p in prepared {
+            remove_unfinished(&folder, &p.name, &done);
+        }
+        let planned = super::runnable(prepared).map(|p| 2 * p.info.pairs_min);
+        let mut runner = Self {
+            o,
+            prepared,
+            rig: Rig::new(prepared, arms, run_id)?,
+            folder,
+            tries: BTreeMap::new(),
+            hopeless: BTreeMap::new(),
+            progress: Progress::new(planned.sum()),
+        };
+        runner.take_up(&done);
+        Ok(runner)
+    }
+
+    /// What an earlier part of this run came to.
+    fn take_up(&mut self, done: &[PairRecord]) {
+        self.progress.done = 2 * done.len();
+        self.progress.total += 2 * done.iter().filter(|r| r.attempt > 0).count();
+        for pair in done {
+            if let Some(p) = self.prepared.iter().find(|p| p.name == pair.experiment) {
+                let arms = record::measure_pair(&self.folder, &p.info, pair);
+                let tries = self.tries.entry((p.name.clone(), pair.pair)).or_default();
+                tries.add(&arms);
+                tries.earlier = tries.attempts;
+            }
+        }
+    }
+
+    pub fn all(&mut self, schedule: &[Vec<PlannedPair>]) -> Result<(), Abort> {
+        self.rig.pin();
+        for round in [Round::First, Round::Again] {
+            for planned in schedule.iter().flatten() {
+                if self.is_wanted(planned, round) {
+                    self.pair(planned, round)?;
+                }
+            }
+        }
+        self.progress.end();
+        Ok(())
+    }
+
+    fn tries(&self, planned: &PlannedPair) -> Tries {
+        let key = (self.prepared[planned.experiment].name.clone(), planned.pair);
+        self.tries.get(&key).copied().unwrap_or_default()
+    }
+
+    /// This pair needs another attempt, unless the interval is narrow enough (an adaptive run). Significance never stops a
+    /// run: looking until it appears would make it appear.
+    fn is_wanted(&self, planned: &PlannedPair, round: Round) -> bool {
+        let info = &self.prepared[planned.experiment].info;
+        let tries = self.tries(planned);
+        let in_plan = info.unsupported.is_none() && planned.pair < info.pairs_max;
+        if !in_plan || self.hopeless.contains_key(&planned.experiment) || tries.is_over(round) {
+            return false;
+        }
+        if round == Round::Again {
+            // The end is for what was tried before, not for pairs that an adaptive run did not need.
+            return tries.attempts > 0;
+        }
+        planned.pair < info.pairs_min || info.pairs_max == info.pairs_min || !self.is_narrow(&info.name)
+    }
+
+    fn is_narrow(&self, experiment: &str) -> bool {
+        let Ok(report) = analysis::analyze(&self.folder) else {
+            return false;
+        };
+        let row = report.rows.iter().find(|r| r.experiment == experiment);
+        row.and_then(|r| r.change.as_ref())
+            .is_some_and(|c| c.scale == "percent" && (c.high - c.low) / 2.0 < NARROW)
+    }
+
+    fn pair(&mut self, planned: &PlannedPair, round: Round) -> Result<(), Abort> {
+        let name = &self.prepared[planned.experiment].name;
+        let tries = self.tries(planned);
+        let (before, attempts_max) = (tries.attempts, tries.attempts_max(round));
+        if before > 0 {
+            // What the plan counted for this pair went into the attempts that failed.
+            self.progress.total += 2;
+        }
+        for attempt in before..attempts_max {
+            self.wait_for_calm(name)?;
+            if self.attempt(planned, attempt)? {
+                return Ok(());
+            }
+            if attempt + 1 < attempts_max {
+                self.progress.total += 2;
+            }
+        }
+        if self.tries(planned).own_fault >= ATTEMPTS {
+            // Three honest attempts failed for reasons that waiting does not cure: the other rounds would only repeat it.
+            self.hopeless.insert(planned.experiment, name.clone());
+            let what = format!("{name}: given up after {ATTEMPTS} invalid attempts");
+            self.progress.say(&what);
+        }
+        Ok(())
+    }
+
+    /// Runs both arms and stores what came of them; true when the pair is valid.
+    fn attempt(&mut self, planned: &PlannedPair, attempt: usize) -> Result<bool, Abort> {
+        let p = &self.prepared[planned.experiment];
+        let (numbers, results) = self.arms_of(planned)?;
+        self.store(&PairRecord {
+            experiment: p.name.clone(),
+            pair: planned.pair,
+            attempt,
+            order: planned.order.name().to_owned(),
+            seed: format!("{:016x}", planned.payload_seed),
+            baseline: numbers[0],
+            comparison: numbers[1],
+        })?;
+        let tries = self.tries.entry((p.name.clone(), planned.pair)).or_default();
+        tries.add(&results);
+        let valid = tries.valid;
+        let line = pair_line(p, planned, attempt, &results, valid);
+        self.progress.say(&line);
+        Ok(valid)
+    }
+
+    /// Numbers and results of both arms, or nothing of either: half a pair is no evidence.
+    fn arms_of(&mut self, planned: &PlannedPair) -> Result<([usize; 2], [Measured; 2]), Abort> {
+        let mut numbers = [0; 2];
+        let mut results: [Measured; 2] = Default::default();
+        let mut folders = Vec::new();
+        let mut aborted = None;
+        for (arm, outcome) in self.both(planned) {
+            match outcome {
+                Ok((number, folder, measured)) => {
+                    (numbers[arm], results[arm]) = (number, measured);
+                    folders.push(folder);
+                }
+                Err((abort, folder)) => {
+                    folders.extend(folder);
+                    aborted = Some(abort);
+                }
+            }
+            self.progress.step();
+        }
+        match aborted {
+            None => Ok((numbers, results)),
+            Some(abort) => {
+                folders.iter().for_each(|f| drop(fs::remove_dir_all(f)));
+                Err(abort)
+            }
+        }
+    }
+
+    /// Runs the arms of a pair, one after the other or together; stops at the first that aborts.
+    fn both(&self, planned: &PlannedPair) -> Vec<(usize, Outcome)> {
+        let order = match planned.order {
+            Order::BaselineFirst => [0, 1],
+            Order::ComparisonFirst => [1, 0],
+        };
+        if self.prepared[planned.experiment].arms[0].together {
+            let meeting = &Meeting::default();
+            return thread::scope(|scope| {
+                let spawn = |arm| scope.spawn(move || self.replicate(planned, arm, Some(meeting)));
+                let threads = order.map(|arm| (arm, spawn(arm)));
+                let join = |thread: thread::ScopedJoinHandle<'_, _>| {
+                    thread.join().unwrap_or_else(|e| resume_unwind(e))
+                };
+                threads
+                    .into_iter()
+                    .map(|(arm, thread)| (arm, join(thread)))
+                    .collect()
+            });
+        }
+        let mut outcomes = Vec::new();
+        for arm in order {
+            outcomes.push((arm, self.replicate(planned, arm, None)));
+            if outcomes.last().is_some_and(|(_, outcome)| outcome.is_err()) {
+                break;
+            }
+        }
+        outcomes
+    }
+
+    fn replicate(&self, planned: &PlannedPair, arm: usize, meeting: Option<&Meeting>) -> Outcome {
+        let p = &self.prepared[planned.experiment];
+        let (number, folder) = replicate::next_folder(&record::arm_folder(&self.folder, &p.name, ARMS[arm]))
+            .map_err(|e| (Abort::Store(e), None))?;
+        let what = format!("{} pair {} {}", p.name, planned.pair + 1, ARMS[arm]);
+        self.progress.show(&what);
+        let measured = replicate::run(&Replicate {
+            padding: [planned.padding.0, planned.padding.1][arm],
+            meeting,
+            ..self.rig.replicate(p, planned, arm, (number, &folder))
+        });
+        match measured {
+            Ok(m) => Ok((number, folder, m)),
+            Err(abort) => Err((abort, Some(folder))),
+        }
+    }
+
+    fn store(&self, record: &PairRecord) -> Result<(), Abort> {
+        let mut line = serde_json::to_string(record).map_err(io::Error::other)?;
+        line.push('\n');
+        let mut file = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.folder.join("pairs.jsonl"))?;
+        file.write_all(line.as_bytes())?;
+        file.sync_data()?;
+        Ok(())
+    }
+
+    /// Waits until everything else on the machine uses little of a core, for a limited time.
+    fn wait_for_calm(&self, name: &str) -> Result<(), Abort> {
+        let deadline = Instant::now() + self.o.wanted.calm_wait;
+        while !self.o.wanted.accept_busy {
+            let Some(share) = used_by_others()?.filter(|share| *share >= CALM) else {
+                break;
+            };
+            let used = format!("{:.0} % of a core in use", 100.0 * share);
+            if Instant::now() > deadline {
+                let what = format!("{name}: the machine did not calm down ({used}), going on");
+                self.progress.say(&what);
+                break;
+            }
+            self.progress
+                .show(&format!("waiting for a quiet machine ({used})"));
+        }
+        Ok(())
+    }
+}
+
+/// A resumed run may hold folders of a pair that was not finished; its numbers must not be taken for another's.
+fn remove_unfinished(run: &Path, experiment: &str, done: &[PairRecord]) {
+    for (arm, name) in ARMS.iter().enumerate() {
+        let mine = done.iter().filter(|r| r.experiment == experiment);
+        let known: Vec<usize> = mine.map(|r| r.replicate(arm)).collect();
+        let folders = capture::replicate_folders(&record::arm_folder(run, experiment, name));
+        for folder in folders.unwrap_or_default() {
+            if capture::replicate_number(&folder).is_some_and(|n| !known.contains(&n)) {
+                let _ = fs::remove_dir_all(folder);
+            }
+        }
+    }
+}
+
+/// What everything but this program uses of a core, looked at for half a second; `None` where that cannot be seen.
+fn used_by_others() -> Result<Option<f64>, Abort> {
+    const LOOK: Duration = Duration::from_millis(500);
+    let Some(before) = procfs::machine() else {
+        return Ok(None);
+    };
+    let (own, began) = (clock::own_cpu_ns(), Instant::now());
+    while began.elapsed() < LOOK {
+        if signal::interrupted() {
+            return Err(Abort::Interrupted);
+        }
+        thread::sleep(POLL);
+    }
+    Ok(procfs::machine().map(|after| {
+        let foreign = after.since(before).busy_ns - (clock::own_cpu_ns() - own) as i64;
+        foreign as f64 / began.elapsed().as_nanos() as f64
+    }))
+}
+
+fn pair_line(
+    p: &Prepared,
+    planned: &PlannedPair,
+    attempt: usize,
+    results: &[Measured; 2],
+    valid: bool,
+) -> String {
+    let head = format!("{} pair {} {}", p.name, planned.pair + 1, planned.order.name());
+    let goal = p.info.goal;
+    if valid {
+        let show = |m: &Measured| {
+            m.values
+                .get(&goal)
+                .map_or("n/a".to_owned(), |v| goal.unit().show(*v))
+        };
+        let [b, c] = [show(&results[0]), show(&results[1])];
+        return format!("{head}: {} {b} -> {c}", goal.title());
+    }
+    let reasons = ARMS.iter().zip(results).flat_map(|(arm, m)| {
+        let why = m.invalid.iter().chain(&m.disturbed);
+        why.map(move |reason| format!("{arm}: {reason}"))
+    });
+    let reasons: Vec<String> = reasons.collect();
+    format!(
+        "{head}, attempt {}: discarded: {}",
+        attempt + 1,
+        reasons.join("; ")
+    )
+}

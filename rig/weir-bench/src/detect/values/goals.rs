@@ -1,0 +1,106 @@
+//! One number per goal.
+
+use super::{Measured, Run};
+use crate::detect::capture::Phase;
+use crate::detect::goal::Goal;
+use weir_regress::describe;
+
+pub fn add(out: &mut Measured, run: &Run) {
+    let share = run.delivered_share(out).map(|share| share.min(1.0));
+    let mut goals = run.traffic(share);
+    goals.extend(run.cost(share));
+    goals.extend(run.memory());
+    let latencies = &run.received.latencies;
+    let p99 = (latencies.len() >= 2).then(|| describe::quantile(latencies, 0.99));
+    goals.push((Goal::LatencyP99, p99));
+    let measured = goals.into_iter().filter_map(|(goal, v)| Some((goal, v?)));
+    out.values = measured.filter(|(_, v)| v.is_finite()).collect();
+    let shares = run.cpu_shares();
+    out.cpu_cv_within = describe::variation(&shares).map(|v| v.cv);
+    out.cpu_lag1 = (shares.len() >= 3).then(|| describe::lag1(&shares));
+}
+
+type Goals = Vec<(Goal, Option<f64>)>;
+
+impl Run<'_> {
+    /// Readings of the generator over the window; a generator without readings is taken at its average.
+    fn sent_rate(&self, series: &str, total: f64) -> Option<f64> {
+        self.capture
+            .rate("generator", series)
+            .or_else(|| self.average(total))
+    }
+
+    fn average(&self, total: f64) -> Option<f64> {
+        (self.sent.elapsed > 0.0).then(|| total / self.sent.elapsed)
+    }
+
+    fn messages_per_second(&self) -> Option<f64> {
+        self.sent_rate("sent_messages", self.sent.messages)
+    }
+
+    fn traffic(&self, share: Option<f64>) -> Goals {
+        let mut goals = Goals::new();
+        if !self.rules.idle {
+            // Only what pushes back proves by being written that it was taken.
+            let taken = if self.rules.udp { share } else { Some(1.0) };
+            let bytes = self.sent_rate("sent_bytes", self.sent.bytes).zip(taken);
+            let messages = self.messages_per_second().zip(share.or(taken));
+            goals.push((Goal::IngressThroughput, bytes.map(|(b, s)| b * s)));
+            goals.push((Goal::IngressMessages, messages.map(|(m, s)| m * s)));
+            goals.push((Goal::Loss, share.map(|s| 1.0 - s)));
+        }
+        let received = self.received.bytes;
+        if received > 0.0 {
+            let life = || {
+                self.capture
+                    .series("target", "cpu_ns")
+                    .last()
+                    .map(|p| p.seconds())
+            };
+            let rate = self.average(received).or_else(|| Some(received / life()?));
+            goals.push((Goal::EgressThroughput, rate));
+        }
+        goals
+    }
+
+    fn cost(&self, share: Option<f64>) -> Goals {
+        let rate = |name: &str| self.capture.rate("target", name);
+        let delivered = self.messages_per_second().map(|m| m * share.unwrap_or(1.0));
+        let delivered = delivered.filter(|m| *m > 0.0 && !self.rules.idle);
+        let switches = ["ctx_voluntary", "ctx_involuntary"].into_iter().filter_map(rate);
+        let switches: f64 = switches.sum();
+        let cpu = rate("cpu_ns");
+        vec![
+            (Goal::Cpu, cpu.map(|c| c / 1e6)),
+            (Goal::CpuPerMessage, cpu.zip(delivered).map(|(c, m)| c / m)),
+            (Goal::LifeCpuPerMessage, self.life_cpu_per_message()),
+            (Goal::ContextSwitches, delivered.map(|m| 1000.0 * switches / m)),
+        ]
+    }
+
+    /// From the moment the target was ready to its end, the last flush included.
+    fn life_cpu_per_message(&self) -> Option<f64> {
+        let life = self.capture.series("target", "life_cpu_ns");
+        let used = life.last()?.v - life.first()?.v;
+        let messages = self.received.messages.filter(|m| *m > 0.0)?;
+        (life.len() == 2).then_some(used / messages)
+    }
+
+    fn memory(&self) -> Goals {
+        let values = |name: &str, phases: &[Phase]| self.capture.values("target", name, phases);
+        let average = |name: &str| {
+            let values = values(name, &[Phase::Measure]);
+            (!values.is_empty()).then(|| describe::mean(&values))
+        };
+        let most = |name: &str| values(name, &Phase::ALL).into_iter().reduce(f64::max);
+        vec![
+            (
+                Goal::Memory,
+                average("pss_bytes").or_else(|| average("rss_bytes")),
+            ),
+            (Goal::Rss, average("rss_bytes")),
+            (Goal::PageFaults, self.capture.rate("target", "minflt")),
+            (Goal::MemoryPeak, most("hwm_bytes").or_else(|| most("rss_bytes"))),
+        ]
+    }
+}

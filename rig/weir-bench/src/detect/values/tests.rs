@@ -1,0 +1,251 @@
+//! Runs that never happened, judged.
+
+use super::*;
+use crate::detect::capture::{Header, VERSION, Writer};
+
+pub fn rules() -> Rules {
+    Rules {
+        min_target_share: Some(0.99),
+        generator_headroom: 1.5,
+        overload: false,
+        idle: false,
+        max_steal: 0.02,
+        max_foreign_cpu: 0.03,
+        udp: false,
+        all_out: false,
+        together: false,
+        checks: Vec::new(),
+    }
+}
+
+struct Fake {
+    cpu_per_second: f64,
+    delivered: f64,
+    foreign: f64,
+    scheduled: f64,
+    verdict: &'static str,
+    udp_drops: f64,
+    /// Seconds at which the target was asked what it had parsed, and what it said.
+    parsed: &'static [(u64, f64)],
+}
+
+const GOOD: Fake = Fake {
+    cpu_per_second: 2e8,
+    delivered: 40_000.0,
+    foreign: 0.0,
+    scheduled: 40_000.0,
+    verdict: "on-schedule",
+    udp_drops: 0.0,
+    parsed: &[],
+};
+
+fn run(fake: &Fake, rules: &Rules) -> Measured {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("baseline").join("00");
+    std::fs::create_dir_all(&dir).unwrap();
+    let header = Header {
+        v: VERSION,
+        run: "r".into(),
+        exp: "e".into(),
+        arm: "baseline".into(),
+        rep: 0,
+        pair: 0,
+        order: "BC".into(),
+        seed: "1".into(),
+        bin_sha256: String::new(),
+        started_unix_ns: 0,
+        host: BTreeMap::new(),
+    };
+    let mut w = Writer::create(&dir.join("capture.jsonl.zst"), &header).unwrap();
+    for i in 0..=40_u64 {
+        let (t, s) = (i * 1_000_000_000, i as f64);
+        let phase = if i < 10 { Phase::Warmup } else { Phase::Measure };
+        w.add(t, phase, "target", "cpu_ns", true, s * fake.cpu_per_second)
+            .unwrap();
+        w.add(t, phase, "target", "rss_bytes", false, 1e6 + 1e4 * s)
+            .unwrap();
+        w.add(t, phase, "target", "udp_drops", true, fake.udp_drops * s / 40.0)
+            .unwrap();
+        w.add(t, phase, "generator", "sent_messages", true, s * 1000.0)
+            .unwrap();
+        w.add(t, phase, "generator", "sent_bytes", true, s * 150_000.0)
+            .unwrap();
+        w.add(t, phase, "host", "foreign_cpu_ns", true, s * fake.foreign * 1e9)
+            .unwrap();
+    }
+    for (second, said) in fake.parsed {
+        let t = second * 1_000_000_000;
+        w.add(t, Phase::Measure, "telemetry", "parsed_messages", true, *said)
+            .unwrap();
+    }
+    w.finish().unwrap();
+    let manifest = serde_json::json!({
+        "totals": {"messages": 40_000, "packets": 4_000, "bytes": 6_000_000},
+        "digest": "d", "sending": {"elapsed_s": 40.0, "scheduled": fake.scheduled, "achieved": 40_000, "blocked_s": 0.0,
+        "verdict": fake.verdict, "markers": [{"seq": 1, "sent_unix_ns": 1_000}, {"seq": 2, "sent_unix_ns": 2_000}]}});
+    std::fs::write(dir.join("manifest.json"), manifest.to_string()).unwrap();
+    let sink = serde_json::json!({"delivered_messages": fake.delivered, "received_bytes": 80_000, "markers": [
+        {"seq": 1, "received_unix_ns": 1_000_001_000_u64}, {"seq": 2, "received_unix_ns": 1_000_002_000_u64}]});
+    std::fs::write(dir.join("sink.json"), sink.to_string()).unwrap();
+    measure(&dir, rules)
+}
+
+#[test]
+fn numbers_of_a_good_run() {
+    let m = run(&GOOD, &rules());
+    assert!(m.is_valid(), "{m:?}");
+    let v = |g: Goal| m.values[&g];
+    assert!((v(Goal::Cpu) - 200.0).abs() < 1e-9);
+    assert!((v(Goal::CpuPerMessage) - 2e5).abs() < 1e-6);
+    assert!((v(Goal::IngressThroughput) - 150_000.0).abs() < 1e-6);
+    assert!((v(Goal::IngressMessages) - 1000.0).abs() < 1e-9);
+    assert!((v(Goal::EgressThroughput) - 2000.0).abs() < 1e-9);
+    assert!((v(Goal::LatencyP99) - 1.0).abs() < 1e-9);
+    assert_eq!(v(Goal::Loss), 0.0);
+    // Memory without PSS falls back to RSS, averaged over the window only.
+    assert!((v(Goal::Memory) - (1e6 + 1e4 * 25.0)).abs() < 1e-6);
+}
+
+fn invalid(fake: Fake, rules: &Rules, why: &str) {
+    let m = run(&fake, rules);
+    assert!(
+        m.invalid.iter().any(|r| r.contains(why)),
+        "expected {why:?} in {:?}",
+        m.invalid
+    );
+}
+
+#[test]
+fn a_load_that_bypasses_the_target_is_invalid() {
+    // The generator aims at the sink: everything arrives, but the target slept. Or nothing arrives at the sink.
+    invalid(
+        Fake {
+            cpu_per_second: 0.0,
+            ..GOOD
+        },
+        &rules(),
+        "used no CPU",
+    );
+    invalid(
+        Fake {
+            delivered: 0.0,
+            ..GOOD
+        },
+        &rules(),
+        "does not cross the target",
+    );
+    invalid(
+        Fake {
+            delivered: 80_000.0,
+            ..GOOD
+        },
+        &rules(),
+        "something else writes to the sink",
+    );
+}
+
+#[test]
+fn a_target_that_says_it_saw_little_is_believed() {
+    let saw_little = "the target's own parsed_messages rose by 1000 while 40000 were sent";
+    let parsed = |parsed| Fake { parsed, ..GOOD };
+    invalid(parsed(&[(0, 0.0), (40, 1_000.0)]), &rules(), saw_little);
+    // Not where the first reading came late or the last early: it saw the rest before and after.
+    for readings in [
+        &[(38, 38_000.0), (40, 39_000.0)],
+        &[(0, 0.0), (2, 1_000.0)],
+        &[(0, 0.0), (40, 39_000.0)],
+    ] {
+        let m = run(&parsed(readings), &rules());
+        assert!(m.is_valid(), "{readings:?}: {:?}", m.invalid);
+    }
+}
+
+#[test]
+fn a_generator_that_cannot_follow_its_schedule_is_invalid() {
+    invalid(
+        Fake {
+            verdict: "generator-limited",
+            ..GOOD
+        },
+        &rules(),
+        "generator-limited",
+    );
+    invalid(
+        Fake {
+            scheduled: 50_000.0,
+            ..GOOD
+        },
+        &rules(),
+        "80.0 % of its schedule",
+    );
+    let m = run(
+        &Fake {
+            scheduled: 50_000.0,
+            verdict: "target-limited",
+            ..GOOD
+        },
+        &rules(),
+    );
+    assert!(
+        m.is_valid(),
+        "a target that pushes back explains the shortfall: {m:?}"
+    );
+}
+
+#[test]
+fn a_busy_machine_asks_for_another_attempt() {
+    let m = run(&Fake { foreign: 0.2, ..GOOD }, &rules());
+    assert!(
+        m.invalid.is_empty() && m.disturbed[0].contains("20.0 % of a core"),
+        "{m:?}"
+    );
+}
+
+#[test]
+fn udp_throughput_is_what_arrived_and_drops_explain_the_loss() {
+    let overload = Rules {
+        udp: true,
+        overload: true,
+        min_target_share: None,
+        ..rules()
+    };
+    let m = run(
+        &Fake {
+            delivered: 30_000.0,
+            udp_drops: 1000.0,
+            ..GOOD
+        },
+        &overload,
+    );
+    assert!(m.is_valid(), "{m:?}");
+    assert!((m.values[&Goal::IngressThroughput] - 112_500.0).abs() < 1e-6);
+    assert!((m.values[&Goal::Loss] - 0.25).abs() < 1e-12);
+    assert_eq!(m.books.unexplained, Some(0.0));
+}
+
+#[test]
+fn checks_look_at_the_whole_life() {
+    let limit = |series: &str, stat: &str, upper: f64| CheckRule {
+        name: "c".into(),
+        series: series.into(),
+        stat: serde_json::from_value(stat.into()).unwrap(),
+        upper: Some(upper),
+        lower: None,
+    };
+    let rules = Rules {
+        checks: vec![
+            limit("rss_bytes", "max", 1.4e6),
+            limit("rss_bytes", "max", 1.39e6),
+            limit("cpu_millicores", "mean", 200.5),
+            limit("lost_messages", "last", 0.0),
+            limit("pss_bytes", "max", 1e9),
+        ],
+        ..rules()
+    };
+    let passed: Vec<bool> = run(&GOOD, &rules).checks.iter().map(|c| c.passed).collect();
+    assert_eq!(
+        passed,
+        [true, false, true, true, false],
+        "a series nobody recorded does not pass"
+    );
+}
