@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use weir_context::RuleCounts;
 use weir_counters::Counts;
-use weir_ingest::{ListenerSnapshot, WorkerSnapshot};
+use weir_ingest::{IngestCounts, ListenerSnapshot, WorkerSnapshot};
 
 use super::pipeline::State;
 use crate::admin::counters::SocketCounter;
@@ -30,6 +30,13 @@ pub fn fill(status: &mut Status, listeners: &[BoundListener], state: &State) {
         socket[SocketCounter::ReceiveBuffer] = listener.receive_buffer;
         socket[SocketCounter::ReceiveBufferWanted] = listener.receive_buffer_wanted;
         status.add(Some(number), &socket);
+        // Zeros, so that every field is there before the first worker has reported.
+        let nothing = ListenerSnapshot {
+            listener: number as u16,
+            socket: Counts::default(),
+            ingest: IngestCounts::default(),
+        };
+        of_listener(status, &nothing);
     }
     status.add(None, &state.counts);
     let workers: Vec<&WorkerSnapshot> = state.workers.iter().flatten().collect();
@@ -74,18 +81,8 @@ fn of_worker(status: &mut Status, worker: &WorkerSnapshot) {
     status.add(None, &origin.origins);
     status.add(None, &origin.processes);
     status.add(None, &origin.parking);
-    for ListenerSnapshot {
-        listener,
-        socket,
-        ingest,
-    } in listeners
-    {
-        let listener = Some(usize::from(*listener));
-        status.add(listener, socket);
-        status.add(listener, &ingest.counts);
-        status.add(listener, &ingest.packets_refused);
-        status.add(listener, &ingest.rejected);
-        status.add(listener, &ingest.samples_dropped);
+    for listener in listeners {
+        of_listener(status, listener);
     }
     for (part, bytes) in [
         ("contexts", *context_bytes),
@@ -99,6 +96,20 @@ fn of_worker(status: &mut Status, worker: &WorkerSnapshot) {
     ] {
         *status.memory.parts.entry(part.into()).or_default() += bytes as u64;
     }
+}
+
+fn of_listener(status: &mut Status, snapshot: &ListenerSnapshot) {
+    let ListenerSnapshot {
+        listener,
+        socket,
+        ingest,
+    } = snapshot;
+    let listener = Some(usize::from(*listener));
+    status.add(listener, socket);
+    status.add(listener, &ingest.counts);
+    status.add(listener, &ingest.packets_refused);
+    status.add(listener, &ingest.rejected);
+    status.add(listener, &ingest.samples_dropped);
 }
 
 /// Adds up what the workers' rules did. While a reload is on its way, workers that have other rules than the first are left

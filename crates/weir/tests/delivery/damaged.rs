@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::intake::{Answer, Intake};
-use crate::support::{Agent, PointBooks, until};
+use crate::support::{Agent, PointBooks, until, weir};
 
 /// Gauges, one payload each.
 const SERIES: u64 = 24;
@@ -83,10 +83,10 @@ fn one_record_is_lost_and_named() {
     assert_eq!((books.produced, books.pending, books.dropped), (SERIES - 1, 0, 0));
     assert_eq!(intake.series.lock().unwrap().len() as u64, SERIES - 1);
     assert_eq!(second.output("datadog")["disk_damaged_bytes"], damaged);
-    let text = second.output("datadog")["notes"].to_string();
-    assert!(
-        text.contains(&format!("{damaged} bytes of the disk queue were damaged")),
-        "{text}"
+    let (_, page) = weir(&["status", "--admin", &second.admin]);
+    let line = format!(
+        "datadog: Bytes of the disk queue that were found damaged at the start; what they held is lost: {damaged}\n"
     );
+    assert!(page.contains(&line), "{page}");
     second.finish();
 }
