@@ -190,7 +190,7 @@ impl Endpoint {
         let refused_series = super::lock(&self.refused).count();
         let enter = move |queue: &mut super::Queue, books: &mut EndpointBooks| {
             books.retry_at = retry_at;
-            books.counts[OutputCounter::RefusedSeries] = refused_series as u64;
+            books.counts[OutputCounter::RefusedSeries] = refused_series;
             let (error, is_refusal) = match outcome {
                 Outcome::Delivered => {
                     books.delivered += queue.delivered(payload.id);

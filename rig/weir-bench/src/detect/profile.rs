@@ -252,18 +252,12 @@ pub fn run(o: &Options, replicates: usize) -> Result<(PathBuf, String), Refusal>
     let schedule = plan(o.seed, prepared.len(), replicates);
     for planned in schedule.iter().flatten() {
         let e = &prepared[planned.experiment];
-        for arm in 0..if e.info.unsupported.is_some() {
-            0
-        } else {
-            ARMS.len()
-        } {
-            eprintln!(
-                "profiling {} {} {}/{replicates}",
-                e.name,
-                ARMS[arm],
-                planned.pair + 1
-            );
-            let target = replicate_folder(&folder, &e.name, ARMS[arm], planned.pair);
+        if e.info.unsupported.is_some() {
+            continue;
+        }
+        for (arm, name) in ARMS.iter().enumerate() {
+            eprintln!("profiling {} {name} {}/{replicates}", e.name, planned.pair + 1);
+            let target = replicate_folder(&folder, &e.name, name, planned.pair);
             let result = replicate::run(&Replicate {
                 profile: Some(&fetch),
                 ..rig.replicate(e, planned, arm, (planned.pair, &target))

@@ -300,11 +300,11 @@ impl<'a> Runner<'a> {
 
     /// Waits until everything else on the machine uses little of a core, for a limited time.
     fn wait_for_calm(&self, name: &str) -> Result<(), Abort> {
+        if self.o.wanted.accept_busy {
+            return Ok(());
+        }
         let deadline = Instant::now() + self.o.wanted.calm_wait;
-        while !self.o.wanted.accept_busy {
-            let Some(share) = used_by_others()?.filter(|share| *share >= CALM) else {
-                break;
-            };
+        while let Some(share) = used_by_others()?.filter(|share| *share >= CALM) {
             let used = format!("{:.0} % of a core in use", 100.0 * share);
             if Instant::now() > deadline {
                 let what = format!("{name}: the machine did not calm down ({used}), going on");

@@ -110,7 +110,7 @@ impl Run<'_> {
         let Some(begin) = sending.next().map(|p| p.t) else {
             return 0.0;
         };
-        let end = sending.last().map_or(begin, |p| p.t);
+        let end = sending.next_back().map_or(begin, |p| p.t);
         let to = last.saturating_sub(TELEMETRY_AGE).clamp(begin, end);
         let known = to.saturating_sub(first.clamp(begin, end));
         known as f64 / (end - begin).max(1) as f64
