@@ -1,25 +1,31 @@
 # Every verb works here and, with the same name, inside each client's folder.
 CARGO ?= cargo
 CLIENTS := $(wildcard clients/*/Makefile)
+# What is not Rust.
+PARTS := $(CLIENTS) web/Makefile
 # A registry may be out of reach for a moment.
 export CARGO_NET_RETRY ?= 10
 # Tests build the agent; those of the clients take that one, because to build it for them alone would mean other features of its
 # dependencies, and most of them once more.
 AGENT = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/weir
 
-.PHONY: run build test test-quick check bench bench-outputs fuzz miri soak deps clients-%
+.PHONY: run build page test test-quick check bench bench-outputs fuzz miri soak deps clients-%
 
 ## run: build and start the agent with useful defaults (UDP 127.0.0.1:8125, admin 127.0.0.1:8127)
-run:
+run: page
 	$(CARGO) run --release --locked --bin weir -- run $(ARGS)
 
-build:
+## page: build the live page, where there is Node; without it the agent says how to
+page:
+	@if command -v npm >/dev/null; then $(MAKE) -C web build; else echo "no npm: the agent is built without its live page"; fi
+
+build: page
 	$(CARGO) build --release --locked --workspace
 
 ## test: install what the tests need, then run every test of every language
-test: deps
+test: deps page
 	$(CARGO) test --workspace --locked --no-fail-fast
-	@set -e; for m in $(CLIENTS); do WEIR_BIN="$${WEIR_BIN:-$$(ls $(AGENT))}" $(MAKE) -C $$(dirname $$m) test; done
+	@set -e; for m in $(PARTS); do WEIR_BIN="$${WEIR_BIN:-$$(ls $(AGENT))}" $(MAKE) -C $$(dirname $$m) test; done
 
 ## test-quick: what needs nothing but Rust, and little time once it is built
 test-quick:
@@ -32,7 +38,7 @@ check: deps
 	scripts/check-repository.sh
 	scripts/check-dependencies.py
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	@set -e; for m in $(CLIENTS); do $(MAKE) -C $$(dirname $$m) check; done
+	@set -e; for m in $(PARTS); do $(MAKE) -C $$(dirname $$m) check; done
 
 ## bench: ratios against the floor of this machine, with their spread
 bench:

@@ -9,6 +9,7 @@ use weir::admin::contexts::ContextReport;
 use weir::admin::explain::{ExplainRequest, Explanation};
 use weir::admin::status::Status;
 use weir::admin::{AdminSource, Answer, ConnectionLimits, Exposition, ScrapeRequest, answer_on};
+use weir::history::Recent;
 use weir::signals::Reloaded;
 
 /// Knows nothing, refuses nothing by itself, and remembers whether it was to change something.
@@ -33,6 +34,10 @@ impl AdminSource for Silent {
 
     fn contexts(&self, _: usize) -> Answer<'_, Option<ContextReport>> {
         Box::pin(async { None })
+    }
+
+    fn recent(&self) -> Option<Arc<Recent>> {
+        None
     }
 
     fn explain(&self, request: ExplainRequest) -> Answer<'_, Explanation> {

@@ -87,12 +87,9 @@ const TABLE: [Line; 8] = [
         name: "history",
         sixty_fourths: 8,
         parts: &["history"],
-        when_full: "the oldest minutes of what is shown of the past go",
+        when_full: "the oldest minutes go, and points of new series are not kept where texts take too much",
     },
 ];
-
-/// The most that the history takes of a large budget.
-const HISTORY_BYTES_MAX: u64 = 64 << 20;
 
 /// With everything configured, contexts still get a quarter.
 const _: () = {
@@ -141,7 +138,7 @@ impl Budget {
                 Share::Senders => if_used(tells_senders),
                 // A reload may bring an output at any time, and contexts do not go to make room for it.
                 Share::Contexts | Share::Batches | Share::Queues | Share::Cumulative => u64::MAX,
-                Share::History => HISTORY_BYTES_MAX,
+                Share::History => config.resources.history,
             },
         )
     }

@@ -8,6 +8,7 @@ pub mod cli;
 pub mod config;
 pub mod convert;
 pub mod failure;
+pub mod history;
 pub mod logging;
 pub mod process;
 mod profile;

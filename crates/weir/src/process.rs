@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use weir_output::prometheus::OwnSeries;
+
 use crate::sys;
 
 /// Bytes: the allocator's view, and the kernel's as `rss`.
@@ -41,6 +43,27 @@ pub fn facts() -> Value {
         "voluntary_switches": status_field("voluntary_ctxt_switches:"),
         "involuntary_switches": status_field("nonvoluntary_ctxt_switches:"),
     })
+}
+
+/// CPU time and memory of the process, as series under the names that other programs give them.
+pub fn series() -> [OwnSeries; 2] {
+    let (user, system) = cpu_seconds().unwrap_or_default();
+    [
+        OwnSeries {
+            name: "process_cpu_seconds_total",
+            help: "User and system time.",
+            is_counter: true,
+            labels: Vec::new(),
+            value: user + system,
+        },
+        OwnSeries {
+            name: "process_resident_memory_bytes",
+            help: "Resident memory.",
+            is_counter: false,
+            labels: Vec::new(),
+            value: resident_bytes().unwrap_or(0) as f64,
+        },
+    ]
 }
 
 fn status_field(name: &str) -> Option<u64> {

@@ -15,6 +15,7 @@ use weir::admin::status::{ListenerStatus, Status};
 use weir::admin::{
     AdminServer, AdminSource, Answer, ConnectionLimits, Exposition, ExpositionBody, ScrapeRequest,
 };
+use weir::history::Recent;
 use weir::signals::Reloaded;
 
 struct Double {
@@ -63,6 +64,10 @@ impl AdminSource for Double {
                 ..ContextReport::default()
             })
         })
+    }
+
+    fn recent(&self) -> Option<Arc<Recent>> {
+        None
     }
 
     fn explain(&self, request: ExplainRequest) -> Answer<'_, Explanation> {

@@ -15,6 +15,11 @@ settings! {
             .zero("0: a quarter of the cgroup's limit or of the machine, at least 64MiB and at most 2GiB.")
             .who("Operators with a million contexts, or very little memory. The least that is taken is 8MiB.")
             .common();
+        history: u64 = "64MiB"
+            .takes(Kind::Bytes { min: 0, max: 1 << 40 })
+            .effect("The most that the last minutes of every series may take, which the live page, `weir top` and `/api/v1` show. They never take more than an eighth of `memory`; when that is full, the oldest minutes go.")
+            .zero("0: nothing is kept, and nothing is shown of the past.")
+            .who("Operators who want to look back further, or not at all.");
         contexts_max: Option<usize> = "0"
             .takes(Kind::Integer { min: 0, max: 1 << 32 })
             .effect("A limit on the number of contexts, besides the memory budget.")

@@ -56,6 +56,33 @@ counters! {
     }
 }
 
+counters! {
+    /// The last minutes, kept for people.
+    pub enum HistoryCounter {
+        /// Points that came to be kept.
+        Taken = Series::counter("weir_history_points_total", "history.taken", "points"),
+            Work("It rises with each flush.");
+        /// Points of new series that were not kept, for want of memory.
+        Refused = Series::counter("weir_history_points_refused_total", "history.refused", "points"),
+            Sign("The page does not show these series; outputs are not affected. More `memory`, or a larger `history`, holds more of them.");
+        /// Points that were not kept, because the thread that keeps them was behind.
+        Behind = Series::counter("weir_history_points_behind_total", "history.behind", "points"),
+            Sign("The page has gaps; outputs are not affected. The machine has no processor time left.");
+        /// Points that were not kept, because their own timestamp lies before what is still open.
+        Late = Series::counter("weir_history_points_late_total", "history.late", "points"),
+            Work("Senders give timestamps of the past; the page does not show them.");
+        /// Points held.
+        Points = Series::gauge("weir_history_points", "history.points", "points"),
+            Work("It stands still when the memory is full: then the oldest go as new ones come.");
+        /// Series held.
+        HeldSeries = Series::gauge("weir_history_series", "history.series", "series"),
+            Work("It follows the contexts.");
+        /// Seconds from the oldest bucket held to the newest.
+        Seconds = Series::gauge("weir_history_seconds", "history.seconds", "seconds"),
+            Work("How far the page looks back.");
+    }
+}
+
 /// A table that status, series and documentation show.
 pub trait Listed: Counter {}
 
@@ -81,6 +108,7 @@ tables![
     LimitReason,
     AggregateCounter,
     PipelineCounter,
+    HistoryCounter,
     WorkerCounter,
     SenderCounter,
     ParkingCounter,

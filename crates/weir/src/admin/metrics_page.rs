@@ -20,7 +20,7 @@ with their timestamp, or dropped; `weir status` says whether these books balance
 ";
 
 /// Parts of the page: a title, and the first parts of the fields that belong there.
-const GROUPS: [(&str, &[&str]); 10] = [
+const GROUPS: [(&str, &[&str]); 11] = [
     ("The process", &["version", "started", "reload"]),
     ("Listeners", &["listeners"]),
     ("Event loops", &["event_loop"]),
@@ -30,6 +30,7 @@ const GROUPS: [(&str, &[&str]); 10] = [
         &["rows", "flush", "clock", "drop_disagreements"],
     ),
     ("Memory", &["memory"]),
+    ("History", &["history"]),
     ("Rules", &["rules"]),
     ("Origins", &["origin"]),
     ("Outputs", &["outputs", "outputs[]"]),

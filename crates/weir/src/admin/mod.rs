@@ -6,9 +6,11 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
+mod api;
 pub mod caller;
 mod connections;
 pub mod contexts;
@@ -16,6 +18,8 @@ pub mod counters;
 pub mod explain;
 pub mod metrics_page;
 pub mod numbers;
+mod page;
+mod query;
 pub mod series;
 mod server;
 pub mod status;
@@ -26,6 +30,7 @@ pub use server::AdminServer;
 #[doc(hidden)]
 pub use server::answer_on;
 
+use crate::history::Recent;
 use crate::signals::Reloaded;
 
 /// An answer that may take a while.
@@ -44,6 +49,9 @@ pub trait AdminSource: Send + Sync + 'static {
 
     /// Who uses how much: the `top` first of each list. `None` before the first flush.
     fn contexts(&self, top: usize) -> Answer<'_, Option<contexts::ContextReport>>;
+
+    /// The last minutes. `None`: they are not kept.
+    fn recent(&self) -> Option<Arc<Recent>>;
 
     /// What becomes of one message, and why.
     fn explain(&self, request: explain::ExplainRequest) -> Answer<'_, explain::Explanation>;

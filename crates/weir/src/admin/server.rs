@@ -19,10 +19,14 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
+use super::api;
 use super::caller::{self, Hosts};
 use super::connections::{Connection, ConnectionLimits, Connections, Slot, Timed};
 use super::explain::ExplainRequest;
+use super::page;
+use super::query::Query;
 use super::{AdminSource, ExpositionBody, ScrapeRequest};
+use crate::history::{Recent, STREAMS_MAX};
 use crate::profile;
 
 /// Rows of `/api/v1/contexts`.
@@ -32,6 +36,9 @@ const TOP_MAX: usize = weir_context::SUMMARY_ROWS;
 /// Seconds of a CPU profile that does not say.
 const PROFILE_SECONDS_DEFAULT: u64 = 30;
 
+/// Events as long as somebody reads.
+const LIVE: &str = "/api/v1/live";
+
 /// What changes something.
 const RELOAD: &str = "/api/v1/reload";
 
@@ -40,6 +47,12 @@ const INDEX: &str = "weir\n\n\
 /api/v1/status                    books, rates, contexts, outputs as JSON\n\
 /api/v1/contexts?top=20           metrics, tag keys and origins with most contexts and samples\n\
 /api/v1/explain?line=a:1%7Cc      what becomes of one message, and why; pid=N names its sender\n\
+/api/v1/metrics?match=&limit=      metrics of the last minutes by name, with their tag keys and a sparkline\n\
+/api/v1/query?metric=&by=&fn=      points of the last minutes as columns; where=k:v, from=-15m, to, step\n\
+/api/v1/tags?metric=               keys and values of a metric's tags\n\
+/api/v1/books?match=&from=-5m      the agent's own books per second\n\
+/api/v1/meanings                  what each series of the agent's own means, and what to do when it moves\n\
+/api/v1/live?metric=               server-sent events: what query adds with each flush, and the books each second\n\
 /api/v1/reload                    POST: reads the configuration again, as SIGHUP does;\n\
                                   curl -X POST -H 'X-Weir-Request: 1'\n\
 /debug/vars                       status, memory and process as JSON\n\
@@ -154,8 +167,10 @@ async fn answer(
         "/ready" => ready(source),
         _ => match connection.begin() {
             Ok(slot) => {
+                let is_stream = request.uri().path() == LIVE;
                 let mut answer = costly_answer(source, request).await;
-                answer.body_mut().slot = Some(slot);
+                // A stream would keep its slot for as long as somebody looks.
+                answer.body_mut().slot = (!is_stream).then_some(slot);
                 answer
             }
             Err(reason) => busy(&reason),
@@ -213,8 +228,9 @@ fn busy(reason: &str) -> Answer {
 async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> Answer {
     let is_head = request.method() == Method::HEAD;
     let query = Query(request.uri().query().unwrap_or_default());
-    let result = match request.uri().path() {
-        "/" => Ok(text(StatusCode::OK, INDEX)),
+    let path = request.uri().path().to_owned();
+    let result = match path.as_str() {
+        "/" if !page::is_wanted(request.headers()) => Ok(text(StatusCode::OK, INDEX)),
         RELOAD => reload(source).await,
         "/metrics" => Ok(metrics(source, &request).await),
         "/api/v1/status" => json_of(&source.status().await),
@@ -228,6 +244,7 @@ async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> 
             },
             Err(refused) => Err(refused),
         },
+        "/api/v1/meanings" => api::meanings().map(json_bytes),
         "/api/v1/explain" => match explain_request(&query) {
             Ok(request) => json_of(&source.explain(request).await),
             Err(refused) => Err(refused),
@@ -243,12 +260,60 @@ async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> 
         }
         "/debug/pprof/heap" => heap_profile().await,
         "/debug/pprof" | "/debug/pprof/" => Ok(text(StatusCode::OK, "profile?seconds=30\nheap\n")),
-        _ => Err(Refused(
-            StatusCode::NOT_FOUND,
-            "there is nothing here; / lists what there is".to_owned(),
-        )),
+        path => match page::file(path, request.headers()) {
+            Some(file) => Ok(file_answer(file)),
+            None => recent(source, path, query).await.unwrap_or_else(|| {
+                let message = "there is nothing here; / lists what there is";
+                Err(Refused(StatusCode::NOT_FOUND, message.to_owned()))
+            }),
+        },
     };
-    result.unwrap_or_else(Refused::answer)
+    result.unwrap_or_else(|refused| refused.answer_to(&path))
+}
+
+fn file_answer(file: page::File) -> Answer {
+    let mut answer = with_type(file.content_type, Body::whole(file.bytes.into()));
+    let headers = answer.headers_mut();
+    if let Some(coding) = file.content_encoding {
+        headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(coding));
+        headers.insert(header::VARY, HeaderValue::from_static("accept, accept-encoding"));
+    }
+    headers.extend(page::headers());
+    answer
+}
+
+/// What is asked of the last minutes. `None`: something else is asked.
+async fn recent(source: &dyn AdminSource, path: &str, query: Query<'_>) -> Option<Result<Answer, Refused>> {
+    if path != LIVE && !api::PATHS.contains(&path) {
+        return None;
+    }
+    let Some(recent) = source.recent() else {
+        let message = "the last minutes are not kept; the setting history gives them memory";
+        return Some(Err(Refused(StatusCode::NOT_FOUND, message.to_owned())));
+    };
+    if path == LIVE {
+        return Some(live(query, recent));
+    }
+    let request = match api::request(path, query, &recent)? {
+        Ok(request) => request,
+        Err(refused) => return Some(Err(refused)),
+    };
+    let answer = tokio::task::spawn_blocking(move || api::answer(&request, &recent)).await;
+    let answer = answer.map_err(failed).and_then(|answer| answer);
+    Some(answer.map(json_bytes))
+}
+
+fn live(query: Query<'_>, recent: Arc<Recent>) -> Result<Answer, Refused> {
+    let live = api::live_request(query, &recent)?;
+    let Some(permit) = recent.stream() else {
+        let message = format!("{STREAMS_MAX} streams are open; close one");
+        return Err(Refused(StatusCode::SERVICE_UNAVAILABLE, message));
+    };
+    let events = api::live(live, recent, permit);
+    Ok(with_type(
+        "text/event-stream",
+        Body::from(Content::Pieces(events)),
+    ))
 }
 
 /// What came of a reload, as JSON; 422 when a fault left everything as it was.
@@ -275,6 +340,29 @@ impl Refused {
         let Self(status, message) = self;
         text(status, format!("{message}\n"))
     }
+
+    /// As everything under `/api/v1` answers.
+    pub fn json(&self) -> Value {
+        let code = self
+            .0
+            .canonical_reason()
+            .unwrap_or("error")
+            .to_lowercase()
+            .replace(' ', "_");
+        json!({"error": {"code": code, "message": self.1}})
+    }
+
+    fn answer_to(self, path: &str) -> Answer {
+        if !path.starts_with("/api/v1/") {
+            return self.answer();
+        }
+        let mut answer = with_type(
+            "application/json",
+            Body::whole(format!("{}\n", self.json()).into()),
+        );
+        *answer.status_mut() = self.0;
+        answer
+    }
 }
 
 fn failed(error: impl std::fmt::Display) -> Refused {
@@ -293,59 +381,6 @@ fn explain_request(query: &Query<'_>) -> Result<ExplainRequest, Refused> {
         pid => Some(pid as i32),
     };
     Ok(ExplainRequest { line, pid })
-}
-
-struct Query<'a>(&'a str);
-
-impl Query<'_> {
-    /// A value with its `%XX` and `+` undone.
-    fn text(&self, name: &str) -> Result<Option<String>, Refused> {
-        let mut pairs = self.0.split('&').filter_map(|pair| pair.split_once('='));
-        let Some((_, text)) = pairs.rfind(|(key, _)| *key == name) else {
-            return Ok(None);
-        };
-        let refuse = || {
-            Refused(
-                StatusCode::BAD_REQUEST,
-                format!("{name} is not percent-encoded UTF-8"),
-            )
-        };
-        let mut bytes = Vec::with_capacity(text.len());
-        let mut rest = text.bytes();
-        while let Some(byte) = rest.next() {
-            bytes.push(match byte {
-                b'+' => b' ',
-                b'%' => {
-                    let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
-                    let (high, low) = (digit(rest.next()), digit(rest.next()));
-                    let (high, low) = high.zip(low).ok_or_else(refuse)?;
-                    (high * 16 + low) as u8
-                }
-                byte => byte,
-            });
-        }
-        String::from_utf8(bytes).map(Some).map_err(|_| refuse())
-    }
-
-    fn number(&self, name: &str, default: u64, min: u64, max: u64) -> Result<u64, Refused> {
-        // A name alone is a number that is missing.
-        let mut pairs = self
-            .0
-            .split('&')
-            .map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-        let Some((_, text)) = pairs.rfind(|(key, _)| *key == name) else {
-            return Ok(default);
-        };
-        text.parse()
-            .ok()
-            .filter(|value| (min..=max).contains(value))
-            .ok_or_else(|| {
-                Refused(
-                    StatusCode::BAD_REQUEST,
-                    format!("{name} must be a whole number from {min} to {max}"),
-                )
-            })
-    }
 }
 
 async fn metrics(source: &dyn AdminSource, request: &Request<Incoming>) -> Answer {
@@ -424,7 +459,11 @@ async fn variables(source: &dyn AdminSource) -> Value {
 fn json_of(value: &impl serde::Serialize) -> Result<Answer, Refused> {
     let mut bytes = serde_json::to_vec(value).map_err(failed)?;
     bytes.push(b'\n');
-    Ok(with_type("application/json", Body::whole(bytes.into())))
+    Ok(json_bytes(bytes))
+}
+
+fn json_bytes(bytes: Vec<u8>) -> Answer {
+    with_type("application/json", Body::whole(bytes.into()))
 }
 
 fn text(status: StatusCode, text: impl Into<String>) -> Answer {

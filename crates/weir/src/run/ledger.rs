@@ -10,6 +10,7 @@ use weir_ingest::{
 use weir_listener::ListenerCounter;
 
 use super::pipeline::State;
+use crate::admin::counters::HistoryCounter;
 use crate::admin::status::{MemoryShare, OutputStatus, Status};
 use crate::budget::{Budget, Share};
 
@@ -51,8 +52,7 @@ fn events(share: Share, status: &Status, workers: &[&WorkerSnapshot]) -> BTreeMa
         Share::Senders => senders(workers),
         Share::Queues => vec![("queue_full", dropped(&status.outputs, "queue_full"))],
         Share::Cumulative => vec![("points_refused", dropped(&status.outputs, "memory"))],
-        // The oldest seconds go as new ones come, whether or not it is full.
-        Share::History => vec![],
+        Share::History => vec![("points_refused", status.of(HistoryCounter::Refused))],
     };
     counted
         .into_iter()

@@ -10,9 +10,10 @@ use weir_protocol::ParseOptions;
 
 use crate::admin::caller::Hosts;
 use crate::admin::{AdminServer, ConnectionLimits};
-use crate::budget::Budget;
+use crate::budget::{Budget, Share};
 use crate::config::{Config, Inputs, Loaded};
 use crate::failure::Failure;
+use crate::history::Recent;
 use crate::logging::Logging;
 use crate::sandbox::{self, SandboxStatus};
 use crate::signals::{Asked, Reloaded, Reloader, Request, Reread, Signals};
@@ -23,6 +24,7 @@ mod delivery;
 mod division;
 mod explain;
 mod health;
+mod history;
 mod ledger;
 mod listeners;
 mod log;
@@ -236,10 +238,12 @@ impl Agent {
             bucket_seconds: config.aggregation.bucket_seconds(),
             tag_values_alert: config.resources.tag_values_alert,
         }));
+        let recent = recent(&budget);
+        let (history_feed, history_batches) = recent.as_ref().map(history::feed).unzip();
         let pipeline = Pipeline::new(
             inbox,
             config.resources.workers,
-            Feed::new(outputs.clone()),
+            Feed::new(outputs.clone(), history_feed),
             shared.clone(),
             log::bad_input(shared.clone(), &bound.listeners),
             log::flushes(
@@ -302,6 +306,7 @@ impl Agent {
             health: watch.health(),
             listeners: bound.listeners,
             outputs,
+            recent: recent.clone(),
             hostname: config.names.hostname.clone(),
             budget,
             bucket_seconds: config.aggregation.bucket_seconds(),
@@ -310,13 +315,19 @@ impl Agent {
             reloads: OnceLock::new(),
             reload: Mutex::default(),
         };
+        let view = Arc::new(view);
+        if let (Some(recent), Some(batches)) = (recent, history_batches) {
+            let expansion = Arc::new(fixed.expansion.clone());
+            history::start(recent, batches, expansion, view.clone())
+                .map_err(|error| Failure::runtime(format!("a thread cannot be started: {error}")))?;
+        }
         Ok(Agent {
             workers: Mutex::new(workers),
             watch,
             fixed,
             pipeline: Mutex::new(Some(pipeline)),
             runtime: Mutex::new(Some(runtime)),
-            view: Arc::new(view),
+            view,
         })
     }
 
@@ -406,6 +417,12 @@ impl Agent {
         }
         Ok(())
     }
+}
+
+/// Where the last minutes are kept, within their share of the memory.
+fn recent(budget: &Budget) -> Option<Arc<Recent>> {
+    let bytes = budget.share(Share::History);
+    (bytes > 0).then(|| Arc::new(Recent::new(bytes as usize)))
 }
 
 /// One thread: outputs wait more than they work.

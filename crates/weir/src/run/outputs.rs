@@ -11,6 +11,7 @@ use weir_output::delivery::{Clock, Delivery, Surroundings};
 use weir_output::relay::Relay;
 use weir_output::settings::{OutputConfig, OutputSettings};
 
+use super::history::HistoryFeed;
 use super::scrape::ScrapeOutput;
 use super::{delivery, relay};
 use crate::admin::status::{OutputStatus, Status};
@@ -470,12 +471,17 @@ impl Replaced {
 pub struct Feed {
     outputs: Arc<Outputs>,
     list: List,
+    history: Option<HistoryFeed>,
 }
 
 impl Feed {
-    pub fn new(outputs: Arc<Outputs>) -> Feed {
+    pub fn new(outputs: Arc<Outputs>, history: Option<HistoryFeed>) -> Feed {
         let list = outputs.list();
-        Feed { outputs, list }
+        Feed {
+            outputs,
+            list,
+            history,
+        }
     }
 
     /// Between two buckets: takes what a reload has put into force.
@@ -494,6 +500,9 @@ impl Feed {
         if batch.last {
             // What one output held beyond its part may be delivered by now.
             self.outputs.divide(&self.list);
+        }
+        if let Some(history) = &self.history {
+            history.take(batch);
         }
     }
 }

@@ -22,6 +22,7 @@ use crate::admin::explain::{ExplainRequest, Explanation};
 use crate::admin::status::{OriginReport, ReloadStatus, Status};
 use crate::admin::{AdminSource, Answer, Exposition, ScrapeRequest};
 use crate::budget::Budget;
+use crate::history::Recent;
 use crate::sandbox::SandboxStatus;
 use crate::signals::{ReloadRequest, Reloaded};
 
@@ -34,6 +35,8 @@ pub struct View {
     pub health: Arc<Health>,
     pub listeners: Vec<BoundListener>,
     pub outputs: Arc<Outputs>,
+    /// `None`: the last minutes are not kept.
+    pub recent: Option<Arc<Recent>>,
     pub origins: Option<Origins>,
     pub usage: Arc<Usage>,
     pub access: Access,
@@ -87,6 +90,9 @@ impl View {
         self.usage.fill(&mut status.limits);
         status.limits.rates = self.access.limited(&state);
         status.limits.senders_refused = Access::refused(&state);
+        if let Some(recent) = &self.recent {
+            recent.report(&mut status);
+        }
         if let Some(scrape) = self.outputs.scrape() {
             scrape.report(&mut status);
         }
@@ -129,6 +135,10 @@ impl AdminSource for View {
 
     fn contexts(&self, top: usize) -> Answer<'_, Option<ContextReport>> {
         Box::pin(async move { self.usage.report(top) })
+    }
+
+    fn recent(&self) -> Option<Arc<Recent>> {
+        self.recent.clone()
     }
 
     fn explain(&self, request: ExplainRequest) -> Answer<'_, Explanation> {

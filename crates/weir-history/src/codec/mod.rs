@@ -1,0 +1,6 @@
+//! How points are kept: columns of numbers ([`scalar`]) and sketches ([`sketch`]), both exact.
+
+mod bits;
+mod decimal;
+pub mod scalar;
+pub mod sketch;

@@ -1,0 +1,438 @@
+//! Which series there are: each a metric (name and kind) with a list of tags, kept once.
+
+use std::hash::{BuildHasher, RandomState};
+
+use hashbrown::HashTable;
+use serde::Serialize;
+
+/// What the values of a series are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A value is the sum of a bucket.
+    Counter,
+    /// A value is per second.
+    Rate,
+    Gauge,
+    /// A value is the number of distinct members.
+    Set,
+    Distribution,
+}
+
+/// What identifies a series.
+#[derive(Clone, Debug)]
+pub struct Key<'a, T> {
+    /// Equal for equal keys; keys with equal hashes are still compared.
+    pub hash: u64,
+    pub kind: Kind,
+    pub name: &'a str,
+    /// Appended to the name, such as `.max`.
+    pub suffix: &'a str,
+    /// `None`: the agent's own.
+    pub host: Option<&'a str>,
+    /// In the same order whenever the series comes.
+    pub tags: T,
+}
+
+/// Number of a series; another series may have it once no point of this one is left.
+pub type SeriesId = u32;
+
+#[derive(Debug)]
+pub struct Series {
+    hash: u64,
+    pub name: u32,
+    /// Its place in `Name::series`.
+    place: u32,
+    list: u32,
+    /// Buckets and segments that hold points of it.
+    holders: u32,
+    /// Unix seconds of the first point since it is known, and of the last.
+    pub first: i64,
+    pub last: i64,
+}
+
+#[derive(Debug)]
+pub struct Name {
+    pub text: Box<str>,
+    pub kind: Kind,
+    pub series: Vec<SeriesId>,
+}
+
+/// Host and tags, each ended by a newline, which no tag contains. A host begins with `h`, its absence is an empty line.
+#[derive(Debug)]
+struct List {
+    text: Box<str>,
+    series: u32,
+}
+
+#[derive(Debug, Default)]
+pub struct Dictionary {
+    names: Slots<Name>,
+    lists: Slots<List>,
+    series: Slots<Series>,
+    by_name: HashTable<u32>,
+    by_list: HashTable<u32>,
+    by_key: HashTable<u32>,
+    text_bytes: usize,
+    /// Entries of all `Name::series`, by capacity.
+    members: usize,
+    /// Keys the hashes of texts, which senders choose.
+    random: RandomState,
+    /// A text while it is put together.
+    line: String,
+}
+
+/// Numbered places that are used again.
+#[derive(Debug)]
+struct Slots<T> {
+    all: Vec<Option<T>>,
+    free: Vec<u32>,
+}
+
+impl<T> Default for Slots<T> {
+    fn default() -> Self {
+        Slots {
+            all: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+}
+
+impl<T> Slots<T> {
+    fn add(&mut self, value: T) -> u32 {
+        if let Some(id) = self.free.pop() {
+            self.all[id as usize] = Some(value);
+            return id;
+        }
+        if self.all.len() == self.all.capacity() {
+            // An eighth more, not twice as much: what is reserved counts against the memory.
+            self.all.reserve_exact(self.all.len() / 8 + 64);
+        }
+        self.all.push(Some(value));
+        self.all.len() as u32 - 1
+    }
+
+    fn remove(&mut self, id: u32) -> Option<T> {
+        let value = self.all.get_mut(id as usize)?.take();
+        if value.is_some() {
+            self.free.push(id);
+        }
+        value
+    }
+
+    fn get(&self, id: u32) -> Option<&T> {
+        self.all.get(id as usize)?.as_ref()
+    }
+
+    fn get_mut(&mut self, id: u32) -> Option<&mut T> {
+        self.all.get_mut(id as usize)?.as_mut()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        let numbered = self.all.iter().enumerate();
+        numbered.filter_map(|(id, value)| Some((id as u32, value.as_ref()?)))
+    }
+
+    fn len(&self) -> usize {
+        self.all.len() - self.free.len()
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.all.capacity() * size_of::<Option<T>>() + self.free.capacity() * 4
+    }
+}
+
+impl Dictionary {
+    pub fn find<'t>(&self, key: &Key<'_, impl Iterator<Item = &'t str> + Clone>) -> Option<SeriesId> {
+        let same = |&id: &u32| {
+            let series = self.series.get(id)?;
+            (series.hash == key.hash && self.is(series, key)).then_some(())
+        };
+        self.by_key.find(key.hash, |id| same(id).is_some()).copied()
+    }
+
+    fn is<'t>(&self, series: &Series, key: &Key<'_, impl Iterator<Item = &'t str> + Clone>) -> bool {
+        let (Some(name), Some(list)) = (self.names.get(series.name), self.lists.get(series.list)) else {
+            return false;
+        };
+        name.kind == key.kind
+            && name.text.strip_suffix(key.suffix) == Some(key.name)
+            && is_list(&list.text, key.host, key.tags.clone())
+    }
+
+    /// Makes a series that [`Dictionary::find`] did not find.
+    pub fn insert<'t>(
+        &mut self,
+        key: &Key<'_, impl Iterator<Item = &'t str> + Clone>,
+        time: i64,
+    ) -> SeriesId {
+        let name = self.name(key.name, key.suffix, key.kind);
+        let list = self.list(key.host, key.tags.clone());
+        let id = self.series.add(Series {
+            hash: key.hash,
+            name,
+            place: 0,
+            list,
+            holders: 0,
+            first: time,
+            last: time,
+        });
+        let Self {
+            series,
+            by_key,
+            names,
+            ..
+        } = self;
+        by_key.insert_unique(key.hash, id, |&id| series.get(id).map_or(0, |series| series.hash));
+        if let (Some(name), Some(made)) = (names.get_mut(name), series.get_mut(id)) {
+            let before = name.series.capacity();
+            made.place = name.series.len() as u32;
+            name.series.push(id);
+            self.members += name.series.capacity() - before;
+        }
+        id
+    }
+
+    fn name(&mut self, name: &str, suffix: &str, kind: Kind) -> u32 {
+        let Self {
+            names,
+            by_name,
+            random,
+            line,
+            ..
+        } = self;
+        line.clear();
+        line.push_str(name);
+        line.push_str(suffix);
+        let hash = random.hash_one(&**line);
+        let same = |&id: &u32| {
+            let known = names.get(id);
+            known.is_some_and(|known| known.kind == kind && *known.text == **line)
+        };
+        if let Some(&id) = by_name.find(hash, same) {
+            return id;
+        }
+        self.text_bytes += line.len();
+        let id = names.add(Name {
+            text: line.as_str().into(),
+            kind,
+            series: Vec::new(),
+        });
+        by_name.insert_unique(hash, id, |&id| {
+            names.get(id).map_or(0, |name| random.hash_one(&*name.text))
+        });
+        id
+    }
+
+    fn list<'t>(&mut self, host: Option<&str>, tags: impl Iterator<Item = &'t str>) -> u32 {
+        let line = &mut self.line;
+        line.clear();
+        if let Some(host) = host {
+            line.push('h');
+            line.push_str(host);
+        }
+        line.push('\n');
+        for tag in tags {
+            line.push_str(tag);
+            line.push('\n');
+        }
+        let Self {
+            lists,
+            by_list,
+            random,
+            line,
+            ..
+        } = self;
+        let hash = random.hash_one(&**line);
+        if let Some(&id) = by_list.find(hash, |&id| lists.get(id).is_some_and(|list| *list.text == **line)) {
+            if let Some(list) = lists.get_mut(id) {
+                list.series += 1;
+            }
+            return id;
+        }
+        self.text_bytes += line.len();
+        let id = lists.add(List {
+            text: line.as_str().into(),
+            series: 1,
+        });
+        by_list.insert_unique(hash, id, |&id| {
+            lists.get(id).map_or(0, |list| random.hash_one(&*list.text))
+        });
+        id
+    }
+
+    /// One more bucket or segment holds points of the series.
+    pub fn hold(&mut self, id: SeriesId) {
+        if let Some(series) = self.series.get_mut(id) {
+            series.holders += 1;
+        }
+    }
+
+    /// One fewer does. The series goes with the last.
+    pub fn release(&mut self, id: SeriesId) {
+        let Some(series) = self.series.get_mut(id) else {
+            return;
+        };
+        series.holders -= 1;
+        if series.holders == 0 {
+            self.remove(id);
+        }
+    }
+
+    fn remove(&mut self, id: SeriesId) {
+        let Some(series) = self.series.remove(id) else {
+            return;
+        };
+        if let Ok(entry) = self.by_key.find_entry(series.hash, |&other| other == id) {
+            entry.remove();
+        }
+        self.leave_name(&series);
+        self.leave_list(series.list);
+    }
+
+    fn leave_name(&mut self, series: &Series) {
+        let Some(name) = self.names.get_mut(series.name) else {
+            return;
+        };
+        name.series.swap_remove(series.place as usize);
+        if let Some(&moved) = name.series.get(series.place as usize)
+            && let Some(moved) = self.series.get_mut(moved)
+        {
+            moved.place = series.place;
+        }
+        if !name.series.is_empty() {
+            return;
+        }
+        if let Some(name) = self.names.remove(series.name) {
+            self.members -= name.series.capacity();
+            self.text_bytes -= name.text.len();
+            let hash = self.random.hash_one(&*name.text);
+            if let Ok(entry) = self.by_name.find_entry(hash, |&other| other == series.name) {
+                entry.remove();
+            }
+        }
+    }
+
+    fn leave_list(&mut self, id: u32) {
+        let Some(list) = self.lists.get_mut(id) else {
+            return;
+        };
+        list.series -= 1;
+        if list.series > 0 {
+            return;
+        }
+        if let Some(list) = self.lists.remove(id) {
+            self.text_bytes -= list.text.len();
+            let hash = self.random.hash_one(&*list.text);
+            if let Ok(entry) = self.by_list.find_entry(hash, |&other| other == id) {
+                entry.remove();
+            }
+        }
+    }
+
+    pub fn seen(&mut self, id: SeriesId, time: i64) {
+        if let Some(series) = self.series.get_mut(id) {
+            series.last = series.last.max(time);
+        }
+    }
+
+    pub fn series(&self, id: SeriesId) -> Option<&Series> {
+        self.series.get(id)
+    }
+
+    /// The metric that a series belongs to.
+    pub fn name_of(&self, series: &Series) -> Option<&Name> {
+        self.names.get(series.name)
+    }
+
+    /// Ids are below this.
+    pub fn ids_end(&self) -> usize {
+        self.series.all.len()
+    }
+
+    pub fn series_len(&self) -> usize {
+        self.series.len()
+    }
+
+    pub fn names_len(&self) -> usize {
+        self.names.len()
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = &Name> {
+        self.names.iter().map(|(_, name)| name)
+    }
+
+    /// The metrics of this name, one per kind.
+    pub fn named<'s>(&'s self, text: &'s str) -> impl Iterator<Item = &'s Name> {
+        let found = self.by_name.iter_hash(self.random.hash_one(text));
+        found
+            .filter_map(|&id| self.names.get(id))
+            .filter(move |name| *name.text == *text)
+    }
+
+    /// Host and tags of a series.
+    pub fn labels(&self, id: SeriesId) -> Labels<'_> {
+        let list = self.series.get(id).and_then(|series| self.lists.get(series.list));
+        Labels(list.map_or("", |list| &list.text))
+    }
+
+    pub fn heap_bytes(&self) -> usize {
+        // An entry of a table has a byte of its own beside it, and a table is at most seven eighths full.
+        let tables = self.by_name.capacity() + self.by_list.capacity() + self.by_key.capacity();
+        self.names.heap_bytes()
+            + self.lists.heap_bytes()
+            + self.series.heap_bytes()
+            + tables * 5 * 8 / 7
+            + self.members * 4
+            + self.text_bytes
+            // What an allocation of a few dozen bytes loses to rounding, on average.
+            + 8 * (self.names.len() + self.lists.len())
+    }
+}
+
+/// What telling apart compares: the text of a list against the parts of a key.
+fn is_list<'t>(mut text: &str, host: Option<&str>, tags: impl Iterator<Item = &'t str>) -> bool {
+    let mut takes = |part: &str| match text.strip_prefix(part) {
+        Some(rest) => {
+            text = rest;
+            true
+        }
+        None => false,
+    };
+    let host_is_same = host.is_none_or(|host| takes("h") && takes(host)) && takes("\n");
+    let mut tags = tags;
+    host_is_same && tags.all(|tag| takes(tag) && takes("\n")) && text.is_empty()
+}
+
+/// Host and tags of a series.
+#[derive(Clone, Copy, Debug)]
+pub struct Labels<'a>(&'a str);
+
+impl<'a> Labels<'a> {
+    pub fn host(self) -> Option<&'a str> {
+        self.0.split('\n').next()?.strip_prefix('h')
+    }
+
+    pub fn tags(self) -> impl Iterator<Item = &'a str> + Clone {
+        self.0.split_terminator('\n').skip(1)
+    }
+
+    /// Keys and values, the host under `host`. The value of a tag without a colon is empty.
+    pub fn pairs(self) -> impl Iterator<Item = (&'a str, &'a str)> + Clone {
+        let host = self
+            .host()
+            .filter(|host| !host.is_empty())
+            .map(|host| ("host", host));
+        let tags = self.tags().map(|tag| tag.split_once(':').unwrap_or((tag, "")));
+        host.into_iter().chain(tags)
+    }
+
+    /// The first value under a key.
+    pub fn value(self, key: &str) -> Option<&'a str> {
+        self.pairs().find(|(own, _)| *own == key).map(|(_, value)| value)
+    }
+
+    pub fn has(self, key: &str, value: &str) -> bool {
+        self.pairs().any(|pair| pair == (key, value))
+    }
+}

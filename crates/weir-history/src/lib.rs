@@ -1,0 +1,27 @@
+//! The last minutes of every series, for people: bounded memory, exact values, queries.
+//!
+//! ```text
+//! batch of a flush -> open buckets (one column of ids and values each)
+//!                       | every 64 buckets, or when they take an eighth of the memory
+//!                       v
+//!                     closed segments (one compressed chunk per series)   -> oldest goes first when memory is full
+//! ```
+//!
+//! Nothing here delays an output: the agent feeds a history from a thread of its own. Memory is what
+//! [`History::figures`] counts and never exceeds the bound; where even one bucket does not fit, series that are new are
+//! refused and counted.
+
+mod answer;
+mod codec;
+mod dictionary;
+mod group;
+mod names;
+mod query;
+mod segment;
+mod store;
+
+pub use answer::{Answer, Group, Heatmap, SeriesColumn, SeriesColumns};
+pub use dictionary::{Key, Kind};
+pub use names::{Metric, MetricSort, MetricsRequest, TagKey, TagValue, matches};
+pub use query::{Function, GROUPS_MAX, Query, QueryError, STEPS_MAX};
+pub use store::{Figures, History};

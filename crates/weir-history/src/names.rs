@@ -1,0 +1,221 @@
+//! What there is: metrics by name, and the tags of one metric.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::Serialize;
+
+use crate::dictionary::{Kind, Name};
+use crate::query::QueryError;
+use crate::store::History;
+
+/// Points of a sparkline.
+const SPARKLINE_POINTS: usize = 30;
+/// A series is new for so many seconds.
+const GROWTH_SECONDS: i64 = 600;
+/// Values shown of a tag key.
+const VALUES_MAX: usize = 100;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MetricSort {
+    #[default]
+    Name,
+    /// Most series first.
+    Contexts,
+    /// Most new series first.
+    Growth,
+    /// Seen last first.
+    Seen,
+}
+
+#[derive(Clone, Debug)]
+pub struct MetricsRequest {
+    /// See [`matches`]; empty: all.
+    pub pattern: String,
+    /// Only these; empty: all.
+    pub names: Vec<String>,
+    pub sort: MetricSort,
+    pub limit: usize,
+    /// Whether each comes with its tag keys and a sparkline, which cost a look at its series.
+    pub details: bool,
+}
+
+/// One metric.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Metric {
+    pub name: String,
+    pub kind: Kind,
+    /// Series held.
+    pub contexts: usize,
+    /// Series that came in the last ten minutes.
+    pub new: usize,
+    /// Unix seconds of the first point since each series is known, and of the last.
+    pub first_seen: i64,
+    pub last_seen: i64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tag_keys: Vec<String>,
+    /// The newest buckets, oldest first: counts per second, samples per second of distributions, means of gauges.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sparkline: Vec<Option<f64>>,
+}
+
+/// A tag key of a metric.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TagKey {
+    pub key: String,
+    /// Distinct values.
+    pub values_total: usize,
+    /// Series with this key.
+    pub contexts: usize,
+    /// Those on most series first.
+    pub values: Vec<TagValue>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TagValue {
+    pub value: String,
+    pub contexts: usize,
+}
+
+/// Whether a name fits a pattern: `*` stands for any characters, `?` for one; without either, the pattern is looked for
+/// anywhere in the name. Letters match in both cases.
+pub fn matches(pattern: &str, name: &str) -> bool {
+    if !pattern.contains(['*', '?']) {
+        return pattern.len() <= name.len()
+            && name
+                .as_bytes()
+                .windows(pattern.len().max(1))
+                .any(|part| part.eq_ignore_ascii_case(pattern.as_bytes()))
+            || pattern.is_empty();
+    }
+    let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
+    let (mut at, mut star) = (0, None);
+    let mut p = 0;
+    while at < name.len() {
+        match pattern.get(p) {
+            Some('*') => {
+                star = Some((p, at));
+                p += 1;
+            }
+            Some(&c) if c == '?' || c.eq_ignore_ascii_case(&name[at]) => {
+                p += 1;
+                at += 1;
+            }
+            // The last star takes one character more.
+            _ => match &mut star {
+                Some((after, from)) => {
+                    *from += 1;
+                    (p, at) = (*after + 1, *from);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|&c| c == '*')
+}
+
+impl History {
+    /// The metrics that match, and how many there are in all.
+    pub fn metrics(&self, request: &MetricsRequest) -> (Vec<Metric>, usize) {
+        let now = self.figures().to;
+        let named: Box<dyn Iterator<Item = &Name>> = if request.names.is_empty() {
+            Box::new(self.dictionary.names())
+        } else {
+            Box::new(request.names.iter().flat_map(|name| self.dictionary.named(name)))
+        };
+        let mut found: Vec<(Metric, &Name)> = named
+            .filter(|name| matches(&request.pattern, &name.text))
+            .map(|name| (self.summary(name, now), name))
+            .collect();
+        let total = found.len();
+        found.sort_by(|(a, _), (b, _)| {
+            let order = match request.sort {
+                MetricSort::Name => std::cmp::Ordering::Equal,
+                MetricSort::Contexts => b.contexts.cmp(&a.contexts),
+                MetricSort::Growth => b.new.cmp(&a.new),
+                MetricSort::Seen => b.last_seen.cmp(&a.last_seen),
+            };
+            order
+                .then_with(|| a.name.cmp(&b.name))
+                .then_with(|| a.kind.cmp(&b.kind))
+        });
+        found.truncate(request.limit);
+        let metrics = found.into_iter().map(|(metric, name)| {
+            if request.details {
+                self.details(metric, name)
+            } else {
+                metric
+            }
+        });
+        (metrics.collect(), total)
+    }
+
+    fn summary(&self, name: &Name, now: i64) -> Metric {
+        let series = || name.series.iter().filter_map(|&id| self.dictionary.series(id));
+        Metric {
+            name: name.text.to_string(),
+            kind: name.kind,
+            contexts: name.series.len(),
+            new: series()
+                .filter(|series| series.first > now - GROWTH_SECONDS)
+                .count(),
+            first_seen: series().map(|series| series.first).min().unwrap_or(0),
+            last_seen: series().map(|series| series.last).max().unwrap_or(0),
+            tag_keys: Vec::new(),
+            sparkline: Vec::new(),
+        }
+    }
+
+    fn details(&self, metric: Metric, name: &Name) -> Metric {
+        Metric {
+            tag_keys: self.tag_keys(name).into_iter().map(|key| key.key).collect(),
+            sparkline: self.sparkline(name, SPARKLINE_POINTS),
+            ..metric
+        }
+    }
+
+    /// Keys and values of the tags of a metric, of all its kinds.
+    pub fn tags(&self, metric: &str) -> Result<Vec<TagKey>, QueryError> {
+        let mut keys: Vec<TagKey> = Vec::new();
+        let mut is_known = false;
+        for name in self.dictionary.named(metric) {
+            is_known = true;
+            keys.append(&mut self.tag_keys(name));
+        }
+        if is_known {
+            Ok(keys)
+        } else {
+            Err(QueryError::Unknown(metric.to_owned()))
+        }
+    }
+
+    fn tag_keys(&self, name: &Name) -> Vec<TagKey> {
+        let mut keys: BTreeMap<&str, HashMap<&str, usize>> = BTreeMap::new();
+        for &id in &name.series {
+            for (key, value) in self.dictionary.labels(id).pairs() {
+                *keys.entry(key).or_default().entry(value).or_default() += 1;
+            }
+        }
+        keys.into_iter()
+            .map(|(key, values)| tag_key(key, values))
+            .collect()
+    }
+}
+
+fn tag_key(key: &str, values: HashMap<&str, usize>) -> TagKey {
+    let (values_total, contexts) = (values.len(), values.values().sum());
+    let mut values: Vec<_> = values.into_iter().collect();
+    values.sort_by(|(a, few), (b, many)| many.cmp(few).then_with(|| a.cmp(b)));
+    values.truncate(VALUES_MAX);
+    TagKey {
+        key: key.to_owned(),
+        values_total,
+        contexts,
+        values: values
+            .into_iter()
+            .map(|(value, contexts)| TagValue {
+                value: value.to_owned(),
+                contexts,
+            })
+            .collect(),
+    }
+}

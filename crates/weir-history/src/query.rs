@@ -1,0 +1,478 @@
+//! Queries: which series, how they are grouped, and what is made of their points.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::str::FromStr;
+
+use weir_sketch::Sketch;
+
+use crate::answer::{Answer, Group, Heatmap, SeriesColumn, SeriesColumns};
+use crate::codec::sketch;
+use crate::dictionary::{Kind, Labels, Name, SeriesId};
+use crate::group::{Column, Point};
+use crate::names::matches;
+use crate::store::History;
+
+/// Groups of an answer, without the one that takes the rest.
+pub const GROUPS_MAX: usize = 50;
+/// Steps of an answer.
+pub const STEPS_MAX: usize = 4096;
+/// Steps of an answer that does not say how long one is: about as many as a chart has pixels to tell apart.
+const STEPS_WANTED: i64 = 360;
+
+/// What is made of the points of a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Function {
+    /// Of counts the total; of levels the sum over series of each one's mean.
+    Sum,
+    /// Counts per second; samples per second of a distribution.
+    Rate,
+    Avg,
+    Min,
+    Max,
+    /// Points; samples of a distribution.
+    Count,
+    /// The sum over series of each one's newest value.
+    Last,
+    /// From 0 to 1.
+    Quantile(f64),
+    Heatmap,
+}
+
+impl FromStr for Function {
+    type Err = QueryError;
+
+    fn from_str(text: &str) -> Result<Self, QueryError> {
+        Ok(match text {
+            "sum" => Function::Sum,
+            "rate" => Function::Rate,
+            "avg" => Function::Avg,
+            "min" => Function::Min,
+            "max" => Function::Max,
+            "count" => Function::Count,
+            "last" => Function::Last,
+            "heatmap" => Function::Heatmap,
+            _ => {
+                let percent = text
+                    .strip_prefix('p')
+                    .and_then(|percent| percent.parse::<f64>().ok());
+                let percent = percent.filter(|percent| (0.0..=100.0).contains(percent));
+                Function::Quantile(percent.ok_or_else(|| QueryError::Function(text.to_owned()))? / 100.0)
+            }
+        })
+    }
+}
+
+impl fmt::Display for Function {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Function::Sum => "sum",
+            Function::Rate => "rate",
+            Function::Avg => "avg",
+            Function::Min => "min",
+            Function::Max => "max",
+            Function::Count => "count",
+            Function::Last => "last",
+            Function::Heatmap => "heatmap",
+            Function::Quantile(q) => return write!(f, "p{}", (q * 1e8).round() / 1e6),
+        })
+    }
+}
+
+impl Function {
+    /// What people want to see first.
+    fn default_of(kind: Kind) -> Function {
+        match kind {
+            Kind::Counter => Function::Rate,
+            Kind::Rate => Function::Sum,
+            Kind::Gauge | Kind::Set => Function::Avg,
+            Kind::Distribution => Function::Quantile(0.95),
+        }
+    }
+
+    fn fits(self, kind: Kind) -> bool {
+        match self {
+            Function::Rate => matches!(kind, Kind::Counter | Kind::Distribution),
+            Function::Quantile(_) | Function::Heatmap => kind == Kind::Distribution,
+            Function::Last => kind != Kind::Distribution,
+            _ => true,
+        }
+    }
+}
+
+/// What is wanted. Times are Unix seconds.
+#[derive(Clone, Debug, Default)]
+pub struct Query {
+    pub metric: String,
+    /// Only metrics of this kind; else the kind with most series.
+    pub kind: Option<Kind>,
+    /// Tags that series must have; several values under one key: any of them.
+    pub tags: Vec<(String, String)>,
+    pub by: Vec<String>,
+    /// `None`: what fits the kind.
+    pub function: Option<Function>,
+    /// `None`: the oldest bucket held.
+    pub from: Option<i64>,
+    /// The first second that is not wanted; `None`: the end of the newest bucket.
+    pub to: Option<i64>,
+    /// Seconds; `None`: as many as give a few hundred steps.
+    pub step: Option<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum QueryError {
+    /// No such metric is held.
+    Unknown(String),
+    /// No such function.
+    Function(String),
+    /// A function that makes no sense of this kind.
+    Unfit { function: String, kind: Kind },
+    /// Too many steps, or none.
+    Steps { steps: i64 },
+}
+
+impl fmt::Display for QueryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            QueryError::Unknown(metric) => write!(f, "no metric named {metric:?} is in the history"),
+            QueryError::Function(name) => write!(
+                f,
+                "there is no function {name:?}: sum, rate, avg, min, max, count, last, heatmap, or p and a percentage such as p99.9"
+            ),
+            QueryError::Unfit { function, kind } => {
+                write!(
+                    f,
+                    "{function} cannot be had of a {}",
+                    format!("{kind:?}").to_lowercase()
+                )
+            }
+            QueryError::Steps { steps } => {
+                write!(
+                    f,
+                    "{steps} steps: from must lie before to, and an answer has at most {STEPS_MAX} steps"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for QueryError {}
+
+/// The steps of an answer.
+#[derive(Clone, Copy, Debug)]
+struct Steps {
+    first: i64,
+    step: i64,
+    count: usize,
+}
+
+impl Steps {
+    fn times(self) -> impl Iterator<Item = i64> {
+        (0..self.count as i64).map(move |at| self.first + at * self.step)
+    }
+
+    fn at(&self, time: i64) -> Option<usize> {
+        let at = usize::try_from((time - self.first).div_euclid(self.step)).ok()?;
+        (at < self.count).then_some(at)
+    }
+}
+
+impl History {
+    /// Answers a query. Reads every point of the series it selects, once.
+    pub fn query(&self, query: &Query) -> Result<Answer, QueryError> {
+        let metric = self.metric(query)?;
+        let kind = metric.kind;
+        let function = query.function.unwrap_or_else(|| Function::default_of(kind));
+        if !function.fits(kind) {
+            let function = function.to_string();
+            return Err(QueryError::Unfit { function, kind });
+        }
+        let width = self.buckets().map(|(_, width)| width).max().unwrap_or(1).max(1);
+        let steps = self.steps(query, i64::from(width))?;
+        let selected = self.select(metric, &query.tags);
+        let (columns, folded) = fold(self.columns(&selected, &query.by, kind, steps));
+        let seconds = self.seconds(steps);
+        Ok(Answer {
+            metric: metric.text.to_string(),
+            kind,
+            function: function.to_string(),
+            step: steps.step as u32,
+            width,
+            times: steps.times().collect(),
+            folded,
+            series: selected.len(),
+            held_from: self.figures().from,
+            heatmap: (function == Function::Heatmap).then(|| heatmap(&columns)),
+            groups: columns
+                .into_iter()
+                .map(|(tags, column)| Group {
+                    other: tags.is_none(),
+                    tags: query.by.iter().cloned().zip(tags.unwrap_or_default()).collect(),
+                    series: column.series,
+                    values: column.values(function, &seconds),
+                })
+                .collect(),
+        })
+    }
+
+    fn metric<'s>(&'s self, query: &'s Query) -> Result<&'s Name, QueryError> {
+        let named = self.dictionary.named(&query.metric);
+        let wanted = named.filter(|name| query.kind.is_none_or(|kind| name.kind == kind));
+        let most = wanted.max_by_key(|name| name.series.len());
+        most.ok_or_else(|| QueryError::Unknown(query.metric.clone()))
+    }
+
+    fn steps(&self, query: &Query, width: i64) -> Result<Steps, QueryError> {
+        let mut held = self.buckets();
+        let oldest = held.next().unwrap_or_default();
+        let newest = held.last().unwrap_or(oldest);
+        let from = query.from.unwrap_or(oldest.0);
+        let to = query.to.unwrap_or(newest.0 + i64::from(newest.1));
+        let step = match query.step {
+            // A step that is no multiple of the width would take turns between one bucket and two.
+            Some(step) => (i64::from(step.max(1)) + width - 1) / width * width,
+            None => (((to - from).max(0) / width + STEPS_WANTED - 1) / STEPS_WANTED).max(1) * width,
+        };
+        let first = from.div_euclid(step) * step;
+        let count = (to - first + step - 1).div_euclid(step);
+        if count < 1 || count > STEPS_MAX as i64 {
+            return Err(QueryError::Steps { steps: count });
+        }
+        Ok(Steps {
+            first,
+            step,
+            count: count as usize,
+        })
+    }
+
+    fn select(&self, metric: &Name, tags: &[(String, String)]) -> Vec<SeriesId> {
+        let mut wanted: HashMap<&str, Vec<&str>> = HashMap::new();
+        for (key, value) in tags {
+            wanted.entry(key).or_default().push(value);
+        }
+        let fits = |labels: Labels<'_>| {
+            wanted
+                .iter()
+                .all(|(key, values)| values.iter().any(|value| labels.has(key, value)))
+        };
+        let all = metric.series.iter().copied();
+        let mut selected: Vec<_> = all.filter(|&id| fits(self.dictionary.labels(id))).collect();
+        // So that sums do not depend on the order in which series came and went.
+        selected.sort_unstable();
+        selected
+    }
+
+    fn columns(
+        &self,
+        selected: &[SeriesId],
+        by: &[String],
+        kind: Kind,
+        steps: Steps,
+    ) -> HashMap<Vec<Option<String>>, Column> {
+        let open = self.open_points(selected);
+        let mut columns: HashMap<Vec<Option<String>>, Column> = HashMap::new();
+        let mut points = vec![Point::EMPTY; steps.count];
+        for &id in selected {
+            let labels = self.dictionary.labels(id);
+            let group = by
+                .iter()
+                .map(|key| labels.value(key).map(str::to_owned))
+                .collect();
+            let column = columns.entry(group).or_insert_with(|| Column::new(steps.count));
+            column.series += 1;
+            if kind == Kind::Distribution {
+                self.each_sketch(id, &open, |time, sketch| {
+                    if let Some(at) = steps.at(time) {
+                        column.add_sketch(at, &sketch);
+                    }
+                });
+                continue;
+            }
+            points.fill(Point::EMPTY);
+            self.each_scalar(id, &open, |time, value| {
+                if let Some(at) = steps.at(time) {
+                    points[at].add(time, value);
+                }
+            });
+            for (at, point) in points.iter().enumerate() {
+                column.add(at, point, kind);
+            }
+        }
+        columns
+    }
+
+    /// The points of open buckets, where they lie: by series, without a copy of sketches.
+    fn open_points(&self, selected: &[SeriesId]) -> OpenPoints<'_> {
+        let mut wanted = vec![false; self.dictionary.ids_end()];
+        selected.iter().for_each(|&id| wanted[id as usize] = true);
+        let mut points = OpenPoints::default();
+        for bucket in &self.open {
+            for (id, value) in bucket.scalars().filter(|(id, _)| wanted[*id as usize]) {
+                points.scalars.push((id, bucket.time, value));
+            }
+            for (id, bytes) in bucket.sketches().filter(|(id, _)| wanted[*id as usize]) {
+                points.sketches.push((id, bucket.time, bytes));
+            }
+        }
+        // Stable, so that the points of a series stay in order of time.
+        points.scalars.sort_by_key(|point| point.0);
+        points.sketches.sort_by_key(|point| point.0);
+        points
+    }
+
+    fn each_scalar(&self, id: SeriesId, open: &OpenPoints<'_>, mut point: impl FnMut(i64, f64)) {
+        self.segments
+            .iter()
+            .for_each(|segment| segment.scalars_of(id, &mut point));
+        of_series(&open.scalars, id, |scalar| scalar.0)
+            .iter()
+            .for_each(|&(_, time, value)| point(time, value));
+    }
+
+    fn each_sketch(&self, id: SeriesId, open: &OpenPoints<'_>, mut point: impl FnMut(i64, Sketch)) {
+        self.segments
+            .iter()
+            .for_each(|segment| segment.sketches_of(id, &mut point));
+        of_series(&open.sketches, id, |sketch| sketch.0)
+            .iter()
+            .for_each(|&(_, time, mut bytes)| point(time, sketch::decode(&mut bytes)));
+    }
+
+    /// Seconds of the buckets in each step: what a rate is divided by, also where the window begins or ends within a step.
+    fn seconds(&self, steps: Steps) -> Vec<f64> {
+        let mut seconds = vec![0.0; steps.count];
+        for (time, width) in self.buckets() {
+            if let Some(at) = steps.at(time) {
+                seconds[at] += f64::from(width);
+            }
+        }
+        seconds
+    }
+
+    /// The series of every metric whose name matches, each on its own.
+    pub fn series(
+        &self,
+        pattern: &str,
+        from: i64,
+        to: i64,
+        step: Option<u32>,
+    ) -> Result<SeriesColumns, QueryError> {
+        let width = self.newest().map_or(1, |(_, width)| i64::from(width.max(1)));
+        let window = Query {
+            from: Some(from),
+            to: Some(to),
+            step,
+            ..Query::default()
+        };
+        let steps = self.steps(&window, width)?;
+        let seconds = self.seconds(steps);
+        let mut series = Vec::new();
+        for name in self
+            .dictionary
+            .names()
+            .filter(|name| matches(pattern, &name.text))
+        {
+            let function = sparkline_function(name.kind);
+            for &id in &name.series {
+                let columns = self.columns(&[id], &[], name.kind, steps);
+                let pairs = self.dictionary.labels(id).pairs();
+                series.extend(columns.into_values().map(|column| {
+                    SeriesColumn {
+                        name: name.text.to_string(),
+                        kind: name.kind,
+                        tags: pairs
+                            .clone()
+                            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                            .collect(),
+                        values: column.values(function, &seconds),
+                    }
+                }));
+            }
+        }
+        series.sort_by(|a, b| (&a.name, &a.tags).cmp(&(&b.name, &b.tags)));
+        Ok(SeriesColumns {
+            step: steps.step as u32,
+            times: steps.times().collect(),
+            series,
+        })
+    }
+
+    /// The points of a metric in the last `count` buckets as one line, for an overview.
+    pub(crate) fn sparkline(&self, metric: &Name, count: usize) -> Vec<Option<f64>> {
+        let times: Vec<(i64, u32)> = self.buckets().collect();
+        let Some(&(last, width)) = times.last() else {
+            return Vec::new();
+        };
+        let step = i64::from(width.max(1));
+        let steps = Steps {
+            first: last - (count as i64 - 1) * step,
+            step,
+            count,
+        };
+        let columns = self.columns(&metric.series, &[], metric.kind, steps);
+        let seconds = self.seconds(steps);
+        let function = sparkline_function(metric.kind);
+        columns
+            .into_values()
+            .next()
+            .map_or_else(Vec::new, |column| column.values(function, &seconds))
+    }
+}
+
+fn sparkline_function(kind: Kind) -> Function {
+    match kind {
+        Kind::Distribution => Function::Rate,
+        kind => Function::default_of(kind),
+    }
+}
+
+#[derive(Default)]
+struct OpenPoints<'a> {
+    scalars: Vec<(SeriesId, i64, f64)>,
+    sketches: Vec<(SeriesId, i64, &'a [u8])>,
+}
+
+fn of_series<T>(points: &[T], id: SeriesId, id_of: impl Fn(&T) -> SeriesId) -> &[T] {
+    let start = points.partition_point(|point| id_of(point) < id);
+    let rest = &points[start..];
+    &rest[..rest.partition_point(|point| id_of(point) == id)]
+}
+
+/// A group's values of the keys grouped by; `None` for the one that others were folded into.
+type Tagged = (Option<Vec<Option<String>>>, Column);
+
+/// The weightiest groups, in the order of their tags, and one more for all others.
+fn fold(columns: HashMap<Vec<Option<String>>, Column>) -> (Vec<Tagged>, usize) {
+    let mut all: Vec<_> = columns.into_iter().collect();
+    all.sort_by(|(a, left), (b, right)| right.weight().total_cmp(&left.weight()).then_with(|| a.cmp(b)));
+    let rest = all.split_off(all.len().min(GROUPS_MAX));
+    let folded = rest.len();
+    let other = rest
+        .into_iter()
+        .map(|(_, column)| column)
+        .reduce(|mut other, column| {
+            other.merge(column);
+            other
+        });
+    all.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let kept = all.into_iter().map(|(tags, column)| (Some(tags), column));
+    (kept.chain(other.map(|column| (None, column))).collect(), folded)
+}
+
+fn heatmap(columns: &[Tagged]) -> Heatmap {
+    let whole = columns
+        .iter()
+        .map(|(_, column)| column.clone())
+        .reduce(|mut whole, column| {
+            whole.merge(column);
+            whole
+        });
+    let Some(whole) = whole else {
+        return Heatmap {
+            rows: Vec::new(),
+            counts: Vec::new(),
+        };
+    };
+    let sketches: Vec<_> = whole.sketches().collect();
+    Heatmap::of(sketches.iter().copied())
+}

@@ -1,0 +1,303 @@
+//! Where points lie: buckets that are open for more, and closed segments of up to 64 buckets, compressed.
+
+use weir_sketch::Sketch;
+
+use crate::codec::{scalar, sketch};
+use crate::dictionary::SeriesId;
+
+/// Buckets of a segment.
+pub const SEGMENT_BUCKETS: usize = scalar::BUCKETS_MAX;
+
+/// The points of one moment, as they came.
+#[derive(Debug, Default)]
+pub struct OpenBucket {
+    /// Unix seconds that its points carry.
+    pub time: i64,
+    /// Seconds.
+    pub width: u32,
+    ids: Vec<SeriesId>,
+    values: Vec<f64>,
+    sketch_ids: Vec<SeriesId>,
+    /// Where each sketch begins in `sketches`.
+    sketch_starts: Vec<u32>,
+    sketches: Vec<u8>,
+}
+
+/// How two values of one series and bucket become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Again {
+    Add,
+    Replace,
+}
+
+impl OpenBucket {
+    pub fn new(time: i64, width: u32) -> Self {
+        OpenBucket {
+            time,
+            width,
+            ..OpenBucket::default()
+        }
+    }
+
+    pub fn push(&mut self, id: SeriesId, value: f64) {
+        self.ids.push(id);
+        self.values.push(value);
+    }
+
+    pub fn push_sketch(&mut self, id: SeriesId, sketch: &Sketch) {
+        self.sketch_ids.push(id);
+        self.sketch_starts.push(self.sketches.len() as u32);
+        sketch::encode(sketch, &mut self.sketches);
+    }
+
+    pub fn points(&self) -> usize {
+        self.ids.len() + self.sketch_ids.len()
+    }
+
+    pub fn ids(&self) -> impl Iterator<Item = SeriesId> + '_ {
+        self.ids.iter().chain(&self.sketch_ids).copied()
+    }
+
+    pub fn scalars(&self) -> impl Iterator<Item = (SeriesId, f64)> + '_ {
+        self.ids.iter().copied().zip(self.values.iter().copied())
+    }
+
+    /// Each with the bytes that begin with its sketch.
+    pub fn sketches(&self) -> impl Iterator<Item = (SeriesId, &[u8])> + '_ {
+        let starts = self
+            .sketch_starts
+            .iter()
+            .map(|&start| &self.sketches[start as usize..]);
+        self.sketch_ids.iter().copied().zip(starts)
+    }
+
+    pub fn heap_bytes(&self) -> usize {
+        self.ids.capacity() * 4
+            + self.values.capacity() * 8
+            + self.sketch_ids.capacity() * 4
+            + self.sketch_starts.capacity() * 4
+            + self.sketches.capacity()
+    }
+
+    /// Gives back what growing reserved beyond need.
+    pub fn shrink(&mut self) {
+        self.ids.shrink_to_fit();
+        self.values.shrink_to_fit();
+        self.sketch_ids.shrink_to_fit();
+        self.sketch_starts.shrink_to_fit();
+        self.sketches.shrink_to_fit();
+    }
+}
+
+/// The points of up to 64 buckets, one chunk per series and form.
+#[derive(Debug, Default)]
+pub struct Segment {
+    times: Box<[i64]>,
+    widths: Box<[u32]>,
+    scalars: Chunks,
+    sketches: Chunks,
+    points: usize,
+}
+
+/// Chunks by series, in ascending order.
+#[derive(Debug, Default)]
+struct Chunks {
+    ids: Box<[SeriesId]>,
+    starts: Box<[u32]>,
+    data: Box<[u8]>,
+}
+
+impl Chunks {
+    fn of(&self, id: SeriesId) -> Option<&[u8]> {
+        let at = self.ids.binary_search(&id).ok()?;
+        let start = self.starts[at] as usize;
+        let end = self
+            .starts
+            .get(at + 1)
+            .map_or(self.data.len(), |&end| end as usize);
+        Some(&self.data[start..end])
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.ids.len() * 8 + self.data.len()
+    }
+}
+
+/// Chunks while they are written.
+#[derive(Default)]
+struct ChunksWriter {
+    ids: Vec<SeriesId>,
+    starts: Vec<u32>,
+    data: Vec<u8>,
+}
+
+impl ChunksWriter {
+    fn begin(&mut self, id: SeriesId) {
+        self.ids.push(id);
+        self.starts.push(self.data.len() as u32);
+    }
+
+    fn finish(self) -> Chunks {
+        Chunks {
+            ids: self.ids.into(),
+            starts: self.starts.into(),
+            data: self.data.into(),
+        }
+    }
+}
+
+impl Segment {
+    /// Closes at most [`SEGMENT_BUCKETS`] buckets. `again` decides for series that have two values in one of them.
+    pub fn close(buckets: &[OpenBucket], again: impl Fn(SeriesId) -> Again) -> Segment {
+        debug_assert!(buckets.len() <= SEGMENT_BUCKETS);
+        let (scalars, points) = close_scalars(buckets, again);
+        let (sketches, sketch_points) = close_sketches(buckets);
+        Segment {
+            times: buckets.iter().map(|bucket| bucket.time).collect(),
+            widths: buckets.iter().map(|bucket| bucket.width).collect(),
+            scalars,
+            sketches,
+            points: points + sketch_points,
+        }
+    }
+
+    pub fn buckets(&self) -> impl ExactSizeIterator<Item = (i64, u32)> + '_ {
+        self.times.iter().copied().zip(self.widths.iter().copied())
+    }
+
+    pub fn points(&self) -> usize {
+        self.points
+    }
+
+    /// The series in it, once for each form they have points of.
+    pub fn ids(&self) -> impl Iterator<Item = SeriesId> + '_ {
+        self.scalars.ids.iter().chain(&self.sketches.ids).copied()
+    }
+
+    pub fn scalars_of(&self, id: SeriesId, mut point: impl FnMut(i64, f64)) {
+        if let Some(chunk) = self.scalars.of(id) {
+            scalar::decode(chunk, self.times.len(), |bucket, value| {
+                if let Some(&time) = self.times.get(bucket) {
+                    point(time, value);
+                }
+            });
+        }
+    }
+
+    pub fn sketches_of(&self, id: SeriesId, mut point: impl FnMut(i64, Sketch)) {
+        let Some(mut chunk) = self.sketches.of(id) else {
+            return;
+        };
+        while let Some((&bucket, rest)) = chunk.split_first() {
+            chunk = rest;
+            let found = sketch::decode(&mut chunk);
+            if let Some(&time) = self.times.get(usize::from(bucket)) {
+                point(time, found);
+            }
+        }
+    }
+
+    pub fn heap_bytes(&self) -> usize {
+        self.times.len() * 12 + self.scalars.heap_bytes() + self.sketches.heap_bytes()
+    }
+}
+
+/// All points of some buckets by series: an index sort, because ids are small numbers.
+struct BySeries<T> {
+    /// Where the points of each id begin.
+    starts: Vec<u32>,
+    points: Vec<T>,
+}
+
+impl<T: Copy + Default> BySeries<T> {
+    fn new(ids: impl Iterator<Item = SeriesId> + Clone, points: impl Iterator<Item = (SeriesId, T)>) -> Self {
+        let end = ids.clone().max().map_or(0, |id| id as usize + 1);
+        // One place further on, so that filling moves each start to its own place.
+        let mut starts = vec![0u32; end + 2];
+        ids.for_each(|id| starts[id as usize + 2] += 1);
+        for at in 1..starts.len() {
+            starts[at] += starts[at - 1];
+        }
+        let mut sorted = vec![T::default(); starts[starts.len() - 1] as usize];
+        for (id, point) in points {
+            let place = &mut starts[id as usize + 1];
+            sorted[*place as usize] = point;
+            *place += 1;
+        }
+        BySeries {
+            starts,
+            points: sorted,
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (SeriesId, &[T])> {
+        let ranges = self.starts.windows(2).enumerate();
+        ranges
+            .map(|(id, range)| (id as SeriesId, &self.points[range[0] as usize..range[1] as usize]))
+            .filter(|(_, points)| !points.is_empty())
+    }
+}
+
+fn close_scalars(buckets: &[OpenBucket], again: impl Fn(SeriesId) -> Again) -> (Chunks, usize) {
+    let ids = buckets.iter().flat_map(|bucket| bucket.ids.iter().copied());
+    let points = buckets
+        .iter()
+        .enumerate()
+        .flat_map(|(at, bucket)| bucket.scalars().map(move |(id, value)| (id, (at as u8, value))));
+    let sorted = BySeries::new(ids, points);
+    let mut chunks = ChunksWriter::default();
+    let mut scratch = scalar::Scratch::default();
+    let (mut values, mut count) = (Vec::new(), 0);
+    for (id, points) in sorted.iter() {
+        let presence = column(points, again(id), &mut values);
+        count += values.len();
+        chunks.begin(id);
+        scalar::encode(&values, presence, buckets.len(), &mut scratch, &mut chunks.data);
+    }
+    (chunks.finish(), count)
+}
+
+/// One value per bucket, in `values`; and in which buckets.
+fn column(points: &[(u8, f64)], again: Again, values: &mut Vec<f64>) -> u64 {
+    values.clear();
+    let mut presence = 0u64;
+    for &(bucket, value) in points {
+        let bit = 1 << bucket;
+        match values.last_mut() {
+            // Buckets come in order, so a second value of one directly follows the first.
+            Some(last) if presence & bit != 0 => match again {
+                Again::Add => *last += value,
+                Again::Replace => *last = value,
+            },
+            _ => values.push(value),
+        }
+        presence |= bit;
+    }
+    presence
+}
+
+fn close_sketches(buckets: &[OpenBucket]) -> (Chunks, usize) {
+    let ids = buckets
+        .iter()
+        .flat_map(|bucket| bucket.sketch_ids.iter().copied());
+    let points = buckets.iter().enumerate().flat_map(|(at, bucket)| {
+        let numbered = bucket.sketch_ids.iter().enumerate();
+        numbered.map(move |(place, &id)| (id, (at as u8, place as u32)))
+    });
+    let sorted = BySeries::new(ids, points);
+    let mut chunks = ChunksWriter::default();
+    for (id, points) in sorted.iter() {
+        chunks.begin(id);
+        for &(bucket, place) in points {
+            let open = &buckets[usize::from(bucket)];
+            let start = open.sketch_starts[place as usize] as usize;
+            let end = open
+                .sketch_starts
+                .get(place as usize + 1)
+                .map_or(open.sketches.len(), |&end| end as usize);
+            chunks.data.push(bucket);
+            chunks.data.extend_from_slice(&open.sketches[start..end]);
+        }
+    }
+    (chunks.finish(), sorted.points.len())
+}

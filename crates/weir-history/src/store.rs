@@ -1,0 +1,319 @@
+//! The history itself: takes flushes, closes segments, lets the oldest go.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+
+use weir_aggregate::{Batch, Expansion, PointType, Series, Value};
+use weir_sketch::Sketch;
+
+use crate::dictionary::{Dictionary, Key, Kind, SeriesId};
+use crate::segment::{Again, OpenBucket, SEGMENT_BUCKETS, Segment};
+
+/// One part in this many of the memory may lie in open buckets; closing them takes as much again for a moment.
+const OPEN_SHARE: usize = 8;
+/// The dictionary may take three of this many parts: a series of which no point fits is of no use.
+const DICTIONARY_SHARE: usize = 4;
+
+/// The last minutes of every series. See the crate's page.
+#[derive(Debug)]
+pub struct History {
+    bytes_max: usize,
+    pub(crate) dictionary: Dictionary,
+    pub(crate) segments: VecDeque<Segment>,
+    /// In order of time; the last one takes points.
+    pub(crate) open: Vec<OpenBucket>,
+    segment_bytes: usize,
+    open_bytes: usize,
+    counts: Counts,
+    random: RandomState,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    taken: u64,
+    refused: u64,
+    late: u64,
+    evicted: u64,
+}
+
+/// What a history holds and what became of the points it was given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    pub bytes_max: usize,
+    pub bytes: usize,
+    /// Texts and tables of names, tags and series.
+    pub dictionary_bytes: usize,
+    pub series: usize,
+    pub metrics: usize,
+    pub points: usize,
+    /// Unix seconds of the oldest bucket held, and of the newest; zero when there is none.
+    pub from: i64,
+    pub to: i64,
+    /// Points given.
+    pub taken: u64,
+    /// Points of new series for which there was no memory.
+    pub refused: u64,
+    /// Points with a timestamp before what is still open.
+    pub late: u64,
+    /// Points that were let go, the oldest first.
+    pub evicted: u64,
+}
+
+impl History {
+    pub fn new(bytes_max: usize) -> Self {
+        History {
+            bytes_max,
+            dictionary: Dictionary::default(),
+            segments: VecDeque::new(),
+            open: Vec::new(),
+            segment_bytes: 0,
+            open_bytes: 0,
+            counts: Counts::default(),
+            random: RandomState::new(),
+        }
+    }
+
+    /// Changes the memory; lets go what does not fit any more.
+    pub fn set_bytes_max(&mut self, bytes_max: usize) {
+        self.bytes_max = bytes_max;
+        self.fit();
+    }
+
+    /// Takes a part of a flush, each histogram as the aggregates that are delivered.
+    pub fn take(&mut self, batch: &Batch, expansion: &Expansion) {
+        if batch.series().len() > 0 && !batch.partitions.is_empty() {
+            self.begin(batch.bucket.timestamp, batch.bucket.width);
+        }
+        for series in batch.series() {
+            if series.is_timestamped() {
+                self.take_timestamped(&series);
+            } else {
+                self.take_row(&series, expansion);
+            }
+        }
+        if batch.last {
+            self.end();
+        } else {
+            self.measure();
+            self.fit();
+        }
+    }
+
+    fn take_row(&mut self, series: &Series<'_>, expansion: &Expansion) {
+        let key = |kind| Key {
+            hash: series.hash(),
+            kind,
+            name: series.name(),
+            suffix: "",
+            host: series.explicit_host(),
+            tags: series.tags(),
+        };
+        match series.value() {
+            Value::Counter(sum) => self.push(&key(Kind::Counter), sum),
+            Value::Gauge(value) => self.push(&key(Kind::Gauge), value),
+            Value::Set(members) => self.push(&key(Kind::Set), members.cardinality() as f64),
+            Value::Distribution(sketch) => self.push_sketch(&key(Kind::Distribution), sketch),
+            Value::Histogram(histogram) => {
+                let mut number = 0u64;
+                expansion.points(
+                    histogram,
+                    series.interval(),
+                    series.suffix_mask(),
+                    |suffix, point_type, value| {
+                        number += 1;
+                        let kind = match point_type {
+                            PointType::Rate => Kind::Rate,
+                            PointType::Gauge => Kind::Gauge,
+                        };
+                        let key = Key {
+                            hash: key(kind)
+                                .hash
+                                .wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+                            suffix,
+                            ..key(kind)
+                        };
+                        self.push(&key, value);
+                    },
+                );
+            }
+        }
+    }
+
+    /// A hash for the keys of a caller that has none.
+    pub fn hash<'t>(&self, name: &str, tags: impl Iterator<Item = &'t str>) -> u64 {
+        let mut hasher = self.random.build_hasher();
+        name.hash(&mut hasher);
+        tags.for_each(|tag| tag.hash(&mut hasher));
+        hasher.finish()
+    }
+
+    /// Begins the bucket of this time, unless it is the one in hand.
+    pub fn begin(&mut self, time: i64, width: u32) {
+        if self.open.last().is_some_and(|open| open.time == time) {
+            return;
+        }
+        self.open.push(OpenBucket::new(time, width));
+    }
+
+    /// Adds a point to the bucket in hand.
+    pub fn push<'t>(&mut self, key: &Key<'_, impl Iterator<Item = &'t str> + Clone>, value: f64) {
+        if let Some(id) = self.place(key)
+            && let Some(open) = self.open.last_mut()
+        {
+            open.push(id, value);
+        }
+    }
+
+    /// Adds a sketch to the bucket in hand.
+    pub fn push_sketch<'t>(&mut self, key: &Key<'_, impl Iterator<Item = &'t str> + Clone>, sketch: &Sketch) {
+        if let Some(id) = self.place(key)
+            && let Some(open) = self.open.last_mut()
+        {
+            open.push_sketch(id, sketch);
+        }
+    }
+
+    fn place<'t>(&mut self, key: &Key<'_, impl Iterator<Item = &'t str> + Clone>) -> Option<SeriesId> {
+        self.counts.taken += 1;
+        let time = self.open.last()?.time;
+        let id = match self.dictionary.find(key) {
+            Some(id) => id,
+            None if self.dictionary.heap_bytes() / 3 >= self.bytes_max / DICTIONARY_SHARE => {
+                self.counts.refused += 1;
+                return None;
+            }
+            None => self.dictionary.insert(key, time),
+        };
+        self.dictionary.hold(id);
+        self.dictionary.seen(id, time);
+        Some(id)
+    }
+
+    /// A sample that says itself when it was taken: goes to the open bucket of that time.
+    fn take_timestamped(&mut self, series: &Series<'_>) {
+        let (kind, value) = match series.value() {
+            Value::Counter(value) => (Kind::Counter, value),
+            Value::Gauge(value) => (Kind::Gauge, value),
+            _ => return,
+        };
+        let key = Key {
+            // Such rows have no hash: they stand in no table.
+            hash: self.hash(series.name(), series.tags()),
+            kind,
+            name: series.name(),
+            suffix: "",
+            host: series.explicit_host(),
+            tags: series.tags(),
+        };
+        let time = series.timestamp();
+        let covers = |open: &OpenBucket| open.time <= time && time < open.time + i64::from(open.width);
+        let Some(at) = self.open.iter().rposition(covers) else {
+            self.counts.taken += 1;
+            self.counts.late += 1;
+            return;
+        };
+        if let Some(id) = self.place(&key) {
+            self.open[at].push(id, value);
+        }
+    }
+
+    /// Ends the bucket in hand: makes room for the next.
+    pub fn end(&mut self) {
+        if let Some(open) = self.open.last_mut() {
+            open.shrink();
+        }
+        self.measure();
+        if self.open.len() >= SEGMENT_BUCKETS || self.open_bytes > self.bytes_max / OPEN_SHARE {
+            self.close();
+        }
+        self.fit();
+    }
+
+    fn measure(&mut self) {
+        self.open_bytes = self.open.iter().map(OpenBucket::heap_bytes).sum();
+    }
+
+    fn close(&mut self) {
+        let buckets = std::mem::take(&mut self.open);
+        self.open_bytes = 0;
+        let dictionary = &self.dictionary;
+        let again = |id| match dictionary
+            .series(id)
+            .and_then(|series| dictionary.name_of(series))
+        {
+            Some(name) if name.kind == Kind::Counter => Again::Add,
+            _ => Again::Replace,
+        };
+        let segment = Segment::close(&buckets, again);
+        segment.ids().for_each(|id| self.dictionary.hold(id));
+        self.segment_bytes += segment.heap_bytes();
+        self.segments.push_back(segment);
+        for bucket in &buckets {
+            bucket.ids().for_each(|id| self.dictionary.release(id));
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.dictionary.heap_bytes() + self.segment_bytes + self.open_bytes
+    }
+
+    /// Lets the oldest time go until the rest fits, with room for the next closing.
+    fn fit(&mut self) {
+        let room = self.bytes_max - self.bytes_max / OPEN_SHARE;
+        while self.bytes() > room {
+            if let Some(segment) = self.segments.pop_front() {
+                self.segment_bytes -= segment.heap_bytes();
+                self.counts.evicted += segment.points() as u64;
+                segment.ids().for_each(|id| self.dictionary.release(id));
+            } else if self.open.is_empty() {
+                // Only tables are left, of which the memory was reserved for more.
+                self.dictionary = Dictionary::default();
+                return;
+            } else {
+                let bucket = self.open.remove(0);
+                self.open_bytes -= bucket.heap_bytes();
+                self.counts.evicted += bucket.points() as u64;
+                bucket.ids().for_each(|id| self.dictionary.release(id));
+            }
+        }
+    }
+
+    /// Time and width of every bucket held, in order.
+    pub(crate) fn buckets(&self) -> impl Iterator<Item = (i64, u32)> + '_ {
+        let open = self.open.iter().map(|open| (open.time, open.width));
+        self.segments.iter().flat_map(Segment::buckets).chain(open)
+    }
+
+    /// Time and width of the newest bucket.
+    pub fn newest(&self) -> Option<(i64, u32)> {
+        let closed = || self.segments.back().and_then(|segment| segment.buckets().last());
+        self.open
+            .last()
+            .map(|open| (open.time, open.width))
+            .or_else(closed)
+    }
+
+    pub fn figures(&self) -> Figures {
+        let Counts {
+            taken,
+            refused,
+            late,
+            evicted,
+        } = self.counts;
+        let open_points: usize = self.open.iter().map(OpenBucket::points).sum();
+        Figures {
+            bytes_max: self.bytes_max,
+            bytes: self.bytes(),
+            dictionary_bytes: self.dictionary.heap_bytes(),
+            series: self.dictionary.series_len(),
+            metrics: self.dictionary.names_len(),
+            points: open_points + self.segments.iter().map(Segment::points).sum::<usize>(),
+            from: self.buckets().map(|(time, _)| time).next().unwrap_or(0),
+            to: self.buckets().map(|(time, _)| time).last().unwrap_or(0),
+            taken,
+            refused,
+            late,
+            evicted,
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! The history against a naive twin that keeps every point in a list and reads them all for each query.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use weir_history::{Function, History, Key, Kind, Query};
+use weir_sketch::Sketch;
+
+const WIDTH: i64 = 10;
+const START: i64 = 1_700_000_000;
+
+#[derive(Clone, Debug)]
+struct Sent {
+    time: i64,
+    name: usize,
+    tags: Vec<String>,
+    value: f64,
+}
+
+const NAMES: [(&str, Kind); 4] = [
+    ("requests", Kind::Counter),
+    ("temperature", Kind::Gauge),
+    ("latency.count", Kind::Rate),
+    ("latency", Kind::Distribution),
+];
+
+fn hash(name: usize, tags: &[String]) -> u64 {
+    // Few values, so that keys share hashes and must be told apart.
+    (name + tags.len()) as u64 % 3
+}
+
+fn feed(history: &mut History, sent: &[Sent], buckets: i64) {
+    for bucket in 0..buckets {
+        let time = START + bucket * WIDTH;
+        history.begin(time, WIDTH as u32);
+        for point in sent.iter().filter(|point| point.time == time) {
+            let (name, kind) = NAMES[point.name];
+            let key = Key {
+                hash: hash(point.name, &point.tags),
+                kind,
+                name,
+                suffix: "",
+                host: None,
+                tags: point.tags.iter().map(String::as_str),
+            };
+            if kind == Kind::Distribution {
+                history.push_sketch(&key, &sketch(point.value));
+            } else {
+                history.push(&key, point.value);
+            }
+        }
+        history.end();
+    }
+}
+
+fn sketch(value: f64) -> Sketch {
+    let mut sketch = Sketch::new();
+    sketch.insert(value, 3);
+    sketch.insert(value / 2.0, 1);
+    sketch
+}
+
+/// The value under `key` of a series, as a list of points would be read by anybody.
+fn label<'a>(tags: &'a [String], key: &str) -> Option<&'a str> {
+    tags.iter()
+        .find_map(|tag| tag.strip_prefix(key)?.strip_prefix(':'))
+}
+
+type Columns = BTreeMap<Option<String>, Vec<Option<f64>>>;
+
+/// What the twin answers, for functions that each have one obvious meaning.
+fn twin(
+    sent: &[Sent],
+    name: usize,
+    by: Option<&str>,
+    function: Function,
+    first: i64,
+    step: i64,
+    count: usize,
+) -> Columns {
+    let mut columns = Columns::new();
+    let mut groups: BTreeMap<Option<String>, Vec<&Sent>> = BTreeMap::new();
+    for point in sent.iter().filter(|point| point.name == name) {
+        let group = by.and_then(|key| label(&point.tags, key)).map(str::to_owned);
+        groups.entry(group).or_default().push(point);
+    }
+    for (group, points) in groups {
+        let column = (0..count).map(|at| {
+            let from = first + at as i64 * step;
+            let inside: Vec<&Sent> = points
+                .iter()
+                .copied()
+                .filter(|point| (from..from + step).contains(&point.time))
+                .collect();
+            (!inside.is_empty()).then(|| reduce(&inside, NAMES[name].1, function))
+        });
+        columns.insert(group, column.collect());
+    }
+    columns
+}
+
+fn reduce(points: &[&Sent], kind: Kind, function: Function) -> f64 {
+    if kind == Kind::Distribution {
+        let mut whole = Sketch::new();
+        points.iter().for_each(|point| whole.merge(&sketch(point.value)));
+        return match function {
+            Function::Sum => whole.sum(),
+            Function::Count => whole.cnt() as f64,
+            Function::Max => whole.max(),
+            Function::Quantile(q) => whole.quantile(q),
+            other => panic!("{other} is not in the test"),
+        };
+    }
+    let values = || points.iter().map(|point| point.value);
+    match function {
+        Function::Sum if kind == Kind::Counter => values().sum(),
+        Function::Sum => {
+            let mut series: BTreeMap<&[String], Vec<f64>> = BTreeMap::new();
+            points
+                .iter()
+                .for_each(|point| series.entry(&point.tags).or_default().push(point.value));
+            series
+                .values()
+                .map(|values| values.iter().sum::<f64>() / values.len() as f64)
+                .sum()
+        }
+        Function::Avg => values().sum::<f64>() / points.len() as f64,
+        Function::Min => values().fold(f64::INFINITY, f64::min),
+        Function::Max => values().fold(f64::NEG_INFINITY, f64::max),
+        Function::Count => points.len() as f64,
+        other => panic!("{other} is not in the test"),
+    }
+}
+
+fn near(a: Option<f64>, b: Option<f64>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => (a - b).abs() <= 1e-9 * a.abs().max(b.abs()).max(1.0),
+        (a, b) => a == b,
+    }
+}
+
+fn value() -> impl Strategy<Value = f64> {
+    prop_oneof![
+        (0i64..100).prop_map(|v| v as f64),
+        (-10_000i64..10_000).prop_map(|v| v as f64 / 100.0),
+        -1e6..1e6,
+    ]
+}
+
+fn points(buckets: i64) -> impl Strategy<Value = Vec<Sent>> {
+    let tags = proptest::sample::subsequence(
+        vec!["env:a", "env:b", "host:x", "plain", "zone:1", "zone:2"],
+        0..4,
+    );
+    let point = (0..buckets, 0..NAMES.len(), tags, value());
+    proptest::collection::vec(point, 0..400).prop_map(|points| {
+        let mut seen = BTreeMap::new();
+        for (bucket, name, tags, value) in points {
+            let tags: Vec<String> = tags.into_iter().map(str::to_owned).collect();
+            // One point per series and bucket, as a flush has.
+            seen.insert((bucket, name, tags), value);
+        }
+        let sent = seen.into_iter().map(|((bucket, name, tags), value)| Sent {
+            time: START + bucket * WIDTH,
+            name,
+            tags,
+            value,
+        });
+        sent.collect()
+    })
+}
+
+fn functions(kind: Kind) -> Vec<Function> {
+    match kind {
+        Kind::Distribution => vec![
+            Function::Sum,
+            Function::Count,
+            Function::Max,
+            Function::Quantile(0.9),
+        ],
+        _ => vec![
+            Function::Sum,
+            Function::Avg,
+            Function::Min,
+            Function::Max,
+            Function::Count,
+        ],
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn any_window_answers_as_the_list_does(
+        (buckets, sent) in (1i64..200).prop_flat_map(|buckets| (Just(buckets), points(buckets))),
+        name in 0..NAMES.len(),
+        by in proptest::option::of(prop_oneof![Just("env"), Just("zone"), Just("host")]),
+        window in (0i64..2000, 1i64..2000),
+        step in 1u32..70,
+    ) {
+        let mut history = History::new(64 << 20);
+        feed(&mut history, &sent, buckets);
+        prop_assert_eq!(history.figures().points, sent.len());
+        let (name_text, kind) = NAMES[name];
+        for function in functions(kind) {
+            let query = Query {
+                metric: name_text.to_owned(),
+                by: by.iter().map(|&key| key.to_owned()).collect(),
+                function: Some(function),
+                from: Some(START + window.0),
+                to: Some(START + window.0 + window.1),
+                step: Some(step),
+                ..Query::default()
+            };
+            let is_known = sent.iter().any(|point| point.name == name);
+            let answer = history.query(&query);
+            prop_assert_eq!(answer.is_ok(), is_known, "{:?}", answer.err());
+            let Ok(answer) = answer else { continue };
+            let expected = twin(
+                &sent, name, by, function, answer.times[0], i64::from(answer.step), answer.times.len(),
+            );
+            prop_assert_eq!(answer.groups.len(), expected.len());
+            for group in &answer.groups {
+                let tag = group.tags.first().and_then(|(_, value)| value.clone());
+                let column = &expected[&tag];
+                for (at, (found, wanted)) in group.values.iter().zip(column).enumerate() {
+                    prop_assert!(
+                        near(*found, *wanted),
+                        "{} {} at {}: {:?} instead of {:?}", name_text, function, at, found, wanted,
+                    );
+                }
+            }
+        }
+    }
+
+    /// Whatever the memory, what is held is exact and ends now, and what is not is counted.
+    #[test]
+    fn little_memory_keeps_the_newest(
+        (buckets, sent) in (1i64..150).prop_flat_map(|buckets| (Just(buckets), points(buckets))),
+        bytes_max in 2_000usize..60_000,
+    ) {
+        let mut history = History::new(bytes_max);
+        feed(&mut history, &sent, buckets);
+        let figures = history.figures();
+        prop_assert!(figures.bytes <= bytes_max, "{figures:?}");
+        prop_assert_eq!(
+            figures.taken, figures.points as u64 + figures.evicted + figures.refused, "{:?}", figures
+        );
+        if figures.points == 0 || figures.refused > 0 {
+            return Ok(());
+        }
+        prop_assert_eq!(figures.to, START + (buckets - 1) * WIDTH);
+        let held = sent.iter().filter(|point| point.time >= figures.from).count();
+        prop_assert_eq!(figures.points, held);
+    }
+}
+
+#[test]
+fn groups_beyond_fifty_fold_into_one_without_losing_anything() {
+    let mut history = History::new(8 << 20);
+    history.begin(START, 10);
+    for user in 0..200 {
+        let tags = [format!("user:{user}")];
+        let tags = || tags.iter().map(String::as_str);
+        let key = |kind, name| Key {
+            hash: user,
+            kind,
+            name,
+            suffix: "",
+            host: None,
+            tags: tags(),
+        };
+        history.push(&key(Kind::Counter, "requests"), user as f64);
+        history.push_sketch(&key(Kind::Distribution, "latency"), &sketch(user as f64));
+    }
+    history.end();
+    let ask = |metric: &str, function, by: &[&str]| {
+        let query = Query {
+            metric: metric.to_owned(),
+            function: Some(function),
+            by: by.iter().map(|&key| key.to_owned()).collect(),
+            ..Query::default()
+        };
+        history.query(&query).expect("an answer")
+    };
+    for (metric, function) in [("requests", Function::Sum), ("latency", Function::Count)] {
+        let groups = ask(metric, function, &["user"]);
+        assert_eq!((groups.groups.len(), groups.folded), (51, 150));
+        assert!(groups.groups[50].other && groups.groups[50].series == 150);
+        let total: f64 = groups.groups.iter().filter_map(|group| group.values[0]).sum();
+        assert_eq!(Some(total), ask(metric, function, &[]).groups[0].values[0]);
+    }
+    // A sketch of all is the merge of the sketches: the quantile of the whole can be had of nothing less.
+    let mut whole = Sketch::new();
+    (0..200).for_each(|user| whole.merge(&sketch(f64::from(user))));
+    assert_eq!(
+        ask("latency", Function::Quantile(0.99), &[]).groups[0].values[0],
+        Some(whole.quantile(0.99))
+    );
+    let heatmap = ask("latency", Function::Heatmap, &[])
+        .heatmap
+        .expect("a heat map");
+    assert_eq!(heatmap.counts[0].iter().sum::<u64>(), whole.cnt());
+    assert!(
+        heatmap
+            .rows
+            .windows(2)
+            .all(|rows| rows[0].1 <= rows[1].0 * (1.0 + 1e-12))
+    );
+}
+
+#[test]
+fn errors_say_what_is_allowed() {
+    let mut history = History::new(1 << 20);
+    history.begin(START, 10);
+    let key = Key {
+        hash: 0,
+        kind: Kind::Gauge,
+        name: "g",
+        suffix: "",
+        host: None,
+        tags: [].into_iter(),
+    };
+    history.push(&key, 1.0);
+    history.end();
+    let ask = |query| history.query(&query).expect_err("an error").to_string();
+    let metric = || "g".to_owned();
+    assert_eq!(
+        ask(Query {
+            metric: "x".to_owned(),
+            ..Query::default()
+        }),
+        "no metric named \"x\" is in the history"
+    );
+    let p99 = Query {
+        metric: metric(),
+        function: Some(Function::Quantile(0.99)),
+        ..Query::default()
+    };
+    assert_eq!(ask(p99), "p99 cannot be had of a gauge");
+    let far = Query {
+        metric: metric(),
+        to: Some(START * 2),
+        step: Some(10),
+        ..Query::default()
+    };
+    assert!(ask(far).contains("at most 4096 steps"));
+    assert!(
+        "p101"
+            .parse::<Function>()
+            .is_err_and(|error| error.to_string().contains("p99.9"))
+    );
+    assert_eq!(
+        "p99.9".parse::<Function>().map(|function| function.to_string()),
+        Ok("p99.9".to_owned())
+    );
+}

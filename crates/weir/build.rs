@@ -1,0 +1,54 @@
+//! Embeds the live page, if it has been built.
+//!
+//! The page is written in `web/` and built by Node into `web/dist`, which `make` does where Node is. Without it the
+//! agent serves a page that says how to build it.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+fn main() -> io::Result<()> {
+    let root = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
+    let built = root.join("../../web/dist");
+    println!("cargo::rerun-if-changed={}", built.display());
+    let out = PathBuf::from(variable("OUT_DIR"));
+    let mut files = Vec::new();
+    if built.is_dir() {
+        collect(&built, &built, &mut files)?;
+    }
+    files.sort();
+    let mut table = String::from("&[\n");
+    for (number, (path, name)) in files.iter().enumerate() {
+        println!("cargo::rerun-if-changed={}", path.display());
+        let packed = out.join(format!("page.{number}.gz"));
+        std::fs::write(&packed, compressed(&std::fs::read(path)?)?)?;
+        writeln!(table, "    ({name:?}, include_bytes!({packed:?})),").map_err(io::Error::other)?;
+    }
+    table.push_str("]\n");
+    std::fs::write(out.join("page.rs"), table)
+}
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_default()
+}
+
+fn collect(root: &Path, folder: &Path, files: &mut Vec<(PathBuf, String)>) -> io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            collect(root, &path, files)?;
+        } else if let Ok(name) = path.strip_prefix(root) {
+            files.push((path.clone(), name.to_string_lossy().into_owned()));
+        }
+    }
+    Ok(())
+}
+
+fn compressed(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(bytes)?;
+    encoder.finish()
+}

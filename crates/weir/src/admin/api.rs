@@ -1,0 +1,369 @@
+//! `/api/v1`: the last minutes, for the page, the terminal and scripts. Read-only JSON; `docs/api.md` is its reference.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hyper::StatusCode;
+use serde::Serialize;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use weir_counters::{Info, Moves};
+use weir_history::{
+    Answer, Function, History, Kind, Metric, MetricSort, MetricsRequest, Query, QueryError, SeriesColumns,
+    TagKey,
+};
+
+use super::query::{self, bad};
+use super::series::declared;
+use super::server::Refused;
+use crate::history::Recent;
+
+const METRICS_DEFAULT: u64 = 100;
+const METRICS_MAX: u64 = 10_000;
+/// What `books` shows when it is not told how far to go back.
+const BOOKS_SECONDS: i64 = 300;
+/// Events that may wait for a reader of a stream; one that is slower has gone or might as well.
+const EVENTS_MAX: usize = 16;
+
+/// What is answered from the last minutes.
+pub const PATHS: [&str; 4] = [
+    "/api/v1/metrics",
+    "/api/v1/query",
+    "/api/v1/tags",
+    "/api/v1/books",
+];
+
+/// What is asked of the history.
+#[derive(Debug)]
+pub enum Request {
+    Metrics(MetricsRequest),
+    Query(Query),
+    Tags(String),
+    Books(BooksRequest),
+}
+
+#[derive(Clone, Debug)]
+pub struct BooksRequest {
+    pattern: String,
+    from: i64,
+    to: i64,
+    step: Option<u32>,
+}
+
+/// Metrics that match, and the window that is held.
+#[derive(Debug, Serialize)]
+struct Metrics {
+    /// Unix seconds of the oldest bucket held, and of the newest.
+    held_from: i64,
+    held_to: i64,
+    /// Metrics that match, those beyond `limit` included.
+    total: usize,
+    metrics: Vec<Metric>,
+}
+
+#[derive(Debug, Serialize)]
+struct Tags {
+    metric: String,
+    tags: Vec<TagKey>,
+}
+
+/// What a series of the agent's own means, and what to do when it moves.
+#[derive(Debug, Serialize)]
+struct Meaning {
+    name: &'static str,
+    /// Name and value of the label that tells it apart.
+    label: Option<(&'static str, &'static str)>,
+    unit: &'static str,
+    meaning: &'static str,
+    /// Whether it rises when something was lost, refused, or not as good as it could be.
+    sign: bool,
+    advice: &'static str,
+}
+
+impl Meaning {
+    fn of(info: &Info) -> Meaning {
+        let (sign, advice) = match info.moves {
+            Moves::Sign(advice) => (true, advice),
+            Moves::Work(advice) => (false, advice),
+        };
+        Meaning {
+            name: info.series.name,
+            label: info.series.label,
+            unit: info.series.unit,
+            meaning: info.meaning(),
+            sign: sign && info.series.kind == weir_counters::Kind::Counter,
+            advice,
+        }
+    }
+}
+
+/// Every series that the agent has of itself.
+pub fn meanings() -> Result<Vec<u8>, Refused> {
+    json(
+        &declared()
+            .iter()
+            .map(|declared| Meaning::of(&declared.info))
+            .collect::<Vec<_>>(),
+    )
+}
+
+/// The request that a path stands for; `None` for the paths of others.
+pub fn request(path: &str, query: query::Query<'_>, recent: &Recent) -> Option<Result<Request, Refused>> {
+    Some(match path {
+        "/api/v1/metrics" => metrics_request(query).map(Request::Metrics),
+        "/api/v1/query" => points_request(query, recent).map(Request::Query),
+        "/api/v1/tags" => metric_of(query).map(Request::Tags),
+        "/api/v1/books" => books_request(query, recent).map(Request::Books),
+        _ => return None,
+    })
+}
+
+fn metrics_request(query: query::Query<'_>) -> Result<MetricsRequest, Refused> {
+    let sort = match query.text("sort")?.as_deref() {
+        None | Some("name") => MetricSort::Name,
+        Some("contexts") => MetricSort::Contexts,
+        Some("growth") => MetricSort::Growth,
+        Some("seen") => MetricSort::Seen,
+        Some(other) => {
+            return Err(bad(format!(
+                "sort: {other:?} is none of name, contexts, growth, seen"
+            )));
+        }
+    };
+    Ok(MetricsRequest {
+        pattern: query.text("match")?.unwrap_or_default(),
+        names: query.all("name"),
+        sort,
+        limit: query.number("limit", METRICS_DEFAULT, 1, METRICS_MAX)? as usize,
+        details: query.number("details", 1, 0, 1)? == 1,
+    })
+}
+
+fn metric_of(query: query::Query<'_>) -> Result<String, Refused> {
+    let metric = query.text("metric")?.filter(|metric| !metric.is_empty());
+    metric.ok_or_else(|| bad("metric is missing: the name of a metric, such as metric=page.views"))
+}
+
+fn points_request(query: query::Query<'_>, recent: &Recent) -> Result<Query, Refused> {
+    let now = end_of(&recent.points());
+    let tag = |text: &String| match text.split_once(':') {
+        Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
+        None => Ok((text.clone(), String::new())),
+    };
+    let function = query.text("fn")?;
+    let function = function.map(|function| function.parse::<Function>()).transpose();
+    Ok(Query {
+        metric: metric_of(query)?,
+        kind: kind_of(query)?,
+        tags: query
+            .all("where")
+            .iter()
+            .map(tag)
+            .collect::<Result<_, Refused>>()?,
+        by: query.list("by"),
+        function: function.map_err(|error| bad(error.to_string()))?,
+        from: query.time("from", now)?,
+        to: query.time("to", now)?,
+        step: step_of(query)?,
+    })
+}
+
+fn kind_of(query: query::Query<'_>) -> Result<Option<Kind>, Refused> {
+    let Some(text) = query.text("kind")? else {
+        return Ok(None);
+    };
+    let kinds = [
+        Kind::Counter,
+        Kind::Rate,
+        Kind::Gauge,
+        Kind::Set,
+        Kind::Distribution,
+    ];
+    let kind = kinds
+        .into_iter()
+        .find(|kind| format!("{kind:?}").eq_ignore_ascii_case(&text));
+    let wrong = || {
+        bad(format!(
+            "kind: {text:?} is none of counter, rate, gauge, set, distribution"
+        ))
+    };
+    kind.map(Some).ok_or_else(wrong)
+}
+
+fn step_of(query: query::Query<'_>) -> Result<Option<u32>, Refused> {
+    let Some(text) = query.text("step")? else {
+        return Ok(None);
+    };
+    let step = weir_units::parse_duration_or_seconds(&text)
+        .ok()
+        .map(|step| step.as_secs());
+    let step = step
+        .filter(|step| (1..=86_400).contains(step))
+        .map(|step| step as u32);
+    step.map(Some)
+        .ok_or_else(|| bad("step must be a duration from 1s to 24h, such as 30s"))
+}
+
+fn books_request(query: query::Query<'_>, recent: &Recent) -> Result<BooksRequest, Refused> {
+    let now = end_of(&recent.books());
+    Ok(BooksRequest {
+        pattern: query.text("match")?.unwrap_or_default(),
+        from: query.time("from", now)?.unwrap_or(now - BOOKS_SECONDS),
+        to: query.time("to", now)?.unwrap_or(now),
+        step: step_of(query)?,
+    })
+}
+
+/// The first second behind the newest bucket.
+fn end_of(history: &History) -> i64 {
+    history
+        .newest()
+        .map_or(0, |(time, width)| time + i64::from(width))
+}
+
+/// Answers from what is held. Takes up to a tenth of a second: not for async tasks.
+pub fn answer(request: &Request, recent: &Recent) -> Result<Vec<u8>, Refused> {
+    match request {
+        Request::Metrics(request) => {
+            let history = recent.points();
+            let figures = history.figures();
+            let (metrics, total) = history.metrics(request);
+            json(&Metrics {
+                held_from: figures.from,
+                held_to: figures.to,
+                total,
+                metrics,
+            })
+        }
+        Request::Query(query) => json(&points(query, recent)?),
+        Request::Tags(metric) => json(&Tags {
+            tags: recent.points().tags(metric).map_err(refused)?,
+            metric: metric.clone(),
+        }),
+        Request::Books(request) => json(&books(request, recent)?),
+    }
+}
+
+fn points(query: &Query, recent: &Recent) -> Result<Answer, Refused> {
+    recent.points().query(query).map_err(refused)
+}
+
+fn books(request: &BooksRequest, recent: &Recent) -> Result<SeriesColumns, Refused> {
+    let books = recent.books();
+    books
+        .series(&request.pattern, request.from, request.to, request.step)
+        .map_err(refused)
+}
+
+fn refused(error: QueryError) -> Refused {
+    let status = match error {
+        QueryError::Unknown(_) => StatusCode::NOT_FOUND,
+        _ => StatusCode::BAD_REQUEST,
+    };
+    Refused(status, error.to_string())
+}
+
+fn json(value: &impl Serialize) -> Result<Vec<u8>, Refused> {
+    let failed = |error: serde_json::Error| Refused(StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
+    let mut bytes = serde_json::to_vec(value).map_err(failed)?;
+    bytes.push(b'\n');
+    Ok(bytes)
+}
+
+/// What a stream of events shows.
+#[derive(Clone, Debug)]
+pub struct Live {
+    /// The points that each flush adds to this.
+    query: Option<Query>,
+    /// The books of each second whose names match.
+    books: String,
+}
+
+pub fn live_request(query: query::Query<'_>, recent: &Recent) -> Result<Live, Refused> {
+    let points = match query.text("metric")? {
+        Some(_) => Some(points_request(query, recent)?),
+        None => None,
+    };
+    Ok(Live {
+        query: points,
+        books: query.text("books")?.unwrap_or_default(),
+    })
+}
+
+/// Starts a stream of events; it ends when its reader has gone or is slower than what comes.
+pub fn live(live: Live, recent: Arc<Recent>, permit: OwnedSemaphorePermit) -> mpsc::Receiver<Bytes> {
+    let (sender, events) = mpsc::channel(EVENTS_MAX);
+    tokio::spawn(async move {
+        let _permit = permit;
+        let mut news = recent.news();
+        let mut before = *news.borrow_and_update();
+        // At once, so that a browser knows that the stream is open.
+        let mut event = Bytes::from_static(b": weir\n\n");
+        while sender.try_send(event).is_ok() {
+            event = loop {
+                tokio::select! {
+                    changed = news.changed() => if changed.is_err() { return },
+                    () = sender.closed() => return,
+                }
+                let now = *news.borrow_and_update();
+                let (recent, live, then) =
+                    (recent.clone(), live.clone(), std::mem::replace(&mut before, now));
+                let made = tokio::task::spawn_blocking(move || {
+                    let mut text = Vec::new();
+                    if now.bucket != then.bucket {
+                        text.extend(live.points_event(&recent, now.bucket));
+                    }
+                    if now.second != then.second {
+                        text.extend(live.books_event(&recent, now.second));
+                    }
+                    Bytes::from(text)
+                });
+                match made.await {
+                    Ok(text) if text.is_empty() => {}
+                    Ok(text) => break text,
+                    Err(_) => return,
+                }
+            };
+        }
+    });
+    events
+}
+
+impl Live {
+    fn points_event(&self, recent: &Recent, bucket: i64) -> Vec<u8> {
+        let Some(query) = &self.query else {
+            // Whoever asks for nothing is told that there is something to ask for.
+            return event("flush", Ok(format!("{{\"bucket\":{bucket}}}\n").into_bytes()));
+        };
+        let width = recent.points().newest().map_or(1, |(_, width)| width);
+        let query = Query {
+            from: Some(bucket),
+            to: Some(bucket + i64::from(width)),
+            step: query.step.or(Some(width)),
+            ..query.clone()
+        };
+        event("points", points(&query, recent).and_then(|answer| json(&answer)))
+    }
+
+    fn books_event(&self, recent: &Recent, second: i64) -> Vec<u8> {
+        let request = BooksRequest {
+            pattern: self.books.clone(),
+            from: second,
+            to: second + 1,
+            step: Some(1),
+        };
+        event("books", books(&request, recent).and_then(|books| json(&books)))
+    }
+}
+
+/// One server-sent event; JSON has no line breaks within.
+fn event(name: &str, data: Result<Vec<u8>, Refused>) -> Vec<u8> {
+    let (name, data) = match data {
+        Ok(data) => (name, data),
+        // Not `error`, which a browser's EventSource keeps for itself.
+        Err(refused) => ("refused", refused.json().to_string().into_bytes()),
+    };
+    let mut text = format!("event: {name}\ndata: ").into_bytes();
+    text.extend_from_slice(data.trim_ascii_end());
+    text.extend_from_slice(b"\n\n");
+    text
+}

@@ -1,0 +1,140 @@
+//! The last minutes as the agent keeps them for people: points of every series, and the agent's own books per second.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use weir_aggregate::{Batch, Expansion};
+use weir_counters::Counts;
+use weir_history::{History, Key, Kind};
+use weir_output::prometheus::OwnSeries;
+
+use crate::admin::counters::HistoryCounter;
+use crate::admin::status::Status;
+
+/// Bytes of the books: an hour of seconds of a few hundred series, most of which stand still.
+const BOOKS_BYTES_MAX: usize = 4 << 20;
+/// The part of the memory that they may take at most.
+const BOOKS_SHARE: usize = 4;
+
+/// Streams of events at a time.
+pub const STREAMS_MAX: usize = 16;
+
+/// Shared by the thread that fills it and by everything that shows it.
+pub struct Recent {
+    points: RwLock<History>,
+    books: RwLock<History>,
+    /// Points that came while the thread was behind.
+    behind: AtomicU64,
+    news: watch::Sender<News>,
+    streams: Arc<Semaphore>,
+}
+
+/// What is there now: readers that wait for more look at this.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct News {
+    /// Unix seconds of the newest bucket that is whole.
+    pub bucket: i64,
+    /// Unix seconds of the newest books.
+    pub second: i64,
+}
+
+impl Recent {
+    pub fn new(bytes_max: usize) -> Self {
+        let books = (bytes_max / BOOKS_SHARE).min(BOOKS_BYTES_MAX);
+        Recent {
+            points: RwLock::new(History::new(bytes_max - books)),
+            books: RwLock::new(History::new(books)),
+            behind: AtomicU64::new(0),
+            news: watch::Sender::new(News::default()),
+            streams: Arc::new(Semaphore::new(STREAMS_MAX)),
+        }
+    }
+
+    pub fn points(&self) -> RwLockReadGuard<'_, History> {
+        self.points.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn books(&self) -> RwLockReadGuard<'_, History> {
+        self.books.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn news(&self) -> watch::Receiver<News> {
+        self.news.subscribe()
+    }
+
+    /// The right to one more stream; `None` when there are enough.
+    pub fn stream(&self) -> Option<OwnedSemaphorePermit> {
+        self.streams.clone().try_acquire_owned().ok()
+    }
+
+    /// Adds what is held and what was not kept.
+    pub fn report(&self, status: &mut Status) {
+        let points = self.points().figures();
+        let mut counts = Counts::default();
+        counts[HistoryCounter::Taken] = points.taken;
+        counts[HistoryCounter::Refused] = points.refused;
+        counts[HistoryCounter::Behind] = self.behind.load(Ordering::Relaxed);
+        counts[HistoryCounter::Late] = points.late;
+        counts[HistoryCounter::Points] = points.points as u64;
+        counts[HistoryCounter::HeldSeries] = points.series as u64;
+        counts[HistoryCounter::Seconds] = (points.to - points.from).max(0) as u64;
+        status.add(None, &counts);
+        let bytes = (points.bytes + self.books().figures().bytes) as u64;
+        status.memory.parts.insert("history".into(), bytes);
+        status.memory.used += bytes;
+    }
+
+    /// Takes a part of a flush.
+    pub fn take(&self, batch: &Batch, expansion: &Expansion) {
+        self.points
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take(batch, expansion);
+        if batch.last {
+            self.news.send_modify(|news| news.bucket = batch.bucket.timestamp);
+        }
+    }
+
+    pub fn lose(&self, batch: &Batch) {
+        self.behind.fetch_add(batch.len() as u64, Ordering::Relaxed);
+    }
+
+    /// Takes the books of one second; counters as what they rose by.
+    pub fn take_books(&self, second: i64, series: &[OwnSeries], before: &[OwnSeries]) {
+        let mut books = self.books.write().unwrap_or_else(PoisonError::into_inner);
+        books.begin(second, 1);
+        let mut known = before.iter().peekable();
+        for own in series {
+            // Both lists mostly have the same series in the same order.
+            let same = |old: &&OwnSeries| old.name == own.name && old.labels == own.labels;
+            // A reason appears with its first loss, so a counter that was not there stood at zero.
+            let old = known.next_if(same).or_else(|| before.iter().find(same));
+            let (kind, value) = if own.is_counter {
+                (
+                    Kind::Counter,
+                    (own.value - old.map_or(0.0, |old| old.value)).max(0.0),
+                )
+            } else {
+                (Kind::Gauge, own.value)
+            };
+            let tags: Vec<String> = own
+                .labels
+                .iter()
+                .map(|(key, value)| format!("{key}:{value}"))
+                .collect();
+            let key = Key {
+                hash: books.hash(own.name, tags.iter().map(String::as_str)),
+                kind,
+                name: own.name,
+                suffix: "",
+                host: None,
+                tags: tags.iter().map(String::as_str),
+            };
+            books.push(&key, value);
+        }
+        books.end();
+        drop(books);
+        self.news.send_modify(|news| news.second = second);
+    }
+}

@@ -1,0 +1,103 @@
+//! The thread that keeps the last minutes: it takes what the pipeline hands to outputs, and the books once a second.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use weir_aggregate::{Batch, Expansion};
+use weir_output::prometheus::OwnSeries;
+
+use super::view::View;
+use crate::admin::series::own_series;
+use crate::history::Recent;
+use crate::process;
+
+/// Batches that may wait for the thread; it takes a few milliseconds for each.
+const INBOX_BATCHES: usize = 16;
+
+/// Where the pipeline hands in batches. Never waits.
+#[derive(Clone)]
+pub struct HistoryFeed {
+    inbox: SyncSender<Arc<Batch>>,
+    recent: Arc<Recent>,
+}
+
+impl HistoryFeed {
+    pub fn take(&self, batch: &Arc<Batch>) {
+        if let Err(TrySendError::Full(batch)) = self.inbox.try_send(batch.clone()) {
+            self.recent.lose(&batch);
+        }
+    }
+}
+
+pub fn feed(recent: &Arc<Recent>) -> (HistoryFeed, Receiver<Arc<Batch>>) {
+    let (inbox, batches) = std::sync::mpsc::sync_channel(INBOX_BATCHES);
+    let recent = recent.clone();
+    (HistoryFeed { inbox, recent }, batches)
+}
+
+/// Starts the thread; it ends with the pipeline.
+pub fn start(
+    recent: Arc<Recent>,
+    batches: Receiver<Arc<Batch>>,
+    expansion: Arc<Expansion>,
+    view: Arc<View>,
+) -> io::Result<()> {
+    let keeper = Keeper {
+        recent,
+        batches,
+        expansion,
+        view,
+        before: Vec::new(),
+    };
+    std::thread::Builder::new()
+        .name("history".into())
+        .spawn(move || keeper.run())
+        .map(drop)
+}
+
+struct Keeper {
+    recent: Arc<Recent>,
+    batches: Receiver<Arc<Batch>>,
+    expansion: Arc<Expansion>,
+    view: Arc<View>,
+    /// The books a second ago.
+    before: Vec<OwnSeries>,
+}
+
+impl Keeper {
+    fn run(mut self) {
+        self.before = self.books();
+        let mut done = unix_time().as_secs();
+        loop {
+            let now = unix_time();
+            if now.as_secs() != done {
+                done = now.as_secs();
+                self.keep_books(done);
+            }
+            let next_second = Duration::from_secs(1) - Duration::from_nanos(u64::from(now.subsec_nanos()));
+            match self.batches.recv_timeout(next_second) {
+                Ok(batch) => self.recent.take(&batch, &self.expansion),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn keep_books(&mut self, second: u64) {
+        let series = self.books();
+        self.recent.take_books(second as i64, &series, &self.before);
+        self.before = series;
+    }
+
+    fn books(&self) -> Vec<OwnSeries> {
+        let mut series = own_series(&self.view.snapshot());
+        series.extend(process::series());
+        series
+    }
+}
+
+fn unix_time() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}

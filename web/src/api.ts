@@ -1,0 +1,200 @@
+// What the agent answers under /api/v1. The reference is docs/api.md.
+
+export type Kind = "counter" | "rate" | "gauge" | "set" | "distribution";
+
+export interface Metric {
+  name: string;
+  kind: Kind;
+  contexts: number;
+  new: number;
+  first_seen: number;
+  last_seen: number;
+  tag_keys?: string[];
+  sparkline?: (number | null)[];
+}
+
+export interface Metrics {
+  held_from: number;
+  held_to: number;
+  total: number;
+  metrics: Metric[];
+}
+
+export interface Group {
+  tags: [string, string | null][];
+  other: boolean;
+  series: number;
+  values: (number | null)[];
+}
+
+export interface Heatmap {
+  rows: [number, number][];
+  counts: number[][];
+}
+
+export interface Points {
+  metric: string;
+  kind: Kind;
+  fn: string;
+  step: number;
+  width: number;
+  times: number[];
+  groups: Group[];
+  folded: number;
+  series: number;
+  held_from: number;
+  heatmap?: Heatmap;
+}
+
+export interface TagKey {
+  key: string;
+  values_total: number;
+  contexts: number;
+  values: { value: string; contexts: number }[];
+}
+
+export interface BookSeries {
+  name: string;
+  kind: Kind;
+  tags: [string, string][];
+  values: (number | null)[];
+}
+
+export interface Books {
+  step: number;
+  times: number[];
+  series: BookSeries[];
+}
+
+export interface Meaning {
+  name: string;
+  label: [string, string] | null;
+  unit: string;
+  meaning: string;
+  sign: boolean;
+  advice: string;
+}
+
+export interface Counts {
+  produced: number;
+  delivered: number;
+  pending: number;
+  pending_where: Record<string, number>;
+  dropped: Record<string, number>;
+}
+
+export interface OutputStatus {
+  name: string;
+  type: string;
+  healthy: boolean;
+  since: number;
+  last_error: { at?: number; message?: string } | string | null;
+  lag_seconds: number;
+  points: Counts;
+  events: Counts;
+  checks: Counts;
+  messages: Counts;
+  disk_bytes: number | null;
+  /** Only of outputs that send payloads. */
+  bytes?: number;
+  payloads?: number;
+  retries?: number;
+  notes: string[];
+}
+
+export interface ListenerBooks {
+  bytes: number;
+  packets: { received: number; parsed: number; dropped: Record<string, number> };
+  messages: { received: number; accepted: number; rejected: Record<string, number> };
+  samples: { received: number; aggregated: number; overflowed: number; dropped: Record<string, number> };
+}
+
+export interface Status {
+  version: string;
+  hostname: string;
+  started: number;
+  as_of: number;
+  not_ready: string | null;
+  rates: { packets: number; bytes: number; messages: number; samples: number };
+  total: ListenerBooks;
+  listeners: { address: string; books: ListenerBooks; connections: number }[];
+  contexts: { live: number; created: number; expired: number; overflow_series: number };
+  memory: { budget: number; used: number; parts: Record<string, number> };
+  flush: { bucket_seconds: number; series: number; seconds: number; longest_gap_seconds: number };
+  outputs: OutputStatus[];
+}
+
+export interface ContextReport {
+  as_of: number;
+  contexts_live: number;
+  growth_seconds: number;
+  metrics_live: number;
+  tag_keys_live: number;
+  origins_live: number;
+  metrics_by_samples: MetricRow[];
+  metrics_by_contexts: MetricRow[];
+  tag_keys: { key: string; values: number; growth: number }[];
+  origins: { origin: string; contexts: number; samples_per_second: number }[];
+  limited: {
+    metric: string;
+    reason: string;
+    samples: number;
+    tag_key: string;
+    tag_values: number;
+    origin: string;
+  }[];
+}
+
+export interface MetricRow {
+  metric: string;
+  contexts: number;
+  growth: number;
+  samples_per_second: number;
+}
+
+export interface Explanation {
+  line: string;
+  rejected: string | null;
+  note: string | null;
+  origin: { process: string | null; container: string | null; tags: string[] } | null;
+  steps: unknown[];
+  context: { name: string; type: string; host: string; tags: string[] } | null;
+}
+
+/** An answer that is not what was asked for: the agent's own words. */
+export class Refused extends Error {
+  constructor(
+    readonly status: number,
+    message: string,
+  ) {
+    super(message);
+  }
+}
+
+export type Params = Record<string, string | number | undefined | string[]>;
+
+export function address(path: string, params: Params = {}): string {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(params)) {
+    if (Array.isArray(value)) {
+      for (const one of value) query.append(name, one);
+    } else if (value !== undefined && value !== "") {
+      query.set(name, String(value));
+    }
+  }
+  const text = query.toString();
+  return `api/v1/${path}${text ? `?${text}` : ""}`;
+}
+
+export async function get<T>(path: string, params: Params = {}, signal?: AbortSignal): Promise<T> {
+  const answer = await fetch(address(path, params), { signal, headers: { Accept: "application/json" } });
+  if (answer.ok) return (await answer.json()) as T;
+  const text = await answer.text();
+  let message = text.trim();
+  try {
+    message = JSON.parse(text).error.message;
+  } catch {
+    // Not every refusal is JSON: a proxy may stand between.
+  }
+  throw new Refused(answer.status, message);
+}

@@ -1,0 +1,139 @@
+// What the page knows: fetched once, kept, and kept when the agent goes away.
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import { address, type BookSeries, type Books, get, type Params, type Points } from "./api";
+
+export interface Loaded<T> {
+  data: T | undefined;
+  error: string | undefined;
+}
+
+/** Fetches again every `seconds`, and whenever what is asked for changes. Old data stays until new data is there. */
+export function usePolled<T>(path: string | undefined, params: Params, seconds: number): Loaded<T> {
+  const [state, setState] = useState<Loaded<T>>({ data: undefined, error: undefined });
+  const key = path === undefined ? undefined : address(path, params);
+  useEffect(() => {
+    if (path === undefined) return;
+    const abort = new AbortController();
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    const load = async () => {
+      try {
+        const data = await get<T>(path, params, abort.signal);
+        setState({ data, error: undefined });
+      } catch (error) {
+        if (abort.signal.aborted) return;
+        setState((old) => ({ data: old.data, error: String((error as Error).message ?? error) }));
+      }
+      if (!abort.signal.aborted && seconds > 0) timer = setTimeout(load, seconds * 1000);
+    };
+    load();
+    return () => {
+      abort.abort();
+      clearTimeout(timer);
+    };
+  }, [key, seconds]);
+  return state;
+}
+
+/** Seconds of books that the page keeps. */
+export const WINDOW = 300;
+
+/** The agent's books of the last minutes, continued by the stream; and whether the agent is there. */
+export interface LiveBooks {
+  books: Books;
+  connected: boolean;
+  /** Counts the flushes seen, so that views know when to look again. */
+  flushes: number;
+}
+
+const id = (series: BookSeries) => `${series.name} ${JSON.stringify(series.tags)}`;
+
+/** Puts newer books behind older ones: one column per second, gaps where there were none. */
+export function append(old: Books, more: Books, window: number): Books {
+  const last = more.times[more.times.length - 1];
+  if (last === undefined) return old;
+  const first = last - window + 1;
+  const times = Array.from({ length: window }, (_, at) => first + at);
+  const series = new Map<string, BookSeries>();
+  for (const part of [old, more]) {
+    for (const one of part.series) {
+      const key = id(one);
+      let kept = series.get(key);
+      if (!kept) {
+        kept = { ...one, values: new Array(window).fill(null) };
+        series.set(key, kept);
+      }
+      for (let at = 0; at < part.times.length; at += 1) {
+        const place = (part.times[at] as number) - first;
+        const value = one.values[at];
+        if (place >= 0 && value !== null && value !== undefined) kept.values[place] = value;
+      }
+    }
+  }
+  return { step: 1, times, series: [...series.values()] };
+}
+
+export function useLiveBooks(): LiveBooks {
+  const [state, setState] = useState<LiveBooks>({
+    books: { step: 1, times: [], series: [] },
+    connected: false,
+    flushes: 0,
+  });
+  useEffect(() => {
+    const stream = new EventSource(address("live"));
+    const add = (more: Books) =>
+      setState((old) => ({ ...old, connected: true, books: append(old.books, more, WINDOW) }));
+    stream.onopen = () => {
+      setState((old) => ({ ...old, connected: true }));
+      // What was missed, if anything: the agent keeps an hour.
+      get<Books>("books", { from: `-${WINDOW}`, step: 1 }).then(add, () => {});
+    };
+    stream.onerror = () => setState((old) => ({ ...old, connected: false }));
+    stream.addEventListener("books", (event) => add(JSON.parse((event as MessageEvent).data)));
+    stream.addEventListener("flush", () => setState((old) => ({ ...old, flushes: old.flushes + 1 })));
+    return () => stream.close();
+  }, []);
+  return state;
+}
+
+/** One column out of books: the sum of all series of a name whose tags fit. */
+export function column(books: Books, name: string, tags: Record<string, string> = {}): (number | null)[] {
+  const fits = (series: BookSeries) =>
+    series.name === name &&
+    Object.entries(tags).every(([key, value]) =>
+      series.tags.some((tag) => tag[0] === key && tag[1] === value),
+    );
+  const chosen = books.series.filter(fits);
+  return books.times.map((_, at) => {
+    let sum: number | null = null;
+    for (const series of chosen) {
+      const value = series.values[at];
+      if (value !== null && value !== undefined) sum = (sum ?? 0) + value;
+    }
+    return sum;
+  });
+}
+
+/** Points of a query, again with each flush. */
+export function usePoints(params: Params, flushes: number, paused: boolean): Loaded<Points> {
+  const [state, setState] = useState<Loaded<Points>>({ data: undefined, error: undefined });
+  const busy = useRef(false);
+  const key = address("query", params);
+  const stopped = useRef<string | undefined>(undefined);
+  useEffect(() => {
+    if (paused && stopped.current === key) return;
+    stopped.current = key;
+    const abort = new AbortController();
+    busy.current = true;
+    get<Points>("query", params, abort.signal)
+      .then((data) => setState({ data, error: undefined }))
+      .catch((error) => {
+        if (!abort.signal.aborted) setState((old) => ({ ...old, error: String(error.message ?? error) }));
+      })
+      .finally(() => {
+        busy.current = false;
+      });
+    return () => abort.abort();
+  }, [key, flushes, paused]);
+  return state;
+}

@@ -1,0 +1,66 @@
+// Numbers, sizes and times for people.
+
+const PREFIXES = ["", "k", "M", "G", "T", "P"];
+const SMALL = ["", "m", "µ", "n"];
+
+/** Three digits that count and an SI prefix: 12345 is 12.3k. */
+export function number(value: number | null | undefined): string {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  if (value === 0) return "0";
+  const sign = value < 0 ? "-" : "";
+  let size = Math.abs(value);
+  let prefix = 0;
+  while (size >= 999.5 && prefix < PREFIXES.length - 1) {
+    size /= 1000;
+    prefix += 1;
+  }
+  if (prefix > 0 || size >= 0.01) return `${sign}${digits(size)}${PREFIXES[prefix]}`;
+  let small = 0;
+  while (size < 0.9995 && small < SMALL.length - 1) {
+    size *= 1000;
+    small += 1;
+  }
+  return `${sign}${digits(size)}${SMALL[small]}`;
+}
+
+function digits(size: number): string {
+  if (size >= 100) return size.toFixed(0);
+  const text = size >= 10 ? size.toFixed(1) : size.toFixed(2);
+  return text.replace(/\.?0+$/, "");
+}
+
+/** Every digit, in groups of three. */
+export function exact(value: number): string {
+  return value.toLocaleString("en-US").replaceAll(",", "\u2009");
+}
+
+export function bytes(value: number): string {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  let size = value;
+  while (size >= 1024 && unit < units.length - 1) {
+    size /= 1024;
+    unit += 1;
+  }
+  return `${unit === 0 ? size.toFixed(0) : digits(size)} ${units[unit]}`;
+}
+
+export function duration(seconds: number): string {
+  if (seconds < 0.001) return `${digits(seconds * 1e6)} µs`;
+  if (seconds < 1) return `${digits(seconds * 1e3)} ms`;
+  if (seconds < 90) return `${digits(seconds)} s`;
+  const minutes = Math.round(seconds / 60);
+  if (minutes < 90) return `${minutes} min`;
+  const hours = Math.round(minutes / 60);
+  return hours < 48 ? `${hours} h` : `${Math.round(hours / 24)} d`;
+}
+
+/** The time in the browser's zone. */
+export function clock(seconds: number): string {
+  return new Date(seconds * 1000).toLocaleTimeString([], { hour12: false });
+}
+
+/** The same in UTC, for the title that shows on hover. */
+export function utc(seconds: number): string {
+  return `${new Date(seconds * 1000).toISOString().slice(0, 19)}Z`;
+}

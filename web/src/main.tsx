@@ -1,0 +1,57 @@
+import { render } from "preact";
+import { useLiveBooks } from "./data";
+import { useRoute, write } from "./route";
+import "./style.css";
+import { Cardinality } from "./views/cardinality";
+import { Explain } from "./views/explain";
+import { Metrics } from "./views/metrics";
+import { Outputs } from "./views/outputs";
+import { Overview } from "./views/overview";
+
+const VIEWS = [
+  ["overview", "Overview"],
+  ["metrics", "Metrics"],
+  ["cardinality", "Cardinality"],
+  ["explain", "Explain"],
+  ["outputs", "Outputs"],
+] as const;
+
+function Page() {
+  const route = useRoute();
+  const live = useLiveBooks();
+  return (
+    <>
+      <header>
+        <a class="brand" href={write("overview", {})}>
+          weir
+        </a>
+        <nav aria-label="views">
+          {VIEWS.map(([view, title]) => (
+            <a key={view} href={write(view, {})} aria-current={route.view === view ? "page" : undefined}>
+              {title}
+            </a>
+          ))}
+        </nav>
+        <span class={live.connected ? "state good" : "state bad"} role="status">
+          {live.connected ? "live" : "agent is away; the page goes on when it is back"}
+        </span>
+      </header>
+      <main>
+        {route.view === "metrics" ? (
+          <Metrics params={route.params} flushes={live.flushes} />
+        ) : route.view === "cardinality" ? (
+          <Cardinality />
+        ) : route.view === "explain" ? (
+          <Explain params={route.params} />
+        ) : route.view === "outputs" ? (
+          <Outputs live={live} />
+        ) : (
+          <Overview live={live} />
+        )}
+      </main>
+    </>
+  );
+}
+
+const root = document.getElementById("page");
+if (root) render(<Page />, root);

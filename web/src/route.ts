@@ -1,0 +1,45 @@
+// The address holds what is shown, so that a link shows a colleague the same.
+
+import { useEffect, useState } from "preact/hooks";
+
+export interface Route {
+  view: string;
+  params: URLSearchParams;
+}
+
+export function parse(hash: string): Route {
+  const text = hash.replace(/^#\/?/, "");
+  const split = text.indexOf("?");
+  const view = split < 0 ? text : text.slice(0, split);
+  return { view: view || "overview", params: new URLSearchParams(split < 0 ? "" : text.slice(split + 1)) };
+}
+
+export function write(view: string, params: Record<string, string | string[] | undefined>): string {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(params)) {
+    if (Array.isArray(value)) for (const one of value) query.append(name, one);
+    else if (value) query.set(name, value);
+  }
+  const text = query.toString();
+  return `#/${view}${text ? `?${text}` : ""}`;
+}
+
+export function useRoute(): Route {
+  const [route, setRoute] = useState(() => parse(location.hash));
+  useEffect(() => {
+    const changed = () => setRoute(parse(location.hash));
+    addEventListener("hashchange", changed);
+    return () => removeEventListener("hashchange", changed);
+  }, []);
+  return route;
+}
+
+/** Replaces parameters of the current view without a step in the history of the browser. */
+export function change(params: Record<string, string | string[] | undefined>) {
+  const { view, params: old } = parse(location.hash);
+  const all: Record<string, string | string[] | undefined> = {};
+  for (const name of new Set(old.keys())) all[name] = old.getAll(name);
+  const next = write(view, { ...all, ...params });
+  history.replaceState(null, "", next);
+  dispatchEvent(new HashChangeEvent("hashchange"));
+}

@@ -1,0 +1,159 @@
+// Who makes contexts, and a rule against it.
+
+import { useState } from "preact/hooks";
+import type { ContextReport } from "../api";
+import { usePolled } from "../data";
+import { duration, exact, number } from "../format";
+import { write } from "../route";
+
+export function Cardinality() {
+  const { data, error } = usePolled<ContextReport>("contexts", { top: 50 }, 5);
+  const [chosen, setChosen] = useState<string | undefined>();
+  if (!data) return <p class="quiet">{error ?? "waiting for the first flush"}</p>;
+  const most = Math.max(1, ...data.metrics_by_contexts.map((row) => row.contexts));
+  return (
+    <>
+      <p>
+        {exact(data.contexts_live)} contexts of {exact(data.metrics_live)} metrics with{" "}
+        {exact(data.tag_keys_live)} tag keys. Growth is over the last {duration(data.growth_seconds)}.
+      </p>
+      {data.limited.length > 0 && (
+        <section class="alarm">
+          <h2>Limited in the last bucket</h2>
+          <ul>
+            {data.limited.map((row) => (
+              <li key={row.metric}>
+                <b>{row.metric}</b>: {exact(row.samples)} samples without a context of their own ({row.reason}
+                ){row.tag_key && `; ${row.tag_key} has about ${exact(row.tag_values)} values`}
+                {row.origin && `; from ${row.origin}`}
+              </li>
+            ))}
+          </ul>
+        </section>
+      )}
+      <section>
+        <h2>Metrics</h2>
+        <div class="scroll">
+          <table>
+            <thead>
+              <tr>
+                <th scope="col">metric</th>
+                <th scope="col" class="number">
+                  contexts
+                </th>
+                <th scope="col" class="number">
+                  growth
+                </th>
+                <th scope="col" class="number">
+                  samples/s
+                </th>
+                <th scope="col">share</th>
+                <th scope="col">try a rule</th>
+              </tr>
+            </thead>
+            <tbody>
+              {data.metrics_by_contexts.map((row) => (
+                <tr key={row.metric}>
+                  <th scope="row">
+                    <a href={write("metrics", { metric: row.metric })}>{row.metric}</a>
+                  </th>
+                  <td class="number">{exact(row.contexts)}</td>
+                  <td class="number">{signed(row.growth)}</td>
+                  <td class="number">{number(row.samples_per_second)}</td>
+                  <td class="wide">
+                    <meter value={row.contexts} max={most} aria-label={`contexts of ${row.metric}`} />
+                  </td>
+                  <td>
+                    <button type="button" onClick={() => setChosen(row.metric)}>
+                      rule
+                    </button>
+                  </td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      </section>
+      {chosen && <Rule metric={chosen} keys={data.tag_keys.map((key) => key.key)} />}
+      <section class="columns">
+        <Amounts
+          title="Tag keys"
+          head="values"
+          rows={data.tag_keys.map((row) => [row.key || "(no key)", row.values, row.growth])}
+        />
+        <Amounts
+          title="Origins"
+          head="contexts"
+          rows={data.origins.map((row) => [row.origin, row.contexts, undefined])}
+        />
+      </section>
+    </>
+  );
+}
+
+function signed(growth: number): string {
+  return growth > 0 ? `+${exact(growth)}` : exact(growth);
+}
+
+function Amounts(props: { title: string; head: string; rows: [string, number, number | undefined][] }) {
+  return (
+    <div>
+      <h2>{props.title}</h2>
+      <table>
+        <thead>
+          <tr>
+            <th scope="col">name</th>
+            <th scope="col" class="number">
+              {props.head}
+            </th>
+            <th scope="col" class="number">
+              growth
+            </th>
+          </tr>
+        </thead>
+        <tbody>
+          {props.rows.map(([name, amount, growth]) => (
+            <tr key={name}>
+              <th scope="row">{name}</th>
+              <td class="number">{exact(amount)}</td>
+              <td class="number">{growth === undefined ? "" : signed(growth)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+/** A rule in the syntax of the configuration. Names of metrics and tags are quoted: any of them may hold anything. */
+export function rule(metric: string, without: string): string {
+  const name = JSON.stringify(metric);
+  if (!without) return `rules:\n  - match: ${name}\n    drop: true\n`;
+  return `rules:\n  - match: ${name}\n    tags:\n      exclude: [${JSON.stringify(without)}]\n`;
+}
+
+function Rule({ metric, keys }: { metric: string; keys: string[] }) {
+  const [without, setWithout] = useState("");
+  const text = rule(metric, without);
+  return (
+    <section>
+      <h2>A rule for {metric}</h2>
+      <div class="bar">
+        <label>
+          Leave out the tag{" "}
+          <select value={without} onChange={(event) => setWithout((event.target as HTMLSelectElement).value)}>
+            <option value="">(drop the metric)</option>
+            {keys.filter(Boolean).map((key) => (
+              <option key={key}>{key}</option>
+            ))}
+          </select>
+        </label>
+        <button type="button" onClick={() => navigator.clipboard?.writeText(text)}>
+          copy
+        </button>
+      </div>
+      <pre>{text}</pre>
+      <p class="quiet">Add it to weir.yaml, then reload: kill -HUP, or systemctl reload weir.</p>
+    </section>
+  );
+}

@@ -1,0 +1,85 @@
+// Paste a message to see what becomes of it.
+
+import { useState } from "preact/hooks";
+import type { Explanation } from "../api";
+import { usePolled } from "../data";
+import { change, write } from "../route";
+
+export function Explain({ params }: { params: URLSearchParams }) {
+  const [line, setLine] = useState(params.get("line") ?? "");
+  const asked = params.get("line") ?? "";
+  const { data, error } = usePolled<Explanation>(asked ? "explain" : undefined, { line: asked }, 0);
+  return (
+    <>
+      <form
+        class="bar"
+        onSubmit={(event) => {
+          event.preventDefault();
+          change({ line });
+        }}
+      >
+        <label class="grow">
+          Message{" "}
+          <input
+            value={line}
+            placeholder="page.views:1|c|#user:me"
+            onInput={(event) => setLine((event.target as HTMLInputElement).value)}
+          />
+        </label>
+        <button type="submit">explain</button>
+      </form>
+      {error && <p class="alarm">{error}</p>}
+      {asked && data && <Result explanation={data} />}
+    </>
+  );
+}
+
+function Result({ explanation }: { explanation: Explanation }) {
+  const { rejected, note, context, origin, steps } = explanation;
+  return (
+    <section>
+      {rejected ? <p class="alarm">✗ Rejected: {rejected}</p> : <p class="fine">✓ Accepted</p>}
+      {note && <p class="quiet">{note}</p>}
+      {context && (
+        <table>
+          <tbody>
+            <tr>
+              <th scope="row">name</th>
+              <td>
+                <a href={write("metrics", { metric: context.name })}>{context.name}</a>
+              </td>
+            </tr>
+            <tr>
+              <th scope="row">type</th>
+              <td>{context.type}</td>
+            </tr>
+            <tr>
+              <th scope="row">host</th>
+              <td>{context.host}</td>
+            </tr>
+            <tr>
+              <th scope="row">tags</th>
+              <td>{context.tags.join(", ") || "none"}</td>
+            </tr>
+            {origin?.container && (
+              <tr>
+                <th scope="row">container</th>
+                <td>{origin.container}</td>
+              </tr>
+            )}
+          </tbody>
+        </table>
+      )}
+      {steps.length > 0 && (
+        <>
+          <h2>Steps</h2>
+          <ol>
+            {steps.map((step, at) => (
+              <li key={String(at)}>{typeof step === "string" ? step : JSON.stringify(step)}</li>
+            ))}
+          </ol>
+        </>
+      )}
+    </section>
+  );
+}

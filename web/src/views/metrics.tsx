@@ -1,0 +1,323 @@
+// Search as you type; one metric opens as a chart.
+
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import type { Kind, Metric, Metrics as MetricList, Points, TagKey } from "../api";
+import { Chart, HeatmapChart, Sparkline } from "../chart";
+import { usePoints, usePolled } from "../data";
+import { clock, duration, exact, number, utc } from "../format";
+import { change, write } from "../route";
+
+const ROW = 34;
+/** Sparklines are fetched for so many names at a time: those that can be seen. */
+const SHOWN = 60;
+const FUNCTIONS: Record<Kind, string[]> = {
+  counter: ["rate", "sum", "avg", "min", "max", "count", "last"],
+  rate: ["sum", "avg", "min", "max", "last"],
+  gauge: ["avg", "sum", "min", "max", "last", "count"],
+  set: ["avg", "sum", "min", "max", "last"],
+  distribution: ["p50", "p95", "p99", "avg", "min", "max", "sum", "count", "rate", "heatmap"],
+};
+const WINDOWS = [
+  ["", "all"],
+  ["-5m", "5 min"],
+  ["-15m", "15 min"],
+  ["-1h", "1 h"],
+] as const;
+
+export function Metrics({ params, flushes }: { params: URLSearchParams; flushes: number }) {
+  const metric = params.get("metric");
+  return metric ? (
+    <OneMetric metric={metric} params={params} flushes={flushes} />
+  ) : (
+    <Search params={params} />
+  );
+}
+
+function useDebounced<T>(value: T, milliseconds: number): T {
+  const [late, setLate] = useState(value);
+  useEffect(() => {
+    const timer = setTimeout(() => setLate(value), milliseconds);
+    return () => clearTimeout(timer);
+  }, [value, milliseconds]);
+  return late;
+}
+
+function Search({ params }: { params: URLSearchParams }) {
+  const [text, setText] = useState(params.get("match") ?? "");
+  const sort = params.get("sort") ?? "name";
+  const match = useDebounced(text, 120);
+  useEffect(() => change({ match }), [match]);
+  // The agent searches; the page never holds more names than a person scrolls through.
+  const { data, error } = usePolled<MetricList>("metrics", { match, sort, limit: 10000, details: 0 }, 5);
+  const found = data?.metrics ?? [];
+  return (
+    <>
+      <div class="bar">
+        <label>
+          Search{" "}
+          <input
+            type="search"
+            value={text}
+            placeholder="part of a name, or a pattern with * and ?"
+            onInput={(event) => setText((event.target as HTMLInputElement).value)}
+          />
+        </label>
+        <label>
+          Sort by{" "}
+          <select
+            value={sort}
+            onChange={(event) => change({ sort: (event.target as HTMLSelectElement).value })}
+          >
+            <option value="name">name</option>
+            <option value="contexts">contexts</option>
+            <option value="growth">growth</option>
+            <option value="seen">last seen</option>
+          </select>
+        </label>
+        {data && (
+          <span class="quiet" role="status">
+            {exact(data.total)} metrics of the last {duration(data.held_to - data.held_from)}
+          </span>
+        )}
+      </div>
+      {error && <p class="alarm">{error}</p>}
+      {data && found.length === 0 && <Nothing match={match} />}
+      <Rows metrics={found} sort={sort} />
+    </>
+  );
+}
+
+function Nothing({ match }: { match: string }) {
+  if (match) return <p class="quiet">no metric matches {match}</p>;
+  return (
+    <p class="quiet">
+      Nothing has arrived yet. Send something: <code>weir send 'page.views:1|c|#user:me'</code>
+    </p>
+  );
+}
+
+/** Only what can be seen is in the document, so that a hundred thousand names scroll as ten do. */
+function Rows({ metrics, sort }: { metrics: Metric[]; sort: string }) {
+  const box = useRef<HTMLElement>(null);
+  const [top, setTop] = useState(0);
+  const first = Math.max(0, Math.floor(top / ROW) - 5);
+  const visible = metrics.slice(first, first + SHOWN);
+  const details = useDetails(visible, sort);
+  const now = Math.max(0, ...visible.map((metric) => metric.last_seen));
+  return (
+    // Reached with the keyboard, because it scrolls.
+    <section
+      class="rows"
+      ref={box}
+      tabIndex={0}
+      aria-label="metrics"
+      onScroll={() => setTop(box.current?.scrollTop ?? 0)}
+    >
+      <div style={{ height: `${metrics.length * ROW}px`, position: "relative" }}>
+        {visible.map((metric, at) => {
+          const more = details.get(`${metric.name} ${metric.kind}`);
+          return (
+            <a
+              class="row"
+              key={`${metric.name} ${metric.kind}`}
+              href={write("metrics", { metric: metric.name, kind: metric.kind })}
+              style={{ top: `${(first + at) * ROW}px`, height: `${ROW}px` }}
+            >
+              <span class="name">{metric.name}</span>
+              <span class="quiet kind">{metric.kind}</span>
+              <Sparkline values={more?.sparkline ?? []} />
+              <span class="number">{number(lastOf(more?.sparkline))}</span>
+              <span class="number">
+                {exact(metric.contexts)} contexts
+                {metric.new > 0 && metric.new < metric.contexts ? `, ${exact(metric.new)} new` : ""}
+              </span>
+              <span class="quiet seen">
+                {now - metric.last_seen > 60 ? `${duration(now - metric.last_seen)} ago` : ""}
+              </span>
+            </a>
+          );
+        })}
+      </div>
+    </section>
+  );
+}
+
+function lastOf(values: (number | null)[] | undefined): number | null {
+  return values?.findLast((value) => value !== null) ?? null;
+}
+
+/** Sparklines of the rows that can be seen, fetched name by name and kept. */
+function useDetails(visible: Metric[], sort: string): Map<string, Metric> {
+  const [details, setDetails] = useState(new Map<string, Metric>());
+  const names = useDebounced(visible.map((metric) => metric.name).join("\n"), 80);
+  useEffect(() => {
+    const abort = new AbortController();
+    const load = async () => {
+      const query = new URLSearchParams();
+      for (const name of new Set(names.split("\n").filter(Boolean))) query.append("name", name);
+      if (query.size === 0) return;
+      const answer = await fetch(`api/v1/metrics?details=1&limit=200&${query}`, { signal: abort.signal });
+      if (!answer.ok) return;
+      const list = (await answer.json()) as MetricList;
+      setDetails((old) => {
+        const next = new Map(old);
+        for (const metric of list.metrics) next.set(`${metric.name} ${metric.kind}`, metric);
+        return next;
+      });
+    };
+    load().catch(() => {});
+    const timer = setInterval(() => load().catch(() => {}), 5000);
+    return () => {
+      abort.abort();
+      clearInterval(timer);
+    };
+  }, [names, sort]);
+  return details;
+}
+
+function OneMetric({
+  metric,
+  params,
+  flushes,
+}: {
+  metric: string;
+  params: URLSearchParams;
+  flushes: number;
+}) {
+  const by = params.getAll("by");
+  const where = params.getAll("where");
+  const from = params.get("from") ?? "";
+  const to = params.get("to") ?? "";
+  const kind = params.get("kind") ?? undefined;
+  const fn = params.get("fn") ?? undefined;
+  const { data: points, error } = usePoints({ metric, kind, by, where, fn, from, to }, flushes, Boolean(to));
+  const { data: tags } = usePolled<{ tags: TagKey[] }>("tags", { metric }, 10);
+  return (
+    <>
+      <div class="bar">
+        <a href={write("metrics", {})}>← metrics</a>
+        <h2 class="name">{metric}</h2>
+        {points && <span class="quiet">{points.kind}</span>}
+      </div>
+      <div class="bar">
+        {points && (
+          <label>
+            Show{" "}
+            <select
+              value={points.fn}
+              onChange={(event) => change({ fn: (event.target as HTMLSelectElement).value })}
+            >
+              {[...new Set([points.fn, ...FUNCTIONS[points.kind]])].map((name) => (
+                <option key={name}>{name}</option>
+              ))}
+            </select>
+          </label>
+        )}
+        <label>
+          Group by{" "}
+          <select
+            value={by[0] ?? ""}
+            onChange={(event) => change({ by: (event.target as HTMLSelectElement).value })}
+          >
+            <option value="">nothing</option>
+            {(tags?.tags ?? []).map((key) => (
+              <option key={key.key} value={key.key}>
+                {key.key} ({exact(key.values_total)})
+              </option>
+            ))}
+          </select>
+        </label>
+        <span class="choices">
+          {WINDOWS.map(([value, title]) => (
+            <button
+              type="button"
+              key={title}
+              aria-pressed={from === value && !to}
+              onClick={() => change({ from: value || undefined, to: undefined })}
+            >
+              {title}
+            </button>
+          ))}
+        </span>
+        {where.map((filter) => (
+          <button
+            type="button"
+            key={filter}
+            onClick={() => change({ where: where.filter((other) => other !== filter) })}
+          >
+            {filter} ✕
+          </button>
+        ))}
+      </div>
+      {error && <p class="alarm">{error}</p>}
+      {points && <PointsChart points={points} />}
+      {points && <Legend points={points} />}
+      {tags && <Tags tags={tags.tags} where={where} />}
+    </>
+  );
+}
+
+function title(group: Points["groups"][number]): string {
+  if (group.other) return "other";
+  return group.tags.map(([key, value]) => `${key}:${value ?? "(none)"}`).join(" ") || "all";
+}
+
+function PointsChart({ points }: { points: Points }) {
+  const lines = useMemo(
+    () => points.groups.map((group) => ({ label: title(group), values: group.values })),
+    [points],
+  );
+  if (points.heatmap) return <HeatmapChart times={points.times} heatmap={points.heatmap} height={300} />;
+  return (
+    <Chart
+      times={points.times}
+      lines={lines}
+      height={300}
+      unit={points.fn === "rate" ? "/s" : ""}
+      onZoom={(from, to) => change({ from: String(from), to: String(to) })}
+    />
+  );
+}
+
+function Legend({ points }: { points: Points }) {
+  const first = points.times[0] ?? 0;
+  const end = (points.times[points.times.length - 1] ?? 0) + points.step;
+  return (
+    <p class="quiet">
+      {exact(points.series)} contexts, one point per {duration(points.step)}, from{" "}
+      <time title={utc(first)}>{clock(first)}</time> to <time title={utc(end)}>{clock(end)}</time>. The
+      history begins at <time title={utc(points.held_from)}>{clock(points.held_from)}</time>.
+      {points.folded > 0 && ` ${exact(points.folded)} small groups are folded into “other”.`}
+    </p>
+  );
+}
+
+function Tags({ tags, where }: { tags: TagKey[]; where: string[] }) {
+  return (
+    <section>
+      <h2>Tags</h2>
+      {tags.map((key) => (
+        <details key={key.key} open={key.values_total <= 10}>
+          <summary>
+            <b>{key.key}</b> {exact(key.values_total)} values, {exact(key.contexts)} contexts
+          </summary>
+          <p class="choices">
+            {key.values.map((value) => {
+              const filter = value.value ? `${key.key}:${value.value}` : key.key;
+              return (
+                <button
+                  type="button"
+                  key={value.value}
+                  aria-pressed={where.includes(filter)}
+                  onClick={() => change({ where: [...new Set([...where, filter])] })}
+                >
+                  {value.value || "(no value)"} <span class="quiet">{exact(value.contexts)}</span>
+                </button>
+              );
+            })}
+          </p>
+        </details>
+      ))}
+    </section>
+  );
+}

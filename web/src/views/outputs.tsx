@@ -1,0 +1,56 @@
+// Each output's books over time, its queue, and what its backend last said.
+
+import type { Status } from "../api";
+import { Chart } from "../chart";
+import { column, type LiveBooks, usePolled } from "../data";
+import { bytes, duration, exact } from "../format";
+import { errorText, OutputTable } from "./overview";
+
+export function Outputs({ live }: { live: LiveBooks }) {
+  const { data: status, error } = usePolled<Status>("status", {}, 2);
+  if (!status) return <p class="quiet">{error ?? "waiting for the status"}</p>;
+  const { books } = live;
+  return (
+    <>
+      <OutputTable status={status} />
+      {status.outputs.map((output) => {
+        const tags = { output: output.name, kind: output.type === "relay" ? "message" : "point" };
+        const of = (name: string) => column(books, name, tags);
+        return (
+          <section key={output.name}>
+            <h2>
+              {output.name} <span class="quiet">{output.type}</span>
+            </h2>
+            <Chart
+              times={books.times}
+              height={180}
+              lines={[
+                { label: "delivered/s", values: of("weir_output_delivered_total") },
+                { label: "dropped/s", values: of("weir_output_dropped_total") },
+                { label: "pending", values: of("weir_output_pending") },
+              ]}
+            />
+            <ul>
+              {output.lag_seconds > 0 && <li>oldest payload has waited {duration(output.lag_seconds)}</li>}
+              {output.bytes !== undefined && output.bytes > 0 && (
+                <li>
+                  {bytes(output.bytes)} in {exact(output.payloads ?? 0)} payloads
+                </li>
+              )}
+              {output.disk_bytes !== null && <li>{bytes(output.disk_bytes)} in the disk queue</li>}
+              {output.last_error && <li class="bad">last error: {errorText(output.last_error)}</li>}
+              {Object.entries(output.points.dropped).map(([reason, count]) => (
+                <li key={reason} class="bad">
+                  {exact(count)} points dropped: {reason}
+                </li>
+              ))}
+              {output.notes.map((note) => (
+                <li key={note}>{note}</li>
+              ))}
+            </ul>
+          </section>
+        );
+      })}
+    </>
+  );
+}

@@ -1,0 +1,201 @@
+// One glance: fine, or not and why.
+
+import type { Meaning, Status } from "../api";
+import { Chart, Sparkline } from "../chart";
+import { column, type LiveBooks, usePolled } from "../data";
+import { bytes, clock, duration, exact, number, utc } from "../format";
+import { losses } from "../losses";
+
+function last(values: (number | null)[]): number | null {
+  for (let at = values.length - 1; at >= 0; at -= 1) {
+    const value = values[at];
+    if (value !== null && value !== undefined) return value;
+  }
+  return null;
+}
+
+function Figure(props: { title: string; value: string; note?: string; values?: (number | null)[] }) {
+  return (
+    <div class="figure">
+      <h3>{props.title}</h3>
+      <p class="value">{props.value}</p>
+      {props.values && <Sparkline values={props.values} width={160} height={28} />}
+      {props.note && <p class="quiet">{props.note}</p>}
+    </div>
+  );
+}
+
+export function Overview({ live }: { live: LiveBooks }) {
+  const { data: status, error } = usePolled<Status>("status", {}, 2);
+  const { books } = live;
+  const messages = column(books, "weir_messages_received_total");
+  const received = column(books, "weir_received_bytes_total");
+  const cpu = column(books, "process_cpu_seconds_total");
+  const resident = column(books, "process_resident_memory_bytes");
+  const { data: meanings } = usePolled<Meaning[]>("meanings", {}, 0);
+  const held = books.times.findIndex((_, at) => books.series.some((series) => series.values[at] != null));
+  const seconds = held < 0 ? 0 : books.times.length - held;
+  const lost = losses(books.series, books.step, meanings ?? []);
+  const listeners = status?.listeners ?? [];
+  return (
+    <>
+      <section aria-label="losses">
+        <Losses lost={lost} known={seconds > 0 && meanings !== undefined} seconds={seconds} />
+        {status?.not_ready && <p class="alarm">Not ready: {status.not_ready}</p>}
+        {error && <p class="quiet">{error}</p>}
+      </section>
+      <section class="figures" aria-label="figures">
+        <Figure title="Messages per second" value={number(last(messages))} values={messages} />
+        <Figure title="Bytes per second" value={`${number(last(received))}B`} values={received} />
+        <Figure
+          title="Contexts"
+          value={status ? exact(status.contexts.live) : "–"}
+          note={status ? `${exact(status.contexts.expired)} have expired` : undefined}
+          values={column(books, "weir_contexts")}
+        />
+        <Figure title="CPU" value={`${number((last(cpu) ?? 0) * 100)} %`} note="of one core" values={cpu} />
+        <Figure title="Resident memory" value={bytes(last(resident) ?? 0)} values={resident} />
+        <Figure
+          title="Last flush"
+          value={status ? duration(status.flush.seconds) : "–"}
+          note={
+            status ? `${exact(status.flush.series)} series every ${status.flush.bucket_seconds} s` : undefined
+          }
+          values={column(books, "weir_flush_seconds")}
+        />
+      </section>
+      <section>
+        <h2>Messages by listener</h2>
+        <Chart
+          times={books.times}
+          lines={listeners.map((listener) => ({
+            label: listener.address,
+            values: column(books, "weir_messages_received_total", { listener: listener.address }),
+          }))}
+          unit="/s"
+        />
+      </section>
+      {status && <Memory status={status} />}
+      {status && <OutputTable status={status} />}
+      {status && (
+        <p class="quiet">
+          weir {status.version} on {status.hostname}, started{" "}
+          <time title={utc(status.started)}>
+            {new Date(status.started * 1000).toLocaleDateString()} {clock(status.started)}
+          </time>
+        </p>
+      )}
+    </>
+  );
+}
+
+function Losses(props: { lost: ReturnType<typeof losses>; known: boolean; seconds: number }) {
+  if (!props.known) return <p class="quiet">waiting for the first second of books</p>;
+  if (props.lost.length === 0) {
+    return <p class="fine">✓ Nothing was lost in the last {duration(props.seconds)}.</p>;
+  }
+  return (
+    <div class="alarm">
+      <h2>✗ Lost in the last {duration(props.seconds)}</h2>
+      <ul>
+        {props.lost.map((loss) => (
+          <li key={`${loss.name} ${loss.where} ${loss.meaning}`}>
+            <b>
+              {exact(loss.count)} {loss.unit}
+            </b>
+            {loss.where && ` at ${loss.where}`}: {loss.meaning} {loss.advice}
+          </li>
+        ))}
+      </ul>
+    </div>
+  );
+}
+
+function Memory({ status }: { status: Status }) {
+  const { budget, parts } = status.memory;
+  const shown = Object.entries(parts)
+    .filter(([, size]) => size > 0)
+    .sort((a, b) => b[1] - a[1]);
+  return (
+    <section>
+      <h2>
+        Memory: {bytes(status.memory.used)} of {bytes(budget)}
+      </h2>
+      <div class="scroll">
+        <table>
+          <tbody>
+            {shown.map(([part, size]) => (
+              <tr key={part}>
+                <th scope="row">{part}</th>
+                <td class="number">{bytes(size)}</td>
+                <td class="wide">
+                  <meter
+                    value={size}
+                    max={budget}
+                    title={`${((100 * size) / budget).toFixed(1)} %`}
+                    aria-label={part}
+                  />
+                </td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </section>
+  );
+}
+
+export function OutputTable({ status }: { status: Status }) {
+  return (
+    <section>
+      <h2>Outputs</h2>
+      <div class="scroll">
+        <table>
+          <thead>
+            <tr>
+              <th scope="col">output</th>
+              <th scope="col">state</th>
+              <th scope="col" class="number">
+                delivered
+              </th>
+              <th scope="col" class="number">
+                pending
+              </th>
+              <th scope="col" class="number">
+                dropped
+              </th>
+              <th scope="col" class="number">
+                retries
+              </th>
+              <th scope="col">last error</th>
+            </tr>
+          </thead>
+          <tbody>
+            {status.outputs.map((output) => {
+              const counts = output.type === "relay" ? output.messages : output.points;
+              const dropped = Object.values(counts.dropped).reduce((sum, count) => sum + count, 0);
+              return (
+                <tr key={output.name}>
+                  <th scope="row">{output.name}</th>
+                  <td class={output.healthy ? "good" : "bad"}>
+                    {output.healthy ? "✓ healthy" : "✗ failing"}
+                  </td>
+                  <td class="number">{exact(counts.delivered)}</td>
+                  <td class="number">{exact(counts.pending)}</td>
+                  <td class={dropped > 0 ? "number bad" : "number"}>{exact(dropped)}</td>
+                  <td class="number">{exact(output.retries ?? 0)}</td>
+                  <td>{errorText(output.last_error)}</td>
+                </tr>
+              );
+            })}
+          </tbody>
+        </table>
+      </div>
+    </section>
+  );
+}
+
+export function errorText(error: Status["outputs"][number]["last_error"]): string {
+  if (!error) return "";
+  return typeof error === "string" ? error : (error.message ?? JSON.stringify(error));
+}

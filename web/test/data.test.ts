@@ -1,0 +1,102 @@
+import { describe, expect, test } from "vitest";
+import type { BookSeries, Books, Meaning } from "../src/api";
+import { path } from "../src/chart";
+import { append, column } from "../src/data";
+import { losses } from "../src/losses";
+import { parse, write } from "../src/route";
+
+const series = (
+  name: string,
+  tags: [string, string][],
+  values: (number | null)[],
+  kind: BookSeries["kind"] = "counter",
+): BookSeries => ({ name, kind, tags, values });
+
+describe("books", () => {
+  const old: Books = { step: 1, times: [10, 11, 12], series: [series("a", [], [1, 2, 3])] };
+
+  test("newer ones go behind older ones, and seconds that are missing stay empty", () => {
+    const more: Books = { step: 1, times: [14], series: [series("a", [], [5]), series("b", [], [7])] };
+    const all = append(old, more, 4);
+    expect(all.times).toEqual([11, 12, 13, 14]);
+    expect(all.series.map((one) => one.values)).toEqual([
+      [2, 3, null, 5],
+      [null, null, null, 7],
+    ]);
+    expect(append(old, { step: 1, times: [], series: [] }, 4)).toBe(old);
+  });
+
+  test("a column is the sum of the series that fit", () => {
+    const books: Books = {
+      step: 1,
+      times: [1, 2],
+      series: [
+        series("a", [["l", "x"]], [1, null]),
+        series("a", [["l", "y"]], [2, null]),
+        series("b", [], [9, 9]),
+      ],
+    };
+    expect(column(books, "a")).toEqual([3, null]);
+    expect(column(books, "a", { l: "y" })).toEqual([2, null]);
+    expect(column(books, "none")).toEqual([null, null]);
+  });
+});
+
+test("a loss is what the agent calls a sign, with its advice; work is none", () => {
+  const meaning = (name: string, label: [string, string] | null, sign: boolean): Meaning => ({
+    name,
+    label,
+    unit: "packets",
+    meaning: `${name} ${label?.[1]}.`,
+    sign,
+    advice: "Do something.",
+  });
+  const meanings = [meaning("dropped", ["reason", "full"], true), meaning("received", null, false)];
+  const found = losses(
+    [
+      series(
+        "dropped",
+        [
+          ["listener", "udp"],
+          ["reason", "full"],
+        ],
+        [0, 2, null, 3],
+      ),
+      series(
+        "dropped",
+        [
+          ["listener", "uds"],
+          ["reason", "full"],
+        ],
+        [0, 0, 0, 0],
+      ),
+      series("received", [["listener", "udp"]], [9, 9, 9, 9]),
+    ],
+    1,
+    meanings,
+  );
+  expect(found).toEqual([
+    {
+      name: "dropped",
+      unit: "packets",
+      where: "udp",
+      meaning: "dropped full.",
+      advice: "Do something.",
+      count: 5,
+    },
+  ]);
+});
+
+test("the address holds what is shown", () => {
+  const address = write("metrics", { metric: "a.b#c", where: ["k:v&w", "x:y"], by: undefined });
+  const route = parse(address);
+  expect(route.view).toBe("metrics");
+  expect(route.params.get("metric")).toBe("a.b#c");
+  expect(route.params.getAll("where")).toEqual(["k:v&w", "x:y"]);
+  expect(parse("").view).toBe("overview");
+});
+
+test("a sparkline has gaps where there are no points", () => {
+  expect(path([0, 1, null, 1], 30, 10)).toBe("M0.0 9.0h.1L10.0 1.0M30.0 1.0h.1");
+  expect(path([null], 30, 10)).toBe("");
+});

@@ -1,0 +1,31 @@
+import { describe, expect, test } from "vitest";
+import { bytes, duration, exact, number } from "../src/format";
+
+describe("numbers have three digits and an SI prefix", () => {
+  test.each([
+    [0, "0"],
+    [1, "1"],
+    [0.5, "0.5"],
+    [999, "999"],
+    [999.6, "1k"],
+    [12_345, "12.3k"],
+    [1_000_000, "1M"],
+    [-2_500, "-2.5k"],
+    [0.00012, "120µ"],
+    [1e18, "1000P"],
+    [null, "–"],
+  ])("%s", (value, text) => expect(number(value)).toBe(text));
+});
+
+test("sizes and durations have units", () => {
+  expect([0, 1023, 1024, 5 * 1024 * 1024].map(bytes)).toEqual(["0 B", "1023 B", "1 KiB", "5 MiB"]);
+  expect([0.00002, 0.02, 5, 600, 7200, 400_000].map(duration)).toEqual([
+    "20 µs",
+    "20 ms",
+    "5 s",
+    "10 min",
+    "2 h",
+    "5 d",
+  ]);
+  expect(exact(1234567)).toBe("1\u2009234\u2009567");
+});
