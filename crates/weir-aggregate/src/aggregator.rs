@@ -4,7 +4,7 @@ use weir_context::{ContextId, Contexts, LiveContext};
 use weir_counters::{Counts, Moves, Series, counters};
 use weir_protocol::Kind;
 
-use crate::flush::{BATCH_ROWS, Batch, BatchSource, RowWriter};
+use crate::flush::{BATCH_BYTES, BATCH_ROWS, Batch, BatchSource, RowWriter};
 use crate::state::{Added, Closing, Moment, State};
 use crate::timeline::{Seconds, Timeline};
 
@@ -65,6 +65,9 @@ counters! {
         /// Sets that had too many members in a bucket to stay exact, or more than memory allowed, and went on as an estimate.
         SetsEstimated = Series::counter("weir_sets_estimated_total", "rows.sets_estimated", "sets"),
             Moves::Sign("Their counts are estimates. Under memory pressure weir estimates early: give it more `memory`.");
+        /// Times a histogram, set or sketch gave resolution for room, because memory was very short.
+        BodiesSqueezed = Series::counter("weir_bodies_squeezed_total", "rows.bodies_squeezed", "times"),
+            Moves::Sign("Percentiles of these are coarser than 1 %, and counts of members are estimates: give weir more `memory`.");
         /// Rows that workers handed over, before the merge.
         Rows = Series::counter("weir_rows_handed_over_total", "rows.handed_over", "rows"),
             Moves::Work("It rises with each flush by the live contexts of the workers.");
@@ -126,7 +129,9 @@ impl Aggregator {
     }
 
     pub fn counts(&self) -> Counts<AggregateCounter> {
-        self.counts
+        let mut counts = self.counts;
+        counts[AggregateCounter::BodiesSqueezed] = self.state.squeezed();
+        counts
     }
 
     /// The second of this aggregator's clock, for [`Contexts::resolve`].
@@ -338,8 +343,8 @@ impl Aggregator {
 
     /// The batch, once it is long enough. For the end of a partition that is not the last.
     pub fn take_full_batch(&mut self) -> Option<Batch> {
-        let rows = self.hand_over.batch.as_ref().map_or(0, Batch::len);
-        if rows < BATCH_ROWS {
+        let batch = self.hand_over.batch.as_ref()?;
+        if batch.len() < BATCH_ROWS && batch.bytes() < BATCH_BYTES {
             return None;
         }
         self.take_batch(false)
@@ -372,9 +377,16 @@ impl Aggregator {
         self.state.truncate(ids);
     }
 
-    /// Sets what the state may take. Beyond it histograms are folded and sets estimated earlier, which is counted.
-    pub fn set_bytes_max(&mut self, bytes: usize) {
-        self.state.set_bytes_max(bytes);
+    /// Sets what the state may take. Beyond it histograms are folded and sets estimated earlier; from `squeeze_from` on each of
+    /// them, and each sketch, is kept small. All of it is counted.
+    pub fn set_bytes_max(&mut self, bytes: usize, squeeze_from: usize) {
+        self.state.set_bytes_max(bytes, squeeze_from);
+    }
+
+    /// Bytes of histograms, sets and sketches.
+    #[inline(always)]
+    pub fn body_bytes(&self) -> usize {
+        self.state.body_bytes()
     }
 
     /// Bytes of state, slack included, without the batch in the making.

@@ -17,16 +17,34 @@ const PRESSED_SET: SetBound = SetBound {
     text: 16 * 1024,
 };
 
+/// Where memory is very short, a body that takes more than this gives exactness for room, whatever its kind. Squeezed, each takes
+/// less.
+const SQUEEZED_BYTES: usize = 1536;
+
+/// Bins of a squeezed sketch.
+const SQUEEZED_BINS: usize = 32;
+
+/// What is set aside for the body of every context that may have one: a typical one with some tens of samples, so that
+/// contexts which come while little is sent leave room for what they will be sent.
+const EXPECTED_BYTES: usize = 512;
+
 /// What a context's bucket holds on the heap.
 pub(crate) trait Body: Default {
     /// Bytes beside the body itself.
     fn heap_bytes(&self) -> usize;
+
+    /// Gives exactness for room. True: until now it was an exact one that is counted when it ends.
+    fn squeeze(&mut self) -> bool;
 }
 
 impl Body for MemberSet {
     #[inline(always)]
     fn heap_bytes(&self) -> usize {
         MemberSet::heap_bytes(self)
+    }
+
+    fn squeeze(&mut self) -> bool {
+        MemberSet::squeeze(self)
     }
 }
 
@@ -35,12 +53,21 @@ impl Body for Histogram {
     fn heap_bytes(&self) -> usize {
         Histogram::heap_bytes(self)
     }
+
+    fn squeeze(&mut self) -> bool {
+        Histogram::squeeze(self, SQUEEZED_BINS)
+    }
 }
 
 impl Body for Sketch {
     #[inline(always)]
     fn heap_bytes(&self) -> usize {
         Sketch::heap_bytes(self)
+    }
+
+    fn squeeze(&mut self) -> bool {
+        self.coarsen(SQUEEZED_BINS);
+        false
     }
 }
 
@@ -50,7 +77,11 @@ pub(crate) struct BodyBytes {
     live: usize,
     /// What they took when the last bucket closed: the next one will take as much.
     last_bucket: usize,
+    /// From where on histograms are folded and sets estimated early.
     max: usize,
+    /// From where on each body is squeezed.
+    squeeze_from: usize,
+    squeezed: u64,
 }
 
 impl BodyBytes {
@@ -59,11 +90,18 @@ impl BodyBytes {
             live: 0,
             last_bucket: 0,
             max,
+            squeeze_from: max,
+            squeezed: 0,
         }
     }
 
-    pub fn set_max(&mut self, max: usize) {
-        self.max = max;
+    pub fn set_max(&mut self, max: usize, squeeze_from: usize) {
+        (self.max, self.squeeze_from) = (max, squeeze_from);
+    }
+
+    /// Times a body gave exactness for room.
+    pub fn squeezed(&self) -> u64 {
+        self.squeezed
     }
 
     pub fn live(&self) -> usize {
@@ -71,8 +109,8 @@ impl BodyBytes {
     }
 
     /// What bodies take, or will take when the bucket that has just begun fills up.
-    pub fn expected(&self) -> usize {
-        self.live.max(self.last_bucket)
+    pub fn expected(&self, bodies: usize) -> usize {
+        self.live.max(self.last_bucket).max(bodies * EXPECTED_BYTES)
     }
 
     pub fn close_bucket(&mut self) {
@@ -152,14 +190,14 @@ impl<T: Default> Halves<T> {
 }
 
 impl<T: Body> Halves<Boxed<T>> {
-    /// Adds to the body of the open bucket, which is made when this is its first sample.
+    /// Adds to the body of the open bucket, which is made when this is its first sample. True: this sample ended its exactness.
     #[inline(always)]
-    pub fn add<R>(
+    pub fn add(
         &mut self,
         (open, id, now): (usize, ContextId, Seconds),
         bytes: &mut BodyBytes,
-        add: impl FnOnce(&mut T) -> R,
-    ) -> R {
+        add: impl FnOnce(&mut T) -> bool,
+    ) -> bool {
         let at = id.0 as usize;
         if at >= self.halves[0].len() {
             self.grow_to(at + 1);
@@ -171,9 +209,17 @@ impl<T: Body> Halves<Boxed<T>> {
             Box::default()
         });
         let before = body.heap_bytes();
-        let result = add(body);
+        let mut estimated = add(body);
+        if bytes.live > bytes.squeeze_from && body.heap_bytes() > SQUEEZED_BYTES {
+            estimated |= squeeze(&mut **body, bytes);
+        }
         bytes.change(before, body.heap_bytes());
-        result
+        estimated
+    }
+
+    /// Contexts that may have a body.
+    pub fn len(&self) -> usize {
+        self.halves[0].len()
     }
 
     /// Takes the body out of the closed half; also returns when the context was last seen. `None`: it never had state.
@@ -235,6 +281,12 @@ impl<T: Body> Halves<Boxed<T>> {
         let states = &self.halves[half];
         (at < states.len()).then(|| states[at].body.as_deref()).flatten()
     }
+}
+
+#[cold]
+fn squeeze<T: Body>(body: &mut T, bytes: &mut BodyBytes) -> bool {
+    bytes.squeezed += 1;
+    body.squeeze()
 }
 
 fn forget<T: Body>(body: Option<&T>, bytes: &mut BodyBytes) {

@@ -3,6 +3,9 @@
 //! A batch refers to nothing outside itself, so it can be shared with every output, merged with batches of other workers,
 //! or written down.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use weir_context::{ContextRef, PARTITIONS};
 use weir_protocol::Kind;
 use weir_sketch::Sketch;
@@ -13,6 +16,9 @@ use crate::member_set::MemberSet;
 /// Rows after which a batch is handed over at the next partition border. It bounds what a flush holds at a time to about
 /// one megabyte of texts at common lengths, while a message per batch stays cheap.
 pub const BATCH_ROWS: usize = 4096;
+
+/// And bytes: histograms and sets can be large.
+pub const BATCH_BYTES: usize = 1 << 20;
 
 /// A closed time window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -91,6 +97,28 @@ pub struct Batch {
     sets: Vec<Box<MemberSet>>,
     histograms: Vec<Box<Histogram>>,
     distributions: Vec<Box<Sketch>>,
+    /// Bytes of those, and of events and checks, when they came in.
+    body_bytes: usize,
+    way: OnItsWay,
+}
+
+/// Bytes of batches that have left somebody and have not arrived, counted while this lives.
+#[derive(Debug, Default)]
+struct OnItsWay(Option<(Arc<AtomicUsize>, usize)>);
+
+impl Clone for OnItsWay {
+    /// A copy is nobody's.
+    fn clone(&self) -> Self {
+        OnItsWay(None)
+    }
+}
+
+impl Drop for OnItsWay {
+    fn drop(&mut self) {
+        if let Some((bytes, of_batch)) = self.0.take() {
+            bytes.fetch_sub(of_batch, Ordering::Relaxed);
+        }
+    }
 }
 
 /// An event, ready to be delivered.
@@ -247,7 +275,29 @@ impl Batch {
             sets: Vec::new(),
             histograms: Vec::new(),
             distributions: Vec::new(),
+            body_bytes: 0,
+            way: OnItsWay::default(),
         }
+    }
+
+    /// Counts it among the bytes that are on their way, until it is gone or [`Batch::arrive`] is called.
+    pub fn depart(&mut self, bytes: &Arc<AtomicUsize>) {
+        let of_batch = self.bytes();
+        bytes.fetch_add(of_batch, Ordering::Relaxed);
+        self.way = OnItsWay(Some((bytes.clone(), of_batch)));
+    }
+
+    /// See [`Batch::depart`].
+    pub fn arrive(&mut self) {
+        self.way = OnItsWay::default();
+    }
+
+    /// Bytes held, about: those of bodies as they came in.
+    pub fn bytes(&self) -> usize {
+        self.text.capacity()
+            + self.tags.capacity() * size_of::<Span>()
+            + self.rows.capacity() * size_of::<Row>()
+            + self.body_bytes
     }
 
     pub fn len(&self) -> usize {
@@ -295,7 +345,7 @@ impl Batch {
         self.partition_starts.push(self.rows.len() as u32);
     }
 
-    /// Bytes held, slack included.
+    /// Bytes held, slack included, events and checks aside.
     pub fn heap_bytes(&self) -> usize {
         self.text.capacity()
             + self.tags.capacity() * size_of::<Span>()
@@ -402,17 +452,21 @@ impl Batch {
         match value {
             RowValue::Counter(_) | RowValue::Gauge { .. } => value,
             RowValue::Set(at) => {
-                self.sets.push(std::mem::take(&mut other.sets[at as usize]));
+                let set = std::mem::take(&mut other.sets[at as usize]);
+                self.body_bytes += size_of::<MemberSet>() + set.heap_bytes();
+                self.sets.push(set);
                 RowValue::Set(self.sets.len() as u32 - 1)
             }
             RowValue::Histogram(at) => {
-                self.histograms
-                    .push(std::mem::take(&mut other.histograms[at as usize]));
+                let histogram = std::mem::take(&mut other.histograms[at as usize]);
+                self.body_bytes += size_of::<Histogram>() + histogram.heap_bytes();
+                self.histograms.push(histogram);
                 RowValue::Histogram(self.histograms.len() as u32 - 1)
             }
             RowValue::Distribution(at) => {
-                self.distributions
-                    .push(std::mem::take(&mut other.distributions[at as usize]));
+                let sketch = std::mem::take(&mut other.distributions[at as usize]);
+                self.body_bytes += size_of::<Sketch>() + sketch.heap_bytes();
+                self.distributions.push(sketch);
                 RowValue::Distribution(self.distributions.len() as u32 - 1)
             }
         }
@@ -480,6 +534,7 @@ impl RowWriter {
     }
 
     pub fn set(&mut self, batch: &mut Batch, context: ContextRef<'_>, set: Box<MemberSet>) {
+        batch.body_bytes += size_of::<MemberSet>() + set.heap_bytes();
         batch.sets.push(set);
         self.push(
             batch,
@@ -496,6 +551,7 @@ impl RowWriter {
         kind: Kind,
         histogram: Box<Histogram>,
     ) {
+        batch.body_bytes += size_of::<Histogram>() + histogram.heap_bytes();
         batch.histograms.push(histogram);
         self.push(
             batch,
@@ -506,6 +562,7 @@ impl RowWriter {
     }
 
     pub fn distribution(&mut self, batch: &mut Batch, context: ContextRef<'_>, sketch: Box<Sketch>) {
+        batch.body_bytes += size_of::<Sketch>() + sketch.heap_bytes();
         batch.distributions.push(sketch);
         self.push(
             batch,
@@ -555,7 +612,39 @@ pub struct TimestampedSample<'a> {
     pub value: f64,
 }
 
+impl EventRecord {
+    fn bytes(&self) -> usize {
+        let texts = [&self.title, &self.text, &self.aggregation_key, &self.source_type];
+        let texts: usize = texts.iter().map(|text| text.capacity()).sum();
+        size_of::<Self>() + texts + self.host.as_ref().map_or(0, String::capacity) + bytes_of(&self.tags)
+    }
+}
+
+impl CheckRecord {
+    fn bytes(&self) -> usize {
+        let host = self.host.as_ref().map_or(0, String::capacity);
+        size_of::<Self>() + self.name.capacity() + self.message.capacity() + host + bytes_of(&self.tags)
+    }
+}
+
+fn bytes_of(texts: &[String]) -> usize {
+    texts
+        .iter()
+        .map(|text| size_of::<String>() + text.capacity())
+        .sum()
+}
+
 impl Batch {
+    pub fn push_event(&mut self, event: EventRecord) {
+        self.body_bytes += event.bytes();
+        self.events.push(event);
+    }
+
+    pub fn push_check(&mut self, check: CheckRecord) {
+        self.body_bytes += check.bytes();
+        self.checks.push(check);
+    }
+
     /// Appends one timestamped counter or gauge.
     pub fn push_timestamped(&mut self, sample: &TimestampedSample<'_>) {
         let name = self.push_text(sample.name);

@@ -223,6 +223,13 @@ impl Histogram {
         self.folded.as_mut().expect("set above")
     }
 
+    /// Gives exactness for room: the samples become a sketch of at most `bins_max` bins. True: they were exact.
+    pub fn squeeze(&mut self, bins_max: usize) -> bool {
+        let was_exact = self.is_exact();
+        self.fold().sketch.coarsen(bins_max);
+        was_exact
+    }
+
     pub fn heap_bytes(&self) -> usize {
         (self.values.capacity() + self.weights.capacity()) * size_of::<f64>()
             + self

@@ -8,6 +8,9 @@ pub const SET_MEMBERS_MAX: usize = 4096;
 /// Registers of the estimate: 2^14, a standard error of 0.8 % (1.04 / sqrt(16384)).
 const ESTIMATE_PRECISION: u8 = 14;
 
+/// Registers where memory is very short: 2^10, a standard error of 3.3 %.
+const SQUEEZED_PRECISION: u8 = 10;
+
 /// The distinct members of a set in one bucket: exact up to [`SET_MEMBERS_MAX`], then a HyperLogLog.
 #[derive(Clone, Debug, Default)]
 pub struct MemberSet {
@@ -110,13 +113,23 @@ impl MemberSet {
 
     pub fn merge(&mut self, other: MemberSet) {
         if let Some(theirs) = &other.estimate {
+            let mut theirs = theirs.clone();
             let mine = self.start_estimating();
-            mine.merge(theirs).expect("all estimates have one precision");
+            mine.reduce(theirs.precision());
+            theirs.reduce(mine.precision());
+            mine.merge(&theirs).expect("both have the lower precision");
             return;
         }
         for member in other.members() {
             self.insert(member);
         }
+    }
+
+    /// Gives exactness for room: becomes an estimate with few registers. True: it was exact.
+    pub fn squeeze(&mut self) -> bool {
+        let was_exact = self.is_exact();
+        self.start_estimating().reduce(SQUEEZED_PRECISION);
+        was_exact
     }
 
     fn start_estimating(&mut self) -> &mut HyperLogLog {
@@ -167,6 +180,28 @@ mod tests {
         assert!(!set.is_exact());
         let error = set.cardinality() as f64 / 20_000.0 - 1.0;
         assert!(error.abs() < 0.04, "{error}");
+    }
+
+    #[test]
+    fn squeezed_ones_merge_with_others() {
+        let of = |members: std::ops::Range<u32>| {
+            let mut set = MemberSet::default();
+            members.for_each(|member| {
+                set.insert(&member.to_le_bytes());
+            });
+            set
+        };
+        for (mut squeezed, turned) in [(of(0..3000), true), (of(0..20_000), false)] {
+            let members = squeezed.cardinality();
+            assert_eq!(squeezed.squeeze(), turned);
+            assert!(squeezed.heap_bytes() < 1100, "{}", squeezed.heap_bytes());
+            let error = squeezed.cardinality() as f64 / members as f64 - 1.0;
+            assert!(error.abs() < 0.15, "{error}");
+            let mut large = of(0..20_000);
+            large.merge(squeezed);
+            let error = large.cardinality() as f64 / 20_000.0 - 1.0;
+            assert!(error.abs() < 0.15, "{error}");
+        }
     }
 
     proptest! {

@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 use hashbrown::HashTable;
 use weir_context::PARTITIONS;
 
-use crate::flush::{BATCH_ROWS, Batch, BatchSource};
+use crate::flush::{BATCH_BYTES, BATCH_ROWS, Batch, BatchSource};
 
 /// Merges the batches of several workers into one stream in which every context of a bucket occurs once.
 ///
@@ -145,8 +145,11 @@ impl Merger {
         }
         self.partition += 1;
         let last = self.partition == PARTITIONS;
-        let rows = self.merged.as_ref().map_or(0, Batch::len);
-        if (last || rows >= BATCH_ROWS)
+        let (rows, bytes) = self
+            .merged
+            .as_ref()
+            .map_or((0, 0), |merged| (merged.len(), merged.bytes()));
+        if (last || rows >= BATCH_ROWS || bytes >= BATCH_BYTES)
             && let Some(mut merged) = self.merged.take()
         {
             self.rows_of_bucket += rows as u64;

@@ -252,6 +252,7 @@ impl State {
         self.distributions
             .add((self.open, id, now), &mut self.bytes, |sketch| {
                 sketch.insert(value, whole);
+                false
             });
     }
 
@@ -273,6 +274,7 @@ impl State {
         self.distributions
             .add((self.open, id, now), &mut self.bytes, |sketch| {
                 sketch.insert_each(values);
+                false
             });
     }
 
@@ -391,9 +393,20 @@ impl State {
         self.rests.truncate(ids[Kind::Distribution as usize]);
     }
 
-    /// Sets what bodies may take. Beyond it histograms are folded and sets estimated earlier.
-    pub fn set_bytes_max(&mut self, bytes: usize) {
-        self.bytes.set_max(bytes);
+    /// Sets what bodies may take. Beyond it histograms are folded and sets estimated earlier; from `squeeze_from` on every body is
+    /// kept small.
+    pub fn set_bytes_max(&mut self, bytes: usize, squeeze_from: usize) {
+        self.bytes.set_max(bytes, squeeze_from);
+    }
+
+    pub fn squeezed(&self) -> u64 {
+        self.bytes.squeezed()
+    }
+
+    /// Bytes of bodies alone.
+    #[inline(always)]
+    pub fn body_bytes(&self) -> usize {
+        self.bytes.live()
     }
 
     /// Bytes of state, slack included, without the batch in the making.
@@ -403,7 +416,12 @@ impl State {
 
     /// What the state takes, or will take when the bucket that has just begun fills up as the last one did.
     pub fn expected_bytes(&self) -> usize {
-        self.array_bytes() + self.bytes.expected()
+        self.array_bytes() + self.bytes.expected(self.bodies())
+    }
+
+    /// Contexts that may have a body.
+    fn bodies(&self) -> usize {
+        self.sets.len() + self.histograms.len() + self.timings.len() + self.distributions.len()
     }
 
     fn array_bytes(&self) -> usize {

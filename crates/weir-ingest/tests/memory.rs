@@ -171,3 +171,40 @@ fn a_second_bucket_as_full_as_the_first_stays_within_the_budget() {
         assert!(ingest.counts()[0].balance());
     }
 }
+
+/// Series that came while little was sent, and are all sent much then: no new one has to come for the valve to open.
+fn known_ones_grow(kind: &str, value: impl Fn(u32, u32) -> String) {
+    let series = 5_000;
+    let (ingest, _) = flood(kind, series, 301, |at, round| {
+        if round == 0 { "1".into() } else { value(at, round) }
+    });
+    assert!(
+        ingest.aggregator().counts()[AggregateCounter::BodiesSqueezed] > 0,
+        "{kind}"
+    );
+    let counts = ingest.counts()[0];
+    assert_eq!(
+        counts[IngestCounter::SamplesOverflowed] + counts.dropped_total(),
+        0,
+        "{kind}: {counts:?}"
+    );
+}
+
+#[test]
+fn known_sketches_that_grow_are_squeezed() {
+    known_ones_grow("d", |at, round| {
+        format!("{}", f64::from((round * 7 + at) % 900).exp2())
+    });
+}
+
+#[test]
+fn known_histograms_that_grow_are_squeezed() {
+    known_ones_grow("h", |at, round| {
+        format!("{}", f64::from((round * 7 + at) % 900).exp2())
+    });
+}
+
+#[test]
+fn known_sets_that_grow_are_squeezed() {
+    known_ones_grow("s", |_, round| format!("member-{round}"));
+}

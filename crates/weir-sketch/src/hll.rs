@@ -77,6 +77,31 @@ impl HyperLogLog {
         Ok(())
     }
 
+    /// The same set with fewer registers, as if it had been filled with this precision from the start. A precision that is not
+    /// lower changes nothing.
+    pub fn reduce(&mut self, precision: u8) {
+        let precision = precision.max(*PRECISION.start());
+        let Some(bits) = self.precision.checked_sub(precision).filter(|bits| *bits > 0) else {
+            return;
+        };
+        let mut reduced = Self::new(precision);
+        for (index, &rank) in self.registers.iter().enumerate().filter(|(_, rank)| **rank > 0) {
+            // Bits of the index become the beginning of the run of zeros.
+            let low = index & ((1 << bits) - 1);
+            let rank = match low.checked_ilog2() {
+                Some(highest) => bits - highest as u8,
+                None => bits + rank,
+            };
+            let register = &mut reduced.registers[index >> bits];
+            *register = (*register).max(rank);
+        }
+        *self = reduced;
+    }
+
+    pub fn precision(&self) -> u8 {
+        self.precision
+    }
+
     /// Estimated number of distinct members.
     pub fn estimate(&self) -> f64 {
         let ranks = 64 - usize::from(self.precision);
@@ -192,6 +217,17 @@ mod tests {
         assert_eq!(ab, ba);
         assert_eq!(ab, of(12, 0..12_000));
         assert_eq!(ab.merge(&HyperLogLog::new(13)), Err(Mismatch));
+    }
+
+    #[test]
+    fn reduced_is_as_if_it_had_always_been_so() {
+        for n in [0, 10, 1000, 100_000] {
+            let mut set = of(14, 0..n);
+            set.reduce(15);
+            assert_eq!(set, of(14, 0..n));
+            set.reduce(10);
+            assert_eq!(set, of(10, 0..n), "{n} members");
+        }
     }
 
     #[test]

@@ -312,6 +312,23 @@ impl Sketch {
         self.bins.shrink_to_fit();
     }
 
+    /// Gives resolution for room: keys are put together in groups of two, four and so on until at most `bins_max` are left.
+    /// Count, sum, minimum and maximum stay exact. What is added later is as fine as ever.
+    pub fn coarsen(&mut self, bins_max: usize) {
+        self.seal();
+        self.window = None;
+        self.pending = Vec::new();
+        for bits in 1..i16::BITS - 1 {
+            if self.bins.len() <= bins_max {
+                break;
+            }
+            let all = std::mem::take(&mut self.bins);
+            let grouped = all.into_iter().map(|bin| (middle(bin.k, bits), u64::from(bin.n)));
+            rebuild(&mut self.bins, grouped);
+        }
+        self.bins.shrink_to_fit();
+    }
+
     /// Bytes on the heap, by capacity.
     pub fn heap_bytes(&self) -> usize {
         let window = self
@@ -423,6 +440,15 @@ impl Window {
             n: *n,
         })
     }
+}
+
+/// The key in the middle of the group of `2^bits` keys that this one is in. Order and sign stay; zero is a group of its own.
+fn middle(k: i16, bits: u32) -> i16 {
+    let size = k.unsigned_abs();
+    if size == 0 {
+        return 0;
+    }
+    k.signum() * ((size >> bits << bits) | (1 << (bits - 1))) as i16
 }
 
 /// Sorted keys as bins: equal neighbours counted.
@@ -665,6 +691,46 @@ mod tests {
         assert_eq!(*sketch.bins(), *before);
         sketch.release();
         assert_eq!(sketch.heap_bytes(), 0);
+    }
+
+    #[test]
+    fn coarse_bins_lie_near_the_fine_ones() {
+        let mut sketch = Sketch::new();
+        (0..10_000).for_each(|i| sketch.insert_one(f64::from(i) - 2000.0));
+        let fine = sketch.clone();
+        sketch.coarsen(64);
+        assert!(sketch.bins().len() <= 64 && sketch.heap_bytes() <= 64 * size_of::<Bin>());
+        assert_eq!(
+            (sketch.cnt(), sketch.sum(), sketch.min(), sketch.max()),
+            (fine.cnt(), fine.sum(), fine.min(), fine.max())
+        );
+        for q in [0.05, 0.5, 0.9, 0.99] {
+            let (coarse, fine) = (sketch.quantile(q), fine.quantile(q));
+            assert!(
+                (coarse / fine).ln().abs() < 64.0 * LN_GAMMA,
+                "{q}: {coarse} for {fine}"
+            );
+        }
+        assert!(
+            Sketch::from_parts(
+                sketch.cnt(),
+                sketch.sum(),
+                sketch.min(),
+                sketch.max(),
+                sketch.bins().into_owned()
+            )
+            .is_some()
+        );
+        // It goes on, and few bins stay as they are.
+        sketch.insert_one(5.0);
+        assert_eq!(sketch.cnt(), 10_001);
+        let mut few = of(&[1.0, 10.0]);
+        few.coarsen(64);
+        assert_eq!(few, of(&[1.0, 10.0]));
+        assert_eq!(
+            [middle(0, 3), middle(1, 3), middle(-9, 3), middle(i16::MAX, 14)],
+            [0, 4, -12, 24576]
+        );
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! It knows nothing of what metrics mean; the crates it wires do.
 
 pub mod admin;
+pub mod budget;
 pub mod cli;
 pub mod config;
 pub mod convert;

@@ -12,7 +12,7 @@ settings! {
     pub struct Resources {
         memory: u64 = "0"
             .takes(Kind::Bytes { min: 0, max: 1 << 40 })
-            .effect("The one budget for everything that grows: rings, contexts, caches, samples, history, queues.")
+            .effect("The one budget for everything that grows: contexts, caches, samples, history, batches, frames, sessions, queues, sums. docs/limits.md has the shares, and `weir check` prints them.")
             .zero("0: a quarter of the cgroup's limit or of the machine, at least 64MiB and at most 2GiB.")
             .who("Operators with a million contexts, or very little memory. The least that is taken is 8MiB.")
             .common();

@@ -1,6 +1,9 @@
 //! The experiments behind the structures of this crate. Each prints a Markdown table; `docs/decisions` has their results.
 //!
 //! `cargo bench -p weir-context --bench decisions -- hash|eviction|growth|sharing [SEED]`. Compare figures of one run only.
+
+// Shards behind locks are one of the designs compared here; the crate itself has none.
+#![allow(clippy::disallowed_types)]
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_macros,

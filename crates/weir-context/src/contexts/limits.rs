@@ -15,14 +15,13 @@ const SHARE_FACTOR: usize = 4;
 /// Fewer contexts than this are never too many for one name or origin while there is any room.
 const SHARE_MIN: usize = 256;
 
-/// One part in this many of the memory limit is for origins, most of which a sender can make up.
-const ORIGINS_SHARE: usize = 16;
-
 /// What limits the number of contexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextLimits {
     /// Bytes that contexts, raw contexts, tag lists, strings, aliases and the state elsewhere may take together.
     pub bytes_max: usize,
+    /// Bytes that origins may take, most of which a sender can make up. Not among the others.
+    pub origin_bytes_max: usize,
     /// Live contexts, where the operator set a number.
     pub contexts_max: usize,
     /// Live contexts of one metric name, where the operator set a number.
@@ -37,6 +36,7 @@ impl Default for ContextLimits {
     fn default() -> Self {
         ContextLimits {
             bytes_max: usize::MAX,
+            origin_bytes_max: usize::MAX,
             contexts_max: usize::MAX,
             contexts_per_metric_max: usize::MAX,
             contexts_per_origin_max: usize::MAX,
@@ -215,20 +215,26 @@ impl Contexts {
         self.usage.limited_samples
     }
 
-    /// Bytes held, slack included.
+    /// Bytes of what is known of senders.
+    pub fn origin_bytes(&self) -> usize {
+        self.origins.heap_bytes()
+    }
+
+    /// Bytes held, slack included, those of origins aside.
     pub fn heap_bytes(&self) -> usize {
         self.table_bytes() + self.aliases.heap_bytes()
     }
 
-    /// Counts what the tables hold and lets the alias cache have what they leave.
-    pub(super) fn count_bytes(&mut self) {
+    /// Counts what the tables hold and lets the alias cache have what they and the state leave. Also for whoever knows that the
+    /// state has grown.
+    pub fn count_bytes(&mut self) {
         let limits = self.capacity.limits;
         self.capacity.counted_bytes = self.table_bytes();
         self.capacity.created_since_count = 0;
         let needed = self.capacity.counted_bytes + self.capacity.state_bytes;
         let left = limits.bytes_max.saturating_sub(needed);
         self.aliases.set_bytes_max(left.min(limits.alias_bytes_max));
-        self.origins.bytes_max = limits.bytes_max / ORIGINS_SHARE;
+        self.origins.bytes_max = limits.origin_bytes_max;
     }
 
     /// Bytes of everything but the alias cache.
@@ -236,7 +242,6 @@ impl Contexts {
         self.interner.heap_bytes()
             + self.raw.heap_bytes()
             + self.resolved.heap_bytes()
-            + self.origins.heap_bytes()
             + self.rules.heap_bytes()
             + self.usage.heap_bytes()
     }

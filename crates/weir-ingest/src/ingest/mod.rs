@@ -36,9 +36,13 @@ pub struct IngestSettings {
     pub listeners: Vec<ParseOptions>,
 }
 
-/// One part in this many of a worker's memory is what histograms, sketches and sets may take before they are folded and
-/// estimated earlier than they would be otherwise.
-const STATE_SHARE: usize = 4;
+/// Of the memory for contexts and their state, in eighths: from where on histograms are folded and sets estimated earlier than
+/// they would be otherwise, and from where on every body is kept small.
+const FOLD_FROM_EIGHTHS: usize = 2;
+const SQUEEZE_FROM_EIGHTHS: usize = 3;
+
+/// When the bodies have grown by one part in this many of it, aliases give way.
+const RECOUNT_PARTS: usize = 32;
 
 /// A packet as this crate needs it.
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +92,8 @@ pub struct Ingest {
     counts: Vec<IngestCounts>,
     examples: Examples,
     sampler: Sampler,
+    /// When bodies take so many bytes, aliases have to leave them room.
+    recount_at: usize,
     /// Unix seconds.
     now: i64,
 }
@@ -130,6 +136,7 @@ impl Ingest {
                 wanted: true,
             },
             sampler: Sampler::new(),
+            recount_at: 0,
             now,
             settings,
         }
@@ -153,6 +160,16 @@ impl Ingest {
         self.copies_histograms = rules.copies_histograms();
         self.passing.forget_rules();
         self.contexts.set_rules(rules);
+    }
+
+    /// Aliases get what contexts and state leave. Known contexts may fill their state without any new one coming, so this is looked
+    /// at when it has grown, and once a second.
+    #[cold]
+    pub fn keep_within_memory(&mut self) {
+        self.contexts.set_state_bytes(self.aggregator.expected_bytes());
+        self.contexts.count_bytes();
+        let step = self.settings.limits.bytes_max / RECOUNT_PARTS;
+        self.recount_at = self.aggregator.body_bytes().saturating_add(step);
     }
 
     /// Counts by listener.
@@ -224,6 +241,9 @@ impl Ingest {
         counts[IngestCounter::Packets] += 1;
         let before = counts[IngestCounter::Messages];
         self.lines(packet);
+        if self.aggregator.body_bytes() >= self.recount_at {
+            self.keep_within_memory();
+        }
         if self
             .sampler
             .wants(self.counts[packet.listener][IngestCounter::Messages] - before)
@@ -235,6 +255,7 @@ impl Ingest {
 
 fn aggregator(settings: &IngestSettings, now: i64) -> Aggregator {
     let mut aggregator = Aggregator::new(settings.aggregator.clone(), settings.worker, now);
-    aggregator.set_bytes_max(settings.limits.bytes_max / STATE_SHARE);
+    let eighth = settings.limits.bytes_max / 8;
+    aggregator.set_bytes_max(eighth * FOLD_FROM_EIGHTHS, eighth * SQUEEZE_FROM_EIGHTHS);
     aggregator
 }

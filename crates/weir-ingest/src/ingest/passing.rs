@@ -15,8 +15,11 @@ use crate::timestamped::Timestamped;
 /// Events, checks and timestamped samples are handed over when this many wait, or with the next tick.
 const PASSED_ON_MAX: usize = 2048;
 
+/// Or this many bytes.
+const PASSED_ON_BYTES: usize = 512 * 1024;
+
 /// Batches of passed-on messages that may wait for the hand-over; beyond them events and checks are dropped and counted.
-const OUTBOX_MAX: usize = 64;
+const OUTBOX_MAX: usize = 8;
 
 /// What passes, on its way.
 #[derive(Default)]
@@ -44,10 +47,13 @@ impl Collecting {
 }
 
 impl Passing {
-    /// A full batch waits in the outbox. Timestamped samples are never dropped here: their memory is bounded by what the
-    /// sockets deliver between two turns.
+    /// A full batch waits in the outbox. Timestamped samples are never dropped here: who has as many as may wait takes no further
+    /// packets before some have gone.
     fn cut(&mut self) {
-        let full = |batch: &Batch| batch.len() + batch.events.len() + batch.checks.len() >= PASSED_ON_MAX;
+        let full = |batch: &Batch| {
+            batch.len() + batch.events.len() + batch.checks.len() >= PASSED_ON_MAX
+                || batch.bytes() >= PASSED_ON_BYTES
+        };
         if self.collecting.batch.as_ref().is_some_and(full) {
             self.outbox.extend(self.collecting.batch.take());
         }
@@ -71,6 +77,16 @@ impl Ingest {
             .outbox
             .pop_front()
             .or_else(|| self.passing.collecting.batch.take())
+    }
+
+    /// Whether as many batches wait as may.
+    pub fn has_full_outbox(&self) -> bool {
+        !self.passing.has_room()
+    }
+
+    /// A full batch, before its second is over: what is sent at a high rate does not pile up.
+    pub fn take_full_passed_on(&mut self) -> Option<Batch> {
+        self.passing.outbox.pop_front()
     }
 
     /// Passes a timestamped sample on: no bucket, no rate, no zeros, and no place in the tables either.
@@ -140,11 +156,7 @@ impl Ingest {
             alert_type: event.alert_type,
             tags: tags.iter().map(ToString::to_string).collect(),
         };
-        self.passing
-            .collecting
-            .batch(&self.aggregator)
-            .events
-            .push(record);
+        self.passing.collecting.batch(&self.aggregator).push_event(record);
         self.passing.cut();
     }
 
@@ -172,11 +184,7 @@ impl Ingest {
             message: check.message.to_string(),
             tags: tags.iter().map(ToString::to_string).collect(),
         };
-        self.passing
-            .collecting
-            .batch(&self.aggregator)
-            .checks
-            .push(record);
+        self.passing.collecting.batch(&self.aggregator).push_check(record);
         self.passing.cut();
     }
 }

@@ -117,6 +117,8 @@ pub struct WorkerSettings {
     /// Hand over the open bucket at shutdown.
     pub flush_open_bucket: bool,
     pub agent: AgentId,
+    /// Bytes of batches that may be on their way to the outputs before the next part of a flush is held back.
+    pub batch_bytes_max: usize,
 }
 
 /// Where a worker relays lines to.
@@ -159,7 +161,7 @@ pub fn spawn(
             reports: reports.clone(),
         };
         let clock = Clock::new(settings.aggregator.bucket_width);
-        let outbox = Outbox::new(settings.worker, reports);
+        let outbox = Outbox::new(settings.worker, reports, around.batch_bytes_max);
         let mut ingest = ingest(settings, &clock, origins.as_ref(), relays);
         let restored = ingest.resume(saved, clock.seconds(), clock.carried(around.agent));
         let worker = Worker {

@@ -138,7 +138,7 @@ impl Worker {
         if self.chores.any() || (self.ingest.is_draining() && !self.outbox.is_full()) {
             return Duration::ZERO;
         }
-        if self.outbox.is_full() {
+        if self.ingest.is_draining() || self.outbox.has_batch() {
             return Duration::from_millis(1);
         }
         let bucket_ms = self.ingest.aggregator().open_bucket_end() * 1000 - self.clock.milliseconds();
@@ -161,6 +161,7 @@ impl Worker {
             self.hand_over_all();
         }
         self.hand_over();
+        self.pass_on();
         self.summarise();
         let monotonic = Monotonic::now().0;
         for relay in self.ingest.relays_mut() {
@@ -246,6 +247,23 @@ impl Worker {
         }
     }
 
+    /// Full batches of what passes without aggregation, as far as there is room.
+    fn pass_on(&mut self) {
+        while !self.outbox.is_full()
+            && let Some(batch) = self.ingest.take_full_passed_on()
+        {
+            self.outbox.offer(Box::new(batch));
+        }
+        if self.ingest.has_full_outbox() {
+            // As where a whole bucket waits: the kernel's buffers fill, whose losses are counted.
+            self.outbox.note_wait();
+            self.outbox.wait_for_batch();
+            while let Some(batch) = self.ingest.take_full_passed_on() {
+                self.outbox.send(Report::Batch(Box::new(batch)));
+            }
+        }
+    }
+
     /// The next slice of a summary, and what was complete but found no room.
     fn summarise(&mut self) {
         if self.chores.is_summarising()
@@ -274,6 +292,7 @@ impl Worker {
         {
             self.outbox.offer(Box::new(batch));
         }
+        self.ingest.keep_within_memory();
         self.tell_examples(monotonic);
         for relay in self.ingest.relays_mut() {
             relay.hand_over();

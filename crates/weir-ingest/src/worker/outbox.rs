@@ -1,5 +1,7 @@
 //! Reports on their way to the control plane.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
 
 use weir_aggregate::Batch;
@@ -14,16 +16,22 @@ pub(super) struct Outbox {
     batch: Option<Box<Batch>>,
     summary: Option<Report>,
     waits: u64,
+    /// Bytes of batches that were handed over and not merged yet.
+    on_their_way: Arc<AtomicUsize>,
+    /// Of those, before the next has to wait.
+    bytes_max: usize,
 }
 
 impl Outbox {
-    pub(super) fn new(worker: u16, reports: SyncSender<Report>) -> Self {
+    pub(super) fn new(worker: u16, reports: SyncSender<Report>, bytes_max: usize) -> Self {
         Outbox {
             worker,
             reports,
             batch: None,
             summary: None,
             waits: 0,
+            on_their_way: Arc::default(),
+            bytes_max,
         }
     }
 
@@ -36,13 +44,23 @@ impl Outbox {
         self.waits
     }
 
-    /// A batch waits.
+    /// A batch waits, or those on their way have all the memory that there is for them.
     pub(super) fn is_full(&self) -> bool {
+        self.batch.is_some() || self.bytes() >= self.bytes_max
+    }
+
+    pub(super) fn has_batch(&self) -> bool {
         self.batch.is_some()
     }
 
+    /// Of batches that were handed over and not merged yet.
+    pub(super) fn bytes(&self) -> usize {
+        self.on_their_way.load(Ordering::Relaxed)
+    }
+
     /// Gives a batch, without waiting. Only when none waits.
-    pub(super) fn offer(&mut self, batch: Box<Batch>) {
+    pub(super) fn offer(&mut self, mut batch: Box<Batch>) {
+        batch.depart(&self.on_their_way);
         // Where the control plane is gone the process is ending.
         if let Err(TrySendError::Full(Report::Batch(batch))) = self.reports.try_send(Report::Batch(batch)) {
             self.waits += 1;

@@ -51,6 +51,10 @@ pub struct WorkerSnapshot {
     pub partial_bytes: usize,
     /// Set aside for encrypted connections.
     pub tls_bytes: usize,
+    /// Of what is known of senders.
+    pub origin_bytes: usize,
+    /// Of batches that have been handed over and not merged yet.
+    pub batch_bytes: usize,
     pub origin: OriginStats,
     /// Origins that have sent more than they may.
     pub limited_origins: Vec<LimitedOrigin>,
@@ -144,6 +148,8 @@ impl Worker {
             state_bytes: self.ingest.aggregator().heap_bytes(),
             partial_bytes: self.event_loop.partial_bytes_held(),
             tls_bytes: self.event_loop.tls_bytes_held(),
+            origin_bytes: contexts.origin_bytes(),
+            batch_bytes: self.outbox.bytes(),
             origin: self.ingest.origin_stats(),
             limited_origins: self.ingest.limited_origins(),
             refused_senders: self.ingest.refused_senders(),

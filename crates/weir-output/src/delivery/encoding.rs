@@ -14,7 +14,7 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
     let mut patience = PACE_MAX;
     while let Some(mut own) = encoder.take() {
         let arrived = shared.arrived.notified();
-        let batch = lock(&shared.inbox).waiting.pop_front();
+        let batch = lock(&shared.inbox).pop();
         let draining = *stage.borrow_and_update() >= Stage::Draining;
         let linger_over = finish_at.is_some_and(|at| shared.clock.now() >= at);
         if batch.is_none() && !linger_over && !draining {
@@ -42,6 +42,7 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
                 let mut encoded = Encoded::default();
                 let done = batch.as_ref().map(|(_, items)| *items).unwrap_or_default();
                 let finish = batch.as_ref().is_none_or(|(batch, _)| batch.last);
+                own.limit_state(shared.limits.state.load(Ordering::Relaxed));
                 if let Some((batch, _)) = batch {
                     own.encode(&batch, &mut encoded);
                 }
@@ -54,6 +55,7 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
                     own.finish(&mut encoded);
                 }
                 let open = own.open();
+                shared.state_bytes.store(own.state_bytes(), Ordering::Relaxed);
                 shared.commit(encoded, open, done, finish);
                 (own, open, finish)
             }

@@ -119,6 +119,7 @@ impl Shared {
         let mut queue = std::mem::replace(&mut *lock(&old.queues[before]), nothing);
         queue.requeue();
         let mut own = lock(&self.queues[index]);
+        own.set_memory_max(self.memory_max());
         let mut books = {
             let books = lock(&old.books);
             queue.merge_dropped(&books.dropped);

@@ -13,9 +13,11 @@ mod books;
 mod clock;
 mod disk;
 mod divide;
+mod encode;
 mod encoding;
 mod endpoint;
 mod handover;
+mod inbox;
 mod payload;
 mod queue;
 mod record;
@@ -23,21 +25,17 @@ mod saved;
 mod settle;
 mod status;
 mod strangers;
+mod transport;
 
-use std::any::Any;
-use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
-use weir_aggregate::Batch;
 
 use crate::counters::OutputCounter;
 use crate::settings::DeliverySettings;
@@ -47,15 +45,14 @@ use books::EndpointBooks;
 pub use books::{Class, Dropped, Items, Reason};
 pub use clock::{Clock, Driver};
 pub use disk::{DiskQueue, Evicted, Found, Next, RecordId};
+pub use encode::{Counter, Draft, Encode, Encoded};
+use inbox::Inbox;
 pub use payload::Payload;
 pub use queue::{Lying, Order, Queue};
 pub use saved::{RestoreFault, Saved, SavedStates};
 pub use status::{EndpointStatus, LastError, OutputStatus, Pending};
+pub use transport::{BoxFuture, Endpoint, Keep, Outcome, Parts, Transport};
 
-/// Batches an output may be behind with encoding, about one megabyte each.
-const INBOX_BATCHES: usize = 16;
-/// How long a flush waits for an output that is behind before its batch is dropped.
-const SUBMIT_WAIT: Duration = Duration::from_secs(1);
 /// How long, per flush, encoding waits for queues that fill up although their endpoints take payloads.
 const PACE_MAX: Duration = Duration::from_secs(1);
 /// How long a payload may stay open for more, when no flush ends it.
@@ -64,150 +61,6 @@ const LINGER: Duration = Duration::from_secs(2);
 const LAST_ATTEMPT: Duration = Duration::from_secs(1);
 /// A refused payload is logged at most this often per endpoint.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
-
-/// A future that a trait object returns.
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-/// Turns batches into request bodies. Runs on a blocking thread, one call at a time.
-pub trait Encode: Any + Send {
-    /// Counts what [`Encode::encode`] takes responsibility for in a batch: all of it ends up in payloads or drop reasons.
-    fn counter(&self) -> Counter;
-
-    /// Encodes one batch. Payloads that are full leave; the last may stay open for the next batch.
-    fn encode(&mut self, batch: &Batch, out: &mut Encoded);
-
-    /// Ends open payloads.
-    fn finish(&mut self, out: &mut Encoded);
-
-    /// What lies in open payloads.
-    fn open(&self) -> Items;
-
-    /// The last batch has been encoded; [`Encode::finish`] follows. For outputs that say goodbye.
-    fn end(&mut self, _out: &mut Encoded) {}
-
-    /// What decides about the state, of an encoder that keeps one: another with the same text can go on with it. Empty: there is none.
-    fn lineage(&self) -> String {
-        String::new()
-    }
-
-    /// Goes on with the state of another encoder of the same type and lineage.
-    fn inherit(&mut self, _other: Box<dyn Any>) {}
-
-    /// The last batch of this process has been encoded, and the next process goes on: writes what waits for the next batch, and
-    /// returns the state. Takes the place of [`Encode::end`] where there is a lineage.
-    fn save(&mut self, _out: &mut Encoded) -> Vec<u8> {
-        Vec::new()
-    }
-
-    /// Goes on with what another process has saved `away` ago. Before the first batch. An error: the bytes are no state, and this
-    /// begins without.
-    fn restore(&mut self, _saved: &[u8], _away: Duration) -> Result<u64, crate::prometheus::NoState> {
-        Ok(0)
-    }
-}
-
-/// See [`Encode::counter`].
-pub type Counter = Box<dyn Fn(&Batch) -> Items + Send + Sync>;
-
-/// What encoding one batch gave.
-#[derive(Debug, Default)]
-pub struct Encoded {
-    pub payloads: Vec<Draft>,
-    pub dropped: Dropped,
-    /// Points that no batch brought and that are in payloads all the same: repetitions, marks. They count as received.
-    pub made: Items,
-}
-
-/// A payload before it is numbered and dated.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Draft {
-    pub route: u16,
-    pub class: Class,
-    pub count: u32,
-    pub body: Vec<u8>,
-}
-
-impl Encoded {
-    pub fn dropped(&mut self, reason: Reason, class: Class, n: u64) {
-        books::add_dropped(&mut self.dropped, reason, Items::of(class, n));
-    }
-}
-
-/// What came of one attempt.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    Delivered,
-    /// Delivered, except for so many points, events or checks, which the backend refused for good.
-    Partly {
-        rejected: u32,
-        error: String,
-    },
-    /// Try again, not before `after` if the backend said so.
-    Retry {
-        error: String,
-        after: Option<Duration>,
-    },
-    /// The key or token is refused: another one can cure that, so the payload waits for it.
-    Denied {
-        error: String,
-    },
-    /// What is in the payload is refused, and it may be one series of many: the rest is tried without it.
-    Invalid {
-        error: String,
-    },
-    /// Trying again would change nothing.
-    Rejected {
-        error: String,
-    },
-}
-
-/// The content of a payload, series by series.
-pub trait Parts: Send + Sync + 'static {
-    /// Shows `keep` every series, in order: what identifies it from bucket to bucket, and its name for people. Returns a body like
-    /// the payload's with those that were wanted; `None` if the payload cannot be read.
-    fn pick(&self, keep: &mut Keep<'_>) -> Option<Vec<u8>>;
-}
-
-/// See [`Parts::pick`].
-pub type Keep<'a> = dyn FnMut(u128, &dyn Fn() -> String) -> bool + 'a;
-
-/// Sends payloads to one endpoint. Messages it returns are shown: no secrets in them.
-pub trait Transport: Send + Sync + 'static {
-    /// One attempt. Delivery ends it after the timeout, and limits how many run at once.
-    fn send(&self, payload: Payload) -> BoxFuture<'_, Outcome>;
-
-    /// Takes a payload apart that was refused as [`Outcome::Invalid`]; `None` where that is of no use.
-    fn parts(&self, _payload: &Payload) -> Option<Box<dyn Parts>> {
-        None
-    }
-
-    /// Runs beside delivery until the output ends, for instance to check a key now and then.
-    fn background(&self, _clock: Clock) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
-    }
-
-    /// Opens files anew, as after a request of `logrotate`. Does not wait.
-    fn reopen(&self) {}
-
-    /// Closes what only one output may have open; another one goes on with it. May touch the disk.
-    fn release(&self) {}
-
-    /// More for the status, by name.
-    fn details(&self) -> BTreeMap<&'static str, String> {
-        BTreeMap::new()
-    }
-}
-
-/// One place that every payload of the output goes to.
-pub struct Endpoint {
-    /// Shown in status and logs: no secrets.
-    pub label: String,
-    /// Name of its directory in the disk queue: stable, unique in the output, no secrets.
-    pub directory: String,
-    /// What the directory's name would begin with under another key, `-` following; `None` if there are no keys.
-    pub family: Option<String>,
-    pub transport: Arc<dyn Transport>,
-}
 
 /// What is the same for all outputs of a process.
 #[derive(Clone, Debug)]
@@ -274,8 +127,11 @@ struct Shared {
     name: String,
     clock: Clock,
     settings: DeliverySettings,
-    /// Bytes in memory, per endpoint.
-    memory_max: u64,
+    limits: Limits,
+    /// Bytes that the encoder may take of what is for payloads.
+    reserved: u64,
+    /// What its state takes.
+    state_bytes: AtomicU64,
     labels: Vec<String>,
     places: Vec<Place>,
     inbox: Mutex<Inbox>,
@@ -308,11 +164,14 @@ enum Stage {
     Stopped,
 }
 
-#[derive(Default)]
-struct Inbox {
-    waiting: VecDeque<(Arc<Batch>, Items)>,
-    /// A submitter ran out of patience; the next ones do not wait before there is room again.
-    late: bool,
+/// What an output may take of memory. It changes when others come and go.
+struct Limits {
+    /// Bodies that wait, over all endpoints.
+    queued: AtomicU64,
+    /// The encoder's state.
+    state: AtomicU64,
+    /// Batches that wait to be encoded.
+    inbox: AtomicU64,
 }
 
 struct Books {
@@ -339,7 +198,9 @@ impl Delivery {
         let clock = surroundings.clock.clone();
         let mut encoder = encoder;
         surroundings.saved.restore(name, encoder.as_mut());
-        let memory_max = surroundings.memory_bytes_max / endpoints.len().max(1) as u64;
+        let reserved = encoder.reserved_bytes();
+        let of_endpoints = surroundings.memory_bytes_max.saturating_sub(reserved);
+        let memory_max = of_endpoints / endpoints.len().max(1) as u64;
         let on_disk = !settings.disk_path.is_empty() && settings.disk_bytes_max > 0;
         let disk_max = settings.disk_bytes_max / endpoints.len().max(1) as u64;
         let disk = |endpoint: &Endpoint| Path::new(&settings.disk_path).join(&endpoint.directory);
@@ -391,7 +252,13 @@ impl Delivery {
             name: name.to_owned(),
             clock: clock.clone(),
             settings: settings.clone(),
-            memory_max,
+            limits: Limits {
+                queued: surroundings.memory_bytes_max.into(),
+                state: surroundings.state_bytes_max.into(),
+                inbox: u64::MAX.into(),
+            },
+            reserved,
+            state_bytes: AtomicU64::new(0),
             labels: endpoints.iter().map(|endpoint| endpoint.label.clone()).collect(),
             places,
             inbox: Mutex::default(),
@@ -456,34 +323,49 @@ impl Delivery {
         &self.name
     }
 
-    pub fn has_disk_queue(&self) -> bool {
-        self.shared.places.iter().any(|place| place.disk.is_some())
+    /// Sets what bodies that wait may take, over all endpoints. Where they take more already the oldest go, with the next that come.
+    pub fn limit_queues(&self, bytes_max: u64) {
+        self.shared.limits.queued.store(bytes_max, Ordering::Relaxed);
     }
 
-    /// Hands over a batch. Waits a moment if the output is behind with encoding, then drops the batch and counts it, and does
-    /// not wait again before it has caught up. Blocks: for plain threads, not for async tasks.
-    pub fn submit(&self, batch: &Arc<Batch>) {
+    pub fn queue_limit(&self) -> u64 {
+        self.shared.limits.queued.load(Ordering::Relaxed)
+    }
+
+    /// The least that [`Delivery::limit_queues`] can be set to without a loss.
+    pub fn queued_bytes(&self) -> u64 {
         let shared = &self.shared;
-        let items = (self.counter)(batch);
-        let is_full = |inbox: &mut Inbox| {
-            inbox.waiting.len() >= INBOX_BATCHES && !inbox.late && shared.stage() == Stage::Running
-        };
-        let inbox = lock(&shared.inbox);
-        let waited = shared.room.wait_timeout_while(inbox, SUBMIT_WAIT, is_full);
-        let (mut inbox, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        let mut books = lock(&shared.books);
-        books.received += items;
-        if shared.stage() != Stage::Running && !books.encoder_failed {
-            books::add_dropped(&mut books.dropped, Reason::Shutdown, items);
-        } else if inbox.waiting.len() >= INBOX_BATCHES || books.encoder_failed {
-            inbox.late = true;
-            books::add_dropped(&mut books.dropped, Reason::InboxFull, items);
-        } else {
-            inbox.late = false;
-            inbox.waiting.push_back((batch.clone(), items));
-            books.inbox += items;
-            shared.arrived.notify_one();
-        }
+        let books = lock(&shared.books);
+        let most = books.endpoints.iter().map(|of| of.lying.memory_bytes).max();
+        let held = most.unwrap_or(0) * shared.queues.len() as u64;
+        if held == 0 { 0 } else { held + shared.reserved }
+    }
+
+    /// Whether the encoder adds up.
+    pub fn keeps_state(&self) -> bool {
+        !self.lineage.is_empty()
+    }
+
+    /// Sets what the encoder's state may take, from the next batch on.
+    pub fn limit_state(&self, bytes_max: u64) {
+        self.shared.limits.state.store(bytes_max, Ordering::Relaxed);
+    }
+
+    pub fn state_bytes(&self) -> u64 {
+        self.shared.state_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Sets what batches that wait to be encoded may take; one is taken in any case.
+    pub fn limit_inbox(&self, bytes_max: u64) {
+        self.shared.limits.inbox.store(bytes_max, Ordering::Relaxed);
+    }
+
+    pub fn inbox_bytes(&self) -> u64 {
+        lock(&self.shared.inbox).bytes
+    }
+
+    pub fn has_disk_queue(&self) -> bool {
+        self.shared.places.iter().any(|place| place.disk.is_some())
     }
 
     /// Ends waits after failures: something that attempts depend on, such as a key, is another one now.
@@ -641,6 +523,12 @@ impl Delivery {
 }
 
 impl Shared {
+    /// Bytes in memory, per endpoint.
+    fn memory_max(&self) -> u64 {
+        let queued = self.limits.queued.load(Ordering::Relaxed);
+        queued.saturating_sub(self.reserved) / self.queues.len().max(1) as u64
+    }
+
     fn stage(&self) -> Stage {
         *self.stage.borrow()
     }
@@ -654,7 +542,7 @@ impl Shared {
     fn close(&self) {
         let mut queues: Vec<_> = self.queues.iter().map(lock).collect();
         queues.iter_mut().for_each(|queue| queue.close());
-        lock(&self.inbox).waiting.clear();
+        *lock(&self.inbox) = Inbox::default();
         let mut books = lock(&self.books);
         let left = books.inbox + books.open;
         books.inbox = Items::default();
@@ -674,7 +562,11 @@ impl Shared {
     /// Queues what the encoder gave, for all endpoints and the books in one step. `done` is the batch it came from.
     fn commit(&self, encoded: Encoded, open: Items, done: Items, sync: bool) {
         let created = self.clock.unix();
+        let memory_max = self.memory_max();
         let mut queues: Vec<MutexGuard<'_, Queue>> = self.queues.iter().map(lock).collect();
+        queues
+            .iter_mut()
+            .for_each(|queue| queue.set_memory_max(memory_max));
         for draft in encoded.payloads {
             let payload = Payload {
                 id: 0,
@@ -721,7 +613,7 @@ impl Shared {
                 tokio::pin!(progress);
                 progress.as_mut().enable();
                 let fills_up =
-                    |of: &EndpointBooks| !of.failing && of.lying.memory_bytes > self.memory_max / 2;
+                    |of: &EndpointBooks| !of.failing && of.lying.memory_bytes > self.memory_max() / 2;
                 if on_disk || !lock(&self.books).endpoints.iter().all(fills_up) {
                     return;
                 }

@@ -85,6 +85,11 @@ impl Queue {
         }
     }
 
+    /// Takes effect when the next payload comes, or one comes back.
+    pub fn set_memory_max(&mut self, bytes: u64) {
+        self.memory_max = bytes;
+    }
+
     /// Queues a payload, on disk too if there is one. Makes room by dropping the oldest.
     pub fn push(&mut self, mut payload: Payload) {
         payload.id = self.next_id;
@@ -169,6 +174,15 @@ impl Queue {
 
     /// The next payload to attempt; it is under way until one of the three answers comes. `now` in Unix seconds.
     pub fn next(&mut self, now: i64) -> Option<Payload> {
+        // What is under way cannot go to make room for others: more than memory allows is not begun, except for one.
+        let under_way: u64 = self
+            .in_flight
+            .values()
+            .map(|entry| entry.payload.body.len() as u64)
+            .sum();
+        if !self.in_flight.is_empty() && under_way >= self.memory_max {
+            return None;
+        }
         let entry = match self.order {
             Order::NewestFirst => match self.fresh.pop_front().or_else(|| self.retried.pop_back()) {
                 Some(entry) => self.take(entry),

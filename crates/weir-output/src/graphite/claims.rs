@@ -49,6 +49,10 @@ impl Claims {
         }
     }
 
+    pub fn bytes_max(&self) -> u64 {
+        self.entries_max as u64 * ENTRY_BYTES
+    }
+
     /// Whether the series with this rank may write to `path` in `bucket`, which is in Unix seconds.
     pub fn claim(&mut self, path: &[u8], rank: u64, bucket: i64) -> ClaimResult {
         let hash = self.hasher.hash_one(path);

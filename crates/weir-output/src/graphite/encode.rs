@@ -364,6 +364,10 @@ impl Encode for GraphiteEncoder {
         })
     }
 
+    fn reserved_bytes(&self) -> u64 {
+        self.claims.bytes_max()
+    }
+
     fn encode(&mut self, batch: &Batch, out: &mut Encoded) {
         let bucket = batch.bucket.timestamp;
         for series in batch.series() {

@@ -96,6 +96,10 @@ impl Cumulative {
         (self.state.series_count() as u64, self.state.heap_bytes() as u64)
     }
 
+    pub fn set_bytes_max(&mut self, bytes_max: u64) {
+        self.state.bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
+    }
+
     fn now(&self) -> Seconds {
         Seconds::try_from(self.clock.now().as_secs()).unwrap_or(Seconds::MAX)
     }

@@ -270,6 +270,18 @@ impl Encode for OtlpEncoder {
         }
     }
 
+    fn limit_state(&mut self, bytes_max: u64) {
+        if let Some(cumulative) = &mut self.cumulative {
+            cumulative.set_bytes_max(bytes_max);
+        }
+    }
+
+    fn state_bytes(&self) -> u64 {
+        self.cumulative
+            .as_ref()
+            .map_or(0, |cumulative| cumulative.size().1)
+    }
+
     fn inherit(&mut self, other: Box<dyn Any>) {
         if let (Some(own), Ok(other)) = (&mut self.cumulative, other.downcast::<Self>())
             && let Some(other) = other.cumulative

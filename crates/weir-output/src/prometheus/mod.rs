@@ -122,6 +122,15 @@ impl Scrape {
         self.lock().settings.expiry = expiry;
     }
 
+    /// What is there stays; a new series that would need more is refused.
+    pub fn set_bytes_max(&self, bytes_max: usize) {
+        self.lock().bytes_max = bytes_max;
+    }
+
+    pub fn heap_bytes(&self) -> usize {
+        self.lock().heap_bytes()
+    }
+
     /// Adds what a flush brings. `now` comes from a monotonic clock.
     pub fn take(&self, batch: &Batch, now: Seconds) {
         let mut state = self.lock();

@@ -86,7 +86,7 @@ pub struct Counts {
 pub struct State<M = (), S = ()> {
     pub settings: PrometheusSettings,
     weights: Weights,
-    bytes_max: usize,
+    pub bytes_max: usize,
     random: RandomState,
     pub counters: Counters,
     pub families: Vec<Family<M, S>>,

@@ -155,6 +155,7 @@ pub struct Relay {
     shared: Arc<Shared>,
     ports: Mutex<Vec<Vec<Port>>>,
     tasks: Mutex<JoinSet<()>>,
+    buffers_bytes: u64,
 }
 
 impl Relay {
@@ -220,7 +221,13 @@ impl Relay {
             shared,
             ports: Mutex::new(ports),
             tasks: Mutex::new(tasks),
+            buffers_bytes: (buffers * workers * targets * buffer_bytes) as u64,
         }
+    }
+
+    /// What its buffers take when all are in use. Their number never changes.
+    pub fn buffers_bytes(&self) -> u64 {
+        self.buffers_bytes
     }
 
     /// The ways from one worker to all targets; each worker takes its own once.

@@ -350,6 +350,14 @@ impl Encode for RemoteWriteEncoder {
         self.lineage.clone()
     }
 
+    fn limit_state(&mut self, bytes_max: u64) {
+        self.state.bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
+    }
+
+    fn state_bytes(&self) -> u64 {
+        self.state.heap_bytes() as u64
+    }
+
     fn inherit(&mut self, other: Box<dyn Any>) {
         if let Ok(other) = other.downcast::<Self>() {
             let expiry = std::mem::replace(&mut self.state, other.state).settings.expiry;

@@ -41,6 +41,7 @@ pub fn declared() -> Vec<Declared> {
     }
     all.extend(rows(&PROGRAM).chain(rows(&START)));
     all.extend(rows(&MEMORY).chain(rows(&MEMORY_PARTS)));
+    all.extend(rows(&SHARES).chain(rows(&SHARE_EVENTS)));
     all.extend(rows(&LIMITED).chain(rows(&RATES)));
     all.extend(rows(&REFUSED).chain(rows(&TAG_KEYS)));
     all.extend(rows(&RELOADS).chain(rows(&RELOAD)));
@@ -100,6 +101,16 @@ pub fn own_series(status: &Status) -> Vec<OwnSeries> {
     }
     all.each(&MEMORY, [(vec![], &status.memory)]);
     all.each(&MEMORY_PARTS, by_name(&status.memory.parts));
+    let shares = status.memory.shares.iter();
+    all.each(
+        &SHARES,
+        shares.clone().map(|share| (vec![share.name.clone()], share)),
+    );
+    let events = shares.flat_map(|share| {
+        let events = share.events.iter();
+        events.map(|(event, number)| (vec![event.clone(), share.name.clone()], number))
+    });
+    all.each(&SHARE_EVENTS, events);
     let limits = &status.limits;
     let limited = limits.limited.iter();
     all.each(

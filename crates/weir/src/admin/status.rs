@@ -223,6 +223,20 @@ pub struct MemoryStatus {
     pub used: u64,
     /// What `used` is made of.
     pub parts: BTreeMap<String, u64>,
+    /// Who may take how much: together the budget.
+    #[serde(default)]
+    pub shares: Vec<MemoryShare>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MemoryShare {
+    pub name: String,
+    pub bytes: u64,
+    pub used: u64,
+    /// What happens then, in words.
+    pub when_full: String,
+    /// How often it has, by what was done.
+    pub events: BTreeMap<String, u64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -6,8 +6,8 @@ use weir_origin::{OriginStatus, SourceStatus};
 
 use super::contexts::{LimitedRow, TagKeyRow};
 use super::status::{
-    MemoryStatus, OutputStatus, PointBooks, RateLimitedRow, RefusedSenderRow, ReloadStatus, RuleStatus,
-    RulesStatus, StateStatus, Status,
+    MemoryShare, MemoryStatus, OutputStatus, PointBooks, RateLimitedRow, RefusedSenderRow, ReloadStatus,
+    RuleStatus, RulesStatus, StateStatus, Status,
 };
 
 /// A series that is read from a part of the status.
@@ -69,6 +69,21 @@ tables! {
         /// What the used memory is made of.
         gauge("weir_memory_part_bytes", "memory.parts", "bytes"),
             Work("The largest part says what the memory is for."), |bytes| Some(*bytes as f64);
+    }
+
+    SHARES: MemoryShare, by ["share"], {
+        /// What each share of the memory budget may take.
+        gauge("weir_memory_share_bytes", "memory.shares[].bytes", "bytes"),
+            Work("It follows `memory` and what is configured; `docs/limits.md` has the shares."), |share| Some(share.bytes as f64);
+        /// What is used of each share of the memory budget.
+        gauge("weir_memory_share_used_bytes", "memory.shares[].used", "bytes"),
+            Work("Near its share, what `weir status` shows beside it happens."), |share| Some(share.used as f64);
+    }
+
+    SHARE_EVENTS: u64, by ["event", "share"], {
+        /// What was done because a share of the memory budget was full.
+        counter("weir_memory_share_events_total", "memory.shares[].events", "times"),
+            Sign("`weir status` says what is lost then: give weir more `memory`."), |number| Some(*number as f64);
     }
 
     LIMITED: LimitedRow, by ["metric", "reason"], {

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use clap::ArgMatches;
 use weir_output::settings::OUTPUT_TYPES;
 
+use crate::budget::Budget;
 use crate::config::{self, Loaded};
 use crate::failure::Failure;
 
@@ -14,6 +15,19 @@ pub fn check(arguments: &ArgMatches) -> Result<(), Failure> {
     }
     let loaded = config::load(&super::inputs(arguments)?)?;
     super::print(&report(&loaded))
+}
+
+/// Who may take how much of `memory`, and what happens when it is full.
+fn shares(report: &mut String, budget: &Budget) {
+    let _ = writeln!(report, "# memory is shared out among");
+    for line in budget.lines().filter(|line| line.bytes > 0) {
+        let size = super::table::bytes(line.bytes);
+        let _ = writeln!(
+            report,
+            "#   {:<15} {size:>10}  when full: {}",
+            line.name, line.when_full
+        );
+    }
 }
 
 /// Valid YAML: what is printed can be saved as a configuration file, secrets aside.
@@ -44,6 +58,7 @@ fn report(loaded: &Loaded) -> String {
         }
         report.push('\n');
     }
+    shares(&mut report, &Budget::new(&loaded.config));
     for warning in &loaded.warnings {
         let _ = writeln!(report, "# warning: {warning}");
     }

@@ -19,8 +19,8 @@ use crate::admin::counters::{PipelineCounter, SocketCounter};
 use crate::admin::metrics_page;
 use crate::admin::series::{Moved, busiest, signs};
 use crate::admin::status::{
-    LimitStatus, Number, Numbers, OriginReport, OutputStatus, PointBooks, Reasons, ReloadStatus, RulesStatus,
-    Status, UNITS, sum_of,
+    LimitStatus, MemoryShare, Number, Numbers, OriginReport, OutputStatus, PointBooks, Reasons, ReloadStatus,
+    RulesStatus, Status, UNITS, sum_of,
 };
 use crate::failure::Failure;
 use crate::logging::printable;
@@ -273,6 +273,25 @@ fn state_of_contexts(page: &mut String, status: &Status) {
         let _ = write!(page, " ({})", parts.join(", "));
     }
     page.push('\n');
+    memory_shares(page, &memory.shares);
+}
+
+/// Those that there are, each with how full it is and what that has led to.
+fn memory_shares(page: &mut String, shares: &[MemoryShare]) {
+    for share in shares.iter().filter(|share| share.bytes > 0) {
+        let (used, of) = (bytes(share.used), bytes(share.bytes));
+        let _ = write!(page, "  {:<15} {used:>10} of {of:>10}", share.name);
+        let met: Vec<String> = share
+            .events
+            .iter()
+            .filter(|(_, number)| **number > 0)
+            .map(|(event, number)| format!("{event} {}", grouped(*number)))
+            .collect();
+        if !met.is_empty() {
+            let _ = write!(page, "  {}; when full {}", met.join(", "), share.when_full);
+        }
+        page.push('\n');
+    }
 }
 
 /// Rules shown; the JSON has all.

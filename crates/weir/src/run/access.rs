@@ -14,6 +14,7 @@ use super::books::BoundListener;
 use super::pipeline::State;
 use super::usage::origin_name;
 use crate::admin::status::{RateLimitedRow, RefusedSenderRow};
+use crate::budget::{Budget, Share};
 use crate::config::{Config, tls_files};
 use crate::failure::Failure;
 
@@ -25,9 +26,6 @@ const MENTIONS_MAX: usize = 16;
 
 /// Sources that are named.
 const NAMED_MAX: usize = 16;
-
-/// One part in this many of the memory budget is for encrypted connections.
-const TLS_SHARE: u64 = 16;
 
 /// Shared by all listeners. Nothing in it where nothing is configured.
 #[derive(Clone, Debug, Default)]
@@ -53,7 +51,7 @@ struct Mention {
 }
 
 impl Access {
-    pub fn new(config: &Config) -> Result<Access, Failure> {
+    pub fn new(config: &Config, budget: &Budget) -> Result<Access, Failure> {
         let settings = &config.listeners;
         let networks = config.addresses.rates.clone();
         let per_address = settings.rate_limit_per_address;
@@ -68,10 +66,8 @@ impl Access {
             }
         };
         // Each listener has its own connections.
-        let share = config.resources.memory
-            / TLS_SHARE
-            / TLS_SESSION_BYTES as u64
-            / config.addresses.tcp.len().max(1) as u64;
+        let listeners = config.addresses.tcp.len();
+        let share = budget.of_one(Share::TlsSessions, listeners) / TLS_SESSION_BYTES as u64;
         Ok(Access {
             rates,
             tls,

@@ -64,6 +64,8 @@ fn of_worker(status: &mut Status, worker: &WorkerSnapshot) {
         state_bytes,
         partial_bytes,
         tls_bytes,
+        origin_bytes,
+        batch_bytes,
         origin,
         limited_origins: _,
         refused_senders: _,
@@ -92,6 +94,8 @@ fn of_worker(status: &mut Status, worker: &WorkerSnapshot) {
         ("state", *state_bytes),
         ("partial_frames", *partial_bytes),
         ("tls_sessions", *tls_bytes),
+        ("origins", *origin_bytes),
+        ("batches", *batch_bytes),
         ("awaiting_origin", origin.parked_bytes as usize),
         ("rate_limits", origin.rate_bytes as usize),
     ] {

@@ -10,6 +10,7 @@ use weir_protocol::ParseOptions;
 
 use crate::admin::caller::Hosts;
 use crate::admin::{AdminServer, ConnectionLimits};
+use crate::budget::{Budget, Share};
 use crate::config::{Config, Inputs, Loaded};
 use crate::failure::Failure;
 use crate::history::Recent;
@@ -21,9 +22,11 @@ use crate::signals::{Asked, Reloaded, Reloader, Request, Reread, Signals};
 mod access;
 mod books;
 mod delivery;
+mod division;
 mod explain;
 mod health;
 mod history;
+mod ledger;
 mod listeners;
 mod log;
 mod origins;
@@ -100,7 +103,8 @@ fn control(
     })?;
     let notify = Arc::new(Notify::of_environment());
     let resumed = Resumed::look(&config)?;
-    let access = Access::new(&config)?;
+    let budget = Budget::new(&config);
+    let access = Access::new(&config, &budget)?;
     let planned = listeners::plan(&config, &access);
     let bound = listeners::bind(&planned, config.resources.workers)?;
     // While this is the only thread, and after the last thing that needs what it gives up.
@@ -110,8 +114,8 @@ fn control(
         .write()
         .map_err(|error| Failure::runtime(format!("the log's thread cannot be started: {error}")))?;
     // Outside of the runtime: an agent that fails to start drops a runtime of its own.
-    let agent = Arc::new(Agent::start(&config, access, planned, bound, sandbox, resumed)?);
-    runtime.block_on(serve(agent, admin, signals, logging, reloader, notify))
+    let agent = Agent::start(&config, budget, access, planned, bound, sandbox, resumed)?;
+    runtime.block_on(serve(Arc::new(agent), admin, signals, logging, reloader, notify))
 }
 
 async fn serve(
@@ -248,6 +252,7 @@ struct Agent {
 impl Agent {
     fn start(
         config: &Config,
+        budget: Budget,
         access: Access,
         planned: Vec<(ListenerConfig, ParseOptions)>,
         bound: listeners::Bound,
@@ -262,6 +267,7 @@ impl Agent {
         let summed_up = resumed.outputs();
         let outputs = Arc::new(Outputs::start(
             config,
+            &budget,
             &fixed.expansion,
             runtime.handle().clone(),
             summed_up.clone(),
@@ -275,7 +281,7 @@ impl Agent {
             bucket_seconds: config.aggregation.bucket_seconds(),
             tag_values_alert: config.resources.tag_values_alert,
         }));
-        let recent = recent(config);
+        let recent = recent(&budget);
         let (history_feed, history_batches) = recent.as_ref().map(history::feed).unzip();
         let pipeline = Pipeline::new(
             inbox,
@@ -312,6 +318,7 @@ impl Agent {
         let resolver = origins::resolver(config);
         let workers = workers::Start {
             config,
+            budget: &budget,
             listeners: &planned,
             rules: &rules,
             resolver: resolver.as_ref(),
@@ -349,7 +356,7 @@ impl Agent {
             outputs,
             recent: recent.clone(),
             hostname: config.names.hostname.clone(),
-            memory: config.resources.memory,
+            budget,
             bucket_seconds: config.aggregation.bucket_seconds(),
             started_at: unix_now(),
             stopping: AtomicBool::new(false),
@@ -489,9 +496,9 @@ impl Agent {
     }
 }
 
-/// Where the last minutes are kept, within an eighth of the memory.
-fn recent(config: &Config) -> Option<Arc<Recent>> {
-    let bytes = (config.resources.memory / 8).min(config.resources.history);
+/// Where the last minutes are kept, within their share of the memory.
+fn recent(budget: &Budget) -> Option<Arc<Recent>> {
+    let bytes = budget.share(Share::History);
     (bytes > 0).then(|| Arc::new(Recent::new(bytes as usize)))
 }
 

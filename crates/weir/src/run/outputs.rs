@@ -16,14 +16,9 @@ use super::history::HistoryFeed;
 use super::scrape::ScrapeOutput;
 use super::{delivery, relay};
 use crate::admin::status::{OutputStatus, Status};
+use crate::budget::{Budget, Share};
 use crate::config::Config;
 use crate::failure::Failure;
-
-/// One part in this many of the memory budget is for payloads that wait, per output that delivers batches.
-const QUEUE_SHARE: u64 = 8;
-
-/// One part in this many of the memory budget is for what a scrape shows.
-const SCRAPE_SHARE: u64 = 4;
 
 /// How long a reload waits for the end of the bucket that is being handed over.
 const BUCKET_PATIENCE: Duration = Duration::from_secs(10);
@@ -40,9 +35,9 @@ pub enum Output {
 }
 
 #[derive(Clone)]
-struct Running {
+pub(super) struct Running {
     config: OutputConfig,
-    output: Output,
+    pub output: Output,
 }
 
 type List = Arc<Vec<Running>>;
@@ -60,18 +55,21 @@ pub struct Outputs {
     handle: Handle,
     surroundings: Surroundings,
     expansion: Arc<Expansion>,
+    pub(super) budget: Budget,
     workers: usize,
     grace: Duration,
     in_force: Mutex<InForce>,
     fed: Condvar,
-    replaced: Mutex<Replaced>,
+    pub(super) replaced: Mutex<Replaced>,
 }
 
 /// Outputs that a reload took out of force.
 #[derive(Default)]
-struct Replaced {
+pub(super) struct Replaced {
     /// They deliver what nobody took over.
-    ending: Vec<Output>,
+    pub ending: Vec<Output>,
+    /// New ones, each with the old one that it is taking over from.
+    pub heirs: Vec<(Arc<Delivery>, Arc<Delivery>)>,
     /// The books of those that have ended.
     ended: OutputStatus,
 }
@@ -88,6 +86,7 @@ impl Outputs {
     /// Starts all of them. `expansion` says which series a histogram becomes.
     pub fn start(
         config: &Config,
+        budget: &Budget,
         expansion: &Expansion,
         handle: Handle,
         saved: Arc<SavedStates>,
@@ -96,13 +95,15 @@ impl Outputs {
             handle,
             surroundings: Surroundings {
                 clock: Clock::system(),
-                memory_bytes_max: config.resources.memory / QUEUE_SHARE,
-                state_bytes_max: config.resources.memory / SCRAPE_SHARE,
+                // Until they are divided.
+                memory_bytes_max: budget.of_one(Share::Queues, config.outputs.len()),
+                state_bytes_max: budget.of_one(Share::Cumulative, config.outputs.len()),
                 host_tags: config.names.all_tags().into(),
                 saved,
                 replaces: None,
             },
             expansion: Arc::new(expansion.clone()),
+            budget: budget.clone(),
             workers: config.resources.workers,
             grace: config.running.grace_period,
             in_force: Mutex::new(InForce {
@@ -115,18 +116,26 @@ impl Outputs {
         };
         let mut list = Vec::new();
         for wanted in &config.outputs {
-            let output = outputs.start_one(wanted, None).map_err(Failure::runtime)?;
+            let output = outputs
+                .start_one(wanted, &config.outputs, None)
+                .map_err(Failure::runtime)?;
             list.push(Running {
                 config: wanted.clone(),
                 output,
             });
         }
         warn_of_idle(&list);
+        outputs.divide(&list);
         lock(&outputs.in_force).list = Arc::new(list);
         Ok(outputs)
     }
 
-    fn start_one(&self, wanted: &OutputConfig, replaces: Option<Arc<Delivery>>) -> Result<Output, String> {
+    fn start_one(
+        &self,
+        wanted: &OutputConfig,
+        all: &[OutputConfig],
+        replaces: Option<Arc<Delivery>>,
+    ) -> Result<Output, String> {
         let _entered = self.handle.enter();
         let name = &wanted.name;
         Ok(match &wanted.settings {
@@ -140,6 +149,7 @@ impl Outputs {
             OutputSettings::Delivered(settings) => {
                 let around = Surroundings {
                     replaces,
+                    memory_bytes_max: self.budget.of_one(Share::Queues, with_queues(all)),
                     ..self.surroundings.clone()
                 };
                 let delivery = settings
@@ -148,7 +158,7 @@ impl Outputs {
                 Output::Delivered(wanted.output_type, Arc::new(delivery))
             }
             OutputSettings::Relay(settings) => {
-                let memory = self.surroundings.memory_bytes_max;
+                let memory = self.budget.of_one(Share::Queues, with_queues(all));
                 Output::Relay(relay::start(name, settings, self.workers, memory))
             }
         })
@@ -187,7 +197,7 @@ impl Outputs {
             }
             let old = predecessor(wanted, &current, &config.outputs);
             let replaces = old.and_then(Running::delivery);
-            match self.start_one(wanted, replaces.clone()) {
+            match self.start_one(wanted, &config.outputs, replaces.clone()) {
                 Ok(output) => {
                     if let (Output::Delivered(_, new), Some(old)) = (&output, replaces) {
                         prepared.taking_over.push((new.clone(), old));
@@ -234,7 +244,12 @@ impl Outputs {
                 scrape.set_expiry(settings.expiry);
             }
         }
-        lock(&self.replaced).ending.extend(going.iter().cloned());
+        {
+            let mut replaced = lock(&self.replaced);
+            replaced.ending.extend(going.iter().cloned());
+            replaced.heirs.clone_from(&taking_over);
+        }
+        self.divide(&list);
         let mut in_force = lock(&self.in_force);
         in_force.list = list;
         in_force.number += 1;
@@ -243,6 +258,7 @@ impl Outputs {
         for (new, old) in taking_over {
             self.handle.block_on(new.take_over(&old));
         }
+        lock(&self.replaced).heirs.clear();
         for output in going {
             let outputs = self.clone();
             self.handle.spawn(async move { outputs.retire(output).await });
@@ -374,7 +390,16 @@ impl Outputs {
         let replaced = lock(&self.replaced);
         status.outputs.extend(replaced.report());
         let ending: u64 = replaced.ending.iter().map(Output::queued_bytes).sum();
-        status.memory.parts.insert("queues".into(), queued + ending);
+        let deliveries = || list.iter().filter_map(Running::delivery);
+        let inboxes: u64 = deliveries().map(|delivery| delivery.inbox_bytes()).sum();
+        let states: u64 = deliveries().map(|delivery| delivery.state_bytes()).sum();
+        for (part, bytes) in [
+            ("queues", queued + ending),
+            ("batches", inboxes),
+            ("cumulative", states),
+        ] {
+            status.memory.parts.insert(part.into(), bytes);
+        }
     }
 }
 
@@ -382,7 +407,7 @@ impl Outputs {
 pub struct Settled(Vec<(Output, bool)>);
 
 impl Running {
-    fn delivery(&self) -> Option<Arc<Delivery>> {
+    pub fn delivery(&self) -> Option<Arc<Delivery>> {
         match &self.output {
             Output::Delivered(_, delivery) => Some(delivery.clone()),
             _ => None,
@@ -443,7 +468,7 @@ impl Output {
         }
     }
 
-    fn queued_bytes(&self) -> u64 {
+    pub fn queued_bytes(&self) -> u64 {
         match self {
             Output::Scrape(_) => 0,
             Output::Delivered(_, delivery) => delivery::queued_bytes(delivery),
@@ -500,6 +525,10 @@ impl Feed {
     /// Does not wait for long: what cannot be queued is dropped and counted by the output.
     pub fn take(&self, batch: &Arc<Batch>) {
         self.list.iter().for_each(|running| running.output.take(batch));
+        if batch.last {
+            // What one output held beyond its part may be delivered by now.
+            self.outputs.divide(&self.list);
+        }
         if let Some(history) = &self.history {
             history.take(batch);
         }
@@ -531,7 +560,13 @@ fn predecessor<'a>(
     }
 }
 
-fn relays(list: &[Running]) -> impl Iterator<Item = &Arc<Relay>> {
+/// How many of them have payloads that wait.
+fn with_queues(all: &[OutputConfig]) -> usize {
+    let has_queue = |wanted: &&OutputConfig| !matches!(wanted.settings, OutputSettings::Prometheus(_));
+    all.iter().filter(has_queue).count()
+}
+
+pub(super) fn relays(list: &[Running]) -> impl Iterator<Item = &Arc<Relay>> {
     list.iter().filter_map(|running| match &running.output {
         Output::Relay(relay) => Some(relay),
         _ => None,
@@ -548,6 +583,6 @@ fn warn_of_idle(list: &[Running]) {
 }
 
 /// What is behind these locks is whole after every statement.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

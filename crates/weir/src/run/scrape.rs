@@ -62,6 +62,17 @@ impl ScrapeOutput {
         }
     }
 
+    /// Sets what its state may take.
+    pub fn limit(&self, bytes_max: u64) {
+        self.scrape
+            .set_bytes_max(usize::try_from(bytes_max).unwrap_or(usize::MAX));
+    }
+
+    /// What its state takes.
+    pub fn bytes(&self) -> u64 {
+        self.scrape.heap_bytes() as u64
+    }
+
     pub fn set_expiry(&self, expiry: Duration) {
         self.scrape.set_expiry(expiry);
     }

@@ -11,6 +11,7 @@ use super::access::Access;
 use super::books::{self, BoundListener};
 use super::explain;
 use super::health::Health;
+use super::ledger;
 use super::log::LastFlush;
 use super::outputs::Outputs;
 use super::pipeline::Shared;
@@ -20,6 +21,7 @@ use crate::admin::counters::PipelineCounter;
 use crate::admin::explain::{ExplainRequest, Explanation};
 use crate::admin::status::{OriginReport, ReloadStatus, StateStatus, Status};
 use crate::admin::{AdminSource, Answer, Exposition, ScrapeRequest};
+use crate::budget::Budget;
 use crate::history::Recent;
 use crate::sandbox::SandboxStatus;
 use crate::signals::{ReloadRequest, Reloaded};
@@ -43,7 +45,7 @@ pub struct View {
     pub options: ParseOptions,
     pub rules: Mutex<Rules>,
     pub hostname: String,
-    pub memory: u64,
+    pub budget: Budget,
     pub bucket_seconds: u64,
     pub started_at: u64,
     /// What was gone on with, and the books of the processes before.
@@ -88,7 +90,6 @@ impl View {
             reload: self.reload.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             ..Status::default()
         };
-        status.memory.budget = self.memory;
         self.outputs.report(&mut status);
         status
             .memory
@@ -108,6 +109,7 @@ impl View {
         if let Some(scrape) = self.outputs.scrape() {
             scrape.report(&mut status);
         }
+        ledger::fill(&mut status, &self.budget, &state);
         status
     }
 

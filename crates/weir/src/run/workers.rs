@@ -12,15 +12,14 @@ use weir_state::AgentId;
 
 use super::access::Access;
 use super::outputs::Outputs;
+use crate::budget::{Budget, Share};
 use crate::config::Config;
 use crate::failure::Failure;
-
-/// One part in this many of a worker's memory is for frames of which only the beginning has come.
-const PARTIAL_SHARE: usize = 16;
 
 /// What all workers are started from.
 pub struct Start<'a> {
     pub config: &'a Config,
+    pub budget: &'a Budget,
     pub listeners: &'a [(ListenerConfig, ParseOptions)],
     pub rules: &'a Rules,
     pub resolver: Option<&'a Resolver>,
@@ -46,6 +45,8 @@ impl Start<'_> {
                 give_back: crate::sys::heap::give_back,
                 flush_open_bucket: self.config.aggregation.flush_open_buckets,
                 agent: self.agent,
+                // The other half is for those that wait at the outputs.
+                batch_bytes_max: self.budget.of_worker(Share::Batches) / 2,
             };
             let link = self.resolver.map(|resolver| {
                 resolver
@@ -56,7 +57,7 @@ impl Start<'_> {
             weir_ingest::spawn(
                 self.settings(worker, secret),
                 sockets,
-                self.memory() / PARTIAL_SHARE,
+                self.budget.of_worker(Share::Frames),
                 around,
                 self.reports.clone(),
                 link,
@@ -66,11 +67,6 @@ impl Start<'_> {
             .map_err(|error| Failure::runtime(format!("ingest worker {worker}: {error}")))
         };
         sockets.into_iter().enumerate().map(start).collect()
-    }
-
-    /// Bytes of the budget for one worker.
-    fn memory(&self) -> usize {
-        self.config.resources.memory as usize / self.config.resources.workers
     }
 
     fn settings(&self, worker: usize, secret: HashSecret) -> IngestSettings {
@@ -87,7 +83,8 @@ impl Start<'_> {
             },
             rules: self.rules.clone(),
             limits: ContextLimits {
-                bytes_max: self.memory(),
+                bytes_max: self.budget.of_worker(Share::Contexts),
+                origin_bytes_max: self.budget.of_worker(Share::Senders),
                 contexts_max: per_worker(config.resources.contexts_max),
                 contexts_per_metric_max: per_worker(config.resources.contexts_per_metric_max),
                 contexts_per_origin_max: per_worker(config.resources.contexts_per_origin_max),

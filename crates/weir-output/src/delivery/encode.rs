@@ -1,0 +1,86 @@
+//! What an output has to bring to turn batches into request bodies.
+
+use std::any::Any;
+use std::time::Duration;
+
+use weir_aggregate::Batch;
+
+use super::books::{self, Class, Dropped, Items, Reason};
+
+/// Turns batches into request bodies. Runs on a blocking thread, one call at a time.
+pub trait Encode: Any + Send {
+    /// Counts what [`Encode::encode`] takes responsibility for in a batch: all of it ends up in payloads or drop reasons.
+    fn counter(&self) -> Counter;
+
+    /// Encodes one batch. Payloads that are full leave; the last may stay open for the next batch.
+    fn encode(&mut self, batch: &Batch, out: &mut Encoded);
+
+    /// Ends open payloads.
+    fn finish(&mut self, out: &mut Encoded);
+
+    /// What lies in open payloads.
+    fn open(&self) -> Items;
+
+    /// The last batch has been encoded; [`Encode::finish`] follows. For outputs that say goodbye.
+    fn end(&mut self, _out: &mut Encoded) {}
+
+    /// What decides about the state, of an encoder that keeps one: another with the same text can go on with it. Empty: there is none.
+    fn lineage(&self) -> String {
+        String::new()
+    }
+
+    /// Sets what the state may take. What is there stays; beyond it nothing new is taken up.
+    fn limit_state(&mut self, _bytes_max: u64) {}
+
+    /// What the state takes.
+    fn state_bytes(&self) -> u64 {
+        0
+    }
+
+    /// What the encoder may take of the memory for payloads that wait.
+    fn reserved_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Goes on with the state of another encoder of the same type and lineage.
+    fn inherit(&mut self, _other: Box<dyn Any>) {}
+
+    /// The last batch of this process has been encoded, and the next process goes on: writes what waits for the next batch, and
+    /// returns the state. Takes the place of [`Encode::end`] where there is a lineage.
+    fn save(&mut self, _out: &mut Encoded) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// Goes on with what another process has saved `away` ago. Before the first batch. An error: the bytes are no state, and this
+    /// begins without.
+    fn restore(&mut self, _saved: &[u8], _away: Duration) -> Result<u64, crate::prometheus::NoState> {
+        Ok(0)
+    }
+}
+
+/// See [`Encode::counter`].
+pub type Counter = Box<dyn Fn(&Batch) -> Items + Send + Sync>;
+
+/// What encoding one batch gave.
+#[derive(Debug, Default)]
+pub struct Encoded {
+    pub payloads: Vec<Draft>,
+    pub dropped: Dropped,
+    /// Points that no batch brought and that are in payloads all the same: repetitions, marks. They count as received.
+    pub made: Items,
+}
+
+/// A payload before it is numbered and dated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Draft {
+    pub route: u16,
+    pub class: Class,
+    pub count: u32,
+    pub body: Vec<u8>,
+}
+
+impl Encoded {
+    pub fn dropped(&mut self, reason: Reason, class: Class, n: u64) {
+        books::add_dropped(&mut self.dropped, reason, Items::of(class, n));
+    }
+}

@@ -1,0 +1,70 @@
+//! Batches that wait to be encoded, bounded in number and bytes.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use weir_aggregate::Batch;
+
+use super::books::{self, Items, Reason};
+use super::{Delivery, Stage, lock};
+
+/// Batches an output may be behind with encoding, about one megabyte each.
+const INBOX_BATCHES: usize = 16;
+/// How long a flush waits for an output that is behind before its batch is dropped.
+const SUBMIT_WAIT: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+pub(super) struct Inbox {
+    waiting: VecDeque<(Arc<Batch>, Items)>,
+    /// Of those batches.
+    pub(super) bytes: u64,
+    /// A submitter ran out of patience; the next ones do not wait before there is room again.
+    late: bool,
+}
+
+impl Inbox {
+    fn has_room(&self, bytes: u64, bytes_max: u64) -> bool {
+        self.waiting.is_empty() || self.waiting.len() < INBOX_BATCHES && self.bytes + bytes <= bytes_max
+    }
+
+    pub(super) fn pop(&mut self) -> Option<(Arc<Batch>, Items)> {
+        let next = self.waiting.pop_front();
+        if let Some((batch, _)) = &next {
+            self.bytes -= batch.bytes() as u64;
+        }
+        next
+    }
+}
+
+impl Delivery {
+    /// Hands over a batch. Waits a moment if the output is behind with encoding, then drops the batch and counts it, and does
+    /// not wait again before it has caught up. Blocks: for plain threads, not for async tasks.
+    pub fn submit(&self, batch: &Arc<Batch>) {
+        let shared = &self.shared;
+        let items = (self.counter)(batch);
+        let bytes = batch.bytes() as u64;
+        let bytes_max = shared.limits.inbox.load(Ordering::Relaxed);
+        let is_full = |inbox: &mut Inbox| {
+            !inbox.has_room(bytes, bytes_max) && !inbox.late && shared.stage() == Stage::Running
+        };
+        let inbox = lock(&shared.inbox);
+        let waited = shared.room.wait_timeout_while(inbox, SUBMIT_WAIT, is_full);
+        let (mut inbox, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut books = lock(&shared.books);
+        books.received += items;
+        if shared.stage() != Stage::Running && !books.encoder_failed {
+            books::add_dropped(&mut books.dropped, Reason::Shutdown, items);
+        } else if !inbox.has_room(bytes, bytes_max) || books.encoder_failed {
+            inbox.late = true;
+            books::add_dropped(&mut books.dropped, Reason::InboxFull, items);
+        } else {
+            inbox.late = false;
+            inbox.bytes += bytes;
+            inbox.waiting.push_back((batch.clone(), items));
+            books.inbox += items;
+            shared.arrived.notify_one();
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! What an output has to bring to send request bodies.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Clock, Payload};
+
+/// A future that a trait object returns.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What came of one attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Delivered,
+    /// Delivered, except for so many points, events or checks, which the backend refused for good.
+    Partly {
+        rejected: u32,
+        error: String,
+    },
+    /// Try again, not before `after` if the backend said so.
+    Retry {
+        error: String,
+        after: Option<Duration>,
+    },
+    /// The key or token is refused: another one can cure that, so the payload waits for it.
+    Denied {
+        error: String,
+    },
+    /// What is in the payload is refused, and it may be one series of many: the rest is tried without it.
+    Invalid {
+        error: String,
+    },
+    /// Trying again would change nothing.
+    Rejected {
+        error: String,
+    },
+}
+
+/// The content of a payload, series by series.
+pub trait Parts: Send + Sync + 'static {
+    /// Shows `keep` every series, in order: what identifies it from bucket to bucket, and its name for people. Returns a body like
+    /// the payload's with those that were wanted; `None` if the payload cannot be read.
+    fn pick(&self, keep: &mut Keep<'_>) -> Option<Vec<u8>>;
+}
+
+/// See [`Parts::pick`].
+pub type Keep<'a> = dyn FnMut(u128, &dyn Fn() -> String) -> bool + 'a;
+
+/// Sends payloads to one endpoint. Messages it returns are shown: no secrets in them.
+pub trait Transport: Send + Sync + 'static {
+    /// One attempt. Delivery ends it after the timeout, and limits how many run at once.
+    fn send(&self, payload: Payload) -> BoxFuture<'_, Outcome>;
+
+    /// Takes a payload apart that was refused as [`Outcome::Invalid`]; `None` where that is of no use.
+    fn parts(&self, _payload: &Payload) -> Option<Box<dyn Parts>> {
+        None
+    }
+
+    /// Runs beside delivery until the output ends, for instance to check a key now and then.
+    fn background(&self, _clock: Clock) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    /// Opens files anew, as after a request of `logrotate`. Does not wait.
+    fn reopen(&self) {}
+
+    /// Closes what only one output may have open; another one goes on with it. May touch the disk.
+    fn release(&self) {}
+
+    /// More for the status, by name.
+    fn details(&self) -> BTreeMap<&'static str, String> {
+        BTreeMap::new()
+    }
+}
+
+/// One place that every payload of the output goes to.
+pub struct Endpoint {
+    /// Shown in status and logs: no secrets.
+    pub label: String,
+    /// Name of its directory in the disk queue: stable, unique in the output, no secrets.
+    pub directory: String,
+    /// What the directory's name would begin with under another key, `-` following; `None` if there are no keys.
+    pub family: Option<String>,
+    pub transport: Arc<dyn Transport>,
+}

@@ -1,0 +1,262 @@
+//! The memory ledger: who may take how much of `memory`. Every share is computed here and nowhere else.
+//!
+//! What grows has a share of its own, so that none can take another's: a flood of contexts takes no room from payloads that wait.
+//! What is not configured has none; contexts and their state get all that the others leave.
+
+use crate::config::Config;
+
+/// What has a share. In the order of [`TABLE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    Contexts,
+    Batches,
+    Frames,
+    TlsSessions,
+    Senders,
+    Queues,
+    Cumulative,
+    History,
+}
+
+/// One line of the ledger.
+struct Line {
+    share: Share,
+    name: &'static str,
+    /// Of the whole; contexts get what is left.
+    sixty_fourths: u64,
+    /// What of the memory in use counts against it, by the names that the status has.
+    parts: &'static [&'static str],
+    when_full: &'static str,
+}
+
+const WHOLE: u64 = 64;
+
+/// A new share is one more line here.
+const TABLE: [Line; 8] = [
+    Line {
+        share: Share::Contexts,
+        name: "contexts",
+        sixty_fourths: 0,
+        parts: &["contexts", "state", "summaries"],
+        when_full: "histograms are folded, sets estimated and sketches coarsened early; samples of new contexts go into one series per name, new gauges and sets are dropped",
+    },
+    Line {
+        share: Share::Batches,
+        name: "batches",
+        sixty_fourths: 4,
+        parts: &["batches"],
+        when_full: "workers hold their flush back; an output that is behind with encoding drops batches (inbox_full)",
+    },
+    Line {
+        share: Share::Frames,
+        name: "partial_frames",
+        sixty_fourths: 4,
+        parts: &["partial_frames"],
+        when_full: "the connection with the longest unfinished frame is closed",
+    },
+    Line {
+        share: Share::TlsSessions,
+        name: "tls_sessions",
+        sixty_fourths: 4,
+        parts: &["tls_sessions"],
+        when_full: "new encrypted connections are closed at once, or those of a peer that has more",
+    },
+    Line {
+        share: Share::Senders,
+        name: "senders",
+        sixty_fourths: 2,
+        parts: &["origins", "awaiting_origin", "rate_limits"],
+        when_full: "messages count as their sender's without the tags of their own origin, and do not wait for them",
+    },
+    Line {
+        share: Share::Queues,
+        name: "queues",
+        sixty_fourths: 8,
+        parts: &["queues"],
+        when_full: "the oldest payloads go to the disk queue, or are dropped (queue_full)",
+    },
+    Line {
+        share: Share::Cumulative,
+        name: "cumulative",
+        sixty_fourths: 16,
+        parts: &["scrape", "cumulative"],
+        when_full: "points of new series are dropped (memory), native histograms halve their resolution",
+    },
+    Line {
+        share: Share::History,
+        name: "history",
+        sixty_fourths: 8,
+        parts: &["history"],
+        when_full: "the oldest minutes go, and points of new series are not kept where texts take too much",
+    },
+];
+
+/// With everything configured, contexts still get a quarter.
+const _: () = {
+    let (mut sum, mut at) = (0, 0);
+    while at < TABLE.len() {
+        assert!(TABLE[at].share as usize == at);
+        sum += TABLE[at].sixty_fourths;
+        at += 1;
+    }
+    assert!(sum <= WHOLE / 4 * 3);
+};
+
+/// The shares of one configuration. They sum to the whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Budget {
+    bytes: u64,
+    shares: [u64; TABLE.len()],
+    workers: u64,
+}
+
+/// A share as it is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShareLine {
+    pub share: Share,
+    pub name: &'static str,
+    pub bytes: u64,
+    pub parts: &'static [&'static str],
+    pub when_full: &'static str,
+}
+
+impl Budget {
+    pub fn new(config: &Config) -> Budget {
+        let listeners = &config.listeners;
+        let has_streams = !config.addresses.tcp.is_empty() || !listeners.uds_stream.is_empty();
+        let limits_rates = !config.addresses.rates.is_empty()
+            || listeners.rate_limit_per_address.is_some()
+            || listeners.rate_limit_per_origin.is_some();
+        let tells_senders = config.origin.is_on() || limits_rates || listeners.allowed_origins().is_some();
+        let if_used = |is_used: bool| if is_used { u64::MAX } else { 0 };
+        Budget::of(
+            config.resources.memory,
+            config.resources.workers,
+            |share| match share {
+                Share::Frames => if_used(has_streams),
+                Share::TlsSessions => if_used(listeners.tls().is_some()),
+                Share::Senders => if_used(tells_senders),
+                // A reload may bring an output at any time, and contexts do not go to make room for it.
+                Share::Contexts | Share::Batches | Share::Queues | Share::Cumulative => u64::MAX,
+                Share::History => config.resources.history,
+            },
+        )
+    }
+
+    /// `most` says what each share may be at most.
+    fn of(bytes: u64, workers: usize, most: impl Fn(Share) -> u64) -> Budget {
+        let mut shares = TABLE.map(|line| (bytes / WHOLE * line.sixty_fourths).min(most(line.share)));
+        shares[Share::Contexts as usize] = bytes - shares.iter().sum::<u64>();
+        assert_eq!(shares.iter().sum::<u64>(), bytes, "the shares sum to the whole");
+        Budget {
+            bytes,
+            shares,
+            workers: workers.max(1) as u64,
+        }
+    }
+
+    /// All of it.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub fn share(&self, share: Share) -> u64 {
+        self.shares[share as usize]
+    }
+
+    /// Workers share nothing: each has the same part of a share.
+    pub fn of_worker(&self, share: Share) -> usize {
+        (self.share(share) / self.workers) as usize
+    }
+
+    /// The part of a share that one of `number` holders begins with; see [`divide`].
+    pub fn of_one(&self, share: Share, number: usize) -> u64 {
+        self.share(share) / number.max(1) as u64
+    }
+
+    pub fn lines(&self) -> impl Iterator<Item = ShareLine> {
+        TABLE.iter().zip(self.shares).map(|(line, bytes)| ShareLine {
+            share: line.share,
+            name: line.name,
+            bytes,
+            parts: line.parts,
+            when_full: line.when_full,
+        })
+    }
+}
+
+/// What each holder of a share may have: the same for all, but none less than it holds already. So nothing is lost where a
+/// holder comes in, and together they stay within the share as long as what they hold does.
+pub fn divide(share: u64, held: &[u64]) -> Vec<u64> {
+    let mut limits = vec![None; held.len()];
+    loop {
+        let over: u64 = limits.iter().flatten().sum();
+        let others = limits.iter().filter(|limit| limit.is_none()).count() as u64;
+        let each = share.saturating_sub(over) / others.max(1);
+        let mut has_more = false;
+        for (limit, held) in limits.iter_mut().zip(held) {
+            if limit.is_none() && *held > each {
+                *limit = Some(*held);
+                has_more = true;
+            }
+        }
+        if !has_more {
+            return limits.into_iter().map(|limit| limit.unwrap_or(each)).collect();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn if_used(is_used: bool) -> u64 {
+        if is_used { u64::MAX } else { 0 }
+    }
+
+    #[test]
+    fn what_is_not_used_goes_to_contexts() {
+        let all = Budget::of(64 * MIB, 2, |_| u64::MAX);
+        assert_eq!(all.share(Share::Contexts), 18 * MIB);
+        assert_eq!(all.of_worker(Share::Frames), (2 * MIB) as usize);
+        let few = Budget::of(64 * MIB, 1, |share| {
+            if_used(matches!(share, Share::Queues | Share::Cumulative))
+        });
+        assert_eq!(few.share(Share::Contexts), 40 * MIB);
+        assert_eq!(few.share(Share::TlsSessions), 0);
+        assert_eq!(few.of_one(Share::Cumulative, 3), 16 * MIB / 3);
+    }
+
+    #[test]
+    fn what_the_most_of_a_share_leaves_goes_to_contexts() {
+        let capped = |bytes| Budget::of(bytes, 1, |share| if_used(share == Share::History).min(64 * MIB));
+        assert_eq!(capped(64 * MIB).share(Share::History), 8 * MIB);
+        assert_eq!(capped(1024 * MIB).share(Share::History), 64 * MIB);
+        assert_eq!(capped(1024 * MIB).share(Share::Contexts), 960 * MIB);
+    }
+
+    proptest! {
+        #[test]
+        fn shares_sum_to_the_whole(
+            bytes in 8 * MIB..1 << 40, workers in 1usize..5, used in any::<u8>(), most in any::<u64>(),
+        ) {
+            let budget = Budget::of(bytes, workers, |share| if_used(used & (1 << share as u8) != 0).min(most));
+            prop_assert_eq!(budget.lines().map(|line| line.bytes).sum::<u64>(), bytes);
+            prop_assert!(budget.share(Share::Contexts) >= bytes / 4);
+        }
+
+        #[test]
+        fn division_is_fair_and_takes_nothing_away(share in 0u64..10_000, held in prop::collection::vec(0u64..3_000, 1..8)) {
+            let limits = divide(share, &held);
+            let held_together: u64 = held.iter().sum();
+            prop_assert!(limits.iter().zip(&held).all(|(limit, held)| limit >= held));
+            prop_assert!(limits.iter().sum::<u64>() <= share.max(held_together));
+            // Whoever has more than another holds that much.
+            let least = *limits.iter().min().unwrap();
+            prop_assert!(limits.iter().zip(&held).all(|(limit, held)| *limit == least || limit == held));
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The memory ledger as the status shows it: what each share has, what is used of it, and what its limit has led to.
+
+use std::collections::BTreeMap;
+
+use weir_aggregate::AggregateCounter;
+use weir_context::{AliasCounter, OriginCounter};
+use weir_ingest::{
+    IngestCounter, ListenerSnapshot, ParkingCounter, SampleDrop, WorkerCounter, WorkerSnapshot,
+};
+use weir_listener::ListenerCounter;
+
+use super::pipeline::State;
+use crate::admin::counters::HistoryCounter;
+use crate::admin::status::{MemoryShare, OutputStatus, Status};
+use crate::budget::{Budget, Share};
+
+/// Adds the shares to a status that is otherwise complete.
+pub fn fill(status: &mut Status, budget: &Budget, state: &State) {
+    let workers: Vec<&WorkerSnapshot> = state.workers.iter().flatten().collect();
+    status.memory.budget = budget.bytes();
+    status.memory.shares = budget
+        .lines()
+        .map(|line| MemoryShare {
+            name: line.name.into(),
+            bytes: line.bytes,
+            used: line
+                .parts
+                .iter()
+                .filter_map(|part| status.memory.parts.get(*part))
+                .sum(),
+            when_full: line.when_full.into(),
+            events: events(line.share, status, &workers),
+        })
+        .collect();
+}
+
+/// How often the limit of a share was met, by what was done about it.
+fn events(share: Share, status: &Status, workers: &[&WorkerSnapshot]) -> BTreeMap<String, u64> {
+    let counted: Vec<(&str, u64)> = match share {
+        Share::Contexts => contexts(status, workers),
+        Share::Batches => vec![
+            ("waits", status.of(WorkerCounter::HandOverWaits)),
+            ("inbox_full", dropped(&status.outputs, "inbox_full")),
+        ],
+        Share::Frames => vec![(
+            "connections_closed",
+            of_listeners(workers, |listener| {
+                listener.socket[ListenerCounter::ConnectionsClosedBudget]
+            }),
+        )],
+        Share::TlsSessions => tls_sessions(status, workers),
+        Share::Senders => senders(workers),
+        Share::Queues => vec![("queue_full", dropped(&status.outputs, "queue_full"))],
+        Share::Cumulative => vec![("points_refused", dropped(&status.outputs, "memory"))],
+        Share::History => vec![("points_refused", status.of(HistoryCounter::Refused))],
+    };
+    counted
+        .into_iter()
+        .map(|(event, number)| (event.to_owned(), number))
+        .collect()
+}
+
+fn contexts(status: &Status, workers: &[&WorkerSnapshot]) -> Vec<(&'static str, u64)> {
+    vec![
+        ("histograms_folded", status.of(AggregateCounter::HistogramsFolded)),
+        ("sets_estimated", status.of(AggregateCounter::SetsEstimated)),
+        ("bodies_squeezed", status.of(AggregateCounter::BodiesSqueezed)),
+        (
+            "aliases_evicted",
+            status.of(AliasCounter::Evicted) + status.of(AliasCounter::Refused),
+        ),
+        (
+            "samples_overflowed",
+            of_listeners(workers, |listener| {
+                listener.ingest[IngestCounter::SamplesOverflowed]
+            }),
+        ),
+        (
+            "samples_dropped",
+            of_listeners(workers, |listener| {
+                listener.ingest.samples_dropped[SampleDrop::NoMemory]
+            }),
+        ),
+    ]
+}
+
+fn tls_sessions(status: &Status, workers: &[&WorkerSnapshot]) -> Vec<(&'static str, u64)> {
+    let of_tcp = |counter: ListenerCounter| {
+        of_listeners(workers, |listener| {
+            let of = status.listeners.get(usize::from(listener.listener));
+            let is_tcp = of.is_some_and(|of| of.address.starts_with("tcp://"));
+            if is_tcp { listener.socket[counter] } else { 0 }
+        })
+    };
+    vec![
+        (
+            "connections_refused",
+            of_tcp(ListenerCounter::ConnectionsRefusedLimit),
+        ),
+        (
+            "connections_closed",
+            of_tcp(ListenerCounter::ConnectionsClosedCrowded),
+        ),
+    ]
+}
+
+fn senders(workers: &[&WorkerSnapshot]) -> Vec<(&'static str, u64)> {
+    let sum = |count: fn(&WorkerSnapshot) -> u64| workers.iter().map(|worker| count(worker)).sum();
+    vec![
+        (
+            "origins_refused",
+            sum(|worker| worker.origin.origins[OriginCounter::Refused]),
+        ),
+        (
+            "no_room_to_wait",
+            sum(|worker| worker.origin.parking[ParkingCounter::NoRoom]),
+        ),
+    ]
+}
+
+fn of_listeners(workers: &[&WorkerSnapshot], count: impl Fn(&ListenerSnapshot) -> u64) -> u64 {
+    let listeners = workers.iter().flat_map(|worker| &worker.listeners);
+    listeners.map(count).sum()
+}
+
+/// Of all that outputs deliver.
+fn dropped(outputs: &[OutputStatus], reason: &str) -> u64 {
+    let books = outputs
+        .iter()
+        .flat_map(|of| [&of.points, &of.events, &of.checks, &of.messages]);
+    books.filter_map(|books| books.dropped.get(reason)).sum()
+}

@@ -1,0 +1,546 @@
+//! The promise of `memory`, kept by the real binary over real sockets: whatever grows is driven to the limit of its share, and
+//! resident memory stays within the budget, every valve that opens and every refusal is counted, the books balance, and series
+//! that were there first stay whole.
+
+mod support;
+
+use std::fmt::Write as _;
+use std::io::{ErrorKind, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use rcgen::{CertificateParams, KeyPair};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use serde_json::Value;
+use support::{Agent, get, status, until, weir};
+
+/// Mebibytes.
+const BUDGETS: [u64; 2] = [64, 256];
+
+/// Beyond the budget, in KiB: code, stacks, the receive ring, the allocator's own, and whatever a moment needs.
+fn most_resident(budget: u64) -> u64 {
+    (budget * 5 / 4 + 24) * 1024
+}
+
+/// Series that are there from the start and get a sample in every round.
+const HOT: u64 = 10;
+
+fn configured(budget: u64, socket: &Path, config: &str) -> String {
+    format!(
+        "memory: {budget}MiB\nworkers: 1\nuds: [{}]\n{config}",
+        socket.display()
+    )
+}
+
+struct Rig {
+    agent: Agent,
+    admin: String,
+    budget: u64,
+    socket: UnixDatagram,
+    path: PathBuf,
+    packet: String,
+    rounds: u64,
+    /// Whether its outputs lose nothing at the end.
+    delivers: bool,
+    began: Instant,
+}
+
+impl Rig {
+    fn start(budget: u64, config: &str) -> Rig {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("dsd.socket");
+        // The directory goes with the agent's own.
+        let directory = directory.keep();
+        let config = configured(budget, &path, config);
+        let mut agent = Agent::start(&config, &[]);
+        agent.wait_for("listening on unixgram://");
+        let admin = agent.wait_for("admin on http://");
+        let socket = UnixDatagram::unbound().unwrap();
+        socket.connect(&path).unwrap();
+        let mut rig = Rig {
+            agent,
+            admin,
+            budget,
+            socket,
+            path: directory,
+            packet: String::new(),
+            rounds: 0,
+            delivers: !config.contains("url:"),
+            began: Instant::now(),
+        };
+        rig.hot();
+        // Before anything else, so that the scrape has room for them.
+        rig.sums("hot_total");
+        rig.began = Instant::now();
+        rig
+    }
+
+    /// How many of something that takes so many bytes are `times` the budget.
+    fn times(&self, times: u64, each: u64) -> u64 {
+        times * (self.budget << 20) / each
+    }
+
+    /// One line; a Unix socket pushes back, so nothing is lost on the way.
+    fn line(&mut self, line: std::fmt::Arguments<'_>) {
+        if self.packet.len() > 7000 {
+            self.flush();
+        }
+        let _ = self.packet.write_fmt(line);
+        self.packet.push('\n');
+    }
+
+    fn flush(&mut self) {
+        if !self.packet.is_empty() {
+            self.socket.send(self.packet.as_bytes()).unwrap();
+            self.packet.clear();
+        }
+    }
+
+    /// Returns when the output is there and two more buckets have been flushed.
+    fn reload(&self, config: &str, output: &str) {
+        self.agent.rewrite(&self.configured(config));
+        self.agent.signal("-HUP");
+        let mut flushes = None;
+        until("the output is there", || {
+            let status = status(&self.admin);
+            let outputs = status["outputs"].as_array().unwrap();
+            if !outputs.iter().any(|of| of["name"] == output) {
+                return false;
+            }
+            let now = status["flush"]["count"].as_u64().unwrap();
+            now >= *flushes.get_or_insert(now) + 2
+        });
+    }
+
+    fn configured(&self, config: &str) -> String {
+        configured(self.budget, &self.path.join("dsd.socket"), config)
+    }
+
+    fn hot(&mut self) {
+        for at in 0..HOT {
+            self.line(format_args!("hot:1|c|#at:{at}"));
+        }
+        self.flush();
+        self.rounds += 1;
+    }
+
+    fn kilobytes(&self, name: &str) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.agent.id())).unwrap();
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    fn share(&self, name: &str) -> Value {
+        share(&status(&self.admin), name)
+    }
+
+    /// Sends a round, and the hot series, until the limit of a share was met.
+    fn until(&mut self, share: &str, event: &str, mut round: impl FnMut(&mut Rig, u64)) {
+        let mut number = 0;
+        until(event, || {
+            round(self, number);
+            number += 1;
+            self.hot();
+            self.events(share, event) > 0
+        });
+    }
+
+    fn events(&self, share: &str, event: &str) -> u64 {
+        self.share(share)["events"][event].as_u64().unwrap_or(0)
+    }
+
+    /// Everything sent has been flushed and is in the sums: what series of this name add up to, and the hot ones are whole.
+    fn sums(&self, name: &str) -> f64 {
+        let mut sum = 0.0;
+        until("hot series are whole", || {
+            let (_, text) = get(&self.admin, "/metrics");
+            let value = |line: &str| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap();
+            let of = |name: &'static str| move |line: &&str| line.starts_with(name);
+            let mut hot = text.lines().filter(of("hot_total{"));
+            let whole = hot
+                .by_ref()
+                .filter(|line| value(line) == self.rounds as f64)
+                .count();
+            let wanted = |line: &&str| line.split(['{', ' ']).next() == Some(name);
+            sum = text.lines().filter(wanted).map(value).sum();
+            whole as u64 == HOT
+        });
+        sum
+    }
+
+    /// Whatever was driven where, all this holds. `events` of `share` tell that its limit was met.
+    fn check(self, what: &str, share_name: &str, events: &[&str]) {
+        self.sums("hot_total");
+        let (most, now, peak) = (
+            most_resident(self.budget),
+            self.kilobytes("VmRSS"),
+            self.kilobytes("VmHWM"),
+        );
+        let status = status(&self.admin);
+        println!(
+            "{what} with {} MiB, {:.1?}: {} MiB resident, {} at most: {}",
+            self.budget,
+            self.began.elapsed(),
+            now / 1024,
+            peak / 1024,
+            status["memory"]
+        );
+        assert!(now <= most, "{what}: {now} KiB of {most}: {}", status["memory"]);
+        assert!(
+            peak <= most,
+            "{what}: {peak} KiB at most, of {most}: {}",
+            status["memory"]
+        );
+        let found = share(&status, share_name);
+        for event in events {
+            assert!(
+                found["events"][event].as_u64() > Some(0),
+                "{what}: no {event} in {found}"
+            );
+        }
+        let shares = status["memory"]["shares"].as_array().unwrap();
+        let sum: u64 = shares.iter().map(|share| share["bytes"].as_u64().unwrap()).sum();
+        assert_eq!(sum, self.budget << 20);
+        let (_, page) = weir(&["status", "--admin", &self.admin]);
+        assert!(page.contains("The books balance"), "{page}");
+        assert!(page.contains(&format!("\n  {share_name} ")), "{page}");
+        let (_, metrics) = get(&self.admin, "/metrics");
+        for event in events {
+            let series =
+                format!("weir_memory_share_events_total{{event=\"{event}\",share=\"{share_name}\"}}");
+            assert!(metrics.contains(&series), "no {series}");
+        }
+        if self.delivers {
+            self.agent.stop();
+        }
+        std::fs::remove_dir_all(self.path).unwrap();
+    }
+}
+
+fn share(status: &Value, name: &str) -> Value {
+    let shares = status["memory"]["shares"].as_array().unwrap();
+    let found = shares.iter().find(|share| share["name"] == name);
+    found.unwrap_or_else(|| panic!("no {name} in {shares:?}")).clone()
+}
+
+/// One bucket for all of it, nearly always: what does not fit into it comes again.
+const LONG: &str = "bucket_width: 5s\ncontext_expiry: 1h\n";
+
+/// Without zeros of idle counters, which would be most of the work.
+const SHORT: &str = "bucket_width: 1s\ncounter_expiry: 0s\n";
+
+#[test]
+fn samples_of_histograms() {
+    for budget in BUDGETS {
+        let mut rig = Rig::start(budget, LONG);
+        // 16 KiB for each series if all samples were kept, and there are as many series as fill the budget twice.
+        let series = rig.times(2, 16 * 1024);
+        rig.until("contexts", "histograms_folded", |rig, _| {
+            for pack in 0..20 {
+                let values: String = (0..100).map(|value| format!(":{}", pack * 100 + value)).collect();
+                for at in 0..series {
+                    rig.line(format_args!(
+                        "flood{values}|h|#id:{at},env:production,region:somewhere"
+                    ));
+                }
+                rig.hot();
+            }
+        });
+        rig.check("samples of histograms", "contexts", &["histograms_folded"]);
+    }
+}
+
+#[test]
+fn members_of_sets() {
+    for budget in BUDGETS {
+        let mut rig = Rig::start(budget, LONG);
+        let series = rig.times(1, 64 * 1024);
+        rig.until("contexts", "sets_estimated", |rig, round| {
+            for member in 1000 * round..1000 * (round + 1) {
+                for at in 0..series {
+                    rig.line(format_args!(
+                        "flood:member-{member}-of-a-common-length|s|#id:{at}"
+                    ));
+                }
+                if member % 100 == 0 {
+                    rig.hot();
+                }
+            }
+        });
+        rig.check("members of sets", "contexts", &["sets_estimated"]);
+    }
+}
+
+/// Values far from each other: every sample is a bin of its own.
+fn far(number: u64) -> String {
+    format!("{}e{}", number % 9 + 1, number / 9)
+}
+
+#[test]
+fn bins_of_sketches() {
+    for budget in BUDGETS {
+        let mut rig = Rig::start(budget, LONG);
+        // First the series, each with one sample: there is room for them. Then all grow at once.
+        let series = rig.times(1, 16 * 1024);
+        for at in 0..series {
+            rig.line(format_args!("flood:1|d|#id:{at}"));
+        }
+        rig.hot();
+        rig.until("contexts", "bodies_squeezed", |rig, _| {
+            for round in 0..10 {
+                let values: String = (0..100)
+                    .map(|value| format!(":{}", far(round * 100 + value)))
+                    .collect();
+                for at in 0..series {
+                    rig.line(format_args!("flood{values}|d|#id:{at}"));
+                }
+                rig.hot();
+            }
+        });
+        rig.check("bins of sketches", "contexts", &["bodies_squeezed"]);
+    }
+}
+
+#[test]
+fn contexts() {
+    for budget in BUDGETS {
+        let mut rig = Rig::start(budget, &format!("{LONG}counter_expiry: 0s\n"));
+        rig.until("contexts", "samples_overflowed", |rig, round| {
+            for at in 50_000 * round..50_000 * (round + 1) {
+                rig.line(format_args!(
+                    "flood:1|c|#id:{at},env:production,region:somewhere,service:checkout,version:1.2.3"
+                ));
+            }
+        });
+        rig.check("contexts", "contexts", &["samples_overflowed"]);
+    }
+}
+
+#[test]
+fn aliases() {
+    for budget in BUDGETS {
+        let mut rig = Rig::start(budget, LONG);
+        rig.until("contexts", "aliases_evicted", |rig, round| {
+            for form in 20_000 * round..20_000 * (round + 1) {
+                // Few contexts, each message with its tags in another order; twice, as an alias is kept on the second sight.
+                let line = permuted(form);
+                rig.line(format_args!("{line}"));
+                rig.line(format_args!("{line}"));
+            }
+        });
+        rig.check("aliases", "contexts", &["aliases_evicted"]);
+    }
+}
+
+/// A message in the form of this number.
+fn permuted(form: u64) -> String {
+    let mut tags: Vec<String> = (0..10).map(|tag| format!("key-{tag}:value-of-{tag}")).collect();
+    let mut left = form;
+    for at in (1..tags.len()).rev() {
+        tags.swap(at, (left % (at as u64 + 1)) as usize);
+        left /= at as u64 + 1;
+    }
+    format!("flood:1|c|#{},filler:{}", tags.join(","), "x".repeat(200))
+}
+
+#[test]
+fn frames_that_do_not_end() {
+    for budget in BUDGETS {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("stream.socket");
+        let mut rig = Rig::start(budget, &format!("{SHORT}uds_stream: [{}]\n", path.display()));
+        // A frame of 60,000 bytes of which one is missing.
+        let mut frame = 60_000u32.to_le_bytes().to_vec();
+        frame.resize(60_003, b'x');
+        let mut open = Vec::new();
+        for _ in 0..rig.times(1, 8 * 60_000) {
+            let mut stream = UnixStream::connect(&path).unwrap();
+            // It may be closed for what it holds.
+            let _ = stream.write_all(&frame);
+            open.push(stream);
+            rig.hot();
+        }
+        until("connections were closed for their frames", || {
+            rig.events("partial_frames", "connections_closed") > 0
+        });
+        rig.check(
+            "frames that do not end",
+            "partial_frames",
+            &["connections_closed"],
+        );
+    }
+}
+
+#[test]
+fn encrypted_connections() {
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    let pem = params.self_signed(&key).unwrap().pem();
+    let directory = tempfile::tempdir().unwrap();
+    let (certificate, private) = (
+        directory.path().join("cert.pem"),
+        directory.path().join("key.pem"),
+    );
+    std::fs::write(&certificate, &pem).unwrap();
+    std::fs::write(&private, key.serialize_pem()).unwrap();
+    let mut roots = RootCertStore::empty();
+    roots
+        .add(CertificateDer::from_pem_slice(pem.as_bytes()).unwrap())
+        .unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let client = Arc::new(
+        builder
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth(),
+    );
+    for budget in BUDGETS {
+        let config = format!(
+            "{SHORT}tcp: ['127.0.0.1:0']\ntcp_framing: newline\ntcp_tls_certificate: {}\ntcp_tls_key: {}\n",
+            certificate.display(),
+            private.display()
+        );
+        let mut rig = Rig::start(budget, &config);
+        let rest = rig.agent.wait_for("listening on tcp://");
+        let address = rest.split(',').next().unwrap().to_owned();
+        let mut open = Vec::new();
+        for _ in 0..rig.times(1, 512 * 1024) {
+            open.extend(half_a_record(&address, &client));
+            rig.hot();
+        }
+        until("connections were refused", || {
+            rig.events("tls_sessions", "connections_refused") > 0
+        });
+        rig.check("encrypted connections", "tls_sessions", &["connections_refused"]);
+    }
+}
+
+/// A connection of which the agent holds a record that it cannot decrypt yet. `None`: there was no place for it.
+fn half_a_record(address: &str, client: &Arc<ClientConfig>) -> Option<TcpStream> {
+    let mut session = ClientConnection::new(client.clone(), "localhost".try_into().unwrap()).unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    while session.is_handshaking() {
+        if let Err(error) = session.complete_io(&mut stream) {
+            let closed = [
+                ErrorKind::UnexpectedEof,
+                ErrorKind::ConnectionReset,
+                ErrorKind::BrokenPipe,
+            ];
+            assert!(closed.contains(&error.kind()), "{error}");
+            return None;
+        }
+    }
+    session.writer().write_all(&[b'x'; 16 * 1024]).unwrap();
+    let mut record = Vec::new();
+    session.write_tls(&mut record).unwrap();
+    stream.write_all(&record[..16 * 1024]).ok()?;
+    Some(stream)
+}
+
+/// Lines of 1.5 KiB that pass without aggregation, so that an output has much to deliver soon.
+fn pass_on(rig: &mut Rig, number: u64) {
+    let tag = "x".repeat(1400);
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_secs();
+    for at in 0..number {
+        rig.line(format_args!("passed.on:{at}|c|T{now}|#{tag}"));
+    }
+}
+
+#[test]
+fn the_queue_of_a_dead_output() {
+    for budget in BUDGETS {
+        // It takes connections and no bytes.
+        let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = deaf.local_addr().unwrap();
+        let config = format!(
+            "{SHORT}outputs:\n  prometheus: {{}}\n  otlp: {{url: 'http://{address}/v1/metrics', compression: none}}\n  second: {{type: otlp, url: 'http://{address}/second', compression: none}}\n"
+        );
+        let mut rig = Rig::start(budget, &config);
+        rig.until("queues", "queue_full", |rig, _| pass_on(rig, 500));
+        rig.check("the queue of a dead output", "queues", &["queue_full"]);
+    }
+}
+
+#[test]
+fn series_that_stay() {
+    for budget in BUDGETS {
+        let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = deaf.local_addr().unwrap();
+        // They are forgotten by the aggregation at once and by the sums never.
+        let config = format!(
+            "{SHORT}context_expiry: 1s\noutputs:\n  prometheus: {{}}\n  remote_write: {{url: 'http://{address}/api/v1/write'}}\n"
+        );
+        let mut rig = Rig::start(budget, &config);
+        rig.until("cumulative", "points_refused", |rig, round| {
+            for at in 5000 * round..5000 * (round + 1) {
+                rig.line(format_args!("flood:1|c|#id:{at},env:production,region:somewhere"));
+            }
+        });
+        rig.check("series that stay", "cumulative", &["points_refused"]);
+    }
+}
+
+/// One output is nearly full when a reload brings another: what is held stays, the new one gets what is left, and together they keep
+/// within the share.
+#[test]
+fn a_reload_divides_anew_and_loses_nothing() {
+    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = deaf.local_addr().unwrap();
+    let first = format!(
+        "{SHORT}outputs:\n  prometheus: {{}}\n  first: {{type: otlp, url: 'http://{address}/v1/metrics', compression: none, points_per_payload_max: 100}}\n"
+    );
+    let mut rig = Rig::start(64, &first);
+    let part = |rig: &Rig| {
+        let queues = rig.share("queues");
+        queues["used"].as_f64().unwrap() / queues["bytes"].as_f64().unwrap()
+    };
+    while part(&rig) < 0.75 {
+        // Little at a time, and only when it is there the next, so that it is not overshot.
+        let before = part(&rig);
+        pass_on(&mut rig, 300);
+        rig.hot();
+        until("it lies in the queue", || part(&rig) > before + 0.02);
+    }
+    assert_eq!(rig.events("queues", "queue_full"), 0);
+    let second =
+        format!("{first}  second: {{type: otlp, url: 'http://{address}/second', compression: none}}\n");
+    rig.reload(&second, "second");
+    assert_eq!(rig.events("queues", "queue_full"), 0, "{}", rig.share("queues"));
+    assert!(part(&rig) > 0.7, "{}", part(&rig));
+    // Both are fed until both are full.
+    rig.until("queues", "queue_full", |rig, _| pass_on(rig, 500));
+    assert!(part(&rig) < 1.2, "{}", part(&rig));
+    rig.check("a reload", "queues", &["queue_full"]);
+}
+
+#[test]
+fn the_shares_are_printed_before_a_start() {
+    let (good, page) = weir(&[
+        "check",
+        "--memory",
+        "64MiB",
+        "--uds-stream",
+        "/tmp/weir-check.socket",
+    ]);
+    assert!(good, "{page}");
+    for line in [
+        "#   contexts          24.0 MiB  when full: ",
+        "#   batches            4.0 MiB  when full: ",
+        "#   partial_frames     4.0 MiB  when full: ",
+        "#   queues             8.0 MiB  when full: ",
+        "#   cumulative        16.0 MiB  when full: ",
+        "#   history            8.0 MiB  when full: ",
+    ] {
+        assert!(page.contains(line), "{line:?} is not in\n{page}");
+    }
+    assert!(!page.contains("tls_sessions"), "{page}");
+}
