@@ -12,4 +12,9 @@ for script in $(git ls-files 'scripts/*.sh' '.ci/run'); do
   bash -n "$script" || bad=1
   [ -x "$script" ] || { echo "$script is not executable"; bad=1; }
 done
+# "Where is ..." in ARCHITECTURE.md: the file is there, and what it is said to hold.
+while IFS='|' read -r _ _ file symbol _; do
+  file=$(tr -d ' `' <<<"$file"); symbol=$(sed 's/^ *`//; s/` *$//' <<<"$symbol")
+  grep -qF -- "$symbol" "$file" 2>/dev/null || { echo "ARCHITECTURE.md: there is no $symbol in $file"; bad=1; }
+done < <(grep -E '^\|[^|]+\| `[a-z][^|]*/[^|]*` \| `' ARCHITECTURE.md)
 exit $bad

@@ -2,12 +2,11 @@
 //!
 //! `cargo bench -p weir-context --bench decisions -- hash|eviction|growth|sharing [SEED]`. Compare figures of one run only.
 
-// Shards behind locks are one of the designs compared here; the crate itself has none.
-#![allow(clippy::disallowed_types)]
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_macros,
-    reason = "a benchmark reads the clock and prints"
+    clippy::disallowed_types,
+    reason = "a benchmark reads the clock and prints, and one of the designs compared has locks"
 )]
 
 mod eviction;
