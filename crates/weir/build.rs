@@ -41,7 +41,11 @@ fn collect(root: &Path, folder: &Path, files: &mut Vec<(PathBuf, String)>) -> io
         if path.is_dir() {
             collect(root, &path, files)?;
         } else if let Ok(name) = path.strip_prefix(root) {
-            files.push((path.clone(), name.to_string_lossy().into_owned()));
+            let name = name.to_string_lossy().into_owned();
+            // What keeps the folder in the repository.
+            if !name.starts_with('.') {
+                files.push((path, name));
+            }
         }
     }
     Ok(())
