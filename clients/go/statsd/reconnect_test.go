@@ -94,8 +94,8 @@ func replaceLeftOpen(t *testing.T, _ *server, path string, serve func(testing.TB
 	return next
 }
 
-// TestAConnectionStaysWhereNobodyListensYet: a socket file that was removed, or replaced by one that refuses, is no reason to
-// leave an agent that reads.
+// TestAConnectionStaysWhereNobodyListensYet: a socket file that was removed, or replaced by one that refuses, is
+// no reason to leave an agent that reads.
 func TestAConnectionStaysWhereNobodyListensYet(t *testing.T) {
 	noLeaks(t)
 	path := filepath.Join(shortDir(t), "s")
@@ -135,8 +135,8 @@ func TestAConnectionStaysWhereNobodyListensYet(t *testing.T) {
 	take("the file is no socket")
 }
 
-// TestEachWayToLearnThatTheAgentIsGone: what the kernel says on the connection, by name, and that the packet which met it
-// arrives at the agent that is there now.
+// TestEachWayToLearnThatTheAgentIsGone: what the kernel says on the connection, by name, and that the packet
+// which met it arrives at the agent that is there now.
 func TestEachWayToLearnThatTheAgentIsGone(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("which error a system gives differs")

@@ -109,8 +109,8 @@ func (t *socketTransport) spend(start time.Time) {
 
 func (t *socketTransport) outOfPatience() bool { return t.patience <= 0 && t.hurried.Load() }
 
-// renew leaves a connection whose socket file was replaced, for the agent that made the new one: the old agent may go on
-// reading for a while, or hang. If nobody listens there yet, the connection stays.
+// renew leaves a connection whose socket file was replaced, for the agent that made the new one: the old agent
+// may go on reading for a while, or hang. If nobody listens there yet, the connection stays.
 func (t *socketTransport) renew() {
 	if t.conn == nil || t.file == (socketFile{}) {
 		return

@@ -74,7 +74,7 @@ pub fn flushes(
             rates: now.rates(&before, bucket_seconds),
         };
         *last_flush.lock().unwrap_or_else(PoisonError::into_inner) = facts;
-        if summary {
+        if summary && !now.is_as(&before) {
             tracing::info!("{}", now.summary(&before, flushed));
         }
         before = now;
@@ -212,6 +212,13 @@ impl Totals {
             }
         }
         totals
+    }
+
+    /// Whether nothing has come since, good or bad: that is no news.
+    fn is_as(&self, before: &Totals) -> bool {
+        (self.packets, self.kernel_dropped, self.messages)
+            == (before.packets, before.kernel_dropped, before.messages)
+            && (self.rejected, self.dropped) == (before.rejected, before.dropped)
     }
 
     /// Per second, over one bucket.

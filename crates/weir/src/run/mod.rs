@@ -1,5 +1,6 @@
 //! `weir run`: sockets, workers, pipeline, outputs and signals put together.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -134,6 +135,7 @@ async fn serve(
     if let Some(server) = admin {
         let address = server.address();
         tracing::info!("admin on http://{address}");
+        tracing::info!("{}", banner(reloader.current(), address));
         if !address.ip().to_canonical().is_loopback() {
             tracing::warn!(
                 "admin: {address} is not loopback: whoever reaches it can read metrics, status and profiles, and ask for a reload"
@@ -207,6 +209,19 @@ async fn keep_books(agent: Arc<Agent>) {
         }
         tokio::time::sleep(BOOKS_INTERVAL).await;
     }
+}
+
+/// What runs, and where to look.
+fn banner(loaded: &Loaded, address: SocketAddr) -> String {
+    let config = &loaded.config;
+    let outputs: Vec<&str> = config.outputs.iter().map(|output| output.name.as_str()).collect();
+    let outputs = match outputs.as_slice() {
+        [] => "no output".to_owned(),
+        names => format!("outputs {}", names.join(", ")),
+    };
+    let memory = weir_units::show_size(config.resources.memory);
+    let version = env!("CARGO_PKG_VERSION");
+    format!("weir {version}: {outputs}; {memory} of memory; open http://{address}/ to see what arrives")
 }
 
 /// Programs that stop others send the signal to the process and to its group, so two come at once and mean one. Whoever
