@@ -90,7 +90,10 @@ async function json(path) {
 const total = (points) =>
   points.groups.flatMap((group) => group.values).reduce((sum, value) => sum + (value ?? 0), 0);
 
-const browser = await chromium.launch({ executablePath: BROWSER, args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"] });
+const browser = await chromium.launch({
+  executablePath: BROWSER,
+  args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
+});
 let agent = await startAgent();
 const done = [];
 async function test(name, run) {
