@@ -261,10 +261,11 @@ impl Dictionary {
         id
     }
 
-    /// One more bucket or segment holds points of the series.
-    pub fn hold(&mut self, id: SeriesId) {
+    /// One more bucket or segment holds points of the series, the last of that time.
+    pub fn hold(&mut self, id: SeriesId, time: i64) {
         if let Some(series) = self.series.get_mut(id) {
             series.holders += 1;
+            series.last = series.last.max(time);
         }
     }
 
@@ -327,12 +328,6 @@ impl Dictionary {
             if let Ok(entry) = self.by_list.find_entry(hash, |&other| other == id) {
                 entry.remove();
             }
-        }
-    }
-
-    pub fn seen(&mut self, id: SeriesId, time: i64) {
-        if let Some(series) = self.series.get_mut(id) {
-            series.last = series.last.max(time);
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! batch of a flush -> open buckets (one column of ids and values each)
-//!                       | every 64 buckets, or when they take an eighth of the memory
+//!                       | every 32 buckets, or when they take an eighth of the memory
 //!                       v
 //!                     closed segments (one compressed chunk per series)   -> oldest goes first when memory is full
 //! ```

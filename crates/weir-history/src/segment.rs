@@ -1,12 +1,15 @@
-//! Where points lie: buckets that are open for more, and closed segments of up to 64 buckets, compressed.
+//! Where points lie: buckets that are open for more, and closed segments of up to 32 buckets, compressed.
+
+use std::sync::Arc;
 
 use weir_sketch::Sketch;
 
 use crate::codec::{scalar, sketch};
 use crate::dictionary::SeriesId;
 
-/// Buckets of a segment.
-pub const SEGMENT_BUCKETS: usize = scalar::BUCKETS_MAX;
+/// Buckets of a segment: with more, what is open and not compressed yet takes more than the heads of chunks save.
+pub const SEGMENT_BUCKETS: usize = 32;
+const _: () = assert!(SEGMENT_BUCKETS <= scalar::BUCKETS_MAX);
 
 /// The points of one moment, as they came.
 #[derive(Debug, Default)]
@@ -15,7 +18,8 @@ pub struct OpenBucket {
     pub time: i64,
     /// Seconds.
     pub width: u32,
-    ids: Vec<SeriesId>,
+    /// Shared with the bucket before where that has the same, which is the rule: flushes come in one order.
+    ids: Arc<Vec<SeriesId>>,
     values: Vec<f64>,
     sketch_ids: Vec<SeriesId>,
     /// Where each sketch begins in `sketches`.
@@ -40,7 +44,7 @@ impl OpenBucket {
     }
 
     pub fn push(&mut self, id: SeriesId, value: f64) {
-        self.ids.push(id);
+        Arc::make_mut(&mut self.ids).push(id);
         self.values.push(value);
     }
 
@@ -72,16 +76,19 @@ impl OpenBucket {
     }
 
     pub fn heap_bytes(&self) -> usize {
-        self.ids.capacity() * 4
+        self.ids.capacity() * 4 / Arc::strong_count(&self.ids)
             + self.values.capacity() * 8
             + self.sketch_ids.capacity() * 4
             + self.sketch_starts.capacity() * 4
             + self.sketches.capacity()
     }
 
-    /// Gives back what growing reserved beyond need.
-    pub fn shrink(&mut self) {
-        self.ids.shrink_to_fit();
+    /// Gives back what growing reserved beyond need, and what the bucket before has already.
+    pub fn shrink(&mut self, before: Option<&OpenBucket>) {
+        match before {
+            Some(before) if before.ids == self.ids => self.ids = before.ids.clone(),
+            _ => Arc::make_mut(&mut self.ids).shrink_to_fit(),
+        }
         self.values.shrink_to_fit();
         self.sketch_ids.shrink_to_fit();
         self.sketch_starts.shrink_to_fit();

@@ -184,8 +184,7 @@ impl History {
             }
             None => self.dictionary.insert(key, time),
         };
-        self.dictionary.hold(id);
-        self.dictionary.seen(id, time);
+        self.dictionary.hold(id, time);
         Some(id)
     }
 
@@ -219,8 +218,8 @@ impl History {
 
     /// Ends the bucket in hand: makes room for the next.
     pub fn end(&mut self) {
-        if let Some(open) = self.open.last_mut() {
-            open.shrink();
+        if let Some((last, others)) = self.open.split_last_mut() {
+            last.shrink(others.last());
         }
         self.measure();
         if self.open.len() >= SEGMENT_BUCKETS || self.open_bytes > self.bytes_max / OPEN_SHARE {
@@ -245,7 +244,7 @@ impl History {
             _ => Again::Replace,
         };
         let segment = Segment::close(&buckets, again);
-        segment.ids().for_each(|id| self.dictionary.hold(id));
+        segment.ids().for_each(|id| self.dictionary.hold(id, i64::MIN));
         self.segment_bytes += segment.heap_bytes();
         self.segments.push_back(segment);
         for bucket in &buckets {
