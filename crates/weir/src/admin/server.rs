@@ -47,12 +47,12 @@ const INDEX: &str = "weir\n\n\
 /api/v1/status                    books, rates, contexts, outputs as JSON\n\
 /api/v1/contexts?top=20           metrics, tag keys and origins with most contexts and samples\n\
 /api/v1/explain?line=a:1%7Cc      what becomes of one message, and why; pid=N names its sender\n\
-/api/v1/metrics?match=&limit=      metrics of the last minutes by name, with their tag keys and a sparkline\n\
-/api/v1/query?metric=&by=&fn=      points of the last minutes as columns; where=k:v, from=-15m, to, step\n\
-/api/v1/tags?metric=               keys and values of a metric's tags\n\
-/api/v1/books?match=&from=-5m      the agent's own books per second\n\
+/api/v1/metrics?match=&limit=     metrics of the last minutes by name, with their tag keys and a sparkline\n\
+/api/v1/query?metric=&by=&fn=     points of the last minutes as columns; where=k:v, from=-15m, to, step\n\
+/api/v1/tags?metric=              keys and values of a metric's tags\n\
+/api/v1/books?match=&from=-5m     the agent's own books per second\n\
 /api/v1/meanings                  what each series of the agent's own means, and what to do when it moves\n\
-/api/v1/live?metric=               server-sent events: what query adds with each flush, and the books each second\n\
+/api/v1/live?metric=              server-sent events: what query adds with each flush, and the books each second\n\
 /api/v1/reload                    POST: reads the configuration again, as SIGHUP does;\n\
                                   curl -X POST -H 'X-Weir-Request: 1'\n\
 /debug/vars                       status, memory and process as JSON\n\
