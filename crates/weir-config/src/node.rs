@@ -91,7 +91,7 @@ impl Node {
     }
 }
 
-/// Differs where the texts do. Keyed anew in every process: it must not tell anything about a secret elsewhere.
+/// Differs where the texts do. Each process has a key of its own, so that this reveals nothing about a secret elsewhere.
 pub(crate) fn fingerprint<'t>(texts: impl Iterator<Item = &'t str>) -> u64 {
     static STATE: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     STATE.hash_one(texts.collect::<Vec<_>>())

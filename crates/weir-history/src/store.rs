@@ -73,12 +73,6 @@ impl History {
         }
     }
 
-    /// Changes the memory; lets go what does not fit any more.
-    pub fn set_bytes_max(&mut self, bytes_max: usize) {
-        self.bytes_max = bytes_max;
-        self.fit();
-    }
-
     /// Takes a part of a flush, each histogram as the aggregates that are delivered.
     pub fn take(&mut self, batch: &Batch, expansion: &Expansion) {
         if batch.series().len() > 0 && !batch.partitions.is_empty() {

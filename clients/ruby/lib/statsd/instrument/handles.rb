@@ -107,7 +107,7 @@ module StatsD
           return unless @pre_sampled || client.resolve_rate(@sample_rate).nil? || type == :g
 
           own(thread)
-          # Whoever has changed the mode meanwhile may have looked at the handle too early to close it.
+          # A thread that changed the mode meanwhile may have looked at the handle too early to close it.
           own(nil) unless mode.equal?(self.client.mode)
         end
 
