@@ -168,6 +168,28 @@ class LossesTest < TestCase
     end
   end
 
+  # A refusal is a reason for another source port, but not each of them: it would fill the tables of a node.
+  def test_refusals_open_a_socket_a_second
+    { "one by one" => ->(sink) { sink << "a:1|c" },
+      "together" => ->(sink) { sink.send_packets(["a:1|c"] * 3) } }.each do |how, send|
+      server = udp_server
+      sink = StatsD::Instrument::Sink.for_addr(server.address)
+      server.close
+      @servers.delete(server)
+      start = Support.now
+      ports = [source_port(sink)] + Array.new(100) { send.call(sink) && source_port(sink) }
+      opened = ports.chunk_while(&:==).count
+      assert_operator opened, :>, 1, how
+      assert_operator opened, :<=, 2 + (Support.now - start), how
+    end
+  end
+
+  def source_port(sink)
+    socket = UDPSocket.for_fd(sink.connection.fileno)
+    socket.autoclose = false
+    socket.addr[1]
+  end
+
   # A server with a thread for each request made a cell for each thread and context, and most samples bypassed
   # aggregation.
   def test_a_thread_for_each_request_uses_the_cells_of_ended_ones
