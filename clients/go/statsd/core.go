@@ -228,7 +228,7 @@ func (x *series) sendNow(value []byte, calls uint64) error {
 	c := x.scope.core
 	w := c.lock(x.kind, x.name)
 	w.tally[x.kind] += calls
-	err := w.line(x, value, x.rate)
+	err := w.line(x, value, x.rate())
 	c.unlock(w)
 	if x.kind == kindGauge {
 		c.gaugesPast.Store(true)
@@ -249,13 +249,13 @@ func (w *worker) line(x *series, value []byte, rate float64) error {
 
 func (w *worker) rawLine(x *series, value []byte, rate float64) error {
 	b := w.begin()
-	b = append(b, x.head...)
+	b = append(b, x.head()...)
 	b = append(b, value...)
 	b = append(b, kindMiddle[x.kind]...)
 	if rate < 1 {
 		b = appendRate(b, rate)
 	}
-	b = append(b, x.tail...)
+	b = append(b, x.tail()...)
 	return w.commit(b)
 }
 
@@ -275,7 +275,7 @@ func (w *worker) packed(x *series, values []float64, rate float64) (lost int) {
 	if rate < 1 {
 		end = appendRate(end, rate)
 	}
-	return w.packedText(x.kind, x.head, values, end, x.tail)
+	return w.packedText(x.kind, x.head(), values, end, x.tail())
 }
 
 func (w *worker) packedText(k kind, head string, values []float64, rate []byte, tail string) (lost int) {
@@ -325,24 +325,25 @@ func appendValues(b []byte, k kind, values []float64, last int) ([]byte, []float
 // takeValues returns the values of a packed series with the sample rate they stand for. The caller holds x.mu and has
 // to use them before it lets go.
 func (x *series) takeValues() (values []float64, rate float64) {
-	values, rate = x.values, x.rate
-	if n := uint64(len(values)); n < x.seen {
-		rate *= float64(n) / float64(x.seen)
+	m := x.more.Load()
+	values, rate = m.values, m.rate
+	if n := uint64(len(values)); n < m.seen {
+		rate *= float64(n) / float64(m.seen)
 	}
-	x.values = x.values[:0]
-	x.seen = 0
+	m.values = m.values[:0]
+	m.seen = 0
 	return values, rate
 }
 
 // sendEarly sends what a full series holds. The caller holds x.mu, and reports the loss returned once it has let go.
 func (c *core) sendEarly(x *series) *ErrorSenderChannelFull {
-	w := c.lock(x.kind, x.name)
+	w, m := c.lock(x.kind, x.name), x.more.Load()
 	if x.kind == kindSet {
-		w.members(x, x.fresh)
-		x.forgetMembers()
-		x.members = make(map[string]*member)
+		w.members(x, m.fresh)
+		m.forgetMembers()
+		m.members = make(map[string]*member)
 	} else {
-		x.spilledCalls.Add(x.seen)
+		m.spilledCalls.Add(m.seen)
 		values, rate := x.takeValues()
 		c.oversized.Add(uint64(w.packed(x, values, rate)))
 	}
@@ -361,10 +362,10 @@ func (w *worker) members(x *series, members []*member) {
 	}
 }
 
-func (x *series) forgetMembers() {
-	clear(x.fresh)
-	x.fresh = x.fresh[:0]
-	x.turn++
+func (m *store) forgetMembers() {
+	clear(m.fresh)
+	m.fresh = m.fresh[:0]
+	m.turn++
 }
 
 const (
@@ -448,53 +449,72 @@ func (c *core) collected(w *worker, wait bool) {
 func (c *core) flushOne(w *worker, x *series) bool {
 	switch x.kind {
 	case kindCount:
-		if x.cell.Load() == 0 && x.spilledCalls.Load() == 0 {
-			return false
-		}
-		sum, calls := unpackCell(x.cell.Swap(0))
-		if x.spilledCalls.Load() != 0 {
-			x.mu.Lock()
-			sum += x.spilledSum
-			calls += x.spilledCalls.Swap(0)
-			x.spilledSum = 0
-			x.mu.Unlock()
-		}
-		c.flushedOne(x.kind, calls)
-		var tmp [24]byte
-		c.countLost(w.line(x, appendInt(tmp[:0], sum), 1))
+		return c.flushCount(w, x)
 	case kindGauge:
-		if x.cell.Load() == gaugeEmpty {
-			return false
-		}
-		x.mu.Lock()
-		x.level = math.Float64frombits(x.cell.Swap(gaugeEmpty))
-		x.mu.Unlock()
-		c.flushedOne(x.kind, max(x.calls.Swap(0), 1))
-		var tmp [32]byte
-		c.countLost(w.line(x, appendFloat(tmp[:0], x.level), 1))
-	default:
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		calls := x.spilledCalls.Swap(0) + x.seen
-		if calls == 0 {
-			x.rest()
-			return false
-		}
-		c.flushedOne(x.kind, calls)
-		switch x.kind {
-		case kindFloatCount:
-			var tmp [32]byte
-			c.countLost(w.line(x, appendFloat(tmp[:0], x.spilledFloat), 1))
-			x.spilledFloat = 0
-		case kindSet:
-			w.members(x, x.fresh)
-			x.rest()
-			x.forgetMembers()
-		default:
-			values, rate := x.takeValues()
-			c.oversized.Add(uint64(w.packed(x, values, rate)))
-		}
+		return c.flushGauge(w, x)
 	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	m := x.more.Load()
+	calls := m.spilledCalls.Swap(0) + m.seen
+	if calls == 0 {
+		m.rest(x.idle)
+		return false
+	}
+	c.flushedOne(x.kind, calls)
+	switch x.kind {
+	case kindFloatCount:
+		var tmp [32]byte
+		c.countLost(w.line(x, appendFloat(tmp[:0], m.spilledFloat), 1))
+		m.spilledFloat = 0
+	case kindSet:
+		w.members(x, m.fresh)
+		m.rest(x.idle)
+		m.forgetMembers()
+	default:
+		values, rate := x.takeValues()
+		c.oversized.Add(uint64(w.packed(x, values, rate)))
+	}
+	return true
+}
+
+func (c *core) flushCount(w *worker, x *series) bool {
+	if x.cell.Load() == 0 && x.spilled() == 0 {
+		return false
+	}
+	sum, calls := unpackCell(x.cell.Swap(0))
+	if x.spilled() != 0 {
+		x.mu.Lock()
+		sum, calls = x.takeSpilled(sum, calls)
+		x.mu.Unlock()
+	}
+	c.flushedOne(x.kind, calls)
+	var tmp [24]byte
+	c.countLost(w.line(x, appendInt(tmp[:0], sum), 1))
+	return true
+}
+
+// takeSpilled adds what is not in the cell of a counter. The caller holds x.mu.
+func (x *series) takeSpilled(sum int64, calls uint64) (int64, uint64) {
+	if m := x.more.Load(); m != nil {
+		sum += m.spilledSum
+		calls += m.spilledCalls.Swap(0)
+		m.spilledSum = 0
+	}
+	return sum, calls
+}
+
+func (c *core) flushGauge(w *worker, x *series) bool {
+	if x.cell.Load() == gaugeEmpty {
+		return false
+	}
+	m := x.more.Load()
+	x.mu.Lock()
+	m.level = math.Float64frombits(x.cell.Swap(gaugeEmpty))
+	x.mu.Unlock()
+	c.flushedOne(x.kind, max(m.calls.Swap(0), 1))
+	var tmp [32]byte
+	c.countLost(w.line(x, appendFloat(tmp[:0], m.level), 1))
 	return true
 }
 
@@ -509,20 +529,20 @@ func (c *core) flushedOne(k kind, calls uint64) {
 	c.flushed[k]++
 }
 
-// rest lets go of memory that was not used in this turn. The caller holds x.mu.
-func (x *series) rest() {
-	if x.members != nil {
-		for value, m := range x.members {
-			if m.turn != x.turn {
-				delete(x.members, value)
+// rest lets go of memory that was not used in this turn. The caller holds the mutex of the series.
+func (m *store) rest(idle uint32) {
+	if m.members != nil {
+		for value, one := range m.members {
+			if one.turn != m.turn {
+				delete(m.members, value)
 			}
 		}
-		if len(x.members) == 0 {
-			x.members = nil
+		if len(m.members) == 0 {
+			m.members = nil
 		}
 	}
-	if x.seen == 0 && x.idle > 4 {
-		x.values = nil
+	if m.seen == 0 && idle > 4 {
+		m.values = nil
 	}
 }
 
@@ -531,9 +551,10 @@ func (x *series) pinned() bool {
 	if x.kind != kindGauge {
 		return false
 	}
+	m := x.more.Load()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.counted && x.level != 0
+	return m.counted && m.level != 0
 }
 
 // retire removes series that have been idle. Whoever still holds one is sent to its successor by closed, cellClosed and
@@ -583,24 +604,21 @@ func (x *series) closeIfEmpty() bool {
 func (c *core) closeSeries(w *worker, x *series) {
 	x.mu.Lock()
 	x.closed = true
-	var tmp [32]byte
-	switch x.kind {
-	case kindCount:
-		sum, calls := unpackCell(x.cell.Swap(cellClosed))
-		sum += x.spilledSum
-		calls += x.spilledCalls.Swap(0)
-		x.spilledSum = 0
-		if calls > 0 {
-			c.flushedOne(x.kind, calls)
-			c.countLost(w.line(x, appendInt(tmp[:0], sum), 1))
-		}
-		x.mu.Unlock()
-	case kindGauge:
+	var sum int64
+	var calls uint64
+	if x.kind == kindCount {
+		sum, calls = x.takeSpilled(unpackCell(x.cell.Swap(cellClosed)))
+	}
+	x.mu.Unlock()
+	switch {
+	case x.kind == kindGauge:
 		// Its cell was closed by closeIfEmpty.
-		x.mu.Unlock()
-	default:
-		x.mu.Unlock()
+	case x.kind != kindCount:
 		c.flushOne(w, x)
+	case calls > 0:
+		c.flushedOne(x.kind, calls)
+		var tmp [24]byte
+		c.countLost(w.line(x, appendInt(tmp[:0], sum), 1))
 	}
 }
 

@@ -153,7 +153,7 @@ func (h *Gauge) slow(x *series, v float64) {
 	}
 	if x.direct {
 		x.mu.Lock()
-		x.level = v
+		x.more.Load().level = v
 		x.mu.Unlock()
 	}
 	x.setGaugeSlow(v)
@@ -199,10 +199,11 @@ func (h *Gauge) Add(v float64) {
 func (x *series) addGauge(v float64) (done bool, level float64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.counted = true
+	m := x.more.Load()
+	m.counted = true
 	if x.direct {
-		x.level += v
-		return false, x.level
+		m.level += v
+		return false, m.level
 	}
 	for {
 		// The flush empties the cell only under mu; a value set meanwhile is seen by the comparison.
@@ -210,7 +211,7 @@ func (x *series) addGauge(v float64) (done bool, level float64) {
 		if cell == gaugeClosed {
 			return false, 0
 		}
-		level = x.level
+		level = m.level
 		if cell != gaugeEmpty {
 			level = math.Float64frombits(cell)
 		}
@@ -234,11 +235,12 @@ func (h *packedHandle) observe(v float64) {
 		return
 	}
 	x.mu.Lock()
-	n := len(x.values)
-	if n < cap(x.values) && !x.closed && !x.direct {
-		x.values = x.values[:n+1]
-		x.values[n] = v
-		x.seen++
+	m := x.more.Load()
+	n := len(m.values)
+	if n < cap(m.values) && !x.closed && !x.direct {
+		m.values = m.values[:n+1]
+		m.values[n] = v
+		m.seen++
 		x.mu.Unlock()
 		return
 	}
