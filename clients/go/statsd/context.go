@@ -73,6 +73,8 @@ const (
 type series struct {
 	// cell is the value of a counter or a gauge.
 	cell atomic.Uint64
+	// lanes is where handles leave what they send, if they send much.
+	lanes atomic.Pointer[lanes]
 
 	meta uint64
 	// name and tags (joined with commas) are as the caller gave them; the strings are ours.
@@ -109,6 +111,8 @@ type store struct {
 	calls atomic.Uint64
 	// spilledCalls counts the calls that are not in a cell.
 	spilledCalls atomic.Uint64
+	// bound says that a handle has the series.
+	bound atomic.Bool
 
 	// All that follows is guarded by the mutex of the series.
 
@@ -431,14 +435,14 @@ func (s *scope) newSeries(k key, name string, tags []string) *series {
 // insert adds a series to the table. The caller holds tableMu.
 func (c *core) insert(x *series) {
 	t := c.table.Load()
-	if 2*(t.used+1) > len(t.slots) {
+	if 4*(t.used+1) > 3*len(t.slots) {
 		t = tableOf(c.live, 2*len(t.slots))
 		c.table.Store(t)
 	}
 	t.add(x)
 	c.live = append(c.live, x)
 	if m := c.memo.Load(); len(c.live)*2 > len(m.slots) {
-		c.memo.Store(newMemo(4 * len(m.slots)))
+		c.memo.Store(newMemo(2 * len(m.slots)))
 	}
 }
 
@@ -604,19 +608,24 @@ func (x *series) observe(v float64) {
 		x.observeSlow(v)
 		return
 	}
+	lost := x.keepValue(v)
+	x.mu.Unlock()
+	if lost != nil {
+		x.scope.core.handle(lost)
+	}
+}
+
+// keepValue adds a value to those of a packed kind. The caller holds x.mu, and reports the loss returned once it has let
+// go.
+func (x *series) keepValue(v float64) *ErrorSenderChannelFull {
 	m := x.more.Load()
 	if n := len(m.values); n < cap(m.values) {
 		m.values = m.values[:n+1]
 		m.values[n] = v
 		m.seen++
-		x.mu.Unlock()
-		return
+		return nil
 	}
-	lost := x.observeFull(v)
-	x.mu.Unlock()
-	if lost != nil {
-		x.scope.core.handle(lost)
-	}
+	return x.observeFull(v)
 }
 
 // observeFull makes room for a value: it grows the store, sends what is in it, or chooses which values to keep.

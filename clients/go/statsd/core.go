@@ -305,15 +305,27 @@ func (w *worker) packedText(k kind, head string, values []float64, rate []byte, 
 	return lost
 }
 
+// valueRoom is how many bytes are copied at once where a value is repeated; most texts are shorter.
+const valueRoom = 16
+
 // appendValues writes values, each after a colon, while the text stays within last bytes, and returns those left over.
-// Each is written in place, and taken back if it is too long.
+// Each is written in place, and taken back if it is too long. A value that is the same as the one before has the same
+// text, colon included, which lies right before it.
 func appendValues(b []byte, k kind, values []float64, last int) ([]byte, []float64) {
+	before, size := uint64(0), 0
 	for i, v := range values {
 		n := len(b)
-		if b = append(b, ':'); k == kindTiming {
-			b = appendFixed6(b, v)
+		if same := math.Float64bits(v); same == before && size > 0 && size <= valueRoom {
+			b = growFor(b, valueRoom)[:n+valueRoom]
+			*(*[valueRoom]byte)(b[n:]) = *(*[valueRoom]byte)(b[n-size:])
+			b = b[:n+size]
 		} else {
-			b = appendFloat(b, v)
+			if b = append(b, ':'); k == kindTiming {
+				b = appendFixed6(b, v)
+			} else {
+				b = appendFloat(b, v)
+			}
+			before, size = same, len(b)-n
 		}
 		if len(b) > last {
 			return b[:n], values[i:]
@@ -394,19 +406,21 @@ func (c *core) flushSeries(wait bool) {
 // writeSeries is flushSeries for a caller that holds flushMu.
 func (c *core) writeSeries(wait bool) {
 	c.tableMu.Lock()
-	c.flushing = append(c.flushing[:0], c.live...)
+	all := len(c.live)
 	c.tableMu.Unlock()
 	limit := c.idleFlushes
-	if len(c.flushing) > crowd {
+	if all > crowd {
 		limit = min(limit, crowdIdle)
 	}
 	idle := 0
 	w := &c.collector
-	for rest := c.flushing; len(rest) > 0; {
-		chunk := rest[:min(flushChunk, len(rest))]
-		rest = rest[len(chunk):]
+	for at := 0; at < all; at += flushChunk {
+		// Others only add to the end.
+		c.tableMu.Lock()
+		c.flushing = append(c.flushing[:0], c.live[at:min(at+flushChunk, all)]...)
+		c.tableMu.Unlock()
 		c.countMu.Lock()
-		for _, x := range chunk {
+		for _, x := range c.flushing {
 			if c.flushOne(w, x) {
 				x.idle = 0
 			} else if x.idle++; x.idle > limit && !x.pinned() {
@@ -419,6 +433,7 @@ func (c *core) writeSeries(wait bool) {
 	w.send()
 	c.collected(w, wait)
 	if idle > 0 {
+		c.cool(limit)
 		vecs := c.retire(limit)
 		w.send()
 		c.collected(w, wait)
@@ -426,7 +441,7 @@ func (c *core) writeSeries(wait bool) {
 			v.sweep()
 		}
 	}
-	clear(c.flushing)
+	clear(c.flushing[:cap(c.flushing)])
 }
 
 // collected hands over the packets filled by a flush. A gauge that found no room in the table was sent at once, and may
@@ -456,11 +471,15 @@ func (c *core) flushOne(w *worker, x *series) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	m := x.more.Load()
+	if pinning {
+		c.flushLost = append(c.flushLost, x.takeLanes(x.lanes.Load())...)
+	}
 	calls := m.spilledCalls.Swap(0) + m.seen
 	if calls == 0 {
 		m.rest(x.idle)
 		return false
 	}
+	x.heat(calls)
 	c.flushedOne(x.kind, calls)
 	switch x.kind {
 	case kindFloatCount:
@@ -479,15 +498,18 @@ func (c *core) flushOne(w *worker, x *series) bool {
 }
 
 func (c *core) flushCount(w *worker, x *series) bool {
-	if x.cell.Load() == 0 && x.spilled() == 0 {
+	fromLanes, laneCalls := x.lanes.Load().takeCount()
+	if x.cell.Load() == 0 && x.spilled() == 0 && laneCalls == 0 && fromLanes == 0 {
 		return false
 	}
 	sum, calls := unpackCell(x.cell.Swap(0))
+	sum, calls = sum+fromLanes, calls+laneCalls
 	if x.spilled() != 0 {
 		x.mu.Lock()
 		sum, calls = x.takeSpilled(sum, calls)
 		x.mu.Unlock()
 	}
+	x.heat(calls)
 	c.flushedOne(x.kind, calls)
 	var tmp [24]byte
 	c.countLost(w.line(x, appendInt(tmp[:0], sum), 1))
@@ -512,6 +534,7 @@ func (c *core) flushGauge(w *worker, x *series) bool {
 	x.mu.Lock()
 	m.level = math.Float64frombits(x.cell.Swap(gaugeEmpty))
 	x.mu.Unlock()
+	x.heat(1)
 	c.flushedOne(x.kind, max(m.calls.Swap(0), 1))
 	var tmp [32]byte
 	c.countLost(w.line(x, appendFloat(tmp[:0], m.level), 1))
@@ -582,7 +605,7 @@ func (c *core) retire(limit uint32) []sweeper {
 	c.table.Store(tableOf(kept, size))
 	places := firstMemo
 	for places < 2*len(kept) {
-		places *= 4
+		places *= 2
 	}
 	c.memo.Store(newMemo(places))
 	// A value that came after the flush looked is still taken.

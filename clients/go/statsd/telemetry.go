@@ -85,7 +85,7 @@ func (c *core) snapshot() (t Telemetry) {
 		switch x.kind {
 		case kindCount:
 			_, n := unpackCell(x.cell.Load())
-			calls[x.kind] += n + x.spilled()
+			calls[x.kind] += n + x.spilled() + x.lanes.Load().waiting()
 		case kindGauge:
 			n := x.more.Load().calls.Load()
 			if n == 0 && x.cell.Load() != gaugeEmpty {
@@ -95,7 +95,7 @@ func (c *core) snapshot() (t Telemetry) {
 		default:
 			x.mu.Lock()
 			m := x.more.Load()
-			calls[x.kind] += m.spilledCalls.Load() + m.seen
+			calls[x.kind] += m.spilledCalls.Load() + m.seen + x.lanes.Load().waiting()
 			x.mu.Unlock()
 		}
 	}
