@@ -68,8 +68,8 @@ const (
 	gaugeClosed = 0x7FF8_0000_57A7_5D01
 )
 
-// series is one context of this client and what has been collected for it since the last flush. Its size is what a live
-// counter costs, so what only some need is in a store.
+// series is one context of this client and what has been collected for it since the last flush. Its size is what a
+// live counter costs, so what only some need is in a store.
 type series struct {
 	// cell is the value of a counter or a gauge.
 	cell atomic.Uint64
@@ -392,7 +392,8 @@ func (x *series) sendable() bool {
 func (s *scope) newSeries(k key, name string, tags []string) *series {
 	x := blankSeries(k)
 	x.scope, x.hasTags = s, len(tags) > 0
-	size := len(s.prefix) + len(name) + len(":|#,\n") + len(s.tagText) + len(s.suffix) + cardinalitySize(k.cardinality())
+	size := len(s.prefix) + len(name) + len(":|#,\n") + len(s.tagText) + len(s.suffix) +
+		cardinalitySize(k.cardinality())
 	for _, t := range tags {
 		size += len(t) + 1
 	}
@@ -615,8 +616,8 @@ func (x *series) observe(v float64) {
 	}
 }
 
-// keepValue adds a value to those of a packed kind. The caller holds x.mu, and reports the loss returned once it has let
-// go.
+// keepValue adds a value to those of a packed kind. The caller holds x.mu, and reports the loss returned once it has
+// let go.
 func (x *series) keepValue(v float64) *ErrorSenderChannelFull {
 	m := x.more.Load()
 	if n := len(m.values); n < cap(m.values) {

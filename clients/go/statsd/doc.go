@@ -11,7 +11,7 @@ the API of github.com/DataDog/datadog-go/v5/statsd, and more.
 
 By default, counters are summed, gauges keep their last value and sets their distinct members, until they are flushed
 every two seconds ([WithAggregationInterval]). Histograms, distributions and timings are sent as they come, or
-collected and packed with [WithExtendedClientSideAggregation]. Messages are gathered in packets, which leave when they
+collected and packed with [WithExtendedClientSideAggregation], or through handles. Messages are gathered in packets, which leave when they
 are full or 100 ms old ([WithBufferFlushInterval]). One goroutine writes them. A call never waits for the network:
 when too many packets wait ([WithSenderQueueSize]), packets are dropped and counted ([Client.GetTelemetry],
 [WithErrorHandler]).

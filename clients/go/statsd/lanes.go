@@ -5,16 +5,16 @@ import (
 	"sync/atomic"
 )
 
-// What handles send goes to one place of memory that all processors share: a locked instruction for a counter and a gauge,
-// a mutex for values that are packed. A series whose handles send much gets lanes: one for each processor of the
+// What handles send goes to one place of memory that all processors share: a locked instruction for a counter and a
+// gauge, a mutex for values that are packed. A series whose handles send much gets lanes: one for each processor of the
 // scheduler, which only the goroutine that runs there writes to, with plain instructions. The flush adds the lanes up.
 //
 // The rules that make this safe:
 //
 //   - A goroutine looks whether the series has lanes, and writes, between pin and unpin. Nobody else runs on its
 //     processor meanwhile, and the world does not stop.
-//   - Totals in a lane only grow, and only its processor writes them. The reader remembers what it has taken. The positions
-//     of a ring have one writer each.
+//   - Totals in a lane only grow, and only its processor writes them. The reader remembers what it has taken. The
+//     positions of a ring have one writer each.
 //   - Lanes are given and taken away by the flush alone. It takes them from an idle series, stops the world once, after
 //     which nobody can be writing to them, and takes what is left in them.
 //
