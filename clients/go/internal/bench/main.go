@@ -185,11 +185,11 @@ func verdicts(w io.Writer) {
 		fmt.Fprintf(w, "| %s | %.1f | %s | %s |\n", x.name, target, measured, verdict)
 	}
 	fmt.Fprint(w, `
-A handle that is called often writes to memory of the processor it runs on, without a locked instruction: it costs less
-than one atomic addition or one mutex, which the rows of the floors show, in the same run. Before that, and on other
-processors than amd64, a counter or a gauge costs one locked instruction and a distribution two. A distribution adds the text of
-each value, which is written within the measured time. A value that is the same as the one before it has its text
-copied; the row of 1000 different values shows what the text costs where none is.
+A handle that is called often writes to memory of the processor it runs on, without a locked instruction. It costs
+less than one atomic addition or one mutex, which the rows of the floors show, in the same run. Before that, and on
+other processors than amd64, a counter or a gauge costs one locked instruction and a distribution two. A distribution
+adds the text of each value, which is written within the measured time. A value that is the same as the one before it
+has its text copied; the row of 1000 different values shows what the text costs where none is.
 `)
 }
 
