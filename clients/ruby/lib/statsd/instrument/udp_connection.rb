@@ -42,15 +42,17 @@ module StatsD
         socket.send(message, 0)
       end
 
-      # @param packets [Array<String>]
-      # @param from [Integer] index of the first
-      # @return [Array(Integer, Integer, Integer)] packets sent, the number of the error that ended it or 0, and
-      #   how many earlier packets the server's host refused
-      # @api private
-      def send_datagrams(packets, from)
-        sent, error, refused = Backend.send_packets(socket.fileno, packets, from, 1_000)
-        refused += leave if refused.positive? && reopen?
-        [sent, error, refused]
+      if Backend.respond_to?(:send_packets)
+        # @param packets [Array<String>]
+        # @param from [Integer] index of the first
+        # @return [Array(Integer, Integer, Integer)] packets sent, the number of the error that ended it or 0, and
+        #   how many earlier packets the server's host refused
+        # @api private
+        def send_datagrams(packets, from)
+          sent, error, refused = Backend.send_packets(socket.fileno, packets, from, 1_000)
+          refused += leave if refused.positive? && reopen?
+          [sent, error, refused]
+        end
       end
 
       # @return [Boolean] whether the error tells of an earlier packet: the server's host refused it, and the kernel

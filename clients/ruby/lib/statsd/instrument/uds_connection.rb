@@ -37,14 +37,16 @@ module StatsD
         write_within_timeout(socket, message)
       end
 
-      # (see UdpConnection#send_datagrams)
-      # @api private
-      def send_datagrams(packets, from)
-        sent, error = Backend.send_packets(socket.fileno, packets, from, (@patience.seconds * 1_000).ceil)
-        @patience.regain if sent.positive?
-        @patience.lose if error == Errno::ETIMEDOUT::Errno
-        # What a Unix socket did not take, it says at once.
-        [sent, error, 0]
+      if Backend.respond_to?(:send_packets)
+        # (see UdpConnection#send_datagrams)
+        # @api private
+        def send_datagrams(packets, from)
+          sent, error = Backend.send_packets(socket.fileno, packets, from, (@patience.seconds * 1_000).ceil)
+          @patience.regain if sent.positive?
+          @patience.lose if error == Errno::ETIMEDOUT::Errno
+          # What a Unix socket did not take, it says at once.
+          [sent, error, 0]
+        end
       end
 
       # @return [Boolean] whether another socket has taken the place of the one this is connected to

@@ -142,6 +142,7 @@ module StatsD
         def after_fork
           @telemetry = Telemetry.new unless @sink.respond_to?(:telemetry)
           reset
+          start if @report
         end
 
         def after_daemon
