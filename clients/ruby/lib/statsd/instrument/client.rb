@@ -178,7 +178,7 @@ module StatsD
       # @return [Object] {VOID}
       def flush(sync: false)
         sink = @mode.sink
-        @aggregator.core.flush if aggregates_into?(sink)
+        @aggregator.core.flush if wants_aggregation? && aggregates_into?(sink)
         sink.flush(blocking: sync)
         VOID
       end
@@ -339,6 +339,11 @@ module StatsD
         aggregator
       end
 
+      def transport
+        connection = @own_sink.connection if @own_sink.respond_to?(:connection)
+        connection.respond_to?(:type) ? connection.type : "custom"
+      end
+
       def reports_by_itself?
         @own_sink.is_a?(BatchedSink) && !(@datagram_builder_class <= StatsDDatagramBuilder)
       end
@@ -348,7 +353,7 @@ module StatsD
           Wire.tags(@default_tags),
           "client:weir-ruby",
           "client_version:#{VERSION}",
-          "client_transport:#{@own_sink.respond_to?(:connection) ? @own_sink.connection.type : "custom"}"
+          "client_transport:#{transport}"
         ]
         TelemetryReport.new(telemetry, tags: tags.compact.join(","), fields: fields(@cardinality))
       end
