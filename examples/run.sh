@@ -30,7 +30,8 @@ done
 echo "open ${page#admin on } for the next $seconds seconds"
 
 DD_DOGSTATSD_URL="unixgram://$dir/weir.sock" "$dir/shop" -for "${seconds}s" & jobs+=($!)
-STATSD_ADDR="unixgram://$dir/weir.sock" ruby -I "$root/clients/ruby/lib" "$root/clients/ruby/examples/shop.rb" "$seconds" &
+STATSD_ENV=production STATSD_ADDR="unixgram://$dir/weir.sock" \
+  ruby -I "$root/clients/ruby/lib" "$root/clients/ruby/examples/shop.rb" "$seconds" &
 jobs+=($!)
 wait "${jobs[1]}"
 wait "${jobs[2]}"
