@@ -80,7 +80,7 @@ func main() {
 		"for each operation, "+
 		"%d in a run, with a flush after every hundredth of them. The receiver is another process. With 100,000 "+
 		"metrics and more, aggregated, "+
-		"each comes once in many flushes: both clients make it anew each time. The last rows use each once between "+
+		"each comes once in many flushes: both clients make it again each time. The last rows use each once between "+
 		"two flushes.\n\n", wireCalls)
 	fixed := func(x benchmark) (a, b figures, ratio string) { return measureFixed(x, min(*rounds, 2)) }
 	table(both, "datadog-go", append(wireBenchmarks(), passBenchmarks()...), pattern, fixed)
