@@ -53,14 +53,10 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure
     }
 }
 
-/// Help and version are answers; everything else that stops the parser is wrong usage.
+/// Help is an answer; everything else that stops the parser is wrong usage.
 fn usage(error: &clap::Error) -> Result<(), Failure> {
-    let asked = matches!(
-        error.kind(),
-        ClapErrorKind::DisplayHelp | ClapErrorKind::DisplayVersion
-    );
     let _ = error.print();
-    if asked {
+    if error.kind() == ClapErrorKind::DisplayHelp {
         Ok(())
     } else {
         Err(Failure {
