@@ -14,7 +14,7 @@ helm=$work/helm
 weir=${WEIR_BIN:-}
 
 "$helm" lint --strict --quiet "$chart"
-render() { "$helm" template release "$chart" --namespace metrics "$@"; }
+render() { "$helm" template release "$chart" --namespace metrics --kube-version 1.30.0 "$@"; }
 number=0
 case_of() { # NAME KINDS ARGUMENTS...: what is made, and nothing else
   local name=$1 kinds=$2
