@@ -5,9 +5,10 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use weir_config::PathUse;
+use weir_config::{PathUse, Shown, Source};
 
 use super::{Finding, Patient};
+use crate::config::Loaded;
 use crate::sandbox::plan::named_paths;
 use crate::sys::{self, May};
 
@@ -39,12 +40,23 @@ pub fn named(patient: &Patient<'_>, file: Option<PathBuf>) -> Vec<Finding> {
     let mut seen = BTreeSet::new();
     let mut named = named_paths(patient.loaded);
     named.extend(file.map(|file| (file, PathUse::Read)));
+    // What is not there and nobody has set is not used.
+    let is_set = |path: &Path| path.exists() || !is_default(patient.loaded, path);
     named
         .into_iter()
+        .filter(|(path, _)| is_set(path))
         .filter(|(path, _)| Some(path.as_path()) != state && !sockets.contains(path.as_path()))
         .filter(|(path, _)| seen.insert(path.clone()))
         .filter_map(|(path, used)| used_path(&path, used, &user))
         .collect()
+}
+
+/// Whether a path is the value of a setting that nobody has set.
+fn is_default(loaded: &Loaded, path: &Path) -> bool {
+    let text = path.display().to_string();
+    let of_path = |shown: &&Shown| shown.value.trim_matches(['\'', '"']) == text;
+    let mut settings = loaded.shown.iter().filter(of_path).peekable();
+    settings.peek().is_some() && settings.all(|shown| shown.source == Source::Default)
 }
 
 fn used_path(path: &Path, used: PathUse, user: &User) -> Option<Finding> {
