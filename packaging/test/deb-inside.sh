@@ -2,7 +2,7 @@
 # The part of deb.sh that runs in the scratch root.
 set -euo pipefail
 fail() { echo "deb.sh: $*" >&2; exit 1; }
-dpkg=${WEIR_DPKG:-dpkg}
+dpkg="env DEBIAN_FRONTEND=noninteractive dpkg --force-confold"
 admin=127.0.0.1:8127
 
 # What the service manager would do, which does not run here: the unit says what.
@@ -42,7 +42,7 @@ id weir >/dev/null || fail "there is no user weir"
 [ "$(stat -c '%U:%G %a' /etc/weir/weir.yaml)" = "root:weir 640" ] || fail "weir.yaml: $(stat -c '%U:%G %a' /etc/weir/weir.yaml)"
 ! grep -qv '^#\|^$' /etc/weir/weir.yaml || fail "weir.yaml has more than comments"
 # What is commented out is a configuration too.
-sed -n 's/^#\([a-z ].*\)/\1/p' /etc/weir/weir.yaml | grep -E '^( |[a-z_]+:)' >/tmp/example.yaml
+grep -E '^#([a-z_]+:|  )' /etc/weir/weir.yaml | sed 's/^#//' >/tmp/example.yaml
 sed -i 's#/etc/weir/datadog.key#/tmp/key#' /tmp/example.yaml
 echo 0123456789abcdef0123456789abcdef >/tmp/key
 weir check --config /tmp/example.yaml >/tmp/check 2>&1 || { cat /tmp/example.yaml /tmp/check; fail "the comments in weir.yaml are no configuration"; }

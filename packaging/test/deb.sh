@@ -6,14 +6,14 @@ dist=$(realpath "${1:-dist}")
 here=$(cd "$(dirname "$0")" && pwd)
 fail() { echo "deb.sh: $*" >&2; exit 1; }
 
-if [ -z "${WEIR_SCRATCH:-}" ]; then
+if [ -z "${SCRATCH:-}" ]; then
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
-  WEIR_SCRATCH=$work unshare --mount --net --pid --fork --kill-child "$0" "$dist"
+  SCRATCH=$work unshare --mount --net --pid --fork --kill-child "$0" "$dist"
   exit
 fi
 
-work=$WEIR_SCRATCH
+work=$SCRATCH
 deb=$(ls "$dist"/weir_*_amd64.deb)
 lintian --fail-on error,warning --tag-display-limit 0 "$deb" || fail "lintian complains"
 
@@ -34,4 +34,4 @@ ip link set lo up
 cp "$deb" "$root/tmp/now.deb"
 cp "$work/before.deb" "$root/tmp/before.deb"
 cp "$here/deb-inside.sh" "$root/tmp/"
-WEIR_DPKG="env DEBIAN_FRONTEND=noninteractive dpkg --force-confold" chroot "$root" /tmp/deb-inside.sh
+env -u SCRATCH chroot "$root" /tmp/deb-inside.sh

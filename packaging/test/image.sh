@@ -4,13 +4,13 @@ set -euo pipefail
 dist=$(realpath "${1:-dist}")
 here=$(cd "$(dirname "$0")" && pwd)
 fail() { echo "image.sh: $*" >&2; exit 1; }
-if [ -z "${WEIR_SCRATCH:-}" ]; then
+if [ -z "${SCRATCH:-}" ]; then
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
-  WEIR_SCRATCH=$work unshare --mount --net --pid --fork --kill-child "$0" "$dist"
+  SCRATCH=$work unshare --mount --net --pid --fork --kill-child "$0" "$dist"
   exit
 fi
-work=$WEIR_SCRATCH
+work=$SCRATCH
 "$here/layout.py" "$dist"/weir-*-image.tar "$work" || fail "the layout"
 
 # As a runtime would: the root read-only, /proc, and nothing else.
