@@ -11,10 +11,13 @@ use weir_output::settings::OUTPUT_TYPES;
 
 use crate::config::{self, Inputs};
 use crate::failure::{Failure, FailureKind};
+use crate::version::VERSION;
 
-mod agent;
+mod about;
+pub mod agent;
 mod check;
 mod convert;
+mod doctor;
 mod explain;
 mod parse;
 mod send;
@@ -24,6 +27,7 @@ mod top;
 
 /// Runs the command that `arguments` (the program's name first) ask for.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
+    crate::sys::look_names_up_without_modules();
     let matches = match command().try_get_matches_from(arguments) {
         Ok(matches) => matches,
         Err(error) => return usage(&error),
@@ -41,18 +45,18 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure
         Some(("status", arguments)) => status::status(arguments),
         Some(("top", arguments)) => top::top(arguments),
         Some(("explain", arguments)) => explain::explain(arguments),
+        Some(("doctor", arguments)) => doctor::doctor(arguments),
+        Some(("completions", arguments)) => about::completions(arguments),
+        Some(("manual", arguments)) => about::manual(arguments),
+        None if matches.get_flag("version") => about::version(&matches),
         _ => Err(Failure::usage("no command given; try --help")),
     }
 }
 
-/// Help and version are answers; everything else that stops the parser is wrong usage.
+/// Help is an answer; everything else that stops the parser is wrong usage.
 fn usage(error: &clap::Error) -> Result<(), Failure> {
-    let asked = matches!(
-        error.kind(),
-        ClapErrorKind::DisplayHelp | ClapErrorKind::DisplayVersion
-    );
     let _ = error.print();
-    if asked {
+    if error.kind() == ClapErrorKind::DisplayHelp {
         Ok(())
     } else {
         Err(Failure {
@@ -90,8 +94,22 @@ pub fn command() -> Command {
     );
     Command::new("weir")
         .about("Receives application metrics, aggregates them and delivers them")
-        .version(env!("CARGO_PKG_VERSION"))
-        .subcommand_required(true)
+        .version(VERSION)
+        .disable_version_flag(true)
+        .arg(
+            Arg::new("version")
+                .long("version")
+                .short('V')
+                .action(ArgAction::SetTrue)
+                .help("Print the version, the commit it was built from, and what is built in"),
+        )
+        .arg(
+            Arg::new("json")
+                .long("json")
+                .requires("version")
+                .action(ArgAction::SetTrue)
+                .help("Print the version as JSON"),
+        )
         .arg_required_else_help(true)
         .disable_help_subcommand(true)
         .subcommand(run)
@@ -102,6 +120,9 @@ pub fn command() -> Command {
         .subcommand(status::command())
         .subcommand(top::command())
         .subcommand(explain::command())
+        .subcommand(doctor::command())
+        .subcommand(about::completions_command())
+        .subcommand(about::manual_command())
 }
 
 /// Adds one flag per setting of the agent, from the table.

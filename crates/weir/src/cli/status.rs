@@ -12,16 +12,16 @@ use weir_ingest::{SenderCounter, WorkerCounter};
 use weir_listener::ListenerCounter;
 use weir_output::OutputCounter;
 
-use super::agent::show;
+use super::agent::{admin_address, fetch, show};
 use super::table::{Table, bytes, duration, grouped, rate};
 use crate::admin::contexts::LimitedRow;
 use crate::admin::counters::{PipelineCounter, SocketCounter};
-use crate::admin::metrics_page;
 use crate::admin::series::{Moved, busiest, signs};
 use crate::admin::status::{
     LimitStatus, MemoryShare, Number, Numbers, OriginReport, OutputStatus, PointBooks, Reasons, ReloadStatus,
     RulesStatus, Status, UNITS, sum_of,
 };
+use crate::admin::{dashboard, metrics_page};
 use crate::failure::Failure;
 use crate::logging::printable;
 use crate::sandbox::SandboxStatus;
@@ -56,6 +56,20 @@ pub fn command() -> Command {
                 .help("Print the agent's JSON instead"),
         )
         .arg(
+            Arg::new("quiet")
+                .long("quiet")
+                .short('q')
+                .action(ArgAction::SetTrue)
+                .conflicts_with_all(["watch", "json"])
+                .help("Print nothing unless the agent is not ready; the exit code says which, as health checks want it"),
+        )
+        .arg(
+            Arg::new("dashboard")
+                .long("dashboard")
+                .action(ArgAction::SetTrue)
+                .help("Print a dashboard of these numbers for Grafana"),
+        )
+        .arg(
             Arg::new("documentation")
                 .long("documentation")
                 .action(ArgAction::SetTrue)
@@ -66,6 +80,12 @@ pub fn command() -> Command {
 pub fn status(arguments: &ArgMatches) -> Result<(), Failure> {
     if arguments.get_flag("documentation") {
         return super::print(&metrics_page::page());
+    }
+    if arguments.get_flag("dashboard") {
+        return super::print(&dashboard::json());
+    }
+    if arguments.get_flag("quiet") {
+        return fetch(admin_address(arguments)?, "/ready").map(drop);
     }
     show(arguments, "/api/v1/status", |status: &Status| {
         render(status, unix_now())

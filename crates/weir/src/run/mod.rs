@@ -220,7 +220,7 @@ fn banner(loaded: &Loaded, address: SocketAddr) -> String {
         names => format!("outputs {}", names.join(", ")),
     };
     let memory = weir_units::show_size(config.resources.memory);
-    let version = env!("CARGO_PKG_VERSION");
+    let version = crate::version::VERSION;
     format!("weir {version}: {outputs}; {memory} of memory; open http://{address}/ to see what arrives")
 }
 

@@ -230,7 +230,7 @@ impl Keeper {
         let series = table.len();
         let content = Content {
             meta: Meta {
-                version: env!("CARGO_PKG_VERSION").into(),
+                version: crate::version::VERSION.into(),
                 agent: directory.agent().0,
                 epoch: directory.epoch(),
                 saved_at_ms: now_ms(),

@@ -78,7 +78,7 @@ impl View {
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
         let mut status = Status {
-            version: env!("CARGO_PKG_VERSION").into(),
+            version: crate::version::VERSION.into(),
             pid: std::process::id(),
             hostname: self.hostname.clone(),
             started: self.started_at,
