@@ -1,6 +1,7 @@
 //! Nanoseconds per message from packet to bucket, without sockets: where the time beyond the kernel's goes.
 //!
-//! `cargo bench -p weir-ingest -- [CONTEXTS] [MESSAGES] [ROUNDS] [permute|dist] [noalias] [rules=N] [origin]`. Prints a line per round; compare rounds of one run only.
+//! `cargo bench -p weir-ingest -- [CONTEXTS] [MESSAGES] [ROUNDS] [permute|dist] [noalias] [rules=N] [origin]`. Prints a line per round and,
+//! behind the first, medians over packets and over slices of flushes; compare runs that took turns only.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
@@ -195,6 +196,15 @@ fn tell_senders(ingest: &mut Ingest) {
     ingest.feed_parked(1, Hurry::None);
 }
 
+/// Contexts of one slice of a flush, as a worker hands them over between two receive turns.
+const SLICE_CONTEXTS: usize = 256;
+
+/// What neighbours on the machine disturb least: they make few packets slow, but those much slower.
+fn median(figures: &mut [f64]) -> f64 {
+    figures.sort_unstable_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args()
         .skip(1)
@@ -218,6 +228,7 @@ fn main() {
     let contexts = contexts(context_count, dist, &mut random);
     let packets = packets(&contexts, message_count, permute, dist, &mut random);
     let bytes: usize = packets.iter().map(Vec::len).sum();
+    let message_bytes = bytes as f64 / message_count as f64;
     let settings = IngestSettings {
         worker: 0,
         aggregator: AggregatorSettings::default(),
@@ -241,6 +252,8 @@ fn main() {
         "{context_count} contexts, {message_count} messages of {} bytes",
         bytes / message_count
     );
+    let mut of_packets = Vec::new();
+    let mut of_slices = Vec::new();
     for round in 0..rounds {
         let mut spent = Duration::ZERO;
         for packet in &packets {
@@ -260,7 +273,12 @@ fn main() {
             } else {
                 ingest.packet(packet);
             }
-            spent += start.elapsed();
+            let took = start.elapsed();
+            spent += took;
+            if round > 0 {
+                // By its length, which is known, and not by its messages: they differ little.
+                of_packets.push(took.as_nanos() as f64 * message_bytes / slot.len() as f64);
+            }
         }
         let packets_ns = spent.as_nanos() as f64 / message_count as f64;
         let start = Instant::now();
@@ -268,7 +286,11 @@ fn main() {
         assert!(ingest.advance(now));
         let mut rows = 0;
         while ingest.is_draining() {
-            rows += ingest.drain(usize::MAX).map_or(0, |batch| batch.len());
+            let slice = Instant::now();
+            rows += ingest.drain(SLICE_CONTEXTS).map_or(0, |batch| batch.len());
+            if round > 0 {
+                of_slices.push(slice.elapsed().as_nanos() as f64 / SLICE_CONTEXTS as f64);
+            }
         }
         let flush_ms = start.elapsed().as_secs_f64() * 1e3;
         let aliases = ingest.contexts().aliases();
@@ -280,6 +302,13 @@ fn main() {
             message_count as u64 * (round + 1)
         );
         assert!(ingest.counts()[0].balance());
+    }
+    if rounds > 1 {
+        println!(
+            "median packet {:.1} ns per message, median slice {:.0} ns per context",
+            median(&mut of_packets),
+            median(&mut of_slices)
+        );
     }
     let (counts, matching_ns) = ingest.contexts().rule_counts();
     let hits: u64 = counts.iter().map(|rule| rule.hits).sum();
