@@ -13,6 +13,10 @@ use weir_ingest::{Hurry, Ingest, IngestSettings, OriginAnswer, ProcessFound, Rec
 use weir_protocol::ParseOptions;
 use weir_rules::{Definitions, Effect, Kinds, Pattern, Rule, ValueAction, ValueRule};
 
+/// The agent's.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 struct Random(u64);
 
 impl Random {
