@@ -33,3 +33,19 @@ pub(crate) fn prefetch_text(text: &[u8]) {
         prefetch(start.wrapping_add(at * LINE));
     }
 }
+
+/// Asks for the first and the last cache line of a text.
+#[inline(always)]
+pub(crate) fn prefetch_ends(text: &str) {
+    let start = text.as_ptr();
+    prefetch(start);
+    prefetch(start.wrapping_add(text.len().saturating_sub(1)));
+}
+
+/// Asks for a value that may lie across two cache lines.
+#[inline(always)]
+pub fn prefetch_value<T>(value: &T) {
+    let start = std::ptr::from_ref(value).cast::<u8>();
+    prefetch(start);
+    prefetch(start.wrapping_add(size_of::<T>().saturating_sub(1)));
+}
