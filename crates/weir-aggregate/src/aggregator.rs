@@ -4,7 +4,7 @@ use weir_context::{ContextId, Contexts, LiveContext};
 use weir_counters::{Counts, Moves, Series, counters};
 use weir_protocol::Kind;
 
-use crate::flush::{BATCH_BYTES, BATCH_ROWS, Batch, BatchSource, Extent, RowWriter};
+use crate::flush::{BATCH_BYTES, BATCH_ROWS, Batch, BatchSource, RowWriter};
 use crate::state::{Added, Closing, Moment, State};
 use crate::timeline::{Seconds, Timeline};
 
@@ -90,9 +90,6 @@ struct HandOver {
     writer: RowWriter,
     /// Rows of the bucket in batches that are complete.
     rows: u64,
-    /// The largest batch of the bucket so far, and that of the bucket before: the next one will hold about as much.
-    largest: Extent,
-    largest_before: Extent,
 }
 
 /// Samples of one worker into buckets, buckets into batches. Time is an argument everywhere.
@@ -305,9 +302,7 @@ impl Aggregator {
                 sequence: hand_over.sequence,
             };
             let bucket = self.timeline.closed_bucket(closed);
-            let mut batch = Batch::new(source, bucket, self.settings.hostname.clone());
-            batch.reserve(hand_over.largest_before);
-            batch
+            Batch::new(source, bucket, self.settings.hostname.clone())
         });
         if batch.partitions.is_empty() || batch.partitions.end == partition {
             batch.begin_partition(partition);
@@ -365,14 +360,12 @@ impl Aggregator {
         let batch = self.take_batch(true).expect("the last partition began one");
         self.timeline.pop_closed();
         self.hand_over.rows = 0;
-        self.hand_over.largest_before = std::mem::take(&mut self.hand_over.largest);
         (batch, !self.is_draining())
     }
 
     fn take_batch(&mut self, last: bool) -> Option<Batch> {
         let mut batch = self.hand_over.batch.take()?;
         batch.last = last;
-        self.hand_over.largest = self.hand_over.largest.max(batch.extent());
         self.hand_over.rows += batch.len() as u64;
         self.counts[AggregateCounter::Rows] += batch.len() as u64;
         batch.rows_of_bucket = self.hand_over.rows;

@@ -62,24 +62,6 @@ struct Row {
     value: RowValue,
 }
 
-/// What a batch holds, by its arrays.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Extent {
-    text: usize,
-    tags: usize,
-    rows: usize,
-}
-
-impl Extent {
-    pub fn max(self, other: Extent) -> Extent {
-        Extent {
-            text: self.text.max(other.text),
-            tags: self.tags.max(other.tags),
-            rows: self.rows.max(other.rows),
-        }
-    }
-}
-
 /// Numbers in place, everything larger by its index in the batch.
 #[derive(Clone, Copy, Debug)]
 enum RowValue {
@@ -310,27 +292,12 @@ impl Batch {
         self.way = OnItsWay::default();
     }
 
-    /// Bytes in use, about: those of bodies as they came in. What is set aside beyond them was never touched and takes no memory.
+    /// Bytes held, about: those of bodies as they came in.
     pub fn bytes(&self) -> usize {
-        self.text.len()
-            + self.tags.len() * size_of::<Span>()
-            + self.rows.len() * size_of::<Row>()
+        self.text.capacity()
+            + self.tags.capacity() * size_of::<Span>()
+            + self.rows.capacity() * size_of::<Row>()
             + self.body_bytes
-    }
-
-    pub(crate) fn extent(&self) -> Extent {
-        Extent {
-            text: self.text.len(),
-            tags: self.tags.len(),
-            rows: self.rows.len(),
-        }
-    }
-
-    /// Sets room aside, so that filling it moves nothing.
-    pub(crate) fn reserve(&mut self, extent: Extent) {
-        self.text.reserve(extent.text);
-        self.tags.reserve(extent.tags);
-        self.rows.reserve(extent.rows);
     }
 
     pub fn len(&self) -> usize {

@@ -87,6 +87,9 @@ fn tell_senders(ingest: &mut Ingest) {
 /// Contexts of one slice of a flush, as a worker hands them over between two receive turns.
 const SLICE_CONTEXTS: usize = 256;
 
+/// Of fewer slices most would not be full; the flush as a whole counts as one then.
+const SLICES_MIN: usize = 16;
+
 /// What neighbours on the machine disturb least: they make few packets slow, but those much slower.
 fn median(figures: &mut [f64]) -> f64 {
     figures.sort_unstable_by(f64::total_cmp);
@@ -182,9 +185,12 @@ fn main() {
         while ingest.is_draining() {
             let slice = Instant::now();
             rows += ingest.drain(SLICE_CONTEXTS).map_or(0, |batch| batch.len());
-            if round > 0 {
+            if round > 0 && context_count >= SLICES_MIN * SLICE_CONTEXTS {
                 of_slices.push(slice.elapsed().as_nanos() as f64 / SLICE_CONTEXTS as f64);
             }
+        }
+        if round > 0 && context_count < SLICES_MIN * SLICE_CONTEXTS {
+            of_slices.push(start.elapsed().as_nanos() as f64 / rows as f64);
         }
         let flush_ms = start.elapsed().as_secs_f64() * 1e3;
         let aliases = ingest.contexts().aliases();
