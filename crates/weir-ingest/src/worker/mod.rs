@@ -30,8 +30,8 @@ use gaps::Gaps;
 use outbox::Outbox;
 pub use report::{ListenerSnapshot, Report, RuleSnapshot, WorkerSnapshot};
 
-/// Contexts looked at between two receive turns while a closed bucket is handed over. At one to two microseconds each, texts
-/// included, this is less than half a millisecond: the kernel queues ten datagrams on a Unix socket, and a sender at a
+/// Contexts looked at between two receive turns while a closed bucket is handed over. At less than a microsecond each, texts
+/// included, this is less than a quarter of a millisecond: the kernel queues ten datagrams on a Unix socket, and a sender at a
 /// hundred thousand a second that finds no room waits.
 const DRAIN_CONTEXTS: usize = 256;
 
