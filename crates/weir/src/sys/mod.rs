@@ -1,8 +1,8 @@
 //! The few places that speak to the C library and the allocator directly. Everything outside is safe code.
 //!
 //! The need: there is no other way to configure and question jemalloc, to arm timers on the CPU clocks of the
-//! process's threads, to walk a stack inside a signal handler, to see a closed standard output, to give up new privileges, or
-//! to ask what may be done with a file without doing it.
+//! process's threads, to walk a stack inside a signal handler, to see a closed standard output, to give up new privileges, to ask what
+//! may be done with a file without doing it, or to ask what becomes of a signal.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -40,6 +40,16 @@ pub fn ignore_file_size_signal() {
     // SAFETY: installing SIG_IGN runs no code of ours in signal context.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+    }
+}
+
+/// Whether whoever started this process wants it to outlive its terminal, as `nohup` does.
+pub fn ignores_hangup() -> bool {
+    // SAFETY: all zeros are a valid value of this C struct, and a null pointer for the new action changes nothing.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(libc::SIGHUP, std::ptr::null(), &raw mut action) == 0
+            && action.sa_sigaction == libc::SIG_IGN
     }
 }
 
