@@ -90,6 +90,52 @@ async function json(path) {
 const total = (points) =>
   points.groups.flatMap((group) => group.values).reduce((sum, value) => sum + (value ?? 0), 0);
 
+/** So many metrics, each until the agent has it: datagrams may be dropped. */
+async function sendNames(count) {
+  const status = async () => (await json("status")).total.messages;
+  for (let first = 0; first < count; ) {
+    const before = (await status()).received;
+    const end = Math.min(first + 4000, count);
+    const names = Array.from({ length: end - first }, (_, at) => `many.metric.of.service.${first + at}:1|c`);
+    for (let at = 0; at < names.length; at += 40) await send(names.slice(at, at + 40));
+    const arrived = async () => (await status()).received - before === names.length;
+    const deadline = Date.now() + 10_000;
+    while (!(await arrived()) && Date.now() < deadline) await new Promise((done) => setTimeout(done, 50));
+    if (await arrived()) first = end;
+  }
+  await until(
+    "they are in the history",
+    async () => (await json("metrics?match=many.metric&limit=1&details=0")).total === count,
+  );
+}
+
+/** Whether what can be seen of the list has rows in it. */
+const rowsInView = (page) => async () =>
+  page.evaluate(() => {
+    const box = document.querySelector(".rows").getBoundingClientRect();
+    const middle = document.elementFromPoint(
+      box.x + 60,
+      box.y + Math.min(box.height, innerHeight - box.y) / 2,
+    );
+    return middle?.closest(".row") !== null && middle?.closest(".row") !== undefined;
+  });
+
+/** The longest task of the page's own thread meanwhile, in milliseconds. */
+async function longestTask(page, meanwhile) {
+  await browser.startTracing(page, { categories: ["toplevel", "disabled-by-default-devtools.timeline"] });
+  await meanwhile();
+  const { traceEvents } = JSON.parse((await browser.stopTracing()).toString());
+  const main = traceEvents.filter(
+    (event) => event.name === "thread_name" && event.args.name === "CrRendererMain",
+  );
+  const threads = new Set(main.map((event) => `${event.pid} ${event.tid}`));
+  const tasks = traceEvents.filter(
+    (event) => event.name.endsWith("RunTask") && event.ph === "X" && threads.has(`${event.pid} ${event.tid}`),
+  );
+  const most = (field) => Math.max(0, ...tasks.map((event) => event[field] ?? Number.NaN)) / 1000;
+  return { tasks: tasks.length, cpu: most("tdur"), wall: most("dur") };
+}
+
 const browser = await chromium.launch({
   executablePath: BROWSER,
   args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
@@ -196,8 +242,12 @@ try {
   await test("cardinality names the metric with most contexts, and writes a rule", async () => {
     await open("cardinality");
     await until("metrics are listed", async () => (await page.locator("tbody tr").count()) > 2);
-    await page.locator("tbody button >> nth=0").click();
+    await page.locator("tr:has-text('page.views') button").click();
     assert.match(await text("pre"), /^rules:/);
+    await page.locator("label:has-text('Leave out the tag') select").selectOption("user");
+    await until("the agent has tried it", async () => (await text("main")).includes("would save 2 of"));
+    assert.match(await text(".examples"), /page\.views\{env:prod,user:ann\} → page\.views\{env:prod\}/);
+    await shot("rule");
   });
 
   await test("outputs are shown", async () => {
@@ -257,33 +307,37 @@ try {
     await page.setViewportSize({ width: 1200, height: 800 });
   });
 
-  await test("ten thousand metrics can be searched and scrolled", async () => {
-    for (let first = 0; first < 10_000; first += 100) {
-      await send(Array.from({ length: 100 }, (_, at) => `many.metric.of.service.${first + at}:1|c`));
-      if (first % 1000 === 0) await new Promise((done) => setTimeout(done, 20));
-    }
-    await until(
-      "most are there",
-      async () => (await json("metrics?match=many&limit=1&details=0")).total > 9_000,
-    );
-    await open("metrics?match=many");
-    await until("they are listed", async () => (await text(".bar [role=status]")).match(/\d/));
-    const frames = await page.evaluate(async () => {
-      const rows = document.querySelector(".rows");
-      const times = [];
-      let last = performance.now();
-      for (let at = 0; at < 60; at += 1) {
-        rows.scrollTop += 2000;
-        await new Promise((next) => requestAnimationFrame(next));
-        const now = performance.now();
-        times.push(now - last);
-        last = now;
-      }
-      return times.sort((a, b) => a - b);
+  await test("a hundred thousand metrics are searched and scrolled without a stall", async () => {
+    await sendNames(100_000);
+    await open("metrics");
+    const shown = (pattern) => async () => pattern.test(await text(".bar [role=status]"));
+    await until("all are counted", shown(/^100.00\d metrics/));
+    await until("rows are there", async () => (await page.locator(".row").count()) > 20);
+    const work = await longestTask(page, async () => {
+      await page.focus("input[type=search]");
+      await page.keyboard.type("service.9999", { delay: 60 });
+      await until("ten are left", shown(/^1\d metrics/));
+      for (let letter = 0; letter < 12; letter += 1) await page.keyboard.press("Backspace", { delay: 30 });
+      await until("all are back", shown(/^100.00\d metrics/));
+      await page.hover(".rows");
+      for (let turn = 0; turn < 60; turn += 1) await page.mouse.wheel(0, 3000);
+      await until("the rows scrolled to are there", rowsInView(page));
+      await page.evaluate(() => {
+        document.querySelector(".rows").scrollTop = 1e9;
+      });
+      await until("the last row is there", async () =>
+        (await text(".rows")).includes("many.metric.of.service.99999"),
+      );
+      await page.locator("label:has-text('Sort by') select").selectOption("growth");
+      await until("the list begins anew", rowsInView(page));
     });
-    console.log(`   frames of ${frames[30].toFixed(1)} ms, the longest ${frames[59].toFixed(1)} ms`);
-    assert.ok(frames[30] < 50, `${frames[30]} ms`);
-    assert.ok((await page.locator(".row").count()) < 100);
+    console.log(
+      `   the longest task took ${work.cpu.toFixed(1)} ms of CPU time, ${work.wall.toFixed(1)} ms by the clock`,
+    );
+    assert.ok(work.tasks > 100, `${work.tasks} tasks were seen`);
+    // CPU time, because a task that waits for its turn on a busy machine is no stall of the page.
+    assert.ok(work.cpu < 50, `${work.cpu} ms`);
+    assert.ok((await page.locator(".row").count()) <= 100);
   });
 
   await test("the page survives the agent", async () => {

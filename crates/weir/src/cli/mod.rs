@@ -13,12 +13,16 @@ use crate::config::{self, Inputs};
 use crate::failure::{Failure, FailureKind};
 
 mod agent;
+mod chart;
 mod check;
 mod convert;
 mod explain;
+mod graph;
 mod parse;
+mod recent;
 mod send;
 mod status;
+mod style;
 mod table;
 mod top;
 
@@ -40,6 +44,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure
         Some(("send", arguments)) => send::send(arguments),
         Some(("status", arguments)) => status::status(arguments),
         Some(("top", arguments)) => top::top(arguments),
+        Some(("graph", arguments)) => graph::graph(arguments),
         Some(("explain", arguments)) => explain::explain(arguments),
         _ => Err(Failure::usage("no command given; try --help")),
     }
@@ -101,6 +106,7 @@ pub fn command() -> Command {
         .subcommand(send::command())
         .subcommand(status::command())
         .subcommand(top::command())
+        .subcommand(graph::command())
         .subcommand(explain::command())
 }
 
