@@ -1,11 +1,11 @@
 // The page in a real browser, served by the real agent: what it shows equals what was sent.
 //
-//   WEIR_BIN=../target/debug/weir node test/browser.mjs [DIRECTORY FOR SCREENSHOTS]
+//   WEIR_BIN=../target/debug/weir node test/browser.mjs [DIRECTORY FOR SCREENSHOTS, instead of build/screenshots]
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { createSocket } from "node:dgram";
-import { existsSync, mkdtempSync, readFileSync } from "node:fs";
+import { existsSync, mkdirSync, mkdtempSync, readFileSync } from "node:fs";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
@@ -13,7 +13,8 @@ import { chromium } from "playwright-core";
 
 const WEIR = resolve(process.env.WEIR_BIN ?? "../target/debug/weir");
 const BROWSER = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"].find(existsSync);
-const SHOTS = process.argv[2];
+const SHOTS = resolve(process.argv[2] ?? "build/screenshots");
+mkdirSync(SHOTS, { recursive: true });
 const PATIENCE = 60_000;
 
 if (!BROWSER) throw new Error("no Chromium: make deps installs it");
@@ -167,7 +168,7 @@ try {
   });
   const open = (view) => page.goto(`http://127.0.0.1:${admin}/#/${view}`);
   const shot = async (name) => {
-    if (SHOTS) await page.screenshot({ path: join(SHOTS, `${name}.png`) });
+    await page.screenshot({ path: join(SHOTS, `${name}.png`) });
   };
   const text = (selector) => page.locator(selector).innerText();
 

@@ -2,10 +2,15 @@
 
 mod support;
 
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
 use support::{Agent, get, json, until};
 
 const PAGE: &str = include_str!("../../../docs/api.md");
+
+/// However slow the machine: an answer is final by then.
+const SETTLED: Duration = Duration::from_secs(20);
 
 /// What stands in fences of this kind, in order.
 fn blocks(kind: &str) -> impl Iterator<Item = &'static str> {
@@ -65,10 +70,19 @@ fn the_examples_of_the_page_are_true() {
         let (command, expected) = example.split_once('\n').unwrap();
         let path = path(command.strip_prefix("$ curl ").expect(command));
         let expected: Value = serde_json::from_str(expected).unwrap_or_else(|error| panic!("{command}: {error}"));
-        let (code, body) = get(&admin, &path);
-        let found: Value = serde_json::from_str(&body).unwrap();
-        assert_eq!(code == 200, expected.get("error").is_none(), "{command}: {code}");
-        assert_eq!(timeless(found), timeless(expected), "{command} answers\n{body}");
+        let expected = timeless(expected);
+        let deadline = Instant::now() + SETTLED;
+        loop {
+            let (code, body) = get(&admin, &path);
+            let body = body.replace(agent.address(), "127.0.0.1:8125");
+            let found = timeless(serde_json::from_str(&body).unwrap());
+            if (code == 200, &found) == (expected.get("error").is_none(), &expected) {
+                break;
+            }
+            // Books of a second come with the next one.
+            assert!(Instant::now() < deadline, "{command} answers {code}\n{body}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
         asked += 1;
     }
     assert!(asked >= 8, "{asked} examples");

@@ -5,7 +5,7 @@ mod support;
 use std::process::Command;
 
 use support::terminal::Terminal;
-use support::{Agent, json, until, weir};
+use support::{Agent, get, json, until, weir};
 
 const CONFIG: &str = "bucket_width: 1s\nworkers: 1\n";
 
@@ -50,7 +50,7 @@ fn top_shows_losses_lists_and_a_chart_and_gives_the_terminal_back() {
     until_held(&admin, 3);
     let mut top = top(&admin);
 
-    let screen = top.until_shown("Messages that are no valid");
+    let screen = top.until_shown("A metric without `|`");
     assert!(top.screen().alternate_screen(), "what was there before is kept");
     assert!(
         screen.contains("✗ ") && screen.contains("weir 0.1.0 on here"),
@@ -95,7 +95,8 @@ fn top_shows_losses_lists_and_a_chart_and_gives_the_terminal_back() {
     top.until_shown("5 min");
     top.keys("\x1b");
     top.until_shown("1 of 1");
-    top.keys("\x1b3");
+    top.keys("3");
+    top.until_shown("sorted by values");
     top.until_shown("user");
     top.keys("5");
     top.until_shown("prometheus");
@@ -211,6 +212,7 @@ fn status_has_colours_on_a_terminal_unless_they_are_switched_off() {
     agent.send("this is no metric");
     until("the loss is counted", || {
         json(&admin, "/api/v1/status")["total"]["messages"]["received"] == 1
+            && get(&admin, "/api/v1/contexts").0 == 200
     });
     let shown = |environment: &[(&str, &str)]| {
         let mut terminal = Terminal::weir(&["status", "--admin", &admin], environment, 90, 160);

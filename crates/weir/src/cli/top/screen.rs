@@ -6,7 +6,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ratatui::DefaultTerminal;
+use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::crossterm::execute;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::data::{Wanted, keep_asking};
@@ -36,6 +38,7 @@ pub fn run(address: SocketAddr) -> Result<(), Failure> {
 fn end_on_panic() {
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
+        let _ = execute!(io::stdout(), Show);
         default(panic);
         std::process::exit(101);
     }));

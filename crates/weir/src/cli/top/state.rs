@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::data::{Snapshot, Wanted, WantedChart, WantedMetrics};
+use crate::admin::contexts::MetricRow;
 use crate::admin::series::signs;
 use crate::admin::status::{OutputStatus, sum_of};
 use crate::cli::recent::last;
@@ -256,7 +257,13 @@ impl State {
         };
         let report = &snapshot.contexts;
         let mut rows = match self.sort() {
-            "samples" => report.metrics_by_samples.clone(),
+            // Behind those that sent something in the last bucket come those that did not.
+            "samples" => {
+                let busy = &report.metrics_by_samples;
+                let is_idle = |row: &&MetricRow| busy.iter().all(|other| other.metric != row.metric);
+                let idle = report.metrics_by_contexts.iter().filter(is_idle);
+                busy.iter().chain(idle).cloned().collect()
+            }
             _ => report.metrics_by_contexts.clone(),
         };
         match self.sort() {
@@ -399,6 +406,7 @@ impl State {
 
     fn open(&mut self, tab: Tab) {
         self.tab = tab;
+        self.filter.clear();
         self.keep_in_list();
     }
 
