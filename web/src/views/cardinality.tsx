@@ -127,9 +127,9 @@ function Amounts(props: { title: string; head: string; rows: [string, number, nu
 
 /** A rule in the syntax of the configuration. Names of metrics and tags are quoted: any of them may hold anything. */
 export function rule(metric: string, without: string): string {
-  const name = JSON.stringify(metric);
+  const name = JSON.stringify(without ? `${metric} without ${without}` : `without ${metric}`);
   const what = without ? `exclude_tags: [${JSON.stringify(without)}]` : "drop: true";
-  return `rules:\n  - match: ${name}\n    match_type: exact\n    ${what}\n`;
+  return `rules:\n  - name: ${name}\n    match: ${JSON.stringify(metric)}\n    match_type: exact\n    ${what}\n`;
 }
 
 function Rule({ metric, keys }: { metric: string; keys: string[] }) {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::ArgMatches;
 use weir_config::Flag;
 
+use super::table::shown;
 use crate::config::{self, Inputs};
 use crate::failure::Failure;
 
@@ -151,10 +152,9 @@ pub fn ask(address: SocketAddr, path: &str) -> Result<Answer, Failure> {
 fn refusal(code: &str, body: &str) -> Option<String> {
     let json: Option<serde_json::Value> = serde_json::from_str(body).ok();
     let message = json.as_ref().and_then(|json| json["error"]["message"].as_str());
-    let text = match message {
-        Some(message) => message,
-        None if matches!(code, "400" | "503") => body.trim(),
-        None => return None,
-    };
-    Some(crate::logging::printable(text.as_bytes()))
+    match message {
+        Some(message) => Some(shown(message)),
+        None if matches!(code, "400" | "503") => Some(crate::logging::printable(body.trim().as_bytes())),
+        None => None,
+    }
 }
