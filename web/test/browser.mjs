@@ -84,6 +84,20 @@ async function sendSome(rounds) {
   }
 }
 
+/** Traffic beside what tests look at, so that pictures show something: times of four endpoints, each with a wave of its own. */
+let wave = 0;
+const traffic = setInterval(() => {
+  wave += 1;
+  const lines = ["/cart", "/checkout", "/product", "/search"].flatMap((endpoint, at) => {
+    const base = 30 + 25 * at + (12 + 4 * at) * Math.sin(wave / (25 + 9 * at));
+    return [0, 1, 2].map((sample) => {
+      const spread = ((wave * 7919 + sample * 104_729 + at * 31) % 17) / 2;
+      return `request.duration:${(base + spread).toFixed(1)}|d|#endpoint:${endpoint}`;
+    });
+  });
+  send(lines).catch(() => {});
+}, 50);
+
 async function json(path) {
   return (await fetch(`http://127.0.0.1:${admin}/api/v1/${path}`)).json();
 }
@@ -121,20 +135,14 @@ const rowsInView = (page) => async () =>
     return middle?.closest(".row") !== null && middle?.closest(".row") !== undefined;
   });
 
-/** The longest task of the page's own thread meanwhile, in milliseconds. */
-async function longestTask(page, meanwhile) {
-  await browser.startTracing(page, { categories: ["toplevel", "disabled-by-default-devtools.timeline"] });
-  await meanwhile();
-  const { traceEvents } = JSON.parse((await browser.stopTracing()).toString());
-  const main = traceEvents.filter(
-    (event) => event.name === "thread_name" && event.args.name === "CrRendererMain",
-  );
-  const threads = new Set(main.map((event) => `${event.pid} ${event.tid}`));
-  const tasks = traceEvents.filter(
-    (event) => event.name.endsWith("RunTask") && event.ph === "X" && threads.has(`${event.pid} ${event.tid}`),
-  );
-  const most = (field) => Math.max(0, ...tasks.map((event) => event[field] ?? Number.NaN)) / 1000;
-  return { tasks: tasks.length, cpu: most("tdur"), wall: most("dur") };
+/** Milliseconds of CPU time that the page's own thread has taken. */
+async function threadTime() {
+  const session = await browser.newBrowserCDPSession();
+  const { processInfo } = await session.send("SystemInfo.getProcessInfo");
+  const renderers = processInfo.filter((process) => process.type === "renderer");
+  const { id } = renderers.reduce((most, one) => (one.cpuTime > most.cpuTime ? one : most));
+  // In a renderer the first thread is the page's.
+  return () => Number(readFileSync(`/proc/${id}/task/${id}/schedstat`, "utf8").split(" ")[0]) / 1e6;
 }
 
 const browser = await chromium.launch({
@@ -178,7 +186,6 @@ try {
     await sendSome(60);
     await until("books are there", async () => (await text(".fine")).includes("Nothing was lost"));
     await until("messages are shown", async () => !/^(–|0)$/.test(await text(".figure .value >> nth=0")));
-    await shot("overview");
   });
 
   await test("search finds metrics, one of which opens as a chart", async () => {
@@ -208,7 +215,6 @@ try {
       const legend = await page.locator(".u-legend").innerText();
       return ["user:ann", "user:ben", "user:cyd"].every((user) => legend.includes(user));
     });
-    await shot("metric");
   });
 
   await test("a distribution has a heat map", async () => {
@@ -281,10 +287,17 @@ try {
         assert.deepEqual(shown, [], `${view} in ${colorScheme}`);
       }
     }
-    await open("metrics?metric=page.views&by=user");
-    await until("the chart is there", async () => (await page.locator(".chart canvas").count()) === 1);
-    await shot("dark");
-    await page.emulateMedia({ colorScheme: "light" });
+    for (const colorScheme of ["dark", "light"]) {
+      await page.emulateMedia({ colorScheme });
+      await open("metrics?metric=request.duration&by=endpoint&fn=p95");
+      await page.reload();
+      await until("the chart is there", async () => (await page.locator(".chart canvas").count()) === 1);
+      await until("each endpoint has a line", async () => (await text(".u-legend")).includes("/search"));
+      await shot(`metric-${colorScheme}`);
+    }
+    await open("overview");
+    await until("the page is live", async () => (await text(".state")) === "live");
+    await shot("overview");
   });
 
   await test("360 pixels are enough", async () => {
@@ -309,35 +322,46 @@ try {
   });
 
   await test("a hundred thousand metrics are searched and scrolled without a stall", async () => {
+    clearInterval(traffic);
     await sendNames(100_000);
     await open("metrics");
     const shown = (pattern) => async () => pattern.test(await text(".bar [role=status]"));
     await until("all are counted", shown(/^100.00\d metrics/));
     await until("rows are there", async () => (await page.locator(".row").count()) > 20);
-    const work = await longestTask(page, async () => {
-      await page.focus("input[type=search]");
-      await page.keyboard.type("service.9999", { delay: 60 });
-      await until("ten are left", shown(/^1\d metrics/));
-      for (let letter = 0; letter < 12; letter += 1) await page.keyboard.press("Backspace", { delay: 30 });
-      await until("all are back", shown(/^100.00\d metrics/));
-      await page.hover(".rows");
-      for (let turn = 0; turn < 60; turn += 1) await page.mouse.wheel(0, 3000);
-      await until("the rows scrolled to are there", rowsInView(page));
-      await page.evaluate(() => {
+    const now = await threadTime();
+    const costs = [];
+    // All that a step makes the page do, until the next one: no task of it can take longer. CPU time, because a page that waits for
+    // its turn on a busy machine does not stall.
+    const step = async (what, act) => {
+      const before = now();
+      await act();
+      await new Promise((done) => setTimeout(done, 250));
+      costs.push({ what, cpu: now() - before });
+    };
+    await page.focus("input[type=search]");
+    for (const letter of "service.9999") await step(`type ${letter}`, () => page.keyboard.press(letter));
+    await until("eleven are left", shown(/^11 metrics/));
+    for (let at = 0; at < 12; at += 1) await step("delete", () => page.keyboard.press("Backspace"));
+    await until("all are back", shown(/^100.00\d metrics/));
+    await page.hover(".rows");
+    for (let turn = 0; turn < 20; turn += 1) await step("scroll", () => page.mouse.wheel(0, 5000));
+    await until("the rows scrolled to are there", rowsInView(page));
+    await step("to the end", () =>
+      page.evaluate(() => {
         document.querySelector(".rows").scrollTop = 1e9;
-      });
-      await until("the last row is there", async () =>
-        (await text(".rows")).includes("many.metric.of.service.99999"),
-      );
-      await page.locator("label:has-text('Sort by') select").selectOption("growth");
-      await until("the list begins anew", rowsInView(page));
-    });
-    console.log(
-      `   the longest task took ${work.cpu.toFixed(1)} ms of CPU time, ${work.wall.toFixed(1)} ms by the clock`,
+      }),
     );
-    assert.ok(work.tasks > 100, `${work.tasks} tasks were seen`);
-    // CPU time, because a task that waits for its turn on a busy machine is no stall of the page.
-    assert.ok(work.cpu < 50, `${work.cpu} ms`);
+    // Behind all of them in the order of names comes only what is not one of them.
+    await until("the last rows are there", async () => (await text(".rows")).includes("service.99999"));
+    const sorting = page.locator("label:has-text('Sort by') select");
+    await step("sort", () => sorting.selectOption("growth"));
+    await until("the list begins again", rowsInView(page));
+    costs.sort((a, b) => b.cpu - a.cpu);
+    const median = costs[Math.floor(costs.length / 2)];
+    console.log(
+      `   ${costs.length} steps, CPU time ${median.cpu.toFixed(1)} ms, the longest ${costs[0].cpu.toFixed(1)} ms (${costs[0].what})`,
+    );
+    assert.ok(costs[0].cpu < 50, JSON.stringify(costs.slice(0, 5)));
     assert.ok((await page.locator(".row").count()) <= 100);
   });
 
@@ -354,6 +378,7 @@ try {
   assert.deepEqual(foreign, [], "requests to elsewhere");
   assert.deepEqual(broken, [], "errors on the page");
 } finally {
+  clearInterval(traffic);
   agent.kill();
   await browser.close();
   socket.close();

@@ -46,7 +46,8 @@ const datagrams = Array.from({ length: CONTEXTS / MESSAGES }, (_, datagram) =>
 const socket = createSocket("udp4");
 let turn = 0;
 const sending = setInterval(() => {
-  for (let at = 0; at < BURST; at += 1) socket.send(datagrams[(turn + at) % datagrams.length], udp, "127.0.0.1");
+  for (let at = 0; at < BURST; at += 1)
+    socket.send(datagrams[(turn + at) % datagrams.length], udp, "127.0.0.1");
   turn += BURST;
 }, 1000 / TURNS);
 

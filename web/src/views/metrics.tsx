@@ -1,15 +1,14 @@
 // Search as you type; one metric opens as a chart.
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import type { Kind, Metrics as MetricList, Points, TagKey } from "../api";
+import type { Kind, Metric, Metrics as MetricList, Points, TagKey } from "../api";
 import { Chart, HeatmapChart, Sparkline } from "../chart";
 import { usePoints, usePolled } from "../data";
 import { clock, duration, exact, number, utc } from "../format";
 import { change, write } from "../route";
 
 const ROW = 34;
-/** Names that are fetched at a time: those that can be seen on a large screen, and a step on either side. */
-const PAGE = 80;
+/** Rows to scroll before others are fetched, and rows that are there on either side of what can be seen. */
 const STEP = 20;
 const FUNCTIONS: Record<Kind, string[]> = {
   counter: ["rate", "sum", "avg", "min", "max", "count", "last"],
@@ -49,9 +48,10 @@ function Search({ params }: { params: URLSearchParams }) {
   const match = useDebounced(text, 120);
   const [first, setFirst] = useState(0);
   const offset = useDebounced(first, 60);
+  const page = Math.ceil(innerHeight / ROW) + 2 * STEP;
   useEffect(() => change({ match }), [match]);
   // The agent searches and sorts; the page holds what can be seen and a little around it, however many there are.
-  const { data, error } = usePolled<MetricList>("metrics", { match, sort, offset, limit: PAGE }, 5);
+  const { data, error } = usePolled<MetricList>("metrics", { match, sort, offset, limit: page }, 5);
   const total = data?.total ?? 0;
   return (
     <>
@@ -91,8 +91,7 @@ function Search({ params }: { params: URLSearchParams }) {
       </div>
       {error && <p class="alarm">{error}</p>}
       {data && total === 0 && <Nothing match={match} />}
-      {/* Another list begins at its top. */}
-      <Rows key={`${match} ${sort}`} list={data} onFirst={setFirst} />
+      <Rows list={data} order={`${match} ${sort}`} page={page} onFirst={setFirst} />
     </>
   );
 }
@@ -107,11 +106,25 @@ function Nothing({ match }: { match: string }) {
 }
 
 /** Only what can be seen is in the document, so that a hundred thousand names scroll as ten do. */
-function Rows({ list, onFirst }: { list: MetricList | undefined; onFirst: (first: number) => void }) {
+function Rows(props: {
+  list: MetricList | undefined;
+  /** Another list begins at its top. */
+  order: string;
+  page: number;
+  onFirst: (first: number) => void;
+}) {
+  const { list, order, page, onFirst } = props;
   const box = useRef<HTMLElement>(null);
-  const metrics = list?.metrics ?? [];
-  const offset = list?.offset ?? 0;
-  const now = list?.held_to ?? 0;
+  useEffect(() => box.current?.scrollTo(0, 0), [order]);
+  // Drawn again when there is another answer, and not with every second of books.
+  const rows = useMemo(
+    () =>
+      list?.metrics.map((metric, at) => (
+        // A row that is left at one end is used again at the other.
+        <Row key={(list.offset + at) % page} metric={metric} place={list.offset + at} now={list.held_to} />
+      )),
+    [list, page],
+  );
   const scrolled = () => {
     const top = Math.floor((box.current?.scrollTop ?? 0) / ROW);
     // In steps, so that not every row scrolled is a question; as many rows above what is seen as below it.
@@ -120,29 +133,31 @@ function Rows({ list, onFirst }: { list: MetricList | undefined; onFirst: (first
   return (
     // Reached with the keyboard, because it scrolls.
     <section class="rows" ref={box} tabIndex={0} aria-label="metrics" onScroll={scrolled}>
-      <div style={{ height: `${(list?.total ?? 0) * ROW}px`, position: "relative" }}>
-        {metrics.map((metric, at) => (
-          <a
-            class="row"
-            key={`${metric.name} ${metric.kind}`}
-            href={write("metrics", { metric: metric.name, kind: metric.kind })}
-            style={{ top: `${(offset + at) * ROW}px`, height: `${ROW}px` }}
-          >
-            <span class="name">{metric.name}</span>
-            <span class="quiet kind">{metric.kind}</span>
-            <Sparkline values={metric.sparkline ?? []} />
-            <span class="number">{number(lastOf(metric.sparkline))}</span>
-            <span class="number">
-              {exact(metric.contexts)} contexts
-              {metric.new > 0 && metric.new < metric.contexts ? `, ${exact(metric.new)} new` : ""}
-            </span>
-            <span class="quiet seen">
-              {now - metric.last_seen > 60 ? `${duration(now - metric.last_seen)} ago` : ""}
-            </span>
-          </a>
-        ))}
-      </div>
+      <div style={{ height: `${(list?.total ?? 0) * ROW}px`, position: "relative" }}>{rows}</div>
     </section>
+  );
+}
+
+function Row({ metric, place, now }: { metric: Metric; place: number; now: number }) {
+  const { name, kind } = metric;
+  return (
+    <a
+      class="row"
+      href={write("metrics", { metric: name, kind })}
+      style={{ top: `${place * ROW}px`, height: `${ROW}px` }}
+    >
+      <span class="name">{name}</span>
+      <span class="quiet kind">{kind}</span>
+      <Sparkline values={metric.sparkline ?? []} />
+      <span class="number">{number(lastOf(metric.sparkline))}</span>
+      <span class="number">
+        {exact(metric.contexts)} contexts
+        {metric.new > 0 && metric.new < metric.contexts ? `, ${exact(metric.new)} new` : ""}
+      </span>
+      <span class="quiet seen">
+        {now - metric.last_seen > 60 ? `${duration(now - metric.last_seen)} ago` : ""}
+      </span>
+    </a>
   );
 }
 
