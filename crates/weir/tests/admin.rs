@@ -499,7 +499,12 @@ fn requests_for_other_hosts_and_of_other_sites_are_refused() {
     assert!(status == 405 && !head.contains("access-control"), "{head}");
     // Profiles cost something even if nobody can read them.
     let cross = "Host: localhost\r\nSec-Fetch-Site: cross-site\r\n";
-    for path in ["/debug/pprof/profile?seconds=1", "/api/v1/status", "/api/v1/live", "/api/v1/try?rules=a"] {
+    for path in [
+        "/debug/pprof/profile?seconds=1",
+        "/api/v1/status",
+        "/api/v1/live",
+        "/api/v1/try?rules=a",
+    ] {
         let (status, body) = ask(format!("GET {path} HTTP/1.1\r\n{cross}"));
         assert_eq!(status, 403, "{path}: {body}");
         let own = "Host: localhost\r\nSec-Fetch-Site: same-origin\r\nOrigin: http://localhost\r\n";

@@ -37,12 +37,19 @@ fn path(command: &str) -> String {
 fn timeless(value: Value) -> Value {
     match value {
         Value::Object(fields) => {
-            let is_time = |name: &str| matches!(name, "held_from" | "held_to" | "first_seen" | "last_seen" | "times");
+            let is_time = |name: &str| {
+                matches!(
+                    name,
+                    "held_from" | "held_to" | "first_seen" | "last_seen" | "times"
+                )
+            };
             let fields = fields.into_iter().filter(|(name, _)| !is_time(name));
             Value::Object(
                 fields
                     .map(|(name, value)| match (name.as_str(), &value) {
-                        ("values" | "sparkline", Value::Array(values)) if !values.iter().any(Value::is_object) => {
+                        ("values" | "sparkline", Value::Array(values))
+                            if !values.iter().any(Value::is_object) =>
+                        {
                             let sum: f64 = values.iter().filter_map(Value::as_f64).sum();
                             (name, Value::from(sum))
                         }
@@ -69,7 +76,8 @@ fn the_examples_of_the_page_are_true() {
     for example in blocks("console") {
         let (command, expected) = example.split_once('\n').unwrap();
         let path = path(command.strip_prefix("$ curl ").expect(command));
-        let expected: Value = serde_json::from_str(expected).unwrap_or_else(|error| panic!("{command}: {error}"));
+        let expected: Value =
+            serde_json::from_str(expected).unwrap_or_else(|error| panic!("{command}: {error}"));
         let expected = timeless(expected);
         let deadline = Instant::now() + SETTLED;
         loop {
@@ -105,7 +113,10 @@ fn the_paths_of_the_page_answer() {
         }
         let (code, body) = get(&admin, &format!("/api/v1/{path}"));
         // What is missing is named.
-        assert!(code == 200 || code == 400 && body.contains("is missing"), "{path}: {code} {body}");
+        assert!(
+            code == 200 || code == 400 && body.contains("is missing"),
+            "{path}: {code} {body}"
+        );
     }
     assert!(paths >= 9, "{paths} paths");
 }

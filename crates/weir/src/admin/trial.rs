@@ -61,6 +61,7 @@ pub fn answer(text: &str, recent: &Recent) -> Result<Trial, Refused> {
         trying.series(kind, name, labels);
         !trying.trial.series_now.is_multiple_of(SLICE) || begun.elapsed() < TIME_MAX
     });
+    trying.trial.examples.sort_by(|a, b| a.from.cmp(&b.from));
     Ok(Trial {
         series_then: trying.left.len(),
         incomplete: !saw_all,
