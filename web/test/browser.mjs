@@ -338,6 +338,7 @@ try {
       await new Promise((done) => setTimeout(done, 250));
       costs.push({ what, cpu: now() - before });
     };
+    for (let at = 0; at < 12; at += 1) await step("nothing", async () => {});
     await page.focus("input[type=search]");
     for (const letter of "service.9999") await step("type", () => page.keyboard.press(letter));
     await until("eleven are left", shown(/^11 metrics/));
@@ -356,12 +357,16 @@ try {
     const sorting = page.locator("label:has-text('Sort by') select");
     await step("sort", () => sorting.selectOption("growth"));
     await until("the list begins again", rowsInView(page));
-    for (const what of new Set(costs.map((cost) => cost.what))) {
+    const medianOf = (what) => {
       const times = costs.filter((cost) => cost.what === what).map((cost) => cost.cpu);
-      times.sort((a, b) => a - b);
-      const median = times[Math.floor(times.length / 2)];
-      console.log(`   ${what}: ${median.toFixed(1)} ms of CPU time, at most ${times.at(-1).toFixed(1)} ms`);
-      assert.ok(median < 50, `${what}: ${times}`);
+      return times.sort((a, b) => a - b)[Math.floor(times.length / 2)];
+    };
+    // Books come and are drawn all the same.
+    const idle = medianOf("nothing");
+    for (const what of new Set(costs.map((cost) => cost.what))) {
+      const median = medianOf(what) - (what === "nothing" ? 0 : idle);
+      console.log(`   ${what}: ${median.toFixed(1)} ms of CPU time`);
+      assert.ok(median < 50, `${what}: ${JSON.stringify(costs)}`);
     }
     assert.ok((await page.locator(".row").count()) <= 100);
   });
