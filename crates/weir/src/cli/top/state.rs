@@ -153,7 +153,8 @@ impl State {
             Err(reason) => self.away = Some(reason),
             Ok(mut snapshot) => {
                 self.away = None;
-                self.losses = losses(&snapshot, &self.losses);
+                let before = self.snapshot.is_some().then_some(self.losses.as_slice());
+                self.losses = losses(&snapshot, before);
                 if let Some(old) = self.snapshot.take() {
                     // Rows just scrolled into view have no chart yet; those out of view keep theirs.
                     for (name, metric) in old.details {
@@ -473,17 +474,18 @@ pub fn dropped(output: &OutputStatus) -> u64 {
         .sum()
 }
 
-/// What rises first, then the largest.
-fn losses(snapshot: &Snapshot, before: &[Loss]) -> Vec<Loss> {
+/// What rises first, then the largest. Before the first answer nothing is known to rise.
+fn losses(snapshot: &Snapshot, before: Option<&[Loss]>) -> Vec<Loss> {
     let mut losses: Vec<Loss> = signs(&snapshot.status)
         .into_iter()
         .map(|sign| {
             let what = sign.what();
-            let old = before.iter().find(|loss| loss.what == what);
+            let old = before.map(|losses| losses.iter().find(|loss| loss.what == what));
+            let then = old.map_or(sign.value, |old| old.map_or(0.0, |old| old.count));
             Loss {
                 advice: sign.advice(),
                 count: sign.value,
-                risen: old.map_or(0.0, |old| (sign.value - old.count).max(0.0)),
+                risen: (sign.value - then).max(0.0),
                 what,
             }
         })
