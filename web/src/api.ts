@@ -16,7 +16,10 @@ export interface Metric {
 export interface Metrics {
   held_from: number;
   held_to: number;
+  /** All that match. */
   total: number;
+  /** Of the first one here, among them. */
+  offset: number;
   metrics: Metric[];
 }
 
@@ -143,6 +146,16 @@ export interface ContextReport {
     tag_values: number;
     origin: string;
   }[];
+}
+
+/** What rules would save. */
+export interface Trial {
+  series_now: number;
+  series_then: number;
+  changed: number;
+  dropped: number;
+  examples: { from: string; to: string | null }[];
+  incomplete: boolean;
 }
 
 export interface MetricRow {

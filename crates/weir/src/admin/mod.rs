@@ -26,6 +26,7 @@ pub mod series;
 mod server;
 pub mod status;
 mod tables;
+mod trial;
 
 pub use connections::ConnectionLimits;
 pub use server::AdminServer;

@@ -51,6 +51,7 @@ const INDEX: &str = "weir\n\n\
 /api/v1/query?metric=&by=&fn=     points of the last minutes as columns; where=k:v, from=-15m, to, step\n\
 /api/v1/tags?metric=              keys and values of a metric's tags\n\
 /api/v1/books?match=&from=-5m     the agent's own books per second\n\
+/api/v1/try?rules=                what rules would save, tried on the series of the last minutes\n\
 /api/v1/meanings                  what each series of the agent's own means, and what to do when it moves\n\
 /api/v1/live?metric=              server-sent events: what query adds with each flush, and the books each second\n\
 /api/v1/reload                    POST: reads the configuration again, as SIGHUP does;\n\
@@ -183,8 +184,8 @@ fn check(request: &Request<Incoming>) -> Result<(), Refused> {
     let path = request.uri().path();
     if path == RELOAD {
         caller::check_change(request.headers())
-    } else if path.starts_with("/debug/pprof") {
-        // A profile costs time and memory even when whoever asked for it cannot read it.
+    } else if path.starts_with("/debug/pprof") || path.starts_with("/api/v1/") {
+        // An answer costs time and memory, and a stream a place, even when whoever asked for it cannot read it.
         caller::check_site(request.headers())
     } else {
         Ok(())

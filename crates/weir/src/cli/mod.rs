@@ -15,13 +15,17 @@ use crate::version::VERSION;
 
 mod about;
 pub mod agent;
+mod chart;
 mod check;
 mod convert;
 mod doctor;
 mod explain;
+mod graph;
 mod parse;
+mod recent;
 mod send;
 mod status;
+mod style;
 mod table;
 mod top;
 
@@ -44,6 +48,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure
         Some(("send", arguments)) => send::send(arguments),
         Some(("status", arguments)) => status::status(arguments),
         Some(("top", arguments)) => top::top(arguments),
+        Some(("graph", arguments)) => graph::graph(arguments),
         Some(("explain", arguments)) => explain::explain(arguments),
         Some(("doctor", arguments)) => doctor::doctor(arguments),
         Some(("completions", arguments)) => about::completions(arguments),
@@ -119,6 +124,7 @@ pub fn command() -> Command {
         .subcommand(send::command())
         .subcommand(status::command())
         .subcommand(top::command())
+        .subcommand(graph::command())
         .subcommand(explain::command())
         .subcommand(doctor::command())
         .subcommand(about::completions_command())

@@ -14,6 +14,10 @@ use crate::failure::Failure;
 /// An agent that stops reading must not hold up a shell for ever.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long to wait for the refusal of a datagram: on this machine it is mostly there before `send` returns.
+const REFUSAL_HERE: Duration = Duration::from_millis(10);
+const REFUSAL_ELSEWHERE: Duration = Duration::from_millis(200);
+
 pub fn command() -> Command {
     Command::new("send")
         .about("Send messages to an agent")
@@ -66,11 +70,13 @@ pub fn send(arguments: &ArgMatches) -> Result<(), Failure> {
         .is_some_and(|framing| framing == "newline");
     deliver(&address, &messages, newline).map_err(|error| {
         let hint = match error.kind() {
-            io::ErrorKind::ConnectionRefused => ": nobody receives there; is the agent running?",
-            io::ErrorKind::NotFound => ": there is no such socket; is the agent running?",
-            _ => "",
+            io::ErrorKind::ConnectionRefused => "nobody receives there",
+            io::ErrorKind::NotFound => "there is no such socket",
+            io::ErrorKind::PermissionDenied => "this user may not write to it; `socket_mode` sets who may",
+            _ => return Failure::runtime(format!("cannot send to {address}: {error}")),
         };
-        Failure::runtime(format!("cannot send to {address}: {error}{hint}"))
+        let remedy = "is the agent running? `weir run` starts it, --to names another address";
+        Failure::runtime(format!("cannot send to {address}: {error}: {hint}; {remedy}"))
     })
 }
 
@@ -120,12 +126,8 @@ fn deliver(address: &Address, messages: &[&String], newline: bool) -> io::Result
             socket.connect(target)?;
             for message in messages {
                 whole(socket.send(message.as_bytes())?, message.len())?;
-                // On this machine the refusal is there as soon as the packet has been handed over.
-                if let Some(error) = socket.take_error()? {
-                    return Err(error);
-                }
             }
-            Ok(())
+            refused(&socket, target)
         }
         Address::UnixDatagram(path) => {
             let socket = UnixDatagram::unbound()?;
@@ -145,6 +147,20 @@ fn deliver(address: &Address, messages: &[&String], newline: bool) -> io::Result
             stream.set_write_timeout(Some(TIMEOUT))?;
             stream.write_all(&framed(messages, newline))
         }
+    }
+}
+
+/// A port that nobody has opened answers so, as soon as the packet has arrived; one that somebody reads does not answer.
+fn refused(socket: &UdpSocket, target: SocketAddr) -> io::Result<()> {
+    let patience = if target.ip().is_loopback() {
+        REFUSAL_HERE
+    } else {
+        REFUSAL_ELSEWHERE
+    };
+    socket.set_read_timeout(Some(patience))?;
+    match socket.recv(&mut [0]) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Err(error),
+        _ => Ok(()),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The need: there is no other way to configure and question jemalloc, to arm timers on the CPU clocks of the
 //! process's threads, to walk a stack inside a signal handler, to see a closed standard output, to give up new privileges,
-//! to ask what may be done with a file without doing it, or whether the clock is synchronised, or
+//! to ask what may be done with a file without doing it, whether the clock is synchronised or what becomes of a signal, or
 //! to keep a static C library from loading the system's.
 #![allow(unsafe_code)]
 
@@ -61,6 +61,16 @@ pub fn look_names_up_without_modules() {
 /// The system's library knows how.
 #[cfg(not(all(target_env = "gnu", target_feature = "crt-static")))]
 pub fn look_names_up_without_modules() {}
+
+/// Whether whoever started this process wants it to outlive its terminal, as `nohup` does.
+pub fn ignores_hangup() -> bool {
+    // SAFETY: all zeros are a valid value of this C struct, and a null pointer for the new action changes nothing.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(libc::SIGHUP, std::ptr::null(), &raw mut action) == 0
+            && action.sa_sigaction == libc::SIG_IGN
+    }
+}
 
 /// From now on no program that this thread runs gains rights by being run.
 pub fn refuse_new_privileges() -> io::Result<()> {

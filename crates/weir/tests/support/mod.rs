@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 mod log;
+pub mod terminal;
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
