@@ -46,6 +46,8 @@ pub struct TapBlock {
     pub messages: u64,
     pub seen: u64,
     pub lost: u64,
+    /// The first of its worker, and empty: what comes from now on is seen.
+    pub begins: bool,
 }
 
 impl TapBlock {
@@ -143,15 +145,21 @@ impl Taps {
     }
 
     pub fn add(&mut self, settings: TapSettings, ingest: &Ingest, now: u64) {
-        self.all.push(Tap {
+        let mut tap = Tap {
             sample: settings.sample.map(|per_second| Sample::new(per_second, now)),
             block_bytes: settings.block_bytes.max(1),
             push: settings.push,
-            open: TapBlock::default(),
+            open: TapBlock {
+                begins: true,
+                ..TapBlock::default()
+            },
             oldest: None,
             handed_over: now,
             messages: messages(ingest),
-        });
+        };
+        if tap.hand_over(ingest, now) {
+            self.all.push(tap);
+        }
     }
 
     /// A packet that was taken.
@@ -247,6 +255,7 @@ impl Tap {
 
     /// What found no room goes; its counts go along with the next block.
     fn lose(&mut self, block: TapBlock) {
+        self.open.begins |= block.begins;
         self.open.lost += block.lost + block.packets.len() as u64;
         self.open.messages += block.messages;
         self.open.seen += block.seen;

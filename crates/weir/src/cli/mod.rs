@@ -13,13 +13,17 @@ use crate::config::{self, Inputs};
 use crate::failure::{Failure, FailureKind};
 
 mod agent;
+mod capture;
 mod check;
 mod convert;
 mod explain;
 mod parse;
+mod replay;
 mod send;
 mod status;
+mod stream;
 mod table;
+mod tail;
 mod top;
 
 /// Runs the command that `arguments` (the program's name first) ask for.
@@ -41,6 +45,9 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure
         Some(("status", arguments)) => status::status(arguments),
         Some(("top", arguments)) => top::top(arguments),
         Some(("explain", arguments)) => explain::explain(arguments),
+        Some(("tail", arguments)) => tail::tail(arguments),
+        Some(("capture", arguments)) => capture::capture(arguments),
+        Some(("replay", arguments)) => replay::replay(arguments),
         _ => Err(Failure::usage("no command given; try --help")),
     }
 }
@@ -102,6 +109,9 @@ pub fn command() -> Command {
         .subcommand(status::command())
         .subcommand(top::command())
         .subcommand(explain::command())
+        .subcommand(tail::command())
+        .subcommand(capture::command())
+        .subcommand(replay::command())
 }
 
 /// Adds one flag per setting of the agent, from the table.

@@ -1,0 +1,211 @@
+//! What people see of packets: the tail, which shows messages as they arrive, and captures.
+//!
+//! Workers copy packets for each stream ([`weir_ingest::TapSettings`]); a thread of the stream's own does everything else. It ends
+//! when its reader does, and with it the copying.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use weir_counters::Counts;
+use weir_ingest::{Command, CommandSender, TapBlock, TapSettings};
+use weir_listener::Monotonic;
+use weir_origin::OriginExplanation;
+use weir_protocol::{Message, ParseOptions};
+
+use crate::admin::counters::TapCounter;
+use crate::admin::status::Status;
+use crate::streams::{Permit, Streams};
+
+pub mod capture;
+pub mod message;
+pub mod tail;
+
+/// Blocks on the way to one stream; their bytes are bounded by its room.
+const BLOCKS_MAX: usize = 1024;
+
+/// Of a stream's room, the part that a block takes.
+const BLOCKS_IN_ROOM: u64 = 8;
+
+/// A larger block would only come later.
+const BLOCK_BYTES_MAX: u64 = 64 << 10;
+
+/// How long workers may take to begin.
+const BEGIN_WITHIN: Duration = Duration::from_secs(5);
+
+/// Tails share one half of the memory for copies, as if there were so many; a capture has the other half.
+const TAILS: u64 = 16;
+
+/// What is known of senders and rules.
+pub trait Knowledge: Send + Sync {
+    /// Whose process this is.
+    fn sender(&self, pid: i32) -> OriginExplanation;
+
+    /// Why a rule drops this message of this sender, if one does.
+    fn dropped(&self, message: &Message<'_>, sender: &OriginExplanation) -> Option<String>;
+}
+
+/// A listener, for those who see what it receives.
+#[derive(Clone, Debug)]
+pub struct Heard {
+    pub address: String,
+    pub options: ParseOptions,
+}
+
+/// Where streams are opened.
+pub struct Taps {
+    pub workers: Vec<CommandSender>,
+    pub listeners: Vec<Heard>,
+    pub knowledge: Box<dyn Knowledge>,
+    /// Bytes of copies of all streams.
+    pub room: u64,
+    pub streams: Streams,
+    pub counts: Mutex<Counts<TapCounter>>,
+    /// Bytes of copies on their way.
+    pub held: Arc<AtomicU64>,
+    /// A second one would take the room of the first.
+    pub capturing: Arc<tokio::sync::Semaphore>,
+}
+
+impl Taps {
+    /// Adds what was seen and lost.
+    pub fn report(&self, status: &mut Status) {
+        status.add(None, &*self.lock());
+        let held = self.held.load(Ordering::Relaxed);
+        status.memory.parts.insert("taps".into(), held);
+        status.memory.used += held;
+    }
+
+    fn count(&self, counter: TapCounter, number: u64) {
+        self.lock()[counter] += number;
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Counts<TapCounter>> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the workers for copies: about `sample` bytes a second, or everything.
+    fn open(self: &Arc<Self>, sample: Option<u64>, room: u64, permit: Permit) -> Tapped {
+        let (sender, blocks) = sync_channel(BLOCKS_MAX);
+        let room = Arc::new(Room {
+            max: room,
+            held: AtomicU64::new(0),
+            of_all: self.held.clone(),
+        });
+        for worker in &self.workers {
+            let (sender, room_of_worker) = (sender.clone(), room.clone());
+            worker.send(Command::Tap(TapSettings {
+                sample: sample.map(|bytes| bytes / self.workers.len() as u64),
+                block_bytes: (room.max / BLOCKS_IN_ROOM).min(BLOCK_BYTES_MAX) as usize,
+                push: Box::new(move |block| room_of_worker.push(&sender, block)),
+            }));
+        }
+        self.count(TapCounter::Streams, 1);
+        Tapped {
+            taps: self.clone(),
+            blocks,
+            _permit: permit,
+        }
+    }
+}
+
+/// The memory for copies on their way to one stream.
+struct Room {
+    max: u64,
+    held: AtomicU64,
+    of_all: Arc<AtomicU64>,
+}
+
+impl Room {
+    fn push(self: &Arc<Self>, sender: &SyncSender<Kept>, block: TapBlock) -> Result<(), Option<TapBlock>> {
+        let bytes = block.heap_bytes() as u64;
+        if bytes > 0 && self.held.load(Ordering::Relaxed) + bytes > self.max {
+            return Err(Some(block));
+        }
+        self.held.fetch_add(bytes, Ordering::Relaxed);
+        self.of_all.fetch_add(bytes, Ordering::Relaxed);
+        let kept = Kept {
+            block,
+            bytes,
+            room: self.clone(),
+        };
+        sender.try_send(kept).map_err(|error| match error {
+            TrySendError::Full(mut kept) => Some(std::mem::take(&mut kept.block)),
+            TrySendError::Disconnected(_) => None,
+        })
+    }
+}
+
+/// A block that takes room until it is dropped.
+struct Kept {
+    block: TapBlock,
+    bytes: u64,
+    room: Arc<Room>,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.room.held.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.room.of_all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Copies as they come, for one stream.
+struct Tapped {
+    taps: Arc<Taps>,
+    blocks: Receiver<Kept>,
+    _permit: Permit,
+}
+
+impl Tapped {
+    /// Waits until every worker copies. False: some do not.
+    fn begin(&self) -> bool {
+        let end = Instant::now() + BEGIN_WITHIN;
+        let mut waiting = self.taps.workers.len();
+        while waiting > 0 {
+            match self.next(end) {
+                Next::Block(kept) => waiting -= usize::from(kept.block.begins),
+                Next::Time | Next::Ended => return false,
+            }
+        }
+        true
+    }
+
+    /// The next block; waits until `end` at most.
+    fn next(&self, end: Instant) -> Next {
+        match self
+            .blocks
+            .recv_timeout(end.saturating_duration_since(Instant::now()))
+        {
+            Ok(kept) => {
+                let mut counts = self.taps.lock();
+                counts[TapCounter::Packets] += kept.block.packets.len() as u64;
+                counts[TapCounter::PacketsLost] += kept.block.lost;
+                Next::Block(kept)
+            }
+            Err(RecvTimeoutError::Timeout) => Next::Time,
+            Err(RecvTimeoutError::Disconnected) => Next::Ended,
+        }
+    }
+}
+
+impl Drop for Tapped {
+    fn drop(&mut self) {
+        let mut counts = self.taps.lock();
+        counts[TapCounter::Streams] = counts[TapCounter::Streams].saturating_sub(1);
+    }
+}
+
+enum Next {
+    Block(Kept),
+    Time,
+    /// The workers have ended.
+    Ended,
+}
+
+/// Unix nanoseconds of the monotonic clock's zero.
+fn clock_offset() -> i128 {
+    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    unix.as_nanos() as i128 - i128::from(Monotonic::now().0)
+}
