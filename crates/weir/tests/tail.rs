@@ -61,7 +61,7 @@ fn messages_come_with_their_sender_and_what_became_of_them() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("dsd.socket");
     let config = format!(
-        "bucket_width: 1s\nuds: {}\norigin_detection: true\nrules:\n  - name: noise\n    match: noisy.*\n    action: drop\n",
+        "bucket_width: 1s\nuds: {}\norigin_detection: true\nrules:\n  - name: noise\n    match: noisy.*\n    drop: true\n",
         socket.display()
     );
     let mut agent = Agent::start(&config, &[]);

@@ -475,6 +475,9 @@ impl Agent {
             self.view.outputs.keep_state();
         }
         let ended: Vec<_> = workers.drain(..).map(WorkerHandle::join).collect();
+        if let Some(taps) = &self.view.taps {
+            taps.finish();
+        }
         let panicked = ended.iter().filter(|ended| ended.is_err()).count();
         let mut pipeline = self.pipeline.lock().unwrap_or_else(PoisonError::into_inner);
         let merged_all = pipeline.take().is_none_or(|pipeline| pipeline.join().is_ok());

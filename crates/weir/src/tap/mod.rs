@@ -34,6 +34,9 @@ const BLOCK_BYTES_MAX: u64 = 64 << 10;
 /// How long workers may take to begin.
 const BEGIN_WITHIN: Duration = Duration::from_secs(5);
 
+/// How long the end of the agent waits for streams to end.
+const END_WITHIN: Duration = Duration::from_secs(1);
+
 /// Tails share one half of the memory for copies, as if there were so many; a capture has the other half.
 const TAILS: u64 = 16;
 
@@ -75,6 +78,14 @@ impl Taps {
         let held = self.held.load(Ordering::Relaxed);
         status.memory.parts.insert("taps".into(), held);
         status.memory.used += held;
+    }
+
+    /// Once the workers have ended: gives the streams a moment to end whole.
+    pub fn finish(&self) {
+        let end = Instant::now() + END_WITHIN;
+        while self.lock()[TapCounter::Streams] > 0 && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     fn count(&self, counter: TapCounter, number: u64) {
