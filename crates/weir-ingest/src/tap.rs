@@ -171,7 +171,8 @@ impl Taps {
 
     /// Hands over what is due, and forgets those that nobody listens to. Called between two receive turns.
     pub fn turn(&mut self, ingest: &Ingest, now: u64) {
-        self.all.retain_mut(|tap| now < tap.deadline() || tap.hand_over(ingest, now));
+        self.all
+            .retain_mut(|tap| now < tap.deadline() || tap.hand_over(ingest, now));
     }
 
     /// When [`Taps::turn`] has something to do, in monotonic nanoseconds.

@@ -37,7 +37,11 @@ fn widen(range: Range<usize>, length: usize) -> Range<usize> {
 fn metric(line: &[u8], class: ErrorClass) -> Range<usize> {
     let pipe = memchr::memchr(b'|', line).unwrap_or(line.len());
     let Some(colon) = memchr::memchr(b':', &line[..pipe]) else {
-        let end = if class == ErrorClass::NoValue { pipe } else { line.len() };
+        let end = if class == ErrorClass::NoValue {
+            pipe
+        } else {
+            line.len()
+        };
         return 0..end;
     };
     let value = colon + 1..pipe;
@@ -207,12 +211,7 @@ mod tests {
             // Nobody reads the first one.
             (b"a:1|c|x\xff|#k:\xc3\x28", InvalidUtf8, "\\xc3"),
         ] {
-            assert_eq!(
-                marked(line),
-                (class, bytes.to_owned()),
-                "{}",
-                line.escape_ascii()
-            );
+            assert_eq!(marked(line), (class, bytes.to_owned()), "{}", line.escape_ascii());
         }
         assert_eq!(locate(b"a:1|c", Unterminated, &OPTIONS), 4..5);
     }

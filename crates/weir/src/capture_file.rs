@@ -262,7 +262,8 @@ impl<R: Read> CaptureReader<R> {
         if self.fill(&mut record, length)? < length {
             return Err(CaptureFault::Cut { packet, at: self.at });
         }
-        let found = Captured::decode(&record[..]).map_err(|source| CaptureFault::Packet { packet, at, source })?;
+        let found =
+            Captured::decode(&record[..]).map_err(|source| CaptureFault::Packet { packet, at, source })?;
         self.packets += 1;
         Ok(Some(found))
     }
@@ -312,7 +313,9 @@ impl CaptureWriter {
             return Ok(CaptureWriter::Plain(file));
         }
         let level = zstd::DEFAULT_COMPRESSION_LEVEL;
-        Ok(CaptureWriter::Compressed(zstd::stream::write::Encoder::new(file, level)?))
+        Ok(CaptureWriter::Compressed(zstd::stream::write::Encoder::new(
+            file, level,
+        )?))
     }
 
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {

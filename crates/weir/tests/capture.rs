@@ -34,17 +34,32 @@ impl Capturing {
         let mut byte = [0];
         let stderr = child.stderr.as_mut().unwrap();
         while !said.ends_with(b"\n") {
-            assert_eq!(stderr.read(&mut byte).unwrap(), 1, "{}", String::from_utf8_lossy(&said));
+            assert_eq!(
+                stderr.read(&mut byte).unwrap(),
+                1,
+                "{}",
+                String::from_utf8_lossy(&said)
+            );
             said.push(byte[0]);
         }
-        assert!(said.starts_with(b"capturing for "), "{}", String::from_utf8_lossy(&said));
+        assert!(
+            said.starts_with(b"capturing for "),
+            "{}",
+            String::from_utf8_lossy(&said)
+        );
         Capturing(child)
     }
 
     /// As Ctrl-C does it.
     fn interrupt(self) -> String {
         let pid = self.0.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        assert!(
+            Command::new("kill")
+                .args(["-INT", &pid])
+                .status()
+                .unwrap()
+                .success()
+        );
         self.end()
     }
 
@@ -58,12 +73,17 @@ impl Capturing {
 
 /// Values by metric and tags, whatever the time.
 fn points(stdout: &str) -> BTreeMap<String, Value> {
-    let lines = stdout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let lines = stdout
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
     lines
         .filter(|line| line["metric"].is_string())
         .map(|mut line| {
             line["ts"] = Value::Null;
-            (format!("{} {} {}", line["metric"], line["type"], line["tags"]), line)
+            (
+                format!("{} {} {}", line["metric"], line["type"], line["tags"]),
+                line,
+            )
         })
         .collect()
 }
@@ -98,11 +118,17 @@ fn a_replayed_capture_gives_the_same_points() {
     let sent = send_traffic(&first);
     until("all are captured", || packets_captured(&admin) == sent);
     let (code, body) = get(&admin, "/api/v1/capture");
-    assert!(code == 409 && body.contains("one capture runs at a time"), "{code} {body}");
+    assert!(
+        code == 409 && body.contains("one capture runs at a time"),
+        "{code} {body}"
+    );
     let (stdout, _) = first.stop();
     // Its end ends the capture, whole.
     let said = capturing.end();
-    assert!(said.contains("200 packets") && said.contains("the agent ended"), "{said}");
+    assert!(
+        said.contains("200 packets") && said.contains("the agent ended"),
+        "{said}"
+    );
     let before = points(&stdout);
     assert!(before.len() > 15, "{before:?}");
 
@@ -111,7 +137,9 @@ fn a_replayed_capture_gives_the_same_points() {
     let to = format!("udp://{}", second.address());
     let (good, said) = weir(&["replay", file.to_str().unwrap(), "--to", &to, "--speed", "10x"]);
     assert!(good && said.contains("200 packets"), "{said}");
-    until("all have come", || status(&admin)["total"]["packets"]["parsed"] == sent);
+    until("all have come", || {
+        status(&admin)["total"]["packets"]["parsed"] == sent
+    });
     let (stdout, _) = second.stop();
     assert_eq!(points(&stdout), before);
 
@@ -134,15 +162,24 @@ fn decoder(directory: &Path) -> Option<std::path::PathBuf> {
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/capture_decoder"))
         .output()
         .unwrap();
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    assert!(
+        built.status.success(),
+        "{}",
+        String::from_utf8_lossy(&built.stderr)
+    );
     Some(program)
 }
 
 #[test]
 fn the_datadog_agents_own_messages_read_a_capture() {
     let directory = tempfile::tempdir().unwrap();
-    let Some(decoder) = decoder(directory.path()) else { return };
-    let (file, socket) = (directory.path().join("part.dog"), directory.path().join("dsd.socket"));
+    let Some(decoder) = decoder(directory.path()) else {
+        return;
+    };
+    let (file, socket) = (
+        directory.path().join("part.dog"),
+        directory.path().join("dsd.socket"),
+    );
     let config = format!("{CONFIG}uds: {}\norigin_detection: true\n", socket.display());
     let mut agent = Agent::start(&config, &[]);
     let admin = agent.wait_for("admin on http://");
@@ -159,16 +196,31 @@ fn the_datadog_agents_own_messages_read_a_capture() {
     assert!(said.contains("2 packets"), "{said}");
 
     let output = Command::new(decoder).arg(&file).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let text = String::from_utf8(output.stdout).unwrap();
-    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
     assert_eq!(lines.len(), 3, "{text}");
     assert_eq!(lines[0]["payload"], "other:1|c\npage.views:1|c");
-    assert_eq!((&lines[0]["pid"], &lines[0]["ancillarySize"]), (&Value::from(0), &Value::from(0)));
+    assert_eq!(
+        (&lines[0]["pid"], &lines[0]["ancillarySize"]),
+        (&Value::from(0), &Value::from(0))
+    );
     assert_eq!(lines[1]["payload"], "page.local:1|c");
     assert_eq!(lines[1]["pid"], std::process::id());
-    assert_eq!((&lines[1]["ancillarySize"], &lines[1]["ancillary"]), (&Value::from(32), &Value::from(32)));
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    assert_eq!(
+        (&lines[1]["ancillarySize"], &lines[1]["ancillary"]),
+        (&Value::from(32), &Value::from(32))
+    );
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap();
     let age = now.as_nanos() as i64 - lines[0]["timestamp"].as_i64().unwrap();
     assert!((0..60_000_000_000).contains(&age), "{age} ns");
     assert!(lines[2]["pids"].is_number(), "{text}");
@@ -235,7 +287,15 @@ fn what_the_agent_wrote_is_replayed_at_its_times() {
     }
     // Begins again until it is stopped.
     let mut looping = Command::new(env!("CARGO_BIN_EXE_weir"))
-        .args(["replay", file.to_str().unwrap(), "--to", &to, "--speed", "max", "--loop"])
+        .args([
+            "replay",
+            file.to_str().unwrap(),
+            "--to",
+            &to,
+            "--speed",
+            "max",
+            "--loop",
+        ])
         .env_clear()
         .stdout(Stdio::null())
         .spawn()
@@ -260,7 +320,10 @@ fn files_that_cannot_be_sent_are_told_why_and_nothing_is_sent() {
     let mut packed = zstd::encode_all(&agents_file(&[(1, &b"a:1|c"[..]); 500])[..], 1).unwrap();
     packed.truncate(packed.len() - 6);
     let cases: [(&[u8], &str); 8] = [
-        (b"a:1|c\n", "no capture of DogStatsD: it begins with 61 3a 31 7c 63 0a"),
+        (
+            b"a:1|c\n",
+            "no capture of DogStatsD: it begins with 61 3a 31 7c 63 0a",
+        ),
         (b"", "begins with nothing at all"),
         (&newer, "version 9; known are the versions up to 3"),
         (&whole[..20], "cut: it ends in the middle of packet 1"),
@@ -279,7 +342,15 @@ fn files_that_cannot_be_sent_are_told_why_and_nothing_is_sent() {
     assert!(!good && said.contains("No such file"), "{said}");
     // Of a file that is cut, what is whole can be had.
     std::fs::write(&file, &whole[..whole.len() - 20]).unwrap();
-    let (good, said) = weir(&["replay", file.to_str().unwrap(), "--to", &to, "--partial", "--speed", "max"]);
+    let (good, said) = weir(&[
+        "replay",
+        file.to_str().unwrap(),
+        "--to",
+        &to,
+        "--partial",
+        "--speed",
+        "max",
+    ]);
     assert!(good && said.contains("2 packets"), "{said}");
 }
 
@@ -320,7 +391,11 @@ fn a_slow_reader_loses_captured_packets_and_ingest_loses_none() {
     let mut agent = Agent::start("bucket_width: 1s\nmemory: 64MiB\n", &[]);
     let admin = agent.wait_for("admin on http://");
     let mut reader = TcpStream::connect(&admin).unwrap();
-    write!(reader, "GET /api/v1/capture?for=10m HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    write!(
+        reader,
+        "GET /api/v1/capture?for=10m HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    )
+    .unwrap();
     let mut head = [0; 400];
     assert!(reader.read(&mut head).unwrap() > 0);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -338,8 +413,16 @@ fn a_slow_reader_loses_captured_packets_and_ingest_loses_none() {
         status(&admin)["taps"]["packets_lost"].as_u64() > Some(0)
     });
     let status = status(&admin);
-    assert_eq!(status["total"]["messages"]["received"].as_u64(), Some(sent * 200), "{}", status["total"]);
-    assert_eq!(status["total"]["messages"]["accepted"], status["total"]["messages"]["received"]);
+    assert_eq!(
+        status["total"]["messages"]["received"].as_u64(),
+        Some(sent * 200),
+        "{}",
+        status["total"]
+    );
+    assert_eq!(
+        status["total"]["messages"]["accepted"],
+        status["total"]["messages"]["received"]
+    );
     let (_, text) = weir(&["status", "--admin", &admin]);
     assert!(text.contains("weir_tap_packets_lost_total"), "{text}");
     drop(reader);

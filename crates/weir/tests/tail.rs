@@ -34,7 +34,10 @@ impl Events {
         let mut line = String::new();
         loop {
             line.clear();
-            assert!(self.0.read_line(&mut line).unwrap() > 0, "it ended before {text:?}");
+            assert!(
+                self.0.read_line(&mut line).unwrap() > 0,
+                "it ended before {text:?}"
+            );
             if line.contains(text) {
                 return line;
             }
@@ -79,7 +82,10 @@ fn messages_come_with_their_sender_and_what_became_of_them() {
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap();
-    assert!((seen["time"].as_f64().unwrap() - now.as_secs_f64()).abs() < 60.0, "{seen}");
+    assert!(
+        (seen["time"].as_f64().unwrap() - now.as_secs_f64()).abs() < 60.0,
+        "{seen}"
+    );
 
     let seen = events.message();
     assert_eq!(seen["verdict"], "dropped");
@@ -89,7 +95,10 @@ fn messages_come_with_their_sender_and_what_became_of_them() {
     assert_eq!(seen["verdict"], "rejected");
     assert_eq!(seen["reason"], "bad_value");
     assert_eq!(seen["line"], "page.views:one\\xff|c");
-    assert_eq!((seen["fault"]["offset"].as_u64(), seen["fault"]["length"].as_u64()), (Some(11), Some(4)));
+    assert_eq!(
+        (seen["fault"]["offset"].as_u64(), seen["fault"]["length"].as_u64()),
+        (Some(11), Some(4))
+    );
     assert_eq!(seen["fault"]["bytes"], "one\\xff");
     assert_eq!(seen["fault"]["before"], "page.views:");
 
@@ -135,7 +144,10 @@ fn there_are_sixteen_streams_and_nothing_is_copied_for_those_who_have_gone() {
     let mut live = Events::ask(&admin, "/api/v1/live", "");
     live.line("200 OK");
     let (code, body) = get(&admin, "/api/v1/tail");
-    assert!(code == 503 && body.contains("16 streams are open"), "{code} {body}");
+    assert!(
+        code == 503 && body.contains("16 streams are open"),
+        "{code} {body}"
+    );
     agent.send("a:1|c");
     for events in &mut all {
         assert_eq!(events.message()["line"], "a:1|c");
@@ -165,7 +177,9 @@ fn of_a_flood_a_random_part_is_shown_and_how_large_it_is() {
     let admin = agent.wait_for("admin on http://");
     let mut events = Events::open(&admin, "?rate=20");
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let packet: String = (0..100).map(|at| format!("flood.metric.number{at}:1|c|#tag:value\n")).collect();
+    let packet: String = (0..100)
+        .map(|at| format!("flood.metric.number{at}:1|c|#tag:value\n"))
+        .collect();
     let mut shown = 0;
     let mut shares = Vec::new();
     // The first second is not known to be whole, the others are.
@@ -186,7 +200,10 @@ fn of_a_flood_a_random_part_is_shown_and_how_large_it_is() {
         }
     }
     let part = |share: &Value| share["share"].as_f64().unwrap();
-    assert!(shares.iter().all(|share| part(share) > 0.0 && part(share) < 0.5), "{shares:?}");
+    assert!(
+        shares.iter().all(|share| part(share) > 0.0 && part(share) < 0.5),
+        "{shares:?}"
+    );
     agent.stop();
 }
 
@@ -214,7 +231,10 @@ fn payloads_can_be_kept_from_everybody() {
     let admin = agent.wait_for("admin on http://");
     for path in ["/api/v1/tail", "/api/v1/capture"] {
         let (code, body) = get(&admin, path);
-        assert!(code == 403 && body.contains("admin_payloads is false"), "{code} {body}");
+        assert!(
+            code == 403 && body.contains("admin_payloads is false"),
+            "{code} {body}"
+        );
     }
     for command in ["tail", "capture"] {
         let (good, said) = support::weir(&[command, "--admin", &admin]);
@@ -282,12 +302,22 @@ fn the_command_shows_messages_and_what_is_wrong_with_them() {
     let mut agent = Agent::start("bucket_width: 1s\n", &[]);
     let admin = agent.wait_for("admin on http://");
     let mut tail = Tail::start(&admin, &["page", "--where", "user:ann"]);
-    send_until(&agent, "page.views:1|c|#user:ann\npage.views:zwei|c|#user:ann\nother:1|c", &admin);
+    send_until(
+        &agent,
+        "page.views:1|c|#user:ann\npage.views:zwei|c|#user:ann\nother:1|c",
+        &admin,
+    );
     let line = tail.line();
-    assert!(line.ends_with("page.views:1|c|#user:ann") && line.contains("udp://127.0.0.1:"), "{line}");
+    assert!(
+        line.ends_with("page.views:1|c|#user:ann") && line.contains("udp://127.0.0.1:"),
+        "{line}"
+    );
     let (line, under) = (tail.line(), tail.line());
     assert_eq!(line.find("zwei"), under.find("^^^^ "), "{line}\n{under}");
-    assert!(under.ends_with("rejected: bad_value, bytes 11 to 14 of 27"), "{under}");
+    assert!(
+        under.ends_with("rejected: bad_value, bytes 11 to 14 of 27"),
+        "{under}"
+    );
     assert!(!line.contains('\u{1b}'), "no colours into a pipe");
     drop(tail);
     until("it has gone", || streams(&admin) == 0);
@@ -297,7 +327,10 @@ fn the_command_shows_messages_and_what_is_wrong_with_them() {
     loop {
         let event: Value = serde_json::from_str(&tail.line()).unwrap();
         if event["line"].is_string() {
-            assert_eq!((event["line"].as_str(), event["reason"].as_str()), (Some("b"), Some("no_separator")));
+            assert_eq!(
+                (event["line"].as_str(), event["reason"].as_str()),
+                (Some("b"), Some("no_separator"))
+            );
             break;
         }
     }

@@ -154,9 +154,7 @@ impl Worker {
         let before = Monotonic::now().0;
         self.gaps.turn_begins(before);
         let by_sender = self.origins.is_some();
-        let turn = self
-            .event_loop
-            .turn(
+        let turn = self.event_loop.turn(
             Some(timeout),
             &mut taking(&mut self.ingest, by_sender, &mut self.taps),
         );
@@ -252,9 +250,11 @@ impl Worker {
             Command::Socket(id, socket) => {
                 let by_sender = self.origins.is_some();
                 // One that cannot be taken goes, with its file: whoever made it sees that and makes another.
-                let _ = self
-                    .event_loop
-                    .replace(id, *socket, &mut taking(&mut self.ingest, by_sender, &mut self.taps));
+                let _ = self.event_loop.replace(
+                    id,
+                    *socket,
+                    &mut taking(&mut self.ingest, by_sender, &mut self.taps),
+                );
             }
             Command::Origins(answers) => self.answers(answers),
             Command::Admission(list) => {

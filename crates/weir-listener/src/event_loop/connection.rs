@@ -4,10 +4,10 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
+use super::batch::Sources;
 use super::drain::Drain;
 use super::listener::{Listener, Phase};
 use super::peers::Peer;
-use super::batch::Sources;
 use super::{Monotonic, PacketBatch};
 use crate::ListenerCounter;
 use crate::bind::MAX_PACKET_BYTES_LIMIT;

@@ -10,10 +10,10 @@ use tokio::sync::mpsc;
 use super::query::{Query, bad};
 use super::server::Refused;
 use crate::streams::Permit;
+use crate::tap::Taps;
 use crate::tap::capture::{self, BYTES_DEFAULT, CaptureRequest};
 use crate::tap::message::Wanted;
 use crate::tap::tail::{self, RATE_MAX, TailRequest};
-use crate::tap::Taps;
 
 pub const TAIL: &str = "/api/v1/tail";
 pub const CAPTURE: &str = "/api/v1/capture";

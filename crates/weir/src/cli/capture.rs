@@ -10,7 +10,9 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use super::agent::admin_address;
 use super::stream::{self, Body};
 use super::table::grouped;
-use crate::capture_file::{CaptureFault, CaptureReader, CaptureWriter, State, header, write_packet, write_state};
+use crate::capture_file::{
+    CaptureFault, CaptureReader, CaptureWriter, State, header, write_packet, write_state,
+};
 use crate::failure::Failure;
 
 /// What the agent takes beyond the time of a capture.
@@ -64,7 +66,10 @@ pub fn capture(arguments: &ArgMatches) -> Result<(), Failure> {
         .map_err(|error| Failure::usage(format!("flag --for: {error}")))?;
     let bytes = weir_units::parse_size_any_case(&text("bytes"))
         .map_err(|error| Failure::usage(format!("flag --bytes: {error}")))?;
-    let path = arguments.get_one::<PathBuf>("out").cloned().unwrap_or_else(default_path);
+    let path = arguments
+        .get_one::<PathBuf>("out")
+        .cloned()
+        .unwrap_or_else(default_path);
     let mut pairs = vec![
         ("for", format!("{}ms", duration.as_millis())),
         ("match", text("match")),
@@ -98,14 +103,19 @@ fn default_path() -> PathBuf {
 
 /// What was asked for ends whole also when it ends early.
 fn on_interrupt(interrupted: Arc<AtomicBool>, stop: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let wait = move || {
         if runtime.block_on(tokio::signal::ctrl_c()).is_ok() {
             interrupted.store(true, Ordering::Release);
             stop();
         }
     };
-    std::thread::Builder::new().name("interrupt".into()).spawn(wait).map(drop)
+    std::thread::Builder::new()
+        .name("interrupt".into())
+        .spawn(wait)
+        .map(drop)
 }
 
 /// Copies a capture; where it ends too early, it gets an end of our own.

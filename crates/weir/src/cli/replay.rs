@@ -62,7 +62,9 @@ pub fn replay(arguments: &ArgMatches) -> Result<(), Failure> {
             grouped(found.lost)
         );
     }
-    let newline = arguments.get_one::<String>("framing").is_some_and(|framing| framing == "newline");
+    let newline = arguments
+        .get_one::<String>("framing")
+        .is_some_and(|framing| framing == "newline");
     let mut sender =
         Sender::connect(&address, newline).map_err(|error| super::send::failed(&address, &error))?;
     loop {
@@ -71,7 +73,9 @@ pub fn replay(arguments: &ArgMatches) -> Result<(), Failure> {
             if let Some(speed) = speed {
                 wait_until(start + time.div_f64(speed));
             }
-            sender.send(bytes).map_err(|error| super::send::failed(&address, &error))
+            sender
+                .send(bytes)
+                .map_err(|error| super::send::failed(&address, &error))
         })?;
         super::print(&format!(
             "{} packets, {} bytes in {:.3} s to {address}\n",
@@ -122,7 +126,11 @@ fn run_through(
     mut each: impl FnMut(Duration, &[u8]) -> Result<(), Failure>,
 ) -> Result<Found, Failure> {
     let fault = |fault: CaptureFault| {
-        let hint = if fault.is_cut() { " (--partial sends what is whole)" } else { "" };
+        let hint = if fault.is_cut() {
+            " (--partial sends what is whole)"
+        } else {
+            ""
+        };
         Failure::usage(format!("{}: {fault}{hint}", path.display()))
     };
     let mut reader = CaptureReader::open(path).map_err(fault)?;

@@ -20,7 +20,9 @@ pub fn arguments() -> Vec<Arg> {
             .long("where")
             .value_name("KEY:VALUE")
             .action(ArgAction::Append)
-            .help("Only messages with this tag, or with any value of KEY; all of them, if given several times"),
+            .help(
+                "Only messages with this tag, or with any value of KEY; all of them, if given several times",
+            ),
         Arg::new("config")
             .long("config")
             .short('c')
@@ -122,7 +124,11 @@ fn refusal(address: SocketAddr, head: &str, code: &str, reader: &mut impl BufRea
             crate::tap::message::text(reason.as_bytes())
         ));
     }
-    let first = if code == "503" { body.trim() } else { head.lines().next().unwrap_or_default() };
+    let first = if code == "503" {
+        body.trim()
+    } else {
+        head.lines().next().unwrap_or_default()
+    };
     let shown = crate::logging::printable(first.as_bytes());
     Failure::runtime(format!(
         "what answers at {address} is not weir's admin server, or cannot answer: {shown}"

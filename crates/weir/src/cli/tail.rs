@@ -63,7 +63,14 @@ pub fn tail(arguments: &ArgMatches) -> Result<(), Failure> {
     let mut pairs = vec![("match", text("match"))];
     let tags = arguments.get_many::<String>("where").into_iter().flatten();
     pairs.extend(tags.map(|tag| ("where", tag.clone())));
-    pairs.push(("rate", arguments.get_one::<u64>("rate").copied().unwrap_or(RATE_MAX).to_string()));
+    pairs.push((
+        "rate",
+        arguments
+            .get_one::<u64>("rate")
+            .copied()
+            .unwrap_or(RATE_MAX)
+            .to_string(),
+    ));
     if arguments.get_flag("rejected") {
         pairs.push(("verdict", "rejected".to_owned()));
     }
@@ -101,7 +108,11 @@ impl Shows {
             line.clear();
             if body.read_line(&mut line)? == 0 {
                 // The agent ends streams after a while; one that ends at once has nobody behind it.
-                return if begun { Ok(false) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
+                return if begun {
+                    Ok(false)
+                } else {
+                    Err(io::ErrorKind::UnexpectedEof.into())
+                };
             }
             if let Some(name) = line.strip_prefix("event: ") {
                 name.trim_end().clone_into(&mut event);
@@ -169,7 +180,11 @@ fn message(seen: &Seen, colour: bool) -> String {
     let mut head = format!("{} {} ", clock(seen.time), sender(seen));
     let indent = head.chars().count();
     head = paint(DIM, &head);
-    let code = if seen.verdict == Verdict::Rejected { RED } else { YELLOW };
+    let code = if seen.verdict == Verdict::Rejected {
+        RED
+    } else {
+        YELLOW
+    };
     match (&seen.fault, seen.verdict) {
         (Some(fault), _) => {
             let (before, after) = (last(&fault.before), first(&fault.after));
@@ -177,7 +192,12 @@ fn message(seen: &Seen, colour: bool) -> String {
             let marked = paint(MARK, &fault.bytes);
             let mut text = format!("{head}{before}{marked}{after}\n");
             let under = "^".repeat(fault.bytes.chars().count().max(1));
-            let _ = writeln!(text, "{:at$}{}", "", paint(code, &format!("{under} {}", why(seen, fault))));
+            let _ = writeln!(
+                text,
+                "{:at$}{}",
+                "",
+                paint(code, &format!("{under} {}", why(seen, fault)))
+            );
             text
         }
         (None, Verdict::Accepted) => format!("{head}{}\n", seen.line),

@@ -74,7 +74,10 @@ pub fn dropped(message: &Message<'_>, sender: &OriginExplanation, rules: &Rules)
         return None;
     }
     let step = explanation.steps.into_iter().rfind(|step| step.dropped);
-    Some(step.map_or_else(|| "a rule".to_owned(), |step| format!("{}: {}", step.stage, step.why)))
+    Some(step.map_or_else(
+        || "a rule".to_owned(),
+        |step| format!("{}: {}", step.stage, step.why),
+    ))
 }
 
 fn has_origin_sections(line: &str) -> bool {

@@ -18,8 +18,8 @@ use crate::history::Recent;
 use crate::logging::Logging;
 use crate::notify::Notify;
 use crate::sandbox::{self, SandboxStatus};
-use crate::streams::Streams;
 use crate::signals::{Asked, Reloaded, Reloader, Request, Reread, Signals};
+use crate::streams::Streams;
 
 mod access;
 mod books;
@@ -140,7 +140,7 @@ async fn serve(
         tracing::info!("{}", banner(reloader.current(), address));
         if !address.ip().to_canonical().is_loopback() {
             tracing::warn!(
-                "admin: {address} is not loopback: whoever reaches it can read metrics, status and profiles, and ask for a reload"
+                "admin: {address} is not loopback: whoever reaches it can read metrics, status and profiles, see messages, and ask for a reload"
             );
         }
         let hosts = Hosts::new(&reloader.current().config.running.admin_hosts);

@@ -9,7 +9,9 @@ use weir_ingest::{TapBlock, TappedPacket};
 
 use super::message::{Wanted, lines};
 use super::{Heard, Next, Tapped, Taps, clock_offset};
-use crate::capture_file::{Captured, Entity, EntityId, State, credentials, header, write_packet, write_state};
+use crate::capture_file::{
+    Captured, Entity, EntityId, State, credentials, header, write_packet, write_state,
+};
 use crate::streams::Permit;
 
 /// The longest capture.
@@ -139,8 +141,7 @@ impl Capture {
 
     fn wants(&self, packet: &TappedPacket, bytes: &[u8], heard: &Heard) -> bool {
         let wanted = &self.request.wanted;
-        wanted.everything()
-            || lines(bytes, packet.truncated, &heard.options).any(|line| wanted.wants(&line))
+        wanted.everything() || lines(bytes, packet.truncated, &heard.options).any(|line| wanted.wants(&line))
     }
 
     /// Whose processes they were, as far as that is known.

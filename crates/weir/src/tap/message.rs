@@ -254,7 +254,9 @@ mod tests {
     };
 
     fn wanted(pattern: &str, tags: &[(&str, Option<&str>)]) -> Wanted {
-        let tags = tags.iter().map(|(key, value)| ((*key).to_owned(), value.map(str::to_owned)));
+        let tags = tags
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), value.map(str::to_owned)));
         Wanted {
             pattern: pattern.to_owned(),
             tags: tags.collect(),

@@ -140,7 +140,8 @@ impl Tail {
     }
 
     fn event(&mut self, name: &str, data: &impl Serialize) {
-        self.out.extend_from_slice(format!("event: {name}\ndata: ").as_bytes());
+        self.out
+            .extend_from_slice(format!("event: {name}\ndata: ").as_bytes());
         // Neither maps with other keys than texts nor our own Serialize: it does not fail.
         let _ = serde_json::to_writer(&mut self.out, data);
         self.out.extend_from_slice(b"\n\n");
@@ -194,9 +195,9 @@ impl Tail {
         let mut seen = Seen {
             listener: heard.address.clone(),
             pid,
-            address: packet
-                .source
-                .map(|source| std::net::SocketAddr::new(source.ip().to_canonical(), source.port()).to_string()),
+            address: packet.source.map(|source| {
+                std::net::SocketAddr::new(source.ip().to_canonical(), source.port()).to_string()
+            }),
             container: sender.container.clone(),
             line: shown(line.bytes),
             bytes: line.bytes.len(),
