@@ -172,7 +172,7 @@ export interface Seen {
   bytes: number;
   verdict: "accepted" | "rejected" | "dropped" | "refused" | "limited";
   reason?: string;
-  fault?: { offset: number; length: number; before: string; bytes: string; after: string };
+  bad?: { offset: number; length: number; before: string; bytes: string; after: string };
 }
 
 /** How much of what came the tail showed in the last second. */

@@ -1,8 +1,8 @@
-//! Copies of packets for people: a random part of them, or all. Where nobody asks there is no tap, and a batch costs one look at
+//! Copies of packets for people: a random part of them, or all. Without a reader there is no tap, and a batch costs one look at
 //! an empty list.
 //!
-//! A packet that is copied is taken as always, and what became of it is told from the counts before and after. Whoever asked is
-//! never waited for: what it has no room for is lost to it alone, and counted.
+//! A packet that is copied is taken as always, and what became of it is told from the counts before and after. A worker
+//! never waits for a reader: what finds no room is lost to that reader alone, and counted.
 
 use std::net::SocketAddr;
 
@@ -17,7 +17,7 @@ const STRETCH_NS: u64 = 100_000_000;
 /// How long a copy may wait for others.
 const LINGER_NS: u64 = 50_000_000;
 
-/// The longest time without a block, so that whoever asked learns what came and the tap learns that nobody asks any more.
+/// The longest time without a block, so that the reader learns what came, and the tap that its reader has gone.
 const QUIET_NS: u64 = 500_000_000;
 
 /// What a packet costs besides its bytes.
@@ -27,7 +27,7 @@ const PACKET_BYTES: usize = size_of::<TappedPacket>();
 /// more.
 pub type TapPush = Box<dyn FnMut(TapBlock) -> Result<(), Option<TapBlock>> + Send>;
 
-/// What somebody wants to see.
+/// What a reader wants to see.
 pub struct TapSettings {
     /// About so many bytes a second, chosen at random; `None`: everything.
     pub sample: Option<u64>,

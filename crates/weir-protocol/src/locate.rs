@@ -1,4 +1,4 @@
-//! Where in a rejected line the fault is, for people. Never on the way of messages: a line is read a second time.
+//! Where in a rejected line the error is, for people. Never on the way of messages: a line is read a second time.
 
 use std::ops::Range;
 
@@ -134,7 +134,7 @@ fn too_short(line: &[u8], close: usize) -> Range<usize> {
     text_end..text_end + 1
 }
 
-/// The first sequence without which the line would have another fault or none: text that nobody reads may be anything.
+/// The first sequence without which the line would have another error or none: text that nobody reads may be anything.
 fn invalid_text(line: &[u8], options: &ParseOptions) -> Range<usize> {
     let sequences: Vec<Range<usize>> = invalid_sequences(line).take(INVALID_MAX).collect();
     let mut rest = line.to_vec();
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_at_fault_are_marked() {
+    fn the_wrong_bytes_are_marked() {
         use ErrorClass::*;
         for (line, class, bytes) in [
             (&b"no metric"[..], NoSeparator, "no metric"),

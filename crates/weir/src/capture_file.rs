@@ -142,7 +142,7 @@ pub fn write_state(state: &State, out: &mut Vec<u8>) {
 
 /// Why a file cannot be read, or not further.
 #[derive(Debug, thiserror::Error)]
-pub enum CaptureFault {
+pub enum CaptureError {
     #[error("it cannot be read: {0}")]
     Io(#[from] io::Error),
     #[error(
@@ -167,10 +167,10 @@ pub enum CaptureFault {
     State,
 }
 
-impl CaptureFault {
-    /// What comes before the fault is whole.
+impl CaptureError {
+    /// What comes before the error is whole.
     pub fn is_cut(&self) -> bool {
-        matches!(self, CaptureFault::Cut { .. } | CaptureFault::NoState(_))
+        matches!(self, CaptureError::Cut { .. } | CaptureError::NoState(_))
     }
 }
 
@@ -188,7 +188,7 @@ pub struct CaptureReader<R: Read> {
 pub type CaptureSource = Box<dyn Read>;
 
 impl CaptureReader<CaptureSource> {
-    pub fn open(path: &Path) -> Result<Self, CaptureFault> {
+    pub fn open(path: &Path) -> Result<Self, CaptureError> {
         let mut file = BufReader::new(File::open(path)?);
         let source: CaptureSource = if file.fill_buf()?.starts_with(&ZSTD) {
             Box::new(BufReader::new(zstd::stream::read::Decoder::new(file)?))
@@ -200,7 +200,7 @@ impl CaptureReader<CaptureSource> {
 }
 
 impl<R: Read> CaptureReader<R> {
-    pub fn new(mut source: R) -> Result<Self, CaptureFault> {
+    pub fn new(mut source: R) -> Result<Self, CaptureError> {
         let mut head = Vec::new();
         fill(&mut source, &mut head, HEADER.len())?;
         let known = |at: usize| head.get(at) == Some(&HEADER[at]);
@@ -208,14 +208,14 @@ impl<R: Read> CaptureReader<R> {
         let version = head.get(VERSION_AT).copied().unwrap_or(0);
         if !same || version & 0xf0 != 0xf0 {
             let shown: Vec<String> = head.iter().map(|byte| format!("{byte:02x}")).collect();
-            return Err(CaptureFault::Foreign(match shown.as_slice() {
+            return Err(CaptureError::Foreign(match shown.as_slice() {
                 [] => "nothing at all".to_owned(),
                 shown => shown.join(" "),
             }));
         }
         let version = version & 0x0f;
         if version > VERSION {
-            return Err(CaptureFault::Version(version));
+            return Err(CaptureError::Version(version));
         }
         Ok(CaptureReader {
             source,
@@ -241,14 +241,14 @@ impl<R: Read> CaptureReader<R> {
         self.state.as_ref()
     }
 
-    pub fn next_packet(&mut self) -> Result<Option<Captured>, CaptureFault> {
+    pub fn next_packet(&mut self) -> Result<Option<Captured>, CaptureError> {
         let (packet, at) = (self.packets + 1, self.at);
         let mut head = Vec::new();
         match self.fill(&mut head, 4)? {
             0 if self.version < FIRST_WITH_STATE => return Ok(None),
-            0 => return Err(CaptureFault::NoState(self.packets)),
+            0 => return Err(CaptureError::NoState(self.packets)),
             4 => {}
-            _ => return Err(CaptureFault::Cut { packet, at: self.at }),
+            _ => return Err(CaptureError::Cut { packet, at: self.at }),
         }
         let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
         if length == 0 {
@@ -256,35 +256,35 @@ impl<R: Read> CaptureReader<R> {
             return Ok(None);
         }
         if length > RECORD_BYTES_MAX {
-            return Err(CaptureFault::Length { packet, at, length });
+            return Err(CaptureError::Length { packet, at, length });
         }
         let mut record = Vec::new();
         if self.fill(&mut record, length)? < length {
-            return Err(CaptureFault::Cut { packet, at: self.at });
+            return Err(CaptureError::Cut { packet, at: self.at });
         }
         let found =
-            Captured::decode(&record[..]).map_err(|source| CaptureFault::Packet { packet, at, source })?;
+            Captured::decode(&record[..]).map_err(|source| CaptureError::Packet { packet, at, source })?;
         self.packets += 1;
         Ok(Some(found))
     }
 
-    fn read_state(&mut self) -> Result<(), CaptureFault> {
+    fn read_state(&mut self) -> Result<(), CaptureError> {
         let mut rest = Vec::new();
         self.fill(&mut rest, RECORD_BYTES_MAX)?;
         if self.version < FIRST_WITH_STATE {
             return Ok(());
         }
         let Some((state, length)) = rest.split_last_chunk::<4>() else {
-            return Err(CaptureFault::NoState(self.packets));
+            return Err(CaptureError::NoState(self.packets));
         };
         if state.len() != u32::from_le_bytes(*length) as usize {
-            return Err(CaptureFault::NoState(self.packets));
+            return Err(CaptureError::NoState(self.packets));
         }
-        self.state = Some(State::decode(state).map_err(|_| CaptureFault::State)?);
+        self.state = Some(State::decode(state).map_err(|_| CaptureError::State)?);
         Ok(())
     }
 
-    fn fill(&mut self, into: &mut Vec<u8>, length: usize) -> Result<usize, CaptureFault> {
+    fn fill(&mut self, into: &mut Vec<u8>, length: usize) -> Result<usize, CaptureError> {
         let read = fill(&mut self.source, into, length)?;
         self.at += read as u64;
         Ok(read)
@@ -292,7 +292,7 @@ impl<R: Read> CaptureReader<R> {
 }
 
 /// Reads so many bytes, or those there are. What is compressed and cut has those that could be unpacked.
-fn fill(source: &mut impl Read, into: &mut Vec<u8>, length: usize) -> Result<usize, CaptureFault> {
+fn fill(source: &mut impl Read, into: &mut Vec<u8>, length: usize) -> Result<usize, CaptureError> {
     match source.take(length as u64).read_to_end(into) {
         Ok(read) => Ok(read),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(into.len()),
@@ -362,17 +362,17 @@ mod tests {
         file
     }
 
-    fn read(file: &[u8]) -> (Vec<Captured>, Result<Option<State>, CaptureFault>) {
+    fn read(file: &[u8]) -> (Vec<Captured>, Result<Option<State>, CaptureError>) {
         let mut packets = Vec::new();
         let mut reader = match CaptureReader::new(file) {
             Ok(reader) => reader,
-            Err(fault) => return (packets, Err(fault)),
+            Err(error) => return (packets, Err(error)),
         };
         loop {
             match reader.next_packet() {
                 Ok(Some(packet)) => packets.push(packet),
                 Ok(None) => return (packets, Ok(reader.state().cloned())),
-                Err(fault) => return (packets, Err(fault)),
+                Err(error) => return (packets, Err(error)),
             }
         }
     }
@@ -407,7 +407,7 @@ mod tests {
         file[VERSION_AT] = 0xf4;
         assert!(matches!(
             CaptureReader::new(&file[..]).err(),
-            Some(CaptureFault::Version(4))
+            Some(CaptureError::Version(4))
         ));
     }
 
@@ -418,13 +418,13 @@ mod tests {
             (b"", "begins with nothing at all"),
             (&HEADER[..6], "begins with d4 74 d0 60 f0 ff,"),
         ] {
-            let fault = CaptureReader::new(file).err().unwrap().to_string();
-            assert!(fault.contains(part), "{fault}");
+            let error = CaptureReader::new(file).err().unwrap().to_string();
+            assert!(error.contains(part), "{error}");
         }
         let mut damaged = capture(&[packet(1, b"a:1|c")]);
         damaged[11] = 0x7f;
-        let fault = read(&damaged).1.unwrap_err().to_string();
-        assert!(fault.contains("packet 1, at byte 8, claims"), "{fault}");
+        let error = read(&damaged).1.unwrap_err().to_string();
+        assert!(error.contains("packet 1, at byte 8, claims"), "{error}");
     }
 
     proptest! {

@@ -96,11 +96,11 @@ fn messages_come_with_their_sender_and_what_became_of_them() {
     assert_eq!(seen["reason"], "bad_value");
     assert_eq!(seen["line"], "page.views:one\\xff|c");
     assert_eq!(
-        (seen["fault"]["offset"].as_u64(), seen["fault"]["length"].as_u64()),
+        (seen["bad"]["offset"].as_u64(), seen["bad"]["length"].as_u64()),
         (Some(11), Some(4))
     );
-    assert_eq!(seen["fault"]["bytes"], "one\\xff");
-    assert_eq!(seen["fault"]["before"], "page.views:");
+    assert_eq!(seen["bad"]["bytes"], "one\\xff");
+    assert_eq!(seen["bad"]["before"], "page.views:");
 
     let unix = UnixDatagram::unbound().unwrap();
     unix.send_to(b"local:1|c", &socket).unwrap();

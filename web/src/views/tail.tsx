@@ -148,7 +148,7 @@ export function told(share: Share | undefined): string {
 }
 
 function Line({ seen }: { seen: Seen }) {
-  const { fault } = seen;
+  const { bad } = seen;
   const from = [
     seen.listener,
     seen.address,
@@ -161,11 +161,11 @@ function Line({ seen }: { seen: Seen }) {
         <time title={utc(seen.time)}>{precise(seen.time)}</time> {from.filter(Boolean).join(" · ")}
       </span>
       <code>
-        {fault ? (
+        {bad ? (
           <>
-            {fault.before}
-            <mark>{fault.bytes}</mark>
-            {fault.after}
+            {bad.before}
+            <mark>{bad.bytes}</mark>
+            {bad.after}
           </>
         ) : (
           seen.line
@@ -174,7 +174,7 @@ function Line({ seen }: { seen: Seen }) {
       {seen.verdict !== "accepted" && (
         <span class={seen.verdict === "rejected" ? "bad" : "quiet"}>
           {seen.verdict === "rejected" ? "✗" : "–"} {seen.verdict}: {seen.reason}
-          {fault && `, ${place(fault.offset, fault.length)} of ${seen.bytes}`}
+          {bad && `, ${place(bad.offset, bad.length)} of ${seen.bytes}`}
         </span>
       )}
     </li>

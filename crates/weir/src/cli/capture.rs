@@ -11,7 +11,7 @@ use super::agent::admin_address;
 use super::stream::{self, Body};
 use super::table::grouped;
 use crate::capture_file::{
-    CaptureFault, CaptureReader, CaptureWriter, State, header, write_packet, write_state,
+    CaptureError, CaptureReader, CaptureWriter, State, header, write_packet, write_state,
 };
 use crate::failure::Failure;
 
@@ -119,7 +119,7 @@ fn on_interrupt(interrupted: Arc<AtomicBool>, stop: impl FnOnce() + Send + 'stat
 }
 
 /// Copies a capture; where it ends too early, it gets an end of our own.
-fn write(body: Body, writer: &mut CaptureWriter, begun: impl FnOnce()) -> Result<State, CaptureFault> {
+fn write(body: Body, writer: &mut CaptureWriter, begun: impl FnOnce()) -> Result<State, CaptureError> {
     let mut reader = CaptureReader::new(body)?;
     begun();
     writer.write(&header())?;
@@ -133,14 +133,14 @@ fn write(body: Body, writer: &mut CaptureWriter, begun: impl FnOnce()) -> Result
                 packets += 1;
             }
             Ok(None) => break reader.state().cloned().unwrap_or_default(),
-            Err(fault) if fault.is_cut() => {
+            Err(error) if error.is_cut() => {
                 break State {
                     packets,
                     ended_early: "the agent's answer ended".to_owned(),
                     ..State::default()
                 };
             }
-            Err(fault) => return Err(fault),
+            Err(error) => return Err(error),
         }
     };
     record.clear();

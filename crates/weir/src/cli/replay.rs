@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
 use super::send::{Sender, destination};
 use super::table::grouped;
-use crate::capture_file::{CaptureFault, CaptureReader};
+use crate::capture_file::{CaptureError, CaptureReader};
 use crate::failure::Failure;
 
 pub fn command() -> Command {
@@ -125,15 +125,15 @@ fn run_through(
     partial: bool,
     mut each: impl FnMut(Duration, &[u8]) -> Result<(), Failure>,
 ) -> Result<Found, Failure> {
-    let fault = |fault: CaptureFault| {
-        let hint = if fault.is_cut() {
+    let failed = |error: CaptureError| {
+        let hint = if error.is_cut() {
             " (--partial sends what is whole)"
         } else {
             ""
         };
-        Failure::usage(format!("{}: {fault}{hint}", path.display()))
+        Failure::usage(format!("{}: {error}{hint}", path.display()))
     };
-    let mut reader = CaptureReader::open(path).map_err(fault)?;
+    let mut reader = CaptureReader::open(path).map_err(failed)?;
     let mut found = Found::default();
     let mut first = None;
     loop {
@@ -141,7 +141,7 @@ fn run_through(
             Ok(Some(packet)) => packet,
             Ok(None) => break,
             Err(cut) if partial && cut.is_cut() => break,
-            Err(error) => return Err(fault(error)),
+            Err(error) => return Err(failed(error)),
         };
         let time = reader.time(&packet);
         let since = time.saturating_sub(*first.get_or_insert(time));

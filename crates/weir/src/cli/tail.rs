@@ -10,7 +10,7 @@ use super::agent::admin_address;
 use super::stream::{self, Body};
 use super::table::grouped;
 use crate::failure::Failure;
-use crate::tap::message::{Fault, Seen, Verdict};
+use crate::tap::message::{BadBytes, Seen, Verdict};
 use crate::tap::tail::{RATE_MAX, Share};
 
 /// There is something each second.
@@ -19,7 +19,7 @@ const QUIET_MAX: Duration = Duration::from_secs(10);
 /// How often it is said that not everything is shown.
 const SHARE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Characters around what is at fault.
+/// Characters around what is wrong.
 const AROUND: usize = 60;
 
 pub fn command() -> Command {
@@ -185,18 +185,18 @@ fn message(seen: &Seen, colour: bool) -> String {
     } else {
         YELLOW
     };
-    match (&seen.fault, seen.verdict) {
-        (Some(fault), _) => {
-            let (before, after) = (last(&fault.before), first(&fault.after));
+    match (&seen.bad, seen.verdict) {
+        (Some(bad), _) => {
+            let (before, after) = (last(&bad.before), first(&bad.after));
             let at = indent + before.chars().count();
-            let marked = paint(MARK, &fault.bytes);
+            let marked = paint(MARK, &bad.bytes);
             let mut text = format!("{head}{before}{marked}{after}\n");
-            let under = "^".repeat(fault.bytes.chars().count().max(1));
+            let under = "^".repeat(bad.bytes.chars().count().max(1));
             let _ = writeln!(
                 text,
                 "{:at$}{}",
                 "",
-                paint(code, &format!("{under} {}", why(seen, fault)))
+                paint(code, &format!("{under} {}", why(seen, bad)))
             );
             text
         }
@@ -209,11 +209,11 @@ fn message(seen: &Seen, colour: bool) -> String {
     }
 }
 
-fn why(seen: &Seen, fault: &Fault) -> String {
+fn why(seen: &Seen, bad: &BadBytes) -> String {
     let reason = seen.reason.as_deref().unwrap_or_default();
-    let bytes = match fault.length {
-        1 => format!("byte {}", fault.offset),
-        length => format!("bytes {} to {}", fault.offset, fault.offset + length - 1),
+    let bytes = match bad.length {
+        1 => format!("byte {}", bad.offset),
+        length => format!("bytes {} to {}", bad.offset, bad.offset + length - 1),
     };
     format!("rejected: {reason}, {bytes} of {}", seen.bytes)
 }
@@ -275,7 +275,7 @@ mod tests {
             bytes: 8,
             verdict: Verdict::Rejected,
             reason: Some("bad_value".to_owned()),
-            fault: Some(Fault {
+            bad: Some(BadBytes {
                 offset: 2,
                 length: 4,
                 before: "a:".to_owned(),
@@ -307,7 +307,7 @@ mod tests {
         let seen = Seen {
             verdict: Verdict::Dropped,
             reason: Some("rule: noisy".to_owned()),
-            fault: None,
+            bad: None,
             pid: Some(7),
             container: Some("0123456789abcdef".to_owned()),
             ..rejected()

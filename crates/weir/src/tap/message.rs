@@ -1,4 +1,4 @@
-//! One message as it is shown: where it came from, what became of it, and which bytes are at fault.
+//! One message as it is shown: where it came from, what became of it, and which bytes are wrong.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use weir_protocol::{ErrorClass, Lines, Message, ParseOptions, Tags, locate, pars
 /// Bytes of a message that are shown.
 const SHOWN_BYTES: usize = 4096;
 
-/// Bytes on either side of what is at fault that are shown of a longer one.
+/// Bytes on either side of what is wrong that are shown of a longer one.
 const AROUND_BYTES: usize = 1024;
 
 /// A message, for people.
@@ -31,9 +31,9 @@ pub struct Seen {
     pub verdict: Verdict,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Of a rejected one: the bytes at fault.
+    /// Of a rejected one: the bytes that are wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fault: Option<Fault>,
+    pub bad: Option<BadBytes>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,9 +63,9 @@ impl Verdict {
     }
 }
 
-/// The bytes at fault, by their place in the message, and as text with what is around them.
+/// The bytes that are wrong, by their place in the message, and as text with what is around them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fault {
+pub struct BadBytes {
     pub offset: usize,
     pub length: usize,
     pub before: String,
@@ -73,12 +73,12 @@ pub struct Fault {
     pub after: String,
 }
 
-impl Fault {
-    fn of(line: &[u8], range: std::ops::Range<usize>) -> Fault {
+impl BadBytes {
+    fn of(line: &[u8], range: std::ops::Range<usize>) -> BadBytes {
         let from = range.start.saturating_sub(AROUND_BYTES);
         let to = (range.end + AROUND_BYTES).min(line.len());
         let cut = |part: &[u8]| text(&part[..part.len().min(SHOWN_BYTES)]);
-        Fault {
+        BadBytes {
             offset: range.start,
             length: range.len(),
             before: text(&line[from..range.start]),
@@ -117,12 +117,12 @@ pub fn shown(line: &[u8]) -> String {
 /// A line of a packet, read as its worker read it.
 pub struct Read<'a> {
     pub bytes: &'a [u8],
-    pub parsed: Result<Message<'a>, Fail>,
+    pub parsed: Result<Message<'a>, Rejection>,
 }
 
 /// Why a line is no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fail {
+pub enum Rejection {
     Class(ErrorClass),
     /// The socket cut it.
     Truncated,
@@ -136,11 +136,11 @@ pub fn lines<'a>(
 ) -> impl Iterator<Item = Read<'a>> {
     Lines::new(packet).map(move |line| {
         let parsed = if !line.terminated && truncated {
-            Err(Fail::Truncated)
+            Err(Rejection::Truncated)
         } else if !line.terminated && options.eol_required {
-            Err(Fail::Class(ErrorClass::Unterminated))
+            Err(Rejection::Class(ErrorClass::Unterminated))
         } else {
-            parse_line(line.bytes, options).map_err(Fail::Class)
+            parse_line(line.bytes, options).map_err(Rejection::Class)
         };
         Read {
             bytes: line.bytes,
@@ -150,16 +150,16 @@ pub fn lines<'a>(
 }
 
 impl Read<'_> {
-    /// Why it was rejected, and the bytes at fault.
-    pub fn fault(&self, options: &ParseOptions) -> Option<(&'static str, Fault)> {
+    /// Why it was rejected, and the bytes that are wrong.
+    pub fn bad(&self, options: &ParseOptions) -> Option<(&'static str, BadBytes)> {
         let (reason, range) = match self.parsed.as_ref().err()? {
-            Fail::Truncated => {
+            Rejection::Truncated => {
                 let end = self.bytes.len();
                 ("truncated", end.saturating_sub(1)..end)
             }
-            Fail::Class(class) => (class.as_str(), locate(self.bytes, *class, options)),
+            Rejection::Class(class) => (class.as_str(), locate(self.bytes, *class, options)),
         };
-        Some((reason, Fault::of(self.bytes, range)))
+        Some((reason, BadBytes::of(self.bytes, range)))
     }
 }
 
@@ -286,11 +286,11 @@ mod tests {
     }
 
     #[test]
-    fn faults_say_where_and_why() {
+    fn errors_say_where_and_why() {
         let of = |packet: &[u8], truncated, options: &ParseOptions| {
             let line = lines(packet, truncated, options).last().unwrap();
-            let (reason, fault) = line.fault(options).unwrap();
-            (reason, fault.offset, fault.before, fault.bytes, fault.after)
+            let (reason, bad) = line.bad(options).unwrap();
+            (reason, bad.offset, bad.before, bad.bytes, bad.after)
         };
         let text = str::to_owned;
         assert_eq!(

@@ -206,9 +206,9 @@ impl Tail {
         let because = |reason: &str| Some(reason.to_owned());
         if let Some(reason) = refusal(&packet.fate) {
             (seen.verdict, seen.reason) = (Verdict::Refused, because(reason));
-        } else if let Some((reason, fault)) = line.fault(&heard.options) {
+        } else if let Some((reason, bad)) = line.bad(&heard.options) {
             (seen.verdict, seen.reason) = (Verdict::Rejected, because(reason));
-            seen.fault = Some(fault);
+            seen.bad = Some(bad);
         } else if let Ok(message) = &line.parsed
             && let Some(rule) = taps.knowledge.dropped(message, &sender)
         {
