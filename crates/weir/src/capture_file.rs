@@ -202,7 +202,13 @@ impl CaptureReader<CaptureSource> {
 impl<R: Read> CaptureReader<R> {
     pub fn new(mut source: R) -> Result<Self, CaptureError> {
         let mut head = Vec::new();
-        fill(&mut source, &mut head, HEADER.len())?;
+        match source.by_ref().take(HEADER.len() as u64).read_to_end(&mut head) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                // It is compressed, and there is not enough of it to unpack anything.
+                return Err(CaptureError::Cut { packet: 1, at: 0 });
+            }
+            read => drop(read?),
+        }
         let known = |at: usize| head.get(at) == Some(&HEADER[at]);
         let same = (0..HEADER.len()).all(|at| known(at) || at == VERSION_AT);
         let version = head.get(VERSION_AT).copied().unwrap_or(0);

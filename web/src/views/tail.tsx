@@ -54,7 +54,7 @@ function useTail(asked: string, paused: boolean): State {
     stream.onopen = () => setState((old) => ({ ...old, open: true, error: undefined }));
     stream.onerror = () => {
       setState((old) => ({ ...old, open: false }));
-      // An EventSource does not say why; whoever refuses it does.
+      // An EventSource does not say why; the answer itself does.
       if (stream.readyState === EventSource.CLOSED) {
         whyRefused(asked, abort).then((error) => setState((old) => ({ ...old, error })));
         again = setTimeout(() => setAttempt((number) => number + 1), AGAIN_MS);

@@ -100,7 +100,7 @@ struct Shows {
 }
 
 impl Shows {
-    /// Until the stream ends. True: whoever reads has seen enough.
+    /// Until the stream ends. True: the reader of our output has seen enough.
     fn all(&mut self, mut body: Body) -> io::Result<bool> {
         let (mut line, mut event) = (String::new(), String::new());
         let mut begun = false;
@@ -153,7 +153,7 @@ impl Shows {
     }
 }
 
-/// True: whoever reads has gone.
+/// True: the reader of our output has gone.
 fn print(text: &str) -> io::Result<bool> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fault_stands_below_its_bytes() {
+    fn the_error_stands_below_its_bytes() {
         let text = message(&rejected(), false);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(

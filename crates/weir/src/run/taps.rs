@@ -1,6 +1,5 @@
 //! The tail and captures put together.
 
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use weir_context::{OriginKey, Rules};
@@ -36,7 +35,8 @@ pub fn taps(
         room,
         streams,
         counts: Mutex::default(),
-        held: Arc::new(AtomicU64::new(0)),
+        held: Arc::default(),
+        lost: Arc::default(),
         capturing: Arc::new(tokio::sync::Semaphore::new(1)),
     };
     (room > 0).then(|| Arc::new(taps))

@@ -67,6 +67,8 @@ pub struct Taps {
     pub counts: Mutex<Counts<TapCounter>>,
     /// Bytes of copies on their way.
     pub held: Arc<AtomicU64>,
+    /// Packets that found no room.
+    pub lost: Arc<AtomicU64>,
     /// A second one would take the room of the first.
     pub capturing: Arc<tokio::sync::Semaphore>,
 }
@@ -74,7 +76,9 @@ pub struct Taps {
 impl Taps {
     /// Adds what was seen and lost.
     pub fn report(&self, status: &mut Status) {
-        status.add(None, &*self.lock());
+        let mut counts = *self.lock();
+        counts[TapCounter::PacketsLost] = self.lost.load(Ordering::Relaxed);
+        status.add(None, &counts);
         let held = self.held.load(Ordering::Relaxed);
         status.memory.parts.insert("taps".into(), held);
         status.memory.used += held;
@@ -106,10 +110,11 @@ impl Taps {
         });
         for worker in &self.workers {
             let (sender, room_of_worker) = (sender.clone(), room.clone());
+            let mut losses = Losses::new(self.lost.clone());
             worker.send(Command::Tap(TapSettings {
                 sample: sample.map(|bytes| bytes / self.workers.len() as u64),
                 block_bytes: (room.max / BLOCKS_IN_ROOM).min(BLOCK_BYTES_MAX) as usize,
-                push: Box::new(move |block| room_of_worker.push(&sender, block)),
+                push: Box::new(move |block| losses.note(block, |block| room_of_worker.push(&sender, block))),
             }));
         }
         self.count(TapCounter::Streams, 1);
@@ -145,6 +150,35 @@ impl Room {
             TrySendError::Full(mut kept) => Some(std::mem::take(&mut kept.block)),
             TrySendError::Disconnected(_) => None,
         })
+    }
+}
+
+/// What one worker has lost, counted at once: with the blocks it would be known when there is room again.
+struct Losses {
+    of_all: Arc<AtomicU64>,
+    /// Of those that the next block tells of, so many are counted.
+    counted: u64,
+}
+
+impl Losses {
+    fn new(of_all: Arc<AtomicU64>) -> Losses {
+        Losses { of_all, counted: 0 }
+    }
+
+    fn note(
+        &mut self,
+        block: TapBlock,
+        push: impl FnOnce(TapBlock) -> Result<(), Option<TapBlock>>,
+    ) -> Result<(), Option<TapBlock>> {
+        let told = block.lost;
+        let pushed = push(block);
+        let lost = match &pushed {
+            Err(Some(block)) => told + block.packets.len() as u64,
+            _ => told,
+        };
+        self.of_all.fetch_add(lost - self.counted, Ordering::Relaxed);
+        self.counted = if pushed.is_ok() { 0 } else { lost };
+        pushed
     }
 }
 
@@ -190,9 +224,8 @@ impl Tapped {
             .recv_timeout(end.saturating_duration_since(Instant::now()))
         {
             Ok(kept) => {
-                let mut counts = self.taps.lock();
-                counts[TapCounter::Packets] += kept.block.packets.len() as u64;
-                counts[TapCounter::PacketsLost] += kept.block.lost;
+                self.taps
+                    .count(TapCounter::Packets, kept.block.packets.len() as u64);
                 Next::Block(kept)
             }
             Err(RecvTimeoutError::Timeout) => Next::Time,
@@ -219,4 +252,60 @@ enum Next {
 fn clock_offset() -> i128 {
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     unix.as_nanos() as i128 - i128::from(Monotonic::now().0)
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_ingest::{Fate, TappedPacket};
+
+    use super::*;
+
+    fn block(packets: usize, lost: u64) -> TapBlock {
+        let packet = TappedPacket {
+            listener: 0,
+            length: 1,
+            received: 0,
+            truncated: false,
+            sender: None,
+            source: None,
+            fate: Fate::default(),
+        };
+        TapBlock {
+            packets: vec![packet; packets],
+            bytes: vec![0; packets],
+            lost,
+            ..TapBlock::default()
+        }
+    }
+
+    #[test]
+    fn room_is_taken_until_a_block_is_dropped_and_losses_are_counted_once() {
+        let (sender, blocks) = sync_channel(2);
+        let of_all = Arc::new(AtomicU64::new(0));
+        let room = Arc::new(Room {
+            max: block(3, 0).heap_bytes() as u64,
+            held: AtomicU64::new(0),
+            of_all: of_all.clone(),
+        });
+        let lost = Arc::new(AtomicU64::new(0));
+        let mut losses = Losses::new(lost.clone());
+        let mut push = |block| {
+            losses
+                .note(block, |block| room.push(&sender, block))
+                .map_err(|back| back.is_some())
+        };
+        assert_eq!(push(block(3, 0)), Ok(()));
+        // The worker tells of what was lost with each block until one is taken.
+        assert_eq!(push(block(2, 0)), Err(true));
+        assert_eq!(push(block(1, 2)), Err(true));
+        assert_eq!(lost.load(Ordering::Relaxed), 3);
+        drop(blocks.recv());
+        assert_eq!(of_all.load(Ordering::Relaxed), 0);
+        assert_eq!(push(block(1, 3)), Ok(()));
+        assert_eq!(push(block(0, 1)), Ok(()));
+        assert_eq!(lost.load(Ordering::Relaxed), 4);
+        drop(blocks);
+        assert_eq!(push(block(1, 0)), Err(false), "nobody is there");
+        assert_eq!(of_all.load(Ordering::Relaxed), 0);
+    }
 }
