@@ -92,7 +92,7 @@ counters! {
         /// Packets copied for tails and captures.
         Packets = Series::counter("weir_tap_packets_total", "taps.packets", "packets"),
             Work("It rises while somebody looks.");
-        /// Packets that a tail or capture was to see and that found no room. Ingest had them.
+        /// Packets that a capture was to have and that found no room. Ingest had them.
         PacketsLost = Series::counter("weir_tap_packets_lost_total", "taps.packets_lost", "packets"),
             Sign("A capture has gaps, because its disk or network is slower than what comes: capture less (`--match`), write to a faster disk, or give weir more `memory`. Ingest is not affected.");
         /// Tails that ended because their reader was slower than what came.

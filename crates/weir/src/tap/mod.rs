@@ -67,7 +67,7 @@ pub struct Taps {
     pub counts: Mutex<Counts<TapCounter>>,
     /// Bytes of copies on their way.
     pub held: Arc<AtomicU64>,
-    /// Packets that found no room.
+    /// Packets that captures were to have and that found no room.
     pub lost: Arc<AtomicU64>,
     /// A second one would take the room of the first.
     pub capturing: Arc<tokio::sync::Semaphore>,
@@ -110,7 +110,13 @@ impl Taps {
         });
         for worker in &self.workers {
             let (sender, room_of_worker) = (sender.clone(), room.clone());
-            let mut losses = Losses::new(self.lost.clone());
+            // A tail shows a part in any case, and says which.
+            let lost = if sample.is_none() {
+                self.lost.clone()
+            } else {
+                Arc::default()
+            };
+            let mut losses = Losses::new(lost);
             worker.send(Command::Tap(TapSettings {
                 sample: sample.map(|bytes| bytes / self.workers.len() as u64),
                 block_bytes: (room.max / BLOCKS_IN_ROOM).min(BLOCK_BYTES_MAX) as usize,
