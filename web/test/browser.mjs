@@ -207,7 +207,7 @@ try {
     const bad = page.locator(".tail li.rejected");
     await bad.first().waitFor({ timeout: PATIENCE });
     assert.equal(await bad.first().locator("mark").innerText(), "zwei");
-    assert.match(await bad.first().innerText(), /rejected: bad_value, bytes 12 to 15 of 27/);
+    assert.match(await bad.first().innerText(), /rejected: bad_value, bytes 12 to 15 of 28/);
     assert.doesNotMatch(await text(".tail"), /other\.first/);
     await shot("tail");
     await page.locator("button:has-text('pause')").click();
