@@ -229,8 +229,8 @@ impl Wanted {
 /// What stands behind the last `|#` of a line that is no message.
 fn tag_section(line: &[u8]) -> String {
     let sections = line.split(|&byte| byte == b'|');
-    let tags = sections.filter_map(|section| section.strip_prefix(b"#"));
-    tags.last()
+    let mut tags = sections.filter_map(|section| section.strip_prefix(b"#"));
+    tags.next_back()
         .map(|tags| String::from_utf8_lossy(tags).into_owned())
         .unwrap_or_default()
 }
