@@ -246,6 +246,40 @@ try {
     assert.match(await text("main table"), /user:me/);
   });
 
+  await test("messages are shown as they arrive, rejected ones with their reason and its place", async () => {
+    await open("tail?match=tail");
+    await until("the stream is open", async () =>
+      /as they arrive|came in/.test(await text("main [role=status]")),
+    );
+    // Until the worker copies, nothing is seen.
+    await until("a message is shown", async () => {
+      await send(["tail.first:1|c|#user:ann", "other.first:1|c"]);
+      return (await page.locator(".tail li").count()) > 0;
+    });
+    await send(["tail.second:zwei|c|#user:ben"]);
+    const bad = page.locator(".tail li.rejected");
+    await bad.first().waitFor({ timeout: PATIENCE });
+    assert.equal(await bad.first().locator("mark").innerText(), "zwei");
+    assert.match(await bad.first().innerText(), /rejected: bad_value, bytes 12 to 15 of 28/);
+    assert.doesNotMatch(await text(".tail"), /other\.first/);
+    await shot("tail");
+    await page.locator("button:has-text('pause')").click();
+    await until("it is paused", async () => (await text("main [role=status]")).includes("Paused"));
+    const count = await page.locator(".tail li").count();
+    await send(["tail.third:1|c"]);
+    await until("it has come", async () => (await json("metrics?match=tail.third")).total === 1);
+    assert.equal(await page.locator(".tail li").count(), count);
+    assert.match(page.url(), /match=tail&paused=1/);
+    await page.locator("button:has-text('go on')").click();
+    await page.locator("input[type=checkbox]").check();
+    assert.match(page.url(), /verdict=rejected/);
+    await until("only rejected ones are shown", async () => {
+      await send(["tail.fourth:1|c", "tail.fifth:1|x"]);
+      const lines = await page.locator(".tail li").allInnerTexts();
+      return lines.length > 0 && lines.every((line) => line.includes("rejected: bad_type"));
+    });
+  });
+
   await test("cardinality names the metric with most contexts, and writes a rule", async () => {
     await open("cardinality");
     await until("metrics are listed", async () => (await page.locator("tbody tr").count()) > 2);
@@ -271,6 +305,7 @@ try {
         "metrics",
         "metrics?metric=page.views&by=user",
         "cardinality",
+        "tail",
         "explain",
         "outputs",
       ]) {
@@ -307,6 +342,7 @@ try {
       "metrics",
       "metrics?metric=page.views",
       "cardinality",
+      "tail?match=tail",
       "explain",
       "outputs",
     ]) {

@@ -4,6 +4,7 @@
 
 pub mod admin;
 pub mod budget;
+pub mod capture_file;
 pub mod cli;
 pub mod config;
 pub mod convert;
@@ -18,5 +19,7 @@ pub mod run;
 pub mod sandbox;
 pub mod signals;
 mod state;
+pub mod streams;
 mod sys;
 pub mod version;
+pub mod tap;

@@ -17,6 +17,7 @@ use weir::admin::{
 };
 use weir::history::Recent;
 use weir::signals::Reloaded;
+use weir::tap::Taps;
 
 struct Double {
     ready: Result<(), String>,
@@ -67,6 +68,10 @@ impl AdminSource for Double {
     }
 
     fn recent(&self) -> Option<Arc<Recent>> {
+        None
+    }
+
+    fn taps(&self) -> Option<Arc<Taps>> {
         None
     }
 

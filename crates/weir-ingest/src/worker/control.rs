@@ -20,6 +20,7 @@ use crate::origin::{OriginAnswer, OriginLink};
 use crate::progress::{Alive, Progress};
 use crate::relay::{Relay, RelaySettings};
 use crate::saved::SavedBucket;
+use crate::tap::{TapSettings, Taps};
 
 /// Slots of the receive ring; each is touched only as far as a packet used it.
 const RING_SLOTS: usize = 64;
@@ -36,6 +37,8 @@ pub enum Command {
     Socket(ListenerId, Box<BoundSocket>),
     /// Other relays.
     Relays(RelayChange),
+    /// Somebody wants to see packets.
+    Tap(TapSettings),
 }
 
 /// The relays that a worker has from now on.
@@ -169,6 +172,7 @@ pub fn spawn(
             drops: DropWatch::default(),
             gaps: Gaps::default(),
             give_back: GiveBack::new(around.give_back),
+            taps: Taps::default(),
             ticks: Ticks::new(Monotonic::now().0),
             flush_open_bucket: around.flush_open_bucket,
             agent: around.agent,

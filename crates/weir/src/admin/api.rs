@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hyper::StatusCode;
 use serde::Serialize;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use weir_counters::{Info, Moves};
 use weir_history::{
     Answer, Function, History, Kind, Metric, MetricSort, MetricsRequest, Query, QueryError, SeriesColumns,
@@ -16,6 +16,7 @@ use super::query::{self, bad};
 use super::series::declared;
 use super::server::Refused;
 use crate::history::Recent;
+use crate::streams::Permit;
 
 const METRICS_DEFAULT: u64 = 100;
 const METRICS_MAX: u64 = 10_000;
@@ -303,7 +304,7 @@ pub fn live_request(query: query::Query<'_>, recent: &Recent) -> Result<Live, Re
 }
 
 /// Starts a stream of events; it ends when its reader has gone or is slower than what comes.
-pub fn live(live: Live, recent: Arc<Recent>, permit: OwnedSemaphorePermit) -> mpsc::Receiver<Bytes> {
+pub fn live(live: Live, recent: Arc<Recent>, permit: Permit) -> mpsc::Receiver<Bytes> {
     let (sender, events) = mpsc::channel(EVENTS_MAX);
     tokio::spawn(async move {
         let _permit = permit;

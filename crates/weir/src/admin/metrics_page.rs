@@ -21,7 +21,7 @@ from the process before where there is a state directory (`docs/restart.md`).
 ";
 
 /// Parts of the page: a title, and the first parts of the fields that belong there.
-const GROUPS: [(&str, &[&str]); 11] = [
+const GROUPS: [(&str, &[&str]); 12] = [
     ("The process", &["version", "started", "reload", "state"]),
     ("Listeners", &["listeners"]),
     ("Event loops", &["event_loop"]),
@@ -32,6 +32,7 @@ const GROUPS: [(&str, &[&str]); 11] = [
     ),
     ("Memory", &["memory"]),
     ("History", &["history"]),
+    ("Tail and captures", &["taps"]),
     ("Rules", &["rules"]),
     ("Origins", &["origin"]),
     ("Outputs", &["outputs", "outputs[]"]),

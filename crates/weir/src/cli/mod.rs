@@ -15,6 +15,7 @@ use crate::version::VERSION;
 
 mod about;
 pub mod agent;
+mod capture;
 mod chart;
 mod check;
 mod convert;
@@ -23,10 +24,13 @@ mod explain;
 mod graph;
 mod parse;
 mod recent;
+mod replay;
 mod send;
 mod status;
+mod stream;
 mod style;
 mod table;
+mod tail;
 mod top;
 
 /// Runs the command that `arguments` (the program's name first) ask for.
@@ -54,6 +58,9 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure
         Some(("completions", arguments)) => about::completions(arguments),
         Some(("manual", arguments)) => about::manual(arguments),
         None if matches.get_flag("version") => about::version(&matches),
+        Some(("tail", arguments)) => tail::tail(arguments),
+        Some(("capture", arguments)) => capture::capture(arguments),
+        Some(("replay", arguments)) => replay::replay(arguments),
         _ => Err(Failure::usage("no command given; try --help")),
     }
 }
@@ -129,6 +136,9 @@ pub fn command() -> Command {
         .subcommand(doctor::command())
         .subcommand(about::completions_command())
         .subcommand(about::manual_command())
+        .subcommand(tail::command())
+        .subcommand(capture::command())
+        .subcommand(replay::command())
 }
 
 /// Adds one flag per setting of the agent, from the table.

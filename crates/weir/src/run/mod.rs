@@ -19,6 +19,7 @@ use crate::logging::Logging;
 use crate::notify::Notify;
 use crate::sandbox::{self, SandboxStatus};
 use crate::signals::{Asked, Reloaded, Reloader, Request, Reread, Signals};
+use crate::streams::Streams;
 
 mod access;
 mod books;
@@ -37,6 +38,7 @@ mod relay;
 mod resume;
 mod rules;
 mod scrape;
+mod taps;
 mod told;
 mod usage;
 mod view;
@@ -138,7 +140,7 @@ async fn serve(
         tracing::info!("{}", banner(reloader.current(), address));
         if !address.ip().to_canonical().is_loopback() {
             tracing::warn!(
-                "admin: {address} is not loopback: whoever reaches it can read metrics, status and profiles, and ask for a reload"
+                "admin: {address} is not loopback: whoever reaches it can read metrics, status and profiles, see messages, and ask for a reload"
             );
         }
         let hosts = Hosts::new(&reloader.current().config.running.admin_hosts);
@@ -296,7 +298,8 @@ impl Agent {
             bucket_seconds: config.aggregation.bucket_seconds(),
             tag_values_alert: config.resources.tag_values_alert,
         }));
-        let recent = recent(&budget);
+        let streams = Streams::default();
+        let recent = recent(&budget, streams.clone());
         let (history_feed, history_batches) = recent.as_ref().map(history::feed).unzip();
         let pipeline = Pipeline::new(
             inbox,
@@ -349,6 +352,15 @@ impl Agent {
             Some(resolver) => Some(origins::start(resolver, &workers, runtime.handle())?),
             None => None,
         };
+        let rules = Arc::new(Mutex::new(rules));
+        let taps = taps::taps(
+            &budget,
+            streams,
+            &workers,
+            (&planned, &bound.listeners),
+            origins.clone(),
+            rules.clone(),
+        );
         let (keeper, state, earlier) = resumed.started(&fixed, &summed_up);
         let view = View {
             state,
@@ -362,7 +374,8 @@ impl Agent {
                 timestamps: config.aggregation.timestamps,
                 eol_required: false,
             },
-            rules: Mutex::new(rules),
+            rules,
+            taps,
             shared,
             last_flush,
             workers: workers.len(),
@@ -462,6 +475,9 @@ impl Agent {
             self.view.outputs.keep_state();
         }
         let ended: Vec<_> = workers.drain(..).map(WorkerHandle::join).collect();
+        if let Some(taps) = &self.view.taps {
+            taps.finish();
+        }
         let panicked = ended.iter().filter(|ended| ended.is_err()).count();
         let mut pipeline = self.pipeline.lock().unwrap_or_else(PoisonError::into_inner);
         let merged_all = pipeline.take().is_none_or(|pipeline| pipeline.join().is_ok());
@@ -512,9 +528,9 @@ impl Agent {
 }
 
 /// Where the last minutes are kept, within their share of the memory.
-fn recent(budget: &Budget) -> Option<Arc<Recent>> {
+fn recent(budget: &Budget, streams: Streams) -> Option<Arc<Recent>> {
     let bytes = budget.share(Share::History);
-    (bytes > 0).then(|| Arc::new(Recent::new(bytes as usize)))
+    (bytes > 0).then(|| Arc::new(Recent::new(bytes as usize, streams)))
 }
 
 /// One thread: outputs wait more than they work.
