@@ -96,7 +96,7 @@ const TABLE: &[NotTaken] = &[
     not_taken("dogstatsd_string_interner_size", ONE_BUDGET),
     not_taken(
         "dogstatsd_telemetry_enabled_listener_id",
-        "every number of a listener is always told apart by its address",
+        "every number of a listener is always shown with its address",
     ),
     not_taken(
         "dogstatsd_windows_pipe_security_descriptor",
@@ -111,7 +111,7 @@ const TABLE: &[NotTaken] = &[
     not_taken("enable_stream_payload_serialization", KINDS),
     not_taken(
         "entity_id",
-        "senders are told apart by the kernel and by what messages say (docs/origin.md), not by an id of the agent's",
+        "senders are distinguished by the kernel and by what messages say (docs/origin.md), not by an id of the agent's",
     ),
     not_taken(
         "expected_tags_duration",

@@ -24,25 +24,44 @@ const PAGES: &[Page] = &[
         text: include_str!("../../../docs/migrate/datadog-agent.md"),
         command: "weir convert datadog /etc/datadog-agent/datadog.yaml > weir.yaml",
         theirs: "api_key: 0123456789abcdef0123456789abcdef\nsite: datadoghq.eu\ndogstatsd_port: 8125\ntags: [team:x]\nproxy:\n  https: http://proxy:3128\n",
-        ours: &["site: datadoghq.eu", "udp: [127.0.0.1:8125]", "team:x", "proxy: http://proxy:3128"],
+        ours: &[
+            "site: datadoghq.eu",
+            "udp: [127.0.0.1:8125]",
+            "team:x",
+            "proxy: http://proxy:3128",
+        ],
     },
     Page {
         text: include_str!("../../../docs/migrate/statsd_exporter.md"),
         command: "weir convert statsd-exporter mapping.yml -- --statsd.listen-udp=:9125 --web.listen-address=:9102 > weir.yaml",
         theirs: "mappings:\n- match: jobs.*\n  name: jobs\n  labels: {job: $1}\n  ttl: 1m\n",
-        ours: &["udp: [0.0.0.0:9125]", "admin: 0.0.0.0:9102", "statsd_gauge_deltas: true", "total_suffix: false"],
+        ours: &[
+            "udp: [0.0.0.0:9125]",
+            "admin: 0.0.0.0:9102",
+            "statsd_gauge_deltas: true",
+            "total_suffix: false",
+        ],
     },
     Page {
         text: include_str!("../../../docs/migrate/telegraf.md"),
         command: "weir convert telegraf /etc/telegraf/telegraf.conf > weir.yaml",
         theirs: "[agent]\n  interval = \"5s\"\n[[inputs.statsd]]\n  service_address = \":8125\"\n  percentiles = [90.0]\n  templates = [\"jobs.* measurement.job\"]\n",
-        ours: &["bucket_width: 5s", "udp: [0.0.0.0:8125]", "tag_styles: [influx]", "statsd_gauge_deltas: true"],
+        ours: &[
+            "bucket_width: 5s",
+            "udp: [0.0.0.0:8125]",
+            "tag_styles: [influx]",
+            "statsd_gauge_deltas: true",
+        ],
     },
     Page {
         text: include_str!("../../../docs/migrate/gostatsd.md"),
         command: "weir convert gostatsd gostatsd.toml > weir.yaml",
         theirs: "metrics-addr=':8125'\nflush-interval='10s'\nbackends='graphite'\n\n[graphite]\naddress='carbon:2003'\n\n[filter.x]\nmatch-metrics='noisy.*'\ndrop-metric=true\n",
-        ours: &["bucket_width: 10s", "udp: [0.0.0.0:8125]", "address: tcp://carbon:2003"],
+        ours: &[
+            "bucket_width: 10s",
+            "udp: [0.0.0.0:8125]",
+            "address: tcp://carbon:2003",
+        ],
     },
     Page {
         text: include_str!("../../../docs/migrate/veneur.md"),
@@ -61,7 +80,11 @@ fn sh(directory: &std::path::Path, command: &str) -> String {
         .env("DD_API_KEY", "0123456789abcdef0123456789abcdef")
         .output()
         .unwrap();
-    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{command}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -97,9 +120,21 @@ impl Beside {
         std::fs::write(&path, config).unwrap();
         let free = |socket: UdpSocket| socket.local_addr().unwrap().to_string();
         let address = free(UdpSocket::bind("127.0.0.1:0").unwrap());
-        let admin = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let admin = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .to_string();
         let weir = Command::new(env!("CARGO_BIN_EXE_weir"))
-            .args(["run", "--config", path.to_str().unwrap(), "--udp", &address, "--admin", &admin])
+            .args([
+                "run",
+                "--config",
+                path.to_str().unwrap(),
+                "--udp",
+                &address,
+                "--admin",
+                &admin,
+            ])
             .env_clear()
             .stderr(Stdio::null())
             .spawn()
@@ -115,7 +150,13 @@ impl Beside {
 
     fn stop(mut self) {
         let id = self.weir.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        assert!(
+            Command::new("kill")
+                .args(["-TERM", &id])
+                .status()
+                .unwrap()
+                .success()
+        );
         assert!(self.weir.wait().unwrap().success());
     }
 }
@@ -129,7 +170,10 @@ fn side_by_side_the_other_program_gets_what_clients_send_and_can_take_over_again
         // Blocks of a list stand further in.
         let indented = page.text.split("```yaml\n").count() - 1;
         assert_eq!(indented, 1, "a page has one configuration for side by side");
-        let config: String = configs[0].lines().map(|line| line.strip_prefix("   ").unwrap_or(line).to_owned() + "\n").collect();
+        let config: String = configs[0]
+            .lines()
+            .map(|line| line.strip_prefix("   ").unwrap_or(line).to_owned() + "\n")
+            .collect();
         let place = config.split("udp://").nth(1).unwrap().split('\'').next().unwrap();
         let config = config.replace(place, &target.local_addr().unwrap().to_string());
         let beside = Beside::start(&config);
@@ -139,7 +183,9 @@ fn side_by_side_the_other_program_gets_what_clients_send_and_can_take_over_again
         let mut bytes = [0; 1500];
         let length = target.recv(&mut bytes).unwrap();
         assert_eq!(std::str::from_utf8(&bytes[..length]).unwrap().trim_end(), line);
-        until("weir counts it too", || status(&beside.admin)["total"]["messages"]["received"] == 1);
+        until("weir counts it too", || {
+            status(&beside.admin)["total"]["messages"]["received"] == 1
+        });
         // Back: the other program takes the clients' port.
         let address = beside.address.clone();
         beside.stop();

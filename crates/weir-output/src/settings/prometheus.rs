@@ -20,7 +20,7 @@ settings! {
         expiry: Duration = "300s"
             .takes(Kind::Duration { min: Duration::from_secs(1), max: DURATION_MAX })
             .effect("A series that got no sample for this long leaves the exposition; seen again, a counter restarts at what it then gets.")
-            .who("Whoever scrapes less often than every five minutes.");
+            .who("Operators who scrape less often than every five minutes.");
         histograms: HistogramStyle = "summary"
             .effect("How `h` and `ms` metrics are exposed.")
             .who("Users of native histograms.");
@@ -36,23 +36,23 @@ settings! {
             .takes(Kind::List(&BOUND))
             .effect("Upper bounds of classic buckets, where the style is `classic`; one without a bound follows.")
             .zero("An empty list: the bucket without a bound alone.")
-            .who("Those whose values are no seconds, or lie close together.");
+            .who("Operators whose values are no seconds, or lie close together.");
         timings_in_seconds: bool = "false"
             .effect("Divides `ms` values by 1000, as statsd_exporter does.")
-            .who("Those who come from statsd_exporter.");
+            .who("Operators who come from statsd_exporter.");
         host_label: bool = "true"
             .effect("Adds the label `host` where a message names its host, as in `host:web1`.")
-            .who("Those whose scrape configuration already names the instance.");
+            .who("Operators whose scrape configuration already names the instance.");
         total_suffix: bool = "true"
             .effect("Names of counters end in `_total`, as OpenMetrics wants it. Off, they stay as they are, and to OpenMetrics those without `_total` are of unknown type.")
-            .who("Those who come from statsd_exporter.");
+            .who("Operators who come from statsd_exporter.");
         openmetrics_created: bool = "false"
             .effect("Shows the time at which each sum began as a series `_created` of OpenMetrics. The protobuf format always has it, and not as a series.")
-            .who("Those whose reader of OpenMetrics uses it; a Prometheus stores it as one more series.");
+            .who("Operators whose reader of OpenMetrics uses it; a Prometheus stores it as one more series.");
         metrics: Vec<MetricForm> = "[]"
             .effect("How metrics of some names or kinds are exposed; the first entry that matches applies. `docs/outputs/prometheus.md` has every field.")
             .zero("An empty list: all as the other settings say.")
-            .who("Those whose metrics need buckets, quantiles, units, help texts or times to live of their own.");
+            .who("Operators whose metrics need buckets, quantiles, units, help texts or times to live of their own.");
     }
 }
 

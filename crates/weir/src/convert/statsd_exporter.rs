@@ -125,11 +125,11 @@ impl Form {
             pattern.push_str(&escaped(&rest[..at]));
             pattern.push_str(".*");
             is_exact = false;
-            let after = rest[at + 1..].trim_start_matches('{');
-            let group = after
-                .bytes()
-                .take_while(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
-            rest = after[group.count()..].trim_start_matches('}');
+            rest = &rest[at + 1..];
+            rest = match rest.strip_prefix('{') {
+                Some(braced) => braced.split_once('}').map_or("", |(_, rest)| rest),
+                None => rest.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '_'),
+            };
         }
         if is_exact {
             return (true, self.name.clone());
@@ -271,7 +271,8 @@ impl Converter {
             let honor = matches!(text("honor_labels"), "true" | "yes" | "on");
             write_labels(labels, honor, template, &mut written);
         }
-        let form = self.form(node, types);
+        let mut form = self.form(node, types);
+        form.name = template(text("name"));
         if !drop {
             self.add_form(form);
         }
@@ -325,8 +326,8 @@ impl Converter {
         for (key, value) in map(node) {
             let text = scalar(value).unwrap_or_default();
             match key.text.as_str() {
-                "match" | "match_type" | "labels" | "honor_labels" | "action" | "match_metric_type" => {}
-                "name" => form.name = text.to_owned(),
+                "match" | "match_type" | "name" | "labels" | "honor_labels" | "action"
+                | "match_metric_type" => {}
                 "help" => form.help = text.to_owned(),
                 "observer_type" | "timer_type" => match Observer::parse(text) {
                     Some(observer) => {
@@ -603,7 +604,7 @@ mod tests {
             "\ntag_styles: [librato, influx, signalfx]\n",
             "\n    total_suffix: false\n",
             "\n    buckets: [1]\n",
-            "match: 'test_.*_x'\n        match_type: regex\n        help: words\n",
+            "match: test_.*_x\n        match_type: regex\n        help: words\n",
             "match: y\n        match_type: exact\n        types: [counter]\n        expiry: 1s\n",
         ] {
             assert!(converted.yaml.contains(part), "{part}:\n{}", converted.yaml);

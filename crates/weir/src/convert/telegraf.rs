@@ -60,6 +60,7 @@ const NOT_NEEDED: &[(&str, &str)] = &[
 pub fn convert(text: &str) -> Result<Converted, Refused> {
     let entries = toml::parse(text)?;
     let mut converter = Converter::default();
+    converter.draft.set_list::<&str>("histogram_percentiles", &[]);
     for (key, node) in &entries {
         match key.text.as_str() {
             "agent" => converter.agent(node),
@@ -189,7 +190,7 @@ impl Converter {
             "name_prefix" => self.draft.set("namespace", text),
             other => {
                 let known = NOT_NEEDED.iter().find(|(name, _)| *name == other);
-                let why = known.map_or("weir has no such option; rules (docs/rules.md) choose, name and tag metrics", |(_, why)| why);
+                let why = known.map_or("weir has no such option; rules (docs/rules.md) choose, name and tag metrics", |(_, why)| *why);
                 self.leave(key.line, say(why));
             }
         }
