@@ -249,8 +249,12 @@ pub(crate) fn why_variable_not_taken(variable: &str) -> Option<&'static str> {
 
 /// Whether some keys of the agent stand below this one.
 pub fn is_section(key: &str) -> bool {
-    let below = |of: &str| of.strip_prefix(key).is_some_and(|rest| rest.starts_with('.'));
-    key == "use_v2_api" || TABLE.iter().any(|line| below(line.key))
+    let is_below = |of: &str, key: &str| of.strip_prefix(key).is_some_and(|rest| rest.starts_with('.'));
+    let within = |line: &NotTaken| {
+        let whole = line.key.strip_suffix(".*");
+        is_below(line.key, key) || whole.is_some_and(|whole| is_below(key, whole))
+    };
+    key == "use_v2_api" || TABLE.iter().any(within)
 }
 
 impl NotTaken {
@@ -295,6 +299,11 @@ mod tests {
         }
         assert!(why_variable_not_taken("DD_SERVICE").is_some());
         assert!(why_variable_not_taken("DD_TRACE_ENABLED").is_none());
-        assert!(is_section("telemetry") && is_section("use_v2_api") && !is_section("tags"));
+        assert!(
+            is_section("telemetry")
+                && is_section("use_v2_api")
+                && is_section("data_plane.dogstatsd")
+                && !is_section("tags")
+        );
     }
 }

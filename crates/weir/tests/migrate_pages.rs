@@ -5,9 +5,9 @@
 mod support;
 
 use std::net::UdpSocket;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use support::{PATIENCE, configurations, status, until};
+use support::{Agent, PATIENCE, configurations, status, until};
 
 struct Page {
     text: &'static str,
@@ -105,62 +105,6 @@ fn the_commands_of_each_page_give_a_configuration_that_weir_takes() {
     }
 }
 
-/// weir as the page configures it beside another program, on free ports.
-struct Beside {
-    weir: std::process::Child,
-    admin: String,
-    address: String,
-    _directory: tempfile::TempDir,
-}
-
-impl Beside {
-    fn start(config: &str) -> Beside {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("weir.yaml");
-        std::fs::write(&path, config).unwrap();
-        let free = |socket: UdpSocket| socket.local_addr().unwrap().to_string();
-        let address = free(UdpSocket::bind("127.0.0.1:0").unwrap());
-        let admin = std::net::TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .to_string();
-        let weir = Command::new(env!("CARGO_BIN_EXE_weir"))
-            .args([
-                "run",
-                "--config",
-                path.to_str().unwrap(),
-                "--udp",
-                &address,
-                "--admin",
-                &admin,
-            ])
-            .env_clear()
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        until("weir listens", || std::net::TcpStream::connect(&admin).is_ok());
-        Beside {
-            weir,
-            admin,
-            address,
-            _directory: directory,
-        }
-    }
-
-    fn stop(mut self) {
-        let id = self.weir.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args(["-TERM", &id])
-                .status()
-                .unwrap()
-                .success()
-        );
-        assert!(self.weir.wait().unwrap().success());
-    }
-}
-
 #[test]
 fn side_by_side_the_other_program_gets_what_clients_send_and_can_take_over_again() {
     for page in PAGES {
@@ -176,21 +120,22 @@ fn side_by_side_the_other_program_gets_what_clients_send_and_can_take_over_again
             .collect();
         let place = config.split("udp://").nth(1).unwrap().split('\'').next().unwrap();
         let config = config.replace(place, &target.local_addr().unwrap().to_string());
-        let beside = Beside::start(&config);
-        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut beside = Agent::start(&config, &[]);
+        let admin = beside.wait_for("admin on http://");
         let line = "page.views:3|c|#a:b";
-        client.send_to(line.as_bytes(), &beside.address).unwrap();
+        beside.send(line);
         let mut bytes = [0; 1500];
         let length = target.recv(&mut bytes).unwrap();
         assert_eq!(std::str::from_utf8(&bytes[..length]).unwrap().trim_end(), line);
         until("weir counts it too", || {
-            status(&beside.admin)["total"]["messages"]["received"] == 1
+            status(&admin)["total"]["messages"]["received"] == 1
         });
         // Back: the other program takes the clients' port.
-        let address = beside.address.clone();
+        let address = beside.address().to_owned();
         beside.stop();
         let back = UdpSocket::bind(&address).unwrap();
         back.set_read_timeout(Some(PATIENCE)).unwrap();
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
         client.send_to(line.as_bytes(), &address).unwrap();
         assert_eq!(back.recv(&mut bytes).unwrap(), line.len());
     }

@@ -568,6 +568,12 @@ fn add_number(number: &mut f64, value: Aggregated<'_>, form: &Form, moment: Mome
     Ok(())
 }
 
+/// The least value of a sketch's bin, which reaches half of its width of 1/64 to each side.
+fn least(value: f64) -> f64 {
+    const HALF: f64 = 1.0078;
+    if value > 0.0 { value / HALF } else { value * HALF }
+}
+
 impl Summary {
     fn add(
         &mut self,
@@ -608,7 +614,8 @@ impl Summary {
         Ok(())
     }
 
-    /// Of exact samples the buckets are exact; a bin of a sketch goes where the lowest value goes that it may stand for.
+    /// Of exact samples the buckets are exact. A bin of a sketch goes where the least value goes that it may stand for, so that values
+    /// which are a bound, as round numbers often are, count below it.
     fn add_classic(&mut self, value: Aggregated<'_>, form: &Form, weights: Weights) {
         if self.classic.len() != form.buckets.len() {
             self.classic = vec![0.0; form.buckets.len()].into();
@@ -626,9 +633,11 @@ impl Summary {
                     Weights::Exact => count(value, weight),
                     Weights::Agent => count(value, weight.trunc()),
                 }),
-                Some(sketch) => of_sketch(sketch).for_each(|(value, n)| count(value, n)),
+                Some(sketch) => of_sketch(sketch).for_each(|(value, n)| count(least(value), n)),
             },
-            Aggregated::Distribution(sketch) => of_sketch(sketch).for_each(|(value, n)| count(value, n)),
+            Aggregated::Distribution(sketch) => {
+                of_sketch(sketch).for_each(|(value, n)| count(least(value), n));
+            }
             _ => {}
         }
     }

@@ -255,7 +255,14 @@ impl Converter {
         } else {
             pattern.to_owned()
         };
-        let template = |text: &str| if is_regex { text.to_owned() } else { braced(text) };
+        let stars = pattern.split('.').filter(|part| *part == "*").count();
+        let template = |text: &str| {
+            if is_regex {
+                without_missing(text, pattern)
+            } else {
+                braced(text, stars)
+            }
+        };
         let _ = writeln!(written, "      - match: {}", show_text(&whole));
         if is_regex {
             let _ = writeln!(written, "        match_type: regex");
@@ -511,21 +518,88 @@ pub(super) fn unbound(pattern: &str) -> String {
     format!("{before}{inner}{after}")
 }
 
-/// In globs `$1x` is group 1 and an x; in the templates of weir, as in Go, it would be the group `1x`.
-fn braced(template: &str) -> String {
+/// In globs `$1x` is group 1 and an x; in the templates of weir, as in Go, it would be the group `1x`. A group that the glob does not
+/// have is nothing.
+fn braced(template: &str, groups: usize) -> String {
     let mut text = String::new();
     let mut rest = template;
     while let Some(at) = rest.find('$') {
-        let (before, after) = rest.split_at(at + 1);
-        text.push_str(before);
-        let digits = after.bytes().take_while(u8::is_ascii_digit).count();
-        if digits > 0 {
-            let _ = write!(text, "{{{}}}", &after[..digits]);
+        text.push_str(&rest[..at]);
+        let after = &rest[at + 1..];
+        let is_braced = after.starts_with('{');
+        let inner = if is_braced { &after[1..] } else { after };
+        let digits = inner.bytes().take_while(u8::is_ascii_digit).count();
+        let closes = !is_braced || inner[digits..].starts_with('}');
+        if digits == 0 || !closes {
+            text.push('$');
+            rest = after;
+            continue;
         }
-        rest = &after[digits..];
+        if inner[..digits]
+            .parse::<usize>()
+            .is_ok_and(|group| group <= groups)
+        {
+            let _ = write!(text, "${{{}}}", &inner[..digits]);
+        }
+        rest = &inner[digits + usize::from(is_braced)..];
     }
     text.push_str(rest);
     text
+}
+
+/// A template without the groups that its expression does not have, which are nothing there.
+fn without_missing(template: &str, expression: &str) -> String {
+    let (count, names) = groups(expression);
+    let mut text = String::new();
+    let mut rest = template;
+    while let Some(at) = rest.find('$') {
+        text.push_str(&rest[..at]);
+        let after = &rest[at + 1..];
+        let is_word = |c: char| c.is_alphanumeric() || c == '_';
+        let (group, length) = match after.strip_prefix('{') {
+            Some(inner) => match inner.find('}') {
+                Some(end) => (&inner[..end], end + 2),
+                None => ("", 0),
+            },
+            None => {
+                let end = after.find(|c| !is_word(c)).unwrap_or(after.len());
+                (&after[..end], end)
+            }
+        };
+        let is_there = match group.parse::<usize>() {
+            Ok(number) => number <= count,
+            Err(_) => group.is_empty() || names.contains(&group),
+        };
+        if is_there {
+            text.push('$');
+            text.push_str(&after[..length]);
+        }
+        rest = &after[length..];
+    }
+    text.push_str(rest);
+    text
+}
+
+/// How many groups an expression captures, and their names.
+fn groups(expression: &str) -> (usize, Vec<&str>) {
+    let (mut count, mut names) = (0, Vec::new());
+    let (mut escaped, mut in_class) = (false, false);
+    for (at, c) in expression.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '[' => in_class = true,
+            ']' => in_class = false,
+            '(' if !in_class => {
+                let rest = &expression[at + 1..];
+                let named = rest.strip_prefix("?P<").or_else(|| rest.strip_prefix("?<"));
+                count += usize::from(named.is_some() || !rest.starts_with('?'));
+                names.extend(named.and_then(|rest| rest.split('>').next()));
+            }
+            _ => {}
+        }
+    }
+    (count, names)
 }
 
 /// Durations as Go writes them: `1m20s`.
@@ -578,7 +652,12 @@ mod tests {
 
     #[test]
     fn templates_and_durations() {
-        assert_eq!(braced("$1_total ${2} $"), "${1}_total ${2} $");
+        assert_eq!(braced("$1_total ${2} $", 2), "${1}_total ${2} $");
+        assert_eq!(braced("$1-$2-${3}x$0", 2), "${1}-${2}-x${0}");
+        assert_eq!(
+            without_missing("$1 ${2}$3 $1x ${n} ${m}$", "(a)[(](?P<n>b)(?:c)"),
+            "$1 ${2}  ${n} $"
+        );
         assert_eq!(go_seconds("1m20s"), Some(80.0));
         assert_eq!(go_seconds("0"), Some(0.0));
         assert_eq!(go_seconds("1.5h"), Some(5400.0));
