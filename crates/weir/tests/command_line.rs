@@ -173,9 +173,12 @@ fn every_second_name_is_understood() {
     std::fs::write(secret.path(), KEY).unwrap();
     let check = |name: &str, key: &str, setting: &Setting| {
         let of_file = !setting.file_of.is_empty();
-        let value = match of_file {
-            true => secret.path().display().to_string(),
-            false => example(setting),
+        let value = match name {
+            // In the other agent's words.
+            "DD_USE_V2_API_SERIES" => "false".to_owned(),
+            "DD_FORWARDER_OUTDATED_FILE_IN_DAYS" => "3".to_owned(),
+            _ if of_file => secret.path().display().to_string(),
+            _ => example(setting),
         };
         // The host to forward to has its port in a variable of its own.
         let mut environment = vec![("DD_STATSD_FORWARD_PORT", "8125"), (name, value.as_str())];
@@ -299,7 +302,7 @@ fn proxies_and_forwarding_of_the_other_agent_are_taken_or_named() {
         line(&ran, "targets")
     );
     for name in ["DD_SKIP_SSL_VALIDATION", "DD_FORWARDER_NUM_WORKERS"] {
-        let said = format!("{name} is set; weir has no such setting");
+        let said = format!("{name} is set and ignored: ");
         assert!(ran.stdout.contains(&said), "{}", ran.stdout);
     }
     for half in [
@@ -349,7 +352,7 @@ fn the_common_names_mean_what_they_mean_elsewhere() {
     assert!(line(&ran, "url").contains("https://intake.example/"));
     assert!(
         ran.stdout
-            .contains("DD_DOGSTATSD_PIPE_NAME is set; weir has no such setting"),
+            .contains("DD_DOGSTATSD_PIPE_NAME is set and ignored: is for Windows"),
         "{}",
         ran.stdout
     );

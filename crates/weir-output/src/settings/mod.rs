@@ -25,7 +25,7 @@ pub use authorization::Authorization;
 pub(crate) use datadog::URL;
 pub use datadog::{Compression, DatadogSettings, SeriesFormat};
 pub use delivery::{DeliverySettings, QueueSettings};
-pub use prometheus::{HistogramStyle, PrometheusSettings};
+pub use prometheus::{FormStyle, HistogramStyle, MetricForm, PrometheusSettings};
 
 /// A kind of output.
 pub type OutputType = weir_config::OutputType<OutputSettings>;
