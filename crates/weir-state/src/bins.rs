@@ -50,6 +50,10 @@ impl Bins {
         *self = Bins::new(self.iter().chain(other.iter()));
     }
 
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.0.capacity() * size_of::<(i16, u128)>()
+    }
+
     pub(crate) fn write(&self, writer: &mut Writer) {
         writer.number(self.0.len() as u64);
         let mut before = 0;

@@ -71,6 +71,15 @@ impl Members {
         }
     }
 
+    pub(crate) fn heap_bytes(&self) -> usize {
+        /// A member's place in the tree and its allocation.
+        const MEMBER_BYTES: usize = 40;
+        match self {
+            Members::Exact(members) => members.iter().map(|member| member.len() + MEMBER_BYTES).sum(),
+            Members::Estimate(estimate) => estimate.registers().len(),
+        }
+    }
+
     pub(crate) fn write(&self, writer: &mut Writer) {
         match self {
             Members::Exact(members) => {

@@ -12,6 +12,7 @@ pub const BODY_BYTES_MAX: usize = 1_000_000;
 /// Flags.
 const COMPRESSED: u8 = 1;
 const OPEN: u8 = 2;
+const PUBLISHED: u8 = 4;
 
 /// Version, flags and checksum.
 const PREFIX_BYTES: usize = 6;
@@ -37,6 +38,18 @@ pub struct Record {
     rows: Vec<Row>,
 }
 
+/// One series of a record, with the numbers of its texts.
+#[derive(Clone, Copy, Debug)]
+pub struct Numbered<'a> {
+    pub kind: Kind,
+    pub name: u32,
+    pub host: Option<u32>,
+    pub integration: Option<u32>,
+    pub tags: &'a [u32],
+    pub facts: Facts,
+    pub state: &'a State,
+}
+
 #[derive(Clone, Debug)]
 struct Row {
     kind: Kind,
@@ -60,10 +73,10 @@ impl Record {
         if checksum != checksum_of(version, flags, reader.rest()) {
             return Err(Error::Checksum);
         }
-        if flags & !(COMPRESSED | OPEN) != 0 {
+        if flags & !(COMPRESSED | OPEN | PUBLISHED) != 0 {
             return Err(Error::NotCanonical("the flags"));
         }
-        let header = Header::read(&mut reader, flags & OPEN != 0)?;
+        let header = Header::read(&mut reader, flags & OPEN != 0, flags & PUBLISHED != 0)?;
         let len = reader.number()?;
         let len = usize::try_from(len)
             .ok()
@@ -102,6 +115,24 @@ impl Record {
             tags: self.tags[row.tags.0 as usize..row.tags.1 as usize]
                 .iter()
                 .map(|tag| self.text(*tag)),
+            facts: row.facts,
+            state: &row.state,
+        })
+    }
+
+    /// Its texts by ascending bytes. [`Numbered`] refers to them by their place.
+    pub fn texts(&self) -> impl ExactSizeIterator<Item = &str> {
+        (0..self.texts.len() as u32).map(|number| self.text(number))
+    }
+
+    /// Its series with the numbers of texts instead of the texts, in the order of [`Record::series`].
+    pub fn numbered(&self) -> impl ExactSizeIterator<Item = Numbered<'_>> {
+        self.rows.iter().map(|row| Numbered {
+            kind: row.kind,
+            name: row.name,
+            host: row.host,
+            integration: row.integration,
+            tags: &self.tags[row.tags.0 as usize..row.tags.1 as usize],
             facts: row.facts,
             state: &row.state,
         })
@@ -262,6 +293,10 @@ impl<'a> Part<'a> {
         self.series.is_empty()
     }
 
+    pub fn len(&self) -> usize {
+        self.series.len()
+    }
+
     /// Adds a series, unless the record would become too large or has it already.
     #[must_use = "false: it belongs into the next part"]
     pub fn add(&mut self, identity: &'a Identity, facts: Facts, state: &[u8]) -> bool {
@@ -329,7 +364,9 @@ pub(crate) fn envelope(header: &Header, body: &[u8]) -> Vec<u8> {
         .ok()
         .filter(|compressed| compressed.len() < body.len());
     let flag = |is_set: bool, flag| if is_set { flag } else { 0 };
-    let flags = flag(compressed.is_some(), COMPRESSED) | flag(header.is_open, OPEN);
+    let flags = flag(compressed.is_some(), COMPRESSED)
+        | flag(header.is_open, OPEN)
+        | flag(header.publication.is_some(), PUBLISHED);
     let mut writer = Writer::default();
     writer.raw(&[VERSION, flags, 0, 0, 0, 0]);
     header.write(&mut writer);

@@ -84,6 +84,13 @@ impl Samples {
         }
     }
 
+    pub(crate) fn heap_bytes(&self) -> usize {
+        match self {
+            Samples::Exact(samples) => samples.capacity() * size_of::<Sample>(),
+            Samples::Folded(folded) => size_of::<Folded>() + folded.heap_bytes(),
+        }
+    }
+
     fn fold(self) -> Box<Folded> {
         match self {
             Samples::Exact(samples) => Box::new(Folded::of(&samples)),
@@ -230,6 +237,13 @@ impl Folded {
         self.sum.merge(&other.sum);
         self.weight.merge(&other.weight);
         self.whole_weight.merge(&other.whole_weight);
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.bins.heap_bytes()
+            + self.sum.heap_bytes()
+            + self.weight.heap_bytes()
+            + self.whole_weight.heap_bytes()
     }
 
     fn write(&self, writer: &mut Writer) {

@@ -86,13 +86,10 @@ impl Table {
     pub fn encode(&self, first: &Header) -> (Vec<Vec<u8>>, TooLarge) {
         let (parts, too_large) = self.parts(first.agent);
         let count = parts.len() as u32;
+        let mut states = 0;
         let records = (0..count).zip(&parts).map(|(part, series)| {
-            let header = Header {
-                sequence: first.sequence.wrapping_add(u64::from(part)),
-                part,
-                parts: count,
-                ..first.clone()
-            };
+            let header = first.of_part(part, count, states);
+            states += series.len() as u64;
             envelope(&header, &series.body(header.bucket_start))
         });
         (records.collect(), too_large)
