@@ -153,6 +153,7 @@ fn case_05_an_owner_is_killed_in_the_middle_of_a_bucket() {
 #[test]
 fn case_06_a_stale_owner_is_fenced() {
     let fleet = beside_a_twin(|fleet, second| match second % 40 {
+        0 => (0..3).for_each(|partition| fleet.world.borrow_mut().assign(partition, 0)),
         10 => {
             // It is stopped, others take its partitions, and when it goes on it has not heard of that.
             fleet.owners[0].is_stopped = true;
