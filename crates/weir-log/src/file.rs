@@ -8,7 +8,7 @@ use std::time::UNIX_EPOCH;
 use serde::{Deserialize, Serialize};
 use weir_merge::{Assignment, Commit, CommitError, Fetched, Log, Message, Plan, Quarantined};
 
-use crate::frames::{FRAME_BYTES_MAX, Frames};
+use crate::frames::{FRAME_BYTES_MAX, Frames, Numbered};
 use crate::{Error, plan};
 
 /// Bytes of a file after which the next one begins.
@@ -199,7 +199,7 @@ impl Log for FileLog {
         let records = &mut self.partition(partition)?.records;
         let start = records.start()?;
         let (frames, next) = records.read(from, bytes_max)?;
-        let message = |(offset, frame): (u64, Vec<u8>)| {
+        let message = |(offset, frame): Numbered| {
             let kept: Kept = postcard::from_bytes(&frame).ok()?;
             Some(Message {
                 offset,
@@ -251,7 +251,7 @@ impl Log for FileLog {
         Ok(())
     }
 
-    fn results(&mut self, partition: u32, from: u64, bytes_max: usize) -> Result<Vec<(u64, Vec<u8>)>, Error> {
+    fn results(&mut self, partition: u32, from: u64, bytes_max: usize) -> Result<Vec<Numbered>, Error> {
         let commits = &mut self.partition(partition)?.commits;
         let (frames, _) = commits.read(from / RESULTS_MAX, bytes_max)?;
         let mut results = Vec::new();

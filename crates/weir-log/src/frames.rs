@@ -14,6 +14,9 @@ const HEAD_BYTES: u64 = 8;
 
 const ENDING: &str = "log";
 
+/// A frame with its number.
+pub(crate) type Numbered = (u64, Vec<u8>);
+
 /// Frames of one directory. Several processes may read; [`Frames::append`] expects that nobody else appends meanwhile.
 #[derive(Debug)]
 pub(crate) struct Frames {
@@ -81,7 +84,7 @@ impl Frames {
 
     /// Frames from a number on with their numbers, about as many bytes as asked for, and at least one where there is one. What
     /// follows is the number to go on from: after the last frame, or the oldest one where that comes later.
-    pub fn read(&mut self, from: u64, bytes_max: usize) -> Result<(Vec<(u64, Vec<u8>)>, u64), Error> {
+    pub fn read(&mut self, from: u64, bytes_max: usize) -> Result<(Vec<Numbered>, u64), Error> {
         let files = self.files()?;
         let from = from.max(files.first().copied().unwrap_or_default());
         let (mut frames, mut bytes, mut next) = (Vec::new(), 0, from);

@@ -99,7 +99,7 @@ fn main() {
         }
     }
     let bytes: usize = log.iter().flatten().map(Vec::len).sum();
-    let (mut merged, mut results, mut memory) = (0, 0, 0);
+    let (mut merged, mut results, mut memory, mut snapshot) = (0, 0, 0, 0);
     for messages in &log {
         let settings = Settings {
             plan: plan.clone(),
@@ -121,6 +121,7 @@ fn main() {
         merge.tick((START + 1000) * 1000);
         let commit = merge.commit().expect("a bucket");
         closing += spent() - before;
+        snapshot = commit.snapshot.len();
         merged += merge.ledger().merged;
         for result in &commit.results {
             results += Closed::decode(result).expect("a result").1.len();
@@ -151,5 +152,9 @@ fn main() {
     println!(
         "memory: {:.0} bytes per output series in one partition",
         memory as f64 * partitions as f64 / series as f64
+    );
+    println!(
+        "snapshot: {:.0} bytes per agent and partition",
+        snapshot as f64 / agents as f64
     );
 }

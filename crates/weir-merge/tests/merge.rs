@@ -496,6 +496,41 @@ fn late_records_become_corrections_until_the_horizon() {
     assert_eq!(merge.ledger().difference(), 0);
 }
 
+/// Numbers at the ends of what they can be.
+fn extreme() -> impl Strategy<Value = u64> {
+    prop_oneof![0u64..4, u64::MAX - 3..=u64::MAX, any::<u64>(), Just(1 << 62)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    /// Whatever a record says of itself, it is merged or refused; no sum overflows, and what is saved can be gone on with.
+    #[test]
+    fn any_header_is_taken(
+        headers in prop::collection::vec((0u8..2, [extreme(), extreme(), extreme()], extreme(), 1..=u32::MAX, any::<bool>()), 1..12),
+    ) {
+        let mut merge = Merge::new(settings(), 0);
+        for (offset, (number, [epoch, sequence, states], start, width, is_near)) in (0u64..).zip(headers) {
+            let mut header = Writer::new(number, epoch).header(if is_near { START } else { start as i64 });
+            header.bucket_width = if is_near { WIDTH } else { width };
+            header.sequence = sequence;
+            header.publication.as_mut().unwrap().states_before = states;
+            let record = signed(&["x"]).encode(&header).0.remove(0);
+            merge.add(&message(offset, START + 10 * offset as i64, &record));
+            if offset % 4 == 3 {
+                merge.tick(FAR * 1000);
+                if let Some(commit) = merge.commit() {
+                    decoded(&commit.results);
+                    merge = Merge::restore(settings(), &commit.snapshot, commit.offset).unwrap();
+                    merge.skip_to(offset + 1);
+                }
+            }
+            merge.ledger();
+            merge.streams();
+        }
+    }
+}
+
 #[test]
 fn any_bytes_are_a_result_or_an_error() {
     let mut table = Table::default();

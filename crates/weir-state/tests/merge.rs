@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use weir_protocol::Kind;
 use weir_sketch::Sketch;
 use weir_state::{
-    AgentId, Bounds, Distribution, Error, ExactSum, Facts, Gauge, Header, Identity, Marks, Members,
-    Publication, Record, Samples, State, Table, VERSION,
+    AgentId, Bounds, Distribution, Error, ExactSum, Facts, Gauge, Header, Identity, Members, Publication,
+    Record, Samples, State, Table, VERSION,
 };
 
 const BOUNDS: Bounds = Bounds {
@@ -174,10 +174,10 @@ proptest! {
         }
         sent.extend(sent.clone());
         sent.sort_by_key(|bytes| bytes.iter().fold(shuffled.1, |hash, byte| hash.rotate_left(5) ^ u64::from(*byte)));
-        let (mut merged, mut marks) = (Table::new(BOUNDS), Marks::default());
+        let (mut merged, mut marks) = (Table::new(BOUNDS), BTreeSet::new());
         for bytes in &sent {
             let record = Record::decode(bytes).unwrap();
-            if marks.take(&record.header) {
+            if marks.insert((record.header.agent, record.header.sequence)) {
                 merged.add_record(&record);
             }
         }
