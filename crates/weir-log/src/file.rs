@@ -46,7 +46,7 @@ struct KeptCommit {
 struct Partition {
     records: Frames,
     commits: Frames,
-    /// Whoever holds it may append a record.
+    /// The process that holds it may append a record.
     appending: PathBuf,
 }
 
@@ -233,7 +233,7 @@ impl Log for FileLog {
         _generation: u64,
         commit: &Commit,
     ) -> Result<(), CommitError<Error>> {
-        // Whoever has the lock is the only owner until its process ends.
+        // The process with the lock is the only owner until it ends.
         if self.owning.is_none() {
             return Err(CommitError::Fenced);
         }

@@ -107,7 +107,7 @@ impl Frames {
                         frames.push((next, frame));
                         next = place.next;
                     }
-                    // What the end of the last file is, whoever appends next decides.
+                    // What the end of the last file is, the next process that appends decides.
                     Found::End | Found::Broken(_) if following.is_none() => break,
                     Found::End | Found::Broken(_) if following == Some(place.next) => break,
                     Found::End => return Err(damaged(path, place.at, "it ends too early")),

@@ -4,7 +4,9 @@
 mod support;
 
 use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use support::{START, Writer, decoded, names, sum};
@@ -138,6 +140,51 @@ fn commit(number: u8) -> Commit {
         quarantined: Vec::new(),
         snapshot: vec![number; 30],
         offset: u64::from(number),
+    }
+}
+
+/// The process that [`acknowledged_records_survive_a_kill`] kills. It does nothing in a run of all tests.
+#[test]
+fn child_appends() {
+    let Some(directory) = std::env::var_os("WEIR_LOG_TEST_DIRECTORY") else {
+        return;
+    };
+    let mut log = FileLog::with_files_of(Path::new(&directory), 1, clock, 5000).unwrap();
+    for number in 0u64.. {
+        let bytes = [number.to_le_bytes().to_vec(), vec![7; 300]].concat();
+        let offset = log.append(0, 1, &bytes).unwrap();
+        println!("\nappended {offset}");
+    }
+}
+
+#[test]
+fn acknowledged_records_survive_a_kill() {
+    let directory = TempDir::new().unwrap();
+    let mut acknowledged = 0;
+    for round in 0..8 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["child_appends", "--exact", "--nocapture"])
+            .env("WEIR_LOG_TEST_DIRECTORY", directory.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap())
+            .lines()
+            .map_while(Result::ok);
+        let mut offsets = lines.filter_map(|line| line.strip_prefix("appended ")?.parse::<u64>().ok());
+        let last = offsets.nth(round * 7).expect("it appends until it is killed");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let last = offsets.last().unwrap_or(last);
+        assert!(last >= acknowledged, "an offset was given twice");
+        acknowledged = last + 1;
+        let records = records(&mut FileLog::with_files_of(directory.path(), 1, clock, 5000).unwrap());
+        assert!(records.len() as u64 >= acknowledged, "round {round}");
+        assert!(
+            records
+                .iter()
+                .all(|bytes| bytes.len() == 308 && bytes[8..] == [7; 300])
+        );
     }
 }
 

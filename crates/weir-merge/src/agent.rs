@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::ledger::{Ledger, Missing};
 use crate::sequence::{Place, Sequence, Verdict};
 
-/// Starts of an agent whose records are still told apart. Beyond it the oldest is closed.
+/// Starts of an agent whose records are still distinguished. Beyond it the oldest is closed.
 const EPOCHS_MAX: usize = 64;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -11,7 +11,7 @@ use crate::texts::Texts;
 /// What series go into that find no room.
 const OVERFLOW_TAG: &str = "weir_overflow:true";
 
-/// The series of those whose name finds no room either.
+/// The series for names that find no room either.
 const OVERFLOW_NAME: &str = "weir_overflow";
 
 /// Bytes of a series beside its key and what its state holds: its entry and its place in the index.
@@ -63,7 +63,7 @@ pub(crate) struct Added {
 }
 
 impl Bucket {
-    /// `seed`: of hashes, not known to those who send.
+    /// `seed`: of hashes; senders do not know it.
     pub fn new(seed: u64) -> Self {
         Bucket {
             seed,

@@ -1,4 +1,4 @@
-//! What a merge needs of a log, whoever keeps it.
+//! What a merge needs of a log.
 
 use crate::Plan;
 
@@ -40,7 +40,7 @@ pub struct Fetched {
     pub now: i64,
 }
 
-/// A record that was not merged, and why: for those who look into it.
+/// A record that was not merged, and why, for an operator to look into.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quarantined {
     pub offset: u64,

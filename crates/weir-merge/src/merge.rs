@@ -141,7 +141,7 @@ pub struct Counts {
     forgotten: Ledger,
 }
 
-/// The state of one partition. Equal messages in equal order give equal results, whoever reads them and however often.
+/// The state of one partition. Equal messages in equal order give equal results, at every owner and as often as they are read.
 #[derive(Debug)]
 pub struct Merge {
     settings: Settings,
@@ -382,7 +382,7 @@ impl Merge {
         }
     }
 
-    /// Closes what is due, oldest first: the time of the log decides, so whoever reads it closes the same.
+    /// Closes what is due, oldest first: the time of the log decides, so every owner closes the same.
     fn close_due(&mut self) {
         if self.next < self.read_before {
             return;

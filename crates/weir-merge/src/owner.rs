@@ -32,7 +32,7 @@ pub struct Turn {
     pub fenced: u64,
     /// Messages that were not read yet.
     pub behind: u64,
-    /// Snapshots that could not be read. Their partitions begin anew at the committed offset.
+    /// Partitions whose snapshot cannot be read. They are left alone: without it, records would be merged twice.
     pub unreadable_snapshots: u64,
 }
 
@@ -99,9 +99,10 @@ impl<L: Log> Owner<L> {
         turn: &mut Turn,
     ) -> Result<(), CommitError<L::Error>> {
         if held.merge.is_none() {
-            held.merge = Some(self.load(partition, turn)?);
+            held.merge = self.load(partition)?;
         }
         let Some(merge) = &mut held.merge else {
+            turn.unreadable_snapshots += 1;
             return Ok(());
         };
         merge.settings_mut().plan = self.settings.plan.clone();
@@ -115,16 +116,13 @@ impl<L: Log> Owner<L> {
         Ok(())
     }
 
-    /// The state of a partition as of its last commit.
-    fn load(&mut self, partition: u32, turn: &mut Turn) -> Result<Merge, L::Error> {
-        let Some((snapshot, offset)) = self.log.committed(partition)? else {
-            return Ok(Merge::new(self.settings.clone(), 0));
-        };
-        let merge = Merge::restore(self.settings.clone(), &snapshot, offset);
-        Ok(merge.unwrap_or_else(|_| {
-            turn.unreadable_snapshots += 1;
-            Merge::new(self.settings.clone(), offset)
-        }))
+    /// The state of a partition as of its last commit. `None`: another version wrote it, or it is damaged.
+    fn load(&mut self, partition: u32) -> Result<Option<Merge>, L::Error> {
+        let settings = self.settings.clone();
+        Ok(match self.log.committed(partition)? {
+            Some((snapshot, offset)) => Merge::restore(settings, &snapshot, offset).ok(),
+            None => Some(Merge::new(settings, 0)),
+        })
     }
 }
 

@@ -1,4 +1,4 @@
-//! One partition: whatever order records come in, and whoever reads them, the results are those of a naive merge.
+//! One partition: whatever order records come in, and whichever owner reads them, the results are those of a naive merge.
 
 mod support;
 
@@ -504,7 +504,7 @@ fn extreme() -> impl Strategy<Value = u64> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// Whatever a record says of itself, it is merged or refused; no sum overflows, and what is saved can be gone on with.
+    /// Whatever a record says of itself, it is merged or refused; no sum overflows, and what is saved can be continued.
     #[test]
     fn any_header_is_taken(
         headers in prop::collection::vec((0u8..2, [extreme(), extreme(), extreme()], extreme(), 1..=u32::MAX, any::<bool>()), 1..12),

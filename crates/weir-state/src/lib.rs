@@ -1,5 +1,5 @@
 //! The mergeable state of a bucket as versioned bytes: what one process hands to the next, writes down before it ends, or sends
-//! to those who merge many agents.
+//! to the merge of a fleet.
 //!
 //! Merging in any order and in any grouping gives the same bytes ([`Table`]). Any bytes decode to a [`Record`] or to an
 //! [`Error`] that names what is wrong with them, in memory bounded by [`BODY_BYTES_MAX`].

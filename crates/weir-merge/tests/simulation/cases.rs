@@ -268,7 +268,7 @@ fn case_13_two_agents_with_one_id_and_other_epochs() {
     }
     let shared: Vec<_> = merge(&fleet, 0).shared_ids().map(|(agent, _)| agent).collect();
     assert_eq!(shared, [agent(7)]);
-    // Their records can be told apart, so all of them count.
+    // Their records can be distinguished, so all of them count.
     assert_eq!(merge(&fleet, 0).ledgers()[&agent(7)].published, 8);
 }
 
@@ -430,6 +430,33 @@ fn case_20_an_owner_changes_after_a_close_and_a_record_is_resent() {
     }
     fleet.seconds(5);
     assert_eq!((counts(&fleet, 0).repeats, counts(&fleet, 0).late), (1, 0));
+    ends_well(fleet);
+}
+
+/// Without its snapshot a partition would be merged a second time, so it is left alone, and the others go on.
+#[test]
+fn a_partition_whose_snapshot_cannot_be_read_is_left_alone() {
+    let mut fleet = Fleet::new(12, 2, 2, 1);
+    fleet.seconds(100);
+    fleet.kill_owner(0);
+    fleet.rebalance();
+    let commits = |fleet: &Fleet, partition: usize| fleet.world.borrow().partitions[partition].commits.len();
+    let before = [0, 1].map(|partition| commits(&fleet, partition));
+    let sound = {
+        let mut world = fleet.world.borrow_mut();
+        let last = world.partitions[0].commits.last_mut().unwrap();
+        std::mem::replace(&mut last.snapshot, vec![9, 9, 9])
+    };
+    fleet.seconds(50);
+    assert_eq!(fleet.owners[0].owner.turn().unwrap().unreadable_snapshots, 1);
+    assert_eq!(commits(&fleet, 0), before[0]);
+    assert!(commits(&fleet, 1) > before[1]);
+    // With a program that reads it, nothing is lost.
+    fleet.world.borrow_mut().partitions[0]
+        .commits
+        .last_mut()
+        .unwrap()
+        .snapshot = sound;
     ends_well(fleet);
 }
 

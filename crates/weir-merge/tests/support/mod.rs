@@ -84,7 +84,7 @@ pub fn add(table: &mut Table, name: &str, value: f64) {
     table.add(counter(name), facts, State::Counter(ExactSum::from(value)));
 }
 
-/// One for each name in a counter, and the names in a set: whoever is merged twice counts twice and is named once.
+/// One for each name in a counter, and the names in a set: a record that is merged twice counts twice and is named once.
 pub fn signed(names: &[&str]) -> Table {
     let mut table = Table::new(Bounds::NONE);
     add(&mut table, "count", names.len() as f64);
