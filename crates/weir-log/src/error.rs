@@ -18,6 +18,12 @@ pub enum Error {
         line: usize,
         what: &'static str,
     },
+    #[error("partition {partition}: {what} {number} has another form than this program writes")]
+    Form {
+        partition: u32,
+        what: &'static str,
+        number: u64,
+    },
     #[error("no partition {partition}: there are {partitions}")]
     NoPartition { partition: u32, partitions: usize },
     #[error("a record of {bytes} bytes; at most {max} are allowed")]

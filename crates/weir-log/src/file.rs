@@ -14,6 +14,9 @@ use crate::{Error, plan};
 /// Bytes of a file after which the next one begins.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
+/// The first byte of each frame.
+const VERSION: u8 = 1;
+
 /// Results of one commit have numbers below this, behind the number of the commit.
 const RESULTS_MAX: u64 = 1 << 20;
 
@@ -143,8 +146,11 @@ impl FileLog {
     /// What was quarantined, of all commits that are kept.
     pub fn quarantined(&mut self, partition: u32) -> Result<Vec<Quarantined>, Error> {
         let (frames, _) = self.partition(partition)?.commits.read(0, usize::MAX)?;
-        let commits = frames.iter().filter_map(|(_, frame)| kept_commit(frame));
-        let quarantined = commits.flat_map(|commit| commit.quarantined);
+        let mut quarantined = Vec::new();
+        for frame in &frames {
+            quarantined.extend(kept_commit(partition, frame)?.quarantined);
+        }
+        let quarantined = quarantined.into_iter();
         Ok(quarantined
             .map(|(offset, reason, bytes)| Quarantined {
                 offset,
@@ -199,20 +205,14 @@ impl Log for FileLog {
         let records = &mut self.partition(partition)?.records;
         let start = records.start()?;
         let (frames, next) = records.read(from, bytes_max)?;
-        let message = |(offset, frame): Numbered| {
-            let kept: Kept = postcard::from_bytes(&frame).ok()?;
-            Some(Message {
-                offset,
-                appended: kept.appended,
-                sent: kept.sent,
-                bytes: kept.bytes.to_vec(),
-            })
-        };
         Ok(Fetched {
             start,
-            messages: frames.into_iter().filter_map(message).collect(),
-            next,
             end: records.end()?.max(next),
+            messages: frames
+                .iter()
+                .map(|frame| message(partition, frame))
+                .collect::<Result<_, Error>>()?,
+            next,
             now,
         })
     }
@@ -223,7 +223,8 @@ impl Log for FileLog {
             return Ok(None);
         };
         let (frames, _) = commits.read(last, 1)?;
-        let commit = frames.first().and_then(|(_, frame)| kept_commit(frame));
+        let commit = frames.first().map(|frame| kept_commit(partition, frame));
+        let commit = commit.transpose()?;
         Ok(commit.map(|commit| (commit.snapshot, commit.offset)))
     }
 
@@ -255,23 +256,47 @@ impl Log for FileLog {
         let commits = &mut self.partition(partition)?.commits;
         let (frames, _) = commits.read(from / RESULTS_MAX, bytes_max)?;
         let mut results = Vec::new();
-        for (number, frame) in frames {
-            let kept = kept_commit(&frame)
-                .map(|commit| commit.results)
-                .unwrap_or_default();
-            results.extend((number * RESULTS_MAX..).zip(kept));
+        for frame in &frames {
+            let commit = kept_commit(partition, frame)?;
+            results.extend((frame.0 * RESULTS_MAX..).zip(commit.results));
         }
         results.retain(|(number, _)| *number >= from);
         Ok(results)
     }
 }
 
-fn kept_commit(frame: &[u8]) -> Option<KeptCommit> {
-    postcard::from_bytes(frame).ok()
+fn message(partition: u32, (offset, frame): &Numbered) -> Result<Message, Error> {
+    let kept: Kept = kept(partition, "record", *offset, frame)?;
+    Ok(Message {
+        offset: *offset,
+        appended: kept.appended,
+        sent: kept.sent,
+        bytes: kept.bytes.to_vec(),
+    })
+}
+
+fn kept_commit(partition: u32, (number, frame): &Numbered) -> Result<KeptCommit, Error> {
+    kept(partition, "commit", *number, frame)
+}
+
+/// What follows the version of a frame.
+fn kept<'a, T: Deserialize<'a>>(
+    partition: u32,
+    what: &'static str,
+    number: u64,
+    frame: &'a [u8],
+) -> Result<T, Error> {
+    let rest = frame.strip_prefix(&[VERSION]);
+    let kept = rest.and_then(|rest| postcard::from_bytes(rest).ok());
+    kept.ok_or(Error::Form {
+        partition,
+        what,
+        number,
+    })
 }
 
 fn encoded(kept: &impl Serialize) -> Result<Vec<u8>, Error> {
-    postcard::to_extend(kept, Vec::new()).map_err(|_| Error::TooLarge {
+    postcard::to_extend(kept, vec![VERSION]).map_err(|_| Error::TooLarge {
         bytes: usize::MAX,
         max: FRAME_BYTES_MAX,
     })

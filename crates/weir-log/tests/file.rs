@@ -236,6 +236,29 @@ fn a_commit_is_whole_or_not_at_all() {
     }
 }
 
+/// A log that a later version wrote is neither taken for an empty one nor skipped.
+#[test]
+fn another_form_is_an_error() {
+    let directory = TempDir::new().unwrap();
+    let mut log = open(&directory);
+    log.assignments().unwrap();
+    log.commit(0, 0, &commit(1)).unwrap();
+    log.append(0, 1, b"record").unwrap();
+    for of in ["commits", "records"] {
+        let path = last_file(&directory, of);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[8] = 2;
+        let checksum = crc32fast::hash(&bytes[8..]);
+        bytes[4..8].copy_from_slice(&checksum.to_le_bytes());
+        std::fs::write(&path, &bytes).unwrap();
+    }
+    let check = |error: Error, what| assert!(error.to_string().contains(what), "{error}");
+    check(log.committed(0).unwrap_err(), "commit 0");
+    check(log.results(0, 0, 1).unwrap_err(), "commit 0");
+    check(log.quarantined(0).unwrap_err(), "commit 0");
+    check(log.fetch(0, 0, 1).unwrap_err(), "record 0");
+}
+
 /// The next owner waits for the end of the one before: two never commit.
 #[test]
 fn one_process_at_a_time_owns_the_log() {
