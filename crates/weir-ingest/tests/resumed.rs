@@ -126,7 +126,11 @@ fn run(steps: &[(String, i64)], changes: &[usize], gauge_deltas: bool) -> (Vec<S
     for (number, (line, pause)) in steps.iter().enumerate() {
         if changes.contains(&number) {
             drain(&mut current, &mut rows);
-            let saved = carried(current.save(CARRIED));
+            // The one way and the other.
+            let saved = match number % 2 {
+                0 => carried(current.save(CARRIED)),
+                _ => current.save_encoded(CARRIED),
+            };
             samples += current.counts()[0].counts[IngestCounter::Samples];
             let contexts = saved.series.len() as u64;
             current = ingest(now, number as u64 + 2, gauge_deltas);

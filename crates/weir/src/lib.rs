@@ -8,6 +8,7 @@ pub mod cli;
 pub mod config;
 pub mod convert;
 pub mod failure;
+mod hand_over;
 pub mod history;
 pub mod logging;
 mod notify;

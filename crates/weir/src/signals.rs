@@ -21,6 +21,7 @@ pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
+    user2: Signal,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub enum Request {
     /// Drain, flush, deliver, end. A second one while doing so means now.
     Stop(&'static str),
     Reload,
+    /// Start the program on disk, and let it take over.
+    Upgrade,
 }
 
 impl Signals {
@@ -38,6 +41,7 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hangup: signal(SignalKind::hangup())?,
+            user2: signal(SignalKind::user_defined2())?,
         })
     }
 
@@ -47,6 +51,7 @@ impl Signals {
             _ = self.terminate.recv() => Request::Stop("SIGTERM"),
             _ = self.interrupt.recv() => Request::Stop("SIGINT"),
             _ = self.hangup.recv() => Request::Reload,
+            _ = self.user2.recv() => Request::Upgrade,
         }
     }
 
@@ -56,6 +61,7 @@ impl Signals {
             request = self.next() => match request {
                 Request::Stop(name) => Asked::Stop(name),
                 Request::Reload => Asked::Reload(None),
+                Request::Upgrade => Asked::Upgrade,
             },
             Some(answer) = asked.recv() => Asked::Reload(Some(answer)),
             () = tokio::time::sleep(SECRETS_INTERVAL), if watches => Asked::Nothing,
@@ -69,6 +75,7 @@ pub enum Asked {
     Stop(&'static str),
     /// With who wants to know what came of it.
     Reload(Option<ReloadRequest>),
+    Upgrade,
     /// Nobody asked.
     Nothing,
 }

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 
 use weir_context::Rules;
-use weir_listener::{BoundSocket, EventLoop, ListenerId, Monotonic, Waker};
+use weir_listener::{BoundSocket, EventLoop, ListenerId, Monotonic, PassedConnection, Waker};
 use weir_state::AgentId;
 
 use super::chores::{Chores, DropWatch, GiveBack, Ticks};
 use super::clock::Clock;
+use super::freeze::Freeze;
 use super::gaps::Gaps;
 use super::outbox::Outbox;
 use super::{Report, Worker};
@@ -36,6 +37,10 @@ pub enum Command {
     Socket(ListenerId, Box<BoundSocket>),
     /// Other relays.
     Relays(RelayChange),
+    /// Somebody wants to see the sockets, between two packets.
+    Lend(Box<dyn FnOnce(&EventLoop) + Send>),
+    /// Stand still, for another process to go on.
+    Freeze(Box<Freeze>),
 }
 
 /// The relays that a worker has from now on.
@@ -129,11 +134,20 @@ pub struct RelayLinks {
     pub only: bool,
 }
 
+/// What a worker reads.
+#[derive(Default)]
+pub struct Sources {
+    /// With the number of the listener.
+    pub sockets: Vec<(BoundSocket, ListenerId)>,
+    /// Those of another process. They are of the listeners above.
+    pub connections: Vec<PassedConnection>,
+}
+
 /// Starts one worker thread with its sockets. The number of a socket is its index in `settings.listeners`. With `origins`
 /// senders are told apart.
 pub fn spawn(
     settings: IngestSettings,
-    sockets: Vec<(BoundSocket, ListenerId)>,
+    sources: Sources,
     partial_budget: usize,
     around: WorkerSettings,
     reports: SyncSender<Report>,
@@ -143,8 +157,11 @@ pub fn spawn(
 ) -> io::Result<WorkerHandle> {
     let mut event_loop = EventLoop::new(RING_SLOTS)?;
     event_loop.set_partial_budget(partial_budget);
-    for (socket, id) in sockets {
+    for (socket, id) in sources.sockets {
         event_loop.add(socket, id)?;
+    }
+    for connection in sources.connections {
+        event_loop.add_connection(connection)?;
     }
     let stop = Arc::new(AtomicBool::new(false));
     let keep = Arc::new(AtomicBool::new(false));
@@ -175,6 +192,7 @@ pub fn spawn(
             stop: worker_stop,
             keep: worker_keep,
             restored,
+            freeze: None,
             ingest,
             origins,
             event_loop,

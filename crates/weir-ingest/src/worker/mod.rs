@@ -17,6 +17,7 @@ use weir_state::AgentId;
 mod chores;
 mod clock;
 mod control;
+mod freeze;
 mod gaps;
 mod outbox;
 mod report;
@@ -24,8 +25,9 @@ mod report;
 use chores::{Chores, DropWatch, GiveBack, Ticks};
 use clock::Clock;
 pub use control::{
-    Command, CommandSender, RelayChange, RelayLink, RelayLinks, WorkerHandle, WorkerSettings, spawn,
+    Command, CommandSender, RelayChange, RelayLink, RelayLinks, Sources, WorkerHandle, WorkerSettings, spawn,
 };
+pub use freeze::Freeze;
 use gaps::Gaps;
 use outbox::Outbox;
 pub use report::{ListenerSnapshot, Report, RuleSnapshot, WorkerSnapshot};
@@ -85,6 +87,8 @@ struct Worker {
     /// The open bucket goes on in another process.
     keep: Arc<AtomicBool>,
     restored: Restored,
+    /// It is to stand still for another process.
+    freeze: Option<Freeze>,
     agent: AgentId,
     /// Hand over the open bucket at the end.
     flush_open_bucket: bool,
@@ -135,7 +139,8 @@ impl Worker {
 
     /// Until the open bucket ends or the next tick, whichever is first; not at all while a flush has work left.
     fn timeout(&self) -> Duration {
-        if self.chores.any() || (self.ingest.is_draining() && !self.outbox.is_full()) {
+        if self.chores.any() || self.freeze.is_some() || (self.ingest.is_draining() && !self.outbox.is_full())
+        {
             return Duration::ZERO;
         }
         if self.ingest.is_draining() || self.outbox.has_batch() {
@@ -171,6 +176,9 @@ impl Worker {
             self.tick(monotonic);
         }
         self.commands(monotonic);
+        if self.freeze.is_some() {
+            self.freeze_if_asked();
+        }
     }
 
     fn commands(&mut self, monotonic: u64) {
@@ -207,6 +215,8 @@ impl Worker {
                 self.ingest.feed_parked(Monotonic::now().0, Hurry::None);
             }
             Command::Relays(change) => self.change_relays(change),
+            Command::Lend(look) => look(&self.event_loop),
+            Command::Freeze(freeze) => self.freeze = Some(*freeze),
         }
     }
 
@@ -332,7 +342,8 @@ impl Worker {
         self.outbox.send(Report::Snapshot(Box::new(self.snapshot())));
         self.hand_over_all();
         if self.keep.load(Ordering::Acquire) {
-            let saved = self.ingest.save(self.clock.carried(self.agent));
+            let mut saved = self.ingest.save(self.clock.carried(self.agent));
+            saved.drops = self.event_loop.drops_seen().collect();
             self.outbox.send(Report::Saved(Box::new(saved)));
         } else if self.flush_open_bucket && self.ingest.close_now() {
             self.hand_over_all();

@@ -27,9 +27,9 @@ pub mod status;
 mod tables;
 
 pub use connections::ConnectionLimits;
-pub use server::AdminServer;
 #[doc(hidden)]
 pub use server::answer_on;
+pub use server::{AdminServer, Gate};
 
 use crate::history::Recent;
 use crate::signals::Reloaded;

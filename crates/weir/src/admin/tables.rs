@@ -150,6 +150,21 @@ tables! {
         /// Outputs that could not go on with what they had summed up.
         counter("weir_saved_state_outputs_begun_anew_total", "state.outputs_begun_anew", "outputs"),
             Sign("Their settings changed, or they are gone: the log names them."), |state| Some(state.outputs_begun_anew as f64);
+        /// Processes that another one has gone on in place of.
+        counter("weir_hand_overs_total", "state.hand_over.completed", "times"),
+            Work("weir was upgraded."), |state| Some(state.hand_over.completed as f64);
+        /// Hand-overs that failed: the old process went on.
+        counter("weir_hand_overs_failed_total", "state.hand_over.failed", "times"),
+            Sign("`state.hand_over.failed_because` in the status says why; nothing is lost."), |state| Some(state.hand_over.failed as f64);
+        /// For how long nothing was received in the last hand-over.
+        gauge("weir_hand_over_pause_seconds", "state.hand_over.pause_seconds", "seconds"),
+            Work("It follows the contexts: `docs/restart.md`."), |state| Some(state.hand_over.pause_seconds);
+        /// Connections that went on in another process.
+        counter("weir_hand_over_connections_total", "state.hand_over.connections", "connections"),
+            Work("weir was upgraded."), |state| Some(state.hand_over.connections as f64);
+        /// Connections over TLS that a hand-over ended.
+        counter("weir_hand_over_connections_ended_total", "state.hand_over.connections_ended", "connections"),
+            Work("Their clients connect again; what they had under way is lost, and theirs to count."), |state| Some(state.hand_over.connections_ended as f64);
     }
 
     RULES: RulesStatus, by [], {

@@ -1,11 +1,12 @@
 //! What the process before has left, and what this one leaves.
 
 use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use weir_ingest::SavedBucket;
-use weir_output::delivery::SavedStates;
+use weir_output::delivery::{Saved, SavedQueue, SavedStates};
 use weir_state::{AgentId, Table};
 
 use super::rules::Fixed;
@@ -46,12 +47,7 @@ impl Resumed {
         let now = now_ms();
         let oldest = now - expiry.as_millis() as i64;
         let mut resumed = Resumed {
-            status: StateStatus {
-                path: Some(path.display().to_string()),
-                agent: directory.agent().to_string(),
-                epoch: directory.epoch(),
-                ..StateStatus::default()
-            },
+            status: StateStatus::of(&directory),
             ..Resumed::default()
         };
         match directory.left(oldest, now, config.resources.memory) {
@@ -63,6 +59,21 @@ impl Resumed {
             }
             Left::State(content) => resumed.take(content, config, now),
         }
+        resumed.directory = Some(directory);
+        Ok(resumed)
+    }
+
+    /// Goes on with what another process has sent. An error is why that cannot be done.
+    pub fn passed(config: &Config, directory: StateDir, state: &[u8]) -> Result<Resumed, String> {
+        let content = crate::state::parse(state).map_err(|refusal| refusal.to_string())?;
+        if content.meta.agent != directory.agent().0 {
+            return Err("it is that of another agent".into());
+        }
+        let mut resumed = Resumed {
+            status: StateStatus::of(&directory),
+            ..Resumed::default()
+        };
+        resumed.take(Box::new(content), config, now_ms());
         resumed.directory = Some(directory);
         Ok(resumed)
     }
@@ -101,6 +112,7 @@ impl Resumed {
             self.status.samples_lost += lost;
             meta.bucket = None;
             content.table = Table::default();
+            content.encoded.clear();
         }
         self.status.samples_restored = content.meta.samples;
         self.content = Some(content);
@@ -108,9 +120,14 @@ impl Resumed {
 
     /// What the outputs had summed up.
     pub fn outputs(&mut self) -> Arc<SavedStates> {
-        let content = self.content.as_mut();
-        let saved = content.map_or_else(BTreeMap::new, |content| std::mem::take(&mut content.outputs));
-        Arc::new(SavedStates::new(saved, self.away))
+        let (mut saved, mut queues) = (BTreeMap::new(), BTreeMap::new());
+        if let Some(content) = &mut self.content {
+            (saved, queues) = (
+                std::mem::take(&mut content.outputs),
+                std::mem::take(&mut content.queues),
+            );
+        }
+        Arc::new(SavedStates::new(saved, self.away).with_queues(queues))
     }
 
     /// What each worker goes on with.
@@ -126,6 +143,11 @@ impl Resumed {
                 content.buckets(workers)
             }
         }
+    }
+
+    /// By the number of a socket, what its counter of drops said when the process before counted last.
+    pub fn drops(&self) -> &[(u64, u32)] {
+        self.content.as_ref().map_or(&[], |content| &content.meta.drops)
     }
 
     pub fn agent(&self) -> AgentId {
@@ -215,20 +237,49 @@ impl Keeper {
             .ok()
     }
 
-    /// Writes what the workers had. An error says what is lost.
-    pub fn leave(
+    /// The directory's lock, which the process that has it holds.
+    pub fn lock(&self) -> Option<BorrowedFd<'_>> {
+        self.directory.as_ref().map(StateDir::lock)
+    }
+
+    /// Another process goes on in this directory.
+    pub fn leave_to_next(&self) {
+        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
+    /// What another process goes on with.
+    pub fn encoded(
         &self,
-        leaving: Leaving,
-        workers: Vec<SavedBucket>,
-        outputs: BTreeMap<String, weir_output::delivery::Saved>,
+        mut workers: Vec<SavedBucket>,
+        outputs: BTreeMap<String, Saved>,
+        queues: BTreeMap<String, Vec<SavedQueue>>,
         books: Status,
-    ) -> Result<(), String> {
-        let Some(directory) = &self.directory else {
-            return Ok(());
-        };
+    ) -> Vec<u8> {
+        let encoded = workers
+            .iter_mut()
+            .map(|worker| std::mem::take(&mut worker.encoded))
+            .collect();
+        let content = self.directory.as_ref().map(|directory| Content {
+            encoded,
+            queues,
+            ..self.content(directory, workers, outputs, books)
+        });
+        content.map_or_else(Vec::new, |content| crate::state::write(&content))
+    }
+
+    fn content(
+        &self,
+        directory: &StateDir,
+        workers: Vec<SavedBucket>,
+        outputs: BTreeMap<String, Saved>,
+        books: Status,
+    ) -> Content {
+        let drops = workers
+            .iter()
+            .flat_map(|worker| worker.drops.iter().copied())
+            .collect();
         let (bucket, samples, table) = merged(workers);
-        let series = table.len();
-        let content = Content {
+        Content {
             meta: Meta {
                 version: env!("CARGO_PKG_VERSION").into(),
                 agent: directory.agent().0,
@@ -237,11 +288,29 @@ impl Keeper {
                 bucket: bucket.map(Into::into),
                 samples,
                 histogram_points: self.histogram_points.clone(),
+                drops,
             },
             table,
+            encoded: Vec::new(),
             outputs,
+            queues: BTreeMap::new(),
             books: Box::new(books),
+        }
+    }
+
+    /// Writes what the workers had. An error says what is lost.
+    pub fn leave(
+        &self,
+        leaving: Leaving,
+        workers: Vec<SavedBucket>,
+        outputs: BTreeMap<String, Saved>,
+        books: Status,
+    ) -> Result<(), String> {
+        let Some(directory) = &self.directory else {
+            return Ok(());
         };
+        let content = self.content(directory, workers, outputs, books);
+        let (series, samples) = (content.table.len(), content.meta.samples);
         match leaving.finish(&content) {
             Ok(bytes) => {
                 tracing::info!(
@@ -253,6 +322,17 @@ impl Keeper {
                 "{samples} samples of the open bucket and the sums of outputs, as the state could not be written to {}: {error}",
                 directory.path().display()
             )),
+        }
+    }
+}
+
+impl StateStatus {
+    fn of(directory: &StateDir) -> StateStatus {
+        StateStatus {
+            path: Some(directory.path().display().to_string()),
+            agent: directory.agent().to_string(),
+            epoch: directory.epoch(),
+            ..StateStatus::default()
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -19,9 +20,9 @@ mod content;
 mod file;
 
 pub use content::{Content, Meta, merged};
-pub use file::Refusal;
+pub use file::{Refusal, VERSION, parse, write};
 
-use agent::Agent;
+pub use agent::Agent;
 
 /// The names of files in the directory.
 const LOCK: &str = "lock";
@@ -37,7 +38,7 @@ const FILE_MODE: u32 = 0o600;
 pub struct StateDir {
     path: PathBuf,
     agent: Agent,
-    _lock: File,
+    lock: File,
 }
 
 /// The books of a process, of a second at most before it was killed.
@@ -76,18 +77,42 @@ impl StateDir {
         if let Err(error) = lock.try_lock() {
             return Err(match error {
                 std::fs::TryLockError::WouldBlock => Failure::runtime(format!(
-                    "state_path: {}: another weir uses it; each needs a directory of its own",
+                    "state_path: {}: another weir uses it; each needs a directory of its own, and --take-over goes on in place of the \
+                     one that runs",
                     path.display()
                 )),
                 std::fs::TryLockError::Error(error) => fault("it cannot be locked", &error),
             });
         }
-        let agent = Agent::of(path).map_err(|error| fault("its files cannot be written", &error))?;
+        let agent = Self::next_agent(path)?;
         Ok(StateDir {
             path: path.to_owned(),
             agent,
-            _lock: lock,
+            lock,
         })
+    }
+
+    /// The agent of the directory at its next start.
+    pub fn next_agent(path: &Path) -> Result<Agent, Failure> {
+        Agent::of(path).map_err(|error| {
+            let path = path.display();
+            Failure::runtime(format!(
+                "state_path: {path}: its files cannot be written: {error}"
+            ))
+        })
+    }
+
+    /// Goes on in the directory of a process that has given its lock.
+    pub fn taken_over(path: &Path, agent: Agent, lock: File) -> StateDir {
+        StateDir {
+            path: path.to_owned(),
+            agent,
+            lock,
+        }
+    }
+
+    pub fn lock(&self) -> BorrowedFd<'_> {
+        self.lock.as_fd()
     }
 
     pub fn path(&self) -> &Path {

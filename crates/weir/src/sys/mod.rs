@@ -1,12 +1,13 @@
 //! The few places that speak to the C library and the allocator directly. Everything outside is safe code.
 //!
 //! The need: there is no other way to configure and question jemalloc, to arm timers on the CPU clocks of the
-//! process's threads, to walk a stack inside a signal handler, to see a closed standard output, to give up new privileges, or
-//! to ask what may be done with a file without doing it.
+//! process's threads, to walk a stack inside a signal handler, to see a closed standard output, to give up new privileges, to
+//! take descriptors that a service manager passes, or to ask what may be done with a file without doing it.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
 use std::io;
+use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
@@ -41,6 +42,17 @@ pub fn ignore_file_size_signal() {
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
     }
+}
+
+/// Takes a descriptor that this process was started with; programs that it runs do not get it.
+pub fn take_descriptor(number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: takes numbers alone.
+    if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it is open, as the call above has shown, and whoever started this process left it to this function's caller, who
+    // takes each number once.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 /// From now on no program that this thread runs gains rights by being run.

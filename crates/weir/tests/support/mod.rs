@@ -4,6 +4,8 @@
 #![allow(dead_code)]
 
 mod log;
+pub mod manager;
+pub mod senders;
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
@@ -126,6 +128,11 @@ impl Agent {
         Self::spawn(command, directory, config)
     }
 
+    /// As [`Agent::start`], by a command that runs the program in its own way.
+    pub fn start_by(command: Command, config: &str) -> Agent {
+        Self::spawn(command, tempfile::tempdir().unwrap(), config)
+    }
+
     fn spawn(mut command: Command, directory: tempfile::TempDir, config: &str) -> Agent {
         let path = directory.path().join("weir.yaml");
         std::fs::write(&path, config).unwrap();
@@ -155,7 +162,9 @@ impl Agent {
             address: String::new(),
             directory,
         };
-        agent.address = agent.wait_for("listening on udp://");
+        let address = agent.wait_for("listening on udp://");
+        // Behind it may be a remark.
+        agent.address = address.split(',').next().unwrap_or_default().to_owned();
         agent
     }
 
