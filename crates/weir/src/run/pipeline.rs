@@ -40,7 +40,7 @@ impl Shared {
         let waited = self
             .reported
             .wait_timeout_while(self.lock(), patience, is_missing);
-        let (_, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        let (_state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         !waited.timed_out()
     }
 
