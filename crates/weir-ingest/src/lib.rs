@@ -29,6 +29,7 @@ pub use progress::Progress;
 pub use relay::{BLOCK_BYTES, Relay, RelayBlock, RelayQueue, RelaySettings, RelayTarget};
 pub use saved::{Restored, SavedBucket, SavedSeries};
 pub use worker::{
-    Command, CommandSender, Freeze, ListenerSnapshot, RelayChange, RelayLink, RelayLinks, Report,
-    RuleSnapshot, Sources, TLS_FAULT, WorkerHandle, WorkerSettings, WorkerSnapshot, spawn,
+    CheckpointLink, Command, CommandSender, Freeze, ListenerSnapshot, Piece, RelayChange, RelayLink,
+    RelayLinks, Report, RuleSnapshot, Sources, TLS_FAULT, WorkerHandle, WorkerSettings, WorkerSnapshot,
+    spawn,
 };

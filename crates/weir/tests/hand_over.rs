@@ -16,8 +16,11 @@ use serde_json::Value;
 use support::senders::{Senders, framed, in_halves, over_udp, over_unixgram, total};
 use support::{Agent, get, status, until};
 
-/// Hand-overs in a row.
-const HAND_OVERS: usize = 3;
+/// Hand-overs in a row; `WEIR_TEST_HAND_OVERS` in a long run.
+fn hand_overs() -> usize {
+    let number = std::env::var("WEIR_TEST_HAND_OVERS").ok();
+    number.and_then(|number| number.parse().ok()).unwrap_or(3)
+}
 
 /// Where all processes of a test live.
 struct Place {
@@ -110,7 +113,7 @@ fn hand_overs_under_load_lose_nothing_and_split_no_bucket() {
         Duration::from_millis(1),
     );
     let mut stdout = String::new();
-    for number in 0..HAND_OVERS {
+    for number in 0..hand_overs() {
         senders.wait_for_more();
         let next = place.take_over(&config);
         let (ended, out, log) = agent.end();
@@ -131,9 +134,9 @@ fn hand_overs_under_load_lose_nothing_and_split_no_bucket() {
     let found = status(&admin);
     assert_eq!(found["total"]["samples"]["received"], sent);
     let hand_over = &found["state"]["hand_over"];
-    assert_eq!(hand_over["completed"], HAND_OVERS);
+    assert_eq!(hand_over["completed"], hand_overs());
     assert_eq!(hand_over["failed"], 0);
-    assert_eq!(hand_over["connections"], 2 * HAND_OVERS);
+    assert_eq!(hand_over["connections"], 2 * hand_overs());
     println!("the last pause: {} s", hand_over["pause_seconds"]);
     stdout += &agent.stop().0;
     assert_eq!(total(&stdout, "c"), sent as f64);
@@ -364,7 +367,7 @@ fn queues_and_sums_go_on() {
     let address = backend.local_addr().unwrap();
     drop(backend);
     let more = format!(
-        "bucket_width: 1s\noutputs:\n  prometheus: {{enabled: true}}\n  graphite: {{enabled: true, address: \"tcp://{address}\", counters: [count], confirm: false}}\n"
+        "bucket_width: 1s\noutputs:\n  prometheus: {{enabled: true}}\n  graphite: {{enabled: true, address: \"tcp://{address}\", counters: [count], confirm: false, delivery: {{backoff_max: 1s}}}}\n"
     );
     let config = place.configuration(&more);
     let mut agent = place.start(&config);
@@ -390,19 +393,27 @@ fn queues_and_sums_go_on() {
         get(&admin, "/metrics").1.contains("\nc_total 7")
     });
     let backend = TcpListener::bind(address).unwrap();
-    let reader = std::thread::spawn(move || {
-        let (stream, _) = backend.accept().unwrap();
-        let lines = BufReader::new(stream).lines().map_while(Result::ok);
-        let lines: Vec<String> = lines.collect();
-        let value = |line: &String| line.split(' ').nth(1).unwrap().parse::<f64>().unwrap();
-        let of_counter = lines.iter().filter(|line| line.starts_with('c'));
-        (of_counter.map(value).sum::<f64>(), lines)
+    let (line, lines) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in backend.incoming().map_while(Result::ok) {
+            let line = line.clone();
+            std::thread::spawn(move || {
+                let lines = BufReader::new(stream).lines().map_while(Result::ok);
+                lines.for_each(|text| drop(line.send(text)));
+            });
+        }
     });
+    let mut sum = 0.0;
+    while sum < 7.0 {
+        let text = lines.recv_timeout(support::PATIENCE).unwrap();
+        if text.starts_with('c') {
+            sum += text.split(' ').nth(1).unwrap().parse::<f64>().unwrap();
+        }
+    }
     until("everything is delivered", || waiting(&admin) == 0);
     let (_, log) = next.stop();
     assert!(!log.contains("lost"), "{log}");
-    let (sum, lines) = reader.join().unwrap();
-    assert_eq!(sum, 7.0, "{lines:?}");
+    assert_eq!(sum, 7.0);
 }
 
 /// It scrapes one address all the time, whoever answers there.
@@ -427,7 +438,7 @@ fn a_real_prometheus_sees_neither_reset_nor_jump() {
             .unwrap_or_default();
         found.values().sum::<f64>()
     };
-    for _ in 0..HAND_OVERS {
+    for _ in 0..hand_overs() {
         let before = scrapes(&mut prometheus);
         until("it is scraped", || scrapes(&mut prometheus) > before + 1.0);
         let next = place.take_over(&config);

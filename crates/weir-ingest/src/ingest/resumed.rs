@@ -1,7 +1,7 @@
 //! The open bucket leaves for another process, or comes from one.
 
 use weir_aggregate::Carried;
-use weir_context::{KnownContext, PARTITIONS};
+use weir_context::{KnownContext, LiveContext, PARTITIONS};
 use weir_protocol::Kind;
 use weir_state::{Entry, Facts, Identity, Named, State, StreamReader, StreamWriter};
 
@@ -42,31 +42,66 @@ impl Ingest {
         let mut writer = StreamWriter::new(carried.agent);
         for partition in 0..PARTITIONS {
             for &live in self.contexts.live(partition) {
-                let Some((seen, state)) = self.aggregator.save(live, carried) else {
-                    continue;
-                };
-                let context = self.contexts.get(live.kind(), live.id());
-                writer.add(&Entry {
-                    number: live.id().0,
-                    kind: live.kind(),
-                    named: Some(Named {
-                        name: context.name(),
-                        host: context.host(),
-                        integration: context.jmx_check(),
-                        tags: context.tags().collect(),
-                    }),
-                    facts: Facts {
-                        seen,
-                        suffixes: context.suffix_mask(),
-                    },
-                    state,
-                });
+                self.entry(live, carried, |_| true)
+                    .iter()
+                    .for_each(|entry| writer.add(entry));
             }
         }
         SavedBucket {
             encoded: writer.take(),
             ..self.saved()
         }
+    }
+
+    /// What one context has; `is_named`: whether with its name.
+    fn entry(
+        &self,
+        live: LiveContext,
+        carried: Carried,
+        is_named: impl FnOnce(LiveContext) -> bool,
+    ) -> Option<Entry<'_>> {
+        let (seen, state) = self.aggregator.save(live, carried)?;
+        let context = self.contexts.get(live.kind(), live.id());
+        Some(Entry {
+            number: live.id().0,
+            kind: live.kind(),
+            named: is_named(live).then(|| Named {
+                name: context.name(),
+                host: context.host(),
+                integration: context.jmx_check(),
+                tags: context.tags().collect(),
+            }),
+            facts: Facts {
+                seen,
+                suffixes: context.suffix_mask(),
+            },
+            state,
+        })
+    }
+
+    pub fn contexts_in(&self, partition: usize) -> usize {
+        self.contexts.live(partition).len()
+    }
+
+    /// What the contexts of a partition have that were seen since this Unix second, those with their names that are not in `named`
+    /// yet: by kind, a bit for each context. Nothing may wait to be handed over.
+    pub fn changes(
+        &self,
+        partition: usize,
+        since: i64,
+        carried: Carried,
+        named: &mut [Vec<u64>; Kind::ALL.len()],
+    ) -> Vec<u8> {
+        let mut writer = StreamWriter::new(carried.agent);
+        for &live in self.contexts.live(partition) {
+            if self.aggregator.seen(live) >= since {
+                let is_new = |live: LiveContext| set_bit(&mut named[live.kind() as usize], live.id().0);
+                self.entry(live, carried, is_new)
+                    .iter()
+                    .for_each(|entry| writer.add(entry));
+            }
+        }
+        writer.take()
     }
 
     /// Goes on with a bucket that another process began. Before the first packet; `now`: Unix seconds.
@@ -131,4 +166,15 @@ impl Ingest {
         }
         context.is_some()
     }
+}
+
+/// True if it was not set.
+fn set_bit(bits: &mut Vec<u64>, at: u32) -> bool {
+    let (word, bit) = (at as usize / 64, 1 << (at % 64));
+    if word >= bits.len() {
+        bits.resize(word + 1, 0);
+    }
+    let is_new = bits[word] & bit == 0;
+    bits[word] |= bit;
+    is_new
 }

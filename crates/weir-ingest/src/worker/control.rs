@@ -9,6 +9,7 @@ use weir_context::Rules;
 use weir_listener::{BoundSocket, EventLoop, ListenerId, Monotonic, PassedConnection, Waker};
 use weir_state::AgentId;
 
+use super::checkpoint::{CheckpointLink, Checkpoints};
 use super::chores::{Chores, DropWatch, GiveBack, Ticks};
 use super::clock::Clock;
 use super::freeze::Freeze;
@@ -141,6 +142,8 @@ pub struct Sources {
     pub sockets: Vec<(BoundSocket, ListenerId)>,
     /// Those of another process. They are of the listeners above.
     pub connections: Vec<PassedConnection>,
+    /// Where what it has goes for the case that the process is killed.
+    pub checkpoints: Option<CheckpointLink>,
 }
 
 /// Starts one worker thread with its sockets. The number of a socket is its index in `settings.listeners`. With `origins`
@@ -170,6 +173,9 @@ pub fn spawn(
     let name = format!("ingest-{}", settings.worker);
     let (worker_stop, worker_keep) = (stop.clone(), keep.clone());
     let alive = Alive::new();
+    let checkpoints = sources
+        .checkpoints
+        .map(|link| Checkpoints::new(settings.worker, link));
     let progress = alive.progress();
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         // Goes last, also in a panic.
@@ -193,6 +199,7 @@ pub fn spawn(
             keep: worker_keep,
             restored,
             freeze: None,
+            checkpoints,
             ingest,
             origins,
             event_loop,

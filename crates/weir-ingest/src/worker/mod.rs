@@ -14,6 +14,7 @@ use crate::relay::Relay;
 use crate::saved::Restored;
 use weir_state::AgentId;
 
+mod checkpoint;
 mod chores;
 mod clock;
 mod control;
@@ -22,6 +23,8 @@ mod gaps;
 mod outbox;
 mod report;
 
+use checkpoint::Checkpoints;
+pub use checkpoint::{CheckpointLink, Piece};
 use chores::{Chores, DropWatch, GiveBack, Ticks};
 use clock::Clock;
 pub use control::{
@@ -89,6 +92,7 @@ struct Worker {
     restored: Restored,
     /// It is to stand still for another process.
     freeze: Option<Freeze>,
+    checkpoints: Option<Checkpoints>,
     agent: AgentId,
     /// Hand over the open bucket at the end.
     flush_open_bucket: bool,
@@ -98,6 +102,10 @@ impl Worker {
     fn run(mut self) {
         // So that nobody has to wait for the first tick to know that it runs.
         self.publish();
+        if let Some(checkpoints) = &mut self.checkpoints {
+            // What it goes on with is nowhere else from now on.
+            checkpoints.begin(&self.ingest, self.clock.seconds());
+        }
         while !self.stop.load(Ordering::Acquire) {
             let timeout = self.timeout();
             if !self.turn(timeout) {
@@ -122,6 +130,9 @@ impl Worker {
         if self.clock.read(after) {
             self.set_back();
         }
+        if let Some(checkpoints) = &self.checkpoints {
+            checkpoints.turned(&self.ingest, self.clock.milliseconds());
+        }
         let Ok(turn) = turn else { return false };
         if turn.packets > 0 || self.ingest.is_draining() || self.chores.any() {
             self.gaps.busy(after);
@@ -139,7 +150,11 @@ impl Worker {
 
     /// Until the open bucket ends or the next tick, whichever is first; not at all while a flush has work left.
     fn timeout(&self) -> Duration {
-        if self.chores.any() || self.freeze.is_some() || (self.ingest.is_draining() && !self.outbox.is_full())
+        let keeps = self.checkpoints.as_ref().is_some_and(Checkpoints::is_under_way);
+        if self.chores.any()
+            || self.freeze.is_some()
+            || keeps
+            || (self.ingest.is_draining() && !self.outbox.is_full())
         {
             return Duration::ZERO;
         }
@@ -178,6 +193,10 @@ impl Worker {
         self.commands(monotonic);
         if self.freeze.is_some() {
             self.freeze_if_asked();
+        }
+        if let Some(checkpoints) = &mut self.checkpoints {
+            let (carried, now_ms) = (self.clock.carried(self.agent), self.clock.milliseconds());
+            checkpoints.proceed(&self.ingest, carried, now_ms);
         }
     }
 
@@ -312,6 +331,9 @@ impl Worker {
         self.ingest.tick_origins(monotonic);
         self.ingest.tick_sampler();
         self.drops.tick(&mut self.event_loop);
+        if let Some(checkpoints) = &mut self.checkpoints {
+            checkpoints.begin(&self.ingest, self.clock.seconds());
+        }
         self.publish();
     }
 

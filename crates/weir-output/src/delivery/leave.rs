@@ -83,14 +83,7 @@ impl Delivery {
     /// memory alone. It can go on from there as if nothing had been.
     pub async fn leave(&self) -> (Option<Saved>, Vec<SavedQueue>) {
         let shared = &self.shared;
-        let mut left = shared.left.subscribe();
-        left.borrow_and_update();
-        shared.leave_asked.store(true, Ordering::Release);
-        shared.arrived.notify_one();
-        let answered = tokio::time::timeout(ENCODER_MAX, left.changed()).await;
-        if answered.is_err() {
-            tracing::warn!(output = self.name, "the encoder does not give its state in time");
-        }
+        self.ask_encoder().await;
         let mut queues = Vec::new();
         for (index, place) in shared.places.iter().enumerate() {
             let payloads = shared
@@ -106,6 +99,26 @@ impl Delivery {
         }
         queues.retain(|queue| !queue.payloads.is_empty());
         (self.take_state(), queues)
+    }
+
+    /// What the output has summed up by now, if it does that. Open payloads end.
+    pub async fn sums(&self) -> Option<Saved> {
+        if !self.keeps_state() {
+            return None;
+        }
+        self.ask_encoder().await;
+        self.kept_state()
+    }
+
+    async fn ask_encoder(&self) {
+        let shared = &self.shared;
+        let mut left = shared.left.subscribe();
+        left.borrow_and_update();
+        shared.leave_asked.store(true, Ordering::Release);
+        shared.arrived.notify_one();
+        if tokio::time::timeout(ENCODER_MAX, left.changed()).await.is_err() {
+            tracing::warn!(output = self.name, "the encoder does not give its state in time");
+        }
     }
 
     /// While it is held: closes what only one process can have open.

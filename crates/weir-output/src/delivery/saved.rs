@@ -139,6 +139,12 @@ impl Delivery {
         self.shared.keeps_state.store(true, Ordering::Release);
     }
 
+    /// What the encoder gave last.
+    pub(super) fn kept_state(&self) -> Option<Saved> {
+        let bytes = lock(&self.shared.kept_state).clone()?;
+        Some(Saved::new(&self.lineage, bytes))
+    }
+
     /// After the end: what the encoder has summed up, if it does.
     pub fn take_state(&self) -> Option<Saved> {
         let bytes = lock(&self.shared.kept_state).take()?;

@@ -82,6 +82,9 @@ pub struct StateStatus {
     pub samples_open: u64,
     /// Times that a process ended without leaving state, as after `kill -9`.
     pub kills: u64,
+    /// Of the last one, for how long what it received is lost.
+    #[serde(default)]
+    pub kill_seconds: f64,
     #[serde(default)]
     pub hand_over: HandOverStatus,
 }

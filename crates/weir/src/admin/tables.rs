@@ -146,7 +146,10 @@ tables! {
             Sign("The state was too old or foreign, or `bucket_width` is another one: the log says which."), |state| Some(state.samples_lost as f64);
         /// Processes of this agent that ended without leaving state, as after `kill -9` or for want of memory.
         counter("weir_saved_state_kills_total", "state.kills", "processes"),
-            Sign("What the open bucket had is lost, and sums of outputs begin again: the log and `weir_saved_state_lost_samples_total` say how much."), |state| Some(state.kills as f64);
+            Sign("What came in the last second is lost: the log and `weir_saved_state_lost_samples_total` say how much."), |state| Some(state.kills as f64);
+        /// Of the last process that was killed: for how long what it received is lost.
+        gauge("weir_saved_state_kill_seconds", "state.kill_seconds", "seconds"),
+            Work("It is a second at most, but for a machine that is busy."), |state| Some(state.kill_seconds);
         /// Outputs that could not go on with what they had summed up.
         counter("weir_saved_state_outputs_begun_anew_total", "state.outputs_begun_anew", "outputs"),
             Sign("Their settings changed, or they are gone: the log names them."), |state| Some(state.outputs_begun_anew as f64);

@@ -10,6 +10,7 @@ use weir_listener::ListenerConfig;
 use weir_protocol::ParseOptions;
 
 use crate::admin::caller::Hosts;
+use crate::admin::counters::PipelineCounter;
 use crate::admin::status::HandOverStatus;
 use crate::admin::{AdminServer, ConnectionLimits};
 use crate::budget::{Budget, Share};
@@ -282,16 +283,24 @@ const BOOKS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Says once when they cannot be kept.
 async fn keep_books(agent: Arc<Agent>) {
-    let mut failed = false;
+    let (mut failed, mut flushed_at) = (false, 0);
     while agent.keeper.keeps() {
         let keeping = agent.clone();
-        let kept = tokio::task::spawn_blocking(move || keeping.keeper.keep_books(keeping.view.snapshot()));
-        if let Ok(Err(error)) = kept.await
-            && !std::mem::replace(&mut failed, true)
-        {
-            tracing::warn!(
-                "state_path: the books cannot be kept, so that a kill would not be noticed: {error}"
-            );
+        let kept = tokio::task::spawn_blocking(move || {
+            // What is summed up changes with each flush.
+            let now = keeping.view.shared.lock().counts[PipelineCounter::FlushedAt];
+            if now != flushed_at {
+                keeping.keeper.keep_sums(keeping.view.outputs.sums())?;
+            }
+            keeping.keeper.keep_books(keeping.view.snapshot())?;
+            Ok::<_, std::io::Error>(now)
+        });
+        match kept.await {
+            Ok(Ok(now)) => flushed_at = now,
+            Ok(Err(error)) if !std::mem::replace(&mut failed, true) => tracing::warn!(
+                "state_path: books and sums cannot be kept, so that a kill would not be noticed: {error}"
+            ),
+            _ => {}
         }
         tokio::time::sleep(BOOKS_INTERVAL).await;
     }
@@ -426,9 +435,11 @@ impl Agent {
             .as_mut()
             .map(|taken| taken.connections(&planned, &bound.of_workers));
         let mut connections = connections.unwrap_or_default().into_iter();
+        let mut checkpoints = resumed.checkpoints(&fixed, config.resources.workers).into_iter();
         let sources = bound.of_workers.into_iter().map(|sockets| Sources {
             sockets,
             connections: connections.next().unwrap_or_default(),
+            checkpoints: checkpoints.next(),
         });
         let workers = workers::Start {
             config,

@@ -418,6 +418,23 @@ impl Outputs {
         })
     }
 
+    /// What each output has summed up by now, by its name.
+    pub fn sums(&self) -> BTreeMap<String, Saved> {
+        let list = self.list();
+        self.handle.block_on(async {
+            let mut sums = BTreeMap::new();
+            for Running { config, output } in list.iter() {
+                let saved = match output {
+                    Output::Scrape(scrape) => Some(scrape.save()),
+                    Output::Delivered(_, delivery) => delivery.sums().await,
+                    Output::Relay(_) => None,
+                };
+                sums.extend(saved.map(|saved| (config.name.clone(), saved)));
+            }
+            sums
+        })
+    }
+
     /// After the end: what each output has summed up, by its name.
     pub fn take_state(&self) -> BTreeMap<String, Saved> {
         let list = self.list();

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use weir_ingest::SavedBucket;
+use weir_ingest::{CheckpointLink, SavedBucket};
 use weir_output::delivery::{Saved, SavedQueue, SavedStates};
 use weir_state::{AgentId, Table};
 
@@ -13,7 +13,7 @@ use super::rules::Fixed;
 use crate::admin::status::{StateStatus, Status};
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::state::{Content, LastBooks, Leaving, Left, Meta, StateDir, merged};
+use crate::state::{Content, LastBooks, Leaving, Left, Meta, StateDir, checkpoints, merged};
 
 /// The state directory, if there is one, and what was found in it.
 #[derive(Default)]
@@ -51,7 +51,7 @@ impl Resumed {
             ..Resumed::default()
         };
         match directory.left(oldest, now, config.resources.memory) {
-            Left::Nothing => resumed.after_a_kill(&directory, now),
+            Left::Nothing => resumed.after_a_kill(&directory, config, oldest, now),
             Left::SetAside(refusal) => {
                 resumed.status.set_aside = 1;
                 resumed.status.samples_lost = refusal.samples();
@@ -78,23 +78,61 @@ impl Resumed {
         Ok(resumed)
     }
 
-    /// Goes on with the books of a process that was killed, and says what it cost.
-    fn after_a_kill(&mut self, directory: &StateDir, now: i64) {
+    /// Goes on with what a process has left that was killed, and says what the kill cost.
+    fn after_a_kill(&mut self, directory: &StateDir, config: &Config, oldest: i64, now: i64) {
         let Some(last) = directory.books() else {
             return;
         };
-        let mut books = last.books;
-        let (lost, rate) = (books.state.samples_open, books.rates.samples);
-        tracing::warn!(
-            "the process before was killed: the {lost} samples are lost that its open bucket had {:.1} s ago, and what it received in the second after that, about {rate:.0} by its rate; sums of outputs begin again",
-            (now - last.at_ms) as f64 / 1e3
-        );
+        let mut books = Box::new(last.books);
         for output in &mut books.outputs {
             *output = output.killed();
         }
         self.status.kills = 1;
+        let bytes_max = config.resources.memory;
+        let Some(rest) = checkpoints::rest(directory.path(), directory.agent(), bytes_max) else {
+            let (lost, rate) = (books.state.samples_open, books.rates.samples);
+            tracing::warn!(
+                "the process before was killed, and nothing of its open bucket is left: the {lost} samples are lost that it had {:.1} s \
+                 ago, and what came in the second after that, about {rate:.0} by its rate",
+                (now - last.at_ms) as f64 / 1e3
+            );
+            self.status.samples_lost = lost;
+            self.killed = Some(books);
+            return;
+        };
+        let (kept, lost) = (rest.samples, rest.lost);
+        tracing::warn!(
+            "the process before was killed: {lost} samples are lost, which it received in its last {:.2} s; its open bucket goes on with \
+             {kept} samples",
+            rest.lost_seconds
+        );
         self.status.samples_lost = lost;
-        self.killed = Some(Box::new(books));
+        self.status.kill_seconds = rest.lost_seconds;
+        let content = Content {
+            meta: Meta {
+                version: books.version.clone(),
+                agent: directory.agent().0,
+                epoch: directory.epoch() - 1,
+                saved_at_ms: rest.at_ms,
+                bucket: rest.bucket,
+                samples: rest.samples,
+                histogram_points: rest.histogram_points,
+                drops: Vec::new(),
+            },
+            table: rest.table,
+            encoded: Vec::new(),
+            outputs: directory.sums(bytes_max),
+            queues: BTreeMap::new(),
+            books,
+        };
+        match crate::state::refusal(&content.meta, directory.agent(), oldest, now) {
+            None => self.take(Box::new(content), config, now),
+            Some(refusal) => {
+                tracing::warn!("what is left of it is not used: {refusal}");
+                self.status.samples_lost += kept;
+                self.killed = Some(content.books);
+            }
+        }
     }
 
     fn take(&mut self, mut content: Box<Content>, config: &Config, now: i64) {
@@ -148,6 +186,19 @@ impl Resumed {
     /// By the number of a socket, what its counter of drops said when the process before counted last.
     pub fn drops(&self) -> &[(u64, u32)] {
         self.content.as_ref().map_or(&[], |content| &content.meta.drops)
+    }
+
+    /// Where each worker leaves what it has, for the case that the process is killed. What a process before has left there is gone.
+    pub fn checkpoints(&self, fixed: &Fixed, workers: usize) -> Vec<CheckpointLink> {
+        let Some(directory) = &self.directory else {
+            return Vec::new();
+        };
+        let points = fixed.histogram_points();
+        let started = checkpoints::start(directory.path(), directory.agent(), points, workers);
+        started.unwrap_or_else(|error| {
+            tracing::warn!("state_path: the open bucket cannot be kept for the case of a kill: {error}");
+            Vec::new()
+        })
     }
 
     pub fn agent(&self) -> AgentId {
@@ -214,6 +265,18 @@ impl Keeper {
             at_ms: now_ms(),
             books,
         })
+    }
+
+    /// Keeps what outputs have summed up, for the case that the process is killed.
+    pub fn keep_sums(&self, outputs: BTreeMap<String, Saved>) -> std::io::Result<()> {
+        let Some(directory) = &self.directory else {
+            return Ok(());
+        };
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        if *ended {
+            return Ok(());
+        }
+        directory.keep_sums(&self.content(directory, Vec::new(), outputs, Status::default()))
     }
 
     /// The process ends as it should.

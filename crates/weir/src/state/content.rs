@@ -50,7 +50,7 @@ pub struct Meta {
     pub drops: Vec<(u64, u32)>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct OpenBucket {
     pub start: i64,
     pub timestamp: i64,

@@ -2,7 +2,7 @@
 //!
 //! The need: there is no other way to configure and question jemalloc, to arm timers on the CPU clocks of the
 //! process's threads, to walk a stack inside a signal handler, to see a closed standard output, to give up new privileges, to
-//! take descriptors that a service manager passes, or to ask what may be done with a file without doing it.
+//! take descriptors that a service manager passes, to share a page with a file, or to ask what may be done with a file without doing it.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -13,6 +13,7 @@ use std::path::Path;
 
 pub mod cpu;
 pub mod heap;
+pub mod shared;
 pub mod stdio;
 
 /// Raises the limit of open descriptors as far as this process may, and returns what it is now. The low one that processes
