@@ -36,6 +36,7 @@ test-quick:
 check: deps
 	$(CARGO) fmt --all --check
 	scripts/check-repository.sh
+	scripts/check-prose.py
 	scripts/check-dependencies.py
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	@set -e; for m in $(PARTS); do $(MAKE) -C $$(dirname $$m) check; done

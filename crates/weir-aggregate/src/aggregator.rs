@@ -73,7 +73,7 @@ counters! {
             Moves::Work("It rises with each flush by the live contexts of the workers.");
         /// Buckets closed.
         Buckets = Series::counter("weir_flushes_total", "flush.count", "flushes").highest(),
-            Moves::Work("It rises by one per bucket; if it does not, a worker stands still.");
+            Moves::Work("It rises by one per bucket; if it does not, a worker is stuck.");
     }
 }
 

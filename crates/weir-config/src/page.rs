@@ -25,7 +25,7 @@ over the file, the file over the default. `weir check` prints every value and wh
   also take YAML or JSON in one line, such as `[a, 'b c']`.
 * Sizes are written as `64KiB`, `1.5GiB`, `10MB` or a number of bytes; times as `500ms`, `10s`, `5m`, `1h`, `2d` or a
   number of seconds.
-* SIGHUP reads everything again. A file with a fault changes nothing and is reported; settings that need a restart
+* SIGHUP reads everything again. An invalid file is rejected, with the reason, and changes nothing; settings that need a restart
   are named in the log. Every setting of an output is applied (`docs/outputs/README.md`).
 ";
 

@@ -355,7 +355,7 @@ pub const fn flattened<const N: usize>(declared: &[Setting]) -> [Setting; N] {
 /// settings! {
 ///     /// What the struct is.
 ///     pub struct Aggregation {
-///         bucket_width: Duration = "10s".effect("Width of a bucket.").who("Those who want to see changes sooner.");
+///         bucket_width: Duration = "10s".effect("Width of a bucket.").who("Operators who want to see changes sooner.");
 ///     }
 /// }
 /// ```

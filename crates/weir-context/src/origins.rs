@@ -15,7 +15,7 @@ use crate::usage::{OriginUsage, SUMMARY_ROWS, Top};
 const ORIGINS_MAX: usize = 65_536;
 
 /// Beyond these, senders for which the kernel vouches: what messages make up must not keep them out. There are never more of
-/// them than processes that are told apart.
+/// them than processes that are distinguished.
 const SENDERS_BEYOND: usize = 16_384;
 
 /// Seconds for which an origin that nothing uses is kept, with its answer.

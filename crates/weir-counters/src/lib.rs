@@ -100,7 +100,7 @@ impl Series {
         self
     }
 
-    /// One of several counters, told apart by the value of a label.
+    /// One of several counters, distinguished by the value of a label.
     pub const fn by(mut self, label: &'static str, value: &'static str) -> Self {
         self.label = Some((label, value));
         self

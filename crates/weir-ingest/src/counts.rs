@@ -136,7 +136,7 @@ counters! {
         /// Processes whose container was asked for.
         Asked = Series::counter("weir_origin_processes_asked_total", "origin.processes_asked", "processes"),
             Work("New processes send.");
-        /// Packets of processes beyond those that are told apart.
+        /// Packets of processes beyond those that are distinguished.
         PacketsUntracked = Series::counter("weir_origin_packets_untracked_total", "origin.packets_untracked", "packets"),
             Sign("More processes send than a worker remembers; their packets have no origin.");
     }

@@ -91,7 +91,7 @@ counters! {
             Work("Clients connect and leave.");
         /// Connections accepted, those refused right after included.
         ConnectionsAccepted = connections("weir_connections_accepted_total", "listeners.connections_accepted"),
-            Work("If it rises fast, clients connect anew for each message.");
+            Work("If it rises fast, clients open a connection for each message.");
         /// Connections closed at once because as many were open as may be.
         ConnectionsRefusedLimit = REFUSED_LIMIT,
             Sign("Clients hold more connections than there is memory for: give weir more `memory`, or close some.");
@@ -153,7 +153,7 @@ counters! {
     pub enum LoopCounter {
         /// Turns of the event loops: each waits for packets and takes what has come.
         Turns = Series::counter("weir_event_loop_turns_total", "event_loop.turns", "turns"),
-            Work("It rises by at least one per second and worker; if it does not, a worker stands still.");
+            Work("It rises by at least one per second and worker; if it does not, a worker is stuck.");
         /// System calls that asked which sockets have something.
         Polls = Series::counter("weir_event_loop_polls_total", "event_loop.polls", "system calls"),
             Work("It rises with the packets, and less than they do when they come in batches.");

@@ -208,7 +208,7 @@ impl RuleSet {
             if mapping.dry_run && assume != Some(id) {
                 applied.dry.push(id);
                 trace.note("mapper", || {
-                    format!("{name}: would apply, but is on trial (dry_run)")
+                    format!("{name}: would apply, but is a dry run (dry_run)")
                 });
                 continue;
             }
@@ -289,7 +289,7 @@ impl RuleSet {
             if rule.dry_run && assume != Some(id) {
                 applied.dry.push(id);
                 trace.note("rules", || {
-                    format!("{}: would apply, but is on trial (dry_run)", rule.name)
+                    format!("{}: would apply, but is a dry run (dry_run)", rule.name)
                 });
                 continue;
             }

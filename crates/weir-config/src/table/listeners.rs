@@ -54,7 +54,7 @@ settings! {
             .common();
         allowed_networks: Vec<Network> = "[]"
             .effect("Who may send over UDP and TCP, besides 127.0.0.1 and ::1. Datagrams of others are dropped and counted as `source_not_allowed`, their connections closed and counted. The sender's address is all there is to tell by: UDP senders can forge it.")
-            .zero("An empty list: whoever reaches the socket.")
+            .zero("An empty list: everybody who reaches the socket.")
             .who("Operators who receive from other machines.");
         tcp_framing: Framing = "length"
             .effect("How TCP carries packets: each after its length in four bytes, the lowest first, or as lines.")
@@ -108,7 +108,7 @@ settings! {
             .who("Operators who run weir as root with the socket in an `emptyDir` of Kubernetes.");
         allowed_origins: Vec<OriginPattern> = "[]"
             .effect("Who may send on Unix sockets, with `origin_detection`: containers by their tags (of every cardinality; in the value `*` stands for any characters), `no_container` for processes outside of containers, `unknown` for senders that nothing could be found out about. Packets of others are dropped and counted as `origin_not_allowed`, and as `origin_unknown` where nothing could be found out (docs/limits.md).")
-            .zero("An empty list: whoever may open the socket.")
+            .zero("An empty list: everybody who may open the socket.")
             .who("Operators who run other people's containers.")
             .on_reload(Reload::Applied);
         receive_buffer: Option<u64> = "8MiB"

@@ -14,13 +14,13 @@ settings! {
         bucket_width: Duration = "10s"
             .takes(Kind::Duration { min: SECOND, max: Duration::from_secs(3600) })
             .effect("Width of a bucket in whole seconds; a bucket is flushed when it closes.")
-            .who("Those who want to see changes sooner, at the price of more points.")
+            .who("Operators who want to see changes sooner, at the price of more points.")
             .common();
         counter_expiry: Duration = "300s"
             .takes(Kind::Duration { min: Duration::ZERO, max: DURATION_MAX })
             .effect("A counter that gets no samples sends zeros for this long.")
             .zero("0: no zeros.")
-            .who("Those whose alerts treat zero and nothing differently.")
+            .who("Operators whose alerts treat zero and nothing differently.")
             .also(&["DD_DOGSTATSD_EXPIRY_SECONDS"]);
         context_expiry: Duration = "20s"
             .takes(Kind::Duration { min: SECOND, max: DURATION_MAX })
@@ -30,35 +30,35 @@ settings! {
         histogram_aggregates: Vec<HistogramAggregate> = "[max, median, avg, count]"
             .effect("Series made of each histogram and timing.")
             .zero("An empty list: none of them.")
-            .who("Those who look at other aggregates.")
+            .who("Operators who look at other aggregates.")
             .also(&["DD_HISTOGRAM_AGGREGATES"]);
         histogram_percentiles: Vec<Percentile> = "['0.95']"
             .effect("Percentiles made of each histogram and timing, rounded to whole percents.")
             .zero("An empty list: none.")
-            .who("Those who look at other percentiles.")
+            .who("Operators who look at other percentiles.")
             .also(&["DD_HISTOGRAM_PERCENTILES"]);
         histogram_weights: HistogramWeights = "exact"
             .effect("How a sampled histogram or timing counts: `exact` keeps fractions, `agent` cuts them off as the Datadog Agent does.")
-            .who("Those who compare with that agent number by number.");
+            .who("Operators who compare with that agent number by number.");
         histogram_copy_to_distribution: bool = "false"
             .effect("Every sample of a histogram or timing also goes into a distribution.")
-            .who("Those who move from histograms to distributions.")
+            .who("Operators who move from histograms to distributions.")
             .also(&["DD_HISTOGRAM_COPY_TO_DISTRIBUTION"]);
         histogram_copy_to_distribution_prefix: String = "''"
             .effect("Put before the name of that distribution as it is, without a dot in between.")
             .zero("Empty: the distribution has the histogram's name.")
-            .who("Those who move from histograms to distributions.")
+            .who("Operators who move from histograms to distributions.")
             .also(&["DD_HISTOGRAM_COPY_TO_DISTRIBUTION_PREFIX"]);
         timestamps: bool = "true"
             .effect("Counters and gauges that carry a timestamp keep it and skip aggregation; off, the timestamp is ignored.")
-            .who("Those whose clients send wrong timestamps.")
+            .who("Operators whose clients send wrong timestamps.")
             .also(&["DD_DOGSTATSD_NO_AGGREGATION_PIPELINE"]);
         statsd_gauge_deltas: bool = "false"
             .effect("A gauge with a sign changes the last value instead of replacing it, as in etsy's StatsD.")
-            .who("Those who come from a StatsD that does this.");
+            .who("Operators who come from a StatsD that does this.");
         flush_open_buckets: bool = "true"
             .effect("Send the buckets that are still open at shutdown; off, they are dropped and counted.")
-            .who("Those who would rather lose a bucket than send part of one.")
+            .who("Operators who would rather lose a bucket than send part of one.")
             .also(&["DD_DOGSTATSD_FLUSH_INCOMPLETE_BUCKETS"]);
     }
 }
@@ -123,7 +123,7 @@ settings! {
         mapper_profiles: Vec<rules::Profile> = "[]"
             .effect("New names and tags for metrics by the name they arrive with. `docs/rules.md` has every field.")
             .zero("An empty list: names stay as they are.")
-            .who("Those whose names hold what should be tags.")
+            .who("Operators whose names hold what should be tags.")
             .also(&["DD_DOGSTATSD_MAPPER_PROFILES"])
             .on_reload(Reload::Applied);
         metric_tag_filterlist: Vec<rules::TagFilter> = "[]"

@@ -36,7 +36,7 @@ settings! {
             .also(&["DD_DOGSTATSD_TAG_CARDINALITY"]);
         origin_docker: Vec<SocketPath> = "[/var/run/docker.sock, /run/podman/podman.sock]"
             .path(PathUse::Connect)
-            .effect("Sockets of Docker or Podman to ask for containers and their tags, once origins are told apart. Those of the default are left out if they are not there at the start.")
+            .effect("Sockets of Docker or Podman to ask for containers and their tags, once origin detection is on. Those of the default are left out if they are not there at the start.")
             .zero("An empty list: none.")
             .who("Operators whose runtime listens elsewhere.");
         origin_containerd: Vec<SocketPath> = "[/run/containerd/containerd.sock]"
@@ -82,16 +82,16 @@ settings! {
             .path(PathUse::ReadBeneath)
             .effect("Directory of a downward API volume with any of the files `labels`, `name`, `namespace`, `uid`. Its tags go to every sender of which nothing better is known.")
             .zero("Empty: none.")
-            .who("Those who run weir inside the pod whose metrics it receives.");
+            .who("Operators who run weir inside the pod whose metrics it receives.");
         origin_file: Option<PathBuf> = "''"
             .path(PathUse::Read)
             .effect("JSON file with the tags of containers and pods (docs/origin.md), read again when it changes.")
             .zero("Empty: none.")
-            .who("Those whose containers no other source knows.");
+            .who("Operators whose containers no other source knows.");
         origin_environment: BTreeMap<String, String> = "{}"
             .effect("Variables of weir's environment, each with the tag it becomes, as in `POD_NAME: pod_name`; a `+` before the tag: only at cardinality `high`. The tags go to every sender of which nothing better is known.")
             .zero("Empty: none.")
-            .who("Those who run weir inside the pod or task whose metrics it receives.");
+            .who("Operators who run weir inside the pod or task whose metrics it receives.");
         container_labels_as_tags: BTreeMap<String, String> = "{}"
             .effect("Labels of containers, each with the tag it becomes; a `+` before the tag: only at cardinality `high`.")
             .zero("Empty: none but the usual ones.")
@@ -105,12 +105,12 @@ settings! {
         proc_root: PathBuf = "/proc"
             .path(PathUse::ReadBeneath)
             .effect("Where the processes of the host are to be found.")
-            .who("Those who run weir in a container and mount the host's elsewhere.")
+            .who("Operators who run weir in a container and mount the host's elsewhere.")
             .also(&["DD_CONTAINER_PROC_ROOT"]);
         cgroup_root: PathBuf = "/sys/fs/cgroup"
             .path(PathUse::ReadBeneath)
             .effect("Where the control groups of the host are to be found.")
-            .who("Those who run weir in a container and mount the host's elsewhere.")
+            .who("Operators who run weir in a container and mount the host's elsewhere.")
             .also(&["DD_CONTAINER_CGROUP_ROOT"]);
     }
 }

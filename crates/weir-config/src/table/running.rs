@@ -58,7 +58,7 @@ settings! {
     /// The process and what can be asked of it.
     pub struct Running {
         admin: AdminAddress = "127.0.0.1:8127"
-            .effect("Address of the admin HTTP server: metrics, status, profiles. Whoever reaches it can read metric names and take profiles.")
+            .effect("Address of the admin HTTP server: metrics, status, profiles. Everybody who reaches it can read metric names and take profiles.")
             .zero("`off` or empty: no admin server.")
             .who("Operators whose Prometheus scrapes from another machine.")
             .common();
@@ -83,7 +83,7 @@ settings! {
             .common();
         log_level: LogLevel = "info"
             .effect("The least severe log lines that are written to standard error.")
-            .who("Whoever looks for a fault.")
+            .who("Developers who look for an error.")
             .also(&["DD_LOG_LEVEL"])
             .common()
             .on_reload(Reload::Applied);

@@ -6,7 +6,7 @@ use crate::origins::{Admission, KnownTags, OriginId, OriginKey, OriginQuestion, 
 use weir_counters::Counts;
 
 impl Contexts {
-    /// From now on messages are told apart by their origins, and questions about them have to be answered.
+    /// From now on messages are distinguished by their origins, and questions about them have to be answered.
     pub fn enable_origins(&mut self) {
         self.origins.enabled = true;
     }

@@ -73,7 +73,7 @@ pub struct UsageSummary {
     pub metrics_live: u64,
     pub tag_keys: Vec<TagKeyUsage>,
     pub tag_keys_live: u64,
-    /// Values of keys beyond those that are told apart.
+    /// Values of keys beyond those that are distinguished.
     pub tag_values_untracked: u64,
     pub origins: Vec<OriginUsage>,
     pub origins_live: u64,

@@ -34,12 +34,12 @@ settings! {
             .takes(Kind::Bytes { min: 0, max: u64::MAX >> 1 })
             .effect("A new file is begun before this one would become larger.")
             .zero("0: whatever the size.")
-            .who("Whoever reads the files with tools that want small or large ones.");
+            .who("Operators who read the files with tools that want small or large ones.");
         rotate_age: Duration = "0"
             .takes(Kind::Duration { min: Duration::ZERO, max: DURATION_MAX })
             .effect("A new file is begun when this one is as old as this and not empty.")
             .zero("0: whatever the age.")
-            .who("Those who want a file per hour or day.");
+            .who("Operators who want a file per hour or day.");
         compression: Compression = "gzip"
             .effect("How rotated files are compressed.")
             .who("Those with much data, for whom zstd is several times quicker.");
@@ -47,15 +47,15 @@ settings! {
             .takes(Kind::Integer { min: 0, max: 1_000_000 })
             .effect("The most rotated files to keep; the oldest go first.")
             .zero("0: any number.")
-            .who("Whoever needs a longer history.");
+            .who("Operators who need a longer history.");
         kept_bytes_max: u64 = "1GiB"
             .takes(Kind::Bytes { min: 0, max: u64::MAX >> 1 })
             .effect("The most bytes of rotated files to keep; the oldest go first.")
             .zero("0: any number.")
-            .who("Whoever has less disk, or needs a longer history.");
+            .who("Operators who have less disk, or need a longer history.");
         fsync: Fsync = "rotation"
             .effect("When written lines are put on the medium: by the system in its own time, when a file is complete, or with every write.")
-            .who("Those whose lines must outlive a loss of power (`always`).");
+            .who("Operators whose lines must outlive a loss of power (`always`).");
     }
 }
 

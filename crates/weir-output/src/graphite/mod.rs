@@ -37,18 +37,18 @@ settings! {
             .takes(Kind::Checked { allowed: "letters, digits, _, - and dots between them, or nothing", check: is_prefix })
             .effect("Put before every name, with a dot between them.")
             .zero("Empty: names as they are.")
-            .who("Those who share a Graphite with others.");
+            .who("Operators who share a Graphite with others.");
         host: Host = "all"
-            .effect("Which series get the tag `host`: all of them, those whose messages name one (`host:web1`), or none.")
+            .effect("Which series get the tag `host`: all of them, series whose messages name one (`host:web1`), or none.")
             .who("Operators of a single agent. With several, series without their host overwrite each other.");
         counters: Vec<CounterForm> = "[count]"
             .effect("What is written of a counter: `name.count`, what was counted in a bucket, `name.rate`, that per second, or both.")
             .zero("With an empty list nothing is written of counters.")
-            .who("Those whose dashboards want rates.");
+            .who("Operators whose dashboards want rates.");
         aggregates: Vec<Aggregate> = "[count, min, max, avg, sum]"
             .effect("What is written of histograms, timings and distributions, besides percentiles: `name.count` and so on.")
             .zero("With an empty list only percentiles.")
-            .who("Those who want fewer series.");
+            .who("Operators who want fewer series.");
         percentiles: Vec<f64> = "[0.5, 0.95, 0.99]"
             .takes(Kind::List(&Kind::Number { min: 0.0, max: 1.0 }))
             .effect("Percentiles of histograms, timings and distributions: 0.5 is written as `name.p50`, 0.999 as `name.p99_9`.")
@@ -72,7 +72,7 @@ choices! {
         Tagged: "tagged",
         /// `name.key.value`.
         Path: "path",
-        /// Nowhere: series that differ in tags alone are told apart by a suffix.
+        /// Nowhere: series that differ in tags alone are distinguished by a suffix.
         None: "none",
     }
 }

@@ -28,17 +28,17 @@ settings! {
             .who("Nearly everyone: backends sort by `service.name`.");
         temporality: Temporality = "delta"
             .effect("Whether sums and histograms cover their bucket (`delta`) or everything since they began (`cumulative`).")
-            .who("Those whose backend wants cumulative values, as Prometheus does.");
+            .who("Operators whose backend wants cumulative values, as Prometheus does.");
         monotonic_counters: bool = "true"
             .effect("Counters are monotonic sums, and a bucket of one that adds up to less than zero is refused and counted as `negative_counter`. `false`: they are sums that may fall, all of them, and nothing is refused.")
-            .who("Those who count down as well as up, and whose backend takes such sums.");
+            .who("Operators who count down as well as up, and whose backend takes such sums.");
         expiry: Duration = "300s"
             .takes(Kind::Duration { min: Duration::from_secs(1), max: DURATION_MAX })
             .effect("With `cumulative`: a series that got no sample for this long ends. Two buckets at least. `delta` keeps nothing.")
             .who("Those with many short-lived series.");
         histograms: OtlpHistograms = "exponential"
             .effect("How `h` and `ms` metrics are exported.")
-            .who("Those whose backend has no exponential histograms.");
+            .who("Operators whose backend has no exponential histograms.");
         quantiles: Vec<f64> = "[0.5, 0.9, 0.95, 0.99]"
             .takes(Kind::List(&Kind::Number { min: 0.0, max: 1.0 }))
             .effect("Quantiles of a summary.")

@@ -21,7 +21,7 @@ settings! {
         prefixes: Vec<String> = "[]"
             .effect("Relays only metrics and checks whose name, as received, begins with one of these.")
             .zero("Empty: everything, events included.")
-            .who("Those who send a part of their metrics elsewhere.");
+            .who("Operators who send a part of their metrics elsewhere.");
         only: bool = "false"
             .effect("Relays and does nothing else: nothing is aggregated, and other outputs get nothing.")
             .who("Operators of an agent that only distributes.");
@@ -43,12 +43,12 @@ settings! {
         timeout: Duration = "5s"
             .takes(Kind::Duration { min: MILLISECOND, max: Duration::from_secs(3600) })
             .effect("A target that takes nothing for this long has failed.")
-            .who("Operators of targets that stand still for longer at times, or who want another target to take over sooner.");
+            .who("Operators of targets that sometimes stop answering for longer, or who want another target to take over sooner.");
         eject_after: u32 = "3"
             .takes(Kind::Integer { min: 0, max: 1000 })
             .effect("After so many failures in a row a target's lines, those that wait included, go to the others.")
             .zero("0: never; they wait for it.")
-            .who("Those who would rather lose lines than see a series at another target.");
+            .who("Operators who would rather lose lines than see a series at another target.");
         check_interval: Duration = "5s"
             .takes(Kind::Duration { min: MILLISECOND, max: Duration::from_secs(3600) })
             .effect("How often a target that failed is tried.")

@@ -26,7 +26,7 @@ settings! {
             .who("Those with several clusters or teams in one receiver.");
         instance_label: bool = "true"
             .effect("Adds the label `instance` with the agent's host name, unless `labels` has one. Without it no two agents may write to one receiver: they would write the same series.")
-            .who("Those whose `labels` name the agent already.");
+            .who("Operators whose `labels` name the agent already.");
         expiry: Duration = "300s"
             .takes(Kind::Duration { min: Duration::from_secs(1), max: DURATION_MAX })
             .effect("A series that got no sample for this long ends with a staleness marker; seen again, a counter restarts at what it then gets. Two buckets at least.")
@@ -36,7 +36,7 @@ settings! {
             .who("Those with many rarely used series who can live with rates that end early.");
         zero_samples: bool = "true"
             .effect("Writes a 0 where a counter, sum, count or native histogram begins, so that `increase()` counts its first value and sees every restart.")
-            .who("Those whose receiver makes zeros of start times itself.");
+            .who("Operators whose receiver makes zeros of start times itself.");
         histograms: HistogramStyle = "summary"
             .effect("How `h` and `ms` metrics are written.")
             .who("Users of native histograms.");
@@ -50,10 +50,10 @@ settings! {
             .who("Dashboards that need another quantile.");
         timings_in_seconds: bool = "false"
             .effect("Divides `ms` values by 1000, as statsd_exporter does.")
-            .who("Those who come from statsd_exporter.");
+            .who("Operators who come from statsd_exporter.");
         host_label: bool = "true"
             .effect("Adds the label `host` where a message names its host, as in `host:web1`.")
-            .who("Those who do not want it.");
+            .who("Operators who do not want it.");
         samples_per_payload_max: u32 = "10000"
             .takes(Kind::Integer { min: 1, max: 1_000_000 })
             .effect("Samples after which a request ends.")

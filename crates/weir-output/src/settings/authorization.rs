@@ -12,7 +12,7 @@ settings! {
             .who("Operators of a receiver that asks for a key or a tenant.");
         headers_file: BTreeMap<String, String> = "{}"
             .effect("As `headers`, each value in a file. The files are read again when they change.")
-            .who("Those who keep keys in files.")
+            .who("Operators who keep keys in files.")
             .file_of("headers");
         bearer_token: Secret = "''"
             .effect("The token of every request's header `Authorization: Bearer TOKEN`. It is never shown.")
@@ -21,7 +21,7 @@ settings! {
         bearer_token_file: String = "''"
             .effect("A file with the token. It is read again when it changes.")
             .zero("Empty: the token is not in a file.")
-            .who("Those whose tokens are replaced while weir runs, as Kubernetes does with those of service accounts.")
+            .who("Operators whose tokens are replaced while weir runs, as Kubernetes does with those of service accounts.")
             .file_of("bearer_token");
     }
 }

@@ -17,7 +17,7 @@ settings! {
         api_key_file: String = "''"
             .effect("A file with the key. It is read again when it changes.")
             .zero("Empty: the key is not in a file.")
-            .who("Those whose keys are secrets of Docker or Kubernetes, or are replaced while weir runs.")
+            .who("Operators whose keys are secrets of Docker or Kubernetes, or are replaced while weir runs.")
             .file_of("api_key")
             .also(&["DD_API_KEY_FILE"]);
         site: String = "datadoghq.com"
@@ -35,11 +35,11 @@ settings! {
         /// Base URL to further keys. Everything goes to every pair.
         additional_endpoints: BTreeMap<String, Vec<Secret>> = "{}"
             .effect("More base URLs, each with a list of keys; every payload goes to every pair of URL and key.")
-            .who("Those who deliver to several organisations.")
+            .who("Operators who deliver to several organisations.")
             .also(&["DD_ADDITIONAL_ENDPOINTS"]);
         additional_endpoints_file: BTreeMap<String, Vec<String>> = "{}"
             .effect("As `additional_endpoints`, each key in a file. The files are read again when they change.")
-            .who("Those who deliver to several organisations and keep keys in files.")
+            .who("Operators who deliver to several organisations and keep keys in files.")
             .file_of("additional_endpoints");
         compression: Compression = "zstd"
             .effect("How payloads are compressed.")
@@ -49,7 +49,7 @@ settings! {
             .takes(Kind::Integer { min: 0, max: 22 })
             .effect("The compressor's level: 1 to 22 for zstd, 1 to 9 for zlib and gzip.")
             .zero("0: 1 for zstd, 6 for the others.")
-            .who("Those who pay for bandwidth rather than CPU.")
+            .who("Operators who pay for bandwidth rather than CPU.")
             .also(&["DD_SERIALIZER_ZSTD_COMPRESSOR_LEVEL"]);
         series_format: SeriesFormat = "v2"
             .effect("Series as protobuf (`v2`), as JSON to the same endpoint (`v2_json`), or as the older JSON (`v1`).")
@@ -61,17 +61,17 @@ settings! {
             .also(&["DD_SERIALIZER_MAX_SERIES_POINTS_PER_PAYLOAD"]);
         arbitrary_tag_values: bool = "false"
             .effect("Asks the intake to take tag values as they are.")
-            .who("Those whom Datadog told to.")
+            .who("Operators whom Datadog told to.")
             .also(&["DD_ALLOW_ARBITRARY_TAGS"]);
         device_resource: bool = "true"
             .effect("Moves a tag `device:x` of a series into its device resource, as the Datadog Agent does.")
-            .who("Those who want the tag left alone.");
+            .who("Operators who want the tag left alone.");
         heartbeat: bool = "true"
             .effect("Says every 15 seconds that the agent runs, by the gauge `datadog.dogstatsd.running` and the check `datadog.dogstatsd.up`, and once that it started (`datadog.dogstatsd.started`), as the Datadog Agent's dogstatsd does.")
-            .who("Those who run a Datadog Agent on the same host, or whose intake is not Datadog's.");
+            .who("Operators who run a Datadog Agent on the same host, or whose intake is not Datadog's.");
         host_metadata: bool = "true"
             .effect("Sends what is known of the host, and `tags` and `extra_tags` as its host tags, at the start and every half hour.")
-            .who("Those who run a Datadog Agent on the same host, or whose intake is not Datadog's.")
+            .who("Operators who run a Datadog Agent on the same host, or whose intake is not Datadog's.")
             .also(&["DD_ENABLE_METADATA_COLLECTION"]);
         delivery: DeliverySettings = "{}"
             .names_below();

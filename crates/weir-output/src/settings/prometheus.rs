@@ -12,7 +12,7 @@ settings! {
         expiry: Duration = "300s"
             .takes(Kind::Duration { min: Duration::from_secs(1), max: DURATION_MAX })
             .effect("A series that got no sample for this long leaves the exposition; seen again, a counter restarts at what it then gets.")
-            .who("Whoever scrapes less often than every five minutes.");
+            .who("Operators who scrape less often than every five minutes.");
         histograms: HistogramStyle = "summary"
             .effect("How `h` and `ms` metrics are exposed.")
             .who("Users of native histograms.");
@@ -26,10 +26,10 @@ settings! {
             .who("Dashboards that need another quantile.");
         timings_in_seconds: bool = "false"
             .effect("Divides `ms` values by 1000, as statsd_exporter does.")
-            .who("Those who come from statsd_exporter.");
+            .who("Operators who come from statsd_exporter.");
         host_label: bool = "true"
             .effect("Adds the label `host` where a message names its host, as in `host:web1`.")
-            .who("Those whose scrape configuration already names the instance.");
+            .who("Operators whose scrape configuration already names the instance.");
     }
 }
 

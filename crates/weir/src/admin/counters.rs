@@ -40,13 +40,13 @@ counters! {
             Sign("A worker ended in the middle of a flush: the log says why.");
         /// Rows that wait for other workers' part of their bucket.
         RowsWaiting = Series::gauge("weir_rows_waiting", "rows.waiting", "rows"),
-            Work("It is zero between flushes, unless a worker stands still.");
+            Work("It is zero between flushes, unless a worker is stuck.");
         /// Rows after the merge of all workers.
         RowsMerged = Series::counter("weir_rows_merged_total", "rows.merged", "rows"),
             Work("It rises with each flush by its series.");
         /// Unix time of the last flush that was handed over; 0 before the first.
         FlushedAt = Series::gauge("weir_last_flush_timestamp_seconds", "flush.at", "seconds"),
-            Work("It rises by the width of a bucket; if it does not, a worker stands still.");
+            Work("It rises by the width of a bucket; if it does not, a worker is stuck.");
         /// Duration of the last flush.
         FlushNs = Series::gauge("weir_flush_seconds", "flush.seconds", "seconds").per_unit(1_000_000_000),
             Work("It follows the contexts. Workers receive in the meantime.");
@@ -76,7 +76,7 @@ counters! {
             Work("Senders give timestamps of the past; the page does not show them.");
         /// Points held.
         Points = Series::gauge("weir_history_points", "history.points", "points"),
-            Work("It stands still when the memory is full: then the oldest go as new ones come.");
+            Work("It stops growing when the memory is full: then the oldest go as new ones come.");
         /// Series held.
         HeldSeries = Series::gauge("weir_history_series", "history.series", "series"),
             Work("It follows the contexts.");

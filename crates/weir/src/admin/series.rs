@@ -65,7 +65,7 @@ fn owner_labels(path: &str) -> &'static [&'static str] {
 
 type Labels = Vec<(&'static str, String)>;
 
-/// Those who have the numbers at a path, with their labels.
+/// Operators who have the numbers at a path, with their labels.
 fn owners<'a>(status: &'a Status, path: &str) -> Vec<(Labels, &'a Numbers)> {
     match path.split('.').next() {
         Some("listeners") => {

@@ -41,7 +41,7 @@ pub struct Status {
     #[serde(default)]
     pub reload: ReloadStatus,
     pub outputs: Vec<OutputStatus>,
-    /// Absent when senders are not told apart.
+    /// Absent when senders are not distinguished.
     #[serde(default)]
     pub origin: Option<OriginReport>,
     /// What the process has given up.

@@ -141,7 +141,7 @@ tables! {
         /// Times that the state of the process before could not be used.
         counter("weir_saved_state_set_aside_total", "state.set_aside", "times"),
             Sign("`state.set_aside_because` in the status says why: `docs/restart.md`."), |state| Some(state.set_aside as f64);
-        /// Samples in open buckets of processes before that could not be gone on with, as far as they are known.
+        /// Samples in open buckets of earlier processes that could not be continued, as far as they are known.
         counter("weir_saved_state_lost_samples_total", "state.samples_lost", "samples"),
             Sign("The state was too old or foreign, or `bucket_width` is another one: the log says which."), |state| Some(state.samples_lost as f64);
         /// Processes of this agent that ended without leaving state, as after `kill -9` or for want of memory.
@@ -189,13 +189,13 @@ tables! {
         /// Samples a rule dropped.
         counter("weir_rule_samples_dropped_total", "rules.active[].samples_dropped", "samples"),
             Work("The rule does what it says."), |rule| Some(rule.samples_dropped as f64);
-        /// Live contexts that a rule on trial would change or drop.
+        /// Live contexts that a rule in dry run would change or drop.
         gauge("weir_rule_trial_contexts", "rules.active[].trial.contexts_now", "contexts"),
             Work("It follows what clients send."), |rule| Some(rule.trial.as_ref()?.contexts_now as f64);
         /// How many contexts would be left of those.
         gauge("weir_rule_trial_contexts_left", "rules.active[].trial.contexts_then", "contexts"),
             Work("It follows what clients send."), |rule| Some(rule.trial.as_ref()?.contexts_then as f64);
-        /// Samples that a rule on trial would have dropped.
+        /// Samples that a rule in dry run would have dropped.
         counter("weir_rule_trial_samples_dropped_total", "rules.active[].trial.samples_dropped", "samples"),
             Work("It follows what clients send."), |rule| Some(rule.trial.as_ref()?.samples_dropped as f64);
     }

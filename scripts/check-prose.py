@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Words that docs/style.md bans, and links that lead nowhere, in every page. Help texts are on generated pages."""
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+STYLE = Path("docs/style.md")
+LINK = re.compile(r"\]\(([^()\s]+)\)")
+HEADING = re.compile(r"^#+ +(.*)$", re.M)
+CODE = re.compile(r"```.*?```|`[^`\n]*`", re.S)
+
+
+def banned():
+    """The left column of the table: each phrase as a pattern that also crosses the end of a line."""
+    for row in re.findall(r"^\| ([^|]+) \| [^|]+ \|$", STYLE.read_text(), re.M)[2:]:
+        for phrase in row.split(", "):
+            words = re.sub(r" \(.*\)", "", phrase).split()
+            if "(" in phrase:
+                continue  # depends on what it is said of: for readers
+            yield phrase, re.compile(r"\b" + r"\s+".join(map(re.escape, words)) + r"\b", re.I)
+
+
+def anchors(page):
+    """As forges make them of headings; a name that is there again gets a number."""
+    names = []
+    for title in HEADING.findall(re.sub(r"```.*?```", "", page.read_text(), flags=re.S)):
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).replace("`", "")
+        name = re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-")
+        names.append(f"{name}-{names.count(name)}" if name in names else name)
+    return names
+
+
+def line_of(text, position):
+    return text.count("\n", 0, position) + 1
+
+
+def check(page, phrases):
+    text = page.read_text()
+    prose = CODE.sub(lambda code: re.sub(r"[^\n]", " ", code[0]), text)
+    if page != STYLE and page.name != "CHANGELOG.md":
+        for phrase, pattern in phrases:
+            for found in pattern.finditer(prose):
+                yield f"{page}:{line_of(text, found.start())}: '{phrase}': docs/style.md has the word to use"
+    for found in LINK.finditer(prose):
+        target, _, anchor = found[1].partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        file = (page.parent / target) if target else page
+        where = f"{page}:{line_of(text, found.start())}"
+        if not file.exists():
+            yield f"{where}: there is no {target}"
+        elif anchor and file.suffix == ".md" and anchor not in anchors(file):
+            yield f"{where}: {target or page.name} has no heading for #{anchor}"
+
+
+def main():
+    phrases = list(banned())
+    assert len(phrases) >= 10, "the table of docs/style.md was not found"
+    pages = subprocess.run(["git", "ls-files", "*.md"], capture_output=True, text=True, check=True).stdout.split()
+    problems = [problem for page in map(Path, pages) for problem in check(page, phrases)]
+    print("\n".join(problems), end="\n" if problems else "")
+    sys.exit(bool(problems))
+
+
+if __name__ == "__main__":
+    main()
