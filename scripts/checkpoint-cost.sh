@@ -24,7 +24,7 @@ used() { awk '{ sub(/.*\) /, ""); print $12 + $13 }' "/proc/$running/stat"; }
 
 cost() { # OPTION...: ticks for all the seconds
   "$weir" run --udp 127.0.0.1:0 --tcp 127.0.0.1:0 --tcp-framing newline --admin off --memory 1GiB --bucket-width 10s --output prometheus \
-    --flush-summary=false "$@" 2>"$directory/log" &
+    --flush-summary=false "$@" >/dev/null 2>"$directory/log" &
   running=$!
   local deadline=$((SECONDS + 60)) tcp= before second
   until tcp=$(sed -n 's#.*listening on tcp://\([0-9.]*:[0-9]*\).*#\1#p' "$directory/log" | head -1) && [ -n "$tcp" ]; do

@@ -15,7 +15,7 @@ cleanup() {
 trap cleanup EXIT
 
 "$weir" run --udp 127.0.0.1:0 --tcp 127.0.0.1:0 --tcp-framing newline --admin 127.0.0.1:0 --memory 1GiB --bucket-width 1h \
-  --state-path "$directory/state" --output prometheus --flush-summary=false 2>"$directory/log" &
+  --state-path "$directory/state" --output prometheus --flush-summary=false >/dev/null 2>"$directory/log" &
 running=$!
 address() { sed -n "s#.*$1\\([0-9.]*:[0-9]*\\).*#\\1#p" "$directory/log" | head -1; }
 deadline=$((SECONDS + 60))
@@ -35,11 +35,13 @@ until [ "$(field .contexts.live)" -ge "$contexts" ]; do
   [ "$SECONDS" -lt "$((deadline + 60))" ] || { echo "hand-over-pause: the contexts do not come" >&2; exit 1; }
   read -rt 0.2 <> <(:) || true
 done
+pauses=()
 for _ in $(seq "$hand_overs"); do
   "$weir" upgrade --state-path "$directory/state" >/dev/null
   running=$(field .pid)
   [ "$(field .contexts.live)" -ge "$contexts" ] || { echo "hand-over-pause: contexts were lost" >&2; exit 1; }
-  field '.state.hand_over.pause_seconds * 1000'
-done | sort -n
+  pauses+=("$(field '.state.hand_over.pause_seconds * 1000')")
+done
+printf '%s\n' "${pauses[@]}" | sort -n
 kill -TERM "$running"
 running=

@@ -46,6 +46,7 @@ pub(super) struct Checkpoints {
 struct Round {
     partition: usize,
     began: i64,
+    /// In the bucket when it began.
     samples: u64,
 }
 
@@ -93,7 +94,7 @@ impl Checkpoints {
         self.round = Some(Round {
             partition: 0,
             began: now,
-            samples: ingest.aggregator().open_samples(),
+            samples: 0,
         });
     }
 
@@ -108,6 +109,9 @@ impl Checkpoints {
             && let Some(round) = &mut self.round
         {
             let partition = round.partition;
+            if partition == 0 {
+                round.samples = aggregator.open_samples();
+            }
             round.partition += 1;
             looked += ingest.contexts_in(partition);
             let bytes = ingest.changes(partition, self.since, carried, &mut self.named);
