@@ -70,9 +70,10 @@ fuzz:
 miri:
 	scripts/miri.sh
 
-## soak: a bounded long run with churn; memory must stay flat
+## soak: bounded long runs: churn, in which memory must stay flat, and hand-overs and kills in a row
 soak:
 	scripts/soak.sh
+	scripts/soak-restarts.sh
 
 ## deps: what the tests need beyond the toolchains, from Debian's packages
 deps:

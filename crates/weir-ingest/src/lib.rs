@@ -31,6 +31,7 @@ pub use relay::{BLOCK_BYTES, Relay, RelayBlock, RelayQueue, RelaySettings, Relay
 pub use saved::{Restored, SavedBucket, SavedSeries};
 pub use tap::{Fate, TapBlock, TapPush, TapSettings, TappedPacket};
 pub use worker::{
-    Command, CommandSender, ListenerSnapshot, RelayChange, RelayLink, RelayLinks, Report, RuleSnapshot,
-    TLS_FAULT, WorkerHandle, WorkerSettings, WorkerSnapshot, spawn,
+    CheckpointLink, Command, CommandSender, Freeze, ListenerSnapshot, Piece, RelayChange, RelayLink,
+    RelayLinks, Report, RuleSnapshot, Sources, TLS_FAULT, WorkerHandle, WorkerSettings, WorkerSnapshot,
+    spawn,
 };

@@ -11,6 +11,10 @@ pub struct SavedBucket {
     /// Samples in it.
     pub samples: u64,
     pub series: Vec<SavedSeries>,
+    /// More series, as [`weir_state::StreamWriter`] writes them.
+    pub encoded: Vec<u8>,
+    /// Of its UDP sockets: the number in the kernel's tables, and what the counter of drops said last.
+    pub drops: Vec<(u64, u32)>,
 }
 
 pub type SavedSeries = (Identity, Facts, State);

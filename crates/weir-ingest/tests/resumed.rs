@@ -5,7 +5,7 @@ use weir_aggregate::{AggregatorSettings, Batch, Bucket, Carried, Value};
 use weir_context::{ContextLimits, HashSecret, Rules};
 use weir_ingest::{Ingest, IngestCounter, IngestSettings, Received, SavedBucket};
 use weir_protocol::ParseOptions;
-use weir_state::{AgentId, Bounds, Header, Record, Table};
+use weir_state::{AgentId, Bounds, Header, Record, StreamReader, Table};
 
 const START: i64 = 1_700_000_003;
 
@@ -117,6 +117,11 @@ fn carried(saved: SavedBucket) -> SavedBucket {
     }
 }
 
+fn entries(encoded: &[u8]) -> u64 {
+    let mut reader = StreamReader::new(CARRIED.agent, encoded);
+    std::iter::from_fn(|| reader.next_entry().unwrap()).count() as u64
+}
+
 /// Takes the messages; before those whose numbers are in `changes`, another process goes on.
 fn run(steps: &[(String, i64)], changes: &[usize], gauge_deltas: bool) -> (Vec<String>, u64) {
     let mut rows = Vec::new();
@@ -126,9 +131,13 @@ fn run(steps: &[(String, i64)], changes: &[usize], gauge_deltas: bool) -> (Vec<S
     for (number, (line, pause)) in steps.iter().enumerate() {
         if changes.contains(&number) {
             drain(&mut current, &mut rows);
-            let saved = carried(current.save(CARRIED));
+            // The one way and the other.
+            let saved = match number % 2 {
+                0 => carried(current.save(CARRIED)),
+                _ => current.save_encoded(CARRIED),
+            };
             samples += current.counts()[0].counts[IngestCounter::Samples];
-            let contexts = saved.series.len() as u64;
+            let contexts = saved.series.len() as u64 + entries(&saved.encoded);
             current = ingest(now, number as u64 + 2, gauge_deltas);
             let restored = current.resume(saved, now, CARRIED);
             assert_eq!((restored.contexts, restored.refused), (contexts, 0));

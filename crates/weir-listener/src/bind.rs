@@ -318,12 +318,51 @@ pub struct BoundSocket {
     pub(crate) buffer: ReceiveBuffer,
     pub(crate) file: Option<SocketFile>,
     pub(crate) warning: Option<String>,
+    /// Somebody keeps it open beyond this process.
+    pub(crate) kept: bool,
+    /// That is another process, which ends once this one runs.
+    pub(crate) shared: bool,
+    /// What its counter of drops said when somebody last counted.
+    pub(crate) drops_before: u32,
 }
 
 impl BoundSocket {
     /// Which file the socket has, if it has one.
     pub fn file_id(&self) -> Option<FileId> {
         self.file.as_ref().map(SocketFile::id)
+    }
+
+    /// From now on somebody else keeps it open too, for the process that comes next: its file stays, and what comes after a
+    /// drain waits in it.
+    pub fn keep(&mut self) {
+        (self.kept, self.shared) = (true, false);
+        if let Some(file) = &mut self.file {
+            file.keep();
+        }
+    }
+
+    /// Another process has it until [`BoundSocket::own`].
+    pub fn share(&mut self) {
+        self.shared = true;
+    }
+
+    /// One that was shared, and that nobody else keeps, is this process's alone from now on: it ends with it.
+    pub fn own(&mut self) {
+        if std::mem::take(&mut self.shared) {
+            self.kept = false;
+            if let Some(file) = &mut self.file {
+                file.own();
+            }
+        }
+    }
+
+    /// Of a socket that another process has read: what its counter of drops said when that process last counted, by the number of
+    /// the socket in the kernel's tables.
+    pub fn count_drops_from(&mut self, drops: &[(u64, u32)]) {
+        let inode = sys::socket_inode(self.fd.as_fd()).ok();
+        if let Some((_, before)) = drops.iter().find(|(known, _)| Some(*known) == inode) {
+            self.drops_before = *before;
+        }
     }
 
     /// What an operator should know about the directory of the socket file.
@@ -409,7 +448,27 @@ pub fn bind_group(config: &ListenerConfig, count: usize) -> Result<Vec<BoundSock
     Ok(group)
 }
 
-fn bind_socket(config: &ListenerConfig) -> Result<BoundSocket, BindFault> {
+/// Binds `count` more sockets that share the internet address of one that was passed; none where that one shares it with nobody.
+///
+/// # Errors
+///
+/// As [`bind`].
+pub fn bind_beside(
+    config: &ListenerConfig,
+    first: &BoundSocket,
+    count: usize,
+) -> Result<Vec<BoundSocket>, BindError> {
+    let shares = sys::get_option(first.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT).is_ok_and(|on| on != 0);
+    let mut config = config.clone();
+    config.address = first.address.clone();
+    config.reuse_port = true;
+    (0..if shares { count } else { 0 })
+        .map(|_| bind(&config))
+        .collect()
+}
+
+/// Whether the settings suit each other.
+pub(crate) fn check(config: &ListenerConfig) -> Result<(), BindFault> {
     let datagrams = !config.address.is_stream();
     if datagrams != (config.framing == Framing::Datagram) {
         return Err(BindFault::FramingMismatch(config.framing));
@@ -417,6 +476,12 @@ fn bind_socket(config: &ListenerConfig) -> Result<BoundSocket, BindFault> {
     if config.max_packet_bytes == 0 || config.max_packet_bytes > MAX_PACKET_BYTES_LIMIT {
         return Err(BindFault::MaxPacketBytes(config.max_packet_bytes));
     }
+    Ok(())
+}
+
+fn bind_socket(config: &ListenerConfig) -> Result<BoundSocket, BindFault> {
+    check(config)?;
+    let datagrams = !config.address.is_stream();
     let kind = if datagrams {
         libc::SOCK_DGRAM
     } else {
@@ -437,6 +502,9 @@ fn bind_socket(config: &ListenerConfig) -> Result<BoundSocket, BindFault> {
                 buffer,
                 file: None,
                 warning: None,
+                kept: false,
+                shared: false,
+                drops_before: 0,
             })
         }
         Address::UnixDatagram(path) | Address::UnixStream(path) => {
@@ -467,16 +535,19 @@ fn bind_socket(config: &ListenerConfig) -> Result<BoundSocket, BindFault> {
                 buffer,
                 file: Some(file),
                 warning,
+                kept: false,
+                shared: false,
+                drops_before: 0,
             })
         }
     }
 }
 
-fn backlog(config: &ListenerConfig) -> libc::c_int {
+pub(crate) fn backlog(config: &ListenerConfig) -> libc::c_int {
     config.backlog.clamp(1, i32::MAX as u32) as libc::c_int
 }
 
-fn resolve(host: &str, port: u16) -> Result<SocketAddr, BindFault> {
+pub(crate) fn resolve(host: &str, port: u16) -> Result<SocketAddr, BindFault> {
     let addresses: Vec<SocketAddr> = (host, port)
         .to_socket_addrs()
         .map_err(BindFault::HostNotFound)?
@@ -555,7 +626,10 @@ fn new_socket(domain: libc::c_int, kind: libc::c_int) -> Result<OwnedFd, BindFau
     })
 }
 
-fn set_receive_buffer(fd: BorrowedFd<'_>, wanted: Option<usize>) -> Result<ReceiveBuffer, BindFault> {
+pub(crate) fn set_receive_buffer(
+    fd: BorrowedFd<'_>,
+    wanted: Option<usize>,
+) -> Result<ReceiveBuffer, BindFault> {
     let granted = || {
         let doubled = sys::get_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF).map_err(other("SO_RCVBUF"))?;
         Ok(doubled as usize / 2)

@@ -98,6 +98,26 @@ impl Framer {
         self.partial.len()
     }
 
+    /// What there is of an unfinished frame or line.
+    pub fn partial(&self) -> &[u8] {
+        self.partial.bytes()
+    }
+
+    pub fn is_skipping(&self) -> bool {
+        self.skipping
+    }
+
+    /// Goes on where another one was. Before the first chunk.
+    pub fn resume(
+        &mut self,
+        partial: &[u8],
+        skipping: bool,
+        pool: &mut PartialPool,
+    ) -> Result<(), BudgetExhausted> {
+        self.skipping = skipping;
+        pool.append(&mut self.partial, partial)
+    }
+
     /// Finds the packets that end in the chunk `buffer[start..end]` and hands them over, with the buffer they lie in.
     ///
     /// `buffer[..start]` must have room for the longest frame and its header; the kept beginning of a frame is put there, directly

@@ -10,6 +10,15 @@ pub struct WrappingCounter {
 }
 
 impl WrappingCounter {
+    /// Counts what comes after `seen`.
+    pub fn after(seen: u32) -> Self {
+        WrappingCounter { seen }
+    }
+
+    pub fn seen(&self) -> u32 {
+        self.seen
+    }
+
     /// How far it has gone since the last reading. A datagram carries the counter as it was when the datagram was
     /// queued, which may be older than a reading by other means since; so only steps forward count, and a step of
     /// more than half the range cannot be told from one back.

@@ -57,6 +57,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod adopt;
 mod bind;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
@@ -73,12 +74,16 @@ mod socket_file;
 mod sys;
 mod tls;
 
+pub use adopt::{PassedSocket, adopt};
 pub use bind::{
     BindError, BindFault, BoundSocket, Framing, ListenerConfig, MAX_PACKET_BYTES_LIMIT, ReceiveBuffer,
-    SOCKET_MODE_DEFAULT, bind, bind_group, group_id, user_id,
+    SOCKET_MODE_DEFAULT, bind, bind_beside, bind_group, group_id, user_id,
 };
 pub use counters::{ListenerCounter, ListenerCounters, LoopCounter, LoopCounters};
-pub use event_loop::{DropCheck, EventLoop, Monotonic, Packet, PacketBatch, Packets, Turn, Waker};
+pub use event_loop::{
+    DropCheck, EventLoop, Monotonic, OpenConnection, Packet, PacketBatch, Packets, PassedConnection, Turn,
+    Waker,
+};
 pub use network::AllowList;
 pub use rate::{OpenRates, RATE_BURST_SECONDS, RATE_PACKET_BYTES, RateLimited, SourceRates, TokenBucket};
 pub use socket_file::FileId;

@@ -31,14 +31,33 @@ impl FileId {
     }
 }
 
-/// A socket file this process created. Removed when dropped, unless another one has taken its place.
+/// The file of a socket. Removed when dropped, unless another one has taken its place, or somebody keeps the socket.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
     id: FileId,
+    kept: bool,
 }
 
 impl SocketFile {
+    /// That of a socket which somebody keeps; `None` if it is gone.
+    pub fn kept(path: &Path) -> Option<SocketFile> {
+        let found = fs::symlink_metadata(path).ok()?;
+        found.file_type().is_socket().then(|| SocketFile {
+            path: path.to_owned(),
+            id: FileId::of(&found),
+            kept: true,
+        })
+    }
+
+    pub fn keep(&mut self) {
+        self.kept = true;
+    }
+
+    pub fn own(&mut self) {
+        self.kept = false;
+    }
+
     pub fn id(&self) -> FileId {
         self.id
     }
@@ -46,7 +65,7 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if FileId::at(&self.path) == Some(self.id) {
+        if !self.kept && FileId::at(&self.path) == Some(self.id) {
             // A file that cannot be removed is replaced at the next start, because no one listens on it.
             let _ = fs::remove_file(&self.path);
         }
@@ -187,6 +206,7 @@ pub fn create(
     let file = SocketFile {
         path: path.to_owned(),
         id: FileId::of(&found),
+        kept: false,
     };
     if owner.is_some() || group.is_some() {
         sys::change_owner(opened.as_fd(), owner, group).map_err(|error| file_fault("chown", path, error))?;

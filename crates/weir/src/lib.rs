@@ -10,6 +10,7 @@ pub mod config;
 pub mod convert;
 mod doctor;
 pub mod failure;
+mod hand_over;
 pub mod history;
 pub mod logging;
 mod notify;

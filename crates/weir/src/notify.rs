@@ -2,11 +2,13 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use weir_listener::Monotonic;
 
 /// The manager's socket; nowhere, where there is no manager.
@@ -15,7 +17,12 @@ pub struct Notify {
     socket: Option<UnixDatagram>,
     /// How long the manager waits for a sign of life.
     watchdog: Option<Duration>,
+    /// Descriptors that the manager keeps for the next process.
+    store_max: usize,
 }
+
+/// Descriptors that go with one message.
+const DESCRIPTORS_MAX: usize = 253;
 
 impl Notify {
     /// Of this process's environment. Before files can no longer be opened. A socket that cannot be reached is named in the log,
@@ -31,6 +38,7 @@ impl Notify {
                     std::env::var("WATCHDOG_USEC").ok().as_deref(),
                     std::env::var("WATCHDOG_PID").ok().as_deref(),
                 ),
+                store_max: store_max(std::env::var("FDSTORE").ok().as_deref()),
             },
             Err(error) => {
                 let name = name.display();
@@ -51,6 +59,36 @@ impl Notify {
         self.watchdog
     }
 
+    /// How many descriptors the manager keeps for the next process; none, where it does not say (before systemd 254).
+    pub fn store_max(&self) -> usize {
+        self.store_max
+    }
+
+    /// Has the manager keep descriptors for the next process, whatever happens to this one.
+    pub fn store(&self, name: &str, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let Some(socket) = &self.socket else {
+            return Err(io::Error::from(io::ErrorKind::NotConnected));
+        };
+        // Not watched: one that reports an error is still wanted.
+        let text = format!("FDSTORE=1\nFDPOLL=0\nFDNAME={name}");
+        for some in descriptors.chunks(DESCRIPTORS_MAX) {
+            let mut space =
+                [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if !control.push(SendAncillaryMessage::ScmRights(some)) {
+                return Err(io::Error::from(io::ErrorKind::OutOfMemory));
+            }
+            let text = [io::IoSlice::new(text.as_bytes())];
+            rustix::net::sendmsg(socket, &text, &mut control, SendFlags::NOSIGNAL)?;
+        }
+        Ok(())
+    }
+
+    /// Has the manager keep no longer what it keeps under this name.
+    pub fn forget(&self, name: &str) {
+        self.tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}"));
+    }
+
     pub fn ready(&self) {
         self.tell("READY=1");
     }
@@ -59,6 +97,11 @@ impl Notify {
     pub fn reloading(&self) {
         let now_us = Monotonic::now().0 / 1000;
         self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={now_us}"));
+    }
+
+    /// Another process is the service's main one from now on.
+    pub fn main_process(&self, pid: i32) {
+        self.tell(&format!("MAINPID={pid}"));
     }
 
     pub fn stopping(&self) {
@@ -95,6 +138,10 @@ fn connect(name: &OsStr) -> io::Result<UnixDatagram> {
     socket.connect_addr(&address)?;
     socket.set_nonblocking(true)?;
     Ok(socket)
+}
+
+fn store_max(text: Option<&str>) -> usize {
+    text.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 fn watchdog(microseconds: Option<&str>, pid: Option<&str>) -> Option<Duration> {

@@ -24,6 +24,7 @@ pub struct Signals {
     hangup: Signal,
     /// The terminal that this process was started from, if its end is to end the process.
     terminal: Option<File>,
+    user2: Signal,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub enum Request {
     /// Drain, flush, deliver, end. A second one while doing so means now.
     Stop(&'static str),
     Reload,
+    /// Start the program on disk, and let it take over.
+    Upgrade,
 }
 
 impl Signals {
@@ -47,6 +50,7 @@ impl Signals {
             interrupt: signal(SignalKind::interrupt())?,
             hangup: signal(SignalKind::hangup())?,
             terminal,
+            user2: signal(SignalKind::user_defined2())?,
         })
     }
 
@@ -56,6 +60,7 @@ impl Signals {
             _ = self.terminate.recv() => Request::Stop("SIGTERM"),
             _ = self.interrupt.recv() => Request::Stop("SIGINT"),
             _ = self.hangup.recv() => self.hung_up(),
+            _ = self.user2.recv() => Request::Upgrade,
         }
     }
 
@@ -74,6 +79,7 @@ impl Signals {
             request = self.next() => match request {
                 Request::Stop(name) => Asked::Stop(name),
                 Request::Reload => Asked::Reload(None),
+                Request::Upgrade => Asked::Upgrade,
             },
             Some(answer) = asked.recv() => Asked::Reload(Some(answer)),
             () = tokio::time::sleep(SECRETS_INTERVAL), if watches => Asked::Nothing,
@@ -87,6 +93,7 @@ pub enum Asked {
     Stop(&'static str),
     /// With who wants to know what came of it.
     Reload(Option<ReloadRequest>),
+    Upgrade,
     /// Nobody asked.
     Nothing,
 }

@@ -252,37 +252,92 @@ fn another_bucket_width_loses_the_open_bucket_alone_and_says_so() {
     next.agent.stop();
 }
 
-/// A kill lost samples without a trace.
+/// A kill lost samples without a trace; then the whole bucket, and all sums.
 #[test]
-fn a_kill_is_told_with_what_it_cost_and_the_books_go_on() {
+fn a_kill_costs_what_came_since_the_last_checkpoint_and_says_so() {
     let place = Place::new();
     let running = place.start(LONG);
-    running.send("c:1:2:3|c");
-    let books = place.path().join("books");
-    until("the books are kept", || {
-        let kept = std::fs::read(&books).unwrap_or_default();
-        serde_json::from_slice::<Value>(&kept).is_ok_and(|kept| kept["books"]["state"]["samples_open"] == 3)
+    running.send("c:1:2:3|c|#a:b\ng:5|g\nh:1:2|h\nd:3:4|d\ns:x|s\nt:7|ms");
+    until("a checkpoint has them", || {
+        let kept = std::fs::read(place.path().join("open-0")).unwrap_or_default();
+        String::from_utf8_lossy(&kept).contains("{\"samples\":10,")
     });
+    running.send("c:4|c|#a:b");
     running.agent.signal("-KILL");
     drop(running);
     let mut next = place.start(LONG);
-    next.agent
-        .wait_for("the process before was killed: the 3 samples are lost");
+    let told = next.agent.wait_for("the process before was killed: ");
     let found = next.status();
-    assert_eq!(
-        (&found["state"]["kills"], &found["state"]["samples_lost"]),
-        (&1.into(), &3.into()),
-        "{found}"
+    let number = |name: &str| found["state"][name].as_u64().unwrap();
+    assert_eq!(number("samples_restored") + number("samples_lost"), 11, "{told}");
+    assert!(number("samples_restored") >= 10, "{told}");
+    assert!(
+        told.starts_with(&format!("{} samples are lost", number("samples_lost"))),
+        "{told}"
     );
-    assert_eq!(next.samples(), 3);
-    assert!(next.scrape().contains("weir_saved_state_lost_samples_total 3"));
+    assert_eq!((number("kills"), number("contexts_restored")), (1, 6));
+    let lost = format!("weir_saved_state_lost_samples_total {}", number("samples_lost"));
+    assert!(next.scrape().contains(&lost));
     next.agent.stop();
     // An end that was none is told once, and a good one is none.
     let last = place.start(LONG);
     assert_eq!(last.status()["state"]["kills"], 1);
-    assert_eq!(last.samples(), 3);
+    assert_eq!(
+        last.status()["state"]["samples_restored"],
+        number("samples_restored")
+    );
     last.agent.stop();
-    assert!(!has(&place.path(), "books"));
+    for name in ["books", "sums", "tally", "open-0"] {
+        assert!(!has(&place.path(), name), "{name}");
+    }
+}
+
+/// Of cumulative outputs a kill loses nothing that was flushed a second before it.
+#[test]
+fn sums_go_on_after_a_kill() {
+    let place = Place::new();
+    let config = "bucket_width: 1s\ncounter_expiry: 0\n";
+    let running = place.start(config);
+    running.send("c:3|c");
+    until("it is flushed", || running.scrape().contains("\nc_total 3"));
+    let sums = place.path().join("sums");
+    let written = || std::fs::metadata(&sums).and_then(|found| found.modified()).ok();
+    let before = written();
+    until("the sums are kept", || written() > before);
+    running.agent.signal("-KILL");
+    drop(running);
+    let next = place.start(config);
+    assert!(next.scrape().contains("\nc_total 3"), "{}", next.scrape());
+    next.send("c:4|c");
+    until("the sum goes on", || next.scrape().contains("\nc_total 7"));
+    next.agent.stop();
+}
+
+/// What a kill has left may be anything.
+#[test]
+fn a_damaged_checkpoint_is_used_as_far_as_it_is_whole() {
+    let place = Place::new();
+    let running = place.start(LONG);
+    running.send("c:1:2:3|c");
+    let open = place.path().join("open-0");
+    until("a checkpoint has them", || {
+        String::from_utf8_lossy(&std::fs::read(&open).unwrap_or_default()).contains("{\"samples\":3,")
+    });
+    running.agent.signal("-KILL");
+    drop(running);
+    let whole = std::fs::read(&open).unwrap();
+    std::fs::write(&open, &whole[..20]).unwrap();
+    let next = place.start(LONG);
+    let found = next.status();
+    assert_eq!(
+        (
+            &found["state"]["samples_restored"],
+            &found["state"]["samples_lost"]
+        ),
+        (&0.into(), &3.into()),
+        "{found}"
+    );
+    next.agent.stop();
 }
 
 #[test]

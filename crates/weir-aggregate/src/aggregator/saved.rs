@@ -53,6 +53,11 @@ impl Aggregator {
         Some((self.timeline.unix(saved.seen), saved.state))
     }
 
+    /// Unix second in which a context was last seen.
+    pub fn seen(&self, live: LiveContext) -> i64 {
+        self.timeline.unix(self.state.seen(live.kind(), live.id()))
+    }
+
     /// Goes on with a bucket that another process began, of the width of this one's. Before the first sample. `now`: Unix
     /// seconds.
     pub fn resume(&mut self, open: Bucket, samples: u64, now: i64) {

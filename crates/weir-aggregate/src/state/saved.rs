@@ -61,6 +61,33 @@ impl State {
         (seen > 0).then_some(Saved { seen, state })
     }
 
+    /// When a context was last seen, in whatever bucket; 0: never.
+    pub fn seen(&self, kind: Kind, id: ContextId) -> Seconds {
+        let at = id.0 as usize;
+        match kind {
+            Kind::Counter => {
+                let [one, other] = &self.counters.halves;
+                if at < one.len() {
+                    one[at].seen.max(other[at].seen)
+                } else {
+                    0
+                }
+            }
+            Kind::Gauge => {
+                let [one, other] = &self.gauges.halves;
+                if at < one.len() {
+                    one[at].seen.max(other[at].seen)
+                } else {
+                    0
+                }
+            }
+            Kind::Set => self.sets.seen(at),
+            Kind::Histogram => self.histograms.seen(at),
+            Kind::Timing => self.timings.seen(at),
+            Kind::Distribution => self.distributions.seen(at),
+        }
+    }
+
     fn save_counter(&self, at: usize, open_start: Seconds) -> Option<(Seconds, Record)> {
         let halves = &self.counters.halves;
         if at >= halves[0].len() {

@@ -1,11 +1,12 @@
 //! The open bucket leaves for another process, or comes from one.
 
 use weir_aggregate::Carried;
-use weir_context::{KnownContext, PARTITIONS};
-use weir_state::{Facts, Identity};
+use weir_context::{KnownContext, LiveContext, PARTITIONS};
+use weir_protocol::Kind;
+use weir_state::{Entry, Facts, Identity, Named, State, StreamReader, StreamWriter};
 
 use super::{Hurry, Ingest};
-use crate::saved::{Restored, SavedBucket, SavedSeries};
+use crate::saved::{Restored, SavedBucket};
 
 impl Ingest {
     /// Everything that the open bucket has, and the contexts that are remembered. Nothing may wait to be handed over, and no
@@ -23,9 +24,84 @@ impl Ingest {
         });
         SavedBucket {
             series: series.collect(),
+            ..self.saved()
+        }
+    }
+
+    fn saved(&self) -> SavedBucket {
+        SavedBucket {
             bucket: Some(self.aggregator.open_bucket()),
             samples: self.aggregator.open_samples(),
+            ..SavedBucket::default()
         }
+    }
+
+    /// The same for a process that goes on at once: in the order in which it lies, and as bytes.
+    pub fn save_encoded(&mut self, carried: Carried) -> SavedBucket {
+        self.feed_parked(0, Hurry::End);
+        let mut writer = StreamWriter::new(carried.agent);
+        for partition in 0..PARTITIONS {
+            for &live in self.contexts.live(partition) {
+                self.entry(live, carried, |_| true)
+                    .iter()
+                    .for_each(|entry| writer.add(entry));
+            }
+        }
+        SavedBucket {
+            encoded: writer.take(),
+            ..self.saved()
+        }
+    }
+
+    /// What one context has; `is_named`: whether with its name.
+    fn entry(
+        &self,
+        live: LiveContext,
+        carried: Carried,
+        is_named: impl FnOnce(LiveContext) -> bool,
+    ) -> Option<Entry<'_>> {
+        let (seen, state) = self.aggregator.save(live, carried)?;
+        let context = self.contexts.get(live.kind(), live.id());
+        Some(Entry {
+            number: live.id().0,
+            kind: live.kind(),
+            named: is_named(live).then(|| Named {
+                name: context.name(),
+                host: context.host(),
+                integration: context.jmx_check(),
+                tags: context.tags().collect(),
+            }),
+            facts: Facts {
+                seen,
+                suffixes: context.suffix_mask(),
+            },
+            state,
+        })
+    }
+
+    pub fn contexts_in(&self, partition: usize) -> usize {
+        self.contexts.live(partition).len()
+    }
+
+    /// What the contexts of a partition have that were seen since this Unix second, those with their names that are not in `named`
+    /// yet: by kind, a bit for each context. Nothing may wait to be handed over.
+    pub fn changes(
+        &self,
+        partition: usize,
+        since: i64,
+        carried: Carried,
+        named: &mut [Vec<u64>; Kind::ALL.len()],
+    ) -> Vec<u8> {
+        let mut writer = StreamWriter::new(carried.agent);
+        for &live in self.contexts.live(partition) {
+            if self.aggregator.seen(live) >= since {
+                let is_new = |live: LiveContext| set_bit(&mut named[live.kind() as usize], live.id().0);
+                self.entry(live, carried, is_new)
+                    .iter()
+                    .for_each(|entry| writer.add(entry));
+            }
+        }
+        writer.take()
     }
 
     /// Goes on with a bucket that another process began. Before the first packet; `now`: Unix seconds.
@@ -35,36 +111,70 @@ impl Ingest {
             return restored;
         };
         self.aggregator.resume(bucket, saved.samples, now);
-        for series in saved.series {
-            match self.restore(series, carried) {
-                true => restored.contexts += 1,
-                false => restored.refused += 1,
+        let mut count = |is_there: bool| match is_there {
+            true => restored.contexts += 1,
+            false => restored.refused += 1,
+        };
+        for (identity, facts, state) in saved.series {
+            let named = Named {
+                name: &identity.name,
+                host: identity.host.as_deref(),
+                integration: identity.integration.as_deref(),
+                tags: identity.tags.iter().map(AsRef::as_ref).collect(),
+            };
+            count(self.restore(identity.kind, &named, facts, state, carried));
+        }
+        let mut reader = StreamReader::new(carried.agent, &saved.encoded);
+        loop {
+            match reader.next_entry() {
+                Ok(None) => break,
+                Ok(Some(entry)) => {
+                    let named = entry.named.as_ref();
+                    count(named.is_some_and(|named| {
+                        self.restore(entry.kind, named, entry.facts, entry.state, carried)
+                    }));
+                }
+                // Checked when they came: a fault of ours, and what follows cannot be read.
+                Err(_) => {
+                    count(false);
+                    break;
+                }
             }
         }
         self.contexts.set_state_bytes(self.aggregator.expected_bytes());
         restored
     }
 
-    fn restore(&mut self, (identity, facts, state): SavedSeries, carried: Carried) -> bool {
-        let Identity {
-            name,
-            kind,
-            host,
-            integration,
-            tags,
-        } = &identity;
-        let tags: Vec<&str> = tags.iter().map(AsRef::as_ref).collect();
+    fn restore(
+        &mut self,
+        kind: Kind,
+        named: &Named<'_>,
+        facts: Facts,
+        state: State,
+        carried: Carried,
+    ) -> bool {
         let context = self.contexts.restore(KnownContext {
-            kind: *kind,
-            name,
-            host: host.as_deref(),
-            integration: integration.as_deref(),
-            tags: &tags,
+            kind,
+            name: named.name,
+            host: named.host,
+            integration: named.integration,
+            tags: &named.tags,
             suffixes: facts.suffixes,
         });
         if let Some(id) = context {
-            self.aggregator.restore(*kind, id, facts.seen, state, carried);
+            self.aggregator.restore(kind, id, facts.seen, state, carried);
         }
         context.is_some()
     }
+}
+
+/// True if it was not set.
+fn set_bit(bits: &mut Vec<u64>, at: u32) -> bool {
+    let (word, bit) = (at as usize / 64, 1 << (at % 64));
+    if word >= bits.len() {
+        bits.resize(word + 1, 0);
+    }
+    let is_new = bits[word] & bit == 0;
+    bits[word] |= bit;
+    is_new
 }

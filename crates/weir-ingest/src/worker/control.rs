@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 
 use weir_context::Rules;
-use weir_listener::{BoundSocket, EventLoop, ListenerId, Monotonic, Waker};
+use weir_listener::{BoundSocket, EventLoop, ListenerId, Monotonic, PassedConnection, Waker};
 use weir_state::AgentId;
 
+use super::checkpoint::{CheckpointLink, Checkpoints};
 use super::chores::{Chores, DropWatch, GiveBack, Ticks};
 use super::clock::Clock;
+use super::freeze::Freeze;
 use super::gaps::Gaps;
 use super::outbox::Outbox;
 use super::{Report, Worker};
@@ -39,6 +41,10 @@ pub enum Command {
     Relays(RelayChange),
     /// Somebody wants to see packets.
     Tap(TapSettings),
+    /// Somebody wants to see the sockets, between two packets.
+    Lend(Box<dyn FnOnce(&EventLoop) + Send>),
+    /// Stand still, for another process to go on.
+    Freeze(Box<Freeze>),
 }
 
 /// The relays that a worker has from now on.
@@ -132,11 +138,22 @@ pub struct RelayLinks {
     pub only: bool,
 }
 
+/// What a worker reads.
+#[derive(Default)]
+pub struct Sources {
+    /// With the number of the listener.
+    pub sockets: Vec<(BoundSocket, ListenerId)>,
+    /// Those of another process. They are of the listeners above.
+    pub connections: Vec<PassedConnection>,
+    /// Where what it has goes for the case that the process is killed.
+    pub checkpoints: Option<CheckpointLink>,
+}
+
 /// Starts one worker thread with its sockets. The number of a socket is its index in `settings.listeners`. With `origins`
 /// senders are told apart.
 pub fn spawn(
     settings: IngestSettings,
-    sockets: Vec<(BoundSocket, ListenerId)>,
+    sources: Sources,
     partial_budget: usize,
     around: WorkerSettings,
     reports: SyncSender<Report>,
@@ -146,8 +163,11 @@ pub fn spawn(
 ) -> io::Result<WorkerHandle> {
     let mut event_loop = EventLoop::new(RING_SLOTS)?;
     event_loop.set_partial_budget(partial_budget);
-    for (socket, id) in sockets {
+    for (socket, id) in sources.sockets {
         event_loop.add(socket, id)?;
+    }
+    for connection in sources.connections {
+        event_loop.add_connection(connection)?;
     }
     let stop = Arc::new(AtomicBool::new(false));
     let keep = Arc::new(AtomicBool::new(false));
@@ -156,6 +176,9 @@ pub fn spawn(
     let name = format!("ingest-{}", settings.worker);
     let (worker_stop, worker_keep) = (stop.clone(), keep.clone());
     let alive = Alive::new();
+    let checkpoints = sources
+        .checkpoints
+        .map(|link| Checkpoints::new(settings.worker, link));
     let progress = alive.progress();
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         // Goes last, also in a panic.
@@ -179,6 +202,8 @@ pub fn spawn(
             stop: worker_stop,
             keep: worker_keep,
             restored,
+            freeze: None,
+            checkpoints,
             ingest,
             origins,
             event_loop,

@@ -15,18 +15,23 @@ use crate::saved::Restored;
 use crate::tap::{Before, TappedPacket, Taps};
 use weir_state::AgentId;
 
+mod checkpoint;
 mod chores;
 mod clock;
 mod control;
+mod freeze;
 mod gaps;
 mod outbox;
 mod report;
 
+use checkpoint::Checkpoints;
+pub use checkpoint::{CheckpointLink, Piece};
 use chores::{Chores, DropWatch, GiveBack, Ticks};
 use clock::Clock;
 pub use control::{
-    Command, CommandSender, RelayChange, RelayLink, RelayLinks, WorkerHandle, WorkerSettings, spawn,
+    Command, CommandSender, RelayChange, RelayLink, RelayLinks, Sources, WorkerHandle, WorkerSettings, spawn,
 };
+pub use freeze::Freeze;
 use gaps::Gaps;
 use outbox::Outbox;
 pub use report::{ListenerSnapshot, Report, RuleSnapshot, WorkerSnapshot};
@@ -130,6 +135,9 @@ struct Worker {
     /// The open bucket goes on in another process.
     keep: Arc<AtomicBool>,
     restored: Restored,
+    /// It is to stand still for another process.
+    freeze: Option<Freeze>,
+    checkpoints: Option<Checkpoints>,
     agent: AgentId,
     /// Hand over the open bucket at the end.
     flush_open_bucket: bool,
@@ -139,6 +147,10 @@ impl Worker {
     fn run(mut self) {
         // So that nobody has to wait for the first tick to know that it runs.
         self.publish();
+        if let Some(checkpoints) = &mut self.checkpoints {
+            // What it goes on with is nowhere else from now on.
+            checkpoints.begin(&self.ingest, self.clock.seconds());
+        }
         while !self.stop.load(Ordering::Acquire) {
             let timeout = self.timeout();
             if !self.turn(timeout) {
@@ -164,6 +176,9 @@ impl Worker {
         if self.clock.read(after) {
             self.set_back();
         }
+        if let Some(checkpoints) = &self.checkpoints {
+            checkpoints.turned(&self.ingest, self.clock.milliseconds());
+        }
         let Ok(turn) = turn else { return false };
         if turn.packets > 0 || self.ingest.is_draining() || self.chores.any() {
             self.gaps.busy(after);
@@ -181,7 +196,12 @@ impl Worker {
 
     /// Until the open bucket ends or the next tick, whichever is first; not at all while a flush has work left.
     fn timeout(&self) -> Duration {
-        if self.chores.any() || (self.ingest.is_draining() && !self.outbox.is_full()) {
+        let keeps = self.checkpoints.as_ref().is_some_and(Checkpoints::is_under_way);
+        if self.chores.any()
+            || self.freeze.is_some()
+            || keeps
+            || (self.ingest.is_draining() && !self.outbox.is_full())
+        {
             return Duration::ZERO;
         }
         if self.ingest.is_draining() || self.outbox.has_batch() {
@@ -224,6 +244,13 @@ impl Worker {
             self.tap(monotonic);
         }
         self.commands(monotonic);
+        if self.freeze.is_some() {
+            self.freeze_if_asked();
+        }
+        if let Some(checkpoints) = &mut self.checkpoints {
+            let (carried, now_ms) = (self.clock.carried(self.agent), self.clock.milliseconds());
+            checkpoints.proceed(&self.ingest, carried, now_ms);
+        }
     }
 
     fn commands(&mut self, monotonic: u64) {
@@ -266,6 +293,8 @@ impl Worker {
                 self.taps.add(settings, &self.ingest, Monotonic::now().0);
                 self.event_loop.tell_sources(true);
             }
+            Command::Lend(look) => look(&self.event_loop),
+            Command::Freeze(freeze) => self.freeze = Some(*freeze),
         }
     }
 
@@ -369,6 +398,9 @@ impl Worker {
         self.ingest.tick_origins(monotonic);
         self.ingest.tick_sampler();
         self.drops.tick(&mut self.event_loop);
+        if let Some(checkpoints) = &mut self.checkpoints {
+            checkpoints.begin(&self.ingest, self.clock.seconds());
+        }
         self.publish();
     }
 
@@ -400,7 +432,8 @@ impl Worker {
         self.outbox.send(Report::Snapshot(Box::new(self.snapshot())));
         self.hand_over_all();
         if self.keep.load(Ordering::Acquire) {
-            let saved = self.ingest.save(self.clock.carried(self.agent));
+            let mut saved = self.ingest.save(self.clock.carried(self.agent));
+            saved.drops = self.event_loop.drops_seen().collect();
             self.outbox.send(Report::Saved(Box::new(saved)));
         } else if self.flush_open_bucket && self.ingest.close_now() {
             self.hand_over_all();

@@ -33,7 +33,7 @@ enum Accepted {
 }
 
 /// A new connection that may stay, but for TLS.
-struct Newcomer {
+pub(super) struct Newcomer {
     fd: OwnedFd,
     address: Option<SocketAddr>,
     credentials: Option<Credentials>,
@@ -97,7 +97,12 @@ impl Listener {
     }
 
     /// The connection of a newcomer to this listener, which is the one of this number.
-    fn connection(&mut self, number: u32, newcomer: Newcomer, tls: Option<TlsSession>) -> Connection {
+    pub(super) fn connection(
+        &mut self,
+        number: u32,
+        newcomer: Newcomer,
+        tls: Option<TlsSession>,
+    ) -> Connection {
         let mut origin = None;
         if self.config.pass_credentials && !self.is_tcp() {
             origin = newcomer.credentials;
@@ -204,7 +209,7 @@ impl EventLoop {
     }
 
     /// Looks whether a new connection may stay.
-    fn admitted(&mut self, number: u32, fd: OwnedFd, address: Option<SocketAddr>) -> Option<Newcomer> {
+    pub(super) fn admitted(&mut self, number: u32, fd: OwnedFd, address: Option<SocketAddr>) -> Option<Newcomer> {
         let listener = self.listeners.get_mut(number);
         if !listener.admits(address.map(|address| address.ip())) {
             return None;
@@ -228,13 +233,13 @@ impl EventLoop {
         Some(newcomer)
     }
 
-    /// Begins to watch a connection.
-    fn admit(&mut self, connection: Connection) {
+    /// Begins to watch a connection. False if it cannot be watched, and is closed.
+    pub(super) fn admit(&mut self, connection: Connection) -> bool {
         let (number, peer) = (connection.listener, connection.peer);
         let encrypted = connection.tls.is_some();
         let slot = self.descriptors.add(Descriptor::Connection(connection));
         let Some(connection) = self.descriptors.connection(slot) else {
-            return;
+            return false;
         };
         let token = self.descriptors.token_of(slot);
         self.counters[LoopCounter::SystemCalls] += 1;
@@ -243,7 +248,7 @@ impl EventLoop {
             // The system's limit of watched descriptors is reached, which is one more kind of having none left.
             listener.counters[ListenerCounter::ConnectionsRefusedDescriptors] += 1;
             self.descriptors.remove(slot);
-            return;
+            return false;
         }
         if encrypted {
             self.handshakes.begin_one();
@@ -251,6 +256,7 @@ impl EventLoop {
         listener.connection_opened(peer);
         // Most connections are made to send something at once.
         self.descriptors.make_ready(slot);
+        true
     }
 
     /// With no descriptor left, gives up the reserve to accept one connection and close it: otherwise it would stay in

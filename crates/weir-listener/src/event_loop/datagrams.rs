@@ -270,11 +270,22 @@ impl EventLoop {
             });
         }
         let eager = received.count >= EAGER_PACKETS.min(received.limit);
-        if self.doze.learn(&received) || eager || listener.is_draining() {
+        if listener.is_draining() {
+            self.drain_on(number)
+        } else if self.doze.learn(&received) || eager {
             Next::Again
         } else {
             Next::Wait
         }
+    }
+
+    #[cold]
+    fn drain_on(&mut self, number: u32) -> Next {
+        if self.listeners.get(number).kept && self.drain.leaves_the_rest() {
+            self.close_listener(number);
+            return Next::Wait;
+        }
+        Next::Again
     }
 
     #[cold]

@@ -6,6 +6,8 @@ use crate::sys;
 const SETTLE_NANOS: u64 = 20_000_000;
 /// How long a drain reads TCP connections, whether their peers are silent or not.
 const CONNECTIONS_NANOS: u64 = 1_000_000_000;
+/// How long a drain reads a socket that somebody keeps, under load: the rest is for the process that comes next.
+const KEPT_NANOS: u64 = 100_000_000;
 /// Bytes that a TCP peer has written may still lie in its own kernel, waiting for room in ours: whoever wrote them takes them
 /// for sent. A drain therefore reads a connection until its peer has closed it or has been silent for this long.
 const SILENCE_NANOS: u64 = 100_000_000;
@@ -17,12 +19,15 @@ pub(super) struct Drain {
     settled_at: u64,
     /// When TCP connections are read no longer, whether their peers are silent or not.
     connections_until: u64,
+    /// When sockets that somebody keeps are read no longer, whether they are empty or not.
+    kept_until: u64,
 }
 
 impl Drain {
     pub(super) fn begin(&mut self, now: u64) {
         self.on = true;
         self.connections_until = now + CONNECTIONS_NANOS;
+        self.kept_until = now + KEPT_NANOS;
     }
 
     pub(super) fn is_on(&self) -> bool {
@@ -44,6 +49,10 @@ impl Drain {
     /// Until when a peer that was heard of now may be silent.
     pub(super) fn silence_after(now: u64) -> u64 {
         now + SILENCE_NANOS
+    }
+
+    pub(super) fn leaves_the_rest(&self) -> bool {
+        sys::monotonic_nanos() >= self.kept_until
     }
 
     pub(super) fn connections_until(&self) -> u64 {

@@ -64,7 +64,13 @@ pub(super) struct Listener {
     /// Held so that the socket file goes when the listener does.
     file: Option<SocketFile>,
     pub(super) intake: Intake,
+    /// Of the socket, also after its end.
+    inode: u64,
+    /// Somebody keeps the socket open beyond this process.
+    pub(super) kept: bool,
     drops: WrappingCounter,
+    /// What others had counted of them.
+    drops_before: u32,
     paused_until: Option<u64>,
     /// Who its connections belong to.
     pub(super) peers: Peers,
@@ -83,7 +89,10 @@ impl Listener {
             address: bound.address,
             config: bound.config,
             file: bound.file,
-            drops: WrappingCounter::default(),
+            inode: place.inode,
+            kept: bound.kept,
+            drops: WrappingCounter::after(bound.drops_before),
+            drops_before: bound.drops_before,
             paused_until: None,
             peers: Peers::default(),
             none_idle_until: 0,
@@ -94,7 +103,7 @@ impl Listener {
     /// Another socket in the place of the one that was closed.
     pub(super) fn reopen(&mut self, bound: BoundSocket, place: SocketPlace) {
         self.socket = Some(Socket { fd: bound.fd, place });
-        (self.file, self.phase) = (bound.file, Phase::Open);
+        (self.file, self.phase, self.kept) = (bound.file, Phase::Open, bound.kept);
     }
 
     pub(super) fn is_tcp(&self) -> bool {
@@ -109,6 +118,8 @@ impl Listener {
     pub(super) fn note_drops(&mut self, now: u32) {
         let counter = match self.phase {
             Phase::Open => &mut self.counters[ListenerCounter::KernelDropped],
+            // Nobody refused it: the buffer was full.
+            Phase::Draining if self.kept => &mut self.counters[ListenerCounter::KernelDropped],
             Phase::Draining | Phase::Closed => &mut self.counters[ListenerCounter::RefusedDraining],
         };
         *counter += self.drops.advance(now);
@@ -136,16 +147,23 @@ impl Listener {
         self.note_drops(socket);
         Ok(Some(DropCheck {
             counted: self.counters[ListenerCounter::KernelDropped]
-                + self.counters[ListenerCounter::RefusedDraining],
+                + self.counters[ListenerCounter::RefusedDraining]
+                + u64::from(self.drops_before),
             socket,
             table,
         }))
     }
 
-    /// Has the kernel refuse what comes from now on. False if the socket is closed.
+    /// The socket's number in the kernel's tables, and what its counter of drops said last.
+    pub(super) fn drops_seen(&self) -> Option<(u64, u32)> {
+        matches!(self.address, Address::Udp { .. }).then(|| (self.inode, self.drops.seen()))
+    }
+
+    /// Has the kernel refuse what comes from now on, unless that can wait for the next process. False if the socket is closed.
     pub(super) fn stop(&mut self, system_calls: &mut u64) -> bool {
         let Some(socket) = &self.socket else { return false };
         let stopped = match self.address {
+            _ if self.kept => Ok(()),
             Address::Udp { .. } | Address::Tcp { .. } => sys::attach_drop_all_filter(socket.fd.as_fd()),
             Address::UnixDatagram(_) | Address::UnixStream(_) => sys::shutdown_read(socket.fd.as_fd()),
         };

@@ -17,6 +17,7 @@ mod drain;
 mod encrypted;
 mod idle;
 mod listener;
+mod pass;
 mod peers;
 mod poller;
 mod replace;
@@ -32,6 +33,7 @@ use encrypted::Handshakes;
 use idle::IdleLook;
 pub use listener::DropCheck;
 use listener::{Listener, Listeners, PAUSE_NANOS, Phase, SocketPlace};
+pub use pass::{OpenConnection, PassedConnection};
 pub use poller::Waker;
 use poller::{Event, Poller};
 
@@ -158,6 +160,12 @@ impl EventLoop {
         self.listeners
             .iter()
             .map(|listener| (listener.id, &listener.address))
+    }
+
+    /// Of UDP sockets, those that have been closed included: the number in the kernel's tables, and what the counter of drops said
+    /// last.
+    pub fn drops_seen(&self) -> impl Iterator<Item = (u64, u32)> {
+        self.listeners.iter().filter_map(Listener::drops_seen)
     }
 
     /// Asks the kernel for the drop counters now. With every batch the kernel tells how many were dropped before the
@@ -294,7 +302,10 @@ impl EventLoop {
     /// or is silent for a tenth of a second, for one second at most; what comes later is never acknowledged, and the
     /// connection is reset, so that its peer knows at once.
     ///
-    /// Socket files are removed, so that a successor can bind at once. Connections that are complete but not yet
+    /// Of a socket that somebody keeps, what it holds is received, for a tenth of a second at most; what comes later waits in it.
+    /// Its file stays, and so do connections that nobody has accepted.
+    ///
+    /// Other socket files are removed, so that a successor can bind at once. Connections that are complete but not yet
     /// accepted are accepted and read. A frame of which only the beginning had come is counted as cut.
     pub fn begin_drain(&mut self) {
         if self.drain.is_on() {
@@ -305,8 +316,13 @@ impl EventLoop {
         for number in self.listeners.numbers() {
             let listener = self.listeners.get_mut(number);
             if listener.stop(&mut self.counters[LoopCounter::SystemCalls]) {
+                let leaves = listener.kept && listener.address.is_stream();
                 internet |= matches!(listener.address, Address::Udp { .. } | Address::Tcp { .. });
                 self.listeners.end_pause(number);
+                if leaves {
+                    // Whoever waits to be accepted waits for the next process.
+                    self.close_listener(number);
+                }
             }
         }
         for slot in self.descriptors.places() {
@@ -419,6 +435,10 @@ impl EventLoop {
     }
 
     fn close_listener(&mut self, number: u32) {
+        if self.listeners.get(number).kept {
+            // It stays open elsewhere, and would be reported for as long.
+            self.set_interest(number, false);
+        }
         let listener = self.listeners.get_mut(number);
         if let Some(slot) = listener.close(&mut self.counters[LoopCounter::SystemCalls]) {
             self.listeners.end_pause(number);

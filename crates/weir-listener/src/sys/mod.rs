@@ -290,6 +290,12 @@ pub fn accept(fd: BorrowedFd<'_>) -> io::Result<(OwnedFd, Option<SocketAddr>)> {
     }
 }
 
+/// The address that a connection comes from; `None` if it is not one of the internet.
+pub fn peer_address(fd: BorrowedFd<'_>) -> Option<SocketAddr> {
+    let peer = rustix::net::getpeername(fd).ok()??;
+    SocketAddr::try_from(peer).ok()
+}
+
 /// The address in what the kernel wrote; `None` if it is not one of the internet.
 fn internet_address(raw: &libc::sockaddr_storage) -> Option<SocketAddr> {
     // SAFETY: `sockaddr_storage` is aligned and large enough for both, every bit pattern is a value of them, and the family

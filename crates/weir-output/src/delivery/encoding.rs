@@ -17,7 +17,8 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
         let batch = lock(&shared.inbox).pop();
         let draining = *stage.borrow_and_update() >= Stage::Draining;
         let linger_over = finish_at.is_some_and(|at| shared.clock.now() >= at);
-        if batch.is_none() && !linger_over && !draining {
+        let leaves = batch.is_none() && shared.leave_asked.swap(false, Ordering::AcqRel);
+        if batch.is_none() && !linger_over && !draining && !leaves {
             tokio::select! {
                 () = arrived => {}
                 () = shared.clock.sleep_until(finish_at.unwrap_or_default()), if finish_at.is_some() => {}
@@ -48,6 +49,8 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
                 }
                 if ended && shared.keeps_state.load(Ordering::Acquire) && !own.lineage().is_empty() {
                     *lock(&shared.kept_state) = Some(own.save(&mut encoded));
+                } else if leaves && !own.lineage().is_empty() {
+                    *lock(&shared.kept_state) = Some(own.save(&mut encoded));
                 } else if ended && !shared.has_heir.load(Ordering::Acquire) {
                     own.end(&mut encoded);
                 }
@@ -57,6 +60,9 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
                 let open = own.open();
                 shared.state_bytes.store(own.state_bytes(), Ordering::Relaxed);
                 shared.commit(encoded, open, done, finish);
+                if leaves {
+                    shared.left.send_modify(|times| *times += 1);
+                }
                 (own, open, finish)
             }
         };

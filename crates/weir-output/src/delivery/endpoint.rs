@@ -17,6 +17,7 @@ use crate::counters::OutputCounter;
 pub async fn run(shared: Arc<Shared>, index: usize, transport: Arc<dyn Transport>) {
     let mut stage = shared.stage.subscribe();
     let mut released = shared.released[index].subscribe();
+    let mut held = shared.held.subscribe();
     let mut endpoint = Endpoint {
         backoff: Backoff::new(&shared.settings, seed()),
         under_way: JoinSet::new(),
@@ -49,6 +50,7 @@ pub async fn run(shared: Arc<Shared>, index: usize, transport: Arc<dyn Transport
             }
             () = shared.queued[index].notified() => endpoint.exhausted = false,
             _ = released.changed() => {}
+            _ = held.changed() => {}
             () = shared.hurried[index].notified() => endpoint.blocked_until = Some(Duration::ZERO),
             () = shared.clock.sleep_until(blocked_until.unwrap_or_default()), if blocked_until.is_some() => {}
             Some(ended) = endpoint.under_way.join_next() => {
@@ -105,7 +107,10 @@ impl Endpoint {
         } else {
             self.shared.settings.concurrency
         };
-        self.blocked_until.is_none() && !self.exhausted && self.under_way.len() < at_once
+        !*self.shared.held.borrow()
+            && self.blocked_until.is_none()
+            && !self.exhausted
+            && self.under_way.len() < at_once
     }
 
     async fn send_next(&mut self) {

@@ -18,6 +18,7 @@ mod encoding;
 mod endpoint;
 mod handover;
 mod inbox;
+mod leave;
 mod payload;
 mod queue;
 mod record;
@@ -47,6 +48,7 @@ pub use clock::{Clock, Driver};
 pub use disk::{DiskQueue, Evicted, Found, Next, RecordId};
 pub use encode::{Counter, Draft, Encode, Encoded};
 use inbox::Inbox;
+pub use leave::SavedQueue;
 pub use payload::Payload;
 pub use queue::{Lying, Order, Queue};
 pub use saved::{RestoreFault, Saved, SavedStates};
@@ -152,6 +154,11 @@ struct Shared {
     keeps_state: AtomicBool,
     kept_state: Mutex<Option<Vec<u8>>>,
     left_encoder: Mutex<Option<Box<dyn Encode>>>,
+    /// No further request begins.
+    held: watch::Sender<bool>,
+    /// The encoder is to end open payloads and to give its state; it goes up each time it has.
+    leave_asked: AtomicBool,
+    left: watch::Sender<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
@@ -243,8 +250,12 @@ impl Delivery {
                 of_endpoint.counts[OutputCounter::DiskDamagedBytes] = found.damaged_bytes;
                 disk = Some(queue);
             }
-            let queue = Queue::new(order, memory_max, disk);
-            of_endpoint.lying = queue.lying();
+            let mut queue = Queue::new(order, memory_max, disk);
+            for payload in surroundings.saved.take_queue(name, &place.directory) {
+                of_endpoint.restored += payload.items();
+                queue.push(payload);
+            }
+            of_endpoint.copy_from(&queue);
             queues.push(Mutex::new(queue));
             books.endpoints.push(of_endpoint);
         }
@@ -274,6 +285,9 @@ impl Delivery {
             keeps_state: AtomicBool::new(false),
             kept_state: Mutex::default(),
             left_encoder: Mutex::default(),
+            held: watch::Sender::new(false),
+            leave_asked: AtomicBool::new(false),
+            left: watch::Sender::new(0),
             queues,
         });
         let delivery = Self {

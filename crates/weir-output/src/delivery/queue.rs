@@ -314,6 +314,38 @@ impl Queue {
         }
     }
 
+    /// What is written nowhere, the oldest first.
+    pub fn unsaved(&self) -> impl Iterator<Item = &Payload> {
+        let entries = self.in_flight.values().chain(&self.retried).chain(&self.fresh);
+        let unsaved = entries.filter(|entry| entry.record.is_none());
+        let mut payloads: Vec<&Payload> = unsaved.map(|entry| &entry.payload).collect();
+        payloads.sort_unstable_by_key(|payload| payload.id);
+        payloads.into_iter()
+    }
+
+    /// Writes down what it can and gives the place on disk away, with all that lies there: that is in memory no longer.
+    pub fn take_disk(&mut self) -> Option<DiskQueue> {
+        self.sync();
+        let disk = self.disk.take()?;
+        self.requeue();
+        let is_here = |entry: &Entry| entry.record.is_none();
+        self.fresh.retain(is_here);
+        self.retried.retain(is_here);
+        let left = self.fresh.iter().chain(&self.retried);
+        (self.memory, self.memory_bytes) = left.fold((Items::default(), 0), |(items, bytes), entry| {
+            (
+                items + entry.payload.items(),
+                bytes + entry.payload.body.len() as u64,
+            )
+        });
+        Some(disk)
+    }
+
+    /// A place on disk after [`Queue::take_disk`].
+    pub fn put_disk(&mut self, disk: DiskQueue) {
+        self.disk = Some(disk);
+    }
+
     /// What is under way waits again: whoever sent it has ended.
     pub fn requeue(&mut self) {
         let ids: Vec<u64> = self.in_flight.keys().copied().collect();

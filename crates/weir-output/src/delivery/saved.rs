@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Delivery, Encode, lock};
+use super::{Delivery, Encode, Payload, SavedQueue, lock};
 
 /// What an output had summed up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +22,7 @@ pub struct Saved {
 pub struct SavedStates {
     waiting: Mutex<BTreeMap<String, Saved>>,
     faults: Mutex<Vec<RestoreFault>>,
+    queues: Mutex<BTreeMap<String, Vec<SavedQueue>>>,
     /// Since it was saved.
     away: Duration,
 }
@@ -52,8 +53,26 @@ impl SavedStates {
         SavedStates {
             waiting: Mutex::new(saved),
             faults: Mutex::default(),
+            queues: Mutex::default(),
             away,
         }
+    }
+
+    /// What waited in memory for the endpoints of outputs, by name.
+    pub fn with_queues(mut self, queues: BTreeMap<String, Vec<SavedQueue>>) -> Self {
+        self.queues = Mutex::new(queues);
+        self
+    }
+
+    /// What waited for an endpoint.
+    pub(super) fn take_queue(&self, name: &str, place: &str) -> impl Iterator<Item = Payload> + use<> {
+        let mut queues = lock(&self.queues);
+        let of_output = queues.get_mut(name);
+        let found = of_output.and_then(|of| {
+            let at = of.iter().position(|queue| queue.place == place)?;
+            Some(of.swap_remove(at).payloads)
+        });
+        found.into_iter().flatten().map(Payload::from)
     }
 
     pub(super) fn restore(&self, name: &str, encoder: &mut dyn Encode) {
@@ -93,6 +112,15 @@ impl SavedStates {
     pub fn finish(&self) -> Vec<RestoreFault> {
         let mut faults = std::mem::take(&mut *lock(&self.faults));
         let left = std::mem::take(&mut *lock(&self.waiting));
+        let queues = std::mem::take(&mut *lock(&self.queues));
+        let without_place = queues.into_iter().filter(|(_, queues)| !queues.is_empty());
+        faults.extend(without_place.map(|(output, queues)| RestoreFault {
+            output,
+            reason: format!(
+                "{} payloads that waited have no endpoint any more",
+                payloads(&queues)
+            ),
+        }));
         faults.extend(left.into_keys().map(|output| RestoreFault {
             output,
             reason: "there is no such output any more".into(),
@@ -101,10 +129,20 @@ impl SavedStates {
     }
 }
 
+fn payloads(queues: &[SavedQueue]) -> usize {
+    queues.iter().map(|queue| queue.payloads.len()).sum()
+}
+
 impl Delivery {
     /// The next process goes on with what the encoder sums up: it says no goodbye at the end.
     pub fn keep_state(&self) {
         self.shared.keeps_state.store(true, Ordering::Release);
+    }
+
+    /// What the encoder gave last.
+    pub(super) fn kept_state(&self) -> Option<Saved> {
+        let bytes = lock(&self.shared.kept_state).clone()?;
+        Some(Saved::new(&self.lineage, bytes))
     }
 
     /// After the end: what the encoder has summed up, if it does.

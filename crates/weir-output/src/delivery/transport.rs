@@ -70,6 +70,9 @@ pub trait Transport: Send + Sync + 'static {
     /// Closes what only one output may have open; another one goes on with it. May touch the disk.
     fn release(&self) {}
 
+    /// Closes it for now. May touch the disk.
+    fn rest(&self) {}
+
     /// More for the status, by name.
     fn details(&self) -> BTreeMap<&'static str, String> {
         BTreeMap::new()

@@ -117,7 +117,7 @@ impl LogFile {
         }
     }
 
-    fn close(&mut self) {
+    pub fn close(&mut self) {
         if let Some(current) = self.current.take()
             && self.settings.fsync != Fsync::None
             && let Err(error) = current.file.sync_all()

@@ -252,6 +252,10 @@ impl Transport for Appender {
         self.work.notify_one();
     }
 
+    fn rest(&self) {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner).close();
+    }
+
     fn release(&self) {
         self.file.lock().unwrap_or_else(PoisonError::into_inner).release();
     }

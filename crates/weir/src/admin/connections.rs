@@ -79,6 +79,11 @@ impl Connections {
         Self { held, limits }
     }
 
+    /// How many requests are under way, those to health and streams apart.
+    pub fn requests(&self) -> usize {
+        lock(&self.held).requests
+    }
+
     /// Takes a connection in, if need be in the place of another.
     pub fn admit(&self, address: IpAddr) -> Arc<Connection> {
         let mut held = lock(&self.held);

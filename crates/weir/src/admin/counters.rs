@@ -23,6 +23,9 @@ counters! {
         /// Bytes of receive buffer that weir asked for.
         ReceiveBufferWanted = Series::gauge("weir_receive_buffer_wanted_bytes", "listeners.receive_buffer_wanted", "bytes"),
             Work("It follows `receive_buffer`.");
+        /// Sockets that the service manager or the process before had opened, and that this process goes on with.
+        Passed = Series::gauge("weir_sockets_passed", "listeners.sockets_passed", "sockets"),
+            Work("With socket activation or a descriptor store it is the number of the listener's sockets.");
     }
 }
 

@@ -22,6 +22,7 @@ impl Status {
         state.kills += before.kills;
         state.contexts_refused += before.contexts_refused;
         state.outputs_begun_anew += before.outputs_begun_anew;
+        state.hand_over.add(&before.hand_over);
     }
 
     /// Listeners go by their address; one that is gone keeps its books.

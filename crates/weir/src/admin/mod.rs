@@ -30,9 +30,9 @@ mod trial;
 mod taps;
 
 pub use connections::ConnectionLimits;
-pub use server::AdminServer;
 #[doc(hidden)]
 pub use server::answer_on;
+pub use server::{AdminServer, Gate};
 
 use crate::history::Recent;
 use crate::signals::Reloaded;

@@ -3,8 +3,9 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::api;
 use super::caller::{self, Hosts};
@@ -66,17 +67,79 @@ const INDEX: &str = "weir\n\n\
 /ready                            200 when packets are received\n";
 
 /// A bound admin address.
-#[derive(Debug)]
 pub struct AdminServer {
     listener: TcpListener,
     address: SocketAddr,
+    gate: Gate,
+}
+
+/// Whether connections are accepted, and requests under way.
+#[derive(Clone)]
+pub struct Gate {
+    is_open: watch::Sender<bool>,
+    /// Once it serves.
+    connections: Arc<OnceLock<Connections>>,
+}
+
+impl Gate {
+    fn new() -> Gate {
+        Gate {
+            is_open: watch::Sender::new(true),
+            connections: Arc::default(),
+        }
+    }
+
+    /// Accepts no connection: another process does.
+    pub fn close(&self) {
+        self.is_open.send_replace(false);
+    }
+
+    pub fn open(&self) {
+        self.is_open.send_replace(true);
+    }
+
+    /// Waits until what was asked is answered, but at most for `patience`. Not for async tasks.
+    pub fn wait_until_answered(&self, patience: Duration) {
+        let deadline = std::time::Instant::now() + patience;
+        let under_way = || self.connections.get().map_or(0, Connections::requests);
+        while under_way() > 0 && std::time::Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    async fn opened(&self) {
+        drop(self.is_open.subscribe().wait_for(|open| *open).await);
+    }
+
+    async fn closed(&self) {
+        drop(self.is_open.subscribe().wait_for(|open| !*open).await);
+    }
 }
 
 impl AdminServer {
     pub async fn bind(address: SocketAddr) -> io::Result<Self> {
-        let listener = TcpListener::bind(address).await?;
+        Self::on(TcpListener::bind(address).await?)
+    }
+
+    /// On the socket of another process.
+    pub fn of_process(listener: std::net::TcpListener) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        Self::on(TcpListener::from_std(listener)?)
+    }
+
+    fn on(listener: TcpListener) -> io::Result<Self> {
         let address = listener.local_addr()?;
-        Ok(Self { listener, address })
+        let gate = Gate::new();
+        Ok(Self {
+            listener,
+            address,
+            gate,
+        })
+    }
+
+    /// The socket and its gate, for another process to go on with.
+    pub fn share(&self) -> io::Result<(OwnedFd, Gate)> {
+        Ok((self.listener.as_fd().try_clone_to_owned()?, self.gate.clone()))
     }
 
     /// Where it listens, the port the kernel chose included.
@@ -87,9 +150,15 @@ impl AdminServer {
     /// Answers until the future is dropped.
     pub async fn serve(self, source: Arc<dyn AdminSource>, hosts: Hosts, limits: ConnectionLimits) {
         let connections = Connections::new(limits);
+        let _ = self.gate.connections.set(connections.clone());
         let hosts = Arc::new(hosts);
         loop {
-            let (stream, peer) = match self.listener.accept().await {
+            self.gate.opened().await;
+            let accepted = tokio::select! {
+                accepted = self.listener.accept() => accepted,
+                () = self.gate.closed() => continue,
+            };
+            let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     // Out of descriptors, or a peer that left again: neither ends the server.

@@ -82,6 +82,48 @@ pub struct StateStatus {
     pub samples_open: u64,
     /// Times that a process ended without leaving state, as after `kill -9`.
     pub kills: u64,
+    /// Of the last one, for how long what it received is lost.
+    #[serde(default)]
+    pub kill_seconds: f64,
+    #[serde(default)]
+    pub hand_over: HandOverStatus,
+}
+
+/// Hand-overs from one process to the next.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HandOverStatus {
+    pub completed: u64,
+    /// Those after which the old process went on, and why the last time.
+    pub failed: u64,
+    pub failed_because: Option<String>,
+    /// For how long nothing was received, the last time.
+    pub pause_seconds: f64,
+    /// Connections that went on.
+    pub connections: u64,
+    /// Connections over TLS, which ended.
+    pub connections_ended: u64,
+}
+
+impl HandOverStatus {
+    pub fn note_failure(&mut self, reason: &str) {
+        self.failed += 1;
+        self.failed_because = Some(reason.to_owned());
+    }
+
+    /// Adds what earlier processes have counted.
+    pub fn add(&mut self, earlier: &HandOverStatus) {
+        self.completed += earlier.completed;
+        self.failed += earlier.failed;
+        self.connections += earlier.connections;
+        self.connections_ended += earlier.connections_ended;
+        if self.failed_because.is_none() {
+            self.failed_because.clone_from(&earlier.failed_because);
+        }
+        if self.pause_seconds == 0.0 {
+            self.pause_seconds = earlier.pause_seconds;
+        }
+    }
 }
 
 /// What became of reloads, by signal, by request, and because a file with a key or token changed.

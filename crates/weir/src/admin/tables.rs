@@ -146,10 +146,28 @@ tables! {
             Sign("The state was too old or foreign, or `bucket_width` is another one: the log says which."), |state| Some(state.samples_lost as f64);
         /// Processes of this agent that ended without leaving state, as after `kill -9` or for want of memory.
         counter("weir_saved_state_kills_total", "state.kills", "processes"),
-            Sign("What the open bucket had is lost, and sums of outputs begin again: the log and `weir_saved_state_lost_samples_total` say how much."), |state| Some(state.kills as f64);
+            Sign("What came in the last second is lost: the log and `weir_saved_state_lost_samples_total` say how much."), |state| Some(state.kills as f64);
+        /// Of the last process that was killed: for how long what it received is lost.
+        gauge("weir_saved_state_kill_seconds", "state.kill_seconds", "seconds"),
+            Work("It is a second at most, but for a machine that is busy."), |state| Some(state.kill_seconds);
         /// Outputs that could not go on with what they had summed up.
         counter("weir_saved_state_outputs_begun_anew_total", "state.outputs_begun_anew", "outputs"),
             Sign("Their settings changed, or they are gone: the log names them."), |state| Some(state.outputs_begun_anew as f64);
+        /// Processes that another one has gone on in place of.
+        counter("weir_hand_overs_total", "state.hand_over.completed", "times"),
+            Work("weir was upgraded."), |state| Some(state.hand_over.completed as f64);
+        /// Hand-overs that failed: the old process went on.
+        counter("weir_hand_overs_failed_total", "state.hand_over.failed", "times"),
+            Sign("`state.hand_over.failed_because` in the status says why; nothing is lost."), |state| Some(state.hand_over.failed as f64);
+        /// For how long nothing was received in the last hand-over.
+        gauge("weir_hand_over_pause_seconds", "state.hand_over.pause_seconds", "seconds"),
+            Work("It follows the contexts: `docs/restart.md`."), |state| Some(state.hand_over.pause_seconds);
+        /// Connections that went on in another process.
+        counter("weir_hand_over_connections_total", "state.hand_over.connections", "connections"),
+            Work("weir was upgraded."), |state| Some(state.hand_over.connections as f64);
+        /// Connections over TLS that a hand-over ended.
+        counter("weir_hand_over_connections_ended_total", "state.hand_over.connections_ended", "connections"),
+            Work("Their clients connect again; what they had under way is lost, and theirs to count."), |state| Some(state.hand_over.connections_ended as f64);
     }
 
     RULES: RulesStatus, by [], {

@@ -11,6 +11,7 @@ use weir_output::settings::OUTPUT_TYPES;
 
 use crate::config::{self, Inputs};
 use crate::failure::{Failure, FailureKind};
+use crate::hand_over::starter;
 use crate::version::VERSION;
 
 mod about;
@@ -32,6 +33,7 @@ mod style;
 mod table;
 mod tail;
 mod top;
+mod upgrade;
 
 /// Runs the command that `arguments` (the program's name first) ask for.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
@@ -44,8 +46,13 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure
         Some(("run", arguments)) => {
             let inputs = inputs(arguments)?;
             let loaded = config::load(&inputs)?;
-            crate::run::run(loaded, inputs)
+            crate::run::run(loaded, inputs, arguments.get_flag("take-over"))
         }
+        Some((starter::COMMAND, arguments)) => {
+            let arguments = arguments.get_many::<OsString>("arguments");
+            starter::run(arguments.into_iter().flatten().cloned())
+        }
+        Some(("upgrade", arguments)) => upgrade::upgrade(arguments),
         Some(("check", arguments)) => check::check(arguments),
         Some(("convert", arguments)) => convert::convert(arguments),
         Some(("parse", arguments)) => parse::parse(arguments),
@@ -94,7 +101,13 @@ pub fn command() -> Command {
     let run = with_settings(Command::new("run").about("Run the agent").long_about(
         "Run the agent. Without any configuration it receives on UDP 127.0.0.1:8125 and answers HTTP on \
                  127.0.0.1:8127.",
-    ));
+    ))
+    .arg(
+        Arg::new("take-over")
+            .long("take-over")
+            .action(ArgAction::SetTrue)
+            .help("Go on in place of the weir that uses the same state_path, without losing anything; start as usual where there is none"),
+    );
     let check = with_settings(
         Command::new("check").about("Check the configuration and print every value with where it came from"),
     )
@@ -139,6 +152,20 @@ pub fn command() -> Command {
         .subcommand(tail::command())
         .subcommand(capture::command())
         .subcommand(replay::command())
+        .subcommand(upgrade::command())
+        .subcommand(
+            Command::new(starter::COMMAND)
+                .about("Starts the program for an agent that may not: weir's own")
+                .hide(true)
+                .disable_help_flag(true)
+                .arg(
+                    Arg::new("arguments")
+                        .num_args(0..)
+                        .trailing_var_arg(true)
+                        .allow_hyphen_values(true)
+                        .value_parser(value_parser!(OsString)),
+                ),
+        )
 }
 
 /// Adds one flag per setting of the agent, from the table.

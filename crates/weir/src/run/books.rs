@@ -17,6 +17,8 @@ pub struct BoundListener {
     pub address: String,
     pub receive_buffer: u64,
     pub receive_buffer_wanted: u64,
+    /// Sockets that others had opened.
+    pub kept: u64,
 }
 
 /// Fills in everything that workers and pipeline know.
@@ -29,6 +31,7 @@ pub fn fill(status: &mut Status, listeners: &[BoundListener], state: &State) {
         let mut socket = Counts::default();
         socket[SocketCounter::ReceiveBuffer] = listener.receive_buffer;
         socket[SocketCounter::ReceiveBufferWanted] = listener.receive_buffer_wanted;
+        socket[SocketCounter::Passed] = listener.kept;
         status.add(Some(number), &socket);
         // Zeros, so that every field is there before the first worker has reported.
         let nothing = ListenerSnapshot {

@@ -10,8 +10,11 @@ use weir_protocol::ParseOptions;
 
 use super::access::Access;
 use super::books::BoundListener;
+use super::kept::{self, Adopted, Passed};
 use crate::config::Config;
 use crate::failure::Failure;
+use crate::hand_over::SocketsOf;
+use crate::notify::Notify;
 
 /// Sockets that are bound and not read yet.
 pub struct Bound {
@@ -19,10 +22,34 @@ pub struct Bound {
     pub of_workers: Vec<Vec<(BoundSocket, ListenerId)>>,
     /// In the order of their numbers.
     pub listeners: Vec<BoundListener>,
+    /// The same, as another process knows them.
+    pub sources: Vec<SocketsOf>,
 }
 
-/// Binds all listeners, or none.
-pub fn bind(planned: &[(ListenerConfig, ParseOptions)], workers: usize) -> Result<Bound, Failure> {
+impl Bound {
+    /// Counts drops from where the process before did: by the number of a socket, what its counter said last.
+    pub fn count_drops_from(&mut self, drops: &[(u64, u32)]) {
+        for (socket, _) in self.of_workers.iter_mut().flatten() {
+            socket.count_drops_from(drops);
+        }
+    }
+
+    /// The process before reads them no more.
+    pub fn own(&mut self) {
+        self.of_workers
+            .iter_mut()
+            .flatten()
+            .for_each(|(socket, _)| socket.own());
+    }
+}
+
+/// Binds all listeners, or none; on sockets that were passed where they fit.
+pub fn bind(
+    planned: &[(ListenerConfig, ParseOptions)],
+    workers: usize,
+    mut passed: Passed,
+    notify: &Notify,
+) -> Result<Bound, Failure> {
     if planned.is_empty() {
         return Err(Failure::usage(
             "no listener is configured: set udp, uds, uds_stream or tcp",
@@ -30,42 +57,87 @@ pub fn bind(planned: &[(ListenerConfig, ParseOptions)], workers: usize) -> Resul
     }
     let mut of_workers: Vec<Vec<(BoundSocket, ListenerId)>> = (0..workers).map(|_| Vec::new()).collect();
     let mut listeners: Vec<BoundListener> = Vec::new();
-    for (number, (listener, _)) in planned.iter().enumerate() {
-        let id = ListenerId(number as u16);
+    let mut sockets: Vec<Vec<Adopted>> = Vec::new();
+    for (listener, _) in planned {
         let spread = matches!(listener.address, Address::Udp { .. }) && workers > 1;
-        let bound = if spread {
-            weir_listener::bind_group(listener, workers)
-        } else {
-            weir_listener::bind(listener).map(|socket| vec![socket])
-        }
-        .map_err(|error| Failure::runtime(error.to_string()))?;
-        let address = bound[0].address().to_string();
-        let buffer = bound[0].receive_buffer();
+        let mut bound = passed.adopt(listener, if spread { workers } else { 1 })?;
+        let kept = bound.len();
+        let missing = match bound.first() {
+            None if spread => weir_listener::bind_group(listener, workers),
+            None => weir_listener::bind(listener).map(|socket| vec![socket]),
+            Some(first) if spread => weir_listener::bind_beside(listener, &first.socket, workers - kept),
+            Some(_) => Ok(Vec::new()),
+        };
+        let missing = missing.map_err(|error| Failure::runtime(error.to_string()))?;
+        bound.extend(missing.into_iter().map(Adopted::own));
+        let first = &bound[0].socket;
+        let address = first.address().to_string();
+        let buffer = first.receive_buffer();
         if let Some(remedy) = buffer.remedy() {
             tracing::warn!("{address}: {remedy}");
         }
-        if let Some(warning) = bound[0].warning() {
+        if let Some(warning) = first.warning() {
             tracing::warn!("{address}: {warning}");
         }
         listeners.push(BoundListener {
             address,
             receive_buffer: buffer.granted as u64,
             receive_buffer_wanted: buffer.wanted.unwrap_or(buffer.granted) as u64,
+            kept: kept as u64,
         });
-        for (worker, socket) in bound.into_iter().enumerate() {
+        sockets.push(bound);
+    }
+    passed.close_the_rest(notify);
+    keep_all(planned, &mut sockets, notify);
+    let source = |((listener, _), bound): (&(ListenerConfig, ParseOptions), &Vec<Adopted>)| SocketsOf {
+        address: listener.address.to_string(),
+        of_unit: bound.iter().any(|bound| bound.of_unit),
+    };
+    let sources = planned.iter().zip(&sockets).map(source).collect();
+    for (number, bound) in sockets.into_iter().enumerate() {
+        let spread = bound.len() > 1;
+        for (worker, bound) in bound.into_iter().enumerate() {
             // A socket that only one worker reads goes to the workers in turn.
             let worker = if spread { worker } else { number % workers };
-            of_workers[worker].push((socket, id));
+            of_workers[worker].push((bound.socket, ListenerId(number as u16)));
         }
     }
     // Once all are there: whoever waits for one of these lines may connect to any of them.
     for ((listener, _), bound) in planned.iter().zip(&listeners) {
-        tracing::info!("listening on {}{}", bound.address, Access::remark(listener));
+        let kept = if bound.kept > 0 {
+            ", on a socket that was passed"
+        } else {
+            ""
+        };
+        tracing::info!("listening on {}{}{kept}", bound.address, Access::remark(listener));
     }
     Ok(Bound {
         of_workers,
         listeners,
+        sources,
     })
+}
+
+/// Has the service manager keep what is not a socket unit's.
+fn keep_all(planned: &[(ListenerConfig, ParseOptions)], sockets: &mut [Vec<Adopted>], notify: &Notify) {
+    let own = |bound: &&mut Adopted| !bound.of_unit;
+    let number = sockets.iter_mut().flatten().filter(own).count();
+    let most = notify.store_max();
+    if most == 0 || number == 0 {
+        return;
+    }
+    if number > most {
+        tracing::warn!(
+            "{number} sockets are to be kept over a restart, and the service manager keeps {most}: none is; FileDescriptorStoreMax= \
+             sets how many"
+        );
+        return;
+    }
+    for ((listener, _), bound) in planned.iter().zip(sockets) {
+        let own = bound.iter_mut().filter(|bound| !bound.of_unit);
+        let mut own: Vec<_> = own.map(|bound| &mut bound.socket).collect();
+        kept::keep(notify, &listener.address, &mut own);
+    }
 }
 
 /// The listeners in the order of their numbers, each with what its messages may contain.

@@ -5,15 +5,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use weir_ingest::{Command, WorkerHandle};
+use weir_ingest::{Command, Sources, WorkerHandle};
 use weir_listener::ListenerConfig;
 use weir_protocol::ParseOptions;
 
 use crate::admin::caller::Hosts;
+use crate::admin::counters::PipelineCounter;
+use crate::admin::status::HandOverStatus;
 use crate::admin::{AdminServer, ConnectionLimits};
 use crate::budget::{Budget, Share};
 use crate::config::{Config, Inputs, Loaded};
 use crate::failure::Failure;
+use crate::hand_over::starter::Starter;
+use crate::hand_over::{self, SocketsOf};
 use crate::history::Recent;
 use crate::logging::Logging;
 use crate::notify::Notify;
@@ -26,8 +30,10 @@ mod books;
 mod delivery;
 mod division;
 mod explain;
+mod giving;
 mod health;
 mod history;
+mod kept;
 mod ledger;
 mod listeners;
 mod log;
@@ -38,6 +44,7 @@ mod relay;
 mod resume;
 mod rules;
 mod scrape;
+mod taking;
 mod taps;
 mod told;
 mod usage;
@@ -45,12 +52,14 @@ mod view;
 mod workers;
 
 use access::Access;
+use giving::Giver;
 use health::Watch;
 use log::LastFlush;
 use outputs::{Feed, Outputs};
 use pipeline::{Pipeline, Shared};
 use resume::{Keeper, Resumed};
 use rules::Fixed;
+use taking::{Taken, Taking};
 use usage::Usage;
 use view::View;
 
@@ -60,9 +69,14 @@ const REPORTS_MAX: usize = 16;
 /// Requests for a reload that may wait.
 const RELOADS_MAX: usize = 4;
 
-/// Runs until a signal ends it. `inputs` is kept for reloads.
-pub fn run(loaded: Loaded, inputs: Inputs) -> Result<(), Failure> {
+pub use taking::upgrade;
+
+/// Runs until a signal ends it, or another process goes on in its place. `inputs` is kept for reloads; with `take_over` it goes on in
+/// place of the process that uses the state directory, if there is one.
+pub fn run(loaded: Loaded, inputs: Inputs, take_over: bool) -> Result<(), Failure> {
     let mut logging = Logging::new(loaded.config.running.log_level);
+    // Before anything is opened that would take a number of theirs.
+    let passed = kept::Passed::of_environment()?;
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
@@ -79,7 +93,13 @@ pub fn run(loaded: Loaded, inputs: Inputs) -> Result<(), Failure> {
         .thread_keep_alive(Duration::from_secs(1))
         .build()
         .map_err(|error| Failure::runtime(format!("the control plane cannot be started: {error}")))?;
-    let result = control(&runtime, &mut logging, Reloader::new(inputs, loaded));
+    let result = control(
+        &runtime,
+        &mut logging,
+        Reloader::new(inputs, loaded),
+        passed,
+        take_over,
+    );
     // A task that hangs must not hold up the end.
     runtime.shutdown_background();
     result
@@ -90,35 +110,97 @@ fn control(
     runtime: &tokio::runtime::Runtime,
     logging: &mut Logging,
     mut reloader: Reloader,
+    mut passed: kept::Passed,
+    take_over: bool,
 ) -> Result<(), Failure> {
     let config = reloader.current().config.clone();
+    let mut taking = if take_over { Taking::begin(&config)? } else { None };
+    if let Some(taking) = &mut taking {
+        passed = taking.sockets();
+    }
     let (signals, admin) = runtime.block_on(async {
         let signals = Signals::install()
             .map_err(|error| Failure::runtime(format!("signals cannot be received: {error}")))?;
         let admin = match config.addresses.admin {
             None => None,
-            Some(address) => Some(AdminServer::bind(address).await.map_err(|error| {
-                let remedy = "--admin sets another address, or off";
-                Failure::runtime(format!("admin: {address} cannot be bound: {error}; {remedy}"))
-            })?),
+            Some(address) => {
+                let passed = taking.as_mut().and_then(|taking| taking.admin(address));
+                let bound = match passed {
+                    Some(listener) => AdminServer::of_process(listener),
+                    None => AdminServer::bind(address).await,
+                };
+                Some(bound.map_err(|error| {
+                    let remedy = "--admin sets another address, or off";
+                    Failure::runtime(format!("admin: {address} cannot be bound: {error}; {remedy}"))
+                })?)
+            }
         };
         Ok::<_, Failure>((signals, admin))
     })?;
     let notify = Arc::new(Notify::of_environment());
-    let resumed = Resumed::look(&config)?;
+    let mut resumed = match &taking {
+        Some(_) => Resumed::default(),
+        None => Resumed::look(&config)?,
+    };
+    let starter = starter(&config);
     let budget = Budget::new(&config);
     let access = Access::new(&config, &budget)?;
     let planned = listeners::plan(&config, &access);
-    let bound = listeners::bind(&planned, config.resources.workers)?;
+    let mut bound = listeners::bind(&planned, config.resources.workers, passed, &notify)?;
     // While this is the only thread, and after the last thing that needs what it gives up.
     let sandbox = sandbox::enter(reloader.current(), reloader.file().as_deref());
     reloader.sandboxed(sandbox.clone());
     logging
         .write()
         .map_err(|error| Failure::runtime(format!("the log's thread cannot be started: {error}")))?;
+    let mut taken = taking.map(|taking| taking.receive(&config)).transpose()?;
+    if let Some(taken) = &mut taken {
+        resumed = std::mem::take(&mut taken.resumed);
+        bound.own();
+    }
+    bound.count_drops_from(resumed.drops());
     // Outside of the runtime: an agent that fails to start drops a runtime of its own.
-    let agent = Agent::start(&config, budget, access, planned, bound, sandbox, resumed)?;
-    runtime.block_on(serve(Arc::new(agent), admin, signals, logging, reloader, notify))
+    let agent = Agent::start(&config, budget, access, planned, bound, sandbox, resumed, taken)?;
+    let agent = Arc::new(agent);
+    let (taken_over, mut handed_over) = tokio::sync::mpsc::channel(1);
+    let shared = admin.as_ref().map(AdminServer::share).transpose();
+    let giver = Arc::new(Giver {
+        agent: agent.clone(),
+        notify: notify.clone(),
+        admin: shared.map_err(|error| Failure::runtime(format!("admin: {error}")))?,
+        starter,
+        asked: Mutex::default(),
+        taken_over,
+    });
+    if let Some(path) = &config.running.state_path
+        && let Err(error) = giver.listen(path)
+    {
+        tracing::warn!(
+            "state_path: {}: no other process can take over: {error}",
+            path.display()
+        );
+    }
+    let upgrade = move || giver.upgrade(None);
+    let served = serve(agent.clone(), admin, signals, logging, reloader, notify, upgrade);
+    runtime.block_on(async {
+        tokio::select! {
+            served = served => served,
+            _ = handed_over.recv() => {
+                agent.abandon();
+                Ok(())
+            }
+        }
+    })
+}
+
+/// The process that starts the program on disk, where another process can take over.
+fn starter(config: &Config) -> Option<Starter> {
+    config.running.state_path.as_ref()?;
+    let started = Starter::start();
+    if let Err(error) = &started {
+        tracing::warn!("`weir upgrade` and SIGUSR2 cannot start the program on disk: {error}");
+    }
+    started.ok()
 }
 
 async fn serve(
@@ -128,6 +210,7 @@ async fn serve(
     logging: &Logging,
     reloader: Reloader,
     notify: Arc<Notify>,
+    upgrade: impl Fn(),
 ) -> Result<(), Failure> {
     let view = agent.view.clone();
     let keeping = tokio::spawn(keep_books(agent.clone()));
@@ -153,6 +236,10 @@ async fn serve(
             Asked::Stop(signal) => break signal,
             Asked::Reload(answer) => (answer, Reread::Everything),
             Asked::Nothing => (None, Reread::Secrets),
+            Asked::Upgrade => {
+                upgrade();
+                continue;
+            }
         };
         if what == Reread::Everything {
             notify.reloading();
@@ -198,16 +285,24 @@ const BOOKS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Says once when they cannot be kept.
 async fn keep_books(agent: Arc<Agent>) {
-    let mut failed = false;
+    let (mut failed, mut flushed_at) = (false, 0);
     while agent.keeper.keeps() {
         let keeping = agent.clone();
-        let kept = tokio::task::spawn_blocking(move || keeping.keeper.keep_books(keeping.view.snapshot()));
-        if let Ok(Err(error)) = kept.await
-            && !std::mem::replace(&mut failed, true)
-        {
-            tracing::warn!(
-                "state_path: the books cannot be kept, so that a kill would not be noticed: {error}"
-            );
+        let kept = tokio::task::spawn_blocking(move || {
+            // What is summed up changes with each flush.
+            let now = keeping.view.shared.lock().counts[PipelineCounter::FlushedAt];
+            if now != flushed_at {
+                keeping.keeper.keep_sums(keeping.view.outputs.sums())?;
+            }
+            keeping.keeper.keep_books(keeping.view.snapshot())?;
+            Ok::<_, std::io::Error>(now)
+        });
+        match kept.await {
+            Ok(Ok(now)) => flushed_at = now,
+            Ok(Err(error)) if !std::mem::replace(&mut failed, true) => tracing::warn!(
+                "state_path: books and sums cannot be kept, so that a kill would not be noticed: {error}"
+            ),
+            _ => {}
         }
         tokio::time::sleep(BOOKS_INTERVAL).await;
     }
@@ -240,7 +335,7 @@ async fn second_stop(signals: &mut Signals) -> &'static str {
                     "{name} again within a second: taken as one request; another one stops at once"
                 );
             }
-            Request::Reload => {}
+            Request::Reload | Request::Upgrade => {}
         }
     }
 }
@@ -257,6 +352,10 @@ struct Done {
 /// The running agent.
 struct Agent {
     workers: Mutex<Vec<WorkerHandle>>,
+    /// The listeners as another process knows them.
+    sources: Arc<[SocketsOf]>,
+    /// Held while the process ends, or another one takes over.
+    leaving: Mutex<()>,
     watch: Watch,
     fixed: Fixed,
     pipeline: Mutex<Option<std::thread::JoinHandle<()>>>,
@@ -275,6 +374,7 @@ impl Agent {
         bound: listeners::Bound,
         sandbox: SandboxStatus,
         mut resumed: Resumed,
+        mut taken: Option<Taken>,
     ) -> Result<Agent, Failure> {
         let fixed = Fixed::new(config);
         let rules = fixed
@@ -334,6 +434,16 @@ impl Agent {
 
         let files = health::socket_files(&bound.of_workers, planned.iter().map(|(listener, _)| listener));
         let resolver = origins::resolver(config);
+        let connections = taken
+            .as_mut()
+            .map(|taken| taken.connections(&planned, &bound.of_workers));
+        let mut connections = connections.unwrap_or_default().into_iter();
+        let mut checkpoints = resumed.checkpoints(&fixed, config.resources.workers).into_iter();
+        let sources = bound.of_workers.into_iter().map(|sockets| Sources {
+            sockets,
+            connections: connections.next().unwrap_or_default(),
+            checkpoints: checkpoints.next(),
+        });
         let workers = workers::Start {
             config,
             budget: &budget,
@@ -345,7 +455,11 @@ impl Agent {
             agent: resumed.agent(),
             saved: resumed.buckets(&fixed, config),
         }
-        .workers(bound.of_workers)?;
+        .workers(sources.collect())?;
+        if taken.is_some() && !shared.wait_for_workers(hand_over::STEP_MAX) {
+            return Err(Failure::runtime("--take-over: the workers do not start in time"));
+        }
+        let told = taken.map(Taken::running);
         let watch = Watch::start(&workers, pipeline_runs, files, bound.listeners.len())
             .map_err(|error| Failure::runtime(format!("a thread cannot be started: {error}")))?;
         let origins = match resolver {
@@ -390,6 +504,7 @@ impl Agent {
             stopping: AtomicBool::new(false),
             reloads: OnceLock::new(),
             reload: Mutex::default(),
+            hand_over: Mutex::new(told.map(HandOverStatus::from).unwrap_or_default()),
         };
         let view = Arc::new(view);
         if let (Some(recent), Some(batches)) = (recent, history_batches) {
@@ -399,6 +514,8 @@ impl Agent {
         }
         Ok(Agent {
             workers: Mutex::new(workers),
+            sources: bound.sources.into(),
+            leaving: Mutex::default(),
             watch,
             fixed,
             pipeline: Mutex::new(Some(pipeline)),
@@ -456,9 +573,17 @@ impl Agent {
         Ok(())
     }
 
+    /// Another process goes on: nothing here may end in the ordinary way.
+    fn abandon(&self) {
+        if let Some(runtime) = self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            runtime.shutdown_background();
+        }
+    }
+
     /// Lets outputs deliver what they hold while packets still come in; then reads what the kernel holds, flushes, delivers. An
     /// output that lost something by the end is a failure.
     fn stop(&self) -> Result<(), Failure> {
+        let _alone = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = Instant::now();
         let settled = self.view.outputs.settle();
         // Before any socket file goes: it would be made again.
@@ -495,14 +620,7 @@ impl Agent {
         }
         let mut lost = books::lost_at_the_end(&self.view.own());
         if let Some(leaving) = leaving {
-            let saved = std::mem::take(
-                &mut *self
-                    .view
-                    .shared
-                    .saved
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner),
-            );
+            let saved = self.view.shared.forget_saved();
             let left = self
                 .keeper
                 .leave(leaving, saved, self.view.outputs.take_state(), status);

@@ -1,6 +1,7 @@
 //! The outputs in force: started, changed by a reload, ended.
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use weir_aggregate::{Batch, Expansion};
 use weir_ingest::{Command, RelayChange, RelayLink, RelayLinks, WorkerHandle};
-use weir_output::delivery::{Clock, Delivery, Saved, SavedStates, Surroundings};
+use weir_output::delivery::{Clock, Delivery, Saved, SavedQueue, SavedStates, Surroundings};
 use weir_output::relay::Relay;
 use weir_output::settings::{OutputConfig, OutputSettings};
 
@@ -358,6 +359,80 @@ impl Outputs {
                 delivery.keep_state();
             }
         }
+    }
+
+    /// Begins no further request, and waits until those under way have ended, but at most for `patience`.
+    pub fn hold(&self, patience: Duration) {
+        let held = |delivery: Arc<Delivery>| async move { delivery.hold(patience).await };
+        self.each_delivery(held);
+    }
+
+    pub fn go_on(&self) {
+        self.deliveries().for_each(|delivery| delivery.go_on());
+    }
+
+    /// Closes what only one process can have open.
+    pub fn close_files(&self) {
+        self.each_delivery(|delivery| async move { delivery.close_files().await });
+    }
+
+    pub fn open_files(&self) {
+        self.each_delivery(|delivery| async move { delivery.open_files().await });
+    }
+
+    fn deliveries(&self) -> impl Iterator<Item = Arc<Delivery>> {
+        self.all().into_iter().filter_map(|output| match output {
+            Output::Delivered(_, delivery) => Some(delivery),
+            _ => None,
+        })
+    }
+
+    fn each_delivery<F: Future<Output = ()> + Send + 'static>(&self, work: impl Fn(Arc<Delivery>) -> F) {
+        self.handle.block_on(async {
+            let mut all = JoinSet::new();
+            self.deliveries()
+                .for_each(|delivery| drop(all.spawn(work(delivery))));
+            while all.join_next().await.is_some() {}
+        });
+    }
+
+    /// While they are held: what each output has summed up, and what waits in memory alone, by its name. Relays get `patience` to
+    /// send what they have.
+    pub fn leave(&self, patience: Duration) -> (BTreeMap<String, Saved>, BTreeMap<String, Vec<SavedQueue>>) {
+        let list = self.list();
+        self.handle.block_on(async {
+            let (mut states, mut queues) = (BTreeMap::new(), BTreeMap::new());
+            for Running { config, output } in list.iter() {
+                let name = config.name.clone();
+                match output {
+                    Output::Scrape(scrape) => drop(states.insert(name, scrape.save())),
+                    Output::Delivered(_, delivery) => {
+                        let (state, queue) = delivery.leave().await;
+                        states.extend(state.map(|state| (name.clone(), state)));
+                        queues.insert(name, queue);
+                    }
+                    Output::Relay(relay) => drop(relay::settle(relay, patience).await),
+                }
+            }
+            (states, queues)
+        })
+    }
+
+    /// What each output has summed up by now, by its name.
+    pub fn sums(&self) -> BTreeMap<String, Saved> {
+        let list = self.list();
+        self.handle.block_on(async {
+            let mut sums = BTreeMap::new();
+            for Running { config, output } in list.iter() {
+                let saved = match output {
+                    Output::Scrape(scrape) => Some(scrape.save()),
+                    Output::Delivered(_, delivery) => delivery.sums().await,
+                    Output::Relay(_) => None,
+                };
+                sums.extend(saved.map(|saved| (config.name.clone(), saved)));
+            }
+            sums
+        })
     }
 
     /// After the end: what each output has summed up, by its name.

@@ -1,7 +1,8 @@
 //! From the workers' reports to the outputs: merging, summaries, the current status.
 
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use weir_aggregate::{Batch, Merger};
 use weir_context::UsageSummary;
@@ -16,7 +17,9 @@ use crate::admin::counters::PipelineCounter;
 pub struct Shared {
     state: Mutex<State>,
     /// What workers had in the open bucket when they were stopped for another process to go on.
-    pub saved: Mutex<Vec<SavedBucket>>,
+    saved: Mutex<Vec<SavedBucket>>,
+    saved_arrived: Condvar,
+    reported: Condvar,
 }
 
 #[derive(Clone, Default)]
@@ -29,6 +32,34 @@ impl Shared {
     pub fn lock(&self) -> MutexGuard<'_, State> {
         // The state is plain numbers: a panic elsewhere cannot leave it half written in a way that matters.
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Waits until every worker has reported. False: not all have in time.
+    pub fn wait_for_workers(&self, patience: Duration) -> bool {
+        let is_missing = |state: &mut State| state.workers.iter().any(Option::is_none);
+        let waited = self
+            .reported
+            .wait_timeout_while(self.lock(), patience, is_missing);
+        let (_state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        !waited.timed_out()
+    }
+
+    fn lock_saved(&self) -> MutexGuard<'_, Vec<SavedBucket>> {
+        self.saved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what `workers` had in the open bucket, once all that they handed over before has been delivered to the outputs.
+    pub fn take_saved(&self, workers: usize, patience: Duration) -> Option<Vec<SavedBucket>> {
+        let saved = self.lock_saved();
+        let is_missing = |saved: &mut Vec<SavedBucket>| saved.len() < workers;
+        let waited = self.saved_arrived.wait_timeout_while(saved, patience, is_missing);
+        let (mut saved, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        (!waited.timed_out()).then(|| std::mem::take(&mut *saved))
+    }
+
+    /// As much of it as there is.
+    pub fn forget_saved(&self) -> Vec<SavedBucket> {
+        std::mem::take(&mut *self.lock_saved())
     }
 }
 
@@ -90,13 +121,12 @@ impl Pipeline {
                 Report::Snapshot(snapshot) => {
                     let worker = usize::from(snapshot.worker);
                     self.shared.lock().workers[worker] = Some(*snapshot);
+                    self.shared.reported.notify_all();
                 }
-                Report::Saved(saved) => self
-                    .shared
-                    .saved
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .push(*saved),
+                Report::Saved(saved) => {
+                    self.shared.lock_saved().push(*saved);
+                    self.shared.saved_arrived.notify_all();
+                }
                 Report::BadInput(bad_input) => (self.on_bad_input)(bad_input),
                 Report::Usage(worker, summary) => (self.on_usage)(worker, *summary),
                 Report::Done(worker) => {

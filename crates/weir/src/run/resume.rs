@@ -1,18 +1,19 @@
 //! What the process before has left, and what this one leaves.
 
 use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use weir_ingest::SavedBucket;
-use weir_output::delivery::SavedStates;
+use weir_ingest::{CheckpointLink, SavedBucket};
+use weir_output::delivery::{Saved, SavedQueue, SavedStates};
 use weir_state::{AgentId, Table};
 
 use super::rules::Fixed;
 use crate::admin::status::{StateStatus, Status};
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::state::{Content, LastBooks, Leaving, Left, Meta, StateDir, merged};
+use crate::state::{Content, LastBooks, Leaving, Left, Meta, StateDir, checkpoints, merged};
 
 /// The state directory, if there is one, and what was found in it.
 #[derive(Default)]
@@ -46,16 +47,11 @@ impl Resumed {
         let now = now_ms();
         let oldest = now - expiry.as_millis() as i64;
         let mut resumed = Resumed {
-            status: StateStatus {
-                path: Some(path.display().to_string()),
-                agent: directory.agent().to_string(),
-                epoch: directory.epoch(),
-                ..StateStatus::default()
-            },
+            status: StateStatus::of(&directory),
             ..Resumed::default()
         };
         match directory.left(oldest, now, config.resources.memory) {
-            Left::Nothing => resumed.after_a_kill(&directory, now),
+            Left::Nothing => resumed.after_a_kill(&directory, config, oldest, now),
             Left::SetAside(refusal) => {
                 resumed.status.set_aside = 1;
                 resumed.status.samples_lost = refusal.samples();
@@ -67,23 +63,76 @@ impl Resumed {
         Ok(resumed)
     }
 
-    /// Goes on with the books of a process that was killed, and says what it cost.
-    fn after_a_kill(&mut self, directory: &StateDir, now: i64) {
+    /// Goes on with what another process has sent. An error is why that cannot be done.
+    pub fn passed(config: &Config, directory: StateDir, state: &[u8]) -> Result<Resumed, String> {
+        let content = crate::state::parse(state).map_err(|refusal| refusal.to_string())?;
+        if content.meta.agent != directory.agent().0 {
+            return Err("it is that of another agent".into());
+        }
+        let mut resumed = Resumed {
+            status: StateStatus::of(&directory),
+            ..Resumed::default()
+        };
+        resumed.take(Box::new(content), config, now_ms());
+        resumed.directory = Some(directory);
+        Ok(resumed)
+    }
+
+    /// Goes on with what a process has left that was killed, and says what the kill cost.
+    fn after_a_kill(&mut self, directory: &StateDir, config: &Config, oldest: i64, now: i64) {
         let Some(last) = directory.books() else {
             return;
         };
-        let mut books = last.books;
-        let (lost, rate) = (books.state.samples_open, books.rates.samples);
-        tracing::warn!(
-            "the process before was killed: the {lost} samples are lost that its open bucket had {:.1} s ago, and what it received in the second after that, about {rate:.0} by its rate; sums of outputs begin again",
-            (now - last.at_ms) as f64 / 1e3
-        );
+        let mut books = Box::new(last.books);
         for output in &mut books.outputs {
             *output = output.killed();
         }
         self.status.kills = 1;
+        let bytes_max = config.resources.memory;
+        let Some(rest) = checkpoints::rest(directory.path(), directory.agent(), bytes_max) else {
+            let (lost, rate) = (books.state.samples_open, books.rates.samples);
+            tracing::warn!(
+                "the process before was killed, and nothing of its open bucket is left: the {lost} samples are lost that it had {:.1} s \
+                 ago, and what came in the second after that, about {rate:.0} by its rate",
+                (now - last.at_ms) as f64 / 1e3
+            );
+            self.status.samples_lost = lost;
+            self.killed = Some(books);
+            return;
+        };
+        let (kept, lost) = (rest.samples, rest.lost);
+        tracing::warn!(
+            "the process before was killed: {lost} samples are lost, which it received in its last {:.2} s; its open bucket goes on with \
+             {kept} samples",
+            rest.lost_seconds
+        );
         self.status.samples_lost = lost;
-        self.killed = Some(Box::new(books));
+        self.status.kill_seconds = rest.lost_seconds;
+        let content = Content {
+            meta: Meta {
+                version: books.version.clone(),
+                agent: directory.agent().0,
+                epoch: directory.epoch() - 1,
+                saved_at_ms: rest.at_ms,
+                bucket: rest.bucket,
+                samples: rest.samples,
+                histogram_points: rest.histogram_points,
+                drops: Vec::new(),
+            },
+            table: rest.table,
+            encoded: Vec::new(),
+            outputs: directory.sums(bytes_max),
+            queues: BTreeMap::new(),
+            books,
+        };
+        match crate::state::refusal(&content.meta, directory.agent(), oldest, now) {
+            None => self.take(Box::new(content), config, now),
+            Some(refusal) => {
+                tracing::warn!("what is left of it is not used: {refusal}");
+                self.status.samples_lost += kept;
+                self.killed = Some(content.books);
+            }
+        }
     }
 
     fn take(&mut self, mut content: Box<Content>, config: &Config, now: i64) {
@@ -101,6 +150,7 @@ impl Resumed {
             self.status.samples_lost += lost;
             meta.bucket = None;
             content.table = Table::default();
+            content.encoded.clear();
         }
         self.status.samples_restored = content.meta.samples;
         self.content = Some(content);
@@ -108,9 +158,14 @@ impl Resumed {
 
     /// What the outputs had summed up.
     pub fn outputs(&mut self) -> Arc<SavedStates> {
-        let content = self.content.as_mut();
-        let saved = content.map_or_else(BTreeMap::new, |content| std::mem::take(&mut content.outputs));
-        Arc::new(SavedStates::new(saved, self.away))
+        let (mut saved, mut queues) = (BTreeMap::new(), BTreeMap::new());
+        if let Some(content) = &mut self.content {
+            (saved, queues) = (
+                std::mem::take(&mut content.outputs),
+                std::mem::take(&mut content.queues),
+            );
+        }
+        Arc::new(SavedStates::new(saved, self.away).with_queues(queues))
     }
 
     /// What each worker goes on with.
@@ -126,6 +181,24 @@ impl Resumed {
                 content.buckets(workers)
             }
         }
+    }
+
+    /// By the number of a socket, what its counter of drops said when the process before counted last.
+    pub fn drops(&self) -> &[(u64, u32)] {
+        self.content.as_ref().map_or(&[], |content| &content.meta.drops)
+    }
+
+    /// Where each worker leaves what it has, for the case that the process is killed. What a process before has left there is gone.
+    pub fn checkpoints(&self, fixed: &Fixed, workers: usize) -> Vec<CheckpointLink> {
+        let Some(directory) = &self.directory else {
+            return Vec::new();
+        };
+        let points = fixed.histogram_points();
+        let started = checkpoints::start(directory.path(), directory.agent(), points, workers);
+        started.unwrap_or_else(|error| {
+            tracing::warn!("state_path: the open bucket cannot be kept for the case of a kill: {error}");
+            Vec::new()
+        })
     }
 
     pub fn agent(&self) -> AgentId {
@@ -194,6 +267,18 @@ impl Keeper {
         })
     }
 
+    /// Keeps what outputs have summed up, for the case that the process is killed.
+    pub fn keep_sums(&self, outputs: BTreeMap<String, Saved>) -> std::io::Result<()> {
+        let Some(directory) = &self.directory else {
+            return Ok(());
+        };
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        if *ended {
+            return Ok(());
+        }
+        directory.keep_sums(&self.content(directory, Vec::new(), outputs, Status::default()))
+    }
+
     /// The process ends as it should.
     pub fn end(&self) {
         *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
@@ -215,20 +300,49 @@ impl Keeper {
             .ok()
     }
 
-    /// Writes what the workers had. An error says what is lost.
-    pub fn leave(
+    /// The directory's lock, which the process that has it holds.
+    pub fn lock(&self) -> Option<BorrowedFd<'_>> {
+        self.directory.as_ref().map(StateDir::lock)
+    }
+
+    /// Another process goes on in this directory.
+    pub fn leave_to_next(&self) {
+        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
+    /// What another process goes on with.
+    pub fn encoded(
         &self,
-        leaving: Leaving,
-        workers: Vec<SavedBucket>,
-        outputs: BTreeMap<String, weir_output::delivery::Saved>,
+        mut workers: Vec<SavedBucket>,
+        outputs: BTreeMap<String, Saved>,
+        queues: BTreeMap<String, Vec<SavedQueue>>,
         books: Status,
-    ) -> Result<(), String> {
-        let Some(directory) = &self.directory else {
-            return Ok(());
-        };
+    ) -> Vec<u8> {
+        let encoded = workers
+            .iter_mut()
+            .map(|worker| std::mem::take(&mut worker.encoded))
+            .collect();
+        let content = self.directory.as_ref().map(|directory| Content {
+            encoded,
+            queues,
+            ..self.content(directory, workers, outputs, books)
+        });
+        content.map_or_else(Vec::new, |content| crate::state::write(&content))
+    }
+
+    fn content(
+        &self,
+        directory: &StateDir,
+        workers: Vec<SavedBucket>,
+        outputs: BTreeMap<String, Saved>,
+        books: Status,
+    ) -> Content {
+        let drops = workers
+            .iter()
+            .flat_map(|worker| worker.drops.iter().copied())
+            .collect();
         let (bucket, samples, table) = merged(workers);
-        let series = table.len();
-        let content = Content {
+        Content {
             meta: Meta {
                 version: crate::version::VERSION.into(),
                 agent: directory.agent().0,
@@ -237,11 +351,29 @@ impl Keeper {
                 bucket: bucket.map(Into::into),
                 samples,
                 histogram_points: self.histogram_points.clone(),
+                drops,
             },
             table,
+            encoded: Vec::new(),
             outputs,
+            queues: BTreeMap::new(),
             books: Box::new(books),
+        }
+    }
+
+    /// Writes what the workers had. An error says what is lost.
+    pub fn leave(
+        &self,
+        leaving: Leaving,
+        workers: Vec<SavedBucket>,
+        outputs: BTreeMap<String, Saved>,
+        books: Status,
+    ) -> Result<(), String> {
+        let Some(directory) = &self.directory else {
+            return Ok(());
         };
+        let content = self.content(directory, workers, outputs, books);
+        let (series, samples) = (content.table.len(), content.meta.samples);
         match leaving.finish(&content) {
             Ok(bytes) => {
                 tracing::info!(
@@ -253,6 +385,17 @@ impl Keeper {
                 "{samples} samples of the open bucket and the sums of outputs, as the state could not be written to {}: {error}",
                 directory.path().display()
             )),
+        }
+    }
+}
+
+impl StateStatus {
+    fn of(directory: &StateDir) -> StateStatus {
+        StateStatus {
+            path: Some(directory.path().display().to_string()),
+            agent: directory.agent().to_string(),
+            epoch: directory.epoch(),
+            ..StateStatus::default()
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The running agent as the admin address and reloads see it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use weir_context::Rules;
 use weir_origin::Origins;
@@ -19,7 +19,7 @@ use super::usage::Usage;
 use crate::admin::contexts::ContextReport;
 use crate::admin::counters::PipelineCounter;
 use crate::admin::explain::{ExplainRequest, Explanation};
-use crate::admin::status::{OriginReport, ReloadStatus, StateStatus, Status};
+use crate::admin::status::{HandOverStatus, OriginReport, ReloadStatus, StateStatus, Status};
 use crate::admin::{AdminSource, Answer, Exposition, ScrapeRequest};
 use crate::budget::Budget;
 use crate::history::Recent;
@@ -54,6 +54,8 @@ pub struct View {
     /// What was gone on with, and the books of the processes before.
     pub state: StateStatus,
     pub earlier: Option<Box<Status>>,
+    /// What became of hand-overs to other processes, and from one.
+    pub hand_over: Mutex<HandOverStatus>,
     pub stopping: AtomicBool,
     /// What became of reloads.
     pub reload: Mutex<ReloadStatus>,
@@ -88,7 +90,10 @@ impl View {
             not_ready: self.readiness().err(),
             rates: flush.rates,
             sandbox: self.sandbox.clone(),
-            state: self.state.clone(),
+            state: StateStatus {
+                hand_over: self.hand_over().clone(),
+                ..self.state.clone()
+            },
             origin: self.origin_report(),
             reload: self.reload.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             ..Status::default()
@@ -117,6 +122,10 @@ impl View {
         }
         ledger::fill(&mut status, &self.budget, &state);
         status
+    }
+
+    pub fn hand_over(&self) -> MutexGuard<'_, HandOverStatus> {
+        self.hand_over.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn origin_report(&self) -> Option<OriginReport> {

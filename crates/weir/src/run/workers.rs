@@ -4,8 +4,8 @@ use std::sync::mpsc::SyncSender;
 
 use weir_aggregate::AggregatorSettings;
 use weir_context::{ContextLimits, HashSecret, Rules};
-use weir_ingest::{IngestSettings, Report, SavedBucket, WorkerHandle, WorkerSettings};
-use weir_listener::{BoundSocket, ListenerConfig, ListenerId};
+use weir_ingest::{IngestSettings, Report, SavedBucket, Sources, WorkerHandle, WorkerSettings};
+use weir_listener::ListenerConfig;
 use weir_origin::Resolver;
 use weir_protocol::ParseOptions;
 use weir_state::AgentId;
@@ -31,16 +31,13 @@ pub struct Start<'a> {
 }
 
 impl Start<'_> {
-    /// One worker for each element of `sockets`.
-    pub fn workers(
-        mut self,
-        sockets: Vec<Vec<(BoundSocket, ListenerId)>>,
-    ) -> Result<Vec<WorkerHandle>, Failure> {
+    /// One worker for each element of `sources`.
+    pub fn workers(mut self, sources: Vec<Sources>) -> Result<Vec<WorkerHandle>, Failure> {
         let secret = hash_secret();
         let listeners: Vec<&ListenerConfig> = self.listeners.iter().map(|(listener, _)| listener).collect();
         let admission = Access::admission(self.config, &listeners);
         let mut saved = std::mem::take(&mut self.saved).into_iter();
-        let start = |(worker, sockets)| {
+        let start = |(worker, sources)| {
             let around = WorkerSettings {
                 give_back: crate::sys::heap::give_back,
                 flush_open_bucket: self.config.aggregation.flush_open_buckets,
@@ -56,7 +53,7 @@ impl Start<'_> {
             });
             weir_ingest::spawn(
                 self.settings(worker, secret),
-                sockets,
+                sources,
                 self.budget.of_worker(Share::Frames),
                 around,
                 self.reports.clone(),
@@ -66,7 +63,7 @@ impl Start<'_> {
             )
             .map_err(|error| Failure::runtime(format!("ingest worker {worker}: {error}")))
         };
-        sockets.into_iter().enumerate().map(start).collect()
+        sources.into_iter().enumerate().map(start).collect()
     }
 
     fn settings(&self, worker: usize, secret: HashSecret) -> IngestSettings {

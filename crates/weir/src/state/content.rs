@@ -5,20 +5,27 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use weir_aggregate::Bucket;
 use weir_ingest::SavedBucket;
-use weir_output::delivery::Saved;
-use weir_state::{AgentId, Bounds, Facts, Header, Record, Table};
+use weir_output::delivery::{Saved, SavedQueue};
+use weir_state::{AgentId, Bounds, Facts, Header, Record, StreamReader, Table};
 
 use crate::admin::status::Status;
 
 /// What an output had summed up, by its name.
 pub type SavedOutput = (String, Saved);
 
+/// What waited for the endpoints of an output, by its name.
+pub type SavedQueues = (String, Vec<SavedQueue>);
+
 #[derive(Clone, Debug)]
 pub struct Content {
     pub meta: Meta,
     /// What the open bucket had, over all workers.
     pub table: Table,
+    /// Or, for a process that goes on at once, what each worker had, as [`weir_state::StreamWriter`] writes it.
+    pub encoded: Vec<Vec<u8>>,
     pub outputs: BTreeMap<String, Saved>,
+    /// What waited for outputs in memory alone, by their names.
+    pub queues: BTreeMap<String, Vec<SavedQueue>>,
     /// Books, those of the processes before included.
     pub books: Box<Status>,
 }
@@ -38,9 +45,12 @@ pub struct Meta {
     pub samples: u64,
     /// What the points of histograms are, as `suffixes` of series count them.
     pub histogram_points: String,
+    /// By the number of a UDP socket in the kernel's tables, what its counter of drops said last.
+    #[serde(default)]
+    pub drops: Vec<(u64, u32)>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct OpenBucket {
     pub start: i64,
     pub timestamp: i64,
@@ -100,6 +110,9 @@ pub fn merged(saved: Vec<SavedBucket>) -> (Option<Bucket>, u64, Table) {
 impl Content {
     /// What each of `workers` goes on with: every series goes to one of them.
     pub fn buckets(&mut self, workers: usize) -> Vec<SavedBucket> {
+        if self.encoded.len() != workers {
+            self.decode();
+        }
         let bucket = self.meta.bucket.map(Bucket::from);
         let mut buckets = vec![
             SavedBucket {
@@ -115,11 +128,29 @@ impl Content {
         for (number, series) in table.into_series().enumerate() {
             buckets[number % workers].series.push(series);
         }
+        for (bucket, encoded) in buckets.iter_mut().zip(std::mem::take(&mut self.encoded)) {
+            bucket.encoded = encoded;
+        }
         buckets
+    }
+
+    /// Brings together what the workers had.
+    fn decode(&mut self) {
+        for encoded in std::mem::take(&mut self.encoded) {
+            let mut reader = StreamReader::new(AgentId(self.meta.agent), &encoded);
+            // Whoever received the bytes has compared their checksum.
+            while let Ok(Some(entry)) = reader.next_entry() {
+                if let Some(named) = &entry.named {
+                    self.table
+                        .add(named.identity(entry.kind), entry.facts, entry.state);
+                }
+            }
+        }
     }
 
     /// All points that are made of a histogram by default, for every histogram.
     pub fn set_suffixes(&mut self, suffixes: u32) {
+        self.decode();
         let mut table = Table::new(Bounds::NONE);
         for (identity, facts, state) in std::mem::take(&mut self.table).into_series() {
             table.add(identity, Facts { suffixes, ..facts }, state);

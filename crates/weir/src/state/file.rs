@@ -8,12 +8,12 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 use weir_state::{Bounds, Record, Table};
 
-use super::content::{Content, Meta, SavedOutput};
+use super::content::{Content, Meta, SavedOutput, SavedQueues};
 
 const MARK: &[u8] = b"weir state\n";
 
 /// The version that is written; the two before it are read, as far as there are any.
-const VERSION: u8 = 1;
+pub const VERSION: u8 = 1;
 const OLDEST_VERSION: u8 = if VERSION > 2 { VERSION - 2 } else { 1 };
 
 /// What a section holds. A process that does not know one leaves it out.
@@ -22,6 +22,8 @@ const META: u8 = 1;
 const RECORD: u8 = 2;
 const OUTPUT: u8 = 3;
 const BOOKS: u8 = 4;
+const QUEUES: u8 = 5;
+const ENCODED: u8 = 6;
 
 /// Why state is not gone on with. `samples`: those in its open bucket, which are lost with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,10 +90,20 @@ pub fn write(content: &Content) -> Vec<u8> {
         .records()
         .iter()
         .for_each(|record| section(RECORD, record));
+    content
+        .encoded
+        .iter()
+        .for_each(|encoded| section(ENCODED, encoded));
     for output in &content.outputs {
         section(
             OUTPUT,
             &postcard::to_extend(&output, Vec::new()).unwrap_or_default(),
+        );
+    }
+    for queues in &content.queues {
+        section(
+            QUEUES,
+            &postcard::to_extend(&queues, Vec::new()).unwrap_or_default(),
         );
     }
     section(BOOKS, &serde_json::to_vec(&content.books).unwrap_or_default());
@@ -134,7 +146,9 @@ pub fn parse(bytes: &[u8]) -> Result<Content, Refusal> {
     let mut content = Content {
         meta: Meta::default(),
         table: Table::new(Bounds::NONE),
+        encoded: Vec::new(),
         outputs: BTreeMap::new(),
+        queues: BTreeMap::new(),
         books: Box::default(),
     };
     loop {
@@ -151,6 +165,12 @@ pub fn parse(bytes: &[u8]) -> Result<Content, Refusal> {
                 let output = postcard::from_bytes::<SavedOutput>(body);
                 let (name, saved) = output.map_err(|_| invalid("what an output has summed up"))?;
                 content.outputs.insert(name, saved);
+            }
+            ENCODED => content.encoded.push(body.to_vec()),
+            QUEUES => {
+                let queues = postcard::from_bytes::<SavedQueues>(body);
+                let (name, queues) = queues.map_err(|_| invalid("what waited for an output"))?;
+                content.queues.insert(name, queues);
             }
             BOOKS => content.books = Box::new(json(body, "the books")?),
             _ => {}

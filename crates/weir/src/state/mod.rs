@@ -1,33 +1,38 @@
 //! The state directory: what one process leaves for the next, so that a restart is seen by nobody.
 //!
 //! `lock` is held by the process that uses the directory, `agent` says who it is, and `state` is what was left. `books` is there
-//! while a process runs, and after it only if it was killed. State that cannot be gone on with is set aside as `state.set-aside`, with its reason in the log, and never keeps the agent from starting.
+//! while a process runs, and after it only if it was killed; so are `sums`, and what [`checkpoints`] writes. State that cannot be gone on with is set aside as `state.set-aside`, with its reason in the log, and never keeps the agent from starting.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use weir_output::delivery::Saved;
 use weir_state::AgentId;
 
 use crate::admin::status::Status;
 use crate::failure::Failure;
 
 mod agent;
+pub mod checkpoints;
 mod content;
 mod file;
 
 pub use content::{Content, Meta, merged};
-pub use file::Refusal;
+pub use file::{Refusal, VERSION, parse, write};
 
-use agent::Agent;
+pub use agent::Agent;
 
 /// The names of files in the directory.
 const LOCK: &str = "lock";
 const STATE: &str = "state";
 const SET_ASIDE: &str = "state.set-aside";
 const BOOKS: &str = "books";
+const SUMS: &str = "sums";
 
 /// Directory and files are for nobody else.
 const DIRECTORY_MODE: u32 = 0o700;
@@ -37,7 +42,7 @@ const FILE_MODE: u32 = 0o600;
 pub struct StateDir {
     path: PathBuf,
     agent: Agent,
-    _lock: File,
+    lock: File,
 }
 
 /// The books of a process, of a second at most before it was killed.
@@ -76,18 +81,42 @@ impl StateDir {
         if let Err(error) = lock.try_lock() {
             return Err(match error {
                 std::fs::TryLockError::WouldBlock => Failure::runtime(format!(
-                    "state_path: {}: another weir uses it; each needs a directory of its own",
+                    "state_path: {}: another weir uses it; each needs a directory of its own, and --take-over goes on in place of the \
+                     one that runs",
                     path.display()
                 )),
                 std::fs::TryLockError::Error(error) => fault("it cannot be locked", &error),
             });
         }
-        let agent = Agent::of(path).map_err(|error| fault("its files cannot be written", &error))?;
+        let agent = Self::next_agent(path)?;
         Ok(StateDir {
             path: path.to_owned(),
             agent,
-            _lock: lock,
+            lock,
         })
+    }
+
+    /// The agent of the directory at its next start.
+    pub fn next_agent(path: &Path) -> Result<Agent, Failure> {
+        Agent::of(path).map_err(|error| {
+            let path = path.display();
+            Failure::runtime(format!(
+                "state_path: {path}: its files cannot be written: {error}"
+            ))
+        })
+    }
+
+    /// Goes on in the directory of a process that has given its lock.
+    pub fn taken_over(path: &Path, agent: Agent, lock: File) -> StateDir {
+        StateDir {
+            path: path.to_owned(),
+            agent,
+            lock,
+        }
+    }
+
+    pub fn lock(&self) -> BorrowedFd<'_> {
+        self.lock.as_fd()
     }
 
     pub fn path(&self) -> &Path {
@@ -131,16 +160,38 @@ impl StateDir {
     /// Keeps the books for the case that this process is killed. Not waited for by the disk: they survive the process, not the
     /// machine.
     pub fn keep_books(&self, books: &LastBooks) -> io::Result<()> {
-        let bytes = serde_json::to_vec(books).map_err(io::Error::other)?;
-        let from = self.path.join(format!("{BOOKS}.new"));
-        let mut file = private().create(true).truncate(true).open(&from)?;
-        file.write_all(&bytes)?;
-        std::fs::rename(&from, self.path.join(BOOKS))
+        self.put_beside(BOOKS, &serde_json::to_vec(books).map_err(io::Error::other)?)
     }
 
-    /// This process ends as it should.
+    /// This process ends as it should: nothing tells of a kill.
     pub fn forget_books(&self) {
         let _ = std::fs::remove_file(self.path.join(BOOKS));
+        let _ = std::fs::remove_file(self.path.join(SUMS));
+        checkpoints::forget(&self.path);
+    }
+
+    /// Keeps what outputs have summed up, as [`StateDir::keep_books`] does books.
+    pub fn keep_sums(&self, content: &Content) -> io::Result<()> {
+        self.put_beside(SUMS, &file::write(content))
+    }
+
+    /// What the outputs of a process that was killed had summed up.
+    pub fn sums(&self, bytes_max: u64) -> BTreeMap<String, Saved> {
+        match file::read(&self.path.join(SUMS), bytes_max) {
+            Ok(Some(content)) if content.meta.agent == self.agent.id.0 => content.outputs,
+            Ok(_) => BTreeMap::new(),
+            Err(refusal) => {
+                tracing::warn!("what outputs had summed up is not used: {refusal}");
+                BTreeMap::new()
+            }
+        }
+    }
+
+    fn put_beside(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let from = self.path.join(format!("{name}.new"));
+        let mut file = private().create(true).truncate(true).open(&from)?;
+        file.write_all(bytes)?;
+        std::fs::rename(&from, self.path.join(name))
     }
 
     /// The file is kept under another name, in place of the one before.
@@ -175,7 +226,7 @@ impl StateDir {
     }
 }
 
-fn refusal(meta: &Meta, agent: AgentId, oldest: i64, now: i64) -> Option<Refusal> {
+pub fn refusal(meta: &Meta, agent: AgentId, oldest: i64, now: i64) -> Option<Refusal> {
     let samples = meta.samples;
     if meta.agent != agent.0 {
         return Some(Refusal::Foreign { samples });

@@ -1,18 +1,20 @@
 //! The few places that speak to the C library and the allocator directly. Everything outside is safe code.
 //!
 //! The need: there is no other way to configure and question jemalloc, to arm timers on the CPU clocks of the
-//! process's threads, to walk a stack inside a signal handler, to see a closed standard output, to give up new privileges,
-//! to ask what may be done with a file without doing it, whether the clock is synchronised or what becomes of a signal, or
-//! to keep a static C library from loading the system's.
+//! process's threads, to walk a stack inside a signal handler, to see a closed standard output, to give up new privileges, to
+//! take descriptors that a service manager passes, to share a page with a file, to ask what may be done with a file without doing
+//! it, whether the clock is synchronised or what becomes of a signal, or to keep a static C library from loading the system's.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
 use std::io;
+use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 pub mod cpu;
 pub mod heap;
+pub mod shared;
 pub mod stdio;
 
 /// Raises the limit of open descriptors as far as this process may, and returns what it is now. The low one that processes
@@ -70,6 +72,17 @@ pub fn ignores_hangup() -> bool {
         libc::sigaction(libc::SIGHUP, std::ptr::null(), &raw mut action) == 0
             && action.sa_sigaction == libc::SIG_IGN
     }
+}
+
+/// Takes a descriptor that this process was started with; programs that it runs do not get it.
+pub fn take_descriptor(number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: takes numbers alone.
+    if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it is open, as the call above has shown, and whoever started this process left it to this function's caller, who
+    // takes each number once.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 /// From now on no program that this thread runs gains rights by being run.

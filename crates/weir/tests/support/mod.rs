@@ -5,6 +5,8 @@
 
 mod log;
 pub mod terminal;
+pub mod manager;
+pub mod senders;
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
@@ -127,6 +129,11 @@ impl Agent {
         Self::spawn(command, directory, config)
     }
 
+    /// As [`Agent::start`], by a command that runs the program in its own way.
+    pub fn start_by(command: Command, config: &str) -> Agent {
+        Self::spawn(command, tempfile::tempdir().unwrap(), config)
+    }
+
     fn spawn(mut command: Command, directory: tempfile::TempDir, config: &str) -> Agent {
         let path = directory.path().join("weir.yaml");
         std::fs::write(&path, config).unwrap();
@@ -156,7 +163,9 @@ impl Agent {
             address: String::new(),
             directory,
         };
-        agent.address = agent.wait_for("listening on udp://");
+        let address = agent.wait_for("listening on udp://");
+        // Behind it may be a remark.
+        agent.address = address.split(',').next().unwrap_or_default().to_owned();
         agent
     }
 

@@ -1,0 +1,152 @@
+//! What the open bucket has goes to a file each second, for the case that the process is killed: in slices between receive turns, and
+//! of each series only what has changed.
+
+use std::sync::mpsc::SyncSender;
+
+use weir_aggregate::{Bucket, Carried};
+use weir_context::PARTITIONS;
+use weir_protocol::Kind;
+
+use crate::ingest::Ingest;
+
+/// Contexts looked at between two receive turns, and a partition more: less than a millisecond's worth.
+const SLICE_CONTEXTS: usize = 256;
+
+/// A part of a checkpoint, in the order in which they are made.
+#[derive(Debug)]
+pub enum Piece {
+    /// A bucket has begun: what was written of the one before has been handed over.
+    Begin { worker: u16, bucket: Bucket },
+    /// As [`weir_state::StreamWriter`] writes it.
+    Series { worker: u16, bytes: Vec<u8> },
+    /// Everything that had changed is there: so many samples, at this Unix millisecond.
+    Mark { worker: u16, samples: u64, at_ms: i64 },
+}
+
+/// Where a worker's checkpoints go.
+pub struct CheckpointLink {
+    pub pieces: SyncSender<Piece>,
+    /// Is told after each turn, and must cost nothing: the start of the bucket, samples in it, Unix milliseconds.
+    pub tally: Box<dyn Fn(i64, u64, i64) + Send>,
+}
+
+pub(super) struct Checkpoints {
+    worker: u16,
+    link: CheckpointLink,
+    /// What the file is about.
+    bucket: Option<Bucket>,
+    /// By kind, a bit for each context whose name is in the file.
+    named: [Vec<u64>; Kind::ALL.len()],
+    /// What was seen before this second is in the file.
+    since: i64,
+    round: Option<Round>,
+}
+
+/// One walk over all contexts.
+struct Round {
+    partition: usize,
+    began: i64,
+    /// In the bucket when it began.
+    samples: u64,
+}
+
+impl Checkpoints {
+    pub(super) fn new(worker: u16, link: CheckpointLink) -> Self {
+        Checkpoints {
+            worker,
+            link,
+            bucket: None,
+            named: Default::default(),
+            since: i64::MIN,
+            round: None,
+        }
+    }
+
+    pub(super) fn is_under_way(&self) -> bool {
+        self.round.is_some()
+    }
+
+    pub(super) fn turned(&self, ingest: &Ingest, now_ms: i64) {
+        let aggregator = ingest.aggregator();
+        (self.link.tally)(aggregator.open_bucket().start, aggregator.open_samples(), now_ms);
+    }
+
+    /// Begins to write what has changed, unless it still does.
+    pub(super) fn begin(&mut self, ingest: &Ingest, now: i64) {
+        if self.round.is_some() || ingest.is_draining() {
+            return;
+        }
+        let bucket = ingest.aggregator().open_bucket();
+        if self.bucket != Some(bucket) {
+            let worker = self.worker;
+            if self
+                .link
+                .pieces
+                .try_send(Piece::Begin { worker, bucket })
+                .is_err()
+            {
+                return;
+            }
+            self.bucket = Some(bucket);
+            self.named.iter_mut().for_each(Vec::clear);
+            self.since = i64::MIN;
+        }
+        self.round = Some(Round {
+            partition: 0,
+            began: now,
+            samples: 0,
+        });
+    }
+
+    /// The next slice.
+    pub(super) fn proceed(&mut self, ingest: &Ingest, carried: Carried, now_ms: i64) {
+        let aggregator = ingest.aggregator();
+        if ingest.is_draining() || self.bucket != Some(aggregator.open_bucket()) {
+            self.round = None;
+        }
+        let mut looked = 0;
+        while looked < SLICE_CONTEXTS
+            && let Some(round) = &mut self.round
+        {
+            let partition = round.partition;
+            if partition == 0 {
+                round.samples = aggregator.open_samples();
+            }
+            round.partition += 1;
+            looked += ingest.contexts_in(partition);
+            let bytes = ingest.changes(partition, self.since, carried, &mut self.named);
+            let worker = self.worker;
+            if !bytes.is_empty()
+                && self
+                    .link
+                    .pieces
+                    .try_send(Piece::Series { worker, bytes })
+                    .is_err()
+            {
+                self.give_up();
+            } else if partition + 1 == PARTITIONS {
+                self.end(aggregator.open_samples(), now_ms);
+            }
+        }
+    }
+
+    /// Everything that had changed is on its way.
+    fn end(&mut self, samples_now: u64, at_ms: i64) {
+        let Some(round) = self.round.take() else { return };
+        let mark = Piece::Mark {
+            worker: self.worker,
+            // The walk took a moment, in which some went on.
+            samples: round.samples.midpoint(samples_now),
+            at_ms,
+        };
+        match self.link.pieces.try_send(mark) {
+            Ok(()) => self.since = round.began,
+            Err(_) => self.give_up(),
+        }
+    }
+
+    /// Whoever writes is behind: the next one begins anew.
+    fn give_up(&mut self) {
+        (self.round, self.bucket) = (None, None);
+    }
+}

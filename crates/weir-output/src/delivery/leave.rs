@@ -1,0 +1,157 @@
+//! An output stands still while another process takes over what it has, and goes on if that fails.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::books::Class;
+use super::{Delivery, DiskQueue, Payload, Saved};
+
+/// How long an encoder may take to give its state.
+const ENCODER_MAX: Duration = Duration::from_secs(5);
+
+/// What waits for one endpoint, in memory alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedQueue {
+    /// Of the endpoint, whatever its settings.
+    pub(super) place: String,
+    pub(super) payloads: Vec<SavedPayload>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedPayload {
+    route: u16,
+    class: u8,
+    count: u32,
+    created: i64,
+    body: Vec<u8>,
+}
+
+impl From<&Payload> for SavedPayload {
+    fn from(payload: &Payload) -> Self {
+        SavedPayload {
+            route: payload.route,
+            class: match payload.class {
+                Class::Points => 0,
+                Class::Events => 1,
+                Class::Checks => 2,
+            },
+            count: payload.count,
+            created: payload.created,
+            body: payload.body.to_vec(),
+        }
+    }
+}
+
+impl From<SavedPayload> for Payload {
+    fn from(saved: SavedPayload) -> Self {
+        Payload {
+            id: 0,
+            route: saved.route,
+            class: match saved.class {
+                0 => Class::Points,
+                1 => Class::Events,
+                _ => Class::Checks,
+            },
+            count: saved.count,
+            created: saved.created,
+            body: saved.body.into(),
+        }
+    }
+}
+
+impl Delivery {
+    /// Begins no further request, and waits until those under way have ended, but at most for `patience`.
+    pub async fn hold(&self, patience: Duration) {
+        self.shared.held.send_replace(true);
+        let all_ended = self.wait_for(|status| {
+            let endpoints = status.endpoints.iter();
+            endpoints
+                .map(|of| of.pending.in_flight)
+                .all(|items| items.is_zero())
+        });
+        drop(tokio::time::timeout(patience, all_ended).await);
+    }
+
+    /// Goes on after a [`Delivery::hold`].
+    pub fn go_on(&self) {
+        self.shared.held.send_replace(false);
+    }
+
+    /// While it is held: encodes what was handed over, and returns what was summed up, if the output does that, and what waits in
+    /// memory alone. It can go on from there as if nothing had been.
+    pub async fn leave(&self) -> (Option<Saved>, Vec<SavedQueue>) {
+        let shared = &self.shared;
+        self.ask_encoder().await;
+        let mut queues = Vec::new();
+        for (index, place) in shared.places.iter().enumerate() {
+            let payloads = shared
+                .with_queue(index, |queue, _| {
+                    queue.write_down();
+                    queue.unsaved().map(SavedPayload::from).collect::<Vec<_>>()
+                })
+                .await;
+            queues.push(SavedQueue {
+                place: place.directory.clone(),
+                payloads,
+            });
+        }
+        queues.retain(|queue| !queue.payloads.is_empty());
+        (self.take_state(), queues)
+    }
+
+    /// What the output has summed up by now, if it does that. Open payloads end.
+    pub async fn sums(&self) -> Option<Saved> {
+        if !self.keeps_state() {
+            return None;
+        }
+        self.ask_encoder().await;
+        self.kept_state()
+    }
+
+    async fn ask_encoder(&self) {
+        let shared = &self.shared;
+        let mut left = shared.left.subscribe();
+        left.borrow_and_update();
+        shared.leave_asked.store(true, Ordering::Release);
+        shared.arrived.notify_one();
+        if tokio::time::timeout(ENCODER_MAX, left.changed()).await.is_err() {
+            tracing::warn!(output = self.name, "the encoder does not give its state in time");
+        }
+    }
+
+    /// While it is held: closes what only one process can have open.
+    pub async fn close_files(&self) {
+        for index in 0..self.shared.queues.len() {
+            self.shared
+                .with_queue(index, |queue, _| drop(queue.take_disk()))
+                .await;
+        }
+        for transport in self.transports.clone() {
+            drop(tokio::task::spawn_blocking(move || transport.rest()).await);
+        }
+    }
+
+    /// Opens it again.
+    pub async fn open_files(&self) {
+        let (settings, number) = (&self.shared.settings, self.shared.queues.len().max(1));
+        let (disk_max, age_max) = (
+            settings.disk_bytes_max / number as u64,
+            settings.disk_age_max.as_secs() as i64,
+        );
+        for (index, place) in self.shared.places.iter().enumerate() {
+            let Some(path) = place.disk.clone() else { continue };
+            let name = self.name.clone();
+            let open = move |queue: &mut super::Queue, _: &mut super::EndpointBooks| match DiskQueue::open(
+                &path, disk_max, age_max,
+            ) {
+                Ok((disk, _)) => queue.put_disk(disk),
+                Err(error) => {
+                    tracing::error!(output = name, "the disk queue cannot be opened again: {error}")
+                }
+            };
+            self.shared.with_queue(index, open).await;
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! The running process lets another one go on in its place, and goes on itself if that fails. `docs/restart.md` has the order.
+
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use weir_ingest::{Command, Freeze, SavedBucket};
+use weir_listener::{EventLoop, Framing, ListenerId, Monotonic};
+
+use super::Agent;
+use crate::admin::Gate;
+use crate::hand_over::starter::Starter;
+use crate::hand_over::{self, Account, Asks, Channel, ConnectionOf, Greeting, Hello, SocketsOf};
+use crate::notify::Notify;
+
+/// How long requests that are under way may take before they are given up, to be sent again by the new process.
+const UNDER_WAY_MAX: Duration = Duration::from_secs(2);
+
+/// How long relays may take to send what they have.
+const RELAYS_MAX: Duration = Duration::from_secs(1);
+
+/// How long requests to the admin address may take once the new process runs.
+const REQUESTS_MAX: Duration = Duration::from_secs(2);
+
+/// Workers may be in different buckets when they stand still; then they go on for a moment.
+const ATTEMPTS_MAX: usize = 20;
+
+/// What the running process needs to give itself up.
+pub struct Giver {
+    pub agent: Arc<Agent>,
+    pub notify: Arc<Notify>,
+    /// The admin address.
+    pub admin: Option<(OwnedFd, Gate)>,
+    pub starter: Option<Starter>,
+    /// Who asked for a new process, and waits for what comes of it.
+    pub asked: Mutex<Vec<Channel>>,
+    /// Told when another process has taken over.
+    pub taken_over: tokio::sync::mpsc::Sender<()>,
+}
+
+/// Workers that stand still until this is gone.
+struct Standing {
+    ends: Vec<Sender<()>>,
+}
+
+impl Giver {
+    /// Listens in the directory for those who want to take over.
+    pub fn listen(self: &Arc<Self>, directory: &Path) -> io::Result<()> {
+        let path = hand_over::socket_path(directory);
+        // The directory is this process's, so whoever had it there has ended.
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        let giver = self.clone();
+        std::thread::Builder::new()
+            .name("hand-over".into())
+            .spawn(move || {
+                for stream in listener.incoming() {
+                    match stream {
+                        Ok(stream) => giver.serve(stream),
+                        // Out of descriptors: that may pass.
+                        Err(_) => std::thread::sleep(Duration::from_millis(100)),
+                    }
+                }
+            })?;
+        if self.starter.is_some() {
+            let giver = self.clone();
+            std::thread::Builder::new()
+                .name("starter".into())
+                .spawn(move || giver.watch_starter())?;
+        }
+        Ok(())
+    }
+
+    /// A process that was started has ended before it took over.
+    fn watch_starter(&self) {
+        while let Some(ended) = self.starter.as_ref().and_then(|starter| starter.wait().ok()) {
+            self.failed(&format!("the new process: {ended}"));
+        }
+    }
+
+    fn serve(&self, stream: UnixStream) {
+        let greeted = (|| {
+            let channel = Channel::new(stream, hand_over::STEP_MAX, hand_over::GREETING_BYTES_MAX)?;
+            let peer = channel.peer()?;
+            if !peer.is_trusted() {
+                let reason = format!("user {} may not take over", peer.user);
+                channel.send(hand_over::REFUSED, reason.as_bytes(), &[])?;
+                return Err(io::Error::other(reason));
+            }
+            let hello: Hello = channel.expect(hand_over::HELLO)?.json()?;
+            Ok((channel, hello))
+        })();
+        match greeted {
+            Err(error) => tracing::warn!("hand-over: somebody connected, and nothing came of it: {error}"),
+            Ok((channel, hello)) => match hello.asks {
+                Asks::Upgrade => self.upgrade(Some(channel)),
+                Asks::TakeOver => self.give(channel, &hello),
+            },
+        }
+    }
+
+    /// Starts the program on disk, which then takes over. `asked`: who wants to know what comes of it.
+    pub fn upgrade(&self, asked: Option<Channel>) {
+        let started = match &self.starter {
+            Some(starter) => starter.go(),
+            None => Err(io::Error::other("there is no process that could start it")),
+        };
+        self.asked
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend(asked);
+        match started {
+            Ok(()) => tracing::info!("upgrade: the program on disk is started and takes over"),
+            Err(error) => self.failed(&format!("the program on disk cannot be started: {error}")),
+        }
+    }
+
+    /// Says in log and status that this process goes on, and tells whoever asked.
+    fn failed(&self, reason: &str) {
+        tracing::error!("hand-over failed, and this process goes on: {reason}");
+        self.agent.view.hand_over().note_failure(reason);
+        self.answer(hand_over::REFUSED, reason);
+    }
+
+    fn answer(&self, tag: u8, text: &str) {
+        let asked = std::mem::take(&mut *self.asked.lock().unwrap_or_else(PoisonError::into_inner));
+        for channel in asked {
+            // Whoever asked may have left.
+            let _ = channel.send(tag, text.as_bytes(), &[]);
+        }
+    }
+
+    fn give(&self, channel: Channel, hello: &Hello) {
+        // A stop must not come between, nor this between a stop.
+        let _alone = self.agent.leaving.lock().unwrap_or_else(PoisonError::into_inner);
+        let pid = channel.peer().map_or(0, |peer| peer.pid);
+        tracing::info!(
+            "hand-over: weir {} (process {pid}) wants to go on in place of this process",
+            hello.weir
+        );
+        let channel = Arc::new(channel);
+        let mut standing = Standing { ends: Vec::new() };
+        let given = self
+            .check(hello)
+            .and_then(|()| self.hand_over(&channel, &mut standing));
+        match given {
+            Ok(account) => self.leave(&account, standing, pid),
+            Err(reason) => {
+                // Whoever is there learns why.
+                let _ = channel.send(hand_over::REFUSED, reason.as_bytes(), &[]);
+                drop(standing);
+                self.go_on();
+                self.failed(&reason);
+            }
+        }
+    }
+
+    fn check(&self, hello: &Hello) -> Result<(), String> {
+        if self.agent.view.stopping.load(Ordering::Acquire) {
+            return Err("this process is stopping".into());
+        }
+        if hello.protocol != hand_over::PROTOCOL || hello.state < crate::state::VERSION {
+            return Err(format!(
+                "weir {} speaks version {} of the hand-over and reads state up to version {}; this is weir {}, which speaks {} and \
+                 writes {}: stop this one and start that one",
+                hello.weir,
+                hello.protocol,
+                hello.state,
+                env!("CARGO_PKG_VERSION"),
+                hand_over::PROTOCOL,
+                crate::state::VERSION
+            ));
+        }
+        Ok(())
+    }
+
+    /// All of it up to the moment at which the new process reads the sockets. An error is why it does not.
+    fn hand_over(&self, channel: &Arc<Channel>, standing: &mut Standing) -> Result<Account, String> {
+        let step = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
+        self.greet(channel).map_err(step("sockets could not be sent"))?;
+        let patience = |time| channel.set_patience(time).map_err(step("the connection"));
+        patience(hand_over::PREPARATION_MAX)?;
+        channel
+            .expect(hand_over::BEGIN)
+            .map_err(step("the new process could not prepare itself"))?;
+        patience(hand_over::STEP_MAX)?;
+        let outputs = &self.agent.view.outputs;
+        outputs.hold(UNDER_WAY_MAX);
+        let (account, saved) = self.freeze(channel, standing)?;
+        self.send_state(channel, saved)
+            .map_err(step("the state could not be sent"))?;
+        let lock = self.agent.keeper.lock();
+        let body = serde_json::to_vec(&account).map_err(|error| error.to_string())?;
+        channel
+            .send(hand_over::END, &body, &lock.into_iter().collect::<Vec<_>>())
+            .map_err(step("the state could not be sent"))?;
+        channel
+            .expect(hand_over::COMMIT)
+            .map_err(step("the new process could not read the state"))?;
+        if let Some((_, gate)) = &self.admin {
+            gate.close();
+        }
+        outputs.close_files();
+        channel
+            .send(hand_over::GO, &[], &[])
+            .map_err(step("the new process has gone"))?;
+        match channel.expect(hand_over::RUNNING) {
+            Ok(_) => Ok(account),
+            // It may read the sockets by now, and two must not.
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                tracing::error!(
+                    "hand-over: the new process does not say that it runs; this one ends all the same"
+                );
+                Ok(account)
+            }
+            Err(error) => Err(format!("the new process could not start: {error}")),
+        }
+    }
+
+    fn greet(&self, channel: &Channel) -> io::Result<()> {
+        channel.send_json(
+            hand_over::GREETING,
+            &Greeting {
+                weir: env!("CARGO_PKG_VERSION").into(),
+                protocol: hand_over::PROTOCOL,
+                state: crate::state::VERSION,
+                pid: std::process::id(),
+            },
+        )?;
+        let mut sockets = self.sockets()?;
+        sockets.sort_by_key(|(id, _)| *id);
+        for of_listener in sockets.chunk_by(|(one, _), (other, _)| one == other) {
+            let source = &self.agent.sources[usize::from(of_listener[0].0.0)];
+            let descriptors: Vec<_> = of_listener.iter().map(|(_, socket)| socket.as_fd()).collect();
+            let head = serde_json::to_vec(source).map_err(io::Error::other)?;
+            channel.send(hand_over::SOCKETS, &head, &descriptors)?;
+        }
+        if let Some((socket, _)) = &self.admin {
+            channel.send(hand_over::ADMIN, &[], &[socket.as_fd()])?;
+        }
+        channel.send(hand_over::SOCKETS_END, &[], &[])
+    }
+
+    /// Those that the workers read now.
+    fn sockets(&self) -> io::Result<Vec<(ListenerId, OwnedFd)>> {
+        let (tell, told) = channel();
+        let workers = self.agent.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        for worker in workers.iter() {
+            let tell = tell.clone();
+            worker.send(Command::Lend(Box::new(move |event_loop: &EventLoop| {
+                let sockets = event_loop.sockets();
+                let cloned = sockets.map(|(id, socket)| Ok((id, socket.try_clone_to_owned()?)));
+                let _ = tell.send(cloned.collect::<io::Result<Vec<_>>>());
+            })));
+        }
+        let mut sockets = Vec::new();
+        for _ in workers.iter() {
+            let of_worker = told.recv_timeout(hand_over::STEP_MAX);
+            sockets.extend(of_worker.map_err(|_| io::Error::other("a worker stands still"))??);
+        }
+        Ok(sockets)
+    }
+
+    /// Lets every worker stand still in the same bucket, and send its connections.
+    fn freeze(
+        &self,
+        channel: &Arc<Channel>,
+        standing: &mut Standing,
+    ) -> Result<(Account, Vec<SavedBucket>), String> {
+        for _ in 0..ATTEMPTS_MAX {
+            channel
+                .send(hand_over::AGAIN, &[], &[])
+                .map_err(|error| format!("the new process has gone: {error}"))?;
+            let account = self.freeze_once(channel, standing)?;
+            let shared = &self.agent.view.shared;
+            let saved = shared
+                .take_saved(standing.ends.len(), hand_over::STEP_MAX)
+                .ok_or("the buckets that have ended are not delivered in time")?;
+            let first = saved.first().and_then(|saved| saved.bucket);
+            if saved.iter().all(|saved| saved.bucket == first) {
+                return Ok((account, saved));
+            }
+            standing.ends.clear();
+        }
+        Err("the workers are in different buckets".into())
+    }
+
+    fn freeze_once(&self, channel: &Arc<Channel>, standing: &mut Standing) -> Result<Account, String> {
+        let (tell, told) = std::sync::mpsc::channel();
+        let workers = self.agent.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        for worker in workers.iter() {
+            let (end, thaw) = std::sync::mpsc::channel();
+            standing.ends.push(end);
+            let (tell, channel, sources) = (tell.clone(), channel.clone(), self.agent.sources.clone());
+            let counted = Arc::new(Mutex::new(Account::default()));
+            let noted = counted.clone();
+            worker.send(Command::Freeze(Box::new(Freeze {
+                lend: Box::new(move |event_loop| {
+                    let account = send_connections(&channel, event_loop, &sources)?;
+                    *noted.lock().unwrap_or_else(PoisonError::into_inner) = account;
+                    Ok(())
+                }),
+                frozen: Box::new(move |sent, since: Monotonic| {
+                    let account = *counted.lock().unwrap_or_else(PoisonError::into_inner);
+                    let account = Account {
+                        since: since.0,
+                        ..account
+                    };
+                    let _ = tell.send(sent.map(|()| account));
+                }),
+                thaw,
+            })));
+        }
+        let mut sum = Account {
+            since: u64::MAX,
+            ..Account::default()
+        };
+        for _ in workers.iter() {
+            let of_worker = told.recv_timeout(hand_over::STEP_MAX);
+            let of_worker = of_worker.map_err(|_| "a worker does not come to a stand in time".to_owned())?;
+            let of_worker = of_worker.map_err(|error| format!("connections could not be sent: {error}"))?;
+            sum.since = sum.since.min(of_worker.since);
+            sum.connections += of_worker.connections;
+            sum.encrypted += of_worker.encrypted;
+        }
+        Ok(sum)
+    }
+
+    fn send_state(&self, channel: &Channel, saved: Vec<SavedBucket>) -> io::Result<()> {
+        let view = &self.agent.view;
+        let (outputs, queues) = view.outputs.leave(RELAYS_MAX);
+        let mut books = view.snapshot();
+        for output in &mut books.outputs {
+            // What a relay has not sent by now ends with this process.
+            if output.output_type == "relay" {
+                *output = output.killed();
+            }
+        }
+        let bytes = self.agent.keeper.encoded(saved, outputs, queues, books);
+        channel.send(hand_over::STATE, &bytes, &[])
+    }
+
+    /// As if nothing had been.
+    fn go_on(&self) {
+        self.agent.view.shared.forget_saved();
+        let outputs = &self.agent.view.outputs;
+        outputs.open_files();
+        outputs.go_on();
+        if let Some((_, gate)) = &self.admin {
+            gate.open();
+        }
+    }
+
+    /// The new process runs: this one ends.
+    fn leave(&self, account: &Account, standing: Standing, pid: i32) {
+        self.agent.keeper.leave_to_next();
+        self.agent.watch.end();
+        for end in &standing.ends {
+            let _ = end.send(());
+        }
+        // It must not be dropped: workers would go on.
+        std::mem::forget(standing);
+        self.notify.main_process(pid);
+        let ended = match account.encrypted {
+            0 => String::new(),
+            encrypted => format!("; {encrypted} TLS connections end, and their clients connect again"),
+        };
+        tracing::info!(
+            "hand-over: process {pid} goes on in place of this one, with {} connections{ended}",
+            account.connections
+        );
+        self.answer(hand_over::DONE, &pid.to_string());
+        if let Some((_, gate)) = &self.admin {
+            gate.wait_until_answered(REQUESTS_MAX);
+        }
+        let _ = self.taken_over.blocking_send(());
+    }
+}
+
+/// Sends the connections of a worker.
+fn send_connections(channel: &Channel, event_loop: &EventLoop, sources: &[SocketsOf]) -> io::Result<Account> {
+    let connections: Vec<_> = event_loop.connections().collect();
+    for some in connections.chunks(hand_over::DESCRIPTORS_MAX) {
+        let heads = some.iter().map(|connection| ConnectionOf {
+            address: sources[usize::from(connection.listener.0)].address.clone(),
+            lengths: connection.framing == Framing::LengthPrefixed,
+            partial: connection.partial.to_vec(),
+            skipping: connection.skipping,
+        });
+        let heads = postcard::to_extend(&heads.collect::<Vec<_>>(), Vec::new()).map_err(io::Error::other)?;
+        let descriptors: Vec<_> = some.iter().map(|connection| connection.fd).collect();
+        channel.send(hand_over::CONNECTIONS, &heads, &descriptors)?;
+    }
+    Ok(Account {
+        since: 0,
+        connections: connections.len() as u64,
+        encrypted: event_loop.encrypted_connections(),
+    })
+}

@@ -1,0 +1,248 @@
+//! Sockets that outlive a process: the service manager has opened them, or keeps them for the process that comes next (see
+//! `sd_listen_fds(3)` and `FDSTORE=1` in `sd_notify(3)`).
+
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use weir_listener::{Address, BoundSocket, ListenerConfig, PassedSocket};
+
+use crate::failure::Failure;
+use crate::hand_over::SocketsOf;
+use crate::notify::Notify;
+
+/// The first descriptor that a manager passes.
+const FIRST: i32 = 3;
+
+/// More than any manager passes.
+const PASSED_MAX: i32 = 4096;
+
+/// What names of sockets begin with that weir had the manager keep.
+const OWN_NAME: &str = "weir-";
+
+/// Sockets that nobody listens on yet.
+#[derive(Debug, Default)]
+pub struct Passed {
+    sockets: Vec<Named>,
+}
+
+#[derive(Debug)]
+struct Named {
+    name: String,
+    socket: PassedSocket,
+    from: From,
+}
+
+/// Who had it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum From {
+    /// A socket unit of the service manager.
+    Unit,
+    /// The service manager keeps it for us.
+    Store,
+    /// The process before, which may have it of a unit.
+    Process { of_unit: bool },
+}
+
+/// What a listener goes on with.
+pub struct Adopted {
+    pub socket: BoundSocket,
+    /// A socket unit's, which needs nobody to keep it.
+    pub of_unit: bool,
+}
+
+impl Adopted {
+    pub fn own(socket: BoundSocket) -> Adopted {
+        Adopted {
+            socket,
+            of_unit: false,
+        }
+    }
+}
+
+impl Passed {
+    /// What this process was started with. Once, and before it opens anything that may take a number of theirs.
+    pub fn of_environment() -> Result<Passed, Failure> {
+        let variable = |name| std::env::var(name).unwrap_or_default();
+        let is_meant = variable("LISTEN_PID") == std::process::id().to_string();
+        let count = variable("LISTEN_FDS");
+        if !is_meant || count.is_empty() {
+            return Ok(Passed::default());
+        }
+        let number = count
+            .parse()
+            .ok()
+            .filter(|number| (0..=PASSED_MAX).contains(number));
+        let number: i32 = number.ok_or_else(|| {
+            Failure::usage(format!(
+                "LISTEN_FDS: {count:?} is no number of descriptors, 0 to {PASSED_MAX}"
+            ))
+        })?;
+        let names = variable("LISTEN_FDNAMES");
+        let mut names = names.split(':');
+        let mut passed = Passed::default();
+        for descriptor in FIRST..FIRST + number {
+            let name = names.next().unwrap_or_default();
+            let taken = crate::sys::take_descriptor(descriptor);
+            let taken = taken.map_err(|error| {
+                Failure::runtime(format!(
+                    "descriptor {descriptor}, which LISTEN_FDS says was passed: {error}"
+                ))
+            })?;
+            let from = if name.starts_with(OWN_NAME) {
+                From::Store
+            } else {
+                From::Unit
+            };
+            passed.add(name, taken, from);
+        }
+        Ok(passed)
+    }
+
+    /// A socket that another process listens on.
+    pub fn add_of_process(&mut self, of: &SocketsOf, descriptor: OwnedFd) {
+        let from = From::Process { of_unit: of.of_unit };
+        self.add(&stored_name(&of.address), descriptor, from);
+    }
+
+    /// What is no socket goes at once; a socket that came twice came once.
+    fn add(&mut self, name: &str, descriptor: OwnedFd, from: From) {
+        match PassedSocket::new(descriptor) {
+            Err(error) => {
+                tracing::warn!(
+                    "this process was passed something under the name {name:?}, which is closed: {error}"
+                );
+            }
+            Ok(socket)
+                if self
+                    .sockets
+                    .iter()
+                    .any(|known| known.socket.inode() == socket.inode()) => {}
+            Ok(socket) => self.sockets.push(Named {
+                name: name.to_owned(),
+                socket,
+                from,
+            }),
+        }
+    }
+
+    /// The sockets of a listener, `most` at most.
+    pub fn adopt(&mut self, listener: &ListenerConfig, most: usize) -> Result<Vec<Adopted>, Failure> {
+        self.check_names(listener)?;
+        let address = &listener.address;
+        let is_at = |named: &Named| named.is_stored_for(address) || named.socket.is_at(address);
+        let mut adopted = self.adopt_those(listener, most, is_at)?;
+        if adopted.is_empty() {
+            adopted = self.adopt_those(listener, most, |named| named.name == key(address))?;
+        }
+        Ok(adopted)
+    }
+
+    fn adopt_those(
+        &mut self,
+        listener: &ListenerConfig,
+        most: usize,
+        fits: impl Fn(&Named) -> bool,
+    ) -> Result<Vec<Adopted>, Failure> {
+        let mut adopted = Vec::new();
+        let is_wanted = |named: &Named| named.socket.is_like(&listener.address) && fits(named);
+        while adopted.len() < most
+            && let Some(at) = self.sockets.iter().position(is_wanted)
+        {
+            let Named { socket, from, .. } = self.sockets.remove(at);
+            let bound = socket.address().clone();
+            match weir_listener::adopt(listener, socket) {
+                Ok(mut socket) => {
+                    let of_unit = matches!(from, From::Unit | From::Process { of_unit: true });
+                    if from == (From::Process { of_unit: false }) {
+                        socket.share();
+                    }
+                    adopted.push(Adopted { socket, of_unit });
+                }
+                // One that was kept for us is made again; that of a unit is not ours to replace.
+                Err(error) if from == From::Store => {
+                    tracing::warn!(
+                        "the socket {bound}, which the service manager kept, cannot be used: {error}"
+                    );
+                }
+                Err(error) => {
+                    return Err(Failure::runtime(format!(
+                        "passed by the service manager: {error}"
+                    )));
+                }
+            }
+        }
+        Ok(adopted)
+    }
+
+    /// A name that means a listener is a promise about the socket.
+    fn check_names(&self, listener: &ListenerConfig) -> Result<(), Failure> {
+        let key = key(&listener.address);
+        let wrong = |named: &&Named| named.name == key && !named.socket.is_like(&listener.address);
+        match self.sockets.iter().find(wrong) {
+            None => Ok(()),
+            Some(named) => Err(Failure::usage(format!(
+                "the service manager passed {} under the name {key}, and {} cannot be received on it; FileDescriptorName= names the \
+                 listener: udp, uds (Unix datagrams), uds_stream or tcp",
+                named.socket.address(),
+                listener.address
+            ))),
+        }
+    }
+
+    /// Closes what no listener wants, and has the manager forget what it kept of it.
+    pub fn close_the_rest(self, notify: &Notify) {
+        for Named { name, socket, from } in self.sockets {
+            let address = socket.address();
+            match from {
+                From::Store => {
+                    notify.forget(&name);
+                    tracing::warn!(
+                        "the socket {address}, which the service manager kept, is closed: no listener is configured for it; what it \
+                         holds is lost"
+                    );
+                }
+                From::Process { .. } => tracing::warn!(
+                    "the socket {address} of the process before is not used: no listener is configured for it"
+                ),
+                From::Unit => tracing::warn!(
+                    "the service manager passed the socket {address} (FileDescriptorName={name}), and no listener is configured for \
+                     it: it is closed"
+                ),
+            }
+        }
+    }
+}
+
+impl Named {
+    fn is_stored_for(&self, address: &Address) -> bool {
+        self.from != From::Unit && self.name == stored_name(&address.to_string())
+    }
+}
+
+/// The setting of a listener, which names of sockets go by.
+fn key(address: &Address) -> &'static str {
+    match address {
+        Address::Udp { .. } => "udp",
+        Address::Tcp { .. } => "tcp",
+        Address::UnixDatagram(_) => "uds",
+        Address::UnixStream(_) => "uds_stream",
+    }
+}
+
+/// Names may hold neither colons nor what is not ASCII.
+fn stored_name(address: &str) -> String {
+    format!("{OWN_NAME}{:08x}", crc32fast::hash(address.as_bytes()))
+}
+
+/// Has the manager keep the sockets of a listener, as far as it keeps any and does not have them anyway.
+pub fn keep(notify: &Notify, configured: &Address, sockets: &mut [&mut BoundSocket]) {
+    if sockets.is_empty() {
+        return;
+    }
+    let descriptors: Vec<_> = sockets.iter().map(|socket| socket.as_fd()).collect();
+    let kept = notify.store(&stored_name(&configured.to_string()), &descriptors);
+    if let Err(error) = kept {
+        tracing::warn!("{configured}: the service manager cannot keep the socket over a restart: {error}");
+        return;
+    }
+    sockets.iter_mut().for_each(|socket| socket.keep());
+}

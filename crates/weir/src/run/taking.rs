@@ -1,0 +1,296 @@
+//! A new process goes on in place of the one that runs. `docs/restart.md` has the order.
+
+use std::fs::File;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use weir_listener::{BoundSocket, Framing, ListenerConfig, ListenerId, Monotonic, PassedConnection};
+use weir_protocol::ParseOptions;
+
+use super::kept::Passed;
+use super::resume::Resumed;
+use crate::admin::status::HandOverStatus;
+use crate::config::Config;
+use crate::failure::Failure;
+use crate::hand_over::{self, Account, Asks, Channel, ConnectionOf, Greeting, Hello, SocketsOf};
+use crate::state::StateDir;
+
+/// The connection to the process that runs.
+pub struct Taking {
+    channel: Channel,
+    path: PathBuf,
+    before: Greeting,
+    sockets: Passed,
+    admin: Option<OwnedFd>,
+}
+
+/// What it gave.
+pub struct Taken {
+    channel: Channel,
+    before: Greeting,
+    pub resumed: Resumed,
+    connections: Vec<(ConnectionOf, OwnedFd)>,
+    account: Account,
+}
+
+/// What is told of it in the end.
+#[derive(Clone, Copy, Debug)]
+pub struct Told {
+    pub pause_seconds: f64,
+    pub account: Account,
+}
+
+impl Taking {
+    /// Asks the process that uses the state directory to give itself up. `None`: there is none.
+    pub fn begin(config: &Config) -> Result<Option<Taking>, Failure> {
+        let Some(path) = &config.running.state_path else {
+            return Err(Failure::usage(
+                "--take-over: state_path is not set, and the process that runs is found by it",
+            ));
+        };
+        let stream = match UnixStream::connect(hand_over::socket_path(path)) {
+            Ok(stream) => stream,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+                ) =>
+            {
+                tracing::info!(
+                    "--take-over: no weir runs in {}; this one starts as usual",
+                    path.display()
+                );
+                return Ok(None);
+            }
+            Err(error) => return Err(fault("the process that runs cannot be reached", &error)),
+        };
+        let bytes_max = config.resources.memory;
+        let asked = (|| {
+            let channel = Channel::new(stream, hand_over::STEP_MAX, bytes_max)?;
+            if !channel.peer()?.is_trusted() {
+                return Err(io::Error::other("it is another user's"));
+            }
+            channel.send_json(hand_over::HELLO, &Hello::new(Asks::TakeOver))?;
+            let before: Greeting = channel.expect(hand_over::GREETING)?.json()?;
+            Ok((channel, before))
+        })();
+        let (channel, before) = asked.map_err(|error| fault("the process that runs", &error))?;
+        let mut taking = Taking {
+            channel,
+            path: path.clone(),
+            before,
+            sockets: Passed::default(),
+            admin: None,
+        };
+        taking
+            .receive_sockets()
+            .map_err(|error| fault("its sockets were not received", &error))?;
+        Ok(Some(taking))
+    }
+
+    fn receive_sockets(&mut self) -> io::Result<()> {
+        loop {
+            let message = self.channel.receive()?;
+            match message.tag {
+                hand_over::SOCKETS => {
+                    let of: SocketsOf = message.json()?;
+                    for socket in message.descriptors {
+                        self.sockets.add_of_process(&of, socket);
+                    }
+                }
+                hand_over::ADMIN => self.admin = message.descriptors.into_iter().next(),
+                hand_over::SOCKETS_END => return Ok(()),
+                hand_over::REFUSED => {
+                    return Err(io::Error::other(
+                        String::from_utf8_lossy(&message.body).into_owned(),
+                    ));
+                }
+                tag => return Err(io::Error::other(format!("message {tag} among the sockets"))),
+            }
+        }
+    }
+
+    /// The sockets that it listens on.
+    pub fn sockets(&mut self) -> Passed {
+        std::mem::take(&mut self.sockets)
+    }
+
+    /// Its admin address, if this process is to have the same.
+    pub fn admin(&mut self, wanted: SocketAddr) -> Option<TcpListener> {
+        let listener = TcpListener::from(self.admin.take()?);
+        let bound = listener.local_addr().ok()?;
+        let is_same = bound == wanted || wanted.port() == 0 && bound.ip() == wanted.ip();
+        is_same.then_some(listener)
+    }
+
+    /// Everything is prepared: from now on nobody receives, until [`Taken::running`].
+    pub fn receive(self, config: &Config) -> Result<Taken, Failure> {
+        let agent = StateDir::next_agent(&self.path)?;
+        let mut given = Given::default();
+        self.receive_state(&mut given)
+            .map_err(|error| fault("its state was not received", &error))?;
+        let lock = given.lock.ok_or_else(|| {
+            fault(
+                "its state was not received",
+                &"the lock of the directory is missing",
+            )
+        })?;
+        let directory = StateDir::taken_over(&self.path, agent, File::from(lock));
+        let resumed = Resumed::passed(config, directory, &given.state)
+            .map_err(|reason| fault("its state cannot be gone on with", &reason))?;
+        let taken = Taken {
+            channel: self.channel,
+            before: self.before,
+            resumed,
+            connections: given.connections,
+            account: given.account,
+        };
+        let committed = (|| {
+            taken.channel.send(hand_over::COMMIT, &[], &[])?;
+            taken.channel.expect(hand_over::GO)
+        })();
+        committed.map_err(|error| fault("the process that runs does not give itself up", &error))?;
+        Ok(taken)
+    }
+
+    fn receive_state(&self, given: &mut Given) -> io::Result<()> {
+        self.channel.send(hand_over::BEGIN, &[], &[])?;
+        loop {
+            let message = self.channel.receive()?;
+            match message.tag {
+                hand_over::AGAIN => given.connections.clear(),
+                hand_over::CONNECTIONS => {
+                    let heads: Vec<ConnectionOf> =
+                        postcard::from_bytes(&message.body).map_err(io::Error::other)?;
+                    given
+                        .connections
+                        .extend(heads.into_iter().zip(message.descriptors));
+                }
+                hand_over::STATE => given.state = message.body,
+                hand_over::END => {
+                    given.account = message.json()?;
+                    given.lock = message.descriptors.into_iter().next();
+                    return Ok(());
+                }
+                hand_over::REFUSED => {
+                    return Err(io::Error::other(
+                        String::from_utf8_lossy(&message.body).into_owned(),
+                    ));
+                }
+                tag => return Err(io::Error::other(format!("message {tag} among the state"))),
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Given {
+    connections: Vec<(ConnectionOf, OwnedFd)>,
+    state: Vec<u8>,
+    account: Account,
+    lock: Option<OwnedFd>,
+}
+
+impl Taken {
+    /// Its connections, for each worker those of listeners that the worker has. Others end.
+    pub fn connections(
+        &mut self,
+        planned: &[(ListenerConfig, ParseOptions)],
+        of_workers: &[Vec<(BoundSocket, ListenerId)>],
+    ) -> Vec<Vec<PassedConnection>> {
+        let mut connections: Vec<Vec<PassedConnection>> = of_workers.iter().map(|_| Vec::new()).collect();
+        for (number, (head, fd)) in self.connections.drain(..).enumerate() {
+            let listener = planned
+                .iter()
+                .position(|(listener, _)| listener.address.to_string() == head.address);
+            let Some(listener) = listener.map(|listener| ListenerId(listener as u16)) else {
+                tracing::warn!(
+                    "a connection to {} ends: no listener is configured for it",
+                    head.address
+                );
+                continue;
+            };
+            let has_it =
+                |sockets: &Vec<(BoundSocket, ListenerId)>| sockets.iter().any(|(_, id)| *id == listener);
+            let workers: Vec<usize> = (0..of_workers.len())
+                .filter(|worker| has_it(&of_workers[*worker]))
+                .collect();
+            if let Some(worker) = workers.get(number % workers.len().max(1)) {
+                connections[*worker].push(PassedConnection {
+                    listener,
+                    fd,
+                    framing: match head.lengths {
+                        true => Framing::LengthPrefixed,
+                        false => Framing::Newline,
+                    },
+                    partial: head.partial,
+                    skipping: head.skipping,
+                });
+            }
+        }
+        connections
+    }
+
+    /// The workers read: the process before ends.
+    pub fn running(self) -> Told {
+        let told = Told {
+            pause_seconds: Monotonic::now().0.saturating_sub(self.account.since) as f64 / 1e9,
+            account: self.account,
+        };
+        if let Err(error) = self.channel.send(hand_over::RUNNING, &[], &[]) {
+            tracing::error!("hand-over: the process before has gone without waiting for this one: {error}");
+        }
+        let Account {
+            connections,
+            encrypted,
+            ..
+        } = told.account;
+        tracing::info!(
+            "hand-over: goes on in place of weir {} (process {}), with {connections} connections; receiving paused for {:.1} ms, and \
+             {encrypted} TLS connections ended",
+            self.before.weir,
+            self.before.pid,
+            told.pause_seconds * 1e3
+        );
+        told
+    }
+}
+
+impl From<Told> for HandOverStatus {
+    fn from(told: Told) -> Self {
+        HandOverStatus {
+            completed: 1,
+            pause_seconds: told.pause_seconds,
+            connections: told.account.connections,
+            connections_ended: told.account.encrypted,
+            ..HandOverStatus::default()
+        }
+    }
+}
+
+fn fault(what: &str, error: &dyn std::fmt::Display) -> Failure {
+    Failure::runtime(format!("--take-over: {what}: {error}"))
+}
+
+/// Asks the process that uses the directory to start the program on disk and to hand over to it. Returns the new process's id.
+pub fn upgrade(directory: &Path) -> Result<String, Failure> {
+    let failed =
+        |what: &str, error: &dyn std::fmt::Display| Failure::runtime(format!("upgrade: {what}: {error}"));
+    let path = hand_over::socket_path(directory);
+    let stream = UnixStream::connect(&path)
+        .map_err(|error| failed(&format!("no weir can be reached at {}", path.display()), &error))?;
+    let asked = (|| {
+        let channel = Channel::new(
+            stream,
+            2 * hand_over::PREPARATION_MAX,
+            hand_over::GREETING_BYTES_MAX,
+        )?;
+        channel.send_json(hand_over::HELLO, &Hello::new(Asks::Upgrade))?;
+        channel.expect(hand_over::DONE)
+    })();
+    let done = asked.map_err(|error| failed("the process that runs goes on", &error))?;
+    Ok(String::from_utf8_lossy(&done.body).into_owned())
+}

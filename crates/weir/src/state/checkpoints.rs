@@ -1,0 +1,329 @@
+//! Checkpoints: what a process that is killed leaves of its open bucket.
+//!
+//! Each worker has a file `open-N`, which begins anew with each bucket and grows by what has changed, second by second. `tally` is a
+//! page of memory that the kernel keeps although the process is gone: in it each worker notes after each turn how much its bucket has.
+//! Nothing is synchronised with the disk: this is for the death of the process, not of the machine.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+
+use serde::{Deserialize, Serialize};
+use weir_ingest::{CheckpointLink, Piece};
+use weir_protocol::Kind;
+use weir_state::{AgentId, Bounds, Facts, Identity, State, StreamReader, Table};
+
+use super::content::OpenBucket;
+use crate::sys::shared::SharedWords;
+
+const TALLY: &str = "tally";
+
+/// More than there are.
+const WORKERS_MAX: usize = 64;
+
+/// Of each worker: start of the bucket, samples in it, Unix milliseconds; and when it was started.
+const WORDS: usize = 4;
+
+/// Pieces of one worker that may wait for the disk: a whole checkpoint.
+const PIECES_MAX: usize = 72;
+
+const BEGIN: u8 = b'B';
+const SERIES: u8 = b'S';
+const MARK: u8 = b'M';
+
+/// Tag, length and checksum.
+const FRAME_HEAD: usize = 9;
+
+#[derive(Serialize, Deserialize)]
+struct Begin {
+    agent: [u8; 16],
+    histogram_points: String,
+    bucket: OpenBucket,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Mark {
+    samples: u64,
+    at_ms: i64,
+}
+
+fn path(directory: &Path, worker: usize) -> PathBuf {
+    directory.join(format!("open-{worker}"))
+}
+
+/// Removes what there is.
+pub fn forget(directory: &Path) {
+    for worker in 0..WORKERS_MAX {
+        let _ = std::fs::remove_file(path(directory, worker));
+        let _ = std::fs::remove_file(unfinished(&path(directory, worker)));
+    }
+    let tally = directory.join(TALLY);
+    let _ = std::fs::remove_file(unfinished(&tally));
+    let _ = std::fs::remove_file(tally);
+}
+
+/// A file under this name takes the place of the one before once it has a whole checkpoint.
+fn unfinished(path: &Path) -> PathBuf {
+    path.with_extension("new")
+}
+
+/// Starts the thread that writes, and gives each worker its way to it.
+pub fn start(
+    directory: &Path,
+    agent: AgentId,
+    histogram_points: String,
+    workers: usize,
+) -> io::Result<Vec<CheckpointLink>> {
+    let tally = unfinished(&directory.join(TALLY));
+    let mut file = super::private().create(true).truncate(true).open(tally)?;
+    // So that the page has its place on the disk.
+    file.write_all(&[0; WORKERS_MAX * WORDS * 8])?;
+    let words = Arc::new(SharedWords::of(&file, WORKERS_MAX * WORDS)?);
+    let (pieces, inbox) = sync_channel(PIECES_MAX * workers);
+    let mut writer = Writer {
+        directory: directory.to_owned(),
+        agent,
+        histogram_points,
+        files: HashMap::new(),
+        begun: HashSet::new(),
+        awaited: (0..workers as u16).collect(),
+        failed: false,
+    };
+    std::thread::Builder::new()
+        .name("checkpoints".into())
+        .spawn(move || writer.run(&inbox))?;
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let started_ms = since.map_or(0, |since| since.as_millis() as u64);
+    let link = |worker: usize| CheckpointLink {
+        pieces: pieces.clone(),
+        tally: {
+            let words = words.clone();
+            words.store(worker * WORDS + 3, started_ms);
+            Box::new(move |bucket, samples, at_ms| {
+                for (at, value) in [bucket as u64, samples, at_ms as u64].into_iter().enumerate() {
+                    words.store(worker * WORDS + at, value);
+                }
+            })
+        },
+    };
+    Ok((0..workers.min(WORKERS_MAX)).map(link).collect())
+}
+
+struct Writer {
+    directory: PathBuf,
+    agent: AgentId,
+    histogram_points: String,
+    files: HashMap<u16, File>,
+    /// Workers whose file has no whole checkpoint yet.
+    begun: HashSet<u16>,
+    /// Workers that have not made a whole checkpoint since the start: until then the files of the process before count.
+    awaited: HashSet<u16>,
+    failed: bool,
+}
+
+impl Writer {
+    fn run(&mut self, inbox: &Receiver<Piece>) {
+        while let Ok(piece) = inbox.recv() {
+            if let Err(error) = self.write(&piece)
+                && !std::mem::replace(&mut self.failed, true)
+            {
+                tracing::warn!("state_path: the open bucket cannot be kept for the case of a kill: {error}");
+            }
+        }
+    }
+
+    fn write(&mut self, piece: &Piece) -> io::Result<()> {
+        let (worker, tag, body) = match piece {
+            Piece::Begin { worker, bucket } => {
+                let path = unfinished(&path(&self.directory, usize::from(*worker)));
+                let file = super::private().create(true).truncate(true).open(path)?;
+                self.files.insert(*worker, file);
+                self.begun.insert(*worker);
+                let begin = Begin {
+                    agent: self.agent.0,
+                    histogram_points: self.histogram_points.clone(),
+                    bucket: (*bucket).into(),
+                };
+                (worker, BEGIN, serde_json::to_vec(&begin)?)
+            }
+            Piece::Series { worker, bytes } => (worker, SERIES, bytes.clone()),
+            Piece::Mark {
+                worker,
+                samples,
+                at_ms,
+            } => {
+                let (samples, at_ms) = (*samples, *at_ms);
+                (worker, MARK, serde_json::to_vec(&Mark { samples, at_ms })?)
+            }
+        };
+        let Some(file) = self.files.get_mut(worker) else {
+            return Ok(());
+        };
+        let mut frame = vec![tag];
+        frame.extend((body.len() as u32).to_le_bytes());
+        frame.extend(crc32fast::hash(&body).to_le_bytes());
+        frame.extend(body);
+        file.write_all(&frame)?;
+        if tag == MARK && self.begun.remove(worker) {
+            self.finish(*worker)?;
+        }
+        Ok(())
+    }
+
+    /// A file has its first whole checkpoint.
+    fn finish(&mut self, worker: u16) -> io::Result<()> {
+        let path = path(&self.directory, usize::from(worker));
+        std::fs::rename(unfinished(&path), path)?;
+        if self.awaited.remove(&worker) && self.awaited.is_empty() {
+            let tally = self.directory.join(TALLY);
+            std::fs::rename(unfinished(&tally), tally)?;
+        }
+        Ok(())
+    }
+}
+
+/// What is left of the open bucket of a process that was killed.
+#[derive(Debug, Default)]
+pub struct Rest {
+    pub bucket: Option<OpenBucket>,
+    pub histogram_points: String,
+    pub table: Table,
+    /// Samples in it.
+    pub samples: u64,
+    /// Samples that came after what is left was written.
+    pub lost: u64,
+    /// In this time, by the slowest worker.
+    pub lost_seconds: f64,
+    /// Unix milliseconds of the last turn.
+    pub at_ms: i64,
+}
+
+/// Reads what a process of this agent has left. `None`: it has left nothing.
+pub fn rest(directory: &Path, agent: AgentId, bytes_max: u64) -> Option<Rest> {
+    let tally = std::fs::read(directory.join(TALLY)).ok()?;
+    let words: Vec<u64> = tally
+        .chunks_exact(8)
+        .map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()))
+        .collect();
+    let newest = words.chunks_exact(WORDS).map(|of| of[0] as i64).max()?;
+    let mut rest = Rest {
+        table: Table::new(Bounds::NONE),
+        ..Rest::default()
+    };
+    for (worker, of) in words.chunks_exact(WORDS).enumerate() {
+        let (bucket, samples, at_ms) = (of[0] as i64, of[1], of[2] as i64);
+        if at_ms == 0 {
+            continue;
+        }
+        rest.at_ms = rest.at_ms.max(at_ms);
+        let open = Open::read(&path(directory, worker), agent, bytes_max);
+        // What is of an earlier bucket has been handed over.
+        let open = open.filter(|open| open.begin.bucket.start == newest && bucket == newest);
+        let (kept, since_ms) = match open {
+            Some(open) => rest.add(open),
+            None => (0, (newest * 1000).max(of[3] as i64)),
+        };
+        if bucket == newest {
+            rest.lost += samples.saturating_sub(kept);
+            rest.lost_seconds = rest.lost_seconds.max((at_ms - since_ms).max(0) as f64 / 1e3);
+        }
+    }
+    (rest.at_ms > 0).then_some(rest)
+}
+
+impl Rest {
+    /// Returns how many samples it brought, and the Unix milliseconds until when.
+    fn add(&mut self, open: Open) -> (u64, i64) {
+        self.bucket = self.bucket.max(Some(open.begin.bucket));
+        self.histogram_points = open.begin.histogram_points;
+        self.samples += open.mark.samples;
+        for (identity, facts, state) in open.series.into_values() {
+            self.table.add(identity, facts, state);
+        }
+        (open.mark.samples, open.mark.at_ms)
+    }
+}
+
+/// The file of one worker.
+struct Open {
+    begin: Begin,
+    mark: Mark,
+    series: HashMap<(Kind, u32), (Identity, Facts, State)>,
+}
+
+impl Open {
+    fn read(path: &Path, agent: AgentId, bytes_max: u64) -> Option<Open> {
+        if std::fs::metadata(path).ok()?.len() > bytes_max {
+            tracing::warn!(
+                "{} is larger than `memory` allows, and is not read",
+                path.display()
+            );
+            return None;
+        }
+        let bytes = std::fs::read(path).ok()?;
+        let mut frames = Frames(&bytes);
+        let (BEGIN, body) = frames.next()? else {
+            return None;
+        };
+        let begin: Begin = serde_json::from_slice(body).ok()?;
+        if begin.agent != agent.0 {
+            return None;
+        }
+        let mut open = Open {
+            begin,
+            mark: Mark { samples: 0, at_ms: 0 },
+            series: HashMap::new(),
+        };
+        open.mark.at_ms = open.begin.bucket.start * 1000;
+        let mut waiting = Vec::new();
+        // What comes behind the last mark, and what was being written at the end, is left out.
+        for (tag, body) in frames {
+            match tag {
+                SERIES => waiting.push(body),
+                MARK => {
+                    open.mark = serde_json::from_slice(body).ok()?;
+                    waiting.drain(..).for_each(|body| open.apply(agent, body));
+                }
+                _ => {}
+            }
+        }
+        Some(open)
+    }
+
+    fn apply(&mut self, agent: AgentId, body: &[u8]) {
+        let mut reader = StreamReader::new(agent, body);
+        while let Ok(Some(entry)) = reader.next_entry() {
+            let key = (entry.kind, entry.number);
+            match (entry.named, self.series.get_mut(&key)) {
+                (Some(named), _) => {
+                    let series = (named.identity(entry.kind), entry.facts, entry.state);
+                    self.series.insert(key, series);
+                }
+                (None, Some(known)) => (known.1, known.2) = (entry.facts, entry.state),
+                (None, None) => {}
+            }
+        }
+    }
+}
+
+/// Whole frames, up to the first that is not.
+struct Frames<'a>(&'a [u8]);
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = (u8, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (head, rest) = self.0.split_first_chunk::<FRAME_HEAD>()?;
+        let [tag, length @ .., _, _, _, _] = head;
+        let [.., a, b, c, d] = head;
+        let (body, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        if crc32fast::hash(body) != u32::from_le_bytes([*a, *b, *c, *d]) {
+            return None;
+        }
+        self.0 = rest;
+        Some((*tag, body))
+    }
+}

@@ -1,0 +1,477 @@
+//! A new process goes on in place of the one that runs: no sender sees an error, no sample is lost, no bucket is split.
+
+#[path = "support/receivers.rs"]
+mod receivers;
+mod support;
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use support::senders::{Senders, framed, in_halves, over_udp, over_unixgram, total};
+use support::{Agent, get, status, until};
+
+/// Hand-overs in a row; `WEIR_TEST_HAND_OVERS` in a long run.
+fn hand_overs() -> usize {
+    let number = std::env::var("WEIR_TEST_HAND_OVERS").ok();
+    number.and_then(|number| number.parse().ok()).unwrap_or(3)
+}
+
+/// Where all processes of a test live.
+struct Place {
+    directory: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        Place {
+            directory: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn state(&self) -> String {
+        self.path("state").display().to_string()
+    }
+
+    fn start(&self, config: &str) -> Agent {
+        Agent::start(config, &[("WEIR_STATE_PATH", &self.state())])
+    }
+
+    /// The next process, which takes over from the one that runs.
+    fn take_over(&self, config: &str) -> Agent {
+        let mut bash = Command::new("bash");
+        bash.args(["-c", "exec \"$0\" \"$@\" --take-over", env!("CARGO_BIN_EXE_weir")])
+            .env_clear()
+            .env("WEIR_STATE_PATH", self.state());
+        let mut agent = Agent::start_by(bash, config);
+        agent.wait_for("hand-over: goes on in place of weir ");
+        agent
+    }
+
+    fn configuration(&self, more: &str) -> String {
+        format!(
+            "counter_expiry: 0\nreceive_buffer: 8MiB\ntcp: 127.0.0.1:0\nuds: {}\nuds_stream: {}\n{more}",
+            self.path("datagrams").display(),
+            self.path("stream").display()
+        )
+    }
+}
+
+const STDOUT: &str = "bucket_width: 1s\noutputs:\n  stdout: {enabled: true}\n";
+
+fn upgrade(state: &str) -> (bool, String) {
+    support::weir(&["upgrade", "--state-path", state])
+}
+
+/// Waits until a bucket has ended that was begun after this.
+fn wait_for_bucket(admin: &str) {
+    let flushes = || status(admin)["flush"]["count"].as_u64().unwrap();
+    let before = flushes();
+    until("a bucket ends", || flushes() > before + 1);
+}
+
+fn received(admin: &str) -> u64 {
+    status(admin)["total"]["samples"]["received"]
+        .as_u64()
+        .unwrap_or(0)
+}
+
+/// Of each series, its timestamps: one point per bucket.
+fn assert_one_point_per_bucket(stdout: &str) {
+    let mut stamps: Vec<i64> = Vec::new();
+    for line in stdout.lines() {
+        let point: Value = serde_json::from_str(line).unwrap();
+        if point["metric"] == "c" {
+            stamps.push(point["ts"].as_i64().unwrap());
+        }
+    }
+    assert!(stamps.windows(2).all(|pair| pair[0] < pair[1]), "{stamps:?}");
+}
+
+#[test]
+fn hand_overs_under_load_lose_nothing_and_split_no_bucket() {
+    let place = Place::new();
+    let config = place.configuration(STDOUT);
+    let mut agent = place.start(&config);
+    let tcp = agent.wait_for("listening on tcp://");
+    let senders = Senders::start(
+        vec![
+            over_udp(agent.address()),
+            over_unixgram(&place.path("datagrams")),
+            in_halves(UnixStream::connect(place.path("stream")).unwrap()),
+            in_halves(TcpStream::connect(&tcp).unwrap()),
+        ],
+        Duration::from_millis(1),
+    );
+    let mut stdout = String::new();
+    for number in 0..hand_overs() {
+        senders.wait_for_more();
+        let next = place.take_over(&config);
+        let (ended, out, log) = agent.end();
+        assert!(ended.success(), "{log}");
+        assert!(
+            log.contains("goes on in place of this one, with 2 connections"),
+            "{log}"
+        );
+        stdout += &out;
+        agent = next;
+        println!("hand-over {number} done");
+    }
+    senders.wait_for_more();
+    let sent = senders.end();
+    let admin = agent.wait_for("admin on http://");
+    until("everything is received", || received(&admin) >= sent);
+    wait_for_bucket(&admin);
+    let found = status(&admin);
+    assert_eq!(found["total"]["samples"]["received"], sent);
+    let hand_over = &found["state"]["hand_over"];
+    assert_eq!(hand_over["completed"], hand_overs());
+    assert_eq!(hand_over["failed"], 0);
+    assert_eq!(hand_over["connections"], 2 * hand_overs());
+    println!("the last pause: {} s", hand_over["pause_seconds"]);
+    stdout += &agent.stop().0;
+    assert_eq!(total(&stdout, "c"), sent as f64);
+    assert_one_point_per_bucket(&stdout);
+    assert!(
+        !place.path("datagrams").exists(),
+        "the last one ends in the ordinary way"
+    );
+}
+
+/// Speaks for a new process, up to a point.
+struct Impostor {
+    stream: UnixStream,
+}
+
+impl Impostor {
+    fn connect(state: &str) -> Impostor {
+        let stream = UnixStream::connect(Path::new(state).join("hand-over")).unwrap();
+        stream.set_read_timeout(Some(support::PATIENCE)).unwrap();
+        Impostor { stream }
+    }
+
+    fn say(&mut self, tag: u8, body: &str) {
+        let head = [&[tag][..], &(body.len() as u64).to_le_bytes()].concat();
+        self.stream.write_all(&[&head, body.as_bytes()].concat()).unwrap();
+    }
+
+    fn hello(&mut self, protocol: u32, state: u8) {
+        self.say(
+            1,
+            &format!(
+                "{{\"weir\": \"9.9\", \"protocol\": {protocol}, \"state\": {state}, \"asks\": \"take_over\"}}"
+            ),
+        );
+    }
+
+    /// Reads up to a message, and returns what it says. Descriptors are left behind.
+    fn until(&mut self, wanted: u8) -> String {
+        loop {
+            let mut head = [0; 9];
+            self.stream.read_exact(&mut head).unwrap();
+            let [tag, length @ ..] = head;
+            let mut body = vec![0; u64::from_le_bytes(length) as usize];
+            self.stream.read_exact(&mut body).unwrap();
+            if tag == wanted {
+                return String::from_utf8_lossy(&body).into_owned();
+            }
+        }
+    }
+}
+
+const BEGIN: u8 = 7;
+const END: u8 = 11;
+const COMMIT: u8 = 12;
+const GO: u8 = 13;
+const REFUSED: u8 = 3;
+const SOCKETS_END: u8 = 6;
+
+/// Whatever becomes of the new process, the old one goes on with all it had.
+#[test]
+fn a_new_process_that_fails_at_any_step_changes_nothing() {
+    let place = Place::new();
+    let config = place.configuration(STDOUT);
+    let mut agent = place.start(&config);
+    let tcp = agent.wait_for("listening on tcp://");
+    let admin = agent.wait_for("admin on http://");
+    let mode = std::fs::metadata(place.path("state/hand-over"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let senders = Senders::start(
+        vec![
+            over_udp(agent.address()),
+            over_unixgram(&place.path("datagrams")),
+            in_halves(UnixStream::connect(place.path("stream")).unwrap()),
+            in_halves(TcpStream::connect(&tcp).unwrap()),
+        ],
+        Duration::from_millis(2),
+    );
+    let failures = |number: u64| {
+        until("the failure is counted", || {
+            status(&admin)["state"]["hand_over"]["failed"] == number
+        });
+        senders.wait_for_more();
+    };
+    let steps: [&dyn Fn(&mut Impostor); 4] = [
+        &|new| drop(new.until(SOCKETS_END)),
+        &|new| {
+            new.until(SOCKETS_END);
+            new.say(BEGIN, "");
+            new.until(8);
+        },
+        &|new| {
+            new.until(SOCKETS_END);
+            new.say(BEGIN, "");
+            assert!(new.until(END).contains("\"connections\":2"));
+        },
+        &|new| {
+            new.until(SOCKETS_END);
+            new.say(BEGIN, "");
+            new.until(END);
+            new.say(COMMIT, "");
+            new.until(GO);
+        },
+    ];
+    for (number, step) in steps.iter().enumerate() {
+        let mut new = Impostor::connect(&place.state());
+        new.hello(1, 1);
+        step(&mut new);
+        drop(new);
+        failures(number as u64 + 1);
+        agent.wait_for("hand-over failed, and this process goes on");
+    }
+    let mut old = Impostor::connect(&place.state());
+    old.hello(0, 1);
+    let reason = old.until(REFUSED);
+    assert!(
+        reason.contains("weir 9.9 speaks version 0 of the hand-over"),
+        "{reason}"
+    );
+    failures(5);
+    let mut old = Impostor::connect(&place.state());
+    old.hello(1, 0);
+    assert!(old.until(REFUSED).contains("reads state up to version 0"));
+    failures(6);
+    // One that cannot bind what is new in its configuration.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (succeeded, said) = support::weir(&[
+        "run",
+        "--take-over",
+        "--state-path",
+        &place.state(),
+        "--tcp",
+        &taken.local_addr().unwrap().to_string(),
+    ]);
+    assert!(!succeeded && said.contains("the port is in use"), "{said}");
+    failures(7);
+    let sent = senders.end();
+    until("everything is received", || received(&admin) >= sent);
+    wait_for_bucket(&admin);
+    assert_eq!(received(&admin), sent);
+    let next = place.take_over(&config);
+    let (_, mut stdout, _) = agent.end();
+    stdout += &next.stop().0;
+    assert_eq!(total(&stdout, "c"), sent as f64);
+    assert_one_point_per_bucket(&stdout);
+}
+
+/// Ends a process that is nobody's child here.
+fn stop(pid: &str) {
+    assert!(
+        Command::new("kill")
+            .args(["-TERM", pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+    until("it ends", || !Path::new("/proc").join(pid).exists());
+}
+
+#[test]
+fn upgrade_starts_the_program_on_disk_and_says_when_it_cannot() {
+    let place = Place::new();
+    let config = place.configuration("bucket_width: 1h\n");
+    let mut agent = place.start(&config);
+    let admin = agent.wait_for("admin on http://");
+    // The address stays, the port that the kernel chose included.
+    let pid = || status(&admin)["pid"].as_u64().unwrap();
+    let first = pid();
+    agent.send("c:1|c");
+    until("it is counted", || received(&admin) == 1);
+
+    agent.rewrite("nonsense: 1\n");
+    let (succeeded, said) = upgrade(&place.state());
+    assert!(!succeeded, "{said}");
+    assert!(
+        said.contains("the process that runs goes on") && said.contains("exit code 2"),
+        "{said}"
+    );
+    assert_eq!(pid(), first);
+
+    agent.rewrite(&config);
+    let (succeeded, said) = upgrade(&place.state());
+    assert!(succeeded, "{said}");
+    let second = pid();
+    assert_eq!(said, format!("process {second} goes on\n"));
+    assert_ne!(first, second);
+    assert_eq!(received(&admin), 1);
+    assert_eq!(status(&admin)["state"]["samples_open"], 1);
+
+    let signalled = Command::new("kill").args(["-USR2", &second.to_string()]).status();
+    assert!(signalled.unwrap().success());
+    until("another one goes on", || {
+        let found = std::panic::catch_unwind(pid);
+        found.is_ok_and(|found| found != second)
+    });
+    agent.send("c:1|c");
+    until("it is counted", || received(&admin) == 2);
+    stop(&pid().to_string());
+    agent.wait_for("state kept for the next process: 1 contexts, 2 samples");
+}
+
+#[test]
+fn taking_over_from_nobody_is_an_ordinary_start() {
+    let place = Place::new();
+    let (succeeded, said) = support::weir(&["run", "--take-over", "--admin", "off"]);
+    assert!(
+        !succeeded && said.contains("--take-over: state_path is not set"),
+        "{said}"
+    );
+    let (succeeded, said) = upgrade(&place.state());
+    assert!(!succeeded && said.contains("no weir can be reached"), "{said}");
+    let mut bash = Command::new("bash");
+    bash.args(["-c", "exec \"$0\" \"$@\" --take-over", env!("CARGO_BIN_EXE_weir")])
+        .env_clear()
+        .env("WEIR_STATE_PATH", place.state());
+    let mut agent = Agent::start_by(bash, "bucket_width: 1h\n");
+    agent.wait_for("no weir runs in ");
+    agent.stop();
+}
+
+/// What waited in memory for a backend that was away is delivered by the next process, and sums go on.
+#[test]
+fn queues_and_sums_go_on() {
+    let place = Place::new();
+    let backend = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = backend.local_addr().unwrap();
+    drop(backend);
+    let more = format!(
+        "bucket_width: 1s\noutputs:\n  prometheus: {{enabled: true}}\n  graphite: {{enabled: true, address: \"tcp://{address}\", counters: [count], confirm: false, delivery: {{backoff_max: 1s}}}}\n"
+    );
+    let config = place.configuration(&more);
+    let mut agent = place.start(&config);
+    let admin = agent.wait_for("admin on http://");
+    let waiting = |admin: &str| {
+        let found = status(admin);
+        let outputs = found["outputs"].as_array().unwrap().clone();
+        let graphite = outputs
+            .into_iter()
+            .find(|output| output["type"] == "graphite")
+            .unwrap();
+        graphite["points"]["pending"].as_u64().unwrap()
+    };
+    agent.send("c:3|c");
+    until("it waits", || waiting(&admin) > 0);
+    let mut next = place.take_over(&config);
+    agent.end();
+    let admin = next.wait_for("admin on http://");
+    assert!(waiting(&admin) > 0);
+    assert!(get(&admin, "/metrics").1.contains("\nc_total 3"));
+    next.send("c:4|c");
+    until("the sum goes on", || {
+        get(&admin, "/metrics").1.contains("\nc_total 7")
+    });
+    let backend = TcpListener::bind(address).unwrap();
+    let (line, lines) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in backend.incoming().map_while(Result::ok) {
+            let line = line.clone();
+            std::thread::spawn(move || {
+                let lines = BufReader::new(stream).lines().map_while(Result::ok);
+                lines.for_each(|text| drop(line.send(text)));
+            });
+        }
+    });
+    let mut sum = 0.0;
+    while sum < 7.0 {
+        let text = lines.recv_timeout(support::PATIENCE).unwrap();
+        if text.starts_with('c') {
+            sum += text.split(' ').nth(1).unwrap().parse::<f64>().unwrap();
+        }
+    }
+    until("everything is delivered", || waiting(&admin) == 0);
+    let (_, log) = next.stop();
+    assert!(!log.contains("lost"), "{log}");
+    assert_eq!(sum, 7.0);
+}
+
+/// It scrapes one address all the time, whoever answers there.
+#[test]
+fn a_real_prometheus_sees_neither_reset_nor_jump() {
+    let place = Place::new();
+    let config = place.configuration("bucket_width: 1s\noutputs:\n  prometheus: {enabled: true}\n");
+    let mut agent = place.start(&config);
+    let admin = agent.wait_for("admin on http://");
+    let mut prometheus = receivers::Prometheus::start(&[("weir", &admin)], &[]);
+    prometheus.expect("sum(up)", &[("", 1.0)]);
+    let senders = Senders::start(
+        vec![
+            over_unixgram(&place.path("datagrams")),
+            in_halves(UnixStream::connect(place.path("stream")).unwrap()),
+        ],
+        Duration::from_millis(3),
+    );
+    let scrapes = |prometheus: &mut receivers::Prometheus| {
+        let found = prometheus
+            .query("count_over_time(c_total[1h])")
+            .unwrap_or_default();
+        found.values().sum::<f64>()
+    };
+    for _ in 0..hand_overs() {
+        let before = scrapes(&mut prometheus);
+        until("it is scraped", || scrapes(&mut prometheus) > before + 1.0);
+        let next = place.take_over(&config);
+        agent.end();
+        agent = next;
+    }
+    let sent = senders.end() as f64;
+    // It has never been less than before, so that no step was larger than the truth either.
+    prometheus.expect("c_total", &[("__name__=c_total", sent)]);
+    prometheus.expect("resets(c_total[1h])", &[("", 0.0)]);
+    prometheus.expect("resets(weir_samples_received_total[1h]) > 0", &[]);
+    agent.stop();
+}
+
+/// The frame that a connection was in the middle of, and a listener that the next one has no more.
+#[test]
+fn a_frame_that_has_begun_ends_in_the_next_process() {
+    let place = Place::new();
+    let config = place.configuration("bucket_width: 1h\n");
+    let mut agent = place.start(&config);
+    let admin = agent.wait_for("admin on http://");
+    let mut stream = UnixStream::connect(place.path("stream")).unwrap();
+    let frame = framed();
+    stream.write_all(&frame[..9]).unwrap();
+    until("its beginning is there", || {
+        status(&admin)["listeners"]
+            .to_string()
+            .contains("\"partial_bytes\":9")
+    });
+    let mut next = place.take_over(&config);
+    agent.end();
+    let admin = next.wait_for("admin on http://");
+    stream.write_all(&frame[9..]).unwrap();
+    until("it is counted", || received(&admin) == 10);
+    next.stop();
+}

@@ -1,0 +1,257 @@
+//! Sockets that outlive the process: those of a service manager's descriptor store, and of socket activation.
+
+mod support;
+
+use std::io::Write as _;
+use std::net::{TcpStream, UdpSocket};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use support::manager::Manager;
+use support::senders::{Senders, framed, over_tcp, over_udp, over_unix, over_unixgram, total};
+use support::{Agent, status, until};
+
+/// Between two packets of one sender: the kernel's buffers hold what comes while no process reads.
+const PAUSE: Duration = Duration::from_millis(15);
+
+fn configuration(directory: &Path) -> String {
+    let path = |name: &str| directory.join(name).display().to_string();
+    format!(
+        "bucket_width: 1s\ncounter_expiry: 0\ntcp: 127.0.0.1:0\nuds: {}\nuds_stream: {}\noutputs:\n  stdout: {{enabled: true}}\n",
+        path("datagrams"),
+        path("stream")
+    )
+}
+
+/// Between two processes, and from the end of the one until the other was there, senders saw errors and packets were lost.
+fn restarts_lose_nothing(state: bool) {
+    let mut manager = Manager::new();
+    let directory = manager.path().to_owned();
+    let config = configuration(&directory);
+    let state_path = directory.join("state").display().to_string();
+    let environment: &[(&str, &str)] = match state {
+        true => &[("WEIR_STATE_PATH", &state_path)],
+        false => &[],
+    };
+    let mut agent = manager.start(&config, environment);
+    assert_eq!(manager.kept(), 4);
+    let senders = Senders::start(
+        vec![
+            over_udp(agent.address()),
+            over_unixgram(&directory.join("datagrams")),
+            over_unix(directory.join("stream")),
+            over_tcp(agent.wait_for("listening on tcp://")),
+        ],
+        PAUSE,
+    );
+    let mut stdout = String::new();
+    for _ in 0..3 {
+        senders.wait_for_more();
+        let (out, log) = agent.stop();
+        stdout += &out;
+        assert!(log.contains("listening on"), "{log}");
+        agent = manager.start(&config, environment);
+        agent.wait_for(", on a socket that was passed");
+    }
+    senders.wait_for_more();
+    let sent = senders.end();
+    let admin = agent.wait_for("admin on http://");
+    until("everything is received", || {
+        let found = status(&admin);
+        let totals = &found["total"]["samples"];
+        totals["received"].as_u64().unwrap_or(0) >= if state { sent } else { 500 }
+    });
+    if state {
+        assert_eq!(status(&admin)["total"]["samples"]["received"], sent);
+        let flushes = || status(&admin)["flush"]["count"].as_u64().unwrap();
+        let before = flushes();
+        until("the bucket ends", || flushes() > before + 1);
+    }
+    stdout += &agent.stop().0;
+    assert_eq!(total(&stdout, "c"), sent as f64);
+    assert_eq!(manager.kept(), 4);
+}
+
+#[test]
+fn with_a_descriptor_store_a_restart_loses_nothing() {
+    restarts_lose_nothing(false);
+}
+
+#[test]
+fn with_a_descriptor_store_and_state_a_restart_loses_nothing() {
+    restarts_lose_nothing(true);
+}
+
+/// A listener that is configured no longer: the manager need not keep its socket for ever.
+#[test]
+fn what_no_listener_wants_is_closed_and_forgotten() {
+    let mut manager = Manager::new();
+    let directory = manager.path().to_owned();
+    manager.start(&configuration(&directory), &[]).stop();
+    assert_eq!(manager.kept(), 4);
+    let mut agent = manager.start("tcp: 127.0.0.1:0\n", &[]);
+    agent.wait_for("is closed: no listener is configured for it; what it holds is lost");
+    until("they are forgotten", || {
+        manager.wait_for("STATUS=");
+        manager.kept() == 2
+    });
+    agent.stop();
+}
+
+/// A manager that keeps nothing is told nothing, and sockets end with the process.
+#[test]
+fn without_a_store_socket_files_go_with_the_process() {
+    let mut manager = Manager::new();
+    let directory = manager.path().to_owned();
+    manager
+        .start(&configuration(&directory), &[("FDSTORE", "0")])
+        .stop();
+    assert_eq!(manager.kept(), 0);
+    assert!(!directory.join("datagrams").exists());
+    let mut agent = manager.start(&configuration(&directory), &[("FDSTORE", "3")]);
+    agent.wait_for("4 sockets are to be kept over a restart, and the service manager keeps 3: none is");
+    agent.stop();
+}
+
+#[test]
+fn descriptors_that_are_none_are_an_error_that_says_so() {
+    let weir = |environment: &str| {
+        let script =
+            format!("export LISTEN_PID=$$ {environment}; exec \"$0\" run --admin off --udp 127.0.0.1:0");
+        let output = Command::new("bash")
+            .args(["-c", &script, env!("CARGO_BIN_EXE_weir")])
+            .env_clear()
+            .output()
+            .unwrap();
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let said = weir("LISTEN_FDS=many");
+    assert!(
+        said.contains("LISTEN_FDS: \"many\" is no number of descriptors, 0 to 4096"),
+        "{said}"
+    );
+    let said = weir("LISTEN_FDS=1");
+    assert!(
+        said.contains("descriptor 3, which LISTEN_FDS says was passed"),
+        "{said}"
+    );
+}
+
+/// Starts the agent by the first packet, as a socket unit does.
+fn activated(options: &[&str], names: &str, config: &str, first: impl FnOnce() + Send + 'static) -> Agent {
+    let mut command = Command::new("systemd-socket-activate");
+    command
+        .env_clear()
+        .env("WEIR_ADMIN", "127.0.0.1:0")
+        .arg("--setenv=WEIR_ADMIN")
+        .arg(format!("--fdname={names}"))
+        .args(options)
+        .arg(env!("CARGO_BIN_EXE_weir"));
+    let first = std::thread::spawn(first);
+    let agent = Agent::start_by(command, config);
+    first.join().unwrap();
+    agent
+}
+
+fn free_port() -> u16 {
+    UdpSocket::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
+}
+
+fn received(agent: &mut Agent, samples: u64) {
+    let admin = agent.wait_for("admin on http://");
+    until("everything is received", || {
+        status(&admin)["total"]["samples"]["received"] == samples
+    });
+}
+
+/// Waits until the file is there and somebody listens on it.
+fn once_there<T>(mut connect: impl FnMut() -> std::io::Result<T>) -> T {
+    let mut found = None;
+    until("somebody listens", || {
+        found = connect().ok();
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+#[test]
+fn sockets_of_a_unit_are_found_by_name_and_by_address() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("datagrams");
+    let config = format!("uds: {}\n", path.display());
+    let address = format!("127.0.0.1:{}", free_port());
+    let options = [
+        "--datagram",
+        "--listen",
+        &address,
+        "--listen",
+        path.to_str().unwrap(),
+    ];
+    let first = path.clone();
+    // The unit has another port than the configuration: the name counts. The other socket is where the configuration says.
+    let mut agent = activated(&options, "udp:anything", &config, move || {
+        let socket = UnixDatagram::unbound().unwrap();
+        once_there(|| socket.connect(&first));
+        socket.send(b"c:1|c").unwrap();
+    });
+    assert_eq!(agent.address(), address);
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    udp.send_to(b"c:1|c", &address).unwrap();
+    received(&mut agent, 2);
+    agent.stop();
+    assert!(path.exists(), "the file is the unit's");
+}
+
+#[test]
+fn listening_sockets_of_a_unit_are_used() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("stream");
+    let config = format!("uds_stream: {}\ntcp: 127.0.0.1:0\n", path.display());
+    let address = format!("127.0.0.1:{}", free_port());
+    let options = ["--listen", &address, "--listen", path.to_str().unwrap()];
+    let (first, tcp) = (path.clone(), address.clone());
+    let mut agent = activated(&options, "tcp:uds_stream", &config, move || {
+        once_there(|| UnixStream::connect(&first))
+            .write_all(&framed())
+            .unwrap();
+        once_there(|| TcpStream::connect(&tcp))
+            .write_all(&framed())
+            .unwrap();
+    });
+    received(&mut agent, 20);
+    agent.stop();
+}
+
+#[test]
+fn a_name_that_does_not_suit_its_socket_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("datagrams");
+    let mut command = Command::new("systemd-socket-activate");
+    command.args(["--datagram", "--fdname=udp", "--listen", path.to_str().unwrap()]);
+    command.args([
+        env!("CARGO_BIN_EXE_weir"),
+        "run",
+        "--admin",
+        "off",
+        "--udp",
+        "127.0.0.1:0",
+    ]);
+    let child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let socket = UnixDatagram::unbound().unwrap();
+    once_there(|| socket.connect(&path));
+    socket.send(b"c:1|c").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success());
+    assert!(
+        said.contains("the service manager passed unixgram://") && said.contains("under the name udp"),
+        "{said}"
+    );
+}
