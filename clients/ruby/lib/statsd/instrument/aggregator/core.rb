@@ -142,7 +142,6 @@ module StatsD
         def after_fork
           @telemetry = Telemetry.new unless @sink.respond_to?(:telemetry)
           reset
-          start if @report
         end
 
         def after_daemon
