@@ -28,7 +28,7 @@ pub enum Way {
     Http {
         url: String,
         headers: HeaderMap,
-        delivery: DeliverySettings,
+        delivery: Box<DeliverySettings>,
         is_http2: bool,
     },
     Tcp {

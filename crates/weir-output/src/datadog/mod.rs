@@ -114,7 +114,7 @@ impl Start for DatadogSettings {
                 way: Way::Http {
                     url: format!("{base}{VALIDATION_PATH}"),
                     headers: HeaderMap::from_iter([(KEY, value)]),
-                    delivery: self.delivery.clone(),
+                    delivery: Box::new(self.delivery.clone()),
                     is_http2: false,
                 },
             })

@@ -47,7 +47,7 @@ impl Start for OtlpSettings {
             way: Way::Http {
                 url: url(self),
                 headers: http::configured_headers(&self.authorization)?,
-                delivery: self.delivery.clone(),
+                delivery: Box::new(self.delivery.clone()),
                 is_http2: self.protocol == Protocol::Grpc,
             },
         }])

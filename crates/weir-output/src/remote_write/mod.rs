@@ -84,7 +84,7 @@ impl Start for RemoteWriteSettings {
             way: Way::Http {
                 url: self.url.clone(),
                 headers: http::configured_headers(&self.authorization)?,
-                delivery: self.delivery.clone(),
+                delivery: Box::new(self.delivery.clone()),
                 is_http2: false,
             },
         }])
