@@ -250,9 +250,9 @@ mod tests {
     proptest! {
         #[test]
         fn shares_sum_to_the_whole(
-            bytes in 8 * MIB..1 << 40, workers in 1usize..5, used in any::<u8>(), most in any::<u64>(),
+            bytes in 8 * MIB..1 << 40, workers in 1usize..5, used in any::<u16>(), most in any::<u64>(),
         ) {
-            let budget = Budget::of(bytes, workers, |share| if_used(used & (1 << share as u8) != 0).min(most));
+            let budget = Budget::of(bytes, workers, |share| if_used(used & (1 << share as u16) != 0).min(most));
             prop_assert_eq!(budget.lines().map(|line| line.bytes).sum::<u64>(), bytes);
             prop_assert!(budget.share(Share::Contexts) >= bytes / 4);
         }
