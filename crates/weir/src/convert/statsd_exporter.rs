@@ -1,7 +1,6 @@
 //! The mapping file of Prometheus' statsd_exporter, and its flags.
 //!
-//! There, globs apply before expressions whatever their order, expressions are searched for anywhere in the name, and a
-//! template's `$1` never runs into what follows it. What a mapping says of how its metric is exposed is said here of the name that it makes.
+//! There, globs apply before expressions whatever their order, and expressions are searched for anywhere in the name. What a mapping says of how its metric is exposed is said here of the name that it makes.
 
 use std::fmt::Write as _;
 
@@ -518,30 +517,25 @@ pub(super) fn unbound(pattern: &str) -> String {
     format!("{before}{inner}{after}")
 }
 
-/// In globs `$1x` is group 1 and an x; in the templates of weir, as in Go, it would be the group `1x`. A group that the glob does not
-/// have is nothing.
+/// The template of a glob: as there, a reference is as long as words are, and one that is no number, or that of no star, is nothing.
 fn braced(template: &str, groups: usize) -> String {
     let mut text = String::new();
     let mut rest = template;
     while let Some(at) = rest.find('$') {
         text.push_str(&rest[..at]);
         let after = &rest[at + 1..];
-        let is_braced = after.starts_with('{');
-        let inner = if is_braced { &after[1..] } else { after };
-        let digits = inner.bytes().take_while(u8::is_ascii_digit).count();
-        let closes = !is_braced || inner[digits..].starts_with('}');
-        if digits == 0 || !closes {
+        let inner = after.strip_prefix('{').unwrap_or(after);
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '$';
+        let (word, behind) = inner.split_at(inner.find(|c| !is_word(c)).unwrap_or(inner.len()));
+        if word.is_empty() {
             text.push('$');
             rest = after;
             continue;
         }
-        if inner[..digits]
-            .parse::<usize>()
-            .is_ok_and(|group| group <= groups)
-        {
-            let _ = write!(text, "${{{}}}", &inner[..digits]);
+        if word.parse::<usize>().is_ok_and(|group| group <= groups) {
+            let _ = write!(text, "${{{word}}}");
         }
-        rest = &inner[digits + usize::from(is_braced)..];
+        rest = behind.strip_prefix('}').unwrap_or(behind);
     }
     text.push_str(rest);
     text
@@ -652,8 +646,9 @@ mod tests {
 
     #[test]
     fn templates_and_durations() {
-        assert_eq!(braced("$1_total ${2} $", 2), "${1}_total ${2} $");
+        assert_eq!(braced("${1}_total ${2} $", 2), "${1}_total ${2} $");
         assert_eq!(braced("$1-$2-${3}x$0", 2), "${1}-${2}-x${0}");
+        assert_eq!(braced("$1_foo $0$1 $1.", 2), "  ${1}.");
         assert_eq!(
             without_missing("$1 ${2}$3 $1x ${n} ${m}$", "(a)[(](?P<n>b)(?:c)"),
             "$1 ${2}  ${n} $"
@@ -667,7 +662,7 @@ mod tests {
 
     #[test]
     fn what_mappings_say_of_their_metrics_is_said_of_the_names_they_make() {
-        let text = "defaults:\n  ttl: 5m\n  buckets: [1]\nmappings:\n- match: test.*.x\n  name: test_$1_x\n  help: words\n  labels:\n    a: $1b\n\
+        let text = "defaults:\n  ttl: 5m\n  buckets: [1]\nmappings:\n- match: test.*.x\n  name: test_${1}_x\n  help: words\n  labels:\n    a: ${1}b\n\
                     - match: '(\\w+)\\.y'\n  match_type: regex\n  match_metric_type: counter\n  name: y\n  ttl: 1s\n- match: '.'\n  match_type: regex\n  action: drop\n";
         let converted = convert(text, &[]).unwrap();
         assert_eq!(converted.left, []);

@@ -211,7 +211,7 @@ mod tests {
             "udp: [0.0.0.0:8125]\n",
             "tcp: []\n",
             "admin: 0.0.0.0:9102\n",
-            "socket_mode: '0755'\n",
+            "socket_mode: 0755\n",
             "targets: ['udp://old.example:8125']\n    udp_bytes_max: 1000\n",
             "librato signalfx",
         ] {

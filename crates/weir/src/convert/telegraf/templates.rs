@@ -39,13 +39,17 @@ impl Mapping {
         let mut parts = Parts::default();
         let template: Vec<&str> = template.split('.').collect();
         for (at, part) in template.iter().enumerate() {
-            parts.part(part, filter.get(at).copied(), at + 1 == template.len())?;
+            parts.part(
+                part,
+                filter.get(at..).unwrap_or_default(),
+                at + 1 == template.len(),
+            )?;
         }
         // Literal parts of a filter that is longer than its template.
-        for part in filter.iter().skip(template.len()) {
-            parts.pattern.push_str(&format!("\\.{}", one(Some(part))));
-        }
         if !parts.spans {
+            for part in filter.iter().skip(template.len()) {
+                parts.pattern.push_str(&format!("\\.{}", one(Some(part))));
+            }
             parts.pattern.push_str("(?:\\..*)?");
         }
         if parts.measurement.is_empty() {
@@ -91,7 +95,8 @@ struct Parts {
 }
 
 impl Parts {
-    fn part(&mut self, part: &str, filter: Option<&str>, is_last: bool) -> Result<(), String> {
+    /// `filter`: what the filter has for this part and those behind it.
+    fn part(&mut self, part: &str, filter: &[&str], is_last: bool) -> Result<(), String> {
         if !self.pattern.is_empty() {
             self.pattern.push_str("\\.");
         }
@@ -106,10 +111,17 @@ impl Parts {
         }
         self.spans |= rest;
         if what.is_empty() {
-            self.pattern.push_str(&one(filter));
+            self.pattern.push_str(&one(filter.first().copied()));
             return Ok(());
         }
-        let text = if rest { ".+".to_owned() } else { one(filter) };
+        let text = match (rest, filter) {
+            (false, _) => one(filter.first().copied()),
+            (true, []) => ".+".to_owned(),
+            (true, filter) => {
+                let parts: Vec<String> = filter.iter().map(|part| one(Some(part))).collect();
+                format!("{}(?:\\..*)?", parts.join("\\."))
+            }
+        };
         let _ = write!(self.pattern, "({text})");
         self.groups += 1;
         let group = format!("${{{}}}", self.groups);
@@ -236,14 +248,7 @@ mod tests {
             of("cpu.* measurement*"),
             of("cpu.load measurement*"),
         ]);
-        let places: Vec<_> = text
-            .match_indices("match: ")
-            .map(|(at, _)| &text[at + 7..at + 12])
-            .collect();
-        assert_eq!(places.len(), 3);
-        assert!(
-            text.rfind("match: (.+)").unwrap() > text.find("load").unwrap_or(0),
-            "{text}"
-        );
+        let places = ["(cpu\\.load(?:", "(cpu\\.[^.]+(?:", "(.+)"].map(|part| text.find(part));
+        assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{text}");
     }
 }
