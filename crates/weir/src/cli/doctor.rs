@@ -73,7 +73,7 @@ fn report(findings: &[Finding]) -> String {
             found,
             ..
         } = finding;
-        let found = super::status::shown(found);
+        let found = super::table::shown(found);
         let _ = writeln!(text, "{verdict:<8} {check:<16} {subject}: {found}");
         if !finding.remedy.is_empty() {
             let _ = writeln!(text, "{:25} -> {}", "", finding.remedy);
