@@ -7,7 +7,7 @@ use weir_listener::{EventLoop, Monotonic};
 
 use super::{Report, Worker};
 
-/// What is done with the sockets and connections of a worker that has stopped reading them.
+/// Looks at the sockets and connections of a worker.
 pub type Lend = Box<dyn FnOnce(&EventLoop) -> io::Result<()> + Send>;
 
 /// A worker's part in a hand-over to another process. It begins once no bucket is being handed over.
