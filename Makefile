@@ -9,7 +9,7 @@ export CARGO_NET_RETRY ?= 10
 # dependencies, and most of them once more.
 AGENT = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/weir
 
-.PHONY: run build page test test-quick check bench bench-outputs fuzz miri soak deps clients-%
+.PHONY: run build page dist test test-packages test-quick check bench bench-outputs fuzz miri soak deps clients-%
 
 ## run: build and start the agent with useful defaults (UDP 127.0.0.1:8125, admin 127.0.0.1:8127)
 run: page
@@ -22,10 +22,23 @@ page:
 build: page
 	$(CARGO) build --release --locked --workspace
 
+## dist: everything that is given away, into dist/ (docs/install.md)
+dist: page
+	packaging/dist.sh
+
 ## test: install what the tests need, then run every test of every language
 test: deps page
 	$(CARGO) test --workspace --locked --no-fail-fast
+	packaging/test/units.sh
+	WEIR_BIN="$${WEIR_BIN:-$$(ls $(AGENT))}" packaging/test/chart.sh
 	@set -e; for m in $(PARTS); do WEIR_BIN="$${WEIR_BIN:-$$(ls $(AGENT))}" $(MAKE) -C $$(dirname $$m) test; done
+
+## test-packages: make what is given away, and install and run each form of it in a scratch root (root; minutes)
+test-packages: deps dist
+	packaging/test/binary.sh dist
+	packaging/test/deb.sh dist
+	packaging/test/rpm.sh dist
+	packaging/test/image.sh dist
 
 ## test-quick: what needs nothing but Rust, and little time once it is built
 test-quick:

@@ -22,6 +22,10 @@ need 'command -v whisper-fetch' python3-whisper
 need 'command -v jq' jq
 need 'command -v systemd-socket-activate' systemd
 need 'command -v chromium' chromium
+need 'command -v systemd-analyze' systemd
+# Of make dist and make test-packages.
+need 'command -v rpmbuild' rpm
+need 'command -v lintian' lintian
 [ "${#missing[@]}" -eq 0 ] && exit 0
 
 if ! command -v apt-get >/dev/null 2>&1; then

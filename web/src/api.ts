@@ -16,7 +16,10 @@ export interface Metric {
 export interface Metrics {
   held_from: number;
   held_to: number;
+  /** All that match. */
   total: number;
+  /** Of the first one here, among them. */
+  offset: number;
   metrics: Metric[];
 }
 
@@ -145,6 +148,16 @@ export interface ContextReport {
   }[];
 }
 
+/** What rules would save. */
+export interface Trial {
+  series_now: number;
+  series_then: number;
+  changed: number;
+  dropped: number;
+  examples: { from: string; to: string | null }[];
+  incomplete: boolean;
+}
+
 export interface MetricRow {
   metric: string;
   contexts: number;
@@ -159,6 +172,29 @@ export interface Explanation {
   origin: { process: string | null; container: string | null; tags: string[] } | null;
   steps: unknown[];
   context: { name: string; type: string; host: string; tags: string[] } | null;
+}
+
+/** A message of the tail. */
+export interface Seen {
+  time: number;
+  listener: string;
+  pid?: number;
+  address?: string;
+  container?: string;
+  line: string;
+  bytes: number;
+  verdict: "accepted" | "rejected" | "dropped" | "refused" | "limited";
+  reason?: string;
+  bad?: { offset: number; length: number; before: string; bytes: string; after: string };
+}
+
+/** How much of what came the tail showed in the last second. */
+export interface Share {
+  messages: number;
+  looked_at: number;
+  matched: number;
+  shown: number;
+  share: number;
 }
 
 /** An answer that is not what was asked for: the agent's own words. */
@@ -189,12 +225,29 @@ export function address(path: string, params: Params = {}): string {
 export async function get<T>(path: string, params: Params = {}, signal?: AbortSignal): Promise<T> {
   const answer = await fetch(address(path, params), { signal, headers: { Accept: "application/json" } });
   if (answer.ok) return (await answer.json()) as T;
+  throw new Refused(answer.status, await reason(answer));
+}
+
+/** The words of an answer that is not what was asked for. */
+async function reason(answer: Response): Promise<string> {
   const text = await answer.text();
-  let message = text.trim();
   try {
-    message = JSON.parse(text).error.message;
+    return JSON.parse(text).error.message;
   } catch {
     // Not every refusal is JSON: a proxy may stand between.
+    return text.trim();
   }
-  throw new Refused(answer.status, message);
+}
+
+/** Why a stream was refused, which an EventSource does not say. Nothing if it would not be refused any more. */
+export async function whyRefused(path: string, abort: AbortController): Promise<string | undefined> {
+  try {
+    const answer = await fetch(path, { signal: abort.signal });
+    if (!answer.ok) return await reason(answer);
+    // It has no end.
+    abort.abort();
+    return undefined;
+  } catch {
+    return "the agent does not answer";
+  }
 }

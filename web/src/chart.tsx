@@ -18,6 +18,9 @@ export const COLOURS = [
   "#8d96a3",
 ];
 
+/** Seconds between two labels: never less than labels show. */
+const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800];
+
 export interface Line {
   label: string;
   values: (number | null)[];
@@ -52,6 +55,8 @@ export function Chart(props: {
       {
         width: element.clientWidth || 600,
         height,
+        // Half of the last label stands beside the chart.
+        padding: [null, 32, null, null],
         cursor: { drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
         legend: { live: true },
         scales: {
@@ -60,7 +65,7 @@ export function Chart(props: {
           y: { range: (_, min, max) => [Math.min(0, min), max > 0 ? max * 1.05 : 1] },
         },
         axes: [
-          { ...axis, space: 90, values: (_, ticks) => ticks.map(clock) },
+          { ...axis, space: 90, incrs: STEPS, values: (_, ticks) => ticks.map(clock) },
           {
             ...axis,
             size: 60,
@@ -74,7 +79,7 @@ export function Chart(props: {
             stroke: COLOURS[at % COLOURS.length],
             width: 1.5,
             dash: at >= COLOURS.length ? [6, 3] : undefined,
-            points: { show: props.times.length < 40 },
+            points: { show: (plot: uPlot) => (plot.data[0]?.length ?? 0) < 40 },
             value: (_: uPlot, value: number | null) => number(value),
           })),
         ],

@@ -60,6 +60,12 @@ export function clock(seconds: number): string {
   return new Date(seconds * 1000).toLocaleTimeString([], { hour12: false });
 }
 
+/** With milliseconds. */
+export function precise(seconds: number): string {
+  const part = Math.floor((seconds % 1) * 1000);
+  return `${clock(Math.floor(seconds))}.${String(part).padStart(3, "0")}`;
+}
+
 /** The same in UTC, for the title that shows on hover. */
 export function utc(seconds: number): string {
   return `${new Date(seconds * 1000).toISOString().slice(0, 19)}Z`;

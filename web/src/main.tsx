@@ -7,11 +7,13 @@ import { Explain } from "./views/explain";
 import { Metrics } from "./views/metrics";
 import { Outputs } from "./views/outputs";
 import { Overview } from "./views/overview";
+import { Tail } from "./views/tail";
 
 const VIEWS = [
   ["overview", "Overview"],
   ["metrics", "Metrics"],
   ["cardinality", "Cardinality"],
+  ["tail", "Tail"],
   ["explain", "Explain"],
   ["outputs", "Outputs"],
 ] as const;
@@ -41,6 +43,8 @@ function Page() {
           <Metrics params={route.params} flushes={live.flushes} />
         ) : route.view === "cardinality" ? (
           <Cardinality />
+        ) : route.view === "tail" ? (
+          <Tail params={route.params} />
         ) : route.view === "explain" ? (
           <Explain params={route.params} />
         ) : route.view === "outputs" ? (

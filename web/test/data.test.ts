@@ -4,6 +4,7 @@ import { path } from "../src/chart";
 import { append, column } from "../src/data";
 import { losses } from "../src/losses";
 import { parse, write } from "../src/route";
+import { prepend, told } from "../src/views/tail";
 
 const series = (
   name: string,
@@ -99,4 +100,18 @@ test("the address holds what is shown", () => {
 test("a sparkline has gaps where there are no points", () => {
   expect(path([0, 1, null, 1], 30, 10)).toBe("M0.0 9.0h.1L10.0 1.0M30.0 1.0h.1");
   expect(path([null], 30, 10)).toBe("");
+});
+
+describe("tail", () => {
+  test("the newest come first, and no more than are kept", () => {
+    expect(prepend([3, 2, 1], [4, 5], 4)).toEqual([5, 4, 3, 2]);
+    expect(prepend([1], [], 4)).toEqual([1]);
+  });
+
+  test("what is not shown is said", () => {
+    const share = { messages: 50_000, looked_at: 5000, matched: 5000, shown: 100, share: 0.002 };
+    expect(told(share)).toContain("0.2 % are shown");
+    expect(told({ ...share, share: 1 })).toContain("every one");
+    expect(told(undefined)).toContain("as they arrive");
+  });
 });

@@ -278,7 +278,7 @@ func (c *ClientEx) gauge(name string, value float64, tags []string, rate float64
 	}
 	if c.core.aggregate {
 		if x := c.scope.lookup(c.scope.key(kindGauge, card), name, tags); x != nil && x.usable {
-			x.calls.Add(1)
+			x.more.Load().calls.Add(1)
 			x.setGauge(value)
 			return nil
 		} else if x != nil {
@@ -319,7 +319,7 @@ func (c *ClientEx) sample(k kind, name string, value float64, tags []string, rat
 				c.core.sampledOut[k].Add(1)
 				return nil
 			}
-			key.rate = rate
+			key = key.sampled(rate)
 		}
 		if x := c.scope.lookup(key, name, tags); x != nil && x.usable {
 			x.observe(value)
@@ -352,7 +352,7 @@ func (c *ClientEx) distributionSamples(k kind, name string, values []float64, ta
 	}
 	key := c.scope.key(k, card)
 	if rate < 1 && rate > 0 {
-		key.rate = rate
+		key = key.sampled(rate)
 	}
 	x := c.scope.newSeries(key, name, tags)
 	w := c.core.lock(k, name)

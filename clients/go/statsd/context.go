@@ -28,15 +28,24 @@ type scope struct {
 
 // key is the part of a context's identity besides name and tags.
 type key struct {
-	// meta holds the scope, kind and cardinality.
+	// meta holds the scope, cardinality and kind, and whether there is a sample rate.
 	meta uint64
 	// rate is the sample rate of packed values; 1 for other kinds.
 	rate float64
 }
 
+// metaSampled is set in the meta of a key with a sample rate.
+const metaSampled = 0x80
+
 func (s *scope) key(k kind, card Cardinality) key {
 	return key{meta: s.id<<16 | uint64(card)<<8 | uint64(k), rate: 1}
 }
+
+func (k key) sampled(rate float64) key { return key{meta: k.meta | metaSampled, rate: rate} }
+
+func (k key) cardinality() Cardinality { return Cardinality(k.meta >> 8 & 0xff) }
+
+func (k key) kind() kind { return kind(k.meta & (metaSampled - 1)) }
 
 // A counter's cell holds both the number of calls and their sum, so that a call is one atomic addition: the sum is in
 // the lower 44 bits, signed, and the calls are above. The sign bit of the whole asks for the slow path: either 2^19
@@ -59,52 +68,123 @@ const (
 	gaugeClosed = 0x7FF8_0000_57A7_5D01
 )
 
-// series is one context of this client and what has been collected for it since the last flush.
+// series is one context of this client and what has been collected for it since the last flush. Its size is what a
+// live counter costs, so what only some need is in a store.
 type series struct {
 	// cell is the value of a counter or a gauge.
 	cell atomic.Uint64
-	// calls counts the calls for a gauge, except those through a handle, which are counted once per flush.
-	calls atomic.Uint64
+	// lanes is where handles leave what they send, if they send much.
+	lanes atomic.Pointer[lanes]
 
-	key
+	meta uint64
 	// name and tags (joined with commas) are as the caller gave them; the strings are ours.
-	name    string
-	tags    string
+	name  string
+	tags  string
+	scope *scope
+	// text is what is written before the value, up to headEnd, and after the value and type.
+	text    string
+	headEnd uint32
+	// hash is the lower half of the hash of the identity.
+	hash uint32
+	// idle counts flushes without a value; it belongs to the flush.
+	idle uint32
+
+	mu      sync.Mutex
 	hasTags bool
 	kind    kind
 	// usable is false for the stand-ins of contexts that cannot be sent.
 	usable bool
 	// direct says that values are not collected here but sent at once; overflowed, that this is for lack of room.
 	direct, overflowed bool
-	hash               uint64
-	scope              *scope
-	// head and tail are what is written before and after the value and type.
-	head, tail string
-
-	// level is the value of a gauge at the last flush, from which Add of a handle goes on. Guarded by mu.
-	level float64
-	// counted says that a handle's Add is used on the gauge, so that its level must outlive idle times. Guarded by mu.
-	counted bool
-
-	// idle counts flushes without a value; it belongs to the flush.
-	idle uint32
-
-	mu sync.Mutex
 	// closed says that the series has been given up; whoever still holds it must look again. Guarded by mu.
 	closed bool
-	// spilled holds what does not fit the cell, and everything of kinds that have no cell. Guarded by mu.
+
+	// more is nil for a counter that never needed it, and else never changes.
+	more atomic.Pointer[store]
+}
+
+// store is what a series has besides, unless it is a counter of small increments.
+type store struct {
+	// rate is the sample rate of packed values.
+	rate float64
+	// calls counts the calls for a gauge, except those through a handle, which are counted once per flush.
+	calls atomic.Uint64
+	// spilledCalls counts the calls that are not in a cell.
+	spilledCalls atomic.Uint64
+	// bound says that a handle has the series.
+	bound atomic.Bool
+
+	// All that follows is guarded by the mutex of the series.
+
+	// level is the value of a gauge at the last flush, from which Add of a handle goes on.
+	level float64
+	// counted says that a handle's Add is used on the gauge, so that its level must outlive idle times.
+	counted bool
+	// spilledSum holds what does not fit the cell of a counter, and spilledFloat the sum of a float counter.
 	spilledSum   int64
 	spilledFloat float64
-	spilledCalls atomic.Uint64
-	// values are those of a packed kind. Guarded by mu.
+	// values are those of a packed kind.
 	values []float64
-	// seen is how many values were offered since the last flush. Guarded by mu.
+	// seen is how many values were offered since the last flush.
 	seen uint64
-	// members are those of a set, and fresh the ones seen since the last flush. Guarded by mu.
+	// members are those of a set, and fresh the ones seen since the last flush.
 	members map[string]*member
 	fresh   []*member
 	turn    uint32
 }
+
+// blankSeries makes a series with what its kind needs, in one piece.
+func blankSeries(k key) *series {
+	if k.kind() == kindCount {
+		return &series{meta: k.meta, kind: kindCount}
+	}
+	whole := &struct {
+		series
+		store
+	}{store: store{rate: k.rate}}
+	x := &whole.series
+	x.meta, x.kind = k.meta, k.kind()
+	x.more.Store(&whole.store)
+	if x.kind == kindGauge {
+		x.cell.Store(gaugeEmpty)
+	}
+	return x
+}
+
+// spill returns the store of a counter. The caller holds x.mu.
+func (x *series) spill() *store {
+	m := x.more.Load()
+	if m == nil {
+		m = &store{rate: 1}
+		x.more.Store(m)
+	}
+	return m
+}
+
+// spilled is how many calls are not in the cell.
+func (x *series) spilled() uint64 {
+	if m := x.more.Load(); m != nil {
+		return m.spilledCalls.Load()
+	}
+	return 0
+}
+
+func (x *series) key() key { return key{x.meta, x.rate()} }
+
+func (x *series) rate() float64 {
+	if x.meta&metaSampled == 0 {
+		return 1
+	}
+	return x.more.Load().rate
+}
+
+// is says whether the series has a key.
+func (x *series) is(k key) bool {
+	return x.meta == k.meta && (k.meta&metaSampled == 0 || x.rate() == k.rate)
+}
+
+func (x *series) head() string { return x.text[:x.headEnd] }
+func (x *series) tail() string { return x.text[x.headEnd:] }
 
 // member is a member of a set. It stays for one flush longer than it is used, so that a member that comes again costs
 // nothing.
@@ -175,7 +255,7 @@ func newTable(size int) *table { return &table{slots: make([]atomic.Pointer[seri
 
 func (t *table) add(x *series) {
 	mask := uint64(len(t.slots) - 1)
-	for i := x.hash & mask; ; i = (i + 1) & mask {
+	for i := uint64(x.hash) & mask; ; i = (i + 1) & mask {
 		if t.slots[i].Load() == nil {
 			t.slots[i].Store(x)
 			t.used++
@@ -184,14 +264,14 @@ func (t *table) add(x *series) {
 	}
 }
 
-func (t *table) find(hash uint64, k key, name string, tags []string) *series {
+func (t *table) find(hash uint32, k key, name string, tags []string) *series {
 	mask := uint64(len(t.slots) - 1)
-	for i := hash & mask; ; i = (i + 1) & mask {
+	for i := uint64(hash) & mask; ; i = (i + 1) & mask {
 		x := t.slots[i].Load()
 		if x == nil {
 			return nil
 		}
-		if x.hash == hash && x.key == k && x.matches(name, tags) {
+		if x.hash == hash && x.is(k) && x.matches(name, tags) {
 			return x
 		}
 	}
@@ -200,12 +280,12 @@ func (t *table) find(hash uint64, k key, name string, tags []string) *series {
 // findLike finds the series that has taken the place of a closed one.
 func (t *table) findLike(old *series) *series {
 	mask := uint64(len(t.slots) - 1)
-	for i := old.hash & mask; ; i = (i + 1) & mask {
+	for i := uint64(old.hash) & mask; ; i = (i + 1) & mask {
 		x := t.slots[i].Load()
 		if x == nil {
 			return nil
 		}
-		if x.hash == old.hash && x.key == old.key && x.name == old.name && x.hasTags == old.hasTags &&
+		if x.hash == old.hash && x.is(old.key()) && x.name == old.name && x.hasTags == old.hasTags &&
 			x.tags == old.tags {
 			return x
 		}
@@ -234,7 +314,7 @@ func (s *scope) lookup(k key, name string, tags []string) *series {
 	place := placeOf(k.meta, name, tags)
 	m := s.core.memo.Load()
 	i := place >> m.shift
-	if x := m.slots[i].Load(); x != nil && x.key == k && x.matches(name, tags) {
+	if x := m.slots[i].Load(); x != nil && x.is(k) && x.matches(name, tags) {
 		return x
 	}
 	return s.lookupSecond(k, name, tags, m, i)
@@ -242,7 +322,7 @@ func (s *scope) lookup(k key, name string, tags []string) *series {
 
 // lookupSecond goes on where lookup found nothing: the neighbouring place, then by content.
 func (s *scope) lookupSecond(k key, name string, tags []string, m *memo, i uint64) *series {
-	if x := m.slots[i^1].Load(); x != nil && x.key == k && x.matches(name, tags) {
+	if x := m.slots[i^1].Load(); x != nil && x.is(k) && x.matches(name, tags) {
 		return x
 	}
 	x := s.lookupContent(k, name, tags)
@@ -265,14 +345,14 @@ func (s *scope) lookupSecond(k key, name string, tags []string, m *memo, i uint6
 
 // lookupContent finds or makes the series by content.
 func (s *scope) lookupContent(k key, name string, tags []string) *series {
-	hash := contentHash(k, name, tags)
+	hash := uint32(contentHash(k, name, tags))
 	if x := s.core.table.Load().find(hash, k, name, tags); x != nil {
 		return x
 	}
 	return s.create(hash, k, name, tags)
 }
 
-func (s *scope) create(hash uint64, k key, name string, tags []string) *series {
+func (s *scope) create(hash uint32, k key, name string, tags []string) *series {
 	c := s.core
 	c.tableMu.Lock()
 	defer c.tableMu.Unlock()
@@ -305,13 +385,15 @@ func joinTags(tags []string) string {
 
 // sendable says whether messages of the series can be accepted by an agent and fit a packet.
 func (x *series) sendable() bool {
-	return len(x.head) > 1 && x.fits(1)
+	return x.headEnd > 1 && x.fits(1)
 }
 
 // newSeries makes a series that is in no table.
 func (s *scope) newSeries(k key, name string, tags []string) *series {
-	x := &series{key: k, kind: kind(k.meta & 0xff), scope: s, hasTags: len(tags) > 0}
-	size := len(s.prefix) + len(name) + 1 + 2 + len(s.tagText) + 1 + len(s.suffix) + 20
+	x := blankSeries(k)
+	x.scope, x.hasTags = s, len(tags) > 0
+	size := len(s.prefix) + len(name) + len(":|#,\n") + len(s.tagText) + len(s.suffix) +
+		cardinalitySize(k.cardinality())
 	for _, t := range tags {
 		size += len(t) + 1
 	}
@@ -338,18 +420,15 @@ func (s *scope) newSeries(k key, name string, tags []string) *series {
 		}
 	}
 	b = append(b, s.suffix...)
-	b = appendCardinality(b, Cardinality(k.meta>>8&0xff))
+	b = appendCardinality(b, k.cardinality())
 	b = append(b, '\n')
 	// The bytes are not changed from here on.
 	text := textOf(b)
-	x.head, x.tail = text[:headEnd], text[headEnd:]
+	x.text, x.headEnd = text, uint32(headEnd)
 	x.name, x.tags = text[nameAt:nameEnd], text[tagsAt:tagsEnd]
 	if !x.matches(name, tags) {
 		// Some bytes were replaced for the wire; the identity is that of the caller's text.
 		x.name, x.tags = strings.Clone(name), joinTags(tags)
-	}
-	if x.kind == kindGauge {
-		x.cell.Store(gaugeEmpty)
 	}
 	return x
 }
@@ -357,14 +436,14 @@ func (s *scope) newSeries(k key, name string, tags []string) *series {
 // insert adds a series to the table. The caller holds tableMu.
 func (c *core) insert(x *series) {
 	t := c.table.Load()
-	if 2*(t.used+1) > len(t.slots) {
+	if 4*(t.used+1) > 3*len(t.slots) {
 		t = tableOf(c.live, 2*len(t.slots))
 		c.table.Store(t)
 	}
 	t.add(x)
 	c.live = append(c.live, x)
 	if m := c.memo.Load(); len(c.live)*2 > len(m.slots) {
-		c.memo.Store(newMemo(4 * len(m.slots)))
+		c.memo.Store(newMemo(2 * len(m.slots)))
 	}
 }
 
@@ -394,13 +473,9 @@ func (x *series) again() *series {
 }
 
 func (x *series) copyIdentity() *series {
-	y := &series{
-		key: x.key, name: x.name, tags: x.tags, hasTags: x.hasTags, kind: x.kind, hash: x.hash, scope: x.scope,
-		head: x.head, tail: x.tail, usable: true,
-	}
-	if y.kind == kindGauge {
-		y.cell.Store(gaugeEmpty)
-	}
+	y := blankSeries(x.key())
+	y.name, y.tags, y.hasTags, y.hash, y.scope = x.name, x.tags, x.hasTags, x.hash, x.scope
+	y.text, y.headEnd, y.usable = x.text, x.headEnd, true
 	return y
 }
 
@@ -418,7 +493,7 @@ func (x *series) makeDirect() *series {
 
 // fits says whether the shortest message of the series fits a packet.
 func (x *series) fits(valueBytes int) bool {
-	return len(x.head)+valueBytes+len(kindMiddle[x.kind])+len(x.tail) <= x.scope.core.out.maxBytes
+	return len(x.text)+valueBytes+len(kindMiddle[x.kind]) <= x.scope.core.out.maxBytes
 }
 
 // addCount adds to a counter. It is the path of nearly every call and small enough to be inlined.
@@ -447,8 +522,9 @@ func (x *series) addCountSlow(v int64) {
 		calls++
 	}
 	if base == 0 {
-		x.spilledSum += sum
-		x.spilledCalls.Add(calls)
+		m := x.spill()
+		m.spilledSum += sum
+		m.spilledCalls.Add(calls)
 		x.mu.Unlock()
 		return
 	}
@@ -464,8 +540,9 @@ func (x *series) forwardCount(sum int64, calls uint64) {
 		if y := x.again(); y != nil {
 			y.mu.Lock()
 			if !y.closed {
-				y.spilledSum += sum
-				y.spilledCalls.Add(calls)
+				m := y.spill()
+				m.spilledSum += sum
+				m.spilledCalls.Add(calls)
 				y.mu.Unlock()
 				return
 			}
@@ -506,8 +583,9 @@ func (x *series) setGaugeSlow(v float64) {
 func (x *series) addFloatCount(v float64) {
 	x.mu.Lock()
 	if !x.closed && !x.direct {
-		x.spilledFloat += v
-		x.spilledCalls.Add(1)
+		m := x.more.Load()
+		m.spilledFloat += v
+		m.spilledCalls.Add(1)
 		x.mu.Unlock()
 		return
 	}
@@ -531,47 +609,52 @@ func (x *series) observe(v float64) {
 		x.observeSlow(v)
 		return
 	}
-	n := len(x.values)
-	if n < cap(x.values) {
-		x.values = x.values[:n+1]
-		x.values[n] = v
-		x.seen++
-		x.mu.Unlock()
-		return
-	}
-	lost := x.observeFull(v)
+	lost := x.keepValue(v)
 	x.mu.Unlock()
 	if lost != nil {
 		x.scope.core.handle(lost)
 	}
 }
 
+// keepValue adds a value to those of a packed kind. The caller holds x.mu, and reports the loss returned once it has
+// let go.
+func (x *series) keepValue(v float64) *ErrorSenderChannelFull {
+	m := x.more.Load()
+	if n := len(m.values); n < cap(m.values) {
+		m.values = m.values[:n+1]
+		m.values[n] = v
+		m.seen++
+		return nil
+	}
+	return x.observeFull(v)
+}
+
 // observeFull makes room for a value: it grows the store, sends what is in it, or chooses which values to keep.
 func (x *series) observeFull(v float64) (lost *ErrorSenderChannelFull) {
-	c := x.scope.core
+	c, m := x.scope.core, x.more.Load()
 	limit := packedMax
 	if c.maxSamples > 0 {
 		limit = c.maxSamples
 	}
-	n := len(x.values)
-	x.seen++
+	n := len(m.values)
+	m.seen++
 	switch {
 	case n < limit:
 		grown := make([]float64, n+1, min(max(packedFirst, 4*n), limit))
-		copy(grown, x.values)
+		copy(grown, m.values)
 		grown[n] = v
-		x.values = grown
+		m.values = grown
 	case c.maxSamples > 0:
 		// Each of the values seen stays with the same chance.
-		if i := rand.Uint64N(x.seen); i < uint64(n) {
-			x.values[i] = v
+		if i := rand.Uint64N(m.seen); i < uint64(n) {
+			m.values[i] = v
 		}
 	default:
 		// The value is not among those that are sent.
-		x.seen--
+		m.seen--
 		lost = c.sendEarly(x)
-		x.seen++
-		x.values = append(x.values[:0], v)
+		m.seen++
+		m.values = append(m.values[:0], v)
 	}
 	return lost
 }
@@ -602,9 +685,10 @@ func (x *series) addMember(value string) error {
 		var tmp [64]byte
 		return x.sendNow(appendSetValue(tmp[:0], value), 1)
 	}
-	x.spilledCalls.Add(1)
-	m := x.members[value]
-	if m != nil && m.turn == x.turn {
+	kept := x.more.Load()
+	kept.spilledCalls.Add(1)
+	m := kept.members[value]
+	if m != nil && m.turn == kept.turn {
 		x.mu.Unlock()
 		return nil
 	}
@@ -614,18 +698,18 @@ func (x *series) addMember(value string) error {
 			return x.scope.core.tooLong()
 		}
 		m = &member{value: strings.Clone(value)}
-		if x.members == nil {
-			x.members = make(map[string]*member)
+		if kept.members == nil {
+			kept.members = make(map[string]*member)
 		}
-		x.members[m.value] = m
+		kept.members[m.value] = m
 	}
 	var lost *ErrorSenderChannelFull
-	if len(x.fresh) >= membersMax {
+	if len(kept.fresh) >= membersMax {
 		lost = x.scope.core.sendEarly(x)
-		x.members[m.value] = m
+		kept.members[m.value] = m
 	}
-	m.turn = x.turn
-	x.fresh = append(x.fresh, m)
+	m.turn = kept.turn
+	kept.fresh = append(kept.fresh, m)
 	x.mu.Unlock()
 	if lost != nil {
 		x.scope.core.handle(lost)

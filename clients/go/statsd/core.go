@@ -228,7 +228,7 @@ func (x *series) sendNow(value []byte, calls uint64) error {
 	c := x.scope.core
 	w := c.lock(x.kind, x.name)
 	w.tally[x.kind] += calls
-	err := w.line(x, value, x.rate)
+	err := w.line(x, value, x.rate())
 	c.unlock(w)
 	if x.kind == kindGauge {
 		c.gaugesPast.Store(true)
@@ -249,13 +249,13 @@ func (w *worker) line(x *series, value []byte, rate float64) error {
 
 func (w *worker) rawLine(x *series, value []byte, rate float64) error {
 	b := w.begin()
-	b = append(b, x.head...)
+	b = append(b, x.head()...)
 	b = append(b, value...)
 	b = append(b, kindMiddle[x.kind]...)
 	if rate < 1 {
 		b = appendRate(b, rate)
 	}
-	b = append(b, x.tail...)
+	b = append(b, x.tail()...)
 	return w.commit(b)
 }
 
@@ -275,7 +275,7 @@ func (w *worker) packed(x *series, values []float64, rate float64) (lost int) {
 	if rate < 1 {
 		end = appendRate(end, rate)
 	}
-	return w.packedText(x.kind, x.head, values, end, x.tail)
+	return w.packedText(x.kind, x.head(), values, end, x.tail())
 }
 
 func (w *worker) packedText(k kind, head string, values []float64, rate []byte, tail string) (lost int) {
@@ -305,15 +305,27 @@ func (w *worker) packedText(k kind, head string, values []float64, rate []byte, 
 	return lost
 }
 
+// valueRoom is how many bytes are copied at once where a value is repeated; most texts are shorter.
+const valueRoom = 16
+
 // appendValues writes values, each after a colon, while the text stays within last bytes, and returns those left over.
-// Each is written in place, and taken back if it is too long.
+// Each is written in place, and taken back if it is too long. A value that is the same as the one before has the same
+// text, colon included, which lies right before it.
 func appendValues(b []byte, k kind, values []float64, last int) ([]byte, []float64) {
+	before, size := uint64(0), 0
 	for i, v := range values {
 		n := len(b)
-		if b = append(b, ':'); k == kindTiming {
-			b = appendFixed6(b, v)
+		if same := math.Float64bits(v); same == before && size > 0 && size <= valueRoom {
+			b = growFor(b, valueRoom)[:n+valueRoom]
+			*(*[valueRoom]byte)(b[n:]) = *(*[valueRoom]byte)(b[n-size:])
+			b = b[:n+size]
 		} else {
-			b = appendFloat(b, v)
+			if b = append(b, ':'); k == kindTiming {
+				b = appendFixed6(b, v)
+			} else {
+				b = appendFloat(b, v)
+			}
+			before, size = same, len(b)-n
 		}
 		if len(b) > last {
 			return b[:n], values[i:]
@@ -325,24 +337,25 @@ func appendValues(b []byte, k kind, values []float64, last int) ([]byte, []float
 // takeValues returns the values of a packed series with the sample rate they stand for. The caller holds x.mu and has
 // to use them before it lets go.
 func (x *series) takeValues() (values []float64, rate float64) {
-	values, rate = x.values, x.rate
-	if n := uint64(len(values)); n < x.seen {
-		rate *= float64(n) / float64(x.seen)
+	m := x.more.Load()
+	values, rate = m.values, m.rate
+	if n := uint64(len(values)); n < m.seen {
+		rate *= float64(n) / float64(m.seen)
 	}
-	x.values = x.values[:0]
-	x.seen = 0
+	m.values = m.values[:0]
+	m.seen = 0
 	return values, rate
 }
 
 // sendEarly sends what a full series holds. The caller holds x.mu, and reports the loss returned once it has let go.
 func (c *core) sendEarly(x *series) *ErrorSenderChannelFull {
-	w := c.lock(x.kind, x.name)
+	w, m := c.lock(x.kind, x.name), x.more.Load()
 	if x.kind == kindSet {
-		w.members(x, x.fresh)
-		x.forgetMembers()
-		x.members = make(map[string]*member)
+		w.members(x, m.fresh)
+		m.forgetMembers()
+		m.members = make(map[string]*member)
 	} else {
-		x.spilledCalls.Add(x.seen)
+		m.spilledCalls.Add(m.seen)
 		values, rate := x.takeValues()
 		c.oversized.Add(uint64(w.packed(x, values, rate)))
 	}
@@ -361,10 +374,10 @@ func (w *worker) members(x *series, members []*member) {
 	}
 }
 
-func (x *series) forgetMembers() {
-	clear(x.fresh)
-	x.fresh = x.fresh[:0]
-	x.turn++
+func (m *store) forgetMembers() {
+	clear(m.fresh)
+	m.fresh = m.fresh[:0]
+	m.turn++
 }
 
 const (
@@ -393,19 +406,21 @@ func (c *core) flushSeries(wait bool) {
 // writeSeries is flushSeries for a caller that holds flushMu.
 func (c *core) writeSeries(wait bool) {
 	c.tableMu.Lock()
-	c.flushing = append(c.flushing[:0], c.live...)
+	all := len(c.live)
 	c.tableMu.Unlock()
 	limit := c.idleFlushes
-	if len(c.flushing) > crowd {
+	if all > crowd {
 		limit = min(limit, crowdIdle)
 	}
 	idle := 0
 	w := &c.collector
-	for rest := c.flushing; len(rest) > 0; {
-		chunk := rest[:min(flushChunk, len(rest))]
-		rest = rest[len(chunk):]
+	for at := 0; at < all; at += flushChunk {
+		// Others only add to the end.
+		c.tableMu.Lock()
+		c.flushing = append(c.flushing[:0], c.live[at:min(at+flushChunk, all)]...)
+		c.tableMu.Unlock()
 		c.countMu.Lock()
-		for _, x := range chunk {
+		for _, x := range c.flushing {
 			if c.flushOne(w, x) {
 				x.idle = 0
 			} else if x.idle++; x.idle > limit && !x.pinned() {
@@ -418,6 +433,7 @@ func (c *core) writeSeries(wait bool) {
 	w.send()
 	c.collected(w, wait)
 	if idle > 0 {
+		c.cool(limit)
 		vecs := c.retire(limit)
 		w.send()
 		c.collected(w, wait)
@@ -425,7 +441,7 @@ func (c *core) writeSeries(wait bool) {
 			v.sweep()
 		}
 	}
-	clear(c.flushing)
+	clear(c.flushing[:cap(c.flushing)])
 }
 
 // collected hands over the packets filled by a flush. A gauge that found no room in the table was sent at once, and may
@@ -448,53 +464,80 @@ func (c *core) collected(w *worker, wait bool) {
 func (c *core) flushOne(w *worker, x *series) bool {
 	switch x.kind {
 	case kindCount:
-		if x.cell.Load() == 0 && x.spilledCalls.Load() == 0 {
-			return false
-		}
-		sum, calls := unpackCell(x.cell.Swap(0))
-		if x.spilledCalls.Load() != 0 {
-			x.mu.Lock()
-			sum += x.spilledSum
-			calls += x.spilledCalls.Swap(0)
-			x.spilledSum = 0
-			x.mu.Unlock()
-		}
-		c.flushedOne(x.kind, calls)
-		var tmp [24]byte
-		c.countLost(w.line(x, appendInt(tmp[:0], sum), 1))
+		return c.flushCount(w, x)
 	case kindGauge:
-		if x.cell.Load() == gaugeEmpty {
-			return false
-		}
-		x.mu.Lock()
-		x.level = math.Float64frombits(x.cell.Swap(gaugeEmpty))
-		x.mu.Unlock()
-		c.flushedOne(x.kind, max(x.calls.Swap(0), 1))
-		var tmp [32]byte
-		c.countLost(w.line(x, appendFloat(tmp[:0], x.level), 1))
-	default:
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		calls := x.spilledCalls.Swap(0) + x.seen
-		if calls == 0 {
-			x.rest()
-			return false
-		}
-		c.flushedOne(x.kind, calls)
-		switch x.kind {
-		case kindFloatCount:
-			var tmp [32]byte
-			c.countLost(w.line(x, appendFloat(tmp[:0], x.spilledFloat), 1))
-			x.spilledFloat = 0
-		case kindSet:
-			w.members(x, x.fresh)
-			x.rest()
-			x.forgetMembers()
-		default:
-			values, rate := x.takeValues()
-			c.oversized.Add(uint64(w.packed(x, values, rate)))
-		}
+		return c.flushGauge(w, x)
 	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	m := x.more.Load()
+	if pinning {
+		c.flushLost = append(c.flushLost, x.takeLanes(x.lanes.Load())...)
+	}
+	calls := m.spilledCalls.Swap(0) + m.seen
+	if calls == 0 {
+		m.rest(x.idle)
+		return false
+	}
+	x.heat(calls)
+	c.flushedOne(x.kind, calls)
+	switch x.kind {
+	case kindFloatCount:
+		var tmp [32]byte
+		c.countLost(w.line(x, appendFloat(tmp[:0], m.spilledFloat), 1))
+		m.spilledFloat = 0
+	case kindSet:
+		w.members(x, m.fresh)
+		m.rest(x.idle)
+		m.forgetMembers()
+	default:
+		values, rate := x.takeValues()
+		c.oversized.Add(uint64(w.packed(x, values, rate)))
+	}
+	return true
+}
+
+func (c *core) flushCount(w *worker, x *series) bool {
+	fromLanes, laneCalls := x.lanes.Load().takeCount()
+	if x.cell.Load() == 0 && x.spilled() == 0 && laneCalls == 0 && fromLanes == 0 {
+		return false
+	}
+	sum, calls := unpackCell(x.cell.Swap(0))
+	sum, calls = sum+fromLanes, calls+laneCalls
+	if x.spilled() != 0 {
+		x.mu.Lock()
+		sum, calls = x.takeSpilled(sum, calls)
+		x.mu.Unlock()
+	}
+	x.heat(calls)
+	c.flushedOne(x.kind, calls)
+	var tmp [24]byte
+	c.countLost(w.line(x, appendInt(tmp[:0], sum), 1))
+	return true
+}
+
+// takeSpilled adds what is not in the cell of a counter. The caller holds x.mu.
+func (x *series) takeSpilled(sum int64, calls uint64) (int64, uint64) {
+	if m := x.more.Load(); m != nil {
+		sum += m.spilledSum
+		calls += m.spilledCalls.Swap(0)
+		m.spilledSum = 0
+	}
+	return sum, calls
+}
+
+func (c *core) flushGauge(w *worker, x *series) bool {
+	if x.cell.Load() == gaugeEmpty {
+		return false
+	}
+	m := x.more.Load()
+	x.mu.Lock()
+	m.level = math.Float64frombits(x.cell.Swap(gaugeEmpty))
+	x.mu.Unlock()
+	x.heat(1)
+	c.flushedOne(x.kind, max(m.calls.Swap(0), 1))
+	var tmp [32]byte
+	c.countLost(w.line(x, appendFloat(tmp[:0], m.level), 1))
 	return true
 }
 
@@ -509,20 +552,20 @@ func (c *core) flushedOne(k kind, calls uint64) {
 	c.flushed[k]++
 }
 
-// rest lets go of memory that was not used in this turn. The caller holds x.mu.
-func (x *series) rest() {
-	if x.members != nil {
-		for value, m := range x.members {
-			if m.turn != x.turn {
-				delete(x.members, value)
+// rest lets go of memory that was not used in this turn. The caller holds the mutex of the series.
+func (m *store) rest(idle uint32) {
+	if m.members != nil {
+		for value, one := range m.members {
+			if one.turn != m.turn {
+				delete(m.members, value)
 			}
 		}
-		if len(x.members) == 0 {
-			x.members = nil
+		if len(m.members) == 0 {
+			m.members = nil
 		}
 	}
-	if x.seen == 0 && x.idle > 4 {
-		x.values = nil
+	if m.seen == 0 && idle > 4 {
+		m.values = nil
 	}
 }
 
@@ -531,9 +574,10 @@ func (x *series) pinned() bool {
 	if x.kind != kindGauge {
 		return false
 	}
+	m := x.more.Load()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.counted && x.level != 0
+	return m.counted && m.level != 0
 }
 
 // retire removes series that have been idle. Whoever still holds one is sent to its successor by closed, cellClosed and
@@ -561,7 +605,7 @@ func (c *core) retire(limit uint32) []sweeper {
 	c.table.Store(tableOf(kept, size))
 	places := firstMemo
 	for places < 2*len(kept) {
-		places *= 4
+		places *= 2
 	}
 	c.memo.Store(newMemo(places))
 	// A value that came after the flush looked is still taken.
@@ -583,24 +627,21 @@ func (x *series) closeIfEmpty() bool {
 func (c *core) closeSeries(w *worker, x *series) {
 	x.mu.Lock()
 	x.closed = true
-	var tmp [32]byte
-	switch x.kind {
-	case kindCount:
-		sum, calls := unpackCell(x.cell.Swap(cellClosed))
-		sum += x.spilledSum
-		calls += x.spilledCalls.Swap(0)
-		x.spilledSum = 0
-		if calls > 0 {
-			c.flushedOne(x.kind, calls)
-			c.countLost(w.line(x, appendInt(tmp[:0], sum), 1))
-		}
-		x.mu.Unlock()
-	case kindGauge:
+	var sum int64
+	var calls uint64
+	if x.kind == kindCount {
+		sum, calls = x.takeSpilled(unpackCell(x.cell.Swap(cellClosed)))
+	}
+	x.mu.Unlock()
+	switch {
+	case x.kind == kindGauge:
 		// Its cell was closed by closeIfEmpty.
-		x.mu.Unlock()
-	default:
-		x.mu.Unlock()
+	case x.kind != kindCount:
 		c.flushOne(w, x)
+	case calls > 0:
+		c.flushedOne(x.kind, calls)
+		var tmp [24]byte
+		c.countLost(w.line(x, appendInt(tmp[:0], sum), 1))
 	}
 }
 

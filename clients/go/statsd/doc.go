@@ -11,10 +11,10 @@ the API of github.com/DataDog/datadog-go/v5/statsd, and more.
 
 By default, counters are summed, gauges keep their last value and sets their distinct members, until they are flushed
 every two seconds ([WithAggregationInterval]). Histograms, distributions and timings are sent as they come, or
-collected and packed with [WithExtendedClientSideAggregation]. Messages are gathered in packets, which leave when they
-are full or 100 ms old ([WithBufferFlushInterval]). One goroutine writes them. A call never waits for the network:
-when too many packets wait ([WithSenderQueueSize]), packets are dropped and counted ([Client.GetTelemetry],
-[WithErrorHandler]).
+collected and packed if they go through a handle or with [WithExtendedClientSideAggregation]. Messages are gathered in
+packets, which leave when they are full or 100 ms old ([WithBufferFlushInterval]). One goroutine writes them. A call
+never waits for the network: when too many packets wait ([WithSenderQueueSize]), packets are dropped and counted
+([Client.GetTelemetry], [WithErrorHandler]).
 
 The rate of a call is the share of calls to send; the agent is told, and makes up for it. Counters, gauges and sets
 that are aggregated ignore it.

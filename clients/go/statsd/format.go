@@ -329,6 +329,14 @@ func appendCardinality(b []byte, card Cardinality) []byte {
 	return b
 }
 
+// cardinalitySize is how long that text is.
+func cardinalitySize(card Cardinality) int {
+	if card == CardinalityNotSet {
+		return 0
+	}
+	return len("|card:") + len(card.String())
+}
+
 // appendEvent writes an event up to its tags.
 func appendEvent(b []byte, e *Event) []byte {
 	title := escapeEventText(e.Title)

@@ -82,3 +82,36 @@ func TestTextIsCleanedInPlace(t *testing.T) {
 		}
 	}
 }
+
+// TestRepeatedValuesHaveTheirText: values in a packed line come in runs, of any text and length, and the line ends
+// anywhere.
+func TestRepeatedValuesHaveTheirText(t *testing.T) {
+	seed := time.Now().UnixNano()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewSource(seed))
+	choices := []float64{0, 1, -1, 12.3456, 1e21, 1e-300, 0.1 + 0.2, -123456789.123456789, math.MaxFloat64, 5e-324,
+		math.Copysign(0, -1), 1234567}
+	for round := 0; round < 2000; round++ {
+		var values []float64
+		for len(values) < 40 {
+			v := choices[random.Intn(len(choices))]
+			for n := random.Intn(4); n >= 0; n-- {
+				values = append(values, v)
+			}
+		}
+		for _, k := range []kind{kindDistribution, kindTiming} {
+			last := random.Intn(400)
+			b, rest := appendValues(make([]byte, 0, random.Intn(300)), k, values, last)
+			var want []byte
+			for _, v := range values[:len(values)-len(rest)] {
+				want = appendValue(append(want, ':'), k, v)
+			}
+			if string(b) != string(want) || len(b) > last {
+				t.Fatalf("%q instead of %q, within %d", b, want, last)
+			}
+			if len(rest) > 0 && len(appendValue(append(want, ':'), k, rest[0])) <= last {
+				t.Fatalf("%v had room after %q within %d", rest[0], b, last)
+			}
+		}
+	}
+}

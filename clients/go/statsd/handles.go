@@ -18,16 +18,16 @@ type handle struct {
 func (c *ClientEx) bind(h *handle, k kind, name string, tags []string) {
 	s := c.scope
 	key := s.key(k, s.card)
-	collects, overflowed := c.core.aggregate, false
-	if k.isPacked() {
-		collects = c.core.extended
-	}
-	if collects {
+	overflowed := false
+	if c.core.aggregate {
 		switch x := s.lookup(key, name, tags); {
 		case x == nil:
 			overflowed = true
 			c.core.overflow.Add(1)
 		case x.usable:
+			x.mu.Lock()
+			x.spill().bound.Store(true)
+			x.mu.Unlock()
 			h.series.Store(x)
 			return
 		}
@@ -67,12 +67,23 @@ func (x *series) isClosed() bool {
 // Counter is a handle of a counter.
 type Counter struct{ handle }
 
-// Inc adds one. What it costs is one atomic addition.
+// Inc adds one. What it costs is one atomic addition, or less where it is called often.
 func (h *Counter) Inc() {
-	if h != nil {
-		if x := h.series.Load(); int64(x.cell.Add(1+cellCall)) < 0 {
-			h.slow(x, 1)
+	if h == nil {
+		return
+	}
+	x := h.series.Load()
+	if pinning && x.lanes.Load() != nil {
+		p := pin()
+		if l := x.lanes.Load(); l != nil && p < len(l.each) {
+			l.each[p].ones++
+			unpin()
+			return
 		}
+		unpin()
+	}
+	if int64(x.cell.Add(1+cellCall)) < 0 {
+		h.slow(x, 1)
 	}
 }
 
@@ -82,6 +93,16 @@ func (h *Counter) Add(n int64) {
 		return
 	}
 	x := h.series.Load()
+	if pinning && x.lanes.Load() != nil {
+		p := pin()
+		if l := x.lanes.Load(); l != nil && p < len(l.each) {
+			l.each[p].sum += uint64(n)
+			l.each[p].calls++
+			unpin()
+			return
+		}
+		unpin()
+	}
 	if uint64(n+smallCount) >= 2*smallCount || int64(x.cell.Add(uint64(n)+cellCall)) < 0 {
 		h.slow(x, n)
 	}
@@ -130,6 +151,15 @@ func (h *Gauge) Set(v float64) {
 		return
 	}
 	x := h.series.Load()
+	if pinning && v-v == 0 && x.lanes.Load() != nil {
+		pin()
+		if x.lanes.Load() != nil {
+			storePlain(&x.cell, math.Float64bits(v))
+			unpin()
+			return
+		}
+		unpin()
+	}
 	if v-v != 0 || x.cell.Swap(math.Float64bits(v)) == gaugeClosed {
 		h.slow(x, v)
 	}
@@ -153,7 +183,7 @@ func (h *Gauge) slow(x *series, v float64) {
 	}
 	if x.direct {
 		x.mu.Lock()
-		x.level = v
+		x.more.Load().level = v
 		x.mu.Unlock()
 	}
 	x.setGaugeSlow(v)
@@ -199,10 +229,11 @@ func (h *Gauge) Add(v float64) {
 func (x *series) addGauge(v float64) (done bool, level float64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.counted = true
+	m := x.more.Load()
+	m.counted = true
 	if x.direct {
-		x.level += v
-		return false, x.level
+		m.level += v
+		return false, m.level
 	}
 	for {
 		// The flush empties the cell only under mu; a value set meanwhile is seen by the comparison.
@@ -210,7 +241,7 @@ func (x *series) addGauge(v float64) (done bool, level float64) {
 		if cell == gaugeClosed {
 			return false, 0
 		}
-		level = x.level
+		level = m.level
 		if cell != gaugeEmpty {
 			level = math.Float64frombits(cell)
 		}
@@ -233,20 +264,40 @@ func (h *packedHandle) observe(v float64) {
 		h.refuse(x)
 		return
 	}
+	if pinning && x.lanes.Load() != nil {
+		p := pin()
+		if l := x.lanes.Load(); l != nil && p < len(l.each) {
+			a := &l.each[p]
+			if at := a.written; at-a.read.Load() < laneRing {
+				a.ring[at%laneRing] = v
+				a.written = at + 1
+				unpin()
+				return
+			}
+		}
+		unpin()
+	}
+	h.observeLocked(x, v)
+}
+
+func (h *packedHandle) observeLocked(x *series, v float64) {
 	x.mu.Lock()
-	n := len(x.values)
-	if n < cap(x.values) && !x.closed && !x.direct {
-		x.values = x.values[:n+1]
-		x.values[n] = v
-		x.seen++
+	if x.closed || x.direct {
+		closed := x.closed
 		x.mu.Unlock()
+		x.observeSlow(v)
+		if closed {
+			h.renew(x)
+		}
 		return
 	}
-	closed := x.closed
+	lost := x.takeLanes(x.lanes.Load())
+	if one := x.keepValue(v); one != nil {
+		lost = append(lost, one)
+	}
 	x.mu.Unlock()
-	x.observe(v)
-	if closed {
-		h.renew(x)
+	for _, one := range lost {
+		x.scope.core.handle(one)
 	}
 }
 

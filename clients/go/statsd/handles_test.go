@@ -21,9 +21,9 @@ func TestHandles(t *testing.T) {
 			"t:2.000000:3.000000|ms|#a:1,b",
 		}},
 		{"aggregation", nil, []string{
-			"c:8|c|#a:1,b", "d:1.5|d|#a:1,b", "d:2.5|d|#a:1,b", "f:0.75|c|#a:1,b", "g:3|g|#a:1,b", "h:1|h|#a:1,b",
-			"h:2|h|#a:1,b",
-			"l:-1|g|#a:1,b", "s:m|s|#a:1,b", "t:2.000000|ms|#a:1,b", "t:3.000000|ms|#a:1,b",
+			"c:8|c|#a:1,b", "d:1.5:2.5|d|#a:1,b", "f:0.75|c|#a:1,b", "g:3|g|#a:1,b", "h:1:2|h|#a:1,b", "l:-1|g|#a:1,b",
+			"s:m|s|#a:1,b",
+			"t:2.000000:3.000000|ms|#a:1,b",
 		}},
 		{"no aggregation", []Option{WithoutClientSideAggregation()}, []string{
 			"c:1|c|#a:1,b", "c:7|c|#a:1,b", "d:1.5|d|#a:1,b", "d:2.5|d|#a:1,b", "f:0.25|c|#a:1,b", "f:0.5|c|#a:1,b",

@@ -25,7 +25,7 @@ type lineSlot struct {
 
 func (l *lineSlot) find(place uint64, key key, name string, tags []string) *series {
 	if l.place.Load() == place {
-		if x := l.line.Load(); x != nil && x.key == key && x.matches(name, tags) {
+		if x := l.line.Load(); x != nil && x.is(key) && x.matches(name, tags) {
 			return x
 		}
 	}

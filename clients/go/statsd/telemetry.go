@@ -85,16 +85,17 @@ func (c *core) snapshot() (t Telemetry) {
 		switch x.kind {
 		case kindCount:
 			_, n := unpackCell(x.cell.Load())
-			calls[x.kind] += n + x.spilledCalls.Load()
+			calls[x.kind] += n + x.spilled() + x.lanes.Load().waiting()
 		case kindGauge:
-			n := x.calls.Load()
+			n := x.more.Load().calls.Load()
 			if n == 0 && x.cell.Load() != gaugeEmpty {
 				n = 1
 			}
 			calls[x.kind] += n
 		default:
 			x.mu.Lock()
-			calls[x.kind] += x.spilledCalls.Load() + x.seen
+			m := x.more.Load()
+			calls[x.kind] += m.spilledCalls.Load() + m.seen + x.lanes.Load().waiting()
 			x.mu.Unlock()
 		}
 	}

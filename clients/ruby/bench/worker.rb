@@ -96,7 +96,8 @@ def statsd_cases
     ["metrics.rb: gauge", '$null.gauge("GoogleBase.insert", 12)', "nil"],
     ["metrics.rb: set", '$null.set("GoogleBase.customers", "12345", sample_rate: 1.0)', "nil"],
     ["metrics.rb: event", '$null.event("Event Title", "12345")', "nil"],
-    ["metrics.rb: service check", '$null.service_check("shipit.redis_connection", "ok")', "nil"]
+    ["metrics.rb: service check", '$null.service_check("shipit.redis_connection", "ok")', "nil"],
+    ["service check, 5-tag Hash", '$null.service_check("shipit.redis_connection", "ok", tags: TAGS_HASH)', "nil"]
   ]
 end
 

@@ -59,6 +59,60 @@ class AgentTest < TestCase
     assert_equal %w[a:2 b:1], tags.sort
   end
 
+  def start_agent(*arguments)
+    agent = Agent::Process.new("--udp", "0", "--admin", "127.0.0.1:0", *arguments)
+    (@agents ||= []) << agent
+    wait_until("the agent") { agent.admin && ready?(agent.admin) }
+    agent
+  end
+
+  def after_teardown
+    @agents&.each { |agent| agent.stop if agent.running? }
+    super
+  end
+
+  def check_end(agent, totals)
+    assert_predicate agent.stop, :success?, agent.log
+    names = totals.keys | agent.points.map { |point| point["metric"] }.grep(/\Alife\./)
+    assert_equal totals, names.to_h { |name| [name, agent.total(name)] }
+  end
+
+  # Replaced while it still runs, stopped, gone, and back at the same path. One send reaches whoever is there.
+  def check_restarts(flag, scheme)
+    path = unix_path
+    sink = StatsD::Instrument::BatchedSink.new(patient("#{scheme}://#{path}"))
+    client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 3600.0)
+    (@clients ||= []) << client
+    send = lambda do |name|
+      client.increment(name)
+      client.flush(sync: true)
+    end
+    send.call("life.before")
+    first = start_agent(flag, path)
+    send.call("life.first")
+    second = start_agent(flag, "#{path}.new")
+    File.rename("#{path}.new", path)
+    send.call("life.second")
+    check_end(first, "life.first" => 1)
+    send.call("life.third")
+    check_end(second, "life.second" => 1, "life.third" => 1)
+    FileUtils.rm_f(path)
+    2.times { send.call("life.nobody") }
+    third = start_agent(flag, path)
+    send.call("life.fourth")
+    check_end(third, "life.fourth" => 1)
+    assert_equal [4, 3, 3], client.telemetry.to_h.values_at(:packets_sent, :packets_dropped, :packets_dropped_writer)
+  end
+
+  def test_restarts_of_the_agent_at_a_unix_datagram_socket
+    skip "JRuby has no Unix datagram sockets" if RUBY_ENGINE == "jruby"
+    check_restarts("--uds", "unixgram")
+  end
+
+  def test_restarts_of_the_agent_at_a_unix_stream_socket
+    check_restarts("--uds-stream", "unix")
+  end
+
   def test_unix_datagrams
     skip "JRuby has no Unix datagram sockets" if RUBY_ENGINE == "jruby"
     path = unix_path

@@ -168,6 +168,59 @@ class LossesTest < TestCase
     end
   end
 
+  # A refusal is a reason for another source port, but not each of them: it would fill the tables of a node.
+  def test_refusals_open_a_socket_a_second
+    { "one by one" => ->(sink) { sink << "a:1|c" },
+      "together" => ->(sink) { sink.send_packets(["a:1|c"] * 3) } }.each do |how, send|
+      server = udp_server
+      sink = StatsD::Instrument::Sink.for_addr(server.address)
+      server.close
+      @servers.delete(server)
+      start = Support.now
+      ports = [source_port(sink)] + Array.new(100) { send.call(sink) && source_port(sink) }
+      opened = ports.chunk_while(&:==).count
+      assert_operator opened, :>, 1, how
+      assert_operator opened, :<=, 2 + (Support.now - start), how
+    end
+  end
+
+  def source_port(sink)
+    socket = UDPSocket.for_fd(sink.connection.fileno)
+    socket.autoclose = false
+    socket.addr[1]
+  end
+
+  # What had been taken out of the other cells was lost with the one that raised.
+  def test_a_context_that_fails_takes_no_other_along
+    client, sink = list_client
+    4.times { |index| client.increment("c#{index}", 7) }
+    3.times { client.distribution("d", 5) }
+    client.gauge("g", 1)
+    core = client.aggregating_core
+    core.send(:take_new_cells)
+    core.instance_variable_get(:@contexts).each_value do |context|
+      template = context.template
+      next unless %w[c1: d:].include?(template.head)
+
+      template.define_singleton_method(:head_bytes) { raise TypeError, "broken" }
+    end
+    assert_equal ["c0:7|c", "c2:7|c", "c3:7|c", "g:1|g"], flushed(client, sink).sort
+    assert_equal({ metrics: 4, dropped_invalid: 4 }, client.telemetry.to_h.slice(:metrics, :dropped_invalid))
+  end
+
+  # So was what came after a message that an application's own sink did not take.
+  def test_a_sink_that_raises_loses_what_it_was_given
+    client, sink = list_client
+    sink.define_singleton_method(:<<) { |line| line.start_with?("c1") ? raise(IOError, "full") : super(line) }
+    4.times { |index| client.increment("c#{index}", 7) }
+    assert_equal ["c0:7|c", "c2:7|c", "c3:7|c"], flushed(client, sink).sort
+    assert_equal({ packets_dropped: 1, packets_dropped_writer: 1, bytes_dropped: 6 },
+                 client.telemetry.to_h.slice(:packets_dropped, :packets_dropped_writer, :bytes_dropped))
+    client.increment("c1")
+    client.increment("c2")
+    assert_equal ["c2:1|c"], flushed(client, sink)
+  end
+
   # A server with a thread for each request made a cell for each thread and context, and most samples bypassed
   # aggregation.
   def test_a_thread_for_each_request_uses_the_cells_of_ended_ones

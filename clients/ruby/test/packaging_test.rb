@@ -6,6 +6,7 @@ return if RUBY_ENGINE == "jruby" # from a jar it has neither gem nor a command t
 
 require "fileutils"
 require "open3"
+require "rubygems/package"
 
 # The gem as users get it: built, installed and loaded, on machines that can compile and on those that cannot.
 class PackagingTest < TestCase
@@ -62,6 +63,46 @@ class PackagingTest < TestCase
       specification = Gem::Specification.load(File.join(ROOT, "weir-statsd.gemspec"))
       assert_equal files.sort, specification.files.sort, "the list depends on the folder"
     end
+  end
+
+  def test_the_gem_says_where_it_comes_from
+    Dir.mktmpdir do |directory|
+      specification = Gem::Package.new(gem_file(directory)).spec
+      assert_equal "Apache-2.0", specification.license
+      assert_equal "true", specification.metadata["rubygems_mfa_required"]
+      module_path = File.read(File.join(ROOT, "../go/go.mod"))[%r{^module (\S+)/clients/go$}, 1]
+      assert_equal "https://#{module_path}", specification.homepage, "the clients name different homes"
+      { "source_code_uri" => "", "changelog_uri" => "CHANGELOG.md", "documentation_uri" => "README.md" }
+        .each do |key, file|
+        home, place = specification.metadata.fetch(key).split(%r{/(?:tree|blob)/main/})
+        assert_equal specification.homepage, home
+        assert_path_exists File.join(ROOT, "../..", place)
+        assert place.end_with?(file), place
+      end
+    end
+  end
+
+  # What to type comes first.
+  def test_readmes_begin_with_an_install_line
+    assert_equal "gem install weir-statsd", first_code(File.join(ROOT, "README.md"))
+    assert_match(%r{\Ago get \S+/clients/go@latest\z}, first_code(File.join(ROOT, "../go/README.md")))
+  end
+
+  def first_code(path)
+    File.read(path)[/^```\w*\n(.*?)\n```$/m, 1]
+  end
+
+  # Installed and used: what the gem sends arrives.
+  def test_an_installed_gem_sends
+    server = udp_server
+    Dir.mktmpdir do |directory|
+      home = File.join(directory, "gems")
+      run_command("gem", "install", "--local", "--no-document", "--install-dir", home, gem_file(directory))
+      code = 'require "statsd-instrument"; StatsD.increment("installed", 3); StatsD.singleton_client.shutdown'
+      env = { "GEM_HOME" => home, "GEM_PATH" => home, "STATSD_ENV" => "production", "STATSD_ADDR" => server.address }
+      run_command(RbConfig.ruby, "-W0", "-e", code, env: env, chdir: directory)
+    end
+    wait_until("the metric") { server.lines.include?("installed:3|c") }
   end
 
   def test_installation_with_a_compiler_uses_the_extension

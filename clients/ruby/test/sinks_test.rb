@@ -147,6 +147,55 @@ class SinksTest < TestCase
     assert_equal [3, 2], [sink.telemetry[:packets_sent], sink.telemetry[:packets_dropped]]
   end
 
+  # An upgrade: the new server renames its socket over that of the old one, which goes on reading. No send fails.
+  def test_a_send_leaves_a_server_whose_socket_file_was_replaced
+    { "one by one" => ->(sink, text) { sink << text },
+      "together" => ->(sink, text) { sink.send_packets([text] * 3) } }.each do |how, send|
+      size = how == "together" ? 3 : 1
+      [["", method(:unix_server)], ["unix://", method(:stream_server)]].each do |scheme, serve|
+        path = unix_path
+        sink = StatsD::Instrument::Sink.for_addr("#{scheme}#{path}")
+        old = serve.call(path)
+        3.times do |life|
+          send.call(sink, "life#{life}:1|c")
+          wait_until("life #{life}") { old.total("life#{life}") == size }
+          following = serve.call("#{path}.new")
+          File.rename("#{path}.new", path)
+          send.call(sink, "after#{life}:1|c")
+          wait_until("the server after life #{life}") { following.total("after#{life}") == size }
+          assert_equal 0, old.total("after#{life}"), "#{how}, #{old.class}"
+          old = following
+        end
+        assert_equal [6 * size, 0], [sink.telemetry[:packets_sent], sink.telemetry[:packets_dropped]], how
+      end
+    end
+  end
+
+  # A socket file that is gone, or is one that refuses, is no reason to leave a server that reads.
+  def test_a_connection_stays_where_nobody_listens_yet
+    [["", method(:unix_server)], ["unix://", method(:stream_server)]].each do |scheme, serve|
+      path = unix_path
+      sink = StatsD::Instrument::Sink.for_addr("#{scheme}#{path}")
+      server = serve.call(path)
+      sent = 0
+      take = lambda do |what|
+        sink << "a:1|c"
+        sink.send_packets(["a:1|c"])
+        sent += 2
+        wait_until(what) { server.total("a") == sent }
+      end
+      take.call("the server is there")
+      File.unlink(path)
+      take.call("the file is gone")
+      UNIXServer.new(path).close
+      take.call("the file is another one and refuses")
+      File.unlink(path)
+      File.write(path, "")
+      take.call("the file is no socket")
+      assert_equal 0, sink.telemetry[:packets_dropped]
+    end
+  end
+
   # The old server still exists and no longer reads: the kernel reports no error, only a full queue.
   def test_a_new_socket_in_the_place_of_a_full_one_is_noticed
     path, = deaf_unix_socket

@@ -40,6 +40,54 @@ class TelemetryTest < TestCase
     refute(report.each_message { flunk("not due") })
   end
 
+  def report_of(**options)
+    client = StatsD::Instrument::Client.new(aggregation_flush_interval: 3600.0, **options)
+    (@clients ||= []) << client
+    client.instance_variable_get(:@aggregator)&.core&.instance_variable_get(:@report)
+  end
+
+  def test_clients_that_batch_report_unless_told_otherwise
+    sink = StatsD::Instrument::BatchedSink.for_addr(udp_server.address)
+    assert report_of(sink: sink)
+    assert report_of(sink: sink, enable_aggregation: false)
+    refute report_of(sink: sink, telemetry: false)
+    refute report_of(sink: sink, implementation: "statsd")
+    refute report_of(sink: StatsD::Instrument::Sink.for_addr(udp_server.address))
+    assert report_of(sink: StatsD::Instrument::Sink.for_addr(udp_server.address), telemetry: true)
+    env = { "STATSD_ENV" => "production", "STATSD_ADDR" => udp_server.address }
+    { nil => true, "false" => false, "0" => false, "true" => true }.each do |value, on|
+      client = StatsD::Instrument::Environment.new(env.merge("STATSD_TELEMETRY" => value).compact).client
+      (@clients ||= []) << client
+      core = client.aggregating_core
+      assert_equal on, !core.instance_variable_get(:@report).nil?, value.inspect
+    end
+  end
+
+  def test_clients_that_share_a_sink_report_once
+    sink = StatsD::Instrument::BatchedSink.for_addr(udp_server.address)
+    reports = Array.new(2) { report_of(sink: sink) }
+    sink.telemetry.dropped(:queue, 10)
+    lines = []
+    reports.each { |report| report.each_message(force: true) { |line| lines << line[/packets_dropped:\d+/] } }
+    assert_equal ["packets_dropped:0", "packets_dropped:1"], lines.compact.sort
+  end
+
+  # What the client lost is in its own report, with its reason.
+  def test_drops_are_reported
+    server = udp_server
+    sink = StatsD::Instrument::BatchedSink.for_addr(server.address)
+    client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 3600.0)
+    (@clients ||= []) << client
+    sink.telemetry.dropped(:queue, 10)
+    sink.telemetry.dropped(:writer, 20)
+    report = client.aggregating_core.instance_variable_get(:@report)
+    lines = []
+    report.each_message(force: true) { |line| lines << line[/client\.(\w+:\d+)\|c\|#client:weir-ruby,/, 1] }
+    expected = %w[packets_dropped:2 bytes_dropped:30 packets_dropped_queue:1 bytes_dropped_queue:10
+                  packets_dropped_writer:1 bytes_dropped_writer:20]
+    assert_empty expected - lines
+  end
+
   def test_reports_are_sent_by_the_flush_thread
     server = udp_server
     sink = StatsD::Instrument::BatchedSink.for_addr(server.address)

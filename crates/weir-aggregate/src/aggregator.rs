@@ -309,6 +309,11 @@ impl Aggregator {
         }
     }
 
+    /// Asks for the state of contexts whose rows are written next.
+    pub fn look_ahead_rows(&self, live: &[LiveContext]) {
+        self.state.look_ahead_rows(live);
+    }
+
     /// Writes the row of a context in the partition that was begun, if it has one in the closed bucket. True: the context has
     /// expired, as has one that never got a sample.
     #[must_use = "true: the context is to be removed and forgotten"]

@@ -1,6 +1,6 @@
 //! State that does not fit in a few words: where it lies, and how many bytes it takes.
 
-use weir_context::{Chunked, ContextId};
+use weir_context::{Chunked, ContextId, prefetch};
 use weir_sketch::Sketch;
 
 use crate::histogram::{HISTOGRAM_SAMPLES_MAX, Histogram};
@@ -171,6 +171,14 @@ impl<T: Default> Halves<T> {
     pub fn truncate(&mut self, len: usize) {
         for half in &mut self.halves {
             half.truncate(len);
+        }
+    }
+
+    /// Asks for the memory of an entry in both halves.
+    #[inline]
+    pub fn prefetch(&self, at: usize) {
+        for half in &self.halves {
+            prefetch(half.address(at));
         }
     }
 

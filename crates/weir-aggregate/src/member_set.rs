@@ -11,16 +11,37 @@ const ESTIMATE_PRECISION: u8 = 14;
 /// Registers where memory is very short: 2^10, a standard error of 3.3 %.
 const SQUEEZED_PRECISION: u8 = 10;
 
+/// Members that are found by looking at the hash of each: two cache lines. Most sets have no more in a bucket, and a table would be
+/// another two places in memory for them.
+const FEW: usize = 8;
+
+/// Bytes of members that room is made for at first.
+const TEXT_AT_FIRST: usize = 48;
+
+/// A member by its hash and its place in the text.
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    hash: u64,
+    start: u32,
+    len: u32,
+}
+
+impl Member {
+    #[inline(always)]
+    fn of<'a>(&self, text: &'a [u8]) -> &'a [u8] {
+        &text[self.start as usize..][..self.len as usize]
+    }
+}
+
 /// The distinct members of a set in one bucket: exact up to [`SET_MEMBERS_MAX`], then a HyperLogLog.
 #[derive(Clone, Debug, Default)]
 pub struct MemberSet {
     /// Members one after the other.
     text: Vec<u8>,
-    /// Where each member ends in `text`.
-    ends: Vec<u32>,
-    /// Hash of each member, so that growth hashes nothing again; and its start and length in `text`, so that finding one does not
-    /// ask `ends` as well.
-    index: HashTable<(u64, u32, u32)>,
+    /// All members up to [`FEW`].
+    few: Vec<Member>,
+    /// All members beyond that.
+    many: HashTable<Member>,
     estimate: Option<Box<HyperLogLog>>,
 }
 
@@ -52,33 +73,61 @@ impl MemberSet {
             estimate.insert_hash(hash);
             return false;
         }
-        let text = &self.text;
-        if self
-            .index
-            .find(hash, |&(other, start, len)| {
-                other == hash && text[start as usize..][..len as usize] == *member
-            })
-            .is_some()
-        {
+        if self.holds(hash, member) {
             return false;
         }
-        if self.ends.len() >= bound.members || self.text.len() >= bound.text {
+        if self.len() >= bound.members || self.text.len() >= bound.text {
             self.start_estimating().insert_hash(hash);
             return true;
         }
-        let start = self.text.len() as u32;
-        self.text.extend_from_slice(member);
-        self.ends.push(self.text.len() as u32);
-        self.index
-            .insert_unique(hash, (hash, start, member.len() as u32), |&(hash, ..)| hash);
+        self.add(hash, member);
         false
+    }
+
+    #[inline(always)]
+    fn holds(&self, hash: u64, member: &[u8]) -> bool {
+        let is_it = |known: &Member| known.hash == hash && known.of(&self.text) == member;
+        if self.many.is_empty() {
+            self.few.iter().any(is_it)
+        } else {
+            self.many.find(hash, is_it).is_some()
+        }
+    }
+
+    /// Adds one that is not there yet.
+    fn add(&mut self, hash: u64, member: &[u8]) {
+        if self.text.capacity() == 0 {
+            self.text.reserve(member.len().max(TEXT_AT_FIRST));
+        }
+        let start = self.text.len() as u32;
+        let len = member.len() as u32;
+        self.text.extend_from_slice(member);
+        let added = Member { hash, start, len };
+        if self.many.is_empty() && self.few.len() < FEW {
+            self.few.push(added);
+            return;
+        }
+        for member in std::mem::take(&mut self.few).into_iter().chain([added]) {
+            self.many.insert_unique(member.hash, member, |member| member.hash);
+        }
+    }
+
+    /// Members that are kept exactly.
+    fn len(&self) -> usize {
+        self.few.len() + self.many.len()
+    }
+
+    /// Where the next member is looked for and written while they are few, as something to prefetch.
+    #[inline]
+    pub fn addresses(&self) -> [*const u8; 2] {
+        [self.few.as_ptr().cast(), self.text.as_ptr()]
     }
 
     /// Number of distinct members, rounded where it is estimated.
     pub fn cardinality(&self) -> u64 {
         match &self.estimate {
             Some(estimate) => estimate.estimate().round() as u64,
-            None => self.ends.len() as u64,
+            None => self.len() as u64,
         }
     }
 
@@ -86,9 +135,13 @@ impl MemberSet {
         self.estimate.is_none()
     }
 
-    /// The members while they are kept exactly, in the order they came.
+    /// The members while they are kept exactly, in any order.
     pub fn members(&self) -> impl Iterator<Item = &[u8]> {
-        (0..self.ends.len() as u32).map(|at| slice(&self.text, &self.ends, at))
+        self.kept().map(|member| member.of(&self.text))
+    }
+
+    fn kept(&self) -> impl Iterator<Item = &Member> {
+        self.few.iter().chain(&self.many)
     }
 
     /// As a record holds it.
@@ -135,8 +188,8 @@ impl MemberSet {
     fn start_estimating(&mut self) -> &mut HyperLogLog {
         if self.estimate.is_none() {
             let mut estimate = HyperLogLog::new(ESTIMATE_PRECISION);
-            for member in self.members() {
-                estimate.insert(member);
+            for member in self.kept() {
+                estimate.insert_hash(member.hash);
             }
             *self = MemberSet {
                 estimate: Some(Box::new(estimate)),
@@ -148,19 +201,13 @@ impl MemberSet {
 
     pub fn heap_bytes(&self) -> usize {
         self.text.capacity()
-            + self.ends.capacity() * 4
-            + self.index.allocation_size()
+            + self.few.capacity() * size_of::<Member>()
+            + self.many.allocation_size()
             + self
                 .estimate
                 .as_ref()
                 .map_or(0, |estimate| size_of::<HyperLogLog>() + estimate.heap_bytes())
     }
-}
-
-fn slice<'a>(text: &'a [u8], ends: &[u32], at: u32) -> &'a [u8] {
-    let at = at as usize;
-    let start = if at == 0 { 0 } else { ends[at - 1] as usize };
-    &text[start..ends[at] as usize]
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What the samples of each context have come to, in arrays indexed by context id. Two halves: samples go into the open one
 //! while the closed one is handed over.
 
-use weir_context::{Chunked, ContextId, ContextRef, prefetch};
+use weir_context::{Chunked, ContextId, ContextRef, LiveContext, prefetch, prefetch_value};
 use weir_protocol::Kind;
 use weir_sketch::Sketch;
 
@@ -130,6 +130,29 @@ impl State {
         }
     }
 
+    /// Asks for the memory that writing the rows of these contexts reads: the state in both halves, then the bodies of the closed
+    /// one, then what those point to.
+    pub fn look_ahead_rows(&self, live: &[LiveContext]) {
+        let half = self.open ^ 1;
+        for live in live {
+            let (kind, at) = (live.kind(), live.id().0 as usize);
+            match kind {
+                Kind::Counter => self.counters.prefetch(at),
+                Kind::Gauge => self.gauges.prefetch(at),
+                Kind::Set => self.sets.prefetch(at),
+                Kind::Histogram => self.histograms.prefetch(at),
+                Kind::Timing => self.timings.prefetch(at),
+                Kind::Distribution => self.distributions.prefetch(at),
+            }
+        }
+        let deep = || {
+            let sketches = live.iter().filter(|live| live.kind() == Kind::Distribution);
+            sketches.filter_map(|live| self.distributions.body(half, live.id().0 as usize))
+        };
+        deep().for_each(prefetch_value);
+        deep().for_each(|body| prefetch(body.next_key()));
+    }
+
     #[inline]
     fn find_places(&mut self) {
         let (open, places) = (self.open, &mut self.places);
@@ -159,9 +182,7 @@ impl State {
         match kind {
             Kind::Set => {
                 if let Some(body) = self.sets.body(open, at) {
-                    let address = std::ptr::from_ref(body).cast::<u8>();
-                    prefetch(address);
-                    prefetch(address.wrapping_add(64));
+                    prefetch_value(body);
                 }
             }
             Kind::Histogram => prefetch_body(self.histograms.body(open, at)),
@@ -176,6 +197,12 @@ impl State {
             && let Some(body) = self.distributions.body(self.open, id.0 as usize)
         {
             prefetch(body.next_key());
+        } else if kind == Kind::Set
+            && let Some(body) = self.sets.body(self.open, id.0 as usize)
+        {
+            let [members, text] = body.addresses();
+            prefetch(members);
+            prefetch(text);
         }
     }
 

@@ -5,6 +5,7 @@
 //! Bytes, environment and flags in, [`Config`] out. What it has to know of the machine it asks through [`Host`]; it never reads a file,
 //! opens a socket or looks at a clock itself.
 
+mod agent;
 mod host;
 mod load;
 pub mod node;
@@ -21,13 +22,14 @@ mod types;
 mod value;
 mod variables;
 
+pub use agent::{is_section, why_not_taken};
 pub use host::{Accounts, Host, TlsContent, TlsFault, TlsPaths};
 pub use load::{Loaded, load};
 pub use outputs::{Files, FromFiles, Output, OutputConfig, OutputType, SettingProblem, output_setting};
 pub use page::{help, page};
 pub use reader::{Reader, Section};
 pub use resolve::{Addresses, Config};
-pub use rules::{RuleConfig, SUFFIXES_MAX, all_percentiles};
+pub use rules::{MatchType, MetricType, RuleConfig, SUFFIXES_MAX, all_percentiles, kinds, pattern};
 pub use setting::{
     DURATION_MAX, Gone, Kind, Leaf, PathUse, Reload, Setting, chosen, count, flattened, leaves,
 };
@@ -42,4 +44,4 @@ pub use types::{
     LogLevel, Mode, Ownership, Percentile, Sandbox, SocketPath,
 };
 pub use value::{Fields, Refusal, Scalar, Typed};
-pub use variables::{adds_up, forward_target, gone_variable};
+pub use variables::{adds_up, forward_target, gone_variable, in_our_words};

@@ -38,6 +38,7 @@ pub fn load<S>(
     let own = own_settings(&mut reader, file);
     let outputs = reader.outputs(file, types);
     reader.unknown_variables(types);
+    reader.variables_of_outputs_that_are_off(types, &outputs);
     let complete = own.filter(|_| reader.problems.is_empty());
     let from = reader.problems.len();
     let from_notes = reader.notes.len();

@@ -125,7 +125,9 @@ impl<'i> Reader<'i> {
                 let target = target.map_err(|message| Refusal::new(0, message));
                 target.and_then(|target| node_of(kind, &target, Separator::Comma))
             }
-            Some(text) => node_of(kind, text, Separator::CommaOrSpace),
+            Some(text) => variables::in_our_words(name, text)
+                .map_err(|message| Refusal::new(0, message))
+                .and_then(|text| node_of(kind, &text, Separator::CommaOrSpace)),
         };
         Some(Candidate {
             source: Source::Environment(name.to_owned()),

@@ -120,6 +120,9 @@ impl Names {
     pub fn all_tags(&self) -> Vec<String> {
         let all = self.tags.iter().chain(&self.extra_tags);
         let mut tags: Vec<String> = all.filter(|tag| !tag.is_empty()).cloned().collect();
+        if !self.env.is_empty() {
+            tags.push(format!("env:{}", self.env));
+        }
         tags.sort();
         tags.dedup();
         tags
@@ -409,6 +412,13 @@ impl Resolver<'_, '_> {
                 let message = format!("{tag:?} holds a comma, a bar or a line end, which no tag can");
                 self.problem(key, message);
             }
+        }
+        if names.env.contains([',', '|', '\n']) {
+            let message = format!(
+                "{:?} holds a comma, a bar or a line end, which no tag can",
+                names.env
+            );
+            self.problem("env", message);
         }
         if names.namespace.contains([':', '|', '\n']) {
             let message = "holds a colon, a bar or a line end, which no metric name can";

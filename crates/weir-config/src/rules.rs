@@ -6,7 +6,7 @@ use std::sync::Arc;
 use weir_protocol::Kind as MetricKind;
 use weir_rules::{
     Definitions, Effect, Fault, HistogramChoice, HostRule, Kinds, Mapping, Pattern, RuleLimits, RuleSet,
-    ValueAction, ValueRule, lint,
+    TagStyles, ValueAction, ValueRule, lint,
 };
 
 use crate::setting::Kind;
@@ -28,6 +28,7 @@ settings! {
         match_type: MatchType = "wildcard".takes(Kind::Choice(&["wildcard", "regex"]));
         name: String = "''";
         tags: BTreeMap<String, String> = "{}";
+        same_tags: SameTags = "add";
         types: Vec<MetricType> = "[]";
         action: MappingAction = "map";
         dry_run: bool = "false";
@@ -90,6 +91,30 @@ choices! {
     pub enum MappingAction {
         Map: "map",
         Drop: "drop",
+    }
+}
+
+choices! {
+    /// What becomes of a message's tags whose keys a mapping brings too.
+    pub enum SameTags {
+        /// Both are there.
+        Add: "add",
+        /// The mapping's are there.
+        Replace: "replace",
+        /// The message's are there.
+        Keep: "keep",
+    }
+}
+
+choices! {
+    /// How names carry tags.
+    pub enum TagStyle {
+        /// `name#key=value,key=value`
+        Librato: "librato",
+        /// `name,key=value,key=value`
+        Influx: "influx",
+        /// `name[key=value,key=value]`
+        SignalFx: "signalfx",
     }
 }
 
@@ -207,6 +232,7 @@ pub(crate) fn resolve(
     let definitions = Definitions {
         profiles: written.mapper_profiles.iter().map(profile).collect(),
         rules: rules(written, &mut faults),
+        tag_styles: tag_styles(&written.tag_styles),
     };
     let percentiles = percentiles(&written.rules);
     let configured: Vec<u8> = around.percentiles.iter().map(|percentile| percentile.0).collect();
@@ -304,7 +330,8 @@ fn histogram_suffixes(configured: &[u8], of_rules: &[u8]) -> Vec<String> {
         .collect()
 }
 
-fn kinds(types: &[MetricType]) -> Kinds {
+/// The kinds that a list names; an empty one names all.
+pub fn kinds(types: &[MetricType]) -> Kinds {
     if types.is_empty() {
         return Kinds::ALL;
     }
@@ -318,13 +345,23 @@ fn kinds(types: &[MetricType]) -> Kinds {
     }))
 }
 
-fn pattern(text: &str, match_type: MatchType) -> Pattern {
+/// A pattern as rules have it; an empty one matches every name.
+pub fn pattern(text: &str, match_type: MatchType) -> Pattern {
     match match_type {
         _ if text.is_empty() => Pattern::Any,
         MatchType::Wildcard => Pattern::Wildcard(text.to_owned()),
         MatchType::Exact => Pattern::Exact(text.to_owned()),
         MatchType::Prefix => Pattern::Prefix(text.to_owned()),
         MatchType::Regex => Pattern::Regex(text.to_owned()),
+    }
+}
+
+fn tag_styles(written: &[TagStyle]) -> TagStyles {
+    let has = |style| written.contains(&style);
+    TagStyles {
+        librato: has(TagStyle::Librato),
+        influx: has(TagStyle::Influx),
+        signalfx: has(TagStyle::SignalFx),
     }
 }
 
@@ -342,6 +379,11 @@ fn mapping(written: &ProfileMapping) -> Mapping {
         kinds: kinds(&written.types),
         name: written.name.clone(),
         tags: written.tags.clone().into_iter().collect(),
+        same_tags: match written.same_tags {
+            SameTags::Add => weir_rules::SameTags::Add,
+            SameTags::Replace => weir_rules::SameTags::Replace,
+            SameTags::Keep => weir_rules::SameTags::Keep,
+        },
         drop: written.action == MappingAction::Drop,
         dry_run: written.dry_run,
     }

@@ -1,6 +1,9 @@
 //! Variables of the environment that are nobody's, or that mean something together.
 
-use crate::outputs::OutputType;
+use std::borrow::Cow;
+
+use crate::agent::why_variable_not_taken;
+use crate::outputs::{OutputConfig, OutputType};
 use crate::reader::Reader;
 use crate::setting::{Gone, leaves};
 use crate::source::{Inputs, Source};
@@ -29,6 +32,26 @@ pub(crate) fn forward_port<'i>(inputs: &'i Inputs<'_>) -> Option<&'i str> {
     (!port.is_empty() && port != "0").then_some(port)
 }
 
+/// What the value of a variable of the Datadog Agent is in our words, where they differ.
+pub fn in_our_words<'t>(variable: &str, text: &'t str) -> Result<Cow<'t, str>, String> {
+    Ok(match (variable, text.trim()) {
+        // There, what is left of the last process is removed at once.
+        ("DD_FORWARDER_OUTDATED_FILE_IN_DAYS", "0") => "1s".into(),
+        ("DD_FORWARDER_OUTDATED_FILE_IN_DAYS", days) if days.parse::<u32>().is_ok() => {
+            format!("{days}d").into()
+        }
+        ("DD_FORWARDER_OUTDATED_FILE_IN_DAYS", other) => {
+            return Err(format!("is {other:?}; must be a number of days"));
+        }
+        ("DD_USE_V2_API_SERIES", "true" | "True" | "TRUE" | "t" | "1") => "v2".into(),
+        ("DD_USE_V2_API_SERIES", "false" | "False" | "FALSE" | "f" | "0") => "v1".into(),
+        ("DD_USE_V2_API_SERIES", other) => {
+            return Err(format!("is {other:?}; must be true or false"));
+        }
+        _ => text.into(),
+    })
+}
+
 /// Whether a variable says anything.
 pub(crate) fn is_set(inputs: &Inputs<'_>, name: &str) -> bool {
     let value = inputs.environment.get(name);
@@ -52,10 +75,12 @@ impl Reader<'_> {
                 if !is_foreign(rest) {
                     self.unknown_variable(name);
                 }
-            } else if let Some(gone) = gone_variable(name, types) {
+            } else if !is_set(inputs, name) || is_second_name(name, types) {
+                // An empty one says nothing, and what a setting reads is said there.
+            } else if let Some(why) = why_ignored(name, types) {
                 self.notes
-                    .push(format!("environment {name} is set and ignored: {}", gone.why));
-            } else if is_about_metrics(name) && !is_second_name(name, types) {
+                    .push(format!("environment {name} is set and ignored: {why}"));
+            } else if is_about_metrics(name) {
                 self.notes.push(format!(
                     "environment {name} is set; weir has no such setting and ignores it"
                 ));
@@ -65,6 +90,31 @@ impl Reader<'_> {
             self.notes.push(format!(
                 "environment {FORWARD_HOST} and {FORWARD_PORT} forward nothing unless both are set; the relay output is what they switch on"
             ));
+        }
+    }
+
+    /// Variables that mean settings of an output which is off.
+    pub(crate) fn variables_of_outputs_that_are_off<S>(
+        &mut self,
+        types: &'static [OutputType<S>],
+        on: &[OutputConfig<S>],
+    ) {
+        for output_type in types {
+            if on.iter().any(|output| output.output_type == output_type.name) {
+                continue;
+            }
+            let leaves = leaves(output_type.settings);
+            let also = leaves.iter().flat_map(|leaf| leaf.also).copied();
+            let set: Vec<&str> = also
+                .filter(|name| *name != FORWARD_HOST && is_set(self.inputs, name))
+                .collect();
+            if !set.is_empty() {
+                let (name, set) = (output_type.name, set.join(", "));
+                self.notes.push(format!(
+                    "environment {set}: outputs.{name} reads it, and is off; name it in the file{}",
+                    switches(output_type)
+                ));
+            }
         }
     }
 
@@ -116,6 +166,18 @@ fn is_second_name<S>(name: &str, types: &'static [OutputType<S>]) -> bool {
             .iter()
             .flat_map(|output_type| leaves(output_type.settings))
             .any(|leaf| leaf.also.contains(&name))
+}
+
+/// The variable that switches an output on, as the end of a sentence.
+fn switches<S>(output_type: &OutputType<S>) -> String {
+    let required = output_type.settings.iter().find(|setting| setting.required);
+    let name = required.and_then(|setting| setting.also.first());
+    name.map_or(String::new(), |name| format!(" or set {name}"))
+}
+
+fn why_ignored<S>(name: &str, types: &'static [OutputType<S>]) -> Option<&'static str> {
+    let gone = gone_variable(name, types).map(|gone| gone.why);
+    gone.or_else(|| why_variable_not_taken(name))
 }
 
 /// What a variable of the Datadog Agent meant that weir once understood.

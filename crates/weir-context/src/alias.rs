@@ -25,6 +25,9 @@ const SLOTS_MIN: usize = 16;
 /// Fingerprints of aliases seen once. A second sight within this many others admits.
 const DOORKEEPER_SLOTS: usize = 8192;
 
+/// Slots that [`AliasTable::peek`] looks at: two cache lines at most in three of four cases.
+const PEEKED_SLOTS: usize = 4;
+
 /// Sweeps without a hit after which an alias is dropped.
 const AGE_MAX: u64 = 3;
 
@@ -149,15 +152,20 @@ impl AliasTable {
         std::ptr::from_ref(&shard.slots[shard.start(hash)]).cast()
     }
 
-    /// The probable entry, by hash alone: its key to prefetch, and the raw context it would lead to.
-    #[inline]
-    pub fn peek(&self, hash: u64) -> Option<(*const u8, RawId)> {
+    /// The probable entry, by hash alone: its key to prefetch, and the raw context it would lead to. Looks as far as nearly all
+    /// probes go, because an entry that was displaced would otherwise be waited for in every step that follows.
+    #[inline(always)]
+    pub fn peek(&self, hash: u64) -> Option<(&[u8], RawId)> {
         let shard = &self.shards[Self::shard_of(hash)];
-        if shard.slots.is_empty() {
-            return None;
+        let mask = shard.slots.len().checked_sub(1)?;
+        let start = shard.start(hash);
+        for step in 0..PEEKED_SLOTS {
+            let slot = &shard.slots[(start + step) & mask];
+            if slot.hash & !STATE_MASK == hash & !STATE_MASK {
+                return Some((&slot.key, slot.raw));
+            }
         }
-        let slot = &shard.slots[shard.start(hash)];
-        (slot.hash & !STATE_MASK == hash & !STATE_MASK).then_some((slot.key.as_ptr(), slot.raw))
+        None
     }
 
     #[inline(always)]

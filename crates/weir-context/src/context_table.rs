@@ -4,6 +4,7 @@ use hashbrown::HashTable;
 use weir_protocol::Kind;
 
 use crate::chunked::Chunked;
+use crate::prefetch::prefetch_value;
 use crate::raw_table::NOBODY;
 use crate::sharded::{Sharded, shrink};
 use crate::strings::StringId;
@@ -113,6 +114,12 @@ impl ContextTable {
 
     pub fn get(&self, kind: Kind, id: ContextId) -> &Context {
         &self.entries[kind as usize][id.0 as usize]
+    }
+
+    /// Asks for the memory of a context.
+    #[inline]
+    pub fn prefetch(&self, kind: Kind, id: ContextId) {
+        prefetch_value(self.get(kind, id));
     }
 
     pub fn get_mut(&mut self, kind: Kind, id: ContextId) -> &mut Context {

@@ -33,7 +33,7 @@ pub use counters::{AliasCounter, ContextCounter, OriginCounter};
 pub use hash::HashSecret;
 pub use level::Level;
 pub use origins::{Admission, KnownTags, OriginId, OriginKey, OriginQuestion, OriginTags, OriginTicket};
-pub use prefetch::prefetch;
+pub use prefetch::{prefetch, prefetch_value};
 pub use raw_table::RawId;
 pub use rules::{NAMESPACE_EXCEPTIONS, NameFilter, Resolved, RuleSettings, Rules, Trial, Verdict};
 pub use rules_in_force::RuleCounts;

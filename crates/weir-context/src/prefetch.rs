@@ -14,3 +14,38 @@ pub fn prefetch(address: *const u8) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;
 }
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Asks for all cache lines of a text: three in any case, because most keys have as many and a branch on it would be predicted
+/// wrongly, and the others of a longer one.
+#[inline(always)]
+pub(crate) fn prefetch_text(text: &[u8]) {
+    let start = text.as_ptr();
+    for at in 0..3 {
+        prefetch(start.wrapping_add(at * LINE));
+    }
+    // The last one is the third or fourth at common lengths.
+    let end = start.wrapping_add(text.len().saturating_sub(1));
+    prefetch(end);
+    for at in 3..text.len() / LINE {
+        prefetch(start.wrapping_add(at * LINE));
+    }
+}
+
+/// Asks for the first and the last cache line of a text.
+#[inline(always)]
+pub(crate) fn prefetch_ends(text: &str) {
+    let start = text.as_ptr();
+    prefetch(start);
+    prefetch(start.wrapping_add(text.len().saturating_sub(1)));
+}
+
+/// Asks for a value that may lie across two cache lines.
+#[inline(always)]
+pub fn prefetch_value<T>(value: &T) {
+    let start = std::ptr::from_ref(value).cast::<u8>();
+    prefetch(start);
+    prefetch(start.wrapping_add(size_of::<T>().saturating_sub(1)));
+}

@@ -126,6 +126,12 @@ impl Strings {
         self.entries.compact(|entry| entry.references > 0);
     }
 
+    /// What is kept of a string, as something to prefetch.
+    #[inline]
+    pub fn entry(&self, id: StringId) -> &impl Sized {
+        &self.entries[id.0]
+    }
+
     pub fn get(&self, id: StringId) -> &str {
         &self.entries[id.0].text
     }

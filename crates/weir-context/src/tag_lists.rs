@@ -2,6 +2,7 @@ use hashbrown::HashTable;
 
 use crate::hash::HashSecret;
 use crate::level::Level;
+use crate::prefetch::prefetch_value;
 use crate::sharded::{Sharded, shrink};
 use crate::slab::Slab;
 use crate::strings::{StringId, Strings};
@@ -166,6 +167,12 @@ impl TagLists {
     /// The tags, sorted by text.
     pub fn get(&self, id: TagListId) -> &[StringId] {
         &self.entries[id.0].tags
+    }
+
+    /// Asks for the memory of a list's entry.
+    #[inline]
+    pub fn prefetch(&self, id: TagListId) {
+        prefetch_value(&self.entries[id.0]);
     }
 
     pub fn hash(&self, id: TagListId) -> u64 {

@@ -151,6 +151,12 @@ impl Info {
         self.doc.trim()
     }
 
+    /// What to do when it moves.
+    pub fn advice(&self) -> &'static str {
+        let (Moves::Work(advice) | Moves::Sign(advice)) = self.moves;
+        advice
+    }
+
     /// What `# HELP` says of its series.
     pub fn help(&self) -> &'static str {
         match self.series.help {

@@ -11,6 +11,7 @@ use weir::admin::status::Status;
 use weir::admin::{AdminSource, Answer, ConnectionLimits, Exposition, ScrapeRequest, answer_on};
 use weir::history::Recent;
 use weir::signals::Reloaded;
+use weir::tap::Taps;
 
 /// Knows nothing, refuses nothing by itself, and remembers whether it was to change something.
 #[derive(Default)]
@@ -37,6 +38,10 @@ impl AdminSource for Silent {
     }
 
     fn recent(&self) -> Option<Arc<Recent>> {
+        None
+    }
+
+    fn taps(&self) -> Option<Arc<Taps>> {
         None
     }
 

@@ -21,7 +21,7 @@ mod segment;
 mod store;
 
 pub use answer::{Answer, Group, Heatmap, SeriesColumn, SeriesColumns};
-pub use dictionary::{Key, Kind};
+pub use dictionary::{Key, Kind, Labels};
 pub use names::{Metric, MetricSort, MetricsRequest, TagKey, TagValue, matches};
 pub use query::{Function, GROUPS_MAX, Query, QueryError, STEPS_MAX};
 pub use store::{Figures, History};

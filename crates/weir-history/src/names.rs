@@ -1,11 +1,12 @@
 //! What there is: metrics by name, and the tags of one metric.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 
-use crate::dictionary::{Kind, Name};
-use crate::query::QueryError;
+use crate::dictionary::{Kind, Labels, Name, Series};
+use crate::query::{OpenPoints, QueryError, ids_of};
 use crate::store::History;
 
 /// Points of a sparkline.
@@ -34,6 +35,8 @@ pub struct MetricsRequest {
     /// Only these; empty: all.
     pub names: Vec<String>,
     pub sort: MetricSort,
+    /// Metrics to leave out before the first that is wanted.
+    pub offset: usize,
     pub limit: usize,
     /// Whether each comes with its tag keys and a sparkline, which cost a look at its series.
     pub details: bool,
@@ -122,31 +125,52 @@ impl History {
         } else {
             Box::new(request.names.iter().flat_map(|name| self.dictionary.named(name)))
         };
-        let mut found: Vec<(Metric, &Name)> = named
+        // Names are matched and sorted where they lie: only those on the page become an answer.
+        let mut found: Vec<(Reverse<i64>, &Name)> = named
             .filter(|name| matches(&request.pattern, &name.text))
-            .map(|name| (self.summary(name, now), name))
+            .map(|name| (Reverse(self.rank(name, request.sort, now)), name))
             .collect();
         let total = found.len();
-        found.sort_by(|(a, _), (b, _)| {
-            let order = match request.sort {
-                MetricSort::Name => std::cmp::Ordering::Equal,
-                MetricSort::Contexts => b.contexts.cmp(&a.contexts),
-                MetricSort::Growth => b.new.cmp(&a.new),
-                MetricSort::Seen => b.last_seen.cmp(&a.last_seen),
-            };
-            order
-                .then_with(|| a.name.cmp(&b.name))
-                .then_with(|| a.kind.cmp(&b.kind))
+        found.sort_unstable_by(|(a, left), (b, right)| {
+            (a, &left.text, left.kind).cmp(&(b, &right.text, right.kind))
         });
-        found.truncate(request.limit);
-        let metrics = found.into_iter().map(|(metric, name)| {
-            if request.details {
-                self.details(metric, name)
-            } else {
-                metric
-            }
+        let page = found.into_iter().skip(request.offset).take(request.limit);
+        let page: Vec<&Name> = page.map(|(_, name)| name).collect();
+        let metrics = page.iter().map(|name| self.summary(name, now));
+        if !request.details {
+            return (metrics.collect(), total);
+        }
+        let open = self.open_points(&ids_of(&page));
+        let with_details = metrics
+            .zip(&page)
+            .map(|(metric, name)| self.details(metric, name, &open));
+        (with_details.collect(), total)
+    }
+
+    /// The higher the earlier in the list.
+    fn rank(&self, name: &Name, sort: MetricSort, now: i64) -> i64 {
+        let series = || name.series.iter().filter_map(|&id| self.dictionary.series(id));
+        match sort {
+            MetricSort::Name => 0,
+            MetricSort::Contexts => name.series.len() as i64,
+            MetricSort::Growth => series().filter(|series| is_new(series, now)).count() as i64,
+            MetricSort::Seen => series().map(|series| series.last).max().unwrap_or(0),
+        }
+    }
+
+    /// Shows every series that had a point at this time or later, until `look` wants no more. Whether it saw all.
+    pub fn each_series<'s>(
+        &'s self,
+        since: i64,
+        mut look: impl FnMut(Kind, &'s str, Labels<'s>) -> bool,
+    ) -> bool {
+        let names = self.dictionary.names();
+        let all = names.flat_map(|name| name.series.iter().map(move |&id| (name, id)));
+        let mut recent = all.filter(|(_, id)| {
+            let series = self.dictionary.series(*id);
+            series.is_some_and(|series| series.last >= since)
         });
-        (metrics.collect(), total)
+        recent.all(|(name, id)| look(name.kind, &name.text, self.dictionary.labels(id)))
     }
 
     fn summary(&self, name: &Name, now: i64) -> Metric {
@@ -155,9 +179,7 @@ impl History {
             name: name.text.to_string(),
             kind: name.kind,
             contexts: name.series.len(),
-            new: series()
-                .filter(|series| series.first > now - GROWTH_SECONDS)
-                .count(),
+            new: series().filter(|series| is_new(series, now)).count(),
             first_seen: series().map(|series| series.first).min().unwrap_or(0),
             last_seen: series().map(|series| series.last).max().unwrap_or(0),
             tag_keys: Vec::new(),
@@ -165,10 +187,10 @@ impl History {
         }
     }
 
-    fn details(&self, metric: Metric, name: &Name) -> Metric {
+    fn details(&self, metric: Metric, name: &Name, open: &OpenPoints<'_>) -> Metric {
         Metric {
             tag_keys: self.tag_keys(name).into_iter().map(|key| key.key).collect(),
-            sparkline: self.sparkline(name, SPARKLINE_POINTS),
+            sparkline: self.sparkline(name, SPARKLINE_POINTS, open),
             ..metric
         }
     }
@@ -199,6 +221,10 @@ impl History {
             .map(|(key, values)| tag_key(key, values))
             .collect()
     }
+}
+
+fn is_new(series: &Series, now: i64) -> bool {
+    series.first > now - GROWTH_SECONDS
 }
 
 fn tag_key(key: &str, values: HashMap<&str, usize>) -> TagKey {

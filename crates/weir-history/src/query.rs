@@ -190,7 +190,8 @@ impl History {
         let width = self.buckets().map(|(_, width)| width).max().unwrap_or(1).max(1);
         let steps = self.steps(query, i64::from(width))?;
         let selected = self.select(metric, &query.tags);
-        let (columns, folded) = fold(self.columns(&selected, &query.by, kind, steps));
+        let open = self.open_points(&selected);
+        let (columns, folded) = fold(self.columns(&selected, &query.by, kind, steps, &open));
         let seconds = self.seconds(steps);
         Ok(Answer {
             metric: metric.text.to_string(),
@@ -268,8 +269,8 @@ impl History {
         by: &[String],
         kind: Kind,
         steps: Steps,
+        open: &OpenPoints<'_>,
     ) -> HashMap<Vec<Option<String>>, Column> {
-        let open = self.open_points(selected);
         let mut columns: HashMap<Vec<Option<String>>, Column> = HashMap::new();
         let mut points = vec![Point::EMPTY; steps.count];
         for &id in selected {
@@ -281,7 +282,7 @@ impl History {
             let column = columns.entry(group).or_insert_with(|| Column::new(steps.count));
             column.series += 1;
             if kind == Kind::Distribution {
-                self.each_sketch(id, &open, |time, sketch| {
+                self.each_sketch(id, open, |time, sketch| {
                     if let Some(at) = steps.at(time) {
                         column.add_sketch(at, &sketch);
                     }
@@ -289,7 +290,7 @@ impl History {
                 continue;
             }
             points.fill(Point::EMPTY);
-            self.each_scalar(id, &open, |time, value| {
+            self.each_scalar(id, open, |time, value| {
                 if let Some(at) = steps.at(time) {
                     points[at].add(time, value);
                 }
@@ -301,8 +302,9 @@ impl History {
         columns
     }
 
-    /// The points of open buckets, where they lie: by series, without a copy of sketches.
-    fn open_points(&self, selected: &[SeriesId]) -> OpenPoints<'_> {
+    /// The points of open buckets, where they lie: by series, without a copy of sketches. Looks at every open point, so one call is
+    /// for all series of an answer.
+    pub(crate) fn open_points(&self, selected: &[SeriesId]) -> OpenPoints<'_> {
         let mut wanted = vec![false; self.dictionary.ids_end()];
         selected.iter().for_each(|&id| wanted[id as usize] = true);
         let mut points = OpenPoints::default();
@@ -367,14 +369,13 @@ impl History {
         let steps = self.steps(&window, width)?;
         let seconds = self.seconds(steps);
         let mut series = Vec::new();
-        for name in self
-            .dictionary
-            .names()
-            .filter(|name| matches(pattern, &name.text))
-        {
+        let names = self.dictionary.names();
+        let names: Vec<&Name> = names.filter(|name| matches(pattern, &name.text)).collect();
+        let open = self.open_points(&ids_of(&names));
+        for name in names {
             let function = sparkline_function(name.kind);
             for &id in &name.series {
-                let columns = self.columns(&[id], &[], name.kind, steps);
+                let columns = self.columns(&[id], &[], name.kind, steps, &open);
                 let pairs = self.dictionary.labels(id).pairs();
                 series.extend(columns.into_values().map(|column| {
                     SeriesColumn {
@@ -398,7 +399,7 @@ impl History {
     }
 
     /// The points of a metric in the last `count` buckets as one line, for an overview.
-    pub(crate) fn sparkline(&self, metric: &Name, count: usize) -> Vec<Option<f64>> {
+    pub(crate) fn sparkline(&self, metric: &Name, count: usize, open: &OpenPoints<'_>) -> Vec<Option<f64>> {
         let times: Vec<(i64, u32)> = self.buckets().collect();
         let Some(&(last, width)) = times.last() else {
             return Vec::new();
@@ -409,7 +410,7 @@ impl History {
             step,
             count,
         };
-        let columns = self.columns(&metric.series, &[], metric.kind, steps);
+        let columns = self.columns(&metric.series, &[], metric.kind, steps, open);
         let seconds = self.seconds(steps);
         let function = sparkline_function(metric.kind);
         columns
@@ -417,6 +418,14 @@ impl History {
             .next()
             .map_or_else(Vec::new, |column| column.values(function, &seconds))
     }
+}
+
+/// The series of all of them.
+pub(crate) fn ids_of(names: &[&Name]) -> Vec<SeriesId> {
+    names
+        .iter()
+        .flat_map(|name| name.series.iter().copied())
+        .collect()
 }
 
 fn sparkline_function(kind: Kind) -> Function {
@@ -427,7 +436,7 @@ fn sparkline_function(kind: Kind) -> Function {
 }
 
 #[derive(Default)]
-struct OpenPoints<'a> {
+pub(crate) struct OpenPoints<'a> {
     scalars: Vec<(SeriesId, i64, f64)>,
     sketches: Vec<(SeriesId, i64, &'a [u8])>,
 }

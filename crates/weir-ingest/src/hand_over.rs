@@ -3,6 +3,10 @@
 use weir_aggregate::{Aggregator, Batch};
 use weir_context::{Contexts, PARTITIONS};
 
+/// Contexts whose memory is asked for together: enough to have many loads on their way, few enough for their names, tags and
+/// state to fit the first-level cache.
+const ROWS_AHEAD: usize = 16;
+
 /// A walk over all contexts for the bucket that was closed, in slices. The one place that removes contexts together with
 /// their state.
 #[derive(Default)]
@@ -62,8 +66,16 @@ impl HandOver {
         aggregator: &mut Aggregator,
         mut budget: usize,
     ) -> Option<usize> {
+        let mut asked_for = self.position;
         while let Some(&live) = contexts.live(self.partition).get(self.position) {
             budget = budget.checked_sub(1)?;
+            if self.position == asked_for {
+                let rest = &contexts.live(self.partition)[asked_for..];
+                let ahead = &rest[..rest.len().min(ROWS_AHEAD)];
+                contexts.look_ahead_rows(ahead);
+                aggregator.look_ahead_rows(ahead);
+                asked_for += ahead.len();
+            }
             if aggregator.write(contexts, live) {
                 aggregator.forget(live);
                 contexts.remove(self.partition, self.position);

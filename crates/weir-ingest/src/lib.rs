@@ -15,6 +15,7 @@ mod relay;
 mod sampler;
 mod saved;
 mod senders;
+mod tap;
 mod timestamped;
 mod worker;
 
@@ -28,6 +29,7 @@ pub use origin_rates::LimitedOrigin;
 pub use progress::Progress;
 pub use relay::{BLOCK_BYTES, Relay, RelayBlock, RelayQueue, RelaySettings, RelayTarget};
 pub use saved::{Restored, SavedBucket, SavedSeries};
+pub use tap::{Fate, TapBlock, TapPush, TapSettings, TappedPacket};
 pub use worker::{
     CheckpointLink, Command, CommandSender, Freeze, ListenerSnapshot, Piece, RelayChange, RelayLink,
     RelayLinks, Report, RuleSnapshot, Sources, TLS_FAULT, WorkerHandle, WorkerSettings, WorkerSnapshot,

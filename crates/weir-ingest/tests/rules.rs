@@ -373,6 +373,7 @@ fn mapping() -> impl Strategy<Value = Mapping> {
                 kinds,
                 name,
                 tags: vec![("t".into(), value)],
+                same_tags: weir_rules::SameTags::default(),
                 drop,
                 dry_run,
             }
@@ -463,6 +464,7 @@ fn definitions() -> impl Strategy<Value = Definitions> {
                     dry_run,
                 })
                 .collect(),
+            ..Definitions::default()
         })
 }
 
@@ -617,6 +619,7 @@ fn a_trial_counts_what_it_would_save_and_changes_nothing() {
             last: false,
             dry_run,
         }],
+        ..Definitions::default()
     };
     let mut ingest = ingest(&rule(true));
     let send = |ingest: &mut Ingest, lines: &str| {
@@ -682,6 +685,7 @@ fn dropped_samples_are_counted_by_rule_whatever_way_they_come() {
     let mut ingest = ingest(&Definitions {
         profiles: vec![],
         rules: vec![rule],
+        ..Definitions::default()
     });
     for _ in 0..3 {
         let bytes = b"gone.a:1:2|c\ngone.b:x|s\ngone.c:1|g|T1700000000\nhere:1|c".as_slice();

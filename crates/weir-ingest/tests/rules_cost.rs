@@ -41,6 +41,7 @@ fn rules(count: usize) -> Rules {
     let definitions = Definitions {
         profiles: vec![],
         rules: (0..count).map(rule).collect(),
+        ..Definitions::default()
     };
     let set = RuleSet::new(definitions, &[], weir_rules::RuleLimits::default()).expect("they are valid");
     Rules::new(RuleSettings {

@@ -14,6 +14,7 @@ pub mod graphite;
 pub mod http;
 pub mod json_lines;
 pub mod otlp;
+pub mod probe;
 pub mod prometheus;
 pub mod protobuf;
 pub mod relay;

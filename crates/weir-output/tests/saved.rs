@@ -131,6 +131,7 @@ fn scrape() -> Arc<Scrape> {
             quantiles: vec![0.5, 0.99],
             timings_in_seconds: true,
             host_label: true,
+            ..PrometheusSettings::default()
         },
         Weights::Exact,
         usize::MAX,

@@ -23,6 +23,7 @@ mod fast;
 #[cfg(feature = "json")]
 pub mod json;
 mod lines;
+mod locate;
 mod metric;
 mod number;
 mod origin;
@@ -38,6 +39,7 @@ pub use error::ErrorClass;
 pub use event::{AlertType, Event, Priority, unescape_newlines};
 pub use fast::{FastMetric, parse_fast};
 pub use lines::{Line, Lines};
+pub use locate::locate;
 pub use metric::{Kind, Metric, Numbers, RateFault, SAMPLE_RATE_MIN, Values};
 pub use number::{parse_integer, parse_number};
 pub use origin::{ExternalData, LocalData, OriginFields};

@@ -2,8 +2,8 @@
 //!
 //! The simple version searches for each newline and each colon in turn; every search has a start and an end that cost more than
 //! the few bytes between them, and how long each takes cannot be predicted. Here the whole packet becomes a list of the places
-//! of newlines and a bit mask of colons first. With AVX2 where the processor has it, byte by byte elsewhere; the tests compare
-//! both with a plain search.
+//! of newlines and a bit mask of colons first. With AVX-512 or AVX2 where the processor has it, 16 bytes at a time elsewhere; the
+//! tests compare all with a plain search.
 #![allow(unsafe_code)]
 
 /// Where the newlines and colons of a packet are.
@@ -33,11 +33,30 @@ impl Scan {
     pub fn scan(&mut self, packet: &[u8]) {
         self.len = packet.len();
         #[cfg(target_arch = "x86_64")]
-        if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("bmi1") {
+        if std::arch::is_x86_feature_detected!("avx512bw") && std::arch::is_x86_feature_detected!("avx512f") {
+            // SAFETY: the processor has AVX-512 with bytes; all that do have BMI1 and POPCNT.
+            return unsafe { self.scan_avx512(packet) };
+        } else if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("bmi1") {
             // SAFETY: the processor has AVX2 and BMI1.
             return unsafe { self.scan_avx2(packet) };
         }
         self.scan_portable(packet);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw,bmi1,popcnt")]
+    fn scan_avx512(&mut self, packet: &[u8]) {
+        use std::arch::x86_64::{_mm512_cmpeq_epi8_mask, _mm512_loadu_si512, _mm512_set1_epi8};
+        let newline = _mm512_set1_epi8(b'\n' as i8);
+        let colon = _mm512_set1_epi8(b':' as i8);
+        self.blocks(packet, |block| {
+            // SAFETY: a block has 64 bytes, and the load needs no alignment.
+            let bytes = unsafe { _mm512_loadu_si512(block.as_ptr().cast()) };
+            (
+                _mm512_cmpeq_epi8_mask(bytes, newline),
+                _mm512_cmpeq_epi8_mask(bytes, colon),
+            )
+        });
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -262,8 +281,18 @@ mod tests {
             scan.scan(&packet);
             let mut portable = Scan { len: packet.len(), ..Scan::default() };
             portable.scan_portable(&packet);
+            let mut of_avx2 = Scan { len: packet.len(), ..Scan::default() };
+            #[cfg(target_arch = "x86_64")]
+            if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("bmi1") {
+                // SAFETY: the processor has AVX2 and BMI1.
+                unsafe { of_avx2.scan_avx2(&packet) };
+            } else {
+                of_avx2.scan_portable(&packet);
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            of_avx2.scan_portable(&packet);
             let newlines: Vec<usize> = packet.iter().enumerate().filter(|(_, b)| **b == b'\n').map(|(at, _)| at).collect();
-            for scan in [&scan, &portable] {
+            for scan in [&scan, &of_avx2, &portable] {
                 for number in 0..newlines.len() + 3 {
                     prop_assert_eq!(scan.newline(number), newlines.get(number).copied().unwrap_or(packet.len()));
                 }

@@ -17,6 +17,7 @@ fn mapping(pattern: Pattern) -> Mapping {
         kinds: Kinds::ALL,
         name: "mapped.${1}".into(),
         tags: vec![("first".into(), "$1".into())],
+        same_tags: weir_rules::SameTags::default(),
         drop: false,
         dry_run: false,
     }
@@ -32,6 +33,7 @@ fn run(title: &str, patterns: Vec<Pattern>, names: &[String]) {
     let definitions = Definitions {
         profiles: vec![profile],
         rules: vec![],
+        ..Definitions::default()
     };
     let start = Instant::now();
     let set = RuleSet::new(definitions, &[], RuleLimits::default()).expect("they are valid");

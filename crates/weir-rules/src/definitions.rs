@@ -2,7 +2,7 @@
 
 use weir_protocol::Kind;
 
-use crate::{Pattern, ValueRule};
+use crate::{Pattern, TagStyles, ValueRule};
 
 /// Everything an operator wrote.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -10,6 +10,7 @@ pub struct Definitions {
     pub profiles: Vec<Profile>,
     /// In the order they apply in.
     pub rules: Vec<Rule>,
+    pub tag_styles: TagStyles,
 }
 
 /// Mappings for names with a common prefix. Of all profiles the first mapping that matches is applied, and no other.
@@ -30,8 +31,21 @@ pub struct Mapping {
     pub name: String,
     /// Keys and templates of their values.
     pub tags: Vec<(String, String)>,
+    pub same_tags: SameTags,
     pub drop: bool,
     pub dry_run: bool,
+}
+
+/// What becomes of a message's tags whose keys a mapping brings too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SameTags {
+    /// Both are there.
+    #[default]
+    Add,
+    /// The mapping's are there.
+    Replace,
+    /// The message's are there.
+    Keep,
 }
 
 /// What happens to metrics whose final name matches.

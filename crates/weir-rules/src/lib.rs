@@ -14,16 +14,18 @@ pub mod names;
 mod origins;
 mod pattern;
 mod set;
+mod tag_styles;
 mod template;
 mod trace;
 mod values;
 
 pub use definitions::{
-    Definitions, Effect, HistogramChoice, HostRule, Kinds, Mapping, Profile, Rule, TagFilter,
+    Definitions, Effect, HistogramChoice, HostRule, Kinds, Mapping, Profile, Rule, SameTags, TagFilter,
 };
 pub use origins::{AllowedOrigins, Listed, OriginPattern, OriginPatternError};
 pub use pattern::{Pattern, PatternError};
 pub use set::{Applied, Compiled, Fault, RuleId, RuleInfo, RuleSet, Scratch, Stage, Subject};
+pub use tag_styles::TagStyles;
 pub use template::Template;
 pub use trace::{Recorder, Step, Trace, Untraced};
 pub use values::{ValueAction, ValueRule};

@@ -501,6 +501,7 @@ mod tests {
             kinds: Kinds::ALL,
             name: "n$0".into(),
             tags: vec![],
+            same_tags: crate::SameTags::default(),
             drop: false,
             dry_run: false,
         };
@@ -512,6 +513,7 @@ mod tests {
         let definitions = Definitions {
             profiles: vec![profile],
             rules: vec![],
+            ..Definitions::default()
         };
         let set = RuleSet::new(definitions, &[], RuleLimits::default()).unwrap();
         let found = lint(&set, "", &|_| false);
@@ -549,7 +551,16 @@ mod tests {
     }
 
     fn findings(profiles: Vec<Profile>, rules: Vec<Rule>) -> Vec<String> {
-        let set = RuleSet::new(Definitions { profiles, rules }, &[], RuleLimits::default()).unwrap();
+        let set = RuleSet::new(
+            Definitions {
+                profiles,
+                rules,
+                ..Definitions::default()
+            },
+            &[],
+            RuleLimits::default(),
+        )
+        .unwrap();
         lint(&set, "shop.", &|name| name == "gone")
             .into_iter()
             .map(|finding| format!("{}: {}", finding.path, finding.message))
@@ -609,6 +620,7 @@ mod tests {
             kinds: Kinds::of([kind]),
             name: name.into(),
             tags: vec![],
+            same_tags: crate::SameTags::default(),
             drop: false,
             dry_run: false,
         };

@@ -11,7 +11,9 @@ use crate::names::{MatchScratch, NameMatcher};
 use crate::pattern::regex;
 use crate::template::Groups;
 use crate::values::{CompiledValue, Outcome};
-use crate::{Definitions, HostRule, Mapping, Pattern, Rule, RuleLimits, TagFilter, Template, Trace, glob};
+use crate::{
+    Definitions, HostRule, Mapping, Pattern, Rule, RuleLimits, SameTags, TagFilter, Template, Trace, glob,
+};
 
 mod compile;
 
@@ -188,6 +190,10 @@ impl RuleSet {
         applied: &mut Applied,
         trace: &mut impl Trace,
     ) -> bool {
+        if self.definitions.tag_styles.take_tags(subject) {
+            let why = || "tag_styles: tags are taken out of the name".into();
+            trace.stage("tag_styles", why, &subject.name, &subject.tags);
+        }
         if self.mappings.is_empty() {
             return true;
         }
@@ -255,6 +261,16 @@ impl RuleSet {
             return false;
         }
         for (key, value) in &compiled.tags {
+            let is_same = |tag: &Cow<'_, str>| {
+                tag.strip_prefix(key.as_str())
+                    .is_some_and(|rest| rest.starts_with(':'))
+            };
+            match mapping.same_tags {
+                SameTags::Add => {}
+                SameTags::Replace => subject.tags.retain(|tag| !is_same(tag)),
+                SameTags::Keep if subject.tags.iter().any(is_same) => continue,
+                SameTags::Keep => {}
+            }
             let mut tag = format!("{key}:");
             value.expand(groups, &mut tag);
             subject.tags.push(Cow::Owned(tag));

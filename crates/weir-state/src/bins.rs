@@ -47,7 +47,27 @@ impl Bins {
     }
 
     pub fn merge(&mut self, other: &Bins) {
-        *self = Bins::new(self.iter().chain(other.iter()));
+        let mut all = Vec::with_capacity(self.0.len() + other.0.len());
+        let (mut mine, mut theirs) = (self.0.iter().peekable(), other.0.iter().peekable());
+        while let (Some(&&(key, count)), Some(&&(other_key, other_count))) = (mine.peek(), theirs.peek()) {
+            let is_mine = key <= other_key;
+            let is_theirs = other_key <= key;
+            all.push(match (is_mine, is_theirs) {
+                (true, true) => (key, add(count, other_count)),
+                (true, false) => (key, count),
+                _ => (other_key, other_count),
+            });
+            mine.next_if(|_| is_mine);
+            theirs.next_if(|_| is_theirs);
+        }
+        all.extend(mine);
+        all.extend(theirs);
+        collapse(&mut all);
+        self.0 = all;
+    }
+
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.0.capacity() * size_of::<(i16, u128)>()
     }
 
     pub(crate) fn write(&self, writer: &mut Writer) {

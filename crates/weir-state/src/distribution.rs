@@ -46,6 +46,10 @@ impl Distribution {
         self.rest.merge(&other.rest);
     }
 
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.bins.heap_bytes() + self.sum.heap_bytes() + self.rest.heap_bytes()
+    }
+
     pub(crate) fn write(&self, writer: &mut Writer) {
         self.bins.write(writer);
         if let Some(extremes) = self.extremes {

@@ -20,6 +20,17 @@ impl std::fmt::Display for AgentId {
     }
 }
 
+/// What a record that is published to be merged with those of other agents says beside its series.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Publication {
+    /// Series states in all records before this one, of the same agent, epoch and partition. What is missing can be counted by it.
+    pub states_before: u64,
+    /// The number of partitions that its series were divided among.
+    pub partitions: u32,
+    /// The agent ends with it.
+    pub is_last: bool,
+}
+
 /// What a record is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Header {
@@ -39,9 +50,26 @@ pub struct Header {
     pub parts: u32,
     /// The bucket had not ended.
     pub is_open: bool,
+    /// `None`: one process wrote it for the next.
+    pub publication: Option<Publication>,
 }
 
 impl Header {
+    /// The header of a later part of the same bucket, `states` after this one.
+    pub(crate) fn of_part(&self, part: u32, parts: u32, states: u64) -> Self {
+        Header {
+            sequence: self.sequence.wrapping_add(u64::from(part)),
+            part,
+            parts,
+            publication: self.publication.map(|publication| Publication {
+                states_before: publication.states_before.wrapping_add(states),
+                is_last: publication.is_last && part + 1 == parts,
+                ..publication
+            }),
+            ..self.clone()
+        }
+    }
+
     /// What follows version, flags and checksum.
     pub(crate) fn write(&self, writer: &mut Writer) {
         let tenant = self.tenant.floor_char_boundary(TENANT_BYTES_MAX);
@@ -53,9 +81,14 @@ impl Header {
         writer.number(self.sequence);
         writer.number(u64::from(self.part));
         writer.number(u64::from(self.parts));
+        if let Some(publication) = self.publication {
+            writer.number(publication.states_before);
+            writer.number(u64::from(publication.partitions));
+            writer.byte(u8::from(publication.is_last));
+        }
     }
 
-    pub(crate) fn read(reader: &mut Reader<'_>, is_open: bool) -> Result<Self, Error> {
+    pub(crate) fn read(reader: &mut Reader<'_>, is_open: bool, is_published: bool) -> Result<Self, Error> {
         const WHAT: &str = "the header";
         let narrow = |number: u64| u32::try_from(number).map_err(|_| Error::OutOfRange(WHAT));
         let tenant = std::str::from_utf8(reader.block()?).map_err(|_| Error::NotText)?;
@@ -69,11 +102,27 @@ impl Header {
             part: narrow(reader.number()?)?,
             parts: narrow(reader.number()?)?,
             is_open,
+            publication: is_published.then(|| Publication::read(reader)).transpose()?,
         };
         let fits = tenant.len() <= TENANT_BYTES_MAX && header.bucket_width > 0 && header.part < header.parts;
         match fits {
             true => Ok(header),
             false => Err(Error::OutOfRange(WHAT)),
         }
+    }
+}
+
+impl Publication {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, Error> {
+        const WHAT: &str = "the publication";
+        Ok(Publication {
+            states_before: reader.number()?,
+            partitions: u32::try_from(reader.number()?).map_err(|_| Error::OutOfRange(WHAT))?,
+            is_last: match reader.byte()? {
+                0 => false,
+                1 => true,
+                _ => return Err(Error::NotCanonical(WHAT)),
+            },
+        })
     }
 }

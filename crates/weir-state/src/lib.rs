@@ -1,5 +1,5 @@
 //! The mergeable state of a bucket as versioned bytes: what one process hands to the next, writes down before it ends, or sends
-//! to those who merge many agents.
+//! to the merge of a fleet.
 //!
 //! Merging in any order and in any grouping gives the same bytes ([`Table`]). Any bytes decode to a [`Record`] or to an
 //! [`Error`] that names what is wrong with them, in memory bounded by [`BODY_BYTES_MAX`].
@@ -12,7 +12,6 @@ mod error;
 mod extremes;
 mod gauge;
 mod header;
-mod marks;
 mod members;
 mod record;
 mod samples;
@@ -28,10 +27,9 @@ pub use distribution::Distribution;
 pub use error::Error;
 pub use extremes::Extremes;
 pub use gauge::Gauge;
-pub use header::{AgentId, Header, OLDEST_VERSION, VERSION};
-pub use marks::Marks;
+pub use header::{AgentId, Header, OLDEST_VERSION, Publication, VERSION};
 pub use members::Members;
-pub use record::{BODY_BYTES_MAX, Record, decode_body};
+pub use record::{BODY_BYTES_MAX, Numbered, Record, decode_body};
 pub use samples::{Folded, Samples};
 pub use series::{Facts, Identity, SeriesRef};
 pub use state::{Bounds, State};

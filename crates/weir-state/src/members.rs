@@ -42,7 +42,11 @@ impl Members {
     pub fn merge(&mut self, other: &Members, bounds: &Bounds) {
         match (&mut *self, other) {
             (Members::Exact(mine), Members::Exact(theirs)) => {
-                mine.extend(theirs.iter().cloned());
+                for member in theirs {
+                    if !mine.contains(member) {
+                        mine.insert(member.clone());
+                    }
+                }
                 self.keep_within(bounds);
             }
             (Members::Exact(mine), Members::Estimate(theirs)) => {
@@ -62,12 +66,20 @@ impl Members {
     /// Too many members become an estimate.
     pub(crate) fn keep_within(&mut self, bounds: &Bounds) {
         if let Members::Exact(members) = self
-            && (members.len() > bounds.members
-                || members.iter().map(|member| member.len()).sum::<usize>() > bounds.member_bytes)
+            && (members.len() > bounds.members || is_longer(members, bounds.member_bytes))
         {
             let mut estimate = HyperLogLog::new(PRECISION);
             members.iter().for_each(|member| estimate.insert(member));
             *self = Members::Estimate(estimate);
+        }
+    }
+
+    pub(crate) fn heap_bytes(&self) -> usize {
+        /// A member's place in the tree and an allocation for some text.
+        const MEMBER_BYTES: usize = 72;
+        match self {
+            Members::Exact(members) => members.len() * MEMBER_BYTES,
+            Members::Estimate(estimate) => estimate.registers().len(),
         }
     }
 
@@ -108,4 +120,9 @@ impl Members {
             _ => Err(Error::NotCanonical(WHAT)),
         }
     }
+}
+
+/// Whether the members have more bytes than this.
+fn is_longer(members: &BTreeSet<Box<[u8]>>, bytes_max: usize) -> bool {
+    bytes_max < usize::MAX && members.iter().map(|member| member.len()).sum::<usize>() > bytes_max
 }

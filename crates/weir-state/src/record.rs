@@ -1,10 +1,12 @@
 //! A record: version, flags and checksum, a header, and a body of texts and of series that refer to them by number.
 
+use std::collections::HashMap;
+
 use weir_protocol::Kind;
 
 use crate::series::{Facts, Identity, SeriesRef};
 use crate::wire::{Reader, Writer};
-use crate::{AgentId, Error, Header, OLDEST_VERSION, State, VERSION};
+use crate::{Error, Header, OLDEST_VERSION, State, VERSION};
 
 /// Largest body of a record, uncompressed: with its header it is below a megabyte, Kafka's limit.
 pub const BODY_BYTES_MAX: usize = 1_000_000;
@@ -12,6 +14,7 @@ pub const BODY_BYTES_MAX: usize = 1_000_000;
 /// Flags.
 const COMPRESSED: u8 = 1;
 const OPEN: u8 = 2;
+const PUBLISHED: u8 = 4;
 
 /// Version, flags and checksum.
 const PREFIX_BYTES: usize = 6;
@@ -37,6 +40,18 @@ pub struct Record {
     rows: Vec<Row>,
 }
 
+/// One series of a record, with the numbers of its texts.
+#[derive(Clone, Copy, Debug)]
+pub struct Numbered<'a> {
+    pub kind: Kind,
+    pub name: u32,
+    pub host: Option<u32>,
+    pub integration: Option<u32>,
+    pub tags: &'a [u32],
+    pub facts: Facts,
+    pub state: &'a State,
+}
+
 #[derive(Clone, Debug)]
 struct Row {
     kind: Kind,
@@ -60,10 +75,10 @@ impl Record {
         if checksum != checksum_of(version, flags, reader.rest()) {
             return Err(Error::Checksum);
         }
-        if flags & !(COMPRESSED | OPEN) != 0 {
+        if flags & !(COMPRESSED | OPEN | PUBLISHED) != 0 {
             return Err(Error::NotCanonical("the flags"));
         }
-        let header = Header::read(&mut reader, flags & OPEN != 0)?;
+        let header = Header::read(&mut reader, flags & OPEN != 0, flags & PUBLISHED != 0)?;
         let len = reader.number()?;
         let len = usize::try_from(len)
             .ok()
@@ -102,6 +117,24 @@ impl Record {
             tags: self.tags[row.tags.0 as usize..row.tags.1 as usize]
                 .iter()
                 .map(|tag| self.text(*tag)),
+            facts: row.facts,
+            state: &row.state,
+        })
+    }
+
+    /// Its texts by ascending bytes. [`Numbered`] refers to them by their place.
+    pub fn texts(&self) -> impl ExactSizeIterator<Item = &str> {
+        (0..self.texts.len() as u32).map(|number| self.text(number))
+    }
+
+    /// Its series with the numbers of texts instead of the texts, in the order of [`Record::series`].
+    pub fn numbered(&self) -> impl ExactSizeIterator<Item = Numbered<'_>> {
+        self.rows.iter().map(|row| Numbered {
+            kind: row.kind,
+            name: row.name,
+            host: row.host,
+            integration: row.integration,
+            tags: &self.tags[row.tags.0 as usize..row.tags.1 as usize],
             facts: row.facts,
             state: &row.state,
         })
@@ -241,9 +274,20 @@ fn checksum_of(version: u8, flags: u8, rest: &[u8]) -> u32 {
 
 /// A record that is being put together. Series are added in ascending order.
 pub(crate) struct Part<'a> {
-    series: Vec<(&'a Identity, Facts, Vec<u8>)>,
-    texts: std::collections::BTreeSet<&'a str>,
+    series: Vec<PartSeries<'a>>,
+    /// Each text with its place in the order in which they came.
+    texts: HashMap<&'a str, u32>,
+    /// Of all series, one after the other: those places of their texts.
+    references: Vec<u32>,
+    /// And their states.
+    states: Vec<u8>,
     bytes: usize,
+}
+
+struct PartSeries<'a> {
+    identity: &'a Identity,
+    facts: Facts,
+    state_bytes: usize,
 }
 
 /// The most that a number of a text or a count can take in a body of this size.
@@ -253,7 +297,9 @@ impl<'a> Part<'a> {
     pub fn new() -> Self {
         Part {
             series: Vec::new(),
-            texts: std::collections::BTreeSet::new(),
+            texts: HashMap::new(),
+            references: Vec::new(),
+            states: Vec::new(),
             bytes: 2 * NUMBER_BYTES,
         }
     }
@@ -262,35 +308,57 @@ impl<'a> Part<'a> {
         self.series.is_empty()
     }
 
+    pub fn len(&self) -> usize {
+        self.series.len()
+    }
+
     /// Adds a series, unless the record would become too large or has it already.
     #[must_use = "false: it belongs into the next part"]
     pub fn add(&mut self, identity: &'a Identity, facts: Facts, state: &[u8]) -> bool {
-        let is_repeated = self.series.last().is_some_and(|(last, ..)| *last == identity);
-        let references = identity.texts().count() * NUMBER_BYTES + 2 + NUMBER_BYTES + 10 + 5;
-        let texts: usize = identity
-            .texts()
-            .filter(|text| !self.texts.contains(text))
-            .map(|text| text.len() + NUMBER_BYTES)
-            .sum();
-        let bytes = self.bytes + references + texts + state.len();
-        if is_repeated || bytes > BODY_BYTES_MAX {
+        if self.series.last().is_some_and(|last| last.identity == identity) {
+            return false;
+        }
+        let (texts, references) = (self.texts.len(), self.references.len());
+        let mut bytes = self.bytes + state.len() + 2 + NUMBER_BYTES + 10 + 5;
+        for text in identity.texts() {
+            let next = self.texts.len() as u32;
+            let place = *self.texts.entry(text).or_insert(next);
+            bytes += NUMBER_BYTES;
+            if place == next {
+                bytes += text.len() + NUMBER_BYTES;
+            }
+            self.references.push(place);
+        }
+        if bytes > BODY_BYTES_MAX {
+            self.texts.retain(|_, place| (*place as usize) < texts);
+            self.references.truncate(references);
             return false;
         }
         self.bytes = bytes;
-        self.texts.extend(identity.texts());
-        self.series.push((identity, facts, state.to_vec()));
+        self.states.extend_from_slice(state);
+        self.series.push(PartSeries {
+            identity,
+            facts,
+            state_bytes: state.len(),
+        });
         true
     }
 
     pub fn body(&self, bucket_start: i64) -> Vec<u8> {
         let mut writer = Writer::default();
-        writer.number(self.texts.len() as u64);
-        self.texts.iter().for_each(|text| writer.block(text.as_bytes()));
-        let numbers: std::collections::HashMap<&str, u64> = self.texts.iter().copied().zip(0..).collect();
+        let numbers = self.write_texts(&mut writer);
         writer.number(self.series.len() as u64);
-        for (identity, facts, state) in &self.series {
+        let mut references = self.references.iter().map(|place| numbers[*place as usize]);
+        let mut states = &self.states[..];
+        for PartSeries {
+            identity,
+            facts,
+            state_bytes,
+        } in &self.series
+        {
+            let mut reference = || references.next().expect("one for each text");
             writer.byte(identity.kind as u8);
-            writer.number(numbers[&*identity.name]);
+            writer.number(reference());
             let has_suffixes = facts.suffixes != ALL_SUFFIXES;
             let flag = |is_set: bool, flag| if is_set { flag } else { 0 };
             writer.byte(
@@ -298,29 +366,34 @@ impl<'a> Part<'a> {
                     | flag(identity.integration.is_some(), HAS_INTEGRATION)
                     | flag(has_suffixes, HAS_SUFFIXES),
             );
-            for text in identity.host.iter().chain(&identity.integration) {
-                writer.number(numbers[&**text]);
+            for _ in identity.host.iter().chain(&identity.integration) {
+                writer.number(reference());
             }
             writer.number(identity.tags.len() as u64);
-            identity
-                .tags
-                .iter()
-                .for_each(|tag| writer.number(numbers[&**tag]));
+            identity.tags.iter().for_each(|_| writer.number(reference()));
             writer.signed(facts.seen.wrapping_sub(bucket_start));
             if has_suffixes {
                 writer.number(u64::from(facts.suffixes));
             }
+            let (state, rest) = states.split_at(*state_bytes);
             writer.raw(state);
+            states = rest;
         }
         writer.bytes
     }
-}
 
-/// The state of one series as it is in a record of this agent.
-pub(crate) fn state_bytes(state: &State, own: AgentId) -> Vec<u8> {
-    let mut writer = Writer::default();
-    state.write(own, &mut writer);
-    writer.bytes
+    /// Writes the texts in their order, and returns the number of each by its place.
+    fn write_texts(&self, writer: &mut Writer) -> Vec<u64> {
+        let mut texts: Vec<(&str, u32)> = self.texts.iter().map(|(text, place)| (*text, *place)).collect();
+        texts.sort_unstable();
+        writer.number(texts.len() as u64);
+        let mut numbers = vec![0; texts.len()];
+        for (number, (text, place)) in (0..).zip(texts) {
+            writer.block(text.as_bytes());
+            numbers[place as usize] = number;
+        }
+        numbers
+    }
 }
 
 /// A record of a header and a body, which is compressed where that makes it smaller.
@@ -329,7 +402,9 @@ pub(crate) fn envelope(header: &Header, body: &[u8]) -> Vec<u8> {
         .ok()
         .filter(|compressed| compressed.len() < body.len());
     let flag = |is_set: bool, flag| if is_set { flag } else { 0 };
-    let flags = flag(compressed.is_some(), COMPRESSED) | flag(header.is_open, OPEN);
+    let flags = flag(compressed.is_some(), COMPRESSED)
+        | flag(header.is_open, OPEN)
+        | flag(header.publication.is_some(), PUBLISHED);
     let mut writer = Writer::default();
     writer.raw(&[VERSION, flags, 0, 0, 0, 0]);
     header.write(&mut writer);

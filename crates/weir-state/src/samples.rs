@@ -63,8 +63,7 @@ impl Samples {
     pub fn merge(&mut self, other: &Samples, bounds: &Bounds) {
         match (&mut *self, other) {
             (Samples::Exact(mine), Samples::Exact(theirs)) => {
-                let all = mine.iter().chain(theirs).copied().collect();
-                *mine = ordered(all);
+                *mine = united(mine, theirs);
                 self.keep_within(bounds);
             }
             (mine, theirs) => {
@@ -81,6 +80,13 @@ impl Samples {
             && count(samples) > bounds.samples
         {
             *self = Samples::Folded(std::mem::take(self).fold());
+        }
+    }
+
+    pub(crate) fn heap_bytes(&self) -> usize {
+        match self {
+            Samples::Exact(samples) => samples.capacity() * size_of::<Sample>(),
+            Samples::Folded(folded) => size_of::<Folded>() + folded.heap_bytes(),
         }
     }
 
@@ -134,6 +140,26 @@ fn ordered(mut samples: Vec<Sample>) -> Vec<Sample> {
         is_same
     });
     samples
+}
+
+/// Two ordered lists as one.
+fn united(mine: &[Sample], theirs: &[Sample]) -> Vec<Sample> {
+    let mut all = Vec::with_capacity(mine.len() + theirs.len());
+    let (mut mine, mut theirs) = (mine.iter().peekable(), theirs.iter().peekable());
+    while let (Some(one), Some(other)) = (mine.peek(), theirs.peek()) {
+        all.push(match order(one, other) {
+            std::cmp::Ordering::Less => *mine.next().expect("it was seen"),
+            std::cmp::Ordering::Greater => *theirs.next().expect("it was seen"),
+            std::cmp::Ordering::Equal => {
+                let mut both = *mine.next().expect("it was seen");
+                both.2 = both.2.saturating_add(theirs.next().map_or(0, |other| other.2));
+                both
+            }
+        });
+    }
+    all.extend(mine);
+    all.extend(theirs);
+    all
 }
 
 fn write_sample((value, weight, times): Sample, writer: &mut Writer) {
@@ -230,6 +256,13 @@ impl Folded {
         self.sum.merge(&other.sum);
         self.weight.merge(&other.weight);
         self.whole_weight.merge(&other.whole_weight);
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.bins.heap_bytes()
+            + self.sum.heap_bytes()
+            + self.weight.heap_bytes()
+            + self.whole_weight.heap_bytes()
     }
 
     fn write(&self, writer: &mut Writer) {

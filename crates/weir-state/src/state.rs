@@ -72,6 +72,17 @@ impl State {
         true
     }
 
+    /// Bytes that it holds beside itself, about.
+    pub fn heap_bytes(&self) -> usize {
+        match self {
+            State::Counter(sum) => sum.heap_bytes(),
+            State::Gauge(_) => 0,
+            State::Set(members) => members.heap_bytes(),
+            State::Samples(samples) => samples.heap_bytes(),
+            State::Distribution(distribution) => distribution.heap_bytes(),
+        }
+    }
+
     pub(crate) fn keep_within(&mut self, bounds: &Bounds) {
         match self {
             State::Set(members) => members.keep_within(bounds),

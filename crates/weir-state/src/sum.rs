@@ -107,6 +107,13 @@ impl ExactSum {
         }
     }
 
+    pub(crate) fn heap_bytes(&self) -> usize {
+        match self.fixed {
+            Fixed::Small { .. } => 0,
+            Fixed::Wide(_) => WORDS * size_of::<u64>(),
+        }
+    }
+
     pub(crate) fn write(&self, writer: &mut Writer) {
         let number = self.fixed.canonical();
         let is_zero = number.magnitude.is_empty();

@@ -1,7 +1,8 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use crate::record::{Part, envelope, state_bytes};
+use crate::record::{Part, envelope};
+use crate::wire::Writer;
 use crate::{AgentId, Bounds, Facts, Header, Identity, Members, Record, State};
 
 /// The largest piece of a set in one record: what is larger is spread over several, which merge to the same set.
@@ -84,33 +85,40 @@ impl Table {
     /// As records: at least one, each small enough. `first`: the header of the first; those that follow have the next
     /// numbers.
     pub fn encode(&self, first: &Header) -> (Vec<Vec<u8>>, TooLarge) {
+        let (records, _, too_large) = self.encode_counted(first);
+        (records, too_large)
+    }
+
+    /// The same with the number of states in all records: a set may be in several.
+    pub fn encode_counted(&self, first: &Header) -> (Vec<Vec<u8>>, u64, TooLarge) {
         let (parts, too_large) = self.parts(first.agent);
         let count = parts.len() as u32;
-        let records = (0..count).zip(&parts).map(|(part, series)| {
-            let header = Header {
-                sequence: first.sequence.wrapping_add(u64::from(part)),
-                part,
-                parts: count,
-                ..first.clone()
-            };
-            envelope(&header, &series.body(header.bucket_start))
-        });
-        (records.collect(), too_large)
+        let mut states = 0;
+        let mut records = Vec::with_capacity(parts.len());
+        for (part, series) in (0..count).zip(&parts) {
+            let header = first.of_part(part, count, states);
+            states += series.len() as u64;
+            records.push(envelope(&header, &series.body(header.bucket_start)));
+        }
+        (records, states, too_large)
     }
 
     fn parts(&self, own: AgentId) -> (Vec<Part<'_>>, TooLarge) {
         let mut parts = vec![Part::new()];
         let mut too_large = TooLarge::default();
+        let mut writer = Writer::default();
         for (identity, entry) in &self.series {
             let mut is_lost = false;
             for state in pieces(&entry.state) {
-                let bytes = state_bytes(&state, own);
+                writer.bytes.clear();
+                state.write(own, &mut writer);
+                let bytes = &writer.bytes;
                 let last = parts.last_mut().expect("there is one");
-                if last.add(identity, entry.facts, &bytes) {
+                if last.add(identity, entry.facts, bytes) {
                     continue;
                 }
                 let mut next = Part::new();
-                is_lost |= !next.add(identity, entry.facts, &bytes);
+                is_lost |= !next.add(identity, entry.facts, bytes);
                 if !next.is_empty() {
                     parts.push(next);
                 }

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use weir_protocol::Kind;
 use weir_sketch::Sketch;
 use weir_state::{
-    AgentId, Bounds, Distribution, Error, ExactSum, Facts, Gauge, Header, Identity, Marks, Members, Record,
-    Samples, State, Table, VERSION,
+    AgentId, Bounds, Distribution, Error, ExactSum, Facts, Gauge, Header, Identity, Members, Publication,
+    Record, Samples, State, Table, VERSION,
 };
 
 const BOUNDS: Bounds = Bounds {
@@ -119,6 +119,11 @@ fn header() -> Header {
         part: 0,
         parts: 1,
         is_open: true,
+        publication: Some(Publication {
+            states_before: 1000,
+            partitions: 64,
+            is_last: true,
+        }),
     }
 }
 
@@ -169,10 +174,10 @@ proptest! {
         }
         sent.extend(sent.clone());
         sent.sort_by_key(|bytes| bytes.iter().fold(shuffled.1, |hash, byte| hash.rotate_left(5) ^ u64::from(*byte)));
-        let (mut merged, mut marks) = (Table::new(BOUNDS), Marks::default());
+        let (mut merged, mut marks) = (Table::new(BOUNDS), BTreeSet::new());
         for bytes in &sent {
             let record = Record::decode(bytes).unwrap();
-            if marks.take(&record.header) {
+            if marks.insert((record.header.agent, record.header.sequence)) {
                 merged.add_record(&record);
             }
         }
@@ -317,9 +322,18 @@ fn many_series_are_spread_over_several_records() {
     let records = records(&table);
     assert!(records.len() > 1);
     let mut read = Table::new(Bounds::NONE);
-    records
-        .iter()
-        .for_each(|bytes| read.add_record(&Record::decode(bytes).unwrap()));
+    let mut states_before = 1000;
+    for (part, bytes) in (1..).zip(&records) {
+        let record = Record::decode(bytes).unwrap();
+        let expected = Publication {
+            states_before,
+            partitions: 64,
+            is_last: part == records.len(),
+        };
+        assert_eq!(record.header.publication, Some(expected));
+        states_before += record.len() as u64;
+        read.add_record(&record);
+    }
     assert_eq!(self::records(&read), records);
     assert_eq!(read.len(), 40_000);
 }

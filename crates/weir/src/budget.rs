@@ -16,6 +16,7 @@ pub enum Share {
     Queues,
     Cumulative,
     History,
+    Taps,
 }
 
 /// One line of the ledger.
@@ -32,7 +33,7 @@ struct Line {
 const WHOLE: u64 = 64;
 
 /// A new share is one more line here.
-const TABLE: [Line; 8] = [
+const TABLE: [Line; 9] = [
     Line {
         share: Share::Contexts,
         name: "contexts",
@@ -89,6 +90,13 @@ const TABLE: [Line; 8] = [
         parts: &["history"],
         when_full: "the oldest minutes go, and points of new series are not kept where texts take too much",
     },
+    Line {
+        share: Share::Taps,
+        name: "taps",
+        sixty_fourths: 1,
+        parts: &["taps"],
+        when_full: "packets are missing in a capture or a tail, counted; ingest has them",
+    },
 ];
 
 /// With everything configured, contexts still get a quarter.
@@ -139,6 +147,7 @@ impl Budget {
                 // A reload may bring an output at any time, and contexts do not go to make room for it.
                 Share::Contexts | Share::Batches | Share::Queues | Share::Cumulative => u64::MAX,
                 Share::History => config.resources.history,
+                Share::Taps => if_used(config.addresses.admin.is_some() && config.running.admin_payloads),
             },
         )
     }
@@ -220,7 +229,7 @@ mod tests {
     #[test]
     fn what_is_not_used_goes_to_contexts() {
         let all = Budget::of(64 * MIB, 2, |_| u64::MAX);
-        assert_eq!(all.share(Share::Contexts), 18 * MIB);
+        assert_eq!(all.share(Share::Contexts), 17 * MIB);
         assert_eq!(all.of_worker(Share::Frames), (2 * MIB) as usize);
         let few = Budget::of(64 * MIB, 1, |share| {
             if_used(matches!(share, Share::Queues | Share::Cumulative))
@@ -241,9 +250,9 @@ mod tests {
     proptest! {
         #[test]
         fn shares_sum_to_the_whole(
-            bytes in 8 * MIB..1 << 40, workers in 1usize..5, used in any::<u8>(), most in any::<u64>(),
+            bytes in 8 * MIB..1 << 40, workers in 1usize..5, used in any::<u16>(), most in any::<u64>(),
         ) {
-            let budget = Budget::of(bytes, workers, |share| if_used(used & (1 << share as u8) != 0).min(most));
+            let budget = Budget::of(bytes, workers, |share| if_used(used & (1 << share as u16) != 0).min(most));
             prop_assert_eq!(budget.lines().map(|line| line.bytes).sum::<u64>(), bytes);
             prop_assert!(budget.share(Share::Contexts) >= bytes / 4);
         }

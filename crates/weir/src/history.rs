@@ -1,9 +1,9 @@
 //! The last minutes as the agent keeps them for people: points of every series, and the agent's own books per second.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use weir_aggregate::{Batch, Expansion};
 use weir_counters::Counts;
 use weir_history::{History, Key, Kind};
@@ -11,14 +11,12 @@ use weir_output::prometheus::OwnSeries;
 
 use crate::admin::counters::HistoryCounter;
 use crate::admin::status::Status;
+use crate::streams::Streams;
 
 /// Bytes of the books: an hour of seconds of a few hundred series, most of which stand still.
 const BOOKS_BYTES_MAX: usize = 4 << 20;
 /// The part of the memory that they may take at most.
 const BOOKS_SHARE: usize = 4;
-
-/// Streams of events at a time.
-pub const STREAMS_MAX: usize = 16;
 
 /// Shared by the thread that fills it and by everything that shows it.
 pub struct Recent {
@@ -27,7 +25,7 @@ pub struct Recent {
     /// Points that came while the thread was behind.
     behind: AtomicU64,
     news: watch::Sender<News>,
-    streams: Arc<Semaphore>,
+    streams: Streams,
 }
 
 /// What is there now: readers that wait for more look at this.
@@ -40,14 +38,14 @@ pub struct News {
 }
 
 impl Recent {
-    pub fn new(bytes_max: usize) -> Self {
+    pub fn new(bytes_max: usize, streams: Streams) -> Self {
         let books = (bytes_max / BOOKS_SHARE).min(BOOKS_BYTES_MAX);
         Recent {
             points: RwLock::new(History::new(bytes_max - books)),
             books: RwLock::new(History::new(books)),
             behind: AtomicU64::new(0),
             news: watch::Sender::new(News::default()),
-            streams: Arc::new(Semaphore::new(STREAMS_MAX)),
+            streams,
         }
     }
 
@@ -63,9 +61,9 @@ impl Recent {
         self.news.subscribe()
     }
 
-    /// The right to one more stream; `None` when there are enough.
-    pub fn stream(&self) -> Option<OwnedSemaphorePermit> {
-        self.streams.clone().try_acquire_owned().ok()
+    /// Where streams are counted.
+    pub fn streams(&self) -> &Streams {
+        &self.streams
     }
 
     /// Adds what is held and what was not kept.

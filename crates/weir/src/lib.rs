@@ -4,9 +4,11 @@
 
 pub mod admin;
 pub mod budget;
+pub mod capture_file;
 pub mod cli;
 pub mod config;
 pub mod convert;
+mod doctor;
 pub mod failure;
 mod hand_over;
 pub mod history;
@@ -18,4 +20,7 @@ pub mod run;
 pub mod sandbox;
 pub mod signals;
 mod state;
+pub mod streams;
 mod sys;
+pub mod version;
+pub mod tap;

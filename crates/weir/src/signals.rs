@@ -1,6 +1,7 @@
 //! Signals, and what a reload does.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
+    /// The terminal that this process was started from, if its end is to end the process.
+    terminal: Option<File>,
     user2: Signal,
 }
 
@@ -37,10 +40,16 @@ impl Signals {
     /// Needs a tokio runtime.
     pub fn install() -> io::Result<Self> {
         crate::sys::ignore_file_size_signal();
+        // Opened now, because a process that has given up its rights may not.
+        let terminal = match crate::sys::ignores_hangup() {
+            true => None,
+            false => File::open("/dev/tty").ok(),
+        };
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hangup: signal(SignalKind::hangup())?,
+            terminal,
             user2: signal(SignalKind::user_defined2())?,
         })
     }
@@ -50,8 +59,17 @@ impl Signals {
         tokio::select! {
             _ = self.terminate.recv() => Request::Stop("SIGTERM"),
             _ = self.interrupt.recv() => Request::Stop("SIGINT"),
-            _ = self.hangup.recv() => Request::Reload,
+            _ = self.hangup.recv() => self.hung_up(),
             _ = self.user2.recv() => Request::Upgrade,
+        }
+    }
+
+    /// SIGHUP says that the terminal was closed, or asks for a reload.
+    fn hung_up(&self) -> Request {
+        // The kernel takes the terminal away first and sends the signal then.
+        match &self.terminal {
+            Some(terminal) if !terminal.is_terminal() => Request::Stop("the terminal was closed"),
+            _ => Request::Reload,
         }
     }
 

@@ -17,6 +17,7 @@ use weir::admin::{
 };
 use weir::history::Recent;
 use weir::signals::Reloaded;
+use weir::tap::Taps;
 
 struct Double {
     ready: Result<(), String>,
@@ -67,6 +68,10 @@ impl AdminSource for Double {
     }
 
     fn recent(&self) -> Option<Arc<Recent>> {
+        None
+    }
+
+    fn taps(&self) -> Option<Arc<Taps>> {
         None
     }
 
@@ -443,6 +448,8 @@ fn requests_for_other_hosts_and_of_other_sites_are_refused() {
         "/metrics",
         "/healthz",
         "/api/v1/status",
+        "/api/v1/query?metric=a",
+        "/api/v1/live",
         "/debug/pprof/heap",
         "/debug/vars",
     ] {
@@ -497,10 +504,19 @@ fn requests_for_other_hosts_and_of_other_sites_are_refused() {
     assert!(status == 405 && !head.contains("access-control"), "{head}");
     // Profiles cost something even if nobody can read them.
     let cross = "Host: localhost\r\nSec-Fetch-Site: cross-site\r\n";
-    assert_eq!(
-        ask(format!("GET /debug/pprof/profile?seconds=1 HTTP/1.1\r\n{cross}")).0,
-        403
-    );
+    for path in [
+        "/debug/pprof/profile?seconds=1",
+        "/api/v1/status",
+        "/api/v1/live",
+        "/api/v1/try?rules=a",
+    ] {
+        let (status, body) = ask(format!("GET {path} HTTP/1.1\r\n{cross}"));
+        assert_eq!(status, 403, "{path}: {body}");
+        let own = "Host: localhost\r\nSec-Fetch-Site: same-origin\r\nOrigin: http://localhost\r\n";
+        if !path.contains("profile") {
+            assert_ne!(ask(format!("HEAD {path} HTTP/1.1\r\n{own}")).0, 403, "{path}");
+        }
+    }
     assert_eq!(
         ask(format!("GET / HTTP/1.1\r\n{cross}")).0,
         200,

@@ -173,9 +173,12 @@ fn every_second_name_is_understood() {
     std::fs::write(secret.path(), KEY).unwrap();
     let check = |name: &str, key: &str, setting: &Setting| {
         let of_file = !setting.file_of.is_empty();
-        let value = match of_file {
-            true => secret.path().display().to_string(),
-            false => example(setting),
+        let value = match name {
+            // In the other agent's words.
+            "DD_USE_V2_API_SERIES" => "false".to_owned(),
+            "DD_FORWARDER_OUTDATED_FILE_IN_DAYS" => "3".to_owned(),
+            _ if of_file => secret.path().display().to_string(),
+            _ => example(setting),
         };
         // The host to forward to has its port in a variable of its own.
         let mut environment = vec![("DD_STATSD_FORWARD_PORT", "8125"), (name, value.as_str())];
@@ -299,7 +302,7 @@ fn proxies_and_forwarding_of_the_other_agent_are_taken_or_named() {
         line(&ran, "targets")
     );
     for name in ["DD_SKIP_SSL_VALIDATION", "DD_FORWARDER_NUM_WORKERS"] {
-        let said = format!("{name} is set; weir has no such setting");
+        let said = format!("{name} is set and ignored: ");
         assert!(ran.stdout.contains(&said), "{}", ran.stdout);
     }
     for half in [
@@ -349,7 +352,7 @@ fn the_common_names_mean_what_they_mean_elsewhere() {
     assert!(line(&ran, "url").contains("https://intake.example/"));
     assert!(
         ran.stdout
-            .contains("DD_DOGSTATSD_PIPE_NAME is set; weir has no such setting"),
+            .contains("DD_DOGSTATSD_PIPE_NAME is set and ignored: is for Windows"),
         "{}",
         ran.stdout
     );
@@ -1135,4 +1138,79 @@ fn an_agent_outlives_its_standard_error() {
         );
         assert_eq!(child.wait().unwrap().code(), Some(0), "{target}");
     }
+}
+
+#[test]
+fn the_version_tells_what_is_built_in() {
+    let text = run(&["--version"]);
+    let version = env!("CARGO_PKG_VERSION");
+    assert!(
+        text.stdout.starts_with(&format!("weir {version}\ncommit ")),
+        "{}",
+        text.stdout
+    );
+    assert_eq!(run(&["-V"]).stdout, text.stdout);
+    let ran = run(&["--version", "--json"]);
+    let about: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(about["version"], version);
+    assert_eq!(about["outputs"].as_array().unwrap().len(), OUTPUT_TYPES.len());
+    assert_eq!(run(&["--json"]).code, 2);
+}
+
+#[test]
+fn completions_and_manual_pages_know_every_command() {
+    let help = run(&["--help"]).stdout;
+    let commands = help
+        .split("Commands:\n")
+        .nth(1)
+        .unwrap()
+        .split("\n\n")
+        .next()
+        .unwrap();
+    let commands: Vec<&str> = commands
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert!(commands.contains(&"doctor"), "{commands:?}");
+    let directory = tempfile::tempdir().unwrap();
+    let ran = run(&["manual", directory.path().to_str().unwrap()]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+    for command in &commands {
+        for shell in ["bash", "zsh", "fish"] {
+            let ran = run(&["completions", shell]);
+            assert!(
+                ran.code == 0 && ran.stdout.contains(command),
+                "{shell}: {command}"
+            );
+        }
+        let page = std::fs::read_to_string(directory.path().join(format!("weir-{command}.1"))).unwrap();
+        assert!(page.contains(".SH SYNOPSIS"), "{page}");
+    }
+    assert!(directory.path().join("weir.1").exists());
+    assert_eq!(run(&["completions", "cobol"]).code, 2);
+    assert_eq!(run(&["manual", "/no/such/directory"]).code, 1);
+}
+
+#[test]
+fn a_health_check_is_quiet_and_its_exit_code_says_whether_the_agent_is_ready() {
+    let ran = run(&["status", "--quiet", "--admin", "127.0.0.1:1"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (1, ""));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let answers = ["200 OK", "503 Service Unavailable"];
+    let server = std::thread::spawn(move || {
+        for answer in answers {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = [0; 1024];
+            let read = stream.read(&mut request).unwrap();
+            assert!(request[..read].starts_with(b"GET /ready "));
+            write!(stream, "HTTP/1.0 {answer}\r\n\r\nstarting").unwrap();
+        }
+    });
+    let ran = run(&["status", "-q", "--admin", &address]);
+    assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (0, "", ""));
+    let ran = run(&["status", "-q", "--admin", &address]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (1, ""));
+    assert!(ran.stderr.contains("starting"), "{}", ran.stderr);
+    server.join().unwrap();
 }

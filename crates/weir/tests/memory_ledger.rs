@@ -533,12 +533,13 @@ fn the_shares_are_printed_before_a_start() {
     ]);
     assert!(good, "{page}");
     for line in [
-        "#   contexts          24.0 MiB  when full: ",
+        "#   contexts          23.0 MiB  when full: ",
         "#   batches            4.0 MiB  when full: ",
         "#   partial_frames     4.0 MiB  when full: ",
         "#   queues             8.0 MiB  when full: ",
         "#   cumulative        16.0 MiB  when full: ",
         "#   history            8.0 MiB  when full: ",
+        "#   taps               1.0 MiB  when full: ",
     ] {
         assert!(page.contains(line), "{line:?} is not in\n{page}");
     }

@@ -1,7 +1,7 @@
 // Who makes contexts, and a rule against it.
 
 import { useState } from "preact/hooks";
-import type { ContextReport } from "../api";
+import type { ContextReport, Trial } from "../api";
 import { usePolled } from "../data";
 import { duration, exact, number } from "../format";
 import { write } from "../route";
@@ -127,14 +127,15 @@ function Amounts(props: { title: string; head: string; rows: [string, number, nu
 
 /** A rule in the syntax of the configuration. Names of metrics and tags are quoted: any of them may hold anything. */
 export function rule(metric: string, without: string): string {
-  const name = JSON.stringify(metric);
-  if (!without) return `rules:\n  - match: ${name}\n    drop: true\n`;
-  return `rules:\n  - match: ${name}\n    tags:\n      exclude: [${JSON.stringify(without)}]\n`;
+  const name = JSON.stringify(without ? `${metric} without ${without}` : `without ${metric}`);
+  const what = without ? `exclude_tags: [${JSON.stringify(without)}]` : "drop: true";
+  return `rules:\n  - name: ${name}\n    match: ${JSON.stringify(metric)}\n    match_type: exact\n    ${what}\n`;
 }
 
 function Rule({ metric, keys }: { metric: string; keys: string[] }) {
   const [without, setWithout] = useState("");
   const text = rule(metric, without);
+  const { data: trial, error } = usePolled<Trial>("try", { rules: text }, 0);
   return (
     <section>
       <h2>A rule for {metric}</h2>
@@ -153,7 +154,35 @@ function Rule({ metric, keys }: { metric: string; keys: string[] }) {
         </button>
       </div>
       <pre>{text}</pre>
-      <p class="quiet">Add it to weir.yaml, then reload: kill -HUP, or systemctl reload weir.</p>
+      {error && <p class="alarm">{error}</p>}
+      {trial && <Saved trial={trial} />}
+      <p class="quiet">
+        Nothing has changed yet. Add it to weir.yaml, then reload: kill -HUP, or systemctl reload weir.
+      </p>
     </section>
+  );
+}
+
+function Saved({ trial }: { trial: Trial }) {
+  const saved = trial.series_now - trial.series_then;
+  const share = trial.series_now > 0 ? `, ${number((100 * saved) / trial.series_now)} %` : "";
+  return (
+    <div role="status">
+      <p>
+        <b>
+          It would save {exact(saved)} of {exact(trial.series_now)} series
+        </b>{" "}
+        of the last 5 min{share}: it changes {exact(trial.changed)}, {exact(trial.dropped)} of them are
+        dropped.
+        {trial.incomplete && " There was no time to look at all."}
+      </p>
+      <ul class="examples">
+        {trial.examples.map((example) => (
+          <li key={example.from}>
+            {example.from} → {example.to ?? "(dropped)"}
+          </li>
+        ))}
+      </ul>
+    </div>
   );
 }

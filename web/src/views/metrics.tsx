@@ -8,8 +8,8 @@ import { clock, duration, exact, number, utc } from "../format";
 import { change, write } from "../route";
 
 const ROW = 34;
-/** Sparklines are fetched for so many names at a time: those that can be seen. */
-const SHOWN = 60;
+/** Rows to scroll before others are fetched, and rows that are there on either side of what can be seen. */
+const STEP = 20;
 const FUNCTIONS: Record<Kind, string[]> = {
   counter: ["rate", "sum", "avg", "min", "max", "count", "last"],
   rate: ["sum", "avg", "min", "max", "last"],
@@ -46,10 +46,13 @@ function Search({ params }: { params: URLSearchParams }) {
   const [text, setText] = useState(params.get("match") ?? "");
   const sort = params.get("sort") ?? "name";
   const match = useDebounced(text, 120);
+  const [first, setFirst] = useState(0);
+  const offset = useDebounced(first, 60);
+  const page = Math.ceil(innerHeight / ROW) + 2 * STEP;
   useEffect(() => change({ match }), [match]);
-  // The agent searches; the page never holds more names than a person scrolls through.
-  const { data, error } = usePolled<MetricList>("metrics", { match, sort, limit: 10000, details: 0 }, 5);
-  const found = data?.metrics ?? [];
+  // The agent searches and sorts; the page holds what can be seen and a little around it, however many there are.
+  const { data, error } = usePolled<MetricList>("metrics", { match, sort, offset, limit: page }, 5);
+  const total = data?.total ?? 0;
   return (
     <>
       <div class="bar">
@@ -59,14 +62,20 @@ function Search({ params }: { params: URLSearchParams }) {
             type="search"
             value={text}
             placeholder="part of a name, or a pattern with * and ?"
-            onInput={(event) => setText((event.target as HTMLInputElement).value)}
+            onInput={(event) => {
+              setText((event.target as HTMLInputElement).value);
+              setFirst(0);
+            }}
           />
         </label>
         <label>
           Sort by{" "}
           <select
             value={sort}
-            onChange={(event) => change({ sort: (event.target as HTMLSelectElement).value })}
+            onChange={(event) => {
+              change({ sort: (event.target as HTMLSelectElement).value });
+              setFirst(0);
+            }}
           >
             <option value="name">name</option>
             <option value="contexts">contexts</option>
@@ -76,13 +85,13 @@ function Search({ params }: { params: URLSearchParams }) {
         </label>
         {data && (
           <span class="quiet" role="status">
-            {exact(data.total)} metrics of the last {duration(data.held_to - data.held_from)}
+            {exact(total)} metrics of the last {duration(data.held_to - data.held_from)}
           </span>
         )}
       </div>
       {error && <p class="alarm">{error}</p>}
-      {data && found.length === 0 && <Nothing match={match} />}
-      <Rows metrics={found} sort={sort} />
+      {data && total === 0 && <Nothing match={match} />}
+      <Rows list={data} order={`${match} ${sort}`} page={page} onFirst={setFirst} />
     </>
   );
 }
@@ -97,82 +106,63 @@ function Nothing({ match }: { match: string }) {
 }
 
 /** Only what can be seen is in the document, so that a hundred thousand names scroll as ten do. */
-function Rows({ metrics, sort }: { metrics: Metric[]; sort: string }) {
+function Rows(props: {
+  list: MetricList | undefined;
+  /** Another list begins at its top. */
+  order: string;
+  page: number;
+  onFirst: (first: number) => void;
+}) {
+  const { list, order, page, onFirst } = props;
   const box = useRef<HTMLElement>(null);
-  const [top, setTop] = useState(0);
-  const first = Math.max(0, Math.floor(top / ROW) - 5);
-  const visible = metrics.slice(first, first + SHOWN);
-  const details = useDetails(visible, sort);
-  const now = Math.max(0, ...visible.map((metric) => metric.last_seen));
+  useEffect(() => box.current?.scrollTo(0, 0), [order]);
+  // Drawn again when there is another answer, and not with every second of books.
+  const rows = useMemo(
+    () =>
+      list?.metrics.map((metric, at) => (
+        // A row that is left at one end is used again at the other.
+        <Row key={(list.offset + at) % page} metric={metric} place={list.offset + at} now={list.held_to} />
+      )),
+    [list, page],
+  );
+  const scrolled = () => {
+    const top = Math.floor((box.current?.scrollTop ?? 0) / ROW);
+    // In steps, so that not every row scrolled is a question; as many rows above what is seen as below it.
+    onFirst(Math.max(0, Math.floor(top / STEP) * STEP - STEP));
+  };
   return (
     // Reached with the keyboard, because it scrolls.
-    <section
-      class="rows"
-      ref={box}
-      tabIndex={0}
-      aria-label="metrics"
-      onScroll={() => setTop(box.current?.scrollTop ?? 0)}
-    >
-      <div style={{ height: `${metrics.length * ROW}px`, position: "relative" }}>
-        {visible.map((metric, at) => {
-          const more = details.get(`${metric.name} ${metric.kind}`);
-          return (
-            <a
-              class="row"
-              key={`${metric.name} ${metric.kind}`}
-              href={write("metrics", { metric: metric.name, kind: metric.kind })}
-              style={{ top: `${(first + at) * ROW}px`, height: `${ROW}px` }}
-            >
-              <span class="name">{metric.name}</span>
-              <span class="quiet kind">{metric.kind}</span>
-              <Sparkline values={more?.sparkline ?? []} />
-              <span class="number">{number(lastOf(more?.sparkline))}</span>
-              <span class="number">
-                {exact(metric.contexts)} contexts
-                {metric.new > 0 && metric.new < metric.contexts ? `, ${exact(metric.new)} new` : ""}
-              </span>
-              <span class="quiet seen">
-                {now - metric.last_seen > 60 ? `${duration(now - metric.last_seen)} ago` : ""}
-              </span>
-            </a>
-          );
-        })}
-      </div>
+    <section class="rows" ref={box} tabIndex={0} aria-label="metrics" onScroll={scrolled}>
+      <div style={{ height: `${(list?.total ?? 0) * ROW}px`, position: "relative" }}>{rows}</div>
     </section>
+  );
+}
+
+function Row({ metric, place, now }: { metric: Metric; place: number; now: number }) {
+  const { name, kind } = metric;
+  return (
+    <a
+      class="row"
+      href={write("metrics", { metric: name, kind })}
+      style={{ top: `${place * ROW}px`, height: `${ROW}px` }}
+    >
+      <span class="name">{name}</span>
+      <span class="quiet kind">{kind}</span>
+      <Sparkline values={metric.sparkline ?? []} />
+      <span class="number">{number(lastOf(metric.sparkline))}</span>
+      <span class="number">
+        {exact(metric.contexts)} contexts
+        {metric.new > 0 && metric.new < metric.contexts ? `, ${exact(metric.new)} new` : ""}
+      </span>
+      <span class="quiet seen">
+        {now - metric.last_seen > 60 ? `${duration(now - metric.last_seen)} ago` : ""}
+      </span>
+    </a>
   );
 }
 
 function lastOf(values: (number | null)[] | undefined): number | null {
   return values?.findLast((value) => value !== null) ?? null;
-}
-
-/** Sparklines of the rows that can be seen, fetched name by name and kept. */
-function useDetails(visible: Metric[], sort: string): Map<string, Metric> {
-  const [details, setDetails] = useState(new Map<string, Metric>());
-  const names = useDebounced(visible.map((metric) => metric.name).join("\n"), 80);
-  useEffect(() => {
-    const abort = new AbortController();
-    const load = async () => {
-      const query = new URLSearchParams();
-      for (const name of new Set(names.split("\n").filter(Boolean))) query.append("name", name);
-      if (query.size === 0) return;
-      const answer = await fetch(`api/v1/metrics?details=1&limit=200&${query}`, { signal: abort.signal });
-      if (!answer.ok) return;
-      const list = (await answer.json()) as MetricList;
-      setDetails((old) => {
-        const next = new Map(old);
-        for (const metric of list.metrics) next.set(`${metric.name} ${metric.kind}`, metric);
-        return next;
-      });
-    };
-    load().catch(() => {});
-    const timer = setInterval(() => load().catch(() => {}), 5000);
-    return () => {
-      abort.abort();
-      clearInterval(timer);
-    };
-  }, [names, sort]);
-  return details;
 }
 
 function OneMetric({

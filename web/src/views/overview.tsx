@@ -67,10 +67,12 @@ export function Overview({ live }: { live: LiveBooks }) {
       <section>
         <h2>Messages by listener</h2>
         <Chart
-          times={books.times}
+          times={books.times.slice(Math.max(0, held))}
           lines={listeners.map((listener) => ({
             label: listener.address,
-            values: column(books, "weir_messages_received_total", { listener: listener.address }),
+            values: column(books, "weir_messages_received_total", { listener: listener.address }).slice(
+              Math.max(0, held),
+            ),
           }))}
           unit="/s"
         />

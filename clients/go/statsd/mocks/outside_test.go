@@ -24,11 +24,10 @@ func TestUseFromOutside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	telemetry, err := os.ReadFile(filepath.Join(root, "statsd", "telemetry.go"))
-	if err != nil {
+	if _, err := os.Stat(filepath.Join(root, "statsd", "telemetry.go")); err != nil {
 		t.Skip("the module of the client is not beside this one")
 	}
-	version := "v" + regexp.MustCompile(`const version = "(.*)"`).FindStringSubmatch(string(telemetry))[1]
+	version := "v" + versionOf(t, root)
 	proxy := t.TempDir()
 	publish(t, proxy, client, version, root)
 	publish(t, proxy, mocks, version, filepath.Join(root, "statsd", "mocks"))
@@ -53,21 +52,96 @@ func TestOrders(t *testing.T) {
 	_ = c.Incr("orders", nil, 1)
 }
 `, client, mocks))
+	outside(t, proxy, program, "test", "./...")
+}
+
+// TestGoGet begins a program as the README says, from a proxy that has nothing but the client, and runs it: it has no
+// dependencies, and its build needs nothing but the module.
+func TestGoGet(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Skip("the module of the client is not beside this one")
+	}
+	found := regexp.MustCompile("(?m)^go (get [^\n]+)$").FindStringSubmatch(string(readme))
+	if found == nil || !strings.HasPrefix(found[1], "get "+client+"@") {
+		t.Fatalf("the README's install line is %q", found)
+	}
+	proxy, program := t.TempDir(), t.TempDir()
+	publish(t, proxy, client, "v"+versionOf(t, root), root)
+	write(t, filepath.Join(program, "go.mod"), "module example.test/shop\n\ngo 1.22\n")
+	write(t, filepath.Join(program, "main.go"), fmt.Sprintf(`package main
+
+import (
+	"fmt"
+	"net"
+
+	"%s/statsd"
+)
+
+func main() {
+	agent, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	c, err := statsd.New(agent.LocalAddr().String(), statsd.WithoutTelemetry(), statsd.WithoutOriginDetection())
+	if err != nil {
+		panic(err)
+	}
+	h := c.NewCounter("orders", "country:ch")
+	// Enough for the flush between them to change how the handle counts.
+	for i := 0; i < 2; i++ {
+		for j := 0; j < 10000; j++ {
+			h.Inc()
+		}
+		_ = c.Flush()
+		b := make([]byte, 1500)
+		n, _, err := agent.ReadFrom(b)
+		fmt.Printf("%%s%%v\n", b[:n], err)
+	}
+	_ = c.Close()
+}
+`, client))
+	outside(t, proxy, program, strings.Fields(found[1])...)
+	if mod, err := os.ReadFile(filepath.Join(program, "go.mod")); err != nil || strings.Count(string(mod), " v") != 1 {
+		t.Errorf("%v, other than the client is required:\n%s", err, mod)
+	}
+	want := strings.Repeat("orders:10000|c|#country:ch\n<nil>\n", 2)
+	if out := outside(t, proxy, program, "run", "."); out != want {
+		t.Errorf("the program says %q instead of %q", out, want)
+	}
+}
+
+// outside runs the go command in a program with a proxy and returns what it says. The module cache is its own, because
+// what is published here must not stay; other modules come from the one in use.
+func outside(t *testing.T, proxy, program string, arguments ...string) string {
+	t.Helper()
 	downloads, err := exec.Command("go", "env", "GOMODCACHE").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A module cache of its own, because what is published here must not stay; the other modules come from the one in
-	// use.
-	cache := t.TempDir()
-	cmd := exec.Command("go", "test", "./...")
+	cmd := exec.Command("go", arguments...)
 	cmd.Dir = program
-	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod -modcacherw", "GONOSUMDB=*", "GOWORK=off", "GOMODCACHE="+cache,
-		"GOSUMDB=off", "GOPROXY=file://"+proxy+",file://"+filepath.Join(strings.TrimSpace(string(downloads)), "cache",
-			"download"))
-	if out, err := cmd.CombinedOutput(); err != nil {
+	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod -modcacherw", "GONOSUMDB=*", "GOWORK=off",
+		"GOMODCACHE="+filepath.Join(proxy, "cache"), "GOSUMDB=off",
+		"GOPROXY=file://"+proxy+",file://"+filepath.Join(strings.TrimSpace(string(downloads)), "cache", "download"))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
+	return string(out)
+}
+
+func versionOf(t *testing.T, root string) string {
+	t.Helper()
+	telemetry, err := os.ReadFile(filepath.Join(root, "statsd", "telemetry.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return regexp.MustCompile(`const version = "(.*)"`).FindStringSubmatch(string(telemetry))[1]
 }
 
 func write(t *testing.T, path, text string) {

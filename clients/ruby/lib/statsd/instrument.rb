@@ -388,6 +388,7 @@ end
 require "statsd/instrument/version"
 require "statsd/instrument/wire"
 require "statsd/instrument/backend"
+require "statsd/instrument/memo"
 require "statsd/instrument/ractors"
 require "statsd/instrument/weak_set"
 require "statsd/instrument/fork_tracker"

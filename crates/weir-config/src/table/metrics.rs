@@ -85,6 +85,12 @@ settings! {
             .who("Operators who tell environments apart.")
             .also(&["DD_DOGSTATSD_TAGS", "DD_EXTRA_TAGS"])
             .on_reload(Reload::Applied);
+        env: String = "''"
+            .effect("The environment this agent runs in: adds the tag `env:...` to every metric, event and service check.")
+            .zero("Empty: no such tag.")
+            .who("Operators who distinguish environments, or whose Datadog Agent has it.")
+            .also(&["DD_ENV"])
+            .on_reload(Reload::Applied);
         namespace: String = "''"
             .effect("Put before every metric name, with a dot in between.")
             .zero("Empty: names stay as they are.")
@@ -120,6 +126,11 @@ settings! {
 settings! {
     /// What rules do to names and tags.
     pub struct Rules {
+        tag_styles: Vec<rules::TagStyle> = "[]"
+            .effect("Ways in which names carry tags, besides the tags behind the type: `librato` for `name#a=b,c=d`, `influx` for `name,a=b,c=d`, `signalfx` for `name[a=b,c=d]`. They are taken out of the name before everything else. A tag without a value is dropped, and so is one without a key.")
+            .zero("An empty list: such text stays part of the name.")
+            .who("Operators who come from statsd_exporter or Telegraf.")
+            .on_reload(Reload::Applied);
         mapper_profiles: Vec<rules::Profile> = "[]"
             .effect("New names and tags for metrics by the name they arrive with. `docs/rules.md` has every field.")
             .zero("An empty list: names stay as they are.")

@@ -66,6 +66,10 @@ settings! {
             .effect("Host names under which the admin server may be asked, besides addresses and `localhost`. A request whose `Host` is another one is refused, so that no web page can read answers by pointing its own name at this machine.")
             .zero("An empty list: addresses and `localhost` alone.")
             .who("Operators whose Prometheus or reverse proxy asks by name.");
+        admin_payloads: bool = "true"
+            .effect("Whether the admin server shows what messages hold: the tail (`weir tail`, the page) and captures (`weir capture`).")
+            .zero("false: both are off, and say so.")
+            .who("Operators whose messages hold what not everybody who reaches the admin address may read.");
         sandbox: Sandbox = "auto"
             .effect("What the process gives up once its sockets are bound, as far as the kernel offers it: new privileges, capabilities, files that the configuration does not name, and system calls that it never makes (docs/sandbox.md). A file or directory that a reload names for the first time may be out of reach until a restart.")
             .zero("`off`: nothing.")

@@ -9,7 +9,7 @@ use crate::context_table::ContextId;
 use crate::counters::AliasCounter;
 use crate::interner::Interner;
 use crate::origins::OriginId;
-use crate::prefetch::prefetch;
+use crate::prefetch::{prefetch, prefetch_text};
 use crate::raw_table::{Leads, RawId};
 use crate::tag_lists::{self, PAIRS_MAX, RawTag};
 use weir_counters::Counts;
@@ -47,10 +47,7 @@ impl Contexts {
     #[inline(always)]
     fn prefetch_target(&self, hash: u64) -> Option<RawId> {
         let (key, raw) = self.aliases.peek(hash)?;
-        // Keys are a little over two cache lines at common lengths; the third comes with the adjacent-line prefetcher.
-        prefetch(key);
-        prefetch(key.wrapping_add(64));
-        prefetch(key.wrapping_add(128));
+        prefetch_text(key);
         prefetch(self.raw.target_address(raw));
         Some(raw)
     }

@@ -18,6 +18,7 @@ use crate::usage::{LimitReason, Usage};
 use weir_counters::Counts;
 use weir_rules::RuleId;
 
+mod ahead;
 mod expiry;
 mod find;
 mod limits;

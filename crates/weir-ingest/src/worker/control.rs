@@ -22,6 +22,7 @@ use crate::origin::{OriginAnswer, OriginLink};
 use crate::progress::{Alive, Progress};
 use crate::relay::{Relay, RelaySettings};
 use crate::saved::SavedBucket;
+use crate::tap::{TapSettings, Taps};
 
 /// Slots of the receive ring; each is touched only as far as a packet used it.
 const RING_SLOTS: usize = 64;
@@ -38,6 +39,8 @@ pub enum Command {
     Socket(ListenerId, Box<BoundSocket>),
     /// Other relays.
     Relays(RelayChange),
+    /// Somebody wants to see packets.
+    Tap(TapSettings),
     /// Somebody wants to see the sockets, between two packets.
     Lend(Box<dyn FnOnce(&EventLoop) + Send>),
     /// Stand still, for another process to go on.
@@ -192,6 +195,7 @@ pub fn spawn(
             drops: DropWatch::default(),
             gaps: Gaps::default(),
             give_back: GiveBack::new(around.give_back),
+            taps: Taps::default(),
             ticks: Ticks::new(Monotonic::now().0),
             flush_open_bucket: around.flush_open_bucket,
             agent: around.agent,

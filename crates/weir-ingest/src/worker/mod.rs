@@ -12,6 +12,7 @@ use crate::origin::{OriginAnswer, OriginLink};
 use crate::progress::Alive;
 use crate::relay::Relay;
 use crate::saved::Restored;
+use crate::tap::{Before, TappedPacket, Taps};
 use weir_state::AgentId;
 
 mod checkpoint;
@@ -35,8 +36,8 @@ use gaps::Gaps;
 use outbox::Outbox;
 pub use report::{ListenerSnapshot, Report, RuleSnapshot, WorkerSnapshot};
 
-/// Contexts looked at between two receive turns while a closed bucket is handed over. At one to two microseconds each, texts
-/// included, this is less than half a millisecond: the kernel queues ten datagrams on a Unix socket, and a sender at a
+/// Contexts looked at between two receive turns while a closed bucket is handed over. At less than a microsecond each, texts
+/// included, this is less than a quarter of a millisecond: the kernel queues ten datagrams on a Unix socket, and a sender at a
 /// hundred thousand a second that finds no room waits.
 const DRAIN_CONTEXTS: usize = 256;
 
@@ -53,8 +54,16 @@ pub const TLS_FAULT: &str = "tls";
 const END_WAIT_NS: u64 = 250_000_000;
 
 /// What is done with a batch: all its packets are taken, with their senders if those are told apart.
-fn taking(ingest: &mut Ingest, by_sender: bool) -> impl FnMut(weir_listener::PacketBatch<'_>) {
+fn taking(
+    ingest: &mut Ingest,
+    by_sender: bool,
+    taps: &mut Taps,
+) -> impl FnMut(weir_listener::PacketBatch<'_>) {
     move |batch| {
+        if !taps.is_empty() {
+            taking_tapped(ingest, by_sender, taps, batch);
+            return;
+        }
         let (listener, received) = (usize::from(batch.listener().0), batch.received().0);
         for packet in batch.iter() {
             let taken = Received {
@@ -72,6 +81,41 @@ fn taking(ingest: &mut Ingest, by_sender: bool) -> impl FnMut(weir_listener::Pac
     }
 }
 
+/// The same while somebody looks.
+#[cold]
+fn taking_tapped(
+    ingest: &mut Ingest,
+    by_sender: bool,
+    taps: &mut Taps,
+    batch: weir_listener::PacketBatch<'_>,
+) {
+    let (listener, received) = (usize::from(batch.listener().0), batch.received().0);
+    for (index, packet) in batch.iter().enumerate() {
+        let before = Before::of(ingest, listener);
+        let taken = Received {
+            bytes: packet.bytes,
+            listener,
+            truncated: packet.truncated,
+            received,
+        };
+        if by_sender {
+            ingest.packet_from(taken, packet.origin.map_or(0, |sender| sender.pid));
+        } else {
+            ingest.packet(taken);
+        }
+        let tapped = TappedPacket {
+            listener: listener as u16,
+            length: packet.bytes.len() as u32,
+            received,
+            truncated: packet.truncated,
+            sender: packet.origin,
+            source: batch.source(index),
+            fate: before.fate(ingest, listener),
+        };
+        taps.take(&tapped, packet.bytes);
+    }
+}
+
 /// One OS thread. It waits for nothing but its sockets until it ends.
 struct Worker {
     event_loop: EventLoop,
@@ -79,6 +123,7 @@ struct Worker {
     origins: Option<OriginLink>,
     inbox: Receiver<Command>,
     outbox: Outbox,
+    taps: Taps,
     clock: Clock,
     ticks: Ticks,
     chores: Chores,
@@ -121,9 +166,10 @@ impl Worker {
         let before = Monotonic::now().0;
         self.gaps.turn_begins(before);
         let by_sender = self.origins.is_some();
-        let turn = self
-            .event_loop
-            .turn(Some(timeout), &mut taking(&mut self.ingest, by_sender));
+        let turn = self.event_loop.turn(
+            Some(timeout),
+            &mut taking(&mut self.ingest, by_sender, &mut self.taps),
+        );
         let after = Monotonic::now().0;
         self.alive.turned(after);
         self.gaps.turn_ended(before, after, timeout.as_nanos() as u64);
@@ -162,7 +208,11 @@ impl Worker {
             return Duration::from_millis(1);
         }
         let bucket_ms = self.ingest.aggregator().open_bucket_end() * 1000 - self.clock.milliseconds();
-        let deadlines = [self.ingest.parked_deadline(), self.ingest.relay_deadline()];
+        let deadlines = [
+            self.ingest.parked_deadline(),
+            self.ingest.relay_deadline(),
+            self.taps.deadline(),
+        ];
         let next_ns = deadlines
             .into_iter()
             .flatten()
@@ -189,6 +239,9 @@ impl Worker {
         }
         if self.ticks.is_time(monotonic) {
             self.tick(monotonic);
+        }
+        if !self.taps.is_empty() {
+            self.tap(monotonic);
         }
         self.commands(monotonic);
         if self.freeze.is_some() {
@@ -224,9 +277,11 @@ impl Worker {
             Command::Socket(id, socket) => {
                 let by_sender = self.origins.is_some();
                 // One that cannot be taken goes, with its file: whoever made it sees that and makes another.
-                let _ = self
-                    .event_loop
-                    .replace(id, *socket, &mut taking(&mut self.ingest, by_sender));
+                let _ = self.event_loop.replace(
+                    id,
+                    *socket,
+                    &mut taking(&mut self.ingest, by_sender, &mut self.taps),
+                );
             }
             Command::Origins(answers) => self.answers(answers),
             Command::Admission(list) => {
@@ -234,8 +289,20 @@ impl Worker {
                 self.ingest.feed_parked(Monotonic::now().0, Hurry::None);
             }
             Command::Relays(change) => self.change_relays(change),
+            Command::Tap(settings) => {
+                self.taps.add(settings, &self.ingest, Monotonic::now().0);
+                self.event_loop.tell_sources(true);
+            }
             Command::Lend(look) => look(&self.event_loop),
             Command::Freeze(freeze) => self.freeze = Some(*freeze),
+        }
+    }
+
+    #[cold]
+    fn tap(&mut self, monotonic: u64) {
+        self.taps.turn(&self.ingest, monotonic);
+        if self.taps.is_empty() {
+            self.event_loop.tell_sources(false);
         }
     }
 
@@ -357,6 +424,7 @@ impl Worker {
     fn finish(mut self) {
         self.receive_the_rest();
         self.await_the_last_senders();
+        self.taps.finish(&self.ingest);
         for relay in self.ingest.relays_mut() {
             relay.finish();
         }

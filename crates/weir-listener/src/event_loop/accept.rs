@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::EventLoop;
@@ -20,7 +20,7 @@ const ACCEPTS_PER_TURN: usize = 64;
 
 /// What a call of `accept` gave.
 enum Accepted {
-    Connection(OwnedFd, Option<IpAddr>),
+    Connection(OwnedFd, Option<SocketAddr>),
     /// There is none.
     Empty,
     /// A Unix socket that was shut is empty.
@@ -35,14 +35,15 @@ enum Accepted {
 /// A new connection that may stay, but for TLS.
 pub(super) struct Newcomer {
     fd: OwnedFd,
-    address: Option<IpAddr>,
+    address: Option<SocketAddr>,
     credentials: Option<Credentials>,
 }
 
 impl Newcomer {
     fn peer(&self) -> Peer {
+        let unix = Peer::of_credentials(self.credentials);
         self.address
-            .map_or(Peer::of_credentials(self.credentials), Peer::of_address)
+            .map_or(unix, |address| Peer::of_address(address.ip()))
     }
 }
 
@@ -110,7 +111,7 @@ impl Listener {
         Connection {
             listener: number,
             origin,
-            source: newcomer.address.filter(|_| self.config.rates.is_some()),
+            address: newcomer.address,
             peer: newcomer.peer(),
             heard: sys::monotonic_nanos(),
             tls,
@@ -185,7 +186,7 @@ impl EventLoop {
         Next::Wait
     }
 
-    fn accepted(&mut self, number: u32, fd: OwnedFd, address: Option<IpAddr>) {
+    fn accepted(&mut self, number: u32, fd: OwnedFd, address: Option<SocketAddr>) {
         let Some(newcomer) = self.admitted(number, fd, address) else {
             // It is closed.
             self.counters[LoopCounter::SystemCalls] += 1;
@@ -208,9 +209,9 @@ impl EventLoop {
     }
 
     /// Looks whether a new connection may stay.
-    pub(super) fn admitted(&mut self, number: u32, fd: OwnedFd, address: Option<IpAddr>) -> Option<Newcomer> {
+    pub(super) fn admitted(&mut self, number: u32, fd: OwnedFd, address: Option<SocketAddr>) -> Option<Newcomer> {
         let listener = self.listeners.get_mut(number);
-        if !listener.admits(address) {
+        if !listener.admits(address.map(|address| address.ip())) {
             return None;
         }
         let mut credentials = None;

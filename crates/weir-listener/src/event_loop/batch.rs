@@ -1,6 +1,8 @@
 //! What a receive call brought, as it is handed over.
 
-use crate::sys::{self, Entry};
+use std::net::SocketAddr;
+
+use crate::sys::{self, Entry, SourceSlots};
 use crate::{Credentials, ListenerId};
 
 /// A point in time on the monotonic clock, in nanoseconds. Comparable within one boot of one machine.
@@ -38,6 +40,16 @@ pub struct PacketBatch<'a> {
     pub(super) received: Monotonic,
     /// The same for all packets of a connection.
     pub(super) origin: Option<Credentials>,
+    pub(super) sources: Sources<'a>,
+}
+
+/// Where packets of a batch came from.
+#[derive(Clone, Copy)]
+pub(super) enum Sources<'a> {
+    /// All from the peer of one connection.
+    Peer(Option<SocketAddr>),
+    /// Each from its own, where that was asked for.
+    Datagrams(SourceSlots<'a>),
 }
 
 impl<'a> PacketBatch<'a> {
@@ -71,6 +83,14 @@ impl<'a> PacketBatch<'a> {
         Packets {
             batch: *self,
             entries: self.entries.iter(),
+        }
+    }
+
+    /// The internet address that one packet came from, where it is known; see [`crate::EventLoop::tell_sources`].
+    pub fn source(&self, index: usize) -> Option<SocketAddr> {
+        match self.sources {
+            Sources::Peer(peer) => peer,
+            Sources::Datagrams(slots) => slots.get(index),
         }
     }
 

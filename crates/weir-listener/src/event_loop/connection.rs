@@ -1,9 +1,10 @@
 //! One connection: reading, framing, what it hands over.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
+use super::batch::Sources;
 use super::drain::Drain;
 use super::listener::{Listener, Phase};
 use super::peers::Peer;
@@ -56,8 +57,8 @@ pub(super) struct Connection {
     pub(super) fd: OwnedFd,
     pub(super) listener: u32,
     pub(super) origin: Option<Credentials>,
-    /// Who it is from, where that limits how much it may send.
-    pub(super) source: Option<IpAddr>,
+    /// Where its peer is, unless that is on a Unix socket.
+    pub(super) address: Option<SocketAddr>,
     /// Who has its place.
     pub(super) peer: Peer,
     /// When the last whole packet came, in monotonic nanoseconds; at first when it was accepted.
@@ -245,6 +246,7 @@ impl Found {
 struct Delivery<'a> {
     id: ListenerId,
     origin: Option<Credentials>,
+    address: Option<SocketAddr>,
     received: Monotonic,
     limits: Option<(IpAddr, &'a SourceRates)>,
     passing: &'a mut Vec<Entry>,
@@ -263,8 +265,12 @@ impl<'a> Delivery<'a> {
         Self {
             id: listener.id,
             origin: connection.origin,
+            address: connection.address,
             received: Monotonic::now(),
-            limits: connection.source.zip(listener.config.rates.as_deref()),
+            limits: connection
+                .address
+                .map(|address| address.ip())
+                .zip(listener.config.rates.as_deref()),
             passing,
             dropped: Dropped::default(),
         }
@@ -278,6 +284,7 @@ impl<'a> Delivery<'a> {
             listener: self.id,
             received: self.received,
             origin: self.origin,
+            sources: Sources::Peer(self.address),
         };
         let Some((source, rates)) = self.limits else {
             handle(batch);

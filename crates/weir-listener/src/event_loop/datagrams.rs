@@ -3,10 +3,11 @@
 use std::io;
 use std::os::fd::AsFd;
 
+use super::batch::Sources;
 use super::descriptors::Next;
 use super::listener::{Listener, Listeners};
 use super::{EventLoop, Monotonic, PacketBatch, Turn};
-use crate::sys::{Ancillary, DatagramRing};
+use crate::sys::{Ancillary, DatagramRing, SourceSlots};
 use crate::{Address, BoundSocket, guard};
 use crate::{ListenerCounter, LoopCounter};
 
@@ -88,6 +89,8 @@ pub(super) struct Intake {
     ancillary: Ancillary,
     /// Datagrams have to pass something before they are handed over.
     guarded: bool,
+    /// The kernel is asked where they come from.
+    sources: bool,
 }
 
 impl Intake {
@@ -97,12 +100,19 @@ impl Intake {
             Address::UnixDatagram(_) if bound.config.pass_credentials => Ancillary::Credentials,
             _ => Ancillary::None,
         };
+        let guarded = matches!(bound.address, Address::Udp { .. }) && guard::is_on(&bound.config);
         Self {
             buffer_bytes: bound.buffer.granted,
             limit: ring_slots,
             ancillary,
-            guarded: matches!(bound.address, Address::Udp { .. }) && guard::is_on(&bound.config),
+            guarded,
+            sources: guarded,
         }
+    }
+
+    /// Asks where datagrams come from, or no longer, as far as nothing else needs to know.
+    pub(super) fn tell_sources(&mut self, is_internet: bool, wanted: bool) {
+        self.sources = self.guarded || (is_internet && wanted);
     }
 
     /// So that the next batch is about as long in bytes as it should be.
@@ -145,7 +155,7 @@ impl Listener {
         };
         self.counters[ListenerCounter::ReceiveCalls] += 1;
         let (fd, limit, ancillary) = (socket.fd.as_fd(), self.intake.limit, self.intake.ancillary);
-        let (count, drops) = if self.intake.guarded {
+        let (count, drops) = if self.intake.sources {
             ring.receive_with_sources(fd, limit, ancillary)?
         } else {
             ring.receive(fd, limit, ancillary)?
@@ -247,14 +257,16 @@ impl EventLoop {
         };
         turn.packets += received.passed as u64;
         turn.bytes += received.bytes;
-        let (memory, entries) = self.ring.parts_mut();
+        let (memory, entries, sources) = self.ring.parts();
         if received.passed > 0 {
+            let known = listener.intake.sources;
             handle(PacketBatch {
                 memory,
                 entries: &entries[..received.passed],
                 listener: listener.id,
                 received: received.at,
                 origin: None,
+                sources: Sources::Datagrams(if known { sources } else { SourceSlots::UNKNOWN }),
             });
         }
         let eager = received.count >= EAGER_PACKETS.min(received.limit);

@@ -215,6 +215,14 @@ impl EventLoop {
         self.streams.pool.held()
     }
 
+    /// From now on the kernel is asked where UDP packets come from, for [`PacketBatch::source`], or no longer.
+    pub fn tell_sources(&mut self, wanted: bool) {
+        for listener in self.listeners.iter_mut() {
+            let is_internet = matches!(listener.address, Address::Udp { .. });
+            listener.intake.tell_sources(is_internet, wanted);
+        }
+    }
+
     /// Gives the memory of the receive ring and the stream buffer back to the kernel. They grow again on demand.
     pub fn release_memory(&mut self) {
         self.ring.release();

@@ -9,7 +9,7 @@ mod mapping;
 mod ring;
 
 pub use mapping::Mapping;
-pub use ring::{Ancillary, DatagramRing, Entry};
+pub use ring::{Ancillary, DatagramRing, Entry, SourceSlots};
 
 use std::ffi::CString;
 use std::io;
@@ -274,7 +274,7 @@ pub fn listen(fd: BorrowedFd<'_>, backlog: c_int) -> io::Result<()> {
 }
 
 /// Accepts one connection, non-blocking and not inherited, and says from which address it is if it is over the network.
-pub fn accept(fd: BorrowedFd<'_>) -> io::Result<(OwnedFd, Option<IpAddr>)> {
+pub fn accept(fd: BorrowedFd<'_>) -> io::Result<(OwnedFd, Option<SocketAddr>)> {
     // SAFETY: `sockaddr_storage` is large enough for every address, all zeroes is a value of it, and it outlives the call;
     // the descriptor is new and owned here.
     unsafe {
@@ -291,24 +291,26 @@ pub fn accept(fd: BorrowedFd<'_>) -> io::Result<(OwnedFd, Option<IpAddr>)> {
 }
 
 /// The address that a connection comes from; `None` if it is not one of the internet.
-pub fn peer_address(fd: BorrowedFd<'_>) -> Option<IpAddr> {
+pub fn peer_address(fd: BorrowedFd<'_>) -> Option<SocketAddr> {
     let peer = rustix::net::getpeername(fd).ok()??;
-    SocketAddr::try_from(peer).ok().map(|peer| peer.ip())
+    SocketAddr::try_from(peer).ok()
 }
 
 /// The address in what the kernel wrote; `None` if it is not one of the internet.
-fn internet_address(raw: &libc::sockaddr_storage) -> Option<IpAddr> {
+fn internet_address(raw: &libc::sockaddr_storage) -> Option<SocketAddr> {
     // SAFETY: `sockaddr_storage` is aligned and large enough for both, every bit pattern is a value of them, and the family
     // says which one the kernel wrote.
     unsafe {
         match c_int::from(raw.ss_family) {
             libc::AF_INET => {
-                let address = (*std::ptr::from_ref(raw).cast::<libc::sockaddr_in>()).sin_addr;
-                Some(IpAddr::from(address.s_addr.to_ne_bytes()))
+                let found = *std::ptr::from_ref(raw).cast::<libc::sockaddr_in>();
+                let address = IpAddr::from(found.sin_addr.s_addr.to_ne_bytes());
+                Some(SocketAddr::new(address, u16::from_be(found.sin_port)))
             }
             libc::AF_INET6 => {
-                let address = (*std::ptr::from_ref(raw).cast::<libc::sockaddr_in6>()).sin6_addr;
-                Some(IpAddr::from(address.s6_addr))
+                let found = *std::ptr::from_ref(raw).cast::<libc::sockaddr_in6>();
+                let address = IpAddr::from(found.sin6_addr.s6_addr);
+                Some(SocketAddr::new(address, u16::from_be(found.sin6_port)))
             }
             _ => None,
         }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem::{size_of, zeroed};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libc::{c_int, c_uint, c_void};
@@ -207,29 +207,16 @@ impl DatagramRing {
         received
     }
 
-    /// Who sent the datagram in a slot of the last batch that was received with sources.
-    fn source(&self, slot: usize) -> Option<IpAddr> {
-        let source = self.sources.get(slot)?;
-        match c_int::from(source.sin6_family) {
-            libc::AF_INET6 => Some(IpAddr::from(source.sin6_addr.s6_addr)),
-            libc::AF_INET => {
-                // SAFETY: an IPv4 address is shorter, needs no more alignment, and every bit pattern is a value of it; the
-                // family says that the kernel wrote one.
-                let source = unsafe { &*std::ptr::from_ref(source).cast::<libc::sockaddr_in>() };
-                Some(IpAddr::from(source.sin_addr.s_addr.to_ne_bytes()))
-            }
-            _ => None,
-        }
-    }
-
     /// Drops those of the first `count` entries that do not pass, told by source and length; returns how many are left.
     /// The source is there for batches that were received with sources.
     pub fn keep(&mut self, count: usize, mut passes: impl FnMut(Option<IpAddr>, usize) -> bool) -> usize {
         let mut kept = 0;
         for slot in 0..count {
             let entry = self.entries[slot];
-            if passes(self.source(slot), entry.length as usize) {
+            let source = SourceSlots(&self.sources).get(slot).map(|source| source.ip());
+            if passes(source, entry.length as usize) {
                 self.entries[kept] = entry;
+                self.sources[kept] = self.sources[slot];
                 kept += 1;
             }
         }
@@ -241,9 +228,39 @@ impl DatagramRing {
         (&self.memory, &mut self.entries)
     }
 
+    /// The memory, the entries, and where each came from, if the last batch was received with sources.
+    pub fn parts(&self) -> (&[u8], &[Entry], SourceSlots<'_>) {
+        (&self.memory, &self.entries, SourceSlots(&self.sources))
+    }
+
     /// Gives the memory back to the kernel until the next packet.
     pub fn release(&mut self) {
         self.memory.release();
+    }
+}
+
+/// Where datagrams came from, slot by slot.
+#[derive(Clone, Copy)]
+pub struct SourceSlots<'a>(&'a [libc::sockaddr_in6]);
+
+impl SourceSlots<'_> {
+    pub const UNKNOWN: SourceSlots<'static> = SourceSlots(&[]);
+
+    /// Who sent the datagram in a slot of the last batch that was received with sources.
+    pub fn get(&self, slot: usize) -> Option<SocketAddr> {
+        let source = self.0.get(slot)?;
+        let address = match c_int::from(source.sin6_family) {
+            libc::AF_INET6 => IpAddr::from(source.sin6_addr.s6_addr),
+            libc::AF_INET => {
+                // SAFETY: an IPv4 address is shorter, needs no more alignment, and every bit pattern is a value of it; the
+                // family says that the kernel wrote one.
+                let source = unsafe { &*std::ptr::from_ref(source).cast::<libc::sockaddr_in>() };
+                IpAddr::from(source.sin_addr.s_addr.to_ne_bytes())
+            }
+            _ => return None,
+        };
+        // In both the port is behind the family.
+        Some(SocketAddr::new(address, u16::from_be(source.sin6_port)))
     }
 }
 

@@ -22,12 +22,15 @@ use crate::delivery::{
     BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Parts, Payload, Surroundings, Transport,
 };
 use crate::http::{self, Answer, HeaderError, RequestError};
-use crate::settings::{DatadogSettings, Start};
+use crate::probe::{Destination, Way};
+use crate::settings::{DatadogSettings, Secret, Start};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const KEY: HeaderName = HeaderName::from_static("dd-api-key");
 /// The version of the protobuf definitions that payloads follow.
 const PAYLOAD_VERSION: &str = "5.0.215";
+/// Where a key is asked about.
+const VALIDATION_PATH: &str = "/api/v1/validate";
 /// How often a key is asked about.
 const VALIDATION_INTERVAL: Duration = Duration::from_secs(3600);
 
@@ -41,12 +44,7 @@ pub fn start(
     let client = http::client(&settings.delivery, &format!("weir/{VERSION}"))?;
     let mut endpoints: Vec<Endpoint> = Vec::new();
     let base = settings.base_url();
-    let first = std::iter::once((base.as_str(), &settings.api_key, "api_key"));
-    let more = settings.additional_endpoints.iter().flat_map(|(url, keys)| {
-        keys.iter()
-            .map(move |key| (url.as_str(), key, "additional_endpoints"))
-    });
-    for (url, key, setting) in first.chain(more) {
+    for (url, key, setting) in intakes(settings, &base) {
         let base = url.trim_end_matches('/');
         let directory = http::directory(base, key.expose().trim());
         if endpoints.iter().any(|known| known.directory == directory) {
@@ -85,6 +83,18 @@ pub fn start(
     Ok(started?)
 }
 
+/// Every URL with every key of it, and the setting that names the key.
+fn intakes<'a>(
+    settings: &'a DatadogSettings,
+    base: &'a str,
+) -> impl Iterator<Item = (&'a str, &'a Secret, &'static str)> {
+    let more = settings.additional_endpoints.iter().flat_map(|(url, keys)| {
+        keys.iter()
+            .map(move |key| (url.as_str(), key, "additional_endpoints"))
+    });
+    std::iter::once((base, &settings.api_key, "api_key")).chain(more)
+}
+
 impl Start for DatadogSettings {
     fn start(
         &self,
@@ -93,6 +103,23 @@ impl Start for DatadogSettings {
         surroundings: &Surroundings,
     ) -> Result<Delivery, StartError> {
         start(name, self, expansion.clone(), surroundings)
+    }
+
+    fn destinations(&self) -> Result<Vec<Destination>, StartError> {
+        let destination = |(url, key, setting): (&str, &Secret, &'static str)| {
+            let base = url.trim_end_matches('/');
+            let value = http::secret_header(key.expose().trim()).map_err(|_| HeaderError::Key(setting))?;
+            Ok(Destination {
+                label: format!("{} key {}", http::shown_url(base), key.redacted()),
+                way: Way::Http {
+                    url: format!("{base}{VALIDATION_PATH}"),
+                    headers: HeaderMap::from_iter([(KEY, value)]),
+                    delivery: Box::new(self.delivery.clone()),
+                    is_http2: false,
+                },
+            })
+        };
+        intakes(self, &self.base_url()).map(destination).collect()
     }
 }
 
@@ -203,7 +230,7 @@ impl Transport for Intake {
                 let next = clock.now() + VALIDATION_INTERVAL;
                 let request = self.request(
                     Method::GET,
-                    "/api/v1/validate",
+                    VALIDATION_PATH,
                     self.common_headers(),
                     bytes::Bytes::new(),
                 );

@@ -86,7 +86,7 @@ pub fn retry_after(value: &str, now: i64) -> Option<Duration> {
 }
 
 /// `Sun, 06 Nov 1994 08:49:37 GMT`, the only form servers may send today, as Unix seconds.
-fn http_date(value: &str) -> Option<i64> {
+pub fn http_date(value: &str) -> Option<i64> {
     let mut parts = value.split_once(", ")?.1.split(' ');
     let day: i64 = parts.next()?.parse().ok()?;
     const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";

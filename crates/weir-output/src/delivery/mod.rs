@@ -41,7 +41,7 @@ use tokio::task::JoinSet;
 use crate::counters::OutputCounter;
 use crate::settings::DeliverySettings;
 
-pub use backoff::{Backoff, RETRY_AFTER_MAX, retry_after, seed};
+pub use backoff::{Backoff, RETRY_AFTER_MAX, http_date, retry_after, seed};
 use books::EndpointBooks;
 pub use books::{Class, Dropped, Items, Reason};
 pub use clock::{Clock, Driver};

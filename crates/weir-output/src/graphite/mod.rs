@@ -17,6 +17,7 @@ use weir_units::Address;
 use crate::StartError;
 use crate::datagrams::datagrams;
 use crate::delivery::{BoxFuture, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport};
+use crate::probe::Destination;
 use crate::settings::{Delivered, DeliverySettings, OutputType, QueueSettings, Start};
 use crate::tcp::reset_on_close;
 
@@ -128,6 +129,10 @@ fn is_prefix(text: &str) -> bool {
 }
 
 impl Start for GraphiteSettings {
+    fn destinations(&self) -> Result<Vec<Destination>, StartError> {
+        Ok(vec![Destination::at(self.address.parse()?)])
+    }
+
     fn start(
         &self,
         name: &str,

@@ -61,8 +61,8 @@ impl Cumulative {
             } else {
                 Vec::new()
             },
-            timings_in_seconds: false,
             host_label: false,
+            ..PrometheusSettings::default()
         };
         let bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
         let mut state = State::new(of_state, weights, bytes_max);

@@ -24,13 +24,35 @@ use crate::delivery::{
     BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Parts, Payload, Surroundings, Transport,
 };
 use crate::http::{self, Answer, Http2};
+use crate::probe::{Destination, Way};
 use crate::protobuf::{Content, for_each_field};
 use crate::settings::Start;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const DENIED: &str = "refused: key, token or password are not accepted; payloads wait for others";
 
+/// Where requests go.
+fn url(settings: &OtlpSettings) -> String {
+    let path = match settings.protocol {
+        Protocol::Http => "/v1/metrics",
+        Protocol::Grpc => grpc::PATH,
+    };
+    format!("{}{path}", settings.url.trim_end_matches('/'))
+}
+
 impl Start for OtlpSettings {
+    fn destinations(&self) -> Result<Vec<Destination>, StartError> {
+        Ok(vec![Destination {
+            label: http::shown_url(&self.url),
+            way: Way::Http {
+                url: url(self),
+                headers: http::configured_headers(&self.authorization)?,
+                delivery: Box::new(self.delivery.clone()),
+                is_http2: self.protocol == Protocol::Grpc,
+            },
+        }])
+    }
+
     fn start(
         &self,
         name: &str,
@@ -52,12 +74,8 @@ impl Start for OtlpSettings {
             facts.clone(),
         );
         let base = self.url.trim_end_matches('/');
-        let path = match self.protocol {
-            Protocol::Http => "/v1/metrics",
-            Protocol::Grpc => grpc::PATH,
-        };
         let collector = Collector {
-            url: format!("{base}{path}"),
+            url: url(self),
             headers: http::configured_headers(&self.authorization)?,
             client,
             clock: clock.clone(),

@@ -19,12 +19,14 @@ use crate::counters::ScrapeCounter;
 use crate::settings::PrometheusSettings;
 
 mod accept;
+mod forms;
 pub(crate) mod names;
 mod native;
 mod render;
 pub(crate) mod state;
 
 pub use accept::Format;
+pub(crate) use forms::Forms;
 pub(crate) use native::Native;
 pub use state::{Counts, NoState, Seconds};
 

@@ -3,6 +3,7 @@
 use weir_aggregate::Histogram;
 use weir_sketch::{ExponentialHistogram, Sketch, ZERO_THRESHOLD};
 
+use super::forms::Unit;
 use crate::protobuf;
 
 mod saved;
@@ -57,26 +58,25 @@ pub struct Native {
 }
 
 impl Native {
-    pub fn add_sketch(&mut self, sketch: &Sketch) {
-        self.add(ExponentialHistogram::from_sketch(sketch, SCHEMA));
+    pub fn add_sketch(&mut self, sketch: &Sketch, unit: Unit) {
+        if unit == Unit::ONE {
+            return self.add(ExponentialHistogram::from_sketch(sketch, SCHEMA));
+        }
+        self.add_samples(of_sketch(sketch), unit, Some(sketch.sum()));
     }
 
-    pub fn add_histogram(&mut self, histogram: &Histogram, divisor: f64) {
-        let mut samples: Vec<(f64, f64)> = match histogram.sketch() {
-            None => histogram
-                .samples()
-                .map(|(value, weight)| (value / divisor, weight))
-                .collect(),
-            // A folded histogram has only its bins left; each stands for its representative.
-            Some(sketch) => sketch
-                .bins()
-                .iter()
-                .map(|bin| (weir_sketch::lower(bin.k) / divisor, f64::from(bin.n)))
-                .collect(),
-        };
+    pub fn add_histogram(&mut self, histogram: &Histogram, unit: Unit) {
+        match histogram.sketch() {
+            None => self.add_samples(histogram.samples(), unit, None),
+            Some(sketch) => self.add_samples(of_sketch(sketch), unit, Some(histogram.totals().sum)),
+        }
+    }
+
+    fn add_samples(&mut self, samples: impl Iterator<Item = (f64, f64)>, unit: Unit, sum: Option<f64>) {
+        let mut samples: Vec<(f64, f64)> = samples.map(|(value, weight)| (unit.of(value), weight)).collect();
         let mut exponential = ExponentialHistogram::from_samples(&mut samples, usize::MAX >> 1);
-        if histogram.sketch().is_some() {
-            exponential.sum = histogram.totals().sum / divisor;
+        if let Some(sum) = sum {
+            exponential.sum = unit.of(sum);
         }
         self.add(exponential);
     }
@@ -117,6 +117,10 @@ impl Native {
             .saturating_add(side(&self.positive) + side(&self.negative))
     }
 
+    pub fn sum(&self) -> f64 {
+        self.sum
+    }
+
     pub fn heap_bytes(&self) -> usize {
         (self.positive.capacity() + self.negative.capacity()) * size_of::<Bucket>()
     }
@@ -150,10 +154,8 @@ impl Native {
         write_side(out, &self.positive, 11, 12);
     }
 
-    /// The body of an `io.prometheus.client.Histogram`.
+    /// The native part of an `io.prometheus.client.Histogram`: all but its count and its sum.
     pub fn write(&self, out: &mut Vec<u8>) {
-        protobuf::integer(out, 1, self.count() as i64);
-        protobuf::double(out, 2, self.sum);
         protobuf::integer(out, 5, protobuf::zigzag(i64::from(self.schema())) as i64);
         // Never left out: it is what tells an empty native histogram from a classic one.
         protobuf::double(out, 6, ZERO_THRESHOLD);
@@ -161,6 +163,12 @@ impl Native {
         write_side(out, &self.negative, 9, 10);
         write_side(out, &self.positive, 12, 13);
     }
+}
+
+/// What a sketch has left of samples: each bin stands for its representative.
+pub fn of_sketch(sketch: &Sketch) -> impl Iterator<Item = (f64, f64)> {
+    let bins = sketch.bins().into_owned().into_iter();
+    bins.map(|bin| (weir_sketch::lower(bin.k), f64::from(bin.n)))
 }
 
 /// Adds buckets in OTLP's numbering, which is one below ours.
@@ -234,8 +242,8 @@ mod tests {
         for value in [1.0, 1.0, 0.0, -1.0, 2f64.powi(10) * 0.999] {
             sketch.insert_one(value);
         }
-        native.add_sketch(&sketch);
-        native.add_sketch(&sketch);
+        native.add_sketch(&sketch, Unit::ONE);
+        native.add_sketch(&sketch, Unit::ONE);
         // 1 is the upper bound of bucket 0, 1024 that of bucket 320.
         assert_eq!(buckets(&native), [(0, 4), (320, 2)]);
         assert_eq!((native.count(), native.zero), (10, 2));
@@ -255,7 +263,7 @@ mod tests {
         let mut histogram = Histogram::default();
         histogram.insert(1000.0, 2.0);
         histogram.insert(64_000.0, 1.0);
-        native.add_histogram(&histogram, 1000.0);
+        native.add_histogram(&histogram, Unit::THOUSANDTH);
         assert_eq!(buckets(&native), [(0, 2), (192, 1)]);
         assert_eq!((native.sum, native.count()), (66.0, 3));
     }
@@ -267,11 +275,11 @@ mod tests {
         for exponent in 0..2000 {
             sketch.insert_one(1.02f64.powi(exponent));
         }
-        native.add_sketch(&sketch);
+        native.add_sketch(&sketch, Unit::ONE);
         assert!(native.positive.len() <= BUCKETS_MAX && native.schema() < SCHEMA);
         assert_eq!(native.count(), 2000);
         // What comes later fits into the coarser buckets.
-        native.add_sketch(&sketch);
+        native.add_sketch(&sketch, Unit::ONE);
         assert_eq!(native.count(), 4000);
         assert!(native.positive.is_sorted_by(|a, b| a.index < b.index));
     }

@@ -3,8 +3,9 @@
 use weir_protocol::Kind;
 
 use super::accept::Format;
+use super::forms::Form;
 use super::names::{escape, for_each_label, unescape};
-use super::state::{Family, Series, State, Summary, Value, style};
+use super::state::{Family, Series, State, Summary, Value};
 use super::{OwnSeries, help};
 use crate::protobuf;
 use crate::settings::HistogramStyle;
@@ -22,6 +23,7 @@ enum Type {
     Counter = 0,
     Gauge = 1,
     Summary = 2,
+    Unknown = 3,
     Histogram = 4,
 }
 
@@ -31,6 +33,7 @@ impl Type {
             Type::Counter => "counter",
             Type::Gauge => "gauge",
             Type::Summary => "summary",
+            Type::Unknown => "unknown",
             Type::Histogram => "histogram",
         }
     }
@@ -38,12 +41,12 @@ impl Type {
 
 /// Appends at least `bytes`, or all there is; false when that was the end.
 pub fn piece(state: &State, format: Format, cursor: &mut Cursor, bytes: usize, out: &mut Vec<u8>) -> bool {
-    let mut writer = Writer::new(&state.settings.quantiles);
+    let created = state.settings.openmetrics_created && format == Format::OpenMetrics;
+    let mut writer = Writer { format, created };
     while let Some(family) = state.families[..state.named].get(cursor.family) {
-        let style = style(&state.settings, family.kind);
         let room = bytes.saturating_sub(out.len());
         let series = family.series.get(cursor.series..).unwrap_or_default();
-        let written = writer.family(family, series, cursor.series == 0, style, format, room, out);
+        let written = writer.family(family, series, cursor.series == 0, room, out);
         cursor.series += written;
         if cursor.series < family.series.len() {
             return true;
@@ -107,19 +110,52 @@ pub fn own(series: &[OwnSeries], format: Format, out: &mut Vec<u8>) {
     out.extend_from_slice(text.as_bytes());
 }
 
-struct Writer<'a> {
-    quantiles: &'a [f64],
-    /// As the value of the label.
-    quantile_texts: Vec<String>,
+struct Writer {
+    format: Format,
+    /// The start of each sum is a series.
+    created: bool,
 }
 
-impl<'a> Writer<'a> {
-    fn new(quantiles: &'a [f64]) -> Self {
-        Writer {
-            quantiles,
-            // Always with a fraction: that is how Prometheus itself writes those of the protobuf format.
-            quantile_texts: quantiles.iter().map(|quantile| format!("{quantile:?}")).collect(),
+/// What a family is in one format.
+struct Shape<'f> {
+    base: std::borrow::Cow<'f, str>,
+    kind: Type,
+    /// Of a counter's series.
+    suffix: &'static str,
+    form: &'f Form,
+}
+
+impl Writer {
+    fn shape<'f>(&self, family: &'f Family) -> Shape<'f> {
+        let form = &*family.form;
+        let kind = match (family.kind, form.style) {
+            (Kind::Counter, _) => Type::Counter,
+            (Kind::Gauge | Kind::Set, _) => Type::Gauge,
+            (_, HistogramStyle::Classic) => Type::Histogram,
+            (_, HistogramStyle::Native) if self.format == Format::Protobuf => Type::Histogram,
+            _ => Type::Summary,
+        };
+        let mut shape = Shape {
+            base: family.base(),
+            kind,
+            suffix: if kind == Type::Counter && form.total {
+                "_total"
+            } else {
+                ""
+            },
+            form,
+        };
+        if kind == Type::Counter && !form.total && self.format == Format::OpenMetrics {
+            // A counter without `_total` is none there.
+            match shape.base.strip_suffix("_total") {
+                Some(stem) if !stem.is_empty() => {
+                    shape.base = stem.to_owned().into();
+                    shape.suffix = "_total";
+                }
+                _ => shape.kind = Type::Unknown,
+            }
         }
+        shape
     }
 
     /// Appends a family's series, as many as fit, but at least one; returns how many that were.
@@ -128,53 +164,32 @@ impl<'a> Writer<'a> {
         family: &Family,
         series: &[Series],
         is_start: bool,
-        style: HistogramStyle,
-        format: Format,
         room: usize,
         out: &mut Vec<u8>,
     ) -> usize {
-        let base = family.base();
-        let kind = match family.kind {
-            Kind::Counter => Type::Counter,
-            Kind::Gauge | Kind::Set => Type::Gauge,
-            _ if style == HistogramStyle::Native && format == Format::Protobuf => Type::Histogram,
-            _ => Type::Summary,
-        };
-        if format == Format::Protobuf {
-            return self.family_protobuf(family, &base, kind, series, room, out);
+        let shape = self.shape(family);
+        if self.format == Format::Protobuf {
+            return family_protobuf(family, &shape, series, room, out);
         }
         // Lengths are taken from the text alone, so a piece may be longer by what `out` has already.
         let mut text = String::new();
         if is_start {
-            let total = if kind == Type::Counter && format == Format::Text {
-                "_total"
-            } else {
-                ""
+            let suffix = match self.format {
+                Format::Text => shape.suffix,
+                _ => "",
             };
+            let help = help_of(family);
             head(
-                &format!("{base}{total}"),
-                &help(&family.name, family.kind),
-                kind,
-                format,
+                &format!("{}{suffix}", shape.base),
+                &help,
+                shape.kind,
+                self.format,
                 &mut text,
             );
         }
         let mut written = 0;
         for series in series {
-            let labels = &series.labels;
-            match &series.value {
-                Value::Number(value) => {
-                    let suffix = if kind == Type::Counter { "_total" } else { "" };
-                    line(&base, suffix, labels, None, *value, &mut text);
-                }
-                Value::Summary(summary) => {
-                    for (quantile, value) in self.quantile_texts.iter().zip(&summary.quantiles) {
-                        line(&base, "", labels, Some(quantile), *value, &mut text);
-                    }
-                    line(&base, "_sum", labels, None, summary.sum, &mut text);
-                    line(&base, "_count", labels, None, summary.weight.round(), &mut text);
-                }
-            }
+            self.series(&shape, series, &mut text);
             written += 1;
             if text.len() >= room {
                 break;
@@ -184,68 +199,150 @@ impl<'a> Writer<'a> {
         written
     }
 
-    /// A family may come in several messages of the same name, each with a part of its series: the length stands before a
-    /// message, so that a large one would have to be complete in memory.
-    fn family_protobuf(
-        &self,
-        family: &Family,
-        base: &str,
-        kind: Type,
-        series: &[Series],
-        room: usize,
-        out: &mut Vec<u8>,
-    ) -> usize {
-        let mut message = Vec::new();
-        let total = if kind == Type::Counter { "_total" } else { "" };
-        head_protobuf(
-            &format!("{base}{total}"),
-            &help(&family.name, family.kind),
-            kind,
-            &mut message,
-        );
-        let empty = message.len();
-        let mut written = 0;
-        for series in series {
-            written += 1;
-            match &series.value {
-                Value::Number(value) => {
-                    metric(&mut message, &series.labels, |out| {
-                        number_protobuf(kind, *value, out)
-                    });
-                }
-                Value::Summary(summary) if kind == Type::Summary => {
-                    metric(&mut message, &series.labels, |out| {
-                        protobuf::message(out, 4, |out| self.summary_protobuf(summary, out));
-                    });
-                }
-                Value::Summary(summary) => {
-                    if let Some(native) = &summary.native {
-                        metric(&mut message, &series.labels, |out| {
-                            protobuf::message(out, 7, |out| native.write(out));
-                        });
+    fn series(&self, shape: &Shape<'_>, series: &Series, out: &mut String) {
+        let (base, labels) = (&*shape.base, &series.labels);
+        match &series.value {
+            Value::Number(value) => line(base, shape.suffix, labels, None, *value, out),
+            Value::Summary(summary) => {
+                if shape.kind == Type::Histogram {
+                    buckets(base, labels, summary, shape.form, self.format, out);
+                } else {
+                    for (quantile, value) in shape.form.quantile_texts.iter().zip(&summary.quantiles) {
+                        line(base, "", labels, Some(("quantile", quantile)), *value, out);
                     }
                 }
-            }
-            if message.len() >= room {
-                break;
+                line(base, "_sum", labels, None, summary.sum, out);
+                line(base, "_count", labels, None, summary.weight.round(), out);
             }
         }
-        if message.len() > empty {
-            protobuf::varint(out, message.len() as u64);
-            out.extend_from_slice(&message);
+        if self.created && !matches!(shape.kind, Type::Gauge | Type::Unknown) {
+            line(base, "_created", labels, None, f64::from(series.created), out);
         }
-        written
     }
+}
 
-    fn summary_protobuf(&self, summary: &Summary, out: &mut Vec<u8>) {
-        protobuf::integer(out, 1, summary.weight.round() as i64);
-        protobuf::double(out, 2, summary.sum);
-        for (&quantile, &value) in self.quantiles.iter().zip(&summary.quantiles) {
+fn help_of(family: &Family) -> String {
+    match &family.form.help {
+        Some(text) => text.to_string(),
+        None => help(&family.name, family.kind),
+    }
+}
+
+/// Classic buckets: each counts what is below it too.
+fn buckets(base: &str, labels: &str, summary: &Summary, form: &Form, format: Format, out: &mut String) {
+    let mut below = 0.0;
+    for (text, weight) in form.bucket_texts.iter().zip(&summary.classic) {
+        below += weight;
+        // OpenMetrics writes bounds as floats.
+        let has_point = text.contains('.') || format != Format::OpenMetrics;
+        let text = if has_point {
+            text.clone()
+        } else {
+            format!("{text}.0")
+        };
+        line(base, "_bucket", labels, Some(("le", &text)), below.round(), out);
+    }
+    line(
+        base,
+        "_bucket",
+        labels,
+        Some(("le", "+Inf")),
+        summary.weight.round(),
+        out,
+    );
+}
+
+/// A family may come in several messages of the same name, each with a part of its series: the length stands before a
+/// message, so that a large one would have to be complete in memory.
+fn family_protobuf(
+    family: &Family,
+    shape: &Shape<'_>,
+    series: &[Series],
+    room: usize,
+    out: &mut Vec<u8>,
+) -> usize {
+    let mut message = Vec::new();
+    let name = format!("{}{}", shape.base, shape.suffix);
+    head_protobuf(&name, &help_of(family), shape.kind, &mut message);
+    let empty = message.len();
+    let mut written = 0;
+    for series in series {
+        written += 1;
+        series_protobuf(shape, series, &mut message);
+        if message.len() >= room {
+            break;
+        }
+    }
+    if message.len() > empty {
+        protobuf::varint(out, message.len() as u64);
+        out.extend_from_slice(&message);
+    }
+    written
+}
+
+fn series_protobuf(shape: &Shape<'_>, series: &Series, message: &mut Vec<u8>) {
+    match &series.value {
+        Value::Number(value) if shape.kind == Type::Counter => metric(message, &series.labels, |out| {
             protobuf::message(out, 3, |out| {
-                protobuf::double(out, 1, quantile);
-                protobuf::double(out, 2, value);
+                protobuf::double(out, 1, *value);
+                created_protobuf(3, series, out);
+            });
+        }),
+        Value::Number(value) => metric(message, &series.labels, |out| {
+            number_protobuf(shape.kind, *value, out);
+        }),
+        Value::Summary(summary) if shape.kind == Type::Summary => {
+            metric(message, &series.labels, |out| {
+                protobuf::message(out, 4, |out| {
+                    summary_protobuf(summary, shape.form, out);
+                    created_protobuf(4, series, out);
+                });
             });
         }
+        Value::Summary(summary) => {
+            if let Some(native) = &summary.native {
+                metric(message, &series.labels, |out| {
+                    protobuf::message(out, 7, |out| {
+                        protobuf::integer(out, 1, native.count() as i64);
+                        protobuf::double(out, 2, native.sum());
+                        classic_protobuf(summary, shape.form, out);
+                        native.write(out);
+                        created_protobuf(15, series, out);
+                    });
+                });
+            }
+        }
+    }
+}
+
+fn summary_protobuf(summary: &Summary, form: &Form, out: &mut Vec<u8>) {
+    protobuf::integer(out, 1, summary.weight.round() as i64);
+    protobuf::double(out, 2, summary.sum);
+    for (&quantile, &value) in form.quantiles.iter().zip(&summary.quantiles) {
+        protobuf::message(out, 3, |out| {
+            protobuf::double(out, 1, quantile);
+            protobuf::double(out, 2, value);
+        });
+    }
+}
+
+fn classic_protobuf(summary: &Summary, form: &Form, out: &mut Vec<u8>) {
+    let mut below = 0.0;
+    for (&bound, weight) in form.buckets.iter().zip(&summary.classic) {
+        below += weight;
+        protobuf::message(out, 3, |out| {
+            protobuf::integer(out, 1, below.round() as i64);
+            protobuf::double(out, 2, bound);
+        });
+    }
+}
+
+/// When a sum began, as a `google.protobuf.Timestamp`.
+fn created_protobuf(field: u32, series: &Series, out: &mut Vec<u8>) {
+    if series.created > 0 {
+        protobuf::message(out, field, |out| {
+            protobuf::integer(out, 1, i64::from(series.created));
+        });
     }
 }
 
@@ -268,19 +365,18 @@ fn head(name: &str, help: &str, kind: Type, format: Format, out: &mut String) {
     out.push('\n');
 }
 
-fn line(name: &str, suffix: &str, labels: &str, quantile: Option<&String>, value: f64, out: &mut String) {
+/// `own`: the label that tells the series of one summary or histogram apart.
+fn line(name: &str, suffix: &str, labels: &str, own: Option<(&str, &str)>, value: f64, out: &mut String) {
     out.push_str(name);
     out.push_str(suffix);
-    if !labels.is_empty() || quantile.is_some() {
+    if !labels.is_empty() || own.is_some() {
         out.push('{');
         out.push_str(labels);
-        if let Some(quantile) = quantile {
-            out.push_str(if labels.is_empty() {
-                "quantile=\""
-            } else {
-                ",quantile=\""
-            });
-            out.push_str(quantile);
+        if let Some((label, text)) = own {
+            out.push_str(if labels.is_empty() { "" } else { "," });
+            out.push_str(label);
+            out.push_str("=\"");
+            out.push_str(text);
             out.push('"');
         }
         out.push('}');

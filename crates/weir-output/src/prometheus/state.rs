@@ -5,13 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 
 use hashbrown::HashTable;
 use weir_aggregate::{Batch, Value as Aggregated, Weights};
 use weir_protocol::Kind;
 
+use super::forms::{Form, Forms};
 use super::names::{self, LabelWriter};
-use super::native::Native;
+use super::native::{Native, of_sketch};
 use crate::delivery::Reason;
 use crate::settings::{HistogramStyle, PrometheusSettings};
 use crate::sums::{self, Counters};
@@ -33,6 +35,7 @@ pub struct Family<M = (), S = ()> {
     pub kind: Kind,
     /// Its base name, where that is not the one its own name gives.
     pub renamed: Option<Box<str>>,
+    pub form: Arc<Form>,
     pub series: Vec<Series<S>>,
     pub kept: M,
     hash: u64,
@@ -47,6 +50,8 @@ pub struct Series<S = ()> {
     seen: Seconds,
     /// Unix seconds that the last value carried.
     stamp: u32,
+    /// Unix seconds of its first value.
+    pub created: u32,
     pub kept: S,
     pub value: Value,
 }
@@ -67,7 +72,9 @@ pub struct Summary {
     pub sum: f64,
     /// Of the last bucket that had samples.
     pub quantiles: Box<[f64]>,
-    /// Where the style of its kind is native.
+    /// Weights by classic bucket, each without those below it; empty where the style is another one.
+    pub classic: Box<[f64]>,
+    /// Where the style is native or classic.
     pub native: Option<Box<Native>>,
 }
 
@@ -85,6 +92,7 @@ pub struct Counts {
 
 pub struct State<M = (), S = ()> {
     pub settings: PrometheusSettings,
+    forms: Forms,
     weights: Weights,
     pub bytes_max: usize,
     random: RandomState,
@@ -121,8 +129,11 @@ pub struct Row<'a> {
 
 impl<M: Default, S: Default> State<M, S> {
     pub fn new(settings: PrometheusSettings, weights: Weights, bytes_max: usize) -> Self {
+        // `check` of the settings refuses what cannot be compiled.
+        let forms = Forms::new(&settings.metrics).expect("the entries were checked");
         State {
             settings,
+            forms,
             weights,
             bytes_max,
             random: RandomState::new(),
@@ -188,24 +199,19 @@ impl<M: Default, S: Default> State<M, S> {
         sums::check(value, self.counters)?;
         let (family, at, is_new) = self.place(row, labels, now).ok_or(Reason::Memory)?;
         let stamp = u32::try_from(row.timestamp.max(0)).unwrap_or(u32::MAX);
-        let series = &mut self.families[family].series[at];
+        let Family { series, form, .. } = &mut self.families[family];
+        let series = &mut series[at];
+        if is_new {
+            series.created = stamp;
+        }
         let moment = Moment {
             is_second: !is_new && !row.is_timestamped && series.stamp == stamp,
             is_older: !is_new && row.is_timestamped && stamp < series.stamp,
         };
         let before = series.value.heap_bytes();
         match &mut series.value {
-            Value::Number(number) => add_number(number, value, moment)?,
-            Value::Summary(summary) => {
-                let in_seconds = row.kind == Kind::Timing && self.settings.timings_in_seconds;
-                let form = Form {
-                    quantiles: &self.settings.quantiles,
-                    weights: self.weights,
-                    divisor: if in_seconds { 1000.0 } else { 1.0 },
-                    native: style(&self.settings, row.kind) == HistogramStyle::Native,
-                };
-                summary.add(value, &form, moment.is_second)?;
-            }
+            Value::Number(number) => add_number(number, value, form, moment)?,
+            Value::Summary(summary) => summary.add(value, form, self.weights, moment.is_second)?,
         }
         if !moment.is_older {
             series.stamp = stamp;
@@ -279,6 +285,7 @@ impl<M: Default, S: Default> State<M, S> {
             labels: labels.into(),
             seen: now,
             stamp: 0,
+            created: 0,
             kept: S::default(),
             value,
         });
@@ -294,10 +301,12 @@ impl<M: Default, S: Default> State<M, S> {
 
     fn new_family(&mut self, row: &Row<'_>, hash: u64) -> usize {
         self.bytes += row.name.len();
+        let form = self.forms.of(&self.settings, row.name, row.kind);
         self.families.push(Family {
             name: row.name.into(),
             kind: row.kind,
             renamed: None,
+            form,
             series: Vec::new(),
             kept: M::default(),
             hash,
@@ -318,13 +327,15 @@ impl<M: Default, S: Default> State<M, S> {
     /// The same, showing each series that goes, with its metric, whose other series cannot be seen meanwhile.
     pub fn expire_with(&mut self, now: Seconds, mut goes: impl FnMut(&Family<M, S>, &Series<S>)) {
         let now = now.saturating_add(self.past);
-        let expiry = u32::try_from(self.settings.expiry.as_secs()).unwrap_or(u32::MAX);
-        if self.renderings > 0 || self.series == 0 || now.saturating_sub(self.oldest) < expiry {
+        let of_all = u32::try_from(self.settings.expiry.as_secs()).unwrap_or(u32::MAX);
+        let least = self.forms.least_expiry(of_all);
+        if self.renderings > 0 || self.series == 0 || now.saturating_sub(self.oldest) < least {
             return;
         }
         self.oldest = Seconds::MAX;
         let before = self.series;
         for family in &mut self.families {
+            let expiry = family.form.expiry.unwrap_or(of_all);
             let mut all = std::mem::take(&mut family.series);
             let capacity = all.capacity();
             all.retain(|series| {
@@ -400,8 +411,8 @@ impl<M: Default, S: Default> State<M, S> {
         let mut claimed = Claimed::default();
         // Mostly everybody can have the name they want, and then their order does not matter.
         let all_free = self.families.iter().all(|family| {
-            let base = names::base_name(&family.name, family.kind);
-            !names::is_reserved(&base, family.kind) && claimed.claim(&base, family.kind)
+            let (base, kind) = family.own_base();
+            !names::is_reserved(&base, kind) && claimed.claim(&base, kind)
         });
         if all_free {
             return;
@@ -417,13 +428,13 @@ impl<M: Default, S: Default> State<M, S> {
         });
         for at in order {
             let family = &mut self.families[at as usize];
-            let base = names::base_name(&family.name, family.kind);
-            if !names::is_reserved(&base, family.kind) && claimed.claim(&base, family.kind) {
+            let (base, kind) = family.own_base();
+            if !names::is_reserved(&base, kind) && claimed.claim(&base, kind) {
                 continue;
             }
             let distinct = (0..)
                 .map(|attempt| names::distinct_name(&base, &family.name, family.kind, attempt))
-                .find(|name| claimed.claim(name, family.kind))
+                .find(|name| claimed.claim(name, kind))
                 .expect("the attempts do not end");
             self.bytes += distinct.len();
             self.renamed += 1;
@@ -494,8 +505,14 @@ impl<M, S> Family<M, S> {
     pub fn base(&self) -> std::borrow::Cow<'_, str> {
         match &self.renamed {
             Some(name) => (&**name).into(),
-            None => names::base_name(&self.name, self.kind).into(),
+            None => self.own_base().0.into(),
         }
+    }
+
+    /// What it would be called if it were alone, and the kind whose names it has.
+    fn own_base(&self) -> (String, Kind) {
+        let kind = self.form.named_as(self.kind);
+        (names::base_name(&self.name, kind), kind)
     }
 }
 
@@ -518,7 +535,7 @@ impl Value {
             Value::Summary(summary) => {
                 let native = summary.native.as_ref();
                 size_of::<Summary>()
-                    + summary.quantiles.len() * size_of::<f64>()
+                    + (summary.quantiles.len() + summary.classic.len()) * size_of::<f64>()
                     + native.map_or(0, |native| size_of::<Native>() + native.heap_bytes())
             }
         }
@@ -534,13 +551,13 @@ struct Moment {
     is_older: bool,
 }
 
-fn add_number(number: &mut f64, value: Aggregated<'_>, moment: Moment) -> Result<(), Reason> {
+fn add_number(number: &mut f64, value: Aggregated<'_>, form: &Form, moment: Moment) -> Result<(), Reason> {
     let new = match value {
         Aggregated::Counter(more) => {
-            *number = sums::add(*number, more)?;
+            *number = sums::add(*number, form.unit.of(more))?;
             return Ok(());
         }
-        Aggregated::Gauge(value) => value,
+        Aggregated::Gauge(value) => form.unit.of(value),
         Aggregated::Set(members) => members.cardinality() as f64,
         _ => unreachable!("the kind decides about the value"),
     };
@@ -551,49 +568,90 @@ fn add_number(number: &mut f64, value: Aggregated<'_>, moment: Moment) -> Result
     Ok(())
 }
 
-/// What is kept of samples.
-struct Form<'a> {
-    quantiles: &'a [f64],
-    weights: Weights,
-    divisor: f64,
-    native: bool,
+/// The least value of a sketch's bin, which reaches half of its width of 1/64 to each side.
+fn least(value: f64) -> f64 {
+    const HALF: f64 = 1.0078;
+    if value > 0.0 { value / HALF } else { value * HALF }
 }
 
 impl Summary {
-    fn add(&mut self, value: Aggregated<'_>, form: &Form<'_>, is_second: bool) -> Result<(), Reason> {
+    fn add(
+        &mut self,
+        value: Aggregated<'_>,
+        form: &Form,
+        weights: Weights,
+        is_second: bool,
+    ) -> Result<(), Reason> {
         let (sum, weight) = match value {
             Aggregated::Histogram(histogram) => {
                 let totals = histogram.totals();
-                let weight = match form.weights {
+                let weight = match weights {
                     Weights::Exact => totals.weight,
                     Weights::Agent => totals.whole_weight,
                 };
-                (totals.sum / form.divisor, weight)
+                (totals.sum, weight)
             }
             Aggregated::Distribution(sketch) => (sketch.sum(), sketch.cnt() as f64),
             _ => unreachable!("the kind decides about the value"),
         };
-        let (sum, weight) = (sums::add(self.sum, sum)?, sums::add(self.weight, weight)?);
+        let (sum, weight) = (
+            sums::add(self.sum, form.unit.of(sum))?,
+            sums::add(self.weight, weight)?,
+        );
         (self.sum, self.weight) = (sum, weight);
         self.set_quantiles(value, form, is_second);
-        if form.native {
+        if form.style == HistogramStyle::Classic {
+            self.add_classic(value, form, weights);
+        }
+        if form.style != HistogramStyle::Summary {
             let native = self.native.get_or_insert_default();
             match value {
-                Aggregated::Histogram(histogram) => native.add_histogram(histogram, form.divisor),
-                Aggregated::Distribution(sketch) => native.add_sketch(sketch),
+                Aggregated::Histogram(histogram) => native.add_histogram(histogram, form.unit),
+                Aggregated::Distribution(sketch) => native.add_sketch(sketch, form.unit),
                 _ => {}
             }
         }
         Ok(())
     }
 
-    fn set_quantiles(&mut self, value: Aggregated<'_>, form: &Form<'_>, is_second: bool) {
+    /// Of exact samples the buckets are exact. A bin of a sketch goes where the least value goes that it may stand for, so that values
+    /// which are a bound, as round numbers often are, count below it.
+    fn add_classic(&mut self, value: Aggregated<'_>, form: &Form, weights: Weights) {
+        if self.classic.len() != form.buckets.len() {
+            self.classic = vec![0.0; form.buckets.len()].into();
+        }
+        let mut count = |value: f64, weight: f64| {
+            let value = form.unit.of(value);
+            let at = form.buckets.partition_point(|bound| *bound < value);
+            if let Some(bucket) = self.classic.get_mut(at) {
+                *bucket += weight;
+            }
+        };
+        match value {
+            Aggregated::Histogram(histogram) => match histogram.sketch() {
+                None => histogram.samples().for_each(|(value, weight)| match weights {
+                    Weights::Exact => count(value, weight),
+                    Weights::Agent => count(value, weight.trunc()),
+                }),
+                Some(sketch) => of_sketch(sketch).for_each(|(value, n)| count(least(value), n)),
+            },
+            Aggregated::Distribution(sketch) => {
+                of_sketch(sketch).for_each(|(value, n)| count(least(value), n));
+            }
+            _ => {}
+        }
+    }
+
+    fn set_quantiles(&mut self, value: Aggregated<'_>, form: &Form, is_second: bool) {
+        if form.style == HistogramStyle::Classic {
+            return;
+        }
         if self.quantiles.len() != form.quantiles.len() {
             self.quantiles = vec![f64::NAN; form.quantiles.len()].into();
         }
         let mut set = |quantile: &dyn Fn(f64) -> f64| {
-            for (current, &fraction) in self.quantiles.iter_mut().zip(form.quantiles) {
-                let new = quantile(fraction) / form.divisor;
+            for (current, &fraction) in self.quantiles.iter_mut().zip(&form.quantiles) {
+                let new = form.unit.of(quantile(fraction));
                 *current = if is_second { current.max(new) } else { new };
             }
         };

@@ -13,14 +13,15 @@ use super::{Format, OwnSeries, Scrape};
 use crate::delivery::Reason;
 use crate::settings::{HistogramStyle, PrometheusSettings};
 
+mod forms;
+
 fn settings() -> PrometheusSettings {
     PrometheusSettings {
         expiry: Duration::from_secs(300),
         histograms: HistogramStyle::Summary,
         distributions: HistogramStyle::Native,
         quantiles: vec![0.5, 0.99],
-        timings_in_seconds: false,
-        host_label: true,
+        ..PrometheusSettings::default()
     }
 }
 

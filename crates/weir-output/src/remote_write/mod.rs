@@ -22,6 +22,7 @@ use crate::delivery::{
     BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Parts, Payload, Surroundings, Transport,
 };
 use crate::http::{self, Answer};
+use crate::probe::{Destination, Way};
 use crate::settings::Start;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -75,6 +76,18 @@ impl Start for RemoteWriteSettings {
         surroundings: &Surroundings,
     ) -> Result<Delivery, StartError> {
         start(name, self, expansion.weights(), surroundings)
+    }
+
+    fn destinations(&self) -> Result<Vec<Destination>, StartError> {
+        Ok(vec![Destination {
+            label: http::shown_url(&self.url),
+            way: Way::Http {
+                url: self.url.clone(),
+                headers: http::configured_headers(&self.authorization)?,
+                delivery: Box::new(self.delivery.clone()),
+                is_http2: false,
+            },
+        }])
     }
 }
 

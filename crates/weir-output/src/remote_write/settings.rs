@@ -9,6 +9,9 @@ use crate::settings::{
     Authorization, Delivered, DeliverySettings, HistogramStyle, OutputType, PrometheusSettings, URL,
 };
 
+/// Classic buckets are for scrapes.
+const STYLES: Kind = Kind::Choice(&["summary", "native"]);
+
 settings! {
     /// The receiver to write to, and how.
     pub struct RemoteWriteSettings {
@@ -38,9 +41,11 @@ settings! {
             .effect("Writes a 0 where a counter, sum, count or native histogram begins, so that `increase()` counts its first value and sees every restart.")
             .who("Operators whose receiver makes zeros of start times itself.");
         histograms: HistogramStyle = "summary"
+            .takes(STYLES)
             .effect("How `h` and `ms` metrics are written.")
             .who("Users of native histograms.");
         distributions: HistogramStyle = "native"
+            .takes(STYLES)
             .effect("How `d` metrics are written: as native histograms, or as quantiles with `_sum` and `_count`.")
             .who("Operators of a receiver without native histograms, such as VictoriaMetrics or a Prometheus that has them off.");
         quantiles: Vec<f64> = "[0.5, 0.9, 0.95, 0.99]"
@@ -84,6 +89,7 @@ impl RemoteWriteSettings {
             quantiles,
             timings_in_seconds: self.timings_in_seconds,
             host_label: self.host_label,
+            ..PrometheusSettings::default()
         }
     }
 }

@@ -53,7 +53,8 @@ settings! {
             .also(&["DD_SERIALIZER_ZSTD_COMPRESSOR_LEVEL"]);
         series_format: SeriesFormat = "v2"
             .effect("Series as protobuf (`v2`), as JSON to the same endpoint (`v2_json`), or as the older JSON (`v1`).")
-            .who("Operators of an intake that understands less.");
+            .who("Operators of an intake that understands less.")
+            .also(&["DD_USE_V2_API_SERIES"]);
         points_per_payload_max: usize = "10000"
             .takes(Kind::Integer { min: 1, max: 1_000_000 })
             .effect("The most points in one series payload.")

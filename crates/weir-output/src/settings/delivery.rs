@@ -62,7 +62,8 @@ settings! {
             .takes(Kind::Duration { min: Duration::ZERO, max: DURATION_MAX })
             .effect("Payloads older than this are dropped from disk and counted.")
             .zero("0: no limit.")
-            .who("Operators whose backend refuses old data.");
+            .who("Operators whose backend refuses old data.")
+            .also(&["DD_FORWARDER_OUTDATED_FILE_IN_DAYS"]);
     }
     gone GONE
 }

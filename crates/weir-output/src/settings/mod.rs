@@ -13,6 +13,7 @@ pub use weir_config::{Secret, SettingProblem};
 
 use crate::StartError;
 use crate::delivery::{Delivery, Surroundings};
+use crate::probe::Destination;
 use crate::relay::RelaySettings;
 
 mod authorization;
@@ -24,7 +25,7 @@ pub use authorization::Authorization;
 pub(crate) use datadog::URL;
 pub use datadog::{Compression, DatadogSettings, SeriesFormat};
 pub use delivery::{DeliverySettings, QueueSettings};
-pub use prometheus::{HistogramStyle, PrometheusSettings};
+pub use prometheus::{FormStyle, HistogramStyle, MetricForm, PrometheusSettings};
 
 /// A kind of output.
 pub type OutputType = weir_config::OutputType<OutputSettings>;
@@ -52,6 +53,11 @@ pub trait Start: Any + fmt::Debug + Send + Sync {
         expansion: &Arc<Expansion>,
         surroundings: &Surroundings,
     ) -> Result<Delivery, StartError>;
+
+    /// Where it would deliver to, for [`crate::probe`]; nowhere, where that is this machine.
+    fn destinations(&self) -> Result<Vec<Destination>, StartError> {
+        Ok(Vec::new())
+    }
 }
 
 /// What an output that delivers batches was configured with.

@@ -2,9 +2,17 @@
 
 use std::time::Duration;
 
-use weir_config::{DURATION_MAX, Kind, choices, settings};
+use weir_config::{DURATION_MAX, Kind, MatchType, MetricType, choices, kinds, pattern, settings};
+use weir_rules::{Kinds, Pattern};
 
-use super::{OutputSettings, OutputType};
+use super::{OutputSettings, OutputType, SettingProblem};
+use crate::prometheus::Forms;
+
+/// Finite or not is looked at when they are used.
+const BOUND: Kind = Kind::Number {
+    min: f64::NEG_INFINITY,
+    max: f64::INFINITY,
+};
 
 settings! {
     /// `/metrics` on the admin address.
@@ -24,12 +32,81 @@ settings! {
             .effect("Quantiles of a summary.")
             .zero("With an empty list a summary has its `_sum` and `_count` only.")
             .who("Dashboards that need another quantile.");
+        buckets: Vec<f64> = "[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10]"
+            .takes(Kind::List(&BOUND))
+            .effect("Upper bounds of classic buckets, where the style is `classic`; one without a bound follows.")
+            .zero("An empty list: the bucket without a bound alone.")
+            .who("Operators whose values are no seconds, or lie close together.");
         timings_in_seconds: bool = "false"
             .effect("Divides `ms` values by 1000, as statsd_exporter does.")
             .who("Operators who come from statsd_exporter.");
         host_label: bool = "true"
             .effect("Adds the label `host` where a message names its host, as in `host:web1`.")
             .who("Operators whose scrape configuration already names the instance.");
+        total_suffix: bool = "true"
+            .effect("Names of counters end in `_total`, as OpenMetrics wants it. Off, they stay as they are, and to OpenMetrics those without `_total` are of unknown type.")
+            .who("Operators who come from statsd_exporter.");
+        openmetrics_created: bool = "false"
+            .effect("Shows the time at which each sum began as a series `_created` of OpenMetrics. The protobuf format always has it, and not as a series.")
+            .who("Operators whose reader of OpenMetrics uses it; a Prometheus stores it as one more series.");
+        metrics: Vec<MetricForm> = "[]"
+            .effect("How metrics of some names or kinds are exposed; the first entry that matches applies. `docs/outputs/prometheus.md` has every field.")
+            .zero("An empty list: all as the other settings say.")
+            .who("Operators whose metrics need buckets, quantiles, units, help texts or times to live of their own.");
+    }
+}
+
+settings! {
+    /// How some metrics are exposed. What is not set is as the output has it.
+    pub struct MetricForm {
+        pattern: String = "''".named("match");
+        match_type: MatchType = "wildcard";
+        types: Vec<MetricType> = "[]";
+        style: FormStyle = "default";
+        buckets: Vec<f64> = "[]".takes(Kind::List(&BOUND));
+        quantiles: Vec<f64> = "[]".takes(Kind::List(&Kind::Number { min: 0.0, max: 1.0 }));
+        help: String = "''";
+        expiry: Duration = "0".takes(Kind::Duration { min: Duration::ZERO, max: DURATION_MAX });
+        scale: f64 = "1".takes(BOUND);
+    }
+}
+
+impl MetricForm {
+    pub(crate) fn pattern(&self) -> Pattern {
+        pattern(&self.pattern, self.match_type)
+    }
+
+    pub(crate) fn kinds(&self) -> Kinds {
+        kinds(&self.types)
+    }
+}
+
+choices! {
+    /// How an entry of `metrics` exposes histograms, timings and distributions.
+    pub enum FormStyle {
+        /// As the output does.
+        Default: "default",
+        Summary: "summary",
+        Native: "native",
+        Classic: "classic",
+    }
+}
+
+impl Default for PrometheusSettings {
+    /// As declared, for outputs that keep such a state and have settings of their own.
+    fn default() -> Self {
+        PrometheusSettings {
+            expiry: Duration::from_secs(300),
+            histograms: HistogramStyle::Summary,
+            distributions: HistogramStyle::Native,
+            quantiles: vec![0.5, 0.9, 0.95, 0.99],
+            buckets: vec![0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0],
+            timings_in_seconds: false,
+            host_label: true,
+            total_suffix: true,
+            openmetrics_created: false,
+            metrics: Vec::new(),
+        }
     }
 }
 
@@ -40,7 +117,29 @@ choices! {
         Summary: "summary",
         /// A native histogram to scrapers that ask for the protobuf format, a summary to the others.
         Native: "native",
+        /// Buckets with bounds of their own, and to scrapers that ask for the protobuf format native ones beside them.
+        Classic: "classic",
     }
+}
+
+fn check(settings: &PrometheusSettings) -> Result<(), SettingProblem> {
+    for (at, form) in settings.metrics.iter().enumerate() {
+        let problem =
+            |field: &str, message| Err(SettingProblem::new(format!("metrics[{at}].{field}"), message));
+        if form.pattern.is_empty() && form.types.is_empty() {
+            return problem(
+                "match",
+                "is missing; must be a pattern of names, or types must say which kinds",
+            );
+        }
+        if !form.scale.is_finite() || form.scale == 0.0 {
+            return problem("scale", "must be a number other than zero");
+        }
+        if !form.expiry.is_zero() && form.expiry < Duration::from_secs(1) {
+            return problem("expiry", "must be 0 or at least 1s");
+        }
+    }
+    Forms::new(&settings.metrics).map(drop)
 }
 
 pub(super) const TYPE: OutputType = OutputType {
@@ -50,7 +149,7 @@ pub(super) const TYPE: OutputType = OutputType {
     settings: PrometheusSettings::SETTINGS,
     gone: &[],
     read: |output| {
-        let mut settings: PrometheusSettings = output.read(|_, _| {}, |_| Ok(()))?;
+        let mut settings: PrometheusSettings = output.read(|_, _| {}, check)?;
         settings.quantiles.sort_by(f64::total_cmp);
         settings.quantiles.dedup();
         Some(OutputSettings::Prometheus(settings))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hyper::StatusCode;
 use serde::Serialize;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use weir_counters::{Info, Moves};
 use weir_history::{
     Answer, Function, History, Kind, Metric, MetricSort, MetricsRequest, Query, QueryError, SeriesColumns,
@@ -16,6 +16,7 @@ use super::query::{self, bad};
 use super::series::declared;
 use super::server::Refused;
 use crate::history::Recent;
+use crate::streams::Permit;
 
 const METRICS_DEFAULT: u64 = 100;
 const METRICS_MAX: u64 = 10_000;
@@ -25,11 +26,12 @@ const BOOKS_SECONDS: i64 = 300;
 const EVENTS_MAX: usize = 16;
 
 /// What is answered from the last minutes.
-pub const PATHS: [&str; 4] = [
+pub const PATHS: [&str; 5] = [
     "/api/v1/metrics",
     "/api/v1/query",
     "/api/v1/tags",
     "/api/v1/books",
+    super::trial::PATH,
 ];
 
 /// What is asked of the history.
@@ -39,6 +41,8 @@ pub enum Request {
     Query(Query),
     Tags(String),
     Books(BooksRequest),
+    /// Rules as a configuration has them.
+    Trial(String),
 }
 
 #[derive(Clone, Debug)]
@@ -55,8 +59,9 @@ struct Metrics {
     /// Unix seconds of the oldest bucket held, and of the newest.
     held_from: i64,
     held_to: i64,
-    /// Metrics that match, those beyond `limit` included.
+    /// Metrics that match, those before `offset` and beyond `limit` included.
     total: usize,
+    offset: usize,
     metrics: Vec<Metric>,
 }
 
@@ -113,6 +118,7 @@ pub fn request(path: &str, query: query::Query<'_>, recent: &Recent) -> Option<R
         "/api/v1/query" => points_request(query, recent).map(Request::Query),
         "/api/v1/tags" => metric_of(query).map(Request::Tags),
         "/api/v1/books" => books_request(query, recent).map(Request::Books),
+        super::trial::PATH => rules_of(query).map(Request::Trial),
         _ => return None,
     })
 }
@@ -133,9 +139,15 @@ fn metrics_request(query: query::Query<'_>) -> Result<MetricsRequest, Refused> {
         pattern: query.text("match")?.unwrap_or_default(),
         names: query.all("name"),
         sort,
+        offset: query.number("offset", 0, 0, u32::MAX.into())? as usize,
         limit: query.number("limit", METRICS_DEFAULT, 1, METRICS_MAX)? as usize,
         details: query.number("details", 1, 0, 1)? == 1,
     })
+}
+
+fn rules_of(query: query::Query<'_>) -> Result<String, Refused> {
+    let rules = query.text("rules")?.filter(|rules| !rules.trim().is_empty());
+    rules.ok_or_else(|| bad("rules is missing: rules as the configuration has them, percent-encoded"))
 }
 
 fn metric_of(query: query::Query<'_>) -> Result<String, Refused> {
@@ -231,6 +243,7 @@ pub fn answer(request: &Request, recent: &Recent) -> Result<Vec<u8>, Refused> {
                 held_from: figures.from,
                 held_to: figures.to,
                 total,
+                offset: request.offset,
                 metrics,
             })
         }
@@ -240,6 +253,7 @@ pub fn answer(request: &Request, recent: &Recent) -> Result<Vec<u8>, Refused> {
             metric: metric.clone(),
         }),
         Request::Books(request) => json(&books(request, recent)?),
+        Request::Trial(rules) => json(&super::trial::answer(rules, recent)?),
     }
 }
 
@@ -290,7 +304,7 @@ pub fn live_request(query: query::Query<'_>, recent: &Recent) -> Result<Live, Re
 }
 
 /// Starts a stream of events; it ends when its reader has gone or is slower than what comes.
-pub fn live(live: Live, recent: Arc<Recent>, permit: OwnedSemaphorePermit) -> mpsc::Receiver<Bytes> {
+pub fn live(live: Live, recent: Arc<Recent>, permit: Permit) -> mpsc::Receiver<Bytes> {
     let (sender, events) = mpsc::channel(EVENTS_MAX);
     tokio::spawn(async move {
         let _permit = permit;

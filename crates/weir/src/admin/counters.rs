@@ -86,6 +86,24 @@ counters! {
     }
 }
 
+counters! {
+    /// What people see of packets: the tail and captures.
+    pub enum TapCounter {
+        /// Tails and captures that are open.
+        Streams = Series::gauge("weir_tap_streams", "taps.streams", "streams"),
+            Work("Somebody looks at messages, or captures packets.");
+        /// Packets copied for tails and captures.
+        Packets = Series::counter("weir_tap_packets_total", "taps.packets", "packets"),
+            Work("It rises while somebody looks.");
+        /// Packets that a capture was to have and that found no room. Ingest had them.
+        PacketsLost = Series::counter("weir_tap_packets_lost_total", "taps.packets_lost", "packets"),
+            Sign("A capture has gaps, because its disk or network is slower than what comes: capture less (`--match`), write to a faster disk, or give weir more `memory`. Ingest is not affected.");
+        /// Tails that ended because their reader was slower than what came.
+        ReadersDropped = Series::counter("weir_tap_readers_dropped_total", "taps.readers_dropped", "streams"),
+            Work("A terminal or browser stood still; it may open another tail.");
+    }
+}
+
 /// A table that status, series and documentation show.
 pub trait Listed: Counter {}
 
@@ -112,6 +130,7 @@ tables![
     AggregateCounter,
     PipelineCounter,
     HistoryCounter,
+    TapCounter,
     WorkerCounter,
     SenderCounter,
     ParkingCounter,

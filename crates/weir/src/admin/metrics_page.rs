@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use weir_counters::{Kind, Moves};
+use weir_counters::Kind;
 
 use super::series::{Declared, declared};
 
@@ -21,7 +21,7 @@ from the process before where there is a state directory (`docs/restart.md`).
 ";
 
 /// Parts of the page: a title, and the first parts of the fields that belong there.
-const GROUPS: [(&str, &[&str]); 11] = [
+const GROUPS: [(&str, &[&str]); 12] = [
     ("The process", &["version", "started", "reload", "state"]),
     ("Listeners", &["listeners"]),
     ("Event loops", &["event_loop"]),
@@ -32,6 +32,7 @@ const GROUPS: [(&str, &[&str]); 11] = [
     ),
     ("Memory", &["memory"]),
     ("History", &["history"]),
+    ("Tail and captures", &["taps"]),
     ("Rules", &["rules"]),
     ("Origins", &["origin"]),
     ("Outputs", &["outputs", "outputs[]"]),
@@ -42,20 +43,34 @@ const GROUPS: [(&str, &[&str]); 11] = [
 pub fn page() -> String {
     let mut page = HEAD.to_owned();
     let all = declared();
-    for (title, fields) in GROUPS {
+    for (title, members) in groups(&all) {
         let _ = write!(page, "\n## {title}\n");
+        for counters in members {
+            series(&mut page, &counters);
+        }
+    }
+    page
+}
+
+/// Parts of the page, each with its series, each with its counters.
+pub fn groups(all: &[Declared]) -> Vec<(&'static str, Vec<Vec<&Declared>>)> {
+    let named = |name| {
+        let of_name = all.iter().filter(|declared| declared.info.series.name == name);
+        of_name.collect::<Vec<_>>()
+    };
+    let members = |fields: &[&str]| {
         let mut names: Vec<&str> = Vec::new();
         for declared in all.iter().filter(|declared| fields.contains(&part(declared))) {
             if !names.contains(&declared.info.series.name) {
                 names.push(declared.info.series.name);
             }
         }
-        for name in names {
-            let of_name = all.iter().filter(|declared| declared.info.series.name == name);
-            series(&mut page, &of_name.collect::<Vec<_>>());
-        }
-    }
-    page
+        names.into_iter().map(named).collect()
+    };
+    GROUPS
+        .iter()
+        .map(|(title, fields)| (*title, members(fields)))
+        .collect()
 }
 
 fn part(declared: &Declared) -> &'static str {
@@ -82,7 +97,7 @@ fn series(page: &mut String, counters: &[&Declared]) {
         .replace("outputs.", "outputs[].");
     let _ = writeln!(page, "; in the status `{path}`");
     if let [only] = counters {
-        let _ = writeln!(page, "* When it moves: {}", advice(only));
+        let _ = writeln!(page, "* When it moves: {}", only.info.advice());
         return;
     }
     let label = series.label.map_or("of", |(name, _)| name);
@@ -97,13 +112,8 @@ fn series(page: &mut String, counters: &[&Declared]) {
             .label
             .map_or(String::new(), |(_, value)| format!("`{value}`"));
         let meaning = counter.info.meaning().replace('|', "\\|");
-        let _ = writeln!(page, "| {value} | {meaning} | {} |", advice(counter));
+        let _ = writeln!(page, "| {value} | {meaning} | {} |", counter.info.advice());
     }
-}
-
-fn advice(declared: &Declared) -> &'static str {
-    let (Moves::Work(advice) | Moves::Sign(advice)) = declared.info.moves;
-    advice
 }
 
 #[cfg(test)]
@@ -127,7 +137,7 @@ mod tests {
             let name = declared.info.series.name;
             assert_eq!(page.matches(&format!("\n### {name}\n")).count(), 1, "{name}");
             assert!(
-                !declared.info.meaning().is_empty() && !advice(&declared).is_empty(),
+                !declared.info.meaning().is_empty() && !declared.info.advice().is_empty(),
                 "{name}"
             );
         }

@@ -15,16 +15,19 @@ pub mod caller;
 mod connections;
 pub mod contexts;
 pub mod counters;
+pub mod dashboard;
 mod earlier;
 pub mod explain;
 pub mod metrics_page;
 pub mod numbers;
-mod page;
+pub mod page;
 mod query;
 pub mod series;
 mod server;
 pub mod status;
 mod tables;
+mod trial;
+mod taps;
 
 pub use connections::ConnectionLimits;
 #[doc(hidden)]
@@ -33,6 +36,7 @@ pub use server::{AdminServer, Gate};
 
 use crate::history::Recent;
 use crate::signals::Reloaded;
+use crate::tap::Taps;
 
 /// An answer that may take a while.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -53,6 +57,9 @@ pub trait AdminSource: Send + Sync + 'static {
 
     /// The last minutes. `None`: they are not kept.
     fn recent(&self) -> Option<Arc<Recent>>;
+
+    /// What shows packets. `None`: `admin_payloads` forbids it.
+    fn taps(&self) -> Option<Arc<Taps>>;
 
     /// What becomes of one message, and why.
     fn explain(&self, request: explain::ExplainRequest) -> Answer<'_, explain::Explanation>;

@@ -19,6 +19,11 @@ or: <code>cd web &amp;&amp; npm ci &amp;&amp; npm run build</code>, then <code>c
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
 base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 
+/// Whether the page was built when the agent was.
+pub fn is_built_in() -> bool {
+    !FILES.is_empty()
+}
+
 /// A file of the page.
 pub struct File {
     pub content_type: &'static str,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use weir_counters::Moves::Sign;
+use weir_counters::Moves::{Sign, Work};
 use weir_counters::{Counter as _, Info, Kind};
 use weir_origin::OriginStatus;
 use weir_output::delivery::Reason;
@@ -264,6 +264,25 @@ pub struct Moved {
     pub owner: String,
     pub info: &'static Info,
     pub value: f64,
+}
+
+impl Moved {
+    /// Whose number it is and what it means.
+    pub fn what(&self) -> String {
+        let meaning = self.info.meaning();
+        let meaning = meaning.trim_end_matches('.');
+        match self.owner.as_str() {
+            "" => meaning.to_owned(),
+            owner => format!("{owner}: {meaning}"),
+        }
+    }
+
+    /// What to do about it.
+    pub fn advice(&self) -> &'static str {
+        match self.info.moves {
+            Sign(advice) | Work(advice) => advice,
+        }
+    }
 }
 
 /// What a person should look at.

@@ -26,8 +26,9 @@ use super::connections::{Connection, ConnectionLimits, Connections, Slot, Timed}
 use super::explain::ExplainRequest;
 use super::page;
 use super::query::Query;
+use super::taps;
 use super::{AdminSource, ExpositionBody, ScrapeRequest};
-use crate::history::{Recent, STREAMS_MAX};
+use crate::history::Recent;
 use crate::profile;
 
 /// Rows of `/api/v1/contexts`.
@@ -52,8 +53,11 @@ const INDEX: &str = "weir\n\n\
 /api/v1/query?metric=&by=&fn=     points of the last minutes as columns; where=k:v, from=-15m, to, step\n\
 /api/v1/tags?metric=              keys and values of a metric's tags\n\
 /api/v1/books?match=&from=-5m     the agent's own books per second\n\
+/api/v1/try?rules=                what rules would save, tried on the series of the last minutes\n\
 /api/v1/meanings                  what each series of the agent's own means, and what to do when it moves\n\
 /api/v1/live?metric=              server-sent events: what query adds with each flush, and the books each second\n\
+/api/v1/tail?match=&where=&rate=  server-sent events: messages as they arrive, and what became of them\n\
+/api/v1/capture?for=30s&match=    packets as they come, as a capture file\n\
 /api/v1/reload                    POST: reads the configuration again, as SIGHUP does;\n\
                                   curl -X POST -H 'X-Weir-Request: 1'\n\
 /debug/vars                       status, memory and process as JSON\n\
@@ -236,7 +240,7 @@ async fn answer(
         "/ready" => ready(source),
         _ => match connection.begin() {
             Ok(slot) => {
-                let is_stream = request.uri().path() == LIVE;
+                let is_stream = [LIVE, taps::TAIL, taps::CAPTURE].contains(&request.uri().path());
                 let mut answer = costly_answer(source, request).await;
                 // A stream would keep its slot for as long as somebody looks.
                 answer.body_mut().slot = (!is_stream).then_some(slot);
@@ -252,8 +256,8 @@ fn check(request: &Request<Incoming>) -> Result<(), Refused> {
     let path = request.uri().path();
     if path == RELOAD {
         caller::check_change(request.headers())
-    } else if path.starts_with("/debug/pprof") {
-        // A profile costs time and memory even when whoever asked for it cannot read it.
+    } else if path.starts_with("/debug/pprof") || path.starts_with("/api/v1/") {
+        // An answer costs time and memory, and a stream a place, even when whoever asked for it cannot read it.
         caller::check_site(request.headers())
     } else {
         Ok(())
@@ -318,6 +322,9 @@ async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> 
             Ok(request) => json_of(&source.explain(request).await),
             Err(refused) => Err(refused),
         },
+        taps::TAIL | taps::CAPTURE if is_head => Ok(text(StatusCode::OK, "")),
+        taps::TAIL => taps::tail(source.taps(), query).map(events),
+        taps::CAPTURE => taps::capture(source.taps(), query).map(capture_file),
         "/debug/vars" => json_of(&variables(source).await),
         "/debug/pprof/profile" => {
             match query.number("seconds", PROFILE_SECONDS_DEFAULT, 1, profile::SECONDS_MAX) {
@@ -374,15 +381,24 @@ async fn recent(source: &dyn AdminSource, path: &str, query: Query<'_>) -> Optio
 
 fn live(query: Query<'_>, recent: Arc<Recent>) -> Result<Answer, Refused> {
     let live = api::live_request(query, &recent)?;
-    let Some(permit) = recent.stream() else {
-        let message = format!("{STREAMS_MAX} streams are open; close one");
-        return Err(Refused(StatusCode::SERVICE_UNAVAILABLE, message));
-    };
-    let events = api::live(live, recent, permit);
-    Ok(with_type(
-        "text/event-stream",
-        Body::from(Content::Pieces(events)),
-    ))
+    let permit = recent
+        .streams()
+        .open()
+        .map_err(|reason| Refused(StatusCode::SERVICE_UNAVAILABLE, reason))?;
+    Ok(events(api::live(live, recent, permit)))
+}
+
+fn events(events: mpsc::Receiver<Bytes>) -> Answer {
+    with_type("text/event-stream", Body::from(Content::Pieces(events)))
+}
+
+fn capture_file(pieces: mpsc::Receiver<Bytes>) -> Answer {
+    let mut answer = with_type("application/octet-stream", Body::from(Content::Pieces(pieces)));
+    answer.headers_mut().insert(
+        header::CONTENT_DISPOSITION,
+        HeaderValue::from_static("attachment; filename=\"capture.dog\""),
+    );
+    answer
 }
 
 /// What came of a reload, as JSON; 422 when a fault left everything as it was.

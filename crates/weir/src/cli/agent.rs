@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::ArgMatches;
 use weir_config::Flag;
 
+use super::table::shown;
 use crate::config::{self, Inputs};
 use crate::failure::Failure;
 
@@ -33,14 +34,7 @@ pub fn show<T: serde::de::DeserializeOwned>(
         let body = fetch(address, path);
         let text = match body {
             Ok(body) if json => body,
-            Ok(body) => {
-                let answer: T = serde_json::from_str(&body).map_err(|error| {
-                    Failure::runtime(format!(
-                        "what answers at {address} is not this version of weir: {error}"
-                    ))
-                })?;
-                render(&answer)
-            }
+            Ok(body) => render(&read(address, &body)?),
             // Whoever watches wants to see the agent come back.
             Err(failure) if watch => format!("{failure}\n"),
             Err(failure) => return Err(failure),
@@ -85,8 +79,37 @@ pub fn admin_address(arguments: &ArgMatches) -> Result<SocketAddr, Failure> {
     })
 }
 
-/// One GET, without the machinery of an HTTP client.
+/// JSON of the agent.
+pub fn read<T: serde::de::DeserializeOwned>(address: SocketAddr, body: &str) -> Result<T, Failure> {
+    serde_json::from_str(body).map_err(|error| {
+        Failure::runtime(format!(
+            "what answers at {address} is not this version of weir: {error}"
+        ))
+    })
+}
+
+/// What the agent answers.
+pub enum Answer {
+    Body(String),
+    /// Why it does not: its own words.
+    Refused {
+        code: u16,
+        reason: String,
+    },
+}
+
+/// What the agent answers at `path`; a refusal is a failure.
 pub fn fetch(address: SocketAddr, path: &str) -> Result<String, Failure> {
+    match ask(address, path)? {
+        Answer::Body(body) => Ok(body),
+        Answer::Refused { reason, .. } => {
+            Err(Failure::runtime(format!("the agent at {address} says {reason}")))
+        }
+    }
+}
+
+/// One GET, without the machinery of an HTTP client.
+pub fn ask(address: SocketAddr, path: &str) -> Result<Answer, Failure> {
     let failed = |error: io::Error| {
         let hint = match error.kind() {
             io::ErrorKind::ConnectionRefused => {
@@ -111,9 +134,9 @@ pub fn fetch(address: SocketAddr, path: &str) -> Result<String, Failure> {
     let answer = String::from_utf8_lossy(&answer);
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     let code = head.split_whitespace().nth(1).unwrap_or_default();
-    if head.starts_with("HTTP/1.") && matches!(code, "400" | "503") {
-        let reason = crate::logging::printable(body.trim().as_bytes());
-        return Err(Failure::runtime(format!("the agent at {address} says {reason}")));
+    if let Some(reason) = refusal(code, body).filter(|_| head.starts_with("HTTP/1.")) {
+        let code = code.parse().unwrap_or_default();
+        return Ok(Answer::Refused { code, reason });
     }
     if !head.starts_with("HTTP/1.") || code != "200" {
         let first = head.lines().next().unwrap_or_default();
@@ -122,5 +145,16 @@ pub fn fetch(address: SocketAddr, path: &str) -> Result<String, Failure> {
             "what answers at {address} is not weir's admin server: {shown}"
         )));
     }
-    Ok(body.to_owned())
+    Ok(Answer::Body(body.to_owned()))
+}
+
+/// Why the agent does not answer, when it is one that says so.
+fn refusal(code: &str, body: &str) -> Option<String> {
+    let json: Option<serde_json::Value> = serde_json::from_str(body).ok();
+    let message = json.as_ref().and_then(|json| json["error"]["message"].as_str());
+    match message {
+        Some(message) => Some(shown(message)),
+        None if matches!(code, "400" | "503") => Some(crate::logging::printable(body.trim().as_bytes())),
+        None => None,
+    }
 }

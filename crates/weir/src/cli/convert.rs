@@ -8,7 +8,7 @@ use crate::convert::{self, Converted, Refused};
 use crate::failure::Failure;
 use weir_config::node::FILE_BYTES_MAX;
 
-type Conversion = fn(&str) -> Result<Converted, Refused>;
+type Conversion = Box<dyn Fn(&str) -> Result<Converted, Refused>>;
 
 pub fn command() -> Command {
     let file = || {
@@ -24,20 +24,47 @@ pub fn command() -> Command {
         .arg_required_else_help(true)
         .subcommand(
             Command::new("statsd-exporter")
-                .about("The mapping file of Prometheus' statsd_exporter")
-                .arg(file()),
+                .about("The mapping file of Prometheus' statsd_exporter, and its flags")
+                .arg(file())
+                .arg(
+                    Arg::new("flags")
+                        .value_name("FLAG")
+                        .num_args(0..)
+                        .last(true)
+                        .help("Its flags, behind --, such as --statsd.listen-udp=:9125"),
+                ),
         )
         .subcommand(
             Command::new("datadog")
                 .about("The DogStatsD settings of a datadog.yaml")
                 .arg(file()),
         )
+        .subcommand(
+            Command::new("telegraf")
+                .about("The statsd inputs of a telegraf.conf")
+                .arg(file()),
+        )
+        .subcommand(
+            Command::new("gostatsd")
+                .about("The configuration of gostatsd")
+                .arg(file()),
+        )
 }
 
 pub fn convert(arguments: &ArgMatches) -> Result<(), Failure> {
     let (convert, arguments): (Conversion, _) = match arguments.subcommand() {
-        Some(("statsd-exporter", arguments)) => (convert::statsd_exporter, arguments),
-        Some(("datadog", arguments)) => (convert::datadog, arguments),
+        Some(("statsd-exporter", arguments)) => {
+            let flags: Vec<String> = arguments
+                .get_many("flags")
+                .map_or_else(Vec::new, |flags| flags.cloned().collect());
+            (
+                Box::new(move |text: &str| convert::statsd_exporter(text, &flags)),
+                arguments,
+            )
+        }
+        Some(("telegraf", arguments)) => (Box::new(convert::telegraf), arguments),
+        Some(("gostatsd", arguments)) => (Box::new(convert::gostatsd), arguments),
+        Some(("datadog", arguments)) => (Box::new(convert::datadog), arguments),
         _ => return Err(Failure::usage("nothing to convert given; try --help")),
     };
     let path = arguments.get_one::<PathBuf>("file").expect("clap requires it");

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
-use super::agent::{admin_address, fetch};
+use super::agent::{admin_address, fetch, read};
+use super::recent::path;
 use crate::admin::explain::Explanation;
 use crate::failure::Failure;
 
@@ -50,31 +51,13 @@ pub fn command() -> Command {
 pub fn explain(arguments: &ArgMatches) -> Result<(), Failure> {
     let address = admin_address(arguments)?;
     let line = arguments.get_one::<String>("line").map_or("", String::as_str);
-    let mut path = format!("/api/v1/explain?line={}", encoded(line));
-    if let Some(pid) = arguments.get_one::<i32>("pid") {
-        path.push_str(&format!("&pid={pid}"));
-    }
-    let body = fetch(address, &path)?;
+    let pid = arguments.get_one::<i32>("pid").map(i32::to_string);
+    let mut parameters = vec![("line", line)];
+    parameters.extend(pid.as_deref().map(|pid| ("pid", pid)));
+    let body = fetch(address, &path("/api/v1/explain", &parameters))?;
     if arguments.get_flag("json") {
         return super::print(&body);
     }
-    let explanation: Explanation = serde_json::from_str(&body).map_err(|error| {
-        Failure::runtime(format!(
-            "what answers at {address} is not this version of weir: {error}"
-        ))
-    })?;
+    let explanation: Explanation = read(address, &body)?;
     super::print(&explanation.render())
-}
-
-/// For a URL: everything but letters and digits as `%XX`.
-fn encoded(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len() * 3);
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    encoded
 }

@@ -12,20 +12,32 @@ use weir_output::settings::OUTPUT_TYPES;
 use crate::config::{self, Inputs};
 use crate::failure::{Failure, FailureKind};
 use crate::hand_over::starter;
+use crate::version::VERSION;
 
-mod agent;
+mod about;
+pub mod agent;
+mod capture;
+mod chart;
 mod check;
 mod convert;
+mod doctor;
 mod explain;
+mod graph;
 mod parse;
+mod recent;
+mod replay;
 mod send;
 mod status;
+mod stream;
+mod style;
 mod table;
+mod tail;
 mod top;
 mod upgrade;
 
 /// Runs the command that `arguments` (the program's name first) ask for.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
+    crate::sys::look_names_up_without_modules();
     let matches = match command().try_get_matches_from(arguments) {
         Ok(matches) => matches,
         Err(error) => return usage(&error),
@@ -47,19 +59,23 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure
         Some(("send", arguments)) => send::send(arguments),
         Some(("status", arguments)) => status::status(arguments),
         Some(("top", arguments)) => top::top(arguments),
+        Some(("graph", arguments)) => graph::graph(arguments),
         Some(("explain", arguments)) => explain::explain(arguments),
+        Some(("doctor", arguments)) => doctor::doctor(arguments),
+        Some(("completions", arguments)) => about::completions(arguments),
+        Some(("manual", arguments)) => about::manual(arguments),
+        None if matches.get_flag("version") => about::version(&matches),
+        Some(("tail", arguments)) => tail::tail(arguments),
+        Some(("capture", arguments)) => capture::capture(arguments),
+        Some(("replay", arguments)) => replay::replay(arguments),
         _ => Err(Failure::usage("no command given; try --help")),
     }
 }
 
-/// Help and version are answers; everything else that stops the parser is wrong usage.
+/// Help is an answer; everything else that stops the parser is wrong usage.
 fn usage(error: &clap::Error) -> Result<(), Failure> {
-    let asked = matches!(
-        error.kind(),
-        ClapErrorKind::DisplayHelp | ClapErrorKind::DisplayVersion
-    );
     let _ = error.print();
-    if asked {
+    if error.kind() == ClapErrorKind::DisplayHelp {
         Ok(())
     } else {
         Err(Failure {
@@ -103,8 +119,22 @@ pub fn command() -> Command {
     );
     Command::new("weir")
         .about("Receives application metrics, aggregates them and delivers them")
-        .version(env!("CARGO_PKG_VERSION"))
-        .subcommand_required(true)
+        .version(VERSION)
+        .disable_version_flag(true)
+        .arg(
+            Arg::new("version")
+                .long("version")
+                .short('V')
+                .action(ArgAction::SetTrue)
+                .help("Print the version, the commit it was built from, and what is built in"),
+        )
+        .arg(
+            Arg::new("json")
+                .long("json")
+                .requires("version")
+                .action(ArgAction::SetTrue)
+                .help("Print the version as JSON"),
+        )
         .arg_required_else_help(true)
         .disable_help_subcommand(true)
         .subcommand(run)
@@ -114,7 +144,14 @@ pub fn command() -> Command {
         .subcommand(send::command())
         .subcommand(status::command())
         .subcommand(top::command())
+        .subcommand(graph::command())
         .subcommand(explain::command())
+        .subcommand(doctor::command())
+        .subcommand(about::completions_command())
+        .subcommand(about::manual_command())
+        .subcommand(tail::command())
+        .subcommand(capture::command())
+        .subcommand(replay::command())
         .subcommand(upgrade::command())
         .subcommand(
             Command::new(starter::COMMAND)

@@ -1,6 +1,6 @@
 //! `weir send`: messages from the command line to an agent.
 
-use std::io::{self, Write as _};
+use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _, UdpSocket};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::time::Duration;
@@ -14,6 +14,10 @@ use crate::failure::Failure;
 /// An agent that stops reading must not hold up a shell for ever.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long to wait for the refusal of a datagram: on this machine it is mostly there before `send` returns.
+const REFUSAL_HERE: Duration = Duration::from_millis(10);
+const REFUSAL_ELSEWHERE: Duration = Duration::from_millis(200);
+
 pub fn command() -> Command {
     Command::new("send")
         .about("Send messages to an agent")
@@ -25,28 +29,30 @@ pub fn command() -> Command {
                 .num_args(1..)
                 .help("A metric, event or service check such as 'name:1|c|#a:b'; each is sent as one packet"),
         )
-        .arg(
-            Arg::new("to")
-                .long("to")
-                .value_name("ADDRESS")
-                .default_value("udp://127.0.0.1:8125")
-                .help(
-                    "udp://host:port, tcp://host:port, unixgram:///path (datagrams) or unix:///path (stream)",
-                ),
-        )
-        .arg(
-            Arg::new("framing")
-                .long("framing")
-                .default_value("length")
-                .value_parser(["length", "newline"])
-                .help("How a tcp:// address wants packets: each after its length in four bytes, or as lines"),
-        )
+        .arg(to_argument())
+        .arg(framing_argument())
         .arg(
             Arg::new("raw")
                 .long("raw")
                 .action(ArgAction::SetTrue)
                 .help("Send it even if it is malformed"),
         )
+}
+
+pub fn to_argument() -> Arg {
+    Arg::new("to")
+        .long("to")
+        .value_name("ADDRESS")
+        .default_value("udp://127.0.0.1:8125")
+        .help("udp://host:port, tcp://host:port, unixgram:///path (datagrams) or unix:///path (stream)")
+}
+
+pub fn framing_argument() -> Arg {
+    Arg::new("framing")
+        .long("framing")
+        .default_value("length")
+        .value_parser(["length", "newline"])
+        .help("How a tcp:// address wants packets: each after its length in four bytes, or as lines")
 }
 
 pub fn send(arguments: &ArgMatches) -> Result<(), Failure> {
@@ -64,17 +70,22 @@ pub fn send(arguments: &ArgMatches) -> Result<(), Failure> {
     let newline = arguments
         .get_one::<String>("framing")
         .is_some_and(|framing| framing == "newline");
-    deliver(&address, &messages, newline).map_err(|error| {
-        let hint = match error.kind() {
-            io::ErrorKind::ConnectionRefused => ": nobody receives there; is the agent running?",
-            io::ErrorKind::NotFound => ": there is no such socket; is the agent running?",
-            _ => "",
-        };
-        Failure::runtime(format!("cannot send to {address}: {error}{hint}"))
-    })
+    deliver(&address, &messages, newline).map_err(|error| failed(&address, &error))
 }
 
-fn destination(text: &str) -> Result<Address, Failure> {
+/// Why nothing could be sent there.
+pub fn failed(address: &Address, error: &io::Error) -> Failure {
+    let hint = match error.kind() {
+        io::ErrorKind::ConnectionRefused => "nobody receives there",
+        io::ErrorKind::NotFound => "there is no such socket",
+        io::ErrorKind::PermissionDenied => "this user may not write to it; `socket_mode` sets who may",
+        _ => return Failure::runtime(format!("cannot send to {address}: {error}")),
+    };
+    let remedy = "is the agent running? `weir run` starts it, --to names another address";
+    Failure::runtime(format!("cannot send to {address}: {error}: {hint}; {remedy}"))
+}
+
+pub fn destination(text: &str) -> Result<Address, Failure> {
     let address: Address = text
         .parse()
         .map_err(|error| Failure::usage(format!("flag --to: {error}")))?;
@@ -112,39 +123,88 @@ fn refuse_malformed(message: &str) -> Result<(), Failure> {
 }
 
 fn deliver(address: &Address, messages: &[&String], newline: bool) -> io::Result<()> {
-    match address {
-        Address::Udp { host, port } => {
-            let target = resolve(host, *port)?;
-            let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-            let socket = UdpSocket::bind(any)?;
-            socket.connect(target)?;
-            for message in messages {
-                whole(socket.send(message.as_bytes())?, message.len())?;
-                // On this machine the refusal is there as soon as the packet has been handed over.
-                if let Some(error) = socket.take_error()? {
-                    return Err(error);
+    let mut sender = Sender::connect(address, newline)?;
+    messages
+        .iter()
+        .try_for_each(|message| sender.send(message.as_bytes()))?;
+    sender.finish()
+}
+
+/// A connection, or a socket that knows where it sends.
+pub enum Sender {
+    Udp(UdpSocket),
+    UnixDatagram(UnixDatagram),
+    Stream { stream: Box<dyn Write>, newline: bool },
+}
+
+impl Sender {
+    pub fn connect(address: &Address, newline: bool) -> io::Result<Sender> {
+        Ok(match address {
+            Address::Udp { host, port } => {
+                let target = resolve(host, *port)?;
+                let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+                let socket = UdpSocket::bind(any)?;
+                socket.connect(target)?;
+                Sender::Udp(socket)
+            }
+            Address::UnixDatagram(path) => {
+                let socket = UnixDatagram::unbound()?;
+                socket.set_write_timeout(Some(TIMEOUT))?;
+                socket.connect(path)?;
+                Sender::UnixDatagram(socket)
+            }
+            Address::UnixStream(path) => {
+                let stream = UnixStream::connect(path)?;
+                stream.set_write_timeout(Some(TIMEOUT))?;
+                Sender::Stream {
+                    stream: Box::new(stream),
+                    newline: false,
                 }
             }
-            Ok(())
+            Address::Tcp { host, port } => {
+                let stream = TcpStream::connect_timeout(&resolve(host, *port)?, TIMEOUT)?;
+                stream.set_write_timeout(Some(TIMEOUT))?;
+                Sender::Stream {
+                    stream: Box::new(stream),
+                    newline,
+                }
+            }
+        })
+    }
+
+    /// One packet.
+    pub fn send(&mut self, packet: &[u8]) -> io::Result<()> {
+        match self {
+            Sender::Udp(socket) => {
+                whole(socket.send(packet)?, packet.len())?;
+                // On this machine the refusal is there as soon as the packet has been handed over.
+                socket.take_error()?.map_or(Ok(()), Err)
+            }
+            Sender::UnixDatagram(socket) => whole(socket.send(packet)?, packet.len()),
+            Sender::Stream { stream, newline } => stream.write_all(&framed(packet, *newline)),
         }
-        Address::UnixDatagram(path) => {
-            let socket = UnixDatagram::unbound()?;
-            socket.set_write_timeout(Some(TIMEOUT))?;
-            socket.connect(path)?;
-            messages
-                .iter()
-                .try_for_each(|message| whole(socket.send(message.as_bytes())?, message.len()))
+    }
+
+    /// Waits for the refusal of the last packet, if one comes.
+    fn finish(self) -> io::Result<()> {
+        match self {
+            Sender::Udp(socket) => refused(&socket, socket.peer_addr()?),
+            _ => Ok(()),
         }
-        Address::UnixStream(path) => {
-            let mut stream = UnixStream::connect(path)?;
-            stream.set_write_timeout(Some(TIMEOUT))?;
-            stream.write_all(&framed(messages, false))
-        }
-        Address::Tcp { host, port } => {
-            let mut stream = TcpStream::connect_timeout(&resolve(host, *port)?, TIMEOUT)?;
-            stream.set_write_timeout(Some(TIMEOUT))?;
-            stream.write_all(&framed(messages, newline))
-        }
+    }
+}
+
+/// A port that nobody has opened answers so, as soon as the packet has arrived; one that somebody reads does not answer.
+fn refused(socket: &UdpSocket, target: SocketAddr) -> io::Result<()> {
+    let patience = if target.ip().is_loopback() {
+        REFUSAL_HERE
+    } else {
+        REFUSAL_ELSEWHERE
+    };
+    socket.set_read_timeout(Some(patience))?;
+    match socket.recv(&mut [0]) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -164,16 +224,11 @@ fn whole(sent: usize, length: usize) -> io::Result<()> {
     }
 }
 
-fn framed(messages: &[&String], newline: bool) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for message in messages {
-        if newline {
-            bytes.extend_from_slice(message.as_bytes());
-            bytes.push(b'\n');
-        } else {
-            bytes.extend_from_slice(&(message.len() as u32).to_le_bytes());
-            bytes.extend_from_slice(message.as_bytes());
-        }
+fn framed(packet: &[u8], newline: bool) -> Vec<u8> {
+    let length = (packet.len() as u32).to_le_bytes();
+    match newline {
+        true if packet.ends_with(b"\n") => packet.to_vec(),
+        true => [packet, b"\n"].concat(),
+        false => [&length[..], packet].concat(),
     }
-    bytes
 }

@@ -7,21 +7,22 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use weir_aggregate::AggregateCounter;
 use weir_context::ContextCounter;
-use weir_counters::{Counter as _, Moves};
+use weir_counters::Counter as _;
 use weir_ingest::{SenderCounter, WorkerCounter};
 use weir_listener::ListenerCounter;
 use weir_output::OutputCounter;
 
-use super::agent::show;
-use super::table::{Table, bytes, duration, grouped, rate};
+use super::agent::{admin_address, fetch, show};
+use super::style::Style;
+use super::table::{Table, bytes, duration, grouped, rate, shown};
 use crate::admin::contexts::LimitedRow;
 use crate::admin::counters::{PipelineCounter, SocketCounter};
-use crate::admin::metrics_page;
-use crate::admin::series::{Moved, busiest, signs};
+use crate::admin::series::{busiest, signs};
 use crate::admin::status::{
     LimitStatus, MemoryShare, Number, Numbers, OriginReport, OutputStatus, PointBooks, Reasons, ReloadStatus,
     RulesStatus, Status, UNITS, sum_of,
 };
+use crate::admin::{dashboard, metrics_page};
 use crate::failure::Failure;
 use crate::logging::printable;
 use crate::sandbox::SandboxStatus;
@@ -56,6 +57,20 @@ pub fn command() -> Command {
                 .help("Print the agent's JSON instead"),
         )
         .arg(
+            Arg::new("quiet")
+                .long("quiet")
+                .short('q')
+                .action(ArgAction::SetTrue)
+                .conflicts_with_all(["watch", "json"])
+                .help("Print nothing unless the agent is not ready; the exit code says which, as health checks want it"),
+        )
+        .arg(
+            Arg::new("dashboard")
+                .long("dashboard")
+                .action(ArgAction::SetTrue)
+                .help("Print a dashboard of these numbers for Grafana"),
+        )
+        .arg(
             Arg::new("documentation")
                 .long("documentation")
                 .action(ArgAction::SetTrue)
@@ -67,8 +82,15 @@ pub fn status(arguments: &ArgMatches) -> Result<(), Failure> {
     if arguments.get_flag("documentation") {
         return super::print(&metrics_page::page());
     }
+    if arguments.get_flag("dashboard") {
+        return super::print(&dashboard::json());
+    }
+    if arguments.get_flag("quiet") {
+        return fetch(admin_address(arguments)?, "/ready").map(drop);
+    }
+    let style = Style::of_stdout();
     show(arguments, "/api/v1/status", |status: &Status| {
-        render(status, unix_now())
+        render(status, unix_now(), style)
     })
 }
 
@@ -78,12 +100,12 @@ fn unix_now() -> u64 {
         .map_or(0, |since| since.as_secs())
 }
 
-/// The whole page.
-fn render(status: &Status, now: u64) -> String {
+/// The whole page: first whether anything is wrong, and what to do about it.
+fn render(status: &Status, now: u64, style: Style) -> String {
     let mut page = String::new();
     let state = match &status.not_ready {
-        None => "ready".to_owned(),
-        Some(reason) => format!("not ready: {reason}"),
+        None => style.good("ready"),
+        Some(reason) => style.bad(&format!("not ready: {reason}")),
     };
     let up = duration(now.saturating_sub(status.started));
     let _ = writeln!(
@@ -92,28 +114,32 @@ fn render(status: &Status, now: u64) -> String {
         status.version, status.hostname, status.pid
     );
     flush(&mut page, status, now);
-    reloads(&mut page, &status.reload, now);
-    received(&mut page, status);
-    listeners(&mut page, status);
+    reloads(&mut page, &status.reload, now, style);
+    to_look_at(&mut page, status, style);
+    received(&mut page, status, style);
+    listeners(&mut page, status, style);
     state_of_contexts(&mut page, status);
     rules(&mut page, &status.rules);
     limits(&mut page, &status.limits);
-    outputs(&mut page, &status.outputs, now);
+    outputs(&mut page, &status.outputs, now, style);
     if let Some(origin) = &status.origin {
         origins(&mut page, origin);
     }
     sandbox(&mut page, &status.sandbox);
-    to_look_at(&mut page, status);
+    balance(&mut page, status, style);
+    page
+}
+
+fn balance(page: &mut String, status: &Status, style: Style) {
     let imbalances = status.imbalances();
     if imbalances.is_empty() {
-        page.push_str("\nThe books balance.\n");
-    } else {
-        page.push_str("\nTHE BOOKS DO NOT BALANCE:\n");
-        for imbalance in imbalances {
-            let _ = writeln!(page, "  {imbalance}");
-        }
+        let _ = writeln!(page, "\n{}", style.good("The books balance."));
+        return;
     }
-    page
+    let _ = writeln!(page, "\n{}", style.bad("THE BOOKS DO NOT BALANCE:"));
+    for imbalance in imbalances {
+        let _ = writeln!(page, "  {}", style.bad(&imbalance.to_string()));
+    }
 }
 
 fn flush(page: &mut String, status: &Status, now: u64) {
@@ -149,10 +175,11 @@ fn sandbox(page: &mut String, sandbox: &SandboxStatus) {
 }
 
 /// What keeps the process from being what its configuration says.
-fn reloads(page: &mut String, reload: &ReloadStatus, now: u64) {
+fn reloads(page: &mut String, reload: &ReloadStatus, now: u64, style: Style) {
     if let Some(error) = &reload.last_error {
         let age = duration(now.saturating_sub(reload.last_failed));
-        let _ = writeln!(page, "THE LAST RELOAD FAILED {age} ago: {error}");
+        let failed = format!("THE LAST RELOAD FAILED {age} ago: {error}");
+        let _ = writeln!(page, "{}", style.bad(&failed));
     }
     if !reload.waiting_for_restart.is_empty() {
         let settings = reload.waiting_for_restart.join(", ");
@@ -160,19 +187,22 @@ fn reloads(page: &mut String, reload: &ReloadStatus, now: u64) {
     }
 }
 
-fn received(page: &mut String, status: &Status) {
+fn received(page: &mut String, status: &Status, style: Style) {
     let rates = &status.rates;
-    let mut table = Table::new(&["received", "per second", "total", "good", "lost", "because"]);
+    let mut table = Table::new(&["received", "per second", "total", "good", "lost", "because"]).styled(style);
     for (unit, per_second) in UNITS.iter().zip([rates.packets, rates.messages, rates.samples]) {
         let account = status.total(unit);
-        table.row([
-            (*unit).to_owned(),
-            rate(per_second),
-            grouped(account.received),
-            grouped(account.good),
-            grouped(sum_of(&account.lost)),
-            reasons(&account.lost),
-        ]);
+        table.row_unless(
+            sum_of(&account.lost) > 0,
+            [
+                (*unit).to_owned(),
+                rate(per_second),
+                grouped(account.received),
+                grouped(account.good),
+                grouped(sum_of(&account.lost)),
+                reasons(&account.lost),
+            ],
+        );
     }
     table.row([
         "bytes".to_owned(),
@@ -185,7 +215,7 @@ fn received(page: &mut String, status: &Status) {
     table.write(page);
 }
 
-fn listeners(page: &mut String, status: &Status) {
+fn listeners(page: &mut String, status: &Status, style: Style) {
     let mut table = Table::new(&[
         "listener",
         "packets",
@@ -194,21 +224,25 @@ fn listeners(page: &mut String, status: &Status) {
         "lost",
         "connections",
         "buffer",
-    ]);
+    ])
+    .styled(style);
     for listener in &status.listeners {
         let [packets, messages, samples] = UNITS.map(|unit| listener.account(unit));
         let lost = [&packets, &messages, &samples].map(|account| sum_of(&account.lost));
         let is_stream = listener.address.starts_with("unix://") || listener.address.starts_with("tcp://");
         let connections = is_stream.then(|| grouped(listener.numbers.of(ListenerCounter::ConnectionsOpen)));
-        table.row([
-            listener.address.clone(),
-            grouped(packets.received),
-            grouped(messages.received),
-            grouped(samples.received),
-            grouped(lost.iter().sum()),
-            connections.unwrap_or_default(),
-            receive_buffer(&listener.numbers),
-        ]);
+        table.row_unless(
+            lost.iter().any(|lost| *lost > 0),
+            [
+                listener.address.clone(),
+                grouped(packets.received),
+                grouped(messages.received),
+                grouped(samples.received),
+                grouped(lost.iter().sum()),
+                connections.unwrap_or_default(),
+                receive_buffer(&listener.numbers),
+            ],
+        );
     }
     table.write(page);
 }
@@ -225,24 +259,25 @@ fn receive_buffer(numbers: &Numbers) -> String {
 }
 
 /// What was lost, refused, or not as good as it could be, and what to do about it.
-fn to_look_at(page: &mut String, status: &Status) {
+fn to_look_at(page: &mut String, status: &Status, style: Style) {
     let signs = signs(status);
     if signs.is_empty() {
-        return;
-    }
-    page.push_str("\nto look at, since the start\n");
-    for Moved { owner, info, value } in signs {
-        let (meaning, Moves::Sign(advice) | Moves::Work(advice)) = (info.meaning(), info.moves);
-        let meaning = meaning.trim_end_matches('.');
-        let owner = if owner.is_empty() {
-            owner
-        } else {
-            format!("{owner}: ")
-        };
         let _ = writeln!(
             page,
-            "  {owner}{meaning}: {}\n      {advice}",
-            grouped(value as u64)
+            "{}",
+            style.good("nothing was lost or refused since the start")
+        );
+        return;
+    }
+    let title = "LOST, REFUSED OR NOT AS GOOD AS IT COULD BE, since the start";
+    let _ = writeln!(page, "\n{}", style.bad(title));
+    for sign in signs {
+        let lost = format!("{}: {}", sign.what(), grouped(sign.value as u64));
+        let _ = writeln!(
+            page,
+            "  {}\n      {}",
+            style.bad(&lost),
+            style.remedy(sign.advice())
         );
     }
 }
@@ -427,15 +462,7 @@ pub fn limited(page: &mut String, rows: &[LimitedRow]) {
     table.write(page);
 }
 
-/// A name as it is, unless a terminal would act upon it.
-pub fn shown(name: &str) -> String {
-    if name.chars().any(weir_config::is_invisible) {
-        return printable(name.as_bytes());
-    }
-    name.to_owned()
-}
-
-fn outputs(page: &mut String, outputs: &[OutputStatus], now: u64) {
+fn outputs(page: &mut String, outputs: &[OutputStatus], now: u64, style: Style) {
     if outputs.is_empty() {
         page.push_str("\nno output is on\n");
         return;
@@ -449,7 +476,8 @@ fn outputs(page: &mut String, outputs: &[OutputStatus], now: u64) {
         "dropped",
         "lag",
         "bytes",
-    ]);
+    ])
+    .styled(style);
     for output in outputs {
         let state = if output.healthy { "healthy" } else { "failing" };
         let since = match output.since {
@@ -465,16 +493,20 @@ fn outputs(page: &mut String, outputs: &[OutputStatus], now: u64) {
             "relay" => &output.messages,
             _ => &output.points,
         };
-        table.row([
-            output.name.clone(),
-            format!("{state}{since}"),
-            grouped(books.produced),
-            grouped(books.delivered),
-            grouped(books.pending),
-            grouped(sum_of(&books.dropped)),
-            lag,
-            grouped(output.numbers.of(OutputCounter::Bytes)),
-        ]);
+        let is_bad = !output.healthy || sum_of(&books.dropped) > 0;
+        table.row_unless(
+            is_bad,
+            [
+                output.name.clone(),
+                format!("{state}{since}"),
+                grouped(books.produced),
+                grouped(books.delivered),
+                grouped(books.pending),
+                grouped(sum_of(&books.dropped)),
+                lag,
+                grouped(output.numbers.of(OutputCounter::Bytes)),
+            ],
+        );
     }
     table.write(page);
     for output in outputs {
@@ -501,7 +533,7 @@ fn outputs(page: &mut String, outputs: &[OutputStatus], now: u64) {
             }
         }
         if let Some(error) = &output.last_error {
-            line(format!("last error: {error}"));
+            line(style.bad(&format!("last error: {error}")));
         }
         output.notes.iter().for_each(|note| line(note.clone()));
     }
@@ -577,7 +609,7 @@ mod tests {
         status.numbers.add_at("total.packets.parsed", 1000);
         status.listeners[0].numbers.add_at("books.packets.received", 1000);
         status.listeners[0].numbers.add_at("books.packets.parsed", 1000);
-        let page = render(&status, 100);
+        let page = render(&status, 100, Style::default());
         for part in [
             "up 1m30s",
             "1,010",
@@ -593,11 +625,41 @@ mod tests {
             assert!(page.contains(part), "{part:?} is not in\n{page}");
         }
         status.numbers.add_at("total.messages.received", 1);
-        let page = render(&status, 100);
+        let page = render(&status, 100, Style::default());
         assert!(page.contains("THE BOOKS DO NOT BALANCE"), "{page}");
         assert!(
             page.contains("messages in total: 21 came in, 20 are accounted for"),
             "{page}"
         );
+    }
+
+    #[test]
+    fn what_was_lost_comes_first_and_stands_out_with_its_remedy() {
+        let status = balanced();
+        let page = render(&status, 100, Style::default());
+        let at = |part: &str| {
+            page.find(part)
+                .unwrap_or_else(|| panic!("{part:?} is not in\n{page}"))
+        };
+        assert!(at("LOST, REFUSED") < at("received  "), "{page}");
+        assert!(!page.contains('\u{1b}'), "{page}");
+
+        let coloured = render(&status, 100, Style::COLOURED);
+        let lost = "\u{1b}[1;31mudp://127.0.0.1:8125: Datagrams the kernel dropped";
+        let remedy = "\u{1b}[33mGive weir a larger `receive_buffer`";
+        assert!(coloured.contains(lost) && coloured.contains(remedy), "{coloured}");
+        // Colours add to the words and change nothing else.
+        let codes = [
+            "\u{1b}[1;31m",
+            "\u{1b}[33m",
+            "\u{1b}[32m",
+            "\u{1b}[1m",
+            "\u{1b}[0m",
+        ];
+        let stripped = codes.iter().fold(coloured, |text, code| text.replace(code, ""));
+        assert_eq!(stripped, page);
+
+        let nothing = render(&Status::default(), 100, Style::default());
+        assert!(nothing.contains("nothing was lost or refused"), "{nothing}");
     }
 }

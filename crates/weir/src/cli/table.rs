@@ -2,20 +2,41 @@
 
 use std::fmt::Write as _;
 
+use super::style::Style;
+use crate::logging::printable;
+
 /// Columns as wide as they need to be; the first to the left, numbers to the right, the last open.
 pub struct Table<const N: usize> {
     rows: Vec<[String; N]>,
+    /// Rows that say that something is wrong.
+    bad: Vec<usize>,
+    style: Style,
 }
 
 impl<const N: usize> Table<N> {
     pub fn new(head: &[&str; N]) -> Self {
         Self {
             rows: vec![head.map(str::to_owned)],
+            bad: Vec::new(),
+            style: Style::default(),
         }
+    }
+
+    /// With a head that stands out, and rows that do.
+    pub fn styled(self, style: Style) -> Self {
+        Self { style, ..self }
     }
 
     pub fn row(&mut self, row: [String; N]) {
         self.rows.push(row);
+    }
+
+    /// A row that stands out when something in it is wrong.
+    pub fn row_unless(&mut self, is_bad: bool, row: [String; N]) {
+        if is_bad {
+            self.bad.push(self.rows.len());
+        }
+        self.row(row);
     }
 
     pub fn write(&self, page: &mut String) {
@@ -38,7 +59,7 @@ impl<const N: usize> Table<N> {
                 .all(|cell| cell.is_empty() || cell.starts_with(|c: char| c.is_ascii_digit()))
         };
         let right: [bool; N] = std::array::from_fn(|column| column > 0 && is_number(column));
-        for row in &self.rows {
+        for (number, row) in self.rows.iter().enumerate() {
             let mut line = String::new();
             for (column, cell) in row.iter().enumerate() {
                 let width = widths[column];
@@ -48,10 +69,75 @@ impl<const N: usize> Table<N> {
                     write!(line, "{cell:<width$}  ")
                 };
             }
-            page.push_str(line.trim_end());
+            let line = line.trim_end();
+            match number {
+                0 => page.push_str(&self.style.heading(line)),
+                number if self.bad.contains(&number) => page.push_str(&self.style.bad(line)),
+                _ => page.push_str(line),
+            }
             page.push('\n');
         }
     }
+}
+
+/// A name as it is, unless a terminal would act upon it.
+pub fn shown(name: &str) -> String {
+    if name.chars().any(weir_config::is_invisible) {
+        return printable(name.as_bytes());
+    }
+    name.to_owned()
+}
+
+/// Three digits that count, and a prefix: 12345 is 12.3k.
+pub fn si(value: f64) -> String {
+    let mut size = value.abs();
+    if size == 0.0 || !size.is_finite() {
+        return if size == 0.0 {
+            "0".to_owned()
+        } else {
+            value.to_string()
+        };
+    }
+    let mut prefix = 0;
+    while size >= 999.5 && prefix < PREFIXES.len() - 1 {
+        size /= 1000.0;
+        prefix += 1;
+    }
+    let mut small = 0;
+    while prefix == 0 && size < 0.01 && small < SMALL.len() - 1 {
+        size *= 1000.0;
+        small += 1;
+    }
+    let digits = match size {
+        100.0.. => format!("{size:.0}"),
+        10.0.. => format!("{size:.1}"),
+        _ => format!("{size:.2}"),
+    };
+    let digits = match digits.contains('.') {
+        true => digits.trim_end_matches('0').trim_end_matches('.'),
+        false => &digits,
+    };
+    let sign = if value < 0.0 { "-" } else { "" };
+    format!("{sign}{digits}{}{}", PREFIXES[prefix], SMALL[small])
+}
+
+const PREFIXES: [&str; 6] = ["", "k", "M", "G", "T", "P"];
+const SMALL: [&str; 4] = ["", "m", "µ", "n"];
+
+/// Values as eight heights of blocks, the highest as high as the highest value; nothing where there is none.
+pub fn sparkline(values: &[Option<f64>], width: usize) -> String {
+    const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let newest = &values[values.len().saturating_sub(width)..];
+    let known = || newest.iter().flatten().copied();
+    let low = known().fold(0.0, f64::min);
+    let range = known().fold(low, f64::max) - low;
+    let height = |value: f64| match range {
+        0.0 => HEIGHTS[0],
+        range => HEIGHTS[(((value - low) / range * 7.0).round() as usize).min(7)],
+    };
+    let drawn = newest.iter().map(|value| value.map_or(' ', height));
+    let missing = width.saturating_sub(newest.len());
+    std::iter::repeat_n(' ', missing).chain(drawn).collect()
 }
 
 pub fn grouped(number: u64) -> String {
@@ -107,6 +193,30 @@ mod tests {
             ["5s", "1m05s", "1h01m", "1d01h"]
         );
         assert_eq!([5, 2048, 3 << 20].map(bytes), ["5 B", "2 KiB", "3.0 MiB"]);
+        let values = [0.0, 1.0, 12.0, 999.4, 12_345.0, 2e6, 0.05, 0.005, -1.5];
+        let read = ["0", "1", "12", "999", "12.3k", "2M", "0.05", "5m", "-1.5"];
+        assert_eq!(values.map(si), read);
         assert_eq!([0.0, 0.25, 1234.5].map(rate), ["0", "0.2", "1,234"]);
+    }
+
+    #[test]
+    fn sparklines_rise_with_values_and_leave_gaps() {
+        let values = [Some(0.0), Some(1.0), None, Some(7.0)];
+        assert_eq!(sparkline(&values, 6), "  ▁▂ █");
+        assert_eq!(sparkline(&values, 2), " █");
+        assert_eq!(sparkline(&[Some(3.0), Some(3.0)], 2), "██");
+        assert_eq!(sparkline(&[Some(0.0), Some(-1.0)], 2), "█▁");
+        assert_eq!(sparkline(&[], 2), "  ");
+    }
+
+    #[test]
+    fn what_is_wrong_stands_out_without_moving_the_columns() {
+        let mut table = Table::new(&["output", "state"]).styled(Style::COLOURED);
+        table.row(["a".to_owned(), "healthy".to_owned()]);
+        table.row_unless(true, ["longer".to_owned(), "failing".to_owned()]);
+        let mut page = String::new();
+        table.write(&mut page);
+        let expected = "\n\x1b[1moutput  state\x1b[0m\na       healthy\n\x1b[1;31mlonger  failing\x1b[0m\n";
+        assert_eq!(page, expected);
     }
 }

@@ -1,58 +1,26 @@
 //! The DogStatsD settings of a `datadog.yaml`.
 
-use std::fmt::Write as _;
-
 use weir_config::{
-    Kind, Setting, adds_up, forward_target, gone_variable, hide_password, output_setting, settings, show_text,
+    Kind, Setting, adds_up, forward_target, gone_variable, hide_password, in_our_words, is_section,
+    output_setting, settings, show_text, why_not_taken,
 };
 use weir_output::settings::{OUTPUT_TYPES, OutputType};
 
+use super::draft::Draft;
 use super::{Converted, Left, Refused, block, finish, map, scalar, top_level};
 use weir_config::node::{Content, Key, Node};
 
-/// Settings that weir has no use for, and why. A name that ends in `*` stands for all that begin so.
-const NOT_NEEDED: &[(&str, &str)] = &[
-    (
-        "dogstatsd_mapper_cache_size",
-        "rules cost known contexts nothing, so there is no cache to size",
-    ),
-    ("dogstatsd_queue_size", "there is one memory budget, `memory`"),
-    (
-        "dogstatsd_string_interner_size",
-        "there is one memory budget, `memory`",
-    ),
-    (
-        "dogstatsd_packet_buffer_*",
-        "there is one memory budget, `memory`",
-    ),
-    ("dogstatsd_pipeline_*", "`workers` is worked out from the cores"),
-    (
-        "dogstatsd_workers_count",
-        "`workers` is worked out from the cores",
-    ),
-    (
-        "dogstatsd_metrics_stats_enable",
-        "`weir status` and /api/v1/status are always on",
-    ),
-    (
-        "metric_tag_filterlist_adp_only",
-        "tag filters are always exact, for every type",
-    ),
-    ("use_dogstatsd", "it is all that weir does"),
-];
+/// Where what waits on disk goes when the other file names no place: it has one of its own by default.
+const DISK_PATH: &str = "/var/lib/weir/datadog";
 
 /// Converts the text of a `datadog.yaml`.
 pub fn convert(text: &str) -> Result<Converted, Refused> {
     let mut converter = Converter::default();
     for (key, node) in top_level(text)? {
-        match key.text.as_str() {
-            "proxy" => converter.proxy(&key, &node),
-            "statsd_forward_host" => converter.forward_host = Some((key, node)),
-            "statsd_forward_port" => converter.forward_port = Some((key, node)),
-            _ => converter.setting(&key, &node),
-        }
+        converter.entry(key, node);
     }
     converter.forward();
+    converter.disk();
     Ok(converter.finish())
 }
 
@@ -63,24 +31,44 @@ type Entry = (Key, Node);
 struct Converter {
     /// Settings of the agent itself, in the order of the file.
     own: Vec<(&'static Setting, Entry)>,
-    /// Settings of outputs: name of the output, path in it, text behind the colon.
-    outputs: Vec<(&'static str, String, String)>,
+    /// Settings of outputs.
+    draft: Draft,
     forward_host: Option<Entry>,
     forward_port: Option<Entry>,
     left: Vec<Left>,
 }
 
 impl Converter {
+    fn entry(&mut self, key: Key, node: Node) {
+        match (key.text.as_str(), &node.content) {
+            ("proxy", _) => self.proxy(&key, &node),
+            ("statsd_forward_host", _) => self.forward_host = Some((key, node)),
+            ("statsd_forward_port", _) => self.forward_port = Some((key, node)),
+            (section, Content::Map(entries)) if is_section(section) => {
+                for (part, node) in entries {
+                    self.entry(below(&key, part), node.clone());
+                }
+            }
+            _ => self.setting(&key, &node),
+        }
+    }
+
     fn setting(&mut self, key: &Key, node: &Node) {
-        let variable = format!("DD_{}", key.text.to_ascii_uppercase());
+        let variable = variable_of(&key.text);
+        let node = &match in_our_words_too(&variable, node) {
+            Ok(node) => node,
+            Err(message) => return self.left.push(note(key, message)),
+        };
         if let Some(setting) = settings().find(|setting| setting.also.contains(&variable.as_str())) {
             self.own_setting(setting, key, node);
         } else if let Some(found) = output_setting(OUTPUT_TYPES, &variable) {
             self.output_setting(found, key, node);
         } else if let Some(gone) = gone_variable(&variable, OUTPUT_TYPES) {
             self.left.push(note(key, gone.why));
+        } else if let Some(why) = why_not_taken(&key.text) {
+            self.left.push(note(key, why));
         } else {
-            self.left.push(note(key, why(&key.text)));
+            self.left.push(note(key, UNKNOWN));
         }
     }
 
@@ -110,7 +98,7 @@ impl Converter {
             let mut value = String::new();
             let indent = 6 + 2 * path.matches('.').count();
             block(&as_list(setting, node), indent, &mut value);
-            self.outputs.push((output_type.name, path, value));
+            self.draft.output(output_type.name, &path, value);
         }
     }
 
@@ -120,11 +108,8 @@ impl Converter {
         parts.sort_by_key(|(part, _)| part.text != "https");
         let mut has_proxy = false;
         for (part, value) in parts {
-            let name = Key {
-                text: format!("proxy.{}", part.text),
-                line: part.line,
-            };
-            let variable = format!("DD_PROXY_{}", part.text.to_ascii_uppercase());
+            let name = below(key, part);
+            let variable = variable_of(&name.text);
             match output_setting(OUTPUT_TYPES, &variable) {
                 _ if value.is_null() => {}
                 Some((_, path, _)) if path == "delivery.proxy" && has_proxy => {
@@ -140,7 +125,7 @@ impl Converter {
                     has_proxy |= found.1 == "delivery.proxy";
                     self.output_setting(found, &name, value);
                 }
-                None => self.left.push(note(&name, "weir has no such setting")),
+                None => self.left.push(note(&name, UNKNOWN)),
             }
         }
         if map(node).is_empty() && !node.is_null() {
@@ -156,7 +141,7 @@ impl Converter {
                 (Some(host), Some(port)) => match forward_target(host, port) {
                     Ok(target) => {
                         let value = format!("\n      - {}\n", show_text(&target));
-                        self.outputs.push(("relay", "targets".to_owned(), value));
+                        self.draft.output("relay", "targets", value);
                     }
                     Err(message) => self.left.push(note(&key, message)),
                 },
@@ -174,38 +159,51 @@ impl Converter {
         }
     }
 
-    fn finish(mut self) -> Converted {
-        let mut body = String::new();
-        for (setting, (_, node)) in &self.own {
-            let _ = write!(body, "{}:", setting.key);
-            block(node, 2, &mut body);
+    /// There, payloads go to disk once their size there is limited, at a place that need not be named; here, once the place is named.
+    fn disk(&mut self) {
+        let path = self.draft.of_output("delivery.disk_path").is_some();
+        match self.draft.of_output("delivery.disk_bytes_max") {
+            Some(size) if size != "0" && !path => {
+                self.draft.set_output("datadog", "delivery.disk_path", DISK_PATH);
+            }
+            // Zero is what the other file has where it says nothing.
+            None if path => self.draft.set_output("datadog", "delivery.disk_bytes_max", "0"),
+            _ => {}
         }
-        self.outputs
-            .sort_by_key(|(output, path, _)| (*output, path.contains('.')));
-        let (mut output_open, mut record_open) = ("", "");
-        for (at, (output, path, value)) in self.outputs.iter().enumerate() {
-            if at == 0 {
-                body.push_str("outputs:\n");
-            }
-            if output_open != *output {
-                let _ = writeln!(body, "  {output}:");
-                (output_open, record_open) = (output, "");
-            }
-            match path.split_once('.') {
-                None => {
-                    let _ = write!(body, "    {path}:{value}");
-                }
-                Some((record, field)) => {
-                    if record_open != record {
-                        let _ = writeln!(body, "    {record}:");
-                        record_open = record;
-                    }
-                    let _ = write!(body, "      {field}:{value}");
-                }
-            }
-        }
-        finish(&body, self.left, "datadog.yaml")
     }
+
+    fn finish(mut self) -> Converted {
+        for (setting, (_, node)) in &self.own {
+            let mut text = String::new();
+            block(node, 2, &mut text);
+            self.draft.own(setting.key, text);
+        }
+        finish(&self.draft.text(), self.left, "datadog.yaml")
+    }
+}
+
+/// What is not in the table of that agent's keys about metrics.
+const UNKNOWN: &str =
+    "is no key about metrics and their delivery that weir knows; another part of that agent may";
+
+/// The variable that means the same as a key.
+fn variable_of(key: &str) -> String {
+    format!("DD_{}", key.to_ascii_uppercase().replace('.', "_"))
+}
+
+fn below(section: &Key, part: &Key) -> Key {
+    Key {
+        text: format!("{}.{}", section.text, part.text),
+        line: part.line,
+    }
+}
+
+fn in_our_words_too(variable: &str, node: &Node) -> Result<Node, String> {
+    let mut node = node.clone();
+    if let Content::Scalar { text, .. } = &mut node.content {
+        *text = in_our_words(variable, text)?.into_owned();
+    }
+    Ok(node)
 }
 
 fn append(list: &mut Node, more: &Node) {
@@ -258,26 +256,6 @@ fn as_list(setting: &Setting, node: &Node) -> Node {
     Node {
         line: node.line,
         content: Content::List(items.collect()),
-    }
-}
-
-fn why(key: &str) -> &'static str {
-    for (name, reason) in NOT_NEEDED {
-        let matches = match name.strip_suffix('*') {
-            Some(prefix) => key.starts_with(prefix),
-            None => key == *name,
-        };
-        if matches {
-            return reason;
-        }
-    }
-    if ["dogstatsd", "statsd", "histogram", "metric_", "aggregator"]
-        .iter()
-        .any(|prefix| key.starts_with(prefix))
-    {
-        "weir has no such setting"
-    } else {
-        "is about another part of that agent"
     }
 }
 

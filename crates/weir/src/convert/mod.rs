@@ -10,10 +10,16 @@ use weir_config::show_text;
 use crate::config::load_content;
 
 mod datadog;
+mod draft;
+mod gostatsd;
 mod statsd_exporter;
+mod telegraf;
+mod toml;
 
 pub use datadog::convert as datadog;
+pub use gostatsd::convert as gostatsd;
 pub use statsd_exporter::convert as statsd_exporter;
+pub use telegraf::convert as telegraf;
 
 /// A configuration for weir, and what of the other one is not in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

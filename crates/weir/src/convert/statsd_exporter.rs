@@ -1,7 +1,6 @@
-//! The mapping file of Prometheus' statsd_exporter.
+//! The mapping file of Prometheus' statsd_exporter, and its flags.
 //!
-//! Two rules of that program shape the result: all globs are tried before all expressions, whatever their order, and
-//! expressions are not bound to the ends of the name.
+//! There, globs apply before expressions whatever their order, and expressions are searched for anywhere in the name. What a mapping says of how its metric is exposed is said here of the name that it makes.
 
 use std::fmt::Write as _;
 
@@ -9,10 +8,15 @@ use super::{Converted, Left, Refused, finish, list, map, scalar, top_level};
 use weir_config::node::Node;
 use weir_config::show_text;
 
-/// Converts the text of a mapping file.
-pub fn convert(text: &str) -> Result<Converted, Refused> {
+mod flags;
+
+use flags::Flags;
+
+/// Converts the text of a mapping file, and what stands behind the program's name on its command line.
+pub fn convert(text: &str, flags: &[String]) -> Result<Converted, Refused> {
     let entries = top_level(text)?;
     let mut converter = Converter::default();
+    let flags = Flags::read(flags, &mut converter.left);
     for (key, node) in &entries {
         match key.text.as_str() {
             "defaults" => converter.defaults(node),
@@ -27,17 +31,150 @@ pub fn convert(text: &str) -> Result<Converted, Refused> {
             }
         }
     }
-    Ok(converter.finish())
+    Ok(converter.finish(&flags))
 }
+
+/// A year is as long as any series lives.
+const FOR_EVER: &str = "365d";
+
+/// What is kept of a metric without a sample, where the other program keeps all for ever: a gauge's value, to which deltas add.
+const CONTEXTS: &str = "1d";
 
 #[derive(Default)]
 struct Converter {
-    globs: String,
+    globs: Vec<(Vec<bool>, String)>,
     regexes: String,
     default_is_regex: bool,
+    /// More specific globs go first, whatever their order.
+    by_specificity: bool,
     default_ttl: Option<f64>,
+    default_observer: Observer,
+    buckets: Vec<String>,
     quantiles: Vec<String>,
+    /// Names that mappings make, and how they are exposed.
+    forms: Vec<Form>,
     left: Vec<Left>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Observer {
+    #[default]
+    Summary,
+    Histogram,
+}
+
+impl Observer {
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "summary" | "" => Some(Observer::Summary),
+            "histogram" => Some(Observer::Histogram),
+            _ => None,
+        }
+    }
+
+    fn style(self) -> &'static str {
+        match self {
+            Observer::Summary => "summary",
+            Observer::Histogram => "classic",
+        }
+    }
+}
+
+/// How the metrics of one mapping are exposed, where that is not as all others are.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Form {
+    line: usize,
+    /// The template of the name.
+    name: String,
+    types: &'static str,
+    observer: Option<Observer>,
+    buckets: Vec<String>,
+    quantiles: Vec<String>,
+    help: String,
+    ttl: Option<f64>,
+    scale: String,
+}
+
+impl Form {
+    /// Whether it says anything.
+    fn is_own(&self) -> bool {
+        let default = Form {
+            line: self.line,
+            name: self.name.clone(),
+            types: self.types,
+            ..Form::default()
+        };
+        *self != default
+    }
+
+    fn says_the_same(&self, other: &Form) -> bool {
+        let other = Form {
+            line: self.line,
+            ..other.clone()
+        };
+        *self == other
+    }
+
+    /// The names it is for, as a pattern; exact ones go before others.
+    fn pattern(&self) -> (bool, String) {
+        let mut pattern = String::new();
+        let mut rest = self.name.as_str();
+        let mut is_exact = true;
+        while let Some(at) = rest.find('$') {
+            pattern.push_str(&escaped(&rest[..at]));
+            pattern.push_str(".*");
+            is_exact = false;
+            rest = &rest[at + 1..];
+            rest = match rest.strip_prefix('{') {
+                Some(braced) => braced.split_once('}').map_or("", |(_, rest)| rest),
+                None => rest.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '_'),
+            };
+        }
+        if is_exact {
+            return (true, self.name.clone());
+        }
+        pattern.push_str(&escaped(rest));
+        (false, pattern)
+    }
+
+    fn write(&self, out: &mut String) {
+        let (is_exact, pattern) = self.pattern();
+        let match_type = if is_exact { "exact" } else { "regex" };
+        let _ = writeln!(out, "      - match: {}", show_text(&pattern));
+        let _ = writeln!(out, "        match_type: {match_type}");
+        if !self.types.is_empty() {
+            let _ = writeln!(out, "        types: {}", self.types);
+        }
+        if let Some(observer) = self.observer {
+            let _ = writeln!(out, "        style: {}", observer.style());
+        }
+        for (key, values) in [("buckets", &self.buckets), ("quantiles", &self.quantiles)] {
+            if !values.is_empty() {
+                let _ = writeln!(out, "        {key}: [{}]", values.join(", "));
+            }
+        }
+        if !self.help.is_empty() {
+            let _ = writeln!(out, "        help: {}", show_text(&self.help));
+        }
+        if let Some(seconds) = self.ttl {
+            let _ = writeln!(out, "        expiry: {}s", seconds.ceil().max(1.0));
+        }
+        if !self.scale.is_empty() {
+            let _ = writeln!(out, "        scale: {}", self.scale);
+        }
+    }
+}
+
+/// Part of a name as part of an expression: names of Prometheus need it for nothing but what stands between groups.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::new();
+    for c in text.chars() {
+        if !c.is_ascii_alphanumeric() && c != '_' {
+            escaped.push('\\');
+        }
+        escaped.push(c);
+    }
+    escaped
 }
 
 impl Converter {
@@ -54,91 +191,78 @@ impl Converter {
             match key.text.as_str() {
                 "match_type" => self.default_is_regex = text == "regex",
                 "ttl" => match go_seconds(text) {
-                    Some(seconds) if seconds > 0.0 => self.default_ttl = Some(seconds),
-                    Some(_) => self.leave(key.line, "defaults.ttl: 0 keeps series for ever; weir forgets them after outputs.prometheus.expiry (300s)"),
+                    Some(seconds) => self.default_ttl = Some(seconds).filter(|seconds| *seconds > 0.0),
                     None => self.leave(key.line, format!("defaults.ttl: {text:?} is not a duration")),
                 },
-                "glob_disable_ordering" if matches!(text, "true" | "yes" | "on") => {
-                    let message = "defaults.glob_disable_ordering: mappings apply in their order; put the more specific ones first";
-                    self.leave(key.line, message);
-                }
-                "glob_disable_ordering" => {}
-                "quantiles" => self.quantiles(value),
-                "summary_options" => {
-                    for (option, value) in map(value) {
-                        match option.text.as_str() {
-                            "quantiles" => self.quantiles(value),
-                            other => self.leave(option.line, format!("defaults.summary_options.{other}: summaries are exact per bucket and need no window")),
-                        }
-                    }
-                }
-                other => self.leave(key.line, format!("defaults.{other}: {}", why_observer(other))),
+                "glob_disable_ordering" => self.by_specificity = matches!(text, "true" | "yes" | "on"),
+                "observer_type" | "timer_type" => match Observer::parse(text) {
+                    Some(observer) => self.default_observer = observer,
+                    None => self.leave(key.line, format!("defaults.{}: {text:?} is not known", key.text)),
+                },
+                "buckets" => self.buckets = numbers(value),
+                "quantiles" => self.quantiles = quantiles(value),
+                "histogram_options" => self.buckets = self.histogram_options("defaults.", value),
+                "summary_options" => self.quantiles = self.summary_options("defaults.", value),
+                other => self.leave(key.line, format!("defaults.{other}: is not known")),
             }
         }
     }
 
-    fn quantiles(&mut self, node: &Node) {
-        for item in list(node) {
-            let quantile = map(item).iter().find(|(key, _)| key.text == "quantile");
-            if let Some(text) = quantile.and_then(|(_, node)| scalar(node)) {
-                self.quantiles.push(text.to_owned());
+    fn histogram_options(&mut self, place: &str, node: &Node) -> Vec<String> {
+        let mut buckets = Vec::new();
+        for (option, value) in map(node) {
+            match option.text.as_str() {
+                "buckets" => buckets = numbers(value),
+                other => self.leave(
+                    option.line,
+                    format!("{place}histogram_options.{other}: native buckets always grow by 2.2 % and get coarser when there are more than 1024 of one sign"),
+                ),
             }
         }
+        buckets
+    }
+
+    fn summary_options(&mut self, place: &str, node: &Node) -> Vec<String> {
+        let mut found = Vec::new();
+        for (option, value) in map(node) {
+            match option.text.as_str() {
+                "quantiles" => found = quantiles(value),
+                other => self.leave(
+                    option.line,
+                    format!("{place}summary_options.{other}: quantiles are exact, and of the last bucket (bucket_width) that had samples"),
+                ),
+            }
+        }
+        found
     }
 
     fn mapping(&mut self, node: &Node) {
         let field = |name: &str| map(node).iter().find(|(key, _)| key.text == name);
         let text = |name: &str| field(name).and_then(|(_, node)| scalar(node)).unwrap_or_default();
-        let line = node.line;
         let pattern = text("match");
-        if pattern.is_empty() {
-            self.leave(line, "this mapping has no match");
-            return;
-        }
-        let is_regex = match text("match_type") {
-            "" => self.default_is_regex,
-            "regex" => true,
-            "glob" => false,
-            other => {
-                self.leave(
-                    line,
-                    format!("match_type: {other:?} is not known; the mapping is left out"),
-                );
-                return;
-            }
-        };
-        let drop = match text("action") {
-            "" | "map" => false,
-            "drop" => true,
-            other => {
-                self.leave(
-                    line,
-                    format!("action: {other:?} is not known; the mapping is left out"),
-                );
-                return;
-            }
-        };
-        let types = match text("match_metric_type") {
-            "" => "",
-            "counter" => "[counter]",
-            "gauge" => "[gauge]",
-            "timer" | "observer" | "histogram" | "summary" => "[histogram, timing, distribution]",
-            other => {
-                self.leave(
-                    line,
-                    format!("match_metric_type: {other:?} is not known; the mapping is left out"),
-                );
-                return;
-            }
+        let choices = self.choices(
+            pattern,
+            [text("match_type"), text("action"), text("match_metric_type")],
+        );
+        let (is_regex, drop, types) = match choices {
+            Ok(choices) => choices,
+            Err(message) => return self.leave(node.line, message),
         };
         let mut written = String::new();
-        let pattern = if is_regex {
+        let whole = if is_regex {
             unbound(pattern)
         } else {
             pattern.to_owned()
         };
-        let template = |text: &str| if is_regex { text.to_owned() } else { braced(text) };
-        let _ = writeln!(written, "      - match: {}", show_text(&pattern));
+        let stars = pattern.split('.').filter(|part| *part == "*").count();
+        let template = |text: &str| {
+            if is_regex {
+                without_missing(text, pattern)
+            } else {
+                braced(text, stars)
+            }
+        };
+        let _ = writeln!(written, "      - match: {}", show_text(&whole));
         if is_regex {
             let _ = writeln!(written, "        match_type: regex");
         }
@@ -150,53 +274,127 @@ impl Converter {
         } else {
             let _ = writeln!(written, "        name: {}", show_text(&template(text("name"))));
             let labels = field("labels").map_or(&[][..], |(_, node)| map(node));
-            if !labels.is_empty() {
-                let _ = writeln!(written, "        tags:");
-                for (key, value) in labels {
-                    let value = template(scalar(value).unwrap_or_default());
-                    let _ = writeln!(
-                        written,
-                        "          {}: {}",
-                        show_text(&key.text),
-                        show_text(&value)
-                    );
-                }
-            }
+            let honor = matches!(text("honor_labels"), "true" | "yes" | "on");
+            write_labels(labels, honor, template, &mut written);
         }
-        for (key, value) in map(node) {
-            let what = match key.text.as_str() {
-                "match" | "match_type" | "name" | "labels" | "action" | "match_metric_type" => continue,
-                "ttl" => {
-                    let seconds = scalar(value).and_then(go_seconds);
-                    if seconds.is_some() && seconds == self.default_ttl {
-                        continue;
-                    }
-                    "outputs.prometheus.expiry is one time for all series".to_owned()
-                }
-                "help" => "weir writes help texts of its own".to_owned(),
-                "scale" => "values are not scaled; let the client or the query do it".to_owned(),
-                "honor_labels" => {
-                    "the tags of the message stay, and those of the mapping are added".to_owned()
-                }
-                other => why_observer(other).to_owned(),
-            };
-            self.leave(key.line, format!("{}: {what}", key.text));
+        let mut form = self.form(node, types);
+        form.name = template(text("name"));
+        if !drop {
+            self.add_form(form);
         }
         if is_regex {
             self.regexes.push_str(&written);
         } else {
-            self.globs.push_str(&written);
+            let stars = pattern.split('.').map(|part| part == "*").collect();
+            self.globs.push((stars, written));
         }
     }
 
-    fn finish(self) -> Converted {
+    /// Whether it is an expression, whether it drops, and the kinds it is for.
+    fn choices(
+        &self,
+        pattern: &str,
+        [match_type, action, kind]: [&str; 3],
+    ) -> Result<(bool, bool, &'static str), String> {
+        if pattern.is_empty() {
+            return Err("this mapping has no match".to_owned());
+        }
+        let unknown =
+            |key: &str, text: &str| format!("{key}: {text:?} is not known; the mapping is left out");
+        let is_regex = match match_type {
+            "" => self.default_is_regex,
+            "regex" => true,
+            "glob" => false,
+            other => return Err(unknown("match_type", other)),
+        };
+        let drop = match action {
+            "" | "map" => false,
+            "drop" => true,
+            other => return Err(unknown("action", other)),
+        };
+        let types = match kind {
+            "" => "",
+            "counter" => "[counter]",
+            "gauge" => "[gauge]",
+            "timer" | "observer" | "histogram" | "summary" => "[histogram, timing, distribution]",
+            other => return Err(unknown("match_metric_type", other)),
+        };
+        Ok((is_regex, drop, types))
+    }
+
+    /// How the metrics of a mapping are exposed.
+    fn form(&mut self, node: &Node, types: &'static str) -> Form {
+        let mut form = Form {
+            line: node.line,
+            types,
+            ..Form::default()
+        };
+        for (key, value) in map(node) {
+            let text = scalar(value).unwrap_or_default();
+            match key.text.as_str() {
+                "match" | "match_type" | "name" | "labels" | "honor_labels" | "action"
+                | "match_metric_type" => {}
+                "help" => form.help = text.to_owned(),
+                "observer_type" | "timer_type" => match Observer::parse(text) {
+                    Some(observer) => {
+                        form.observer = Some(observer).filter(|own| *own != self.default_observer)
+                    }
+                    None => self.leave(key.line, format!("{}: {text:?} is not known", key.text)),
+                },
+                "buckets" => form.buckets = numbers(value),
+                "quantiles" => form.quantiles = quantiles(value),
+                "histogram_options" => form.buckets = self.histogram_options("", value),
+                "summary_options" => form.quantiles = self.summary_options("", value),
+                "scale" => match text.parse::<f64>() {
+                    Ok(scale) if scale.is_finite() && scale != 0.0 => text.clone_into(&mut form.scale),
+                    _ => self.leave(
+                        key.line,
+                        format!("scale: {text:?} is not a number other than zero"),
+                    ),
+                },
+                "ttl" => match go_seconds(text) {
+                    // Zero is the default there.
+                    Some(seconds) => {
+                        form.ttl = Some(seconds).filter(|own| *own > 0.0 && Some(*own) != self.default_ttl);
+                    }
+                    None => self.leave(key.line, format!("ttl: {text:?} is not a duration")),
+                },
+                other => self.leave(key.line, format!("{other}: is not known")),
+            }
+        }
+        form
+    }
+
+    fn add_form(&mut self, form: Form) {
+        match self
+            .forms
+            .iter()
+            .find(|other| other.name == form.name && other.types == form.types)
+        {
+            Some(first) if first.says_the_same(&form) => {}
+            Some(first) => {
+                let message = format!(
+                    "{}: the mapping in line {} makes the same name; its options for how it is exposed apply to both",
+                    form.name, first.line
+                );
+                self.leave(form.line, message);
+            }
+            None => self.forms.push(form),
+        }
+    }
+
+    fn finish(mut self, flags: &Flags) -> Converted {
         let mut body = String::new();
-        if !self.globs.is_empty() || !self.regexes.is_empty() {
+        if self.by_specificity {
+            self.globs.sort_by(|one, other| one.0.cmp(&other.0));
+        }
+        let globs: String = self.globs.iter().map(|(_, written)| written.as_str()).collect();
+        if !globs.is_empty() || !self.regexes.is_empty() {
             body.push_str("mapper_profiles:\n");
         }
         for (name, mappings) in [
-            ("statsd-exporter-glob", self.globs),
-            ("statsd-exporter-regex", self.regexes),
+            ("statsd-exporter-glob", &globs),
+            ("statsd-exporter-regex", &self.regexes),
         ] {
             if !mappings.is_empty() {
                 let _ = write!(
@@ -205,34 +403,100 @@ impl Converter {
                 );
             }
         }
-        // What that program does without being asked.
-        body.push_str("# Signed gauges add to the value that is there.\nstatsd_gauge_deltas: true\noutputs:\n  prometheus:\n");
-        body.push_str("    # Timings (ms) are shown in seconds.\n    timings_in_seconds: true\n");
-        if let Some(seconds) = self.default_ttl {
-            // Whole seconds are what the output counts in.
-            let _ = writeln!(body, "    expiry: {}s", seconds.max(1.0).round());
-        } else {
-            body.push_str("    # Without a ttl series stay for ever there; here they leave after `expiry` (300s) without a sample.\n");
+        body.push_str("# What that program does without being asked: tags in names, signed gauges that add to the value that is there,\n");
+        body.push_str("# and whole samples for a rate.\n");
+        let _ = writeln!(body, "tag_styles: [{}]", flags.tag_styles().join(", "));
+        body.push_str("statsd_gauge_deltas: true\nhistogram_weights: agent\n");
+        let seconds = |ttl: Option<f64>| ttl.map(|seconds| format!("{}s", seconds.ceil().max(1.0)));
+        // A gauge is remembered as long as it is shown.
+        let longest = self
+            .forms
+            .iter()
+            .filter_map(|form| form.ttl)
+            .fold(self.default_ttl, |all, own| all.map(|all| all.max(own)));
+        let _ = writeln!(
+            body,
+            "context_expiry: {}",
+            seconds(longest).unwrap_or(CONTEXTS.to_owned())
+        );
+        flags.write(&mut body);
+        body.push_str("outputs:\n");
+        flags.write_relay(&mut body);
+        body.push_str(
+            "  prometheus:\n    # Timings (ms) are shown in seconds, and counters under their own names.\n",
+        );
+        body.push_str("    timings_in_seconds: true\n    total_suffix: false\n");
+        let style = self.default_observer.style();
+        let _ = writeln!(body, "    histograms: {style}\n    distributions: {style}");
+        let _ = writeln!(
+            body,
+            "    expiry: {}",
+            seconds(self.default_ttl).unwrap_or(FOR_EVER.to_owned())
+        );
+        if !self.buckets.is_empty() {
+            let _ = writeln!(body, "    buckets: [{}]", self.buckets.join(", "));
         }
-        if !self.quantiles.is_empty() {
-            let _ = writeln!(body, "    quantiles: [{}]", self.quantiles.join(", "));
+        if self.quantiles.is_empty() {
+            self.quantiles = ["0.5", "0.9", "0.99"].map(str::to_owned).into();
         }
-        body.push_str("    # Other than there, names of counters end in _total.\n");
+        let _ = writeln!(body, "    quantiles: [{}]", self.quantiles.join(", "));
+        self.write_forms(&mut body);
         finish(&body, self.left, "a statsd_exporter mapping")
+    }
+
+    fn write_forms(&mut self, body: &mut String) {
+        let mut forms: Vec<&Form> = self.forms.iter().filter(|form| form.is_own()).collect();
+        forms.sort_by_key(|form| !form.pattern().0);
+        if !forms.is_empty() {
+            body.push_str("    metrics:\n");
+        }
+        for form in forms {
+            form.write(body);
+        }
     }
 }
 
-fn why_observer(key: &str) -> &'static str {
-    match key {
-        "observer_type" | "timer_type" => "outputs.prometheus.histograms chooses one form for all",
-        "buckets" | "histogram_options" => "histograms are native and have no fixed buckets",
-        "quantiles" | "summary_options" => "outputs.prometheus.quantiles is one list for all",
-        _ => "is not known",
+fn write_labels(
+    labels: &[(weir_config::node::Key, Node)],
+    honor: bool,
+    template: impl Fn(&str) -> String,
+    out: &mut String,
+) {
+    if labels.is_empty() {
+        return;
     }
+    // Labels of the message, or those of the mapping.
+    let _ = writeln!(
+        out,
+        "        same_tags: {}",
+        if honor { "keep" } else { "replace" }
+    );
+    let _ = writeln!(out, "        tags:");
+    for (key, value) in labels {
+        let value = template(scalar(value).unwrap_or_default());
+        let _ = writeln!(out, "          {}: {}", show_text(&key.text), show_text(&value));
+    }
+}
+
+fn numbers(node: &Node) -> Vec<String> {
+    let texts = list(node).iter().filter_map(scalar);
+    // Go writes what YAML has for numbers, `.005` among them.
+    texts
+        .filter_map(|text| text.parse::<f64>().ok())
+        .map(|number| number.to_string())
+        .collect()
+}
+
+fn quantiles(node: &Node) -> Vec<String> {
+    let quantile = |item: &Node| {
+        let found = map(item).iter().find(|(key, _)| key.text == "quantile");
+        found.and_then(|(_, node)| scalar(node)).map(str::to_owned)
+    };
+    list(node).iter().filter_map(quantile).collect()
 }
 
 /// An expression that is searched for anywhere in the name, as one that spans the name.
-fn unbound(pattern: &str) -> String {
+pub(super) fn unbound(pattern: &str) -> String {
     let from_start = pattern.starts_with('^') && !pattern.contains('|');
     let to_end = pattern.ends_with('$') && !pattern.ends_with("\\$") && !pattern.contains('|');
     let inner = if from_start { &pattern[1..] } else { pattern };
@@ -253,25 +517,87 @@ fn unbound(pattern: &str) -> String {
     format!("{before}{inner}{after}")
 }
 
-/// In globs `$1x` is group 1 and an x; in the templates of weir, as in Go, it would be the group `1x`.
-fn braced(template: &str) -> String {
+/// The template of a glob: as there, a reference is as long as words are, and one that is no number, or that of no star, is nothing.
+fn braced(template: &str, groups: usize) -> String {
     let mut text = String::new();
     let mut rest = template;
     while let Some(at) = rest.find('$') {
-        let (before, after) = rest.split_at(at + 1);
-        text.push_str(before);
-        let digits = after.bytes().take_while(u8::is_ascii_digit).count();
-        if digits > 0 {
-            let _ = write!(text, "{{{}}}", &after[..digits]);
+        text.push_str(&rest[..at]);
+        let after = &rest[at + 1..];
+        let inner = after.strip_prefix('{').unwrap_or(after);
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '$';
+        let (word, behind) = inner.split_at(inner.find(|c| !is_word(c)).unwrap_or(inner.len()));
+        if word.is_empty() {
+            text.push('$');
+            rest = after;
+            continue;
         }
-        rest = &after[digits..];
+        if word.parse::<usize>().is_ok_and(|group| group <= groups) {
+            let _ = write!(text, "${{{word}}}");
+        }
+        rest = behind.strip_prefix('}').unwrap_or(behind);
     }
     text.push_str(rest);
     text
 }
 
+/// A template without the groups that its expression does not have, which are nothing there.
+fn without_missing(template: &str, expression: &str) -> String {
+    let (count, names) = groups(expression);
+    let mut text = String::new();
+    let mut rest = template;
+    while let Some(at) = rest.find('$') {
+        text.push_str(&rest[..at]);
+        let after = &rest[at + 1..];
+        let is_word = |c: char| c.is_alphanumeric() || c == '_';
+        let (group, length) = match after.strip_prefix('{') {
+            Some(inner) => match inner.find('}') {
+                Some(end) => (&inner[..end], end + 2),
+                None => ("", 0),
+            },
+            None => {
+                let end = after.find(|c| !is_word(c)).unwrap_or(after.len());
+                (&after[..end], end)
+            }
+        };
+        let is_there = match group.parse::<usize>() {
+            Ok(number) => number <= count,
+            Err(_) => group.is_empty() || names.contains(&group),
+        };
+        if is_there {
+            text.push('$');
+            text.push_str(&after[..length]);
+        }
+        rest = &after[length..];
+    }
+    text.push_str(rest);
+    text
+}
+
+/// How many groups an expression captures, and their names.
+fn groups(expression: &str) -> (usize, Vec<&str>) {
+    let (mut count, mut names) = (0, Vec::new());
+    let (mut escaped, mut in_class) = (false, false);
+    for (at, c) in expression.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '[' => in_class = true,
+            ']' => in_class = false,
+            '(' if !in_class => {
+                let rest = &expression[at + 1..];
+                let named = rest.strip_prefix("?P<").or_else(|| rest.strip_prefix("?<"));
+                count += usize::from(named.is_some() || !rest.starts_with('?'));
+                names.extend(named.and_then(|rest| rest.split('>').next()));
+            }
+            _ => {}
+        }
+    }
+    (count, names)
+}
+
 /// Durations as Go writes them: `1m20s`.
-fn go_seconds(text: &str) -> Option<f64> {
+pub(super) fn go_seconds(text: &str) -> Option<f64> {
     if text == "0" {
         return Some(0.0);
     }
@@ -320,7 +646,13 @@ mod tests {
 
     #[test]
     fn templates_and_durations() {
-        assert_eq!(braced("$1_total ${2} $"), "${1}_total ${2} $");
+        assert_eq!(braced("${1}_total ${2} $", 2), "${1}_total ${2} $");
+        assert_eq!(braced("$1-$2-${3}x$0", 2), "${1}-${2}-x${0}");
+        assert_eq!(braced("$1_foo $0$1 $1.", 2), "  ${1}.");
+        assert_eq!(
+            without_missing("$1 ${2}$3 $1x ${n} ${m}$", "(a)[(](?P<n>b)(?:c)"),
+            "$1 ${2}  ${n} $"
+        );
         assert_eq!(go_seconds("1m20s"), Some(80.0));
         assert_eq!(go_seconds("0"), Some(0.0));
         assert_eq!(go_seconds("1.5h"), Some(5400.0));
@@ -329,12 +661,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_listed_by_line() {
-        let text = "defaults:\n  ttl: 5m\n  buckets: [1]\nmappings:\n- match: test.*.x\n  name: test_$1_x\n  help: words\n  labels:\n    a: $1b\n\
+    fn what_mappings_say_of_their_metrics_is_said_of_the_names_they_make() {
+        let text = "defaults:\n  ttl: 5m\n  buckets: [1]\nmappings:\n- match: test.*.x\n  name: test_${1}_x\n  help: words\n  labels:\n    a: ${1}b\n\
                     - match: '(\\w+)\\.y'\n  match_type: regex\n  match_metric_type: counter\n  name: y\n  ttl: 1s\n- match: '.'\n  match_type: regex\n  action: drop\n";
-        let converted = convert(text).unwrap();
-        let lines: Vec<usize> = converted.left.iter().map(|left| left.line).collect();
-        assert_eq!(lines, [3, 7, 14], "{:?}", converted.left);
+        let converted = convert(text, &[]).unwrap();
+        assert_eq!(converted.left, []);
         for part in [
             "match: test.*.x",
             "name: 'test_${1}_x'",
@@ -344,8 +675,33 @@ mod tests {
             "expiry: 300s",
             "\n    timings_in_seconds: true\n",
             "\nstatsd_gauge_deltas: true\n",
+            "\ntag_styles: [librato, influx, signalfx]\n",
+            "\n    total_suffix: false\n",
+            "\n    buckets: [1]\n",
+            "match: test_.*_x\n        match_type: regex\n        help: words\n",
+            "match: y\n        match_type: exact\n        types: [counter]\n        expiry: 1s\n",
         ] {
             assert!(converted.yaml.contains(part), "{part}:\n{}", converted.yaml);
         }
+    }
+
+    #[test]
+    fn what_has_no_like_is_listed_by_line() {
+        let text = "defaults:\n  summary_options:\n    max_age: 1m\n  colour: red\nmappings:\n- match: a.*\n  name: a\n  scale: 2\n- match: b.*\n  name: a\n  scale: 3\n\
+                    - match: c\n  name: c\n  histogram_options:\n    native_histogram_max_buckets: 3\n  observer_type: gauge\n";
+        let converted = convert(text, &["--statsd.cache-size=5".to_owned()]).unwrap();
+        let lines: Vec<usize> = converted.left.iter().map(|left| left.line).collect();
+        assert_eq!(lines, [0, 3, 4, 9, 15, 16], "{:?}", converted.left);
+    }
+
+    #[test]
+    fn without_ordering_the_more_specific_globs_go_first() {
+        let text = "defaults:\n  glob_disable_ordering: true\nmappings:\n- match: a.*.*\n  name: x\n- match: a.*.d\n  name: y\n- match: a.b.*\n  name: z\n";
+        let converted = convert(text, &[]).unwrap();
+        let places: Vec<_> = ["a.b.*", "a.*.d", "a.*.*"]
+            .iter()
+            .map(|pattern| converted.yaml.find(pattern).unwrap())
+            .collect();
+        assert!(places.is_sorted(), "{}", converted.yaml);
     }
 }

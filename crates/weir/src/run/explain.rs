@@ -61,6 +61,25 @@ pub fn explain(
     explanation
 }
 
+/// Why a rule drops a message of this sender, if one does.
+pub fn dropped(message: &Message<'_>, sender: &OriginExplanation, rules: &Rules) -> Option<String> {
+    let tags = match message {
+        Message::Metric(metric) => metric.tags,
+        Message::Event(event) => event.tags,
+        Message::Check(check) => check.tags,
+    };
+    let mut explanation = Explanation::default();
+    follow(message, tags, sender, rules, &mut explanation);
+    if explanation.context.is_some() {
+        return None;
+    }
+    let step = explanation.steps.into_iter().rfind(|step| step.dropped);
+    Some(step.map_or_else(
+        || "a rule".to_owned(),
+        |step| format!("{}: {}", step.stage, step.why),
+    ))
+}
+
 fn has_origin_sections(line: &str) -> bool {
     line.split('|').skip(2).any(|section| {
         ["c:", "e:", "card:"]

@@ -10,7 +10,7 @@ use weir_ingest::{
 use weir_listener::ListenerCounter;
 
 use super::pipeline::State;
-use crate::admin::counters::HistoryCounter;
+use crate::admin::counters::{HistoryCounter, TapCounter};
 use crate::admin::status::{MemoryShare, OutputStatus, Status};
 use crate::budget::{Budget, Share};
 
@@ -53,6 +53,7 @@ fn events(share: Share, status: &Status, workers: &[&WorkerSnapshot]) -> BTreeMa
         Share::Queues => vec![("queue_full", dropped(&status.outputs, "queue_full"))],
         Share::Cumulative => vec![("points_refused", dropped(&status.outputs, "memory"))],
         Share::History => vec![("points_refused", status.of(HistoryCounter::Refused))],
+        Share::Taps => vec![("packets_lost", status.of(TapCounter::PacketsLost))],
     };
     counted
         .into_iter()

@@ -23,6 +23,7 @@ use crate::logging::Logging;
 use crate::notify::Notify;
 use crate::sandbox::{self, SandboxStatus};
 use crate::signals::{Asked, Reloaded, Reloader, Request, Reread, Signals};
+use crate::streams::Streams;
 
 mod access;
 mod books;
@@ -44,6 +45,7 @@ mod resume;
 mod rules;
 mod scrape;
 mod taking;
+mod taps;
 mod told;
 mod usage;
 mod view;
@@ -221,7 +223,7 @@ async fn serve(
         tracing::info!("{}", banner(reloader.current(), address));
         if !address.ip().to_canonical().is_loopback() {
             tracing::warn!(
-                "admin: {address} is not loopback: whoever reaches it can read metrics, status and profiles, and ask for a reload"
+                "admin: {address} is not loopback: whoever reaches it can read metrics, status and profiles, see messages, and ask for a reload"
             );
         }
         let hosts = Hosts::new(&reloader.current().config.running.admin_hosts);
@@ -315,7 +317,7 @@ fn banner(loaded: &Loaded, address: SocketAddr) -> String {
         names => format!("outputs {}", names.join(", ")),
     };
     let memory = weir_units::show_size(config.resources.memory);
-    let version = env!("CARGO_PKG_VERSION");
+    let version = crate::version::VERSION;
     format!("weir {version}: {outputs}; {memory} of memory; open http://{address}/ to see what arrives")
 }
 
@@ -396,7 +398,8 @@ impl Agent {
             bucket_seconds: config.aggregation.bucket_seconds(),
             tag_values_alert: config.resources.tag_values_alert,
         }));
-        let recent = recent(&budget);
+        let streams = Streams::default();
+        let recent = recent(&budget, streams.clone());
         let (history_feed, history_batches) = recent.as_ref().map(history::feed).unzip();
         let pipeline = Pipeline::new(
             inbox,
@@ -463,6 +466,15 @@ impl Agent {
             Some(resolver) => Some(origins::start(resolver, &workers, runtime.handle())?),
             None => None,
         };
+        let rules = Arc::new(Mutex::new(rules));
+        let taps = taps::taps(
+            &budget,
+            streams,
+            &workers,
+            (&planned, &bound.listeners),
+            origins.clone(),
+            rules.clone(),
+        );
         let (keeper, state, earlier) = resumed.started(&fixed, &summed_up);
         let view = View {
             state,
@@ -476,7 +488,8 @@ impl Agent {
                 timestamps: config.aggregation.timestamps,
                 eol_required: false,
             },
-            rules: Mutex::new(rules),
+            rules,
+            taps,
             shared,
             last_flush,
             workers: workers.len(),
@@ -587,6 +600,9 @@ impl Agent {
             self.view.outputs.keep_state();
         }
         let ended: Vec<_> = workers.drain(..).map(WorkerHandle::join).collect();
+        if let Some(taps) = &self.view.taps {
+            taps.finish();
+        }
         let panicked = ended.iter().filter(|ended| ended.is_err()).count();
         let mut pipeline = self.pipeline.lock().unwrap_or_else(PoisonError::into_inner);
         let merged_all = pipeline.take().is_none_or(|pipeline| pipeline.join().is_ok());
@@ -630,9 +646,9 @@ impl Agent {
 }
 
 /// Where the last minutes are kept, within their share of the memory.
-fn recent(budget: &Budget) -> Option<Arc<Recent>> {
+fn recent(budget: &Budget, streams: Streams) -> Option<Arc<Recent>> {
     let bytes = budget.share(Share::History);
-    (bytes > 0).then(|| Arc::new(Recent::new(bytes as usize)))
+    (bytes > 0).then(|| Arc::new(Recent::new(bytes as usize, streams)))
 }
 
 /// One thread: outputs wait more than they work.

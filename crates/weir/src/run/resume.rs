@@ -344,7 +344,7 @@ impl Keeper {
         let (bucket, samples, table) = merged(workers);
         Content {
             meta: Meta {
-                version: env!("CARGO_PKG_VERSION").into(),
+                version: crate::version::VERSION.into(),
                 agent: directory.agent().0,
                 epoch: directory.epoch(),
                 saved_at_ms: now_ms(),

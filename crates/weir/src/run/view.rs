@@ -25,6 +25,7 @@ use crate::budget::Budget;
 use crate::history::Recent;
 use crate::sandbox::SandboxStatus;
 use crate::signals::{ReloadRequest, Reloaded};
+use crate::tap::Taps;
 
 /// What can be asked while it runs.
 pub struct View {
@@ -43,7 +44,9 @@ pub struct View {
     pub sandbox: SandboxStatus,
     /// What messages may contain, and what applies to them, for explanations.
     pub options: ParseOptions,
-    pub rules: Mutex<Rules>,
+    pub rules: Arc<Mutex<Rules>>,
+    /// `None`: nobody is to see what messages hold.
+    pub taps: Option<Arc<Taps>>,
     pub hostname: String,
     pub budget: Budget,
     pub bucket_seconds: u64,
@@ -80,7 +83,7 @@ impl View {
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
         let mut status = Status {
-            version: env!("CARGO_PKG_VERSION").into(),
+            version: crate::version::VERSION.into(),
             pid: std::process::id(),
             hostname: self.hostname.clone(),
             started: self.started_at,
@@ -110,6 +113,9 @@ impl View {
         status.limits.senders_refused = Access::refused(&state);
         if let Some(recent) = &self.recent {
             recent.report(&mut status);
+        }
+        if let Some(taps) = &self.taps {
+            taps.report(&mut status);
         }
         if let Some(scrape) = self.outputs.scrape() {
             scrape.report(&mut status);
@@ -161,6 +167,10 @@ impl AdminSource for View {
 
     fn recent(&self) -> Option<Arc<Recent>> {
         self.recent.clone()
+    }
+
+    fn taps(&self) -> Option<Arc<Taps>> {
+        self.taps.clone()
     }
 
     fn explain(&self, request: ExplainRequest) -> Answer<'_, Explanation> {

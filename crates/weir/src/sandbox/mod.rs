@@ -16,7 +16,7 @@ use crate::config::Loaded;
 mod calls;
 mod capabilities;
 mod files;
-mod plan;
+pub mod plan;
 
 use plan::Plan;
 

@@ -111,7 +111,7 @@ impl Plan {
 }
 
 /// Every path that a setting names, with what it is for.
-fn named_paths(loaded: &Loaded) -> Vec<(PathBuf, PathUse)> {
+pub fn named_paths(loaded: &Loaded) -> Vec<(PathBuf, PathUse)> {
     let own = leaves_of("", weir_config::settings());
     let outputs = loaded.config.outputs.iter().flat_map(|output| {
         let known = OUTPUT_TYPES.iter().find(|known| known.name == output.output_type);

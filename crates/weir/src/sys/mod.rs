@@ -2,7 +2,8 @@
 //!
 //! The need: there is no other way to configure and question jemalloc, to arm timers on the CPU clocks of the
 //! process's threads, to walk a stack inside a signal handler, to see a closed standard output, to give up new privileges, to
-//! take descriptors that a service manager passes, to share a page with a file, or to ask what may be done with a file without doing it.
+//! take descriptors that a service manager passes, to share a page with a file, to ask what may be done with a file without doing
+//! it, whether the clock is synchronised or what becomes of a signal, or to keep a static C library from loading the system's.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -45,6 +46,34 @@ pub fn ignore_file_size_signal() {
     }
 }
 
+/// A static C library would load the modules that `/etc/nsswitch.conf` names, made for the system's own, and crash in them where
+/// the two are not of one version. Files and DNS are built in, and all that weir needs.
+#[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
+pub fn look_names_up_without_modules() {
+    unsafe extern "C" {
+        fn __nss_configure_lookup(database: *const libc::c_char, service: *const libc::c_char)
+        -> libc::c_int;
+    }
+    // SAFETY: both are C strings of static life, which the function copies from; there is no second thread yet.
+    unsafe {
+        __nss_configure_lookup(c"hosts".as_ptr(), c"files dns".as_ptr());
+    }
+}
+
+/// The system's library knows how.
+#[cfg(not(all(target_env = "gnu", target_feature = "crt-static")))]
+pub fn look_names_up_without_modules() {}
+
+/// Whether whoever started this process wants it to outlive its terminal, as `nohup` does.
+pub fn ignores_hangup() -> bool {
+    // SAFETY: all zeros are a valid value of this C struct, and a null pointer for the new action changes nothing.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(libc::SIGHUP, std::ptr::null(), &raw mut action) == 0
+            && action.sa_sigaction == libc::SIG_IGN
+    }
+}
+
 /// Takes a descriptor that this process was started with; programs that it runs do not get it.
 pub fn take_descriptor(number: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: takes numbers alone.
@@ -62,6 +91,19 @@ pub fn refuse_new_privileges() -> io::Result<()> {
     match unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Whether something keeps the wall clock right, as far as the kernel was told.
+pub fn clock_is_synchronised() -> io::Result<bool> {
+    // SAFETY: zeroes are a value of this record of plain numbers, which asks and sets nothing; it outlives the call.
+    let state = unsafe {
+        let mut question: libc::timex = std::mem::zeroed();
+        libc::adjtimex(&raw mut question)
+    };
+    match state {
+        -1 => Err(io::Error::last_os_error()),
+        state => Ok(state != libc::TIME_ERROR),
     }
 }
 

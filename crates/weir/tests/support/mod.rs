@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 mod log;
+pub mod terminal;
 pub mod manager;
 pub mod senders;
 

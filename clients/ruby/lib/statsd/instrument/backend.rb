@@ -26,7 +26,8 @@ module StatsD
     # - `CounterCalls`, `GaugeCalls`, `SampleCalls`: the fast paths of handles;
     # - `MessageQueue`: joins messages into packets;
     # - `pack(values)`: many numbers as text;
-    # - `send_packets(socket, packets, from, timeout)`: hands packets to the kernel.
+    # - `send_packets(socket, packets, from, timeout)`: hands several packets to the kernel at once. Ruby itself cannot
+    #   do that, so {Pure} has none, and connections have no `send_datagrams` then.
     # @api private
     Backend = NATIVE ? Native : Pure
   end

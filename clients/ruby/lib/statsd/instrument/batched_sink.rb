@@ -90,9 +90,9 @@ module StatsD
         @sink.port
       end
 
-      # @return [#send_datagram] the connection of the calling thread
+      # @return [#send_datagram, nil] the connection of the calling thread; nil if the sink has none
       def connection
-        @sink.connection
+        @sink.connection if @sink.respond_to?(:connection)
       end
 
       # Sends what is in the queue and ends the background thread. Messages that come later are sent

@@ -116,7 +116,8 @@ module StatsD
       # @param container_id [String, nil] sent with every message for origin detection
       # @param external_data [String, nil] value of `DD_EXTERNAL_ENV`, sent with every message
       # @param cardinality [String, Symbol, nil] one of {CARDINALITIES}
-      # @param telemetry [Boolean] whether the client reports about itself every ten seconds
+      # @param telemetry [Boolean, nil] whether the client reports about itself every ten seconds; nil means where
+      #   messages are batched and the server knows tags
       # @raise [NotImplementedError] if there is no such implementation
       # @raise [ArgumentError] if the cardinality is unknown
       def initialize(
@@ -133,7 +134,7 @@ module StatsD
         container_id: nil,
         external_data: nil,
         cardinality: nil,
-        telemetry: false,
+        telemetry: nil,
         aggregator: nil
       )
         @own_sink = sink
@@ -152,7 +153,7 @@ module StatsD
           max_values: aggregation_max_context_size,
           max_contexts: aggregation_max_contexts
         }
-        @telemetry_enabled = telemetry
+        @telemetry_enabled = telemetry.nil? ? reports_by_itself? : telemetry
 
         @implied_rate = default_sample_rate && default_sample_rate < 1 ? default_sample_rate : nil
         @builders = {}.freeze
@@ -177,7 +178,7 @@ module StatsD
       # @return [Object] {VOID}
       def flush(sync: false)
         sink = @mode.sink
-        @aggregator.core.flush if aggregates_into?(sink)
+        @aggregator.core.flush if wants_aggregation? && aggregates_into?(sink)
         sink.flush(blocking: sync)
         VOID
       end
@@ -334,8 +335,18 @@ module StatsD
         report = telemetry_report(shared) if @telemetry_enabled && shared
         aggregator = Aggregator.new(@own_sink, @datagram_builder_class, @prefix, @default_tags, **@aggregation_options,
                                     telemetry: shared, report: report)
-        aggregator.core.ensure_running if report
+        # Where there is aggregation, the first sample starts the thread: a client that is never used costs none.
+        aggregator.core.ensure_running if report && !wants_aggregation?
         aggregator
+      end
+
+      def transport
+        connection = @own_sink.connection if @own_sink.respond_to?(:connection)
+        connection.respond_to?(:type) ? connection.type : "custom"
+      end
+
+      def reports_by_itself?
+        @own_sink.is_a?(BatchedSink) && !(@datagram_builder_class <= StatsDDatagramBuilder)
       end
 
       def telemetry_report(telemetry)
@@ -343,7 +354,7 @@ module StatsD
           Wire.tags(@default_tags),
           "client:weir-ruby",
           "client_version:#{VERSION}",
-          "client_transport:#{@own_sink.respond_to?(:connection) ? @own_sink.connection.type : "custom"}"
+          "client_transport:#{transport}"
         ]
         TelemetryReport.new(telemetry, tags: tags.compact.join(","), fields: fields(@cardinality))
       end

@@ -29,6 +29,7 @@ module StatsD
       # @param default_tags [Hash, Array<String>, String, nil] written before the tags of a call
       # @param fields [String, nil] text written after the tags of every message
       def initialize(prefix: nil, default_tags: nil, fields: nil)
+        @tag_texts = Memo.new
         @prefix = prefix.nil? ? "" : "#{Wire.name(prefix)}.".freeze
         @default_tags = compile_default_tags(default_tags)
         @fields = fields
@@ -93,7 +94,7 @@ module StatsD
         datagram << @default_tags if @default_tags
         return datagram if tags.nil? || tags.empty?
 
-        text = compile_tags(tags)
+        text = @tag_texts[tags] || tag_text(tags)
         datagram << (@default_tags ? "," : "|#") << text if text
         datagram
       end
@@ -103,6 +104,12 @@ module StatsD
       end
 
       private
+
+      # @return [String, nil]
+      def tag_text(tags)
+        text = compile_tags(tags)
+        text && Wire.stable?(tags) ? @tag_texts.remember(Wire.frozen_copy(tags), text) : text
+      end
 
       def compile_default_tags(tags)
         return if tags.nil? || tags.empty?

@@ -6,10 +6,16 @@ module StatsD
     class DogStatsDDatagramBuilder < DatagramBuilder
       unsupported_datagram_types :kv
 
+      def initialize(**)
+        super
+        @check_heads = Memo.new
+      end
+
       SERVICE_CHECK_STATUSES = {
         ok: 0, warning: 1, critical: 2, unknown: 3, "ok" => 0, "warning" => 1, "critical" => 2, "unknown" => 3
       }.freeze
-      private_constant :SERVICE_CHECK_STATUSES
+      UNSAFE_MESSAGE = /[|\n]|m:/
+      private_constant :SERVICE_CHECK_STATUSES, :UNSAFE_MESSAGE
 
       class << self
         # (see DatagramBuilder.datagram_class)
@@ -63,14 +69,32 @@ module StatsD
         number = SERVICE_CHECK_STATUSES[status] ||
                  (Integer === status ? status : SERVICE_CHECK_STATUSES.fetch(status.to_sym))
 
-        datagram = "_sc|#{@prefix}#{Wire.name(name)}|#{number}"
+        datagram = "#{check_head(name)}#{number}"
         datagram << "|h:" << Wire.field(hostname) if hostname
         datagram << "|d:" << timestamp.to_i.to_s if timestamp
         append_tags(datagram, tags)
         datagram << @fields if @fields
         # The message comes last; "m:" inside it is escaped so that nobody can forge a field.
-        datagram << "|m:#{Wire.escape_newlines(message).delete("|").gsub("m:", "m\\:")}" if message
+        datagram << "|m:" << check_message(message) if message
         datagram
+      end
+
+      private
+
+      # The same few checks are reported again and again.
+      def check_head(name)
+        known = @check_heads[name]
+        return known if known
+
+        head = "_sc|#{@prefix}#{Wire.name(name)}|"
+        String === name ? @check_heads.remember(name, head) : head
+      end
+
+      def check_message(message)
+        text = Wire.utf8(message)
+        return text unless UNSAFE_MESSAGE.match?(text)
+
+        Wire.escape_newlines(text).delete("|").gsub("m:", "m\\:")
       end
     end
   end

@@ -162,9 +162,9 @@ module StatsD
         whole_number("STATSD_AGGREGATION_MAX_CONTEXTS", Aggregator::DEFAULT_MAX_CONTEXTS)
       end
 
-      # @return [Boolean] whether the client reports about itself
+      # @return [Boolean, nil] whether the client reports about itself; nil where nothing says so
       def telemetry_enabled?
-        truthy?(env["STATSD_TELEMETRY"], default: false)
+        truthy?(env["STATSD_TELEMETRY"], default: nil)
       end
 
       # @return [Boolean] whether messages say which container they come from: what

@@ -21,12 +21,6 @@ module StatsD
         def pack(values)
           Wire.pack(values)
         end
-
-        # Ruby sends one packet with one call, so none are sent together.
-        # @return [Array(Integer, Integer, Integer)] see {UdpConnection#send_datagrams}
-        def send_packets(_socket, _packets, _from, _timeout)
-          [0, 0, 0]
-        end
       end
     end
   end

@@ -59,6 +59,7 @@ module StatsD
         @telemetry = Telemetry.new
         @next_drop_log = 0
         @max_packet_size = connection.max_packet_size if connection.respond_to?(:max_packet_size)
+        @renews = connection.respond_to?(:renew)
         ForkTracker.track(self)
       end
 
@@ -75,7 +76,9 @@ module StatsD
         return drop_oversize(datagram) if @max_packet_size && size > @max_packet_size
 
         begin
-          connection.send_datagram(datagram)
+          to = connection
+          to.renew if @renews
+          to.send_datagram(datagram)
         rescue SocketError, IOError, SystemCallError => e
           @telemetry.accepted_message(datagram)
           send_after_error(datagram, e)
@@ -118,11 +121,8 @@ module StatsD
       # @return [Boolean] whether it was sent
       # @api private
       def send_packet(packet)
-        connection.send_datagram(packet)
-        @telemetry.sent(packet.bytesize)
-        true
-      rescue SocketError, IOError, SystemCallError => e
-        send_after_error(packet, e)
+        connection.renew if @renews
+        transmit(packet)
       end
 
       # Sends several packets, with as few system calls as the connection allows.
@@ -130,6 +130,7 @@ module StatsD
       # @return [void]
       # @api private
       def send_packets(packets)
+        connection.renew if @renews
         position = 0
         while position < packets.size
           sent = send_at_once(packets, position)
@@ -137,7 +138,7 @@ module StatsD
           next if sent.positive?
 
           # What the kernel objects to, it objects to once more here, where errors are handled.
-          send_packet(packets[position])
+          transmit(packets[position])
           position += 1
         end
       end
@@ -161,6 +162,15 @@ module StatsD
 
       private
 
+      # @return [Boolean] whether the packet was sent
+      def transmit(packet)
+        connection.send_datagram(packet)
+        @telemetry.sent(packet.bytesize)
+        true
+      rescue SocketError, IOError, SystemCallError => e
+        send_after_error(packet, e)
+      end
+
       # Tries once more, through a new connection, if that is worth it.
       # @return [Boolean] whether the packet was sent
       def send_after_error(packet, error)
@@ -181,7 +191,7 @@ module StatsD
           "[#{self.class.name}] [#{connection.class.name}] " \
             "Resetting connection because of #{error.class}: #{error.message}"
         end
-        invalidate_connection
+        invalidate_connection unless connection.respond_to?(:usable_after?) && connection.usable_after?(error)
       end
 
       def new_connection

@@ -3,7 +3,7 @@
 module StatsD
   module Instrument
     # What the client itself did: messages taken, packets sent, and everything that was dropped with
-    # the reason. Always counted; sent to the server only when asked for.
+    # the reason. Always counted; sent to the server by {TelemetryReport}.
     class Telemetry
       # Name of each counter, and what it counts.
       COUNTERS = {
@@ -28,12 +28,24 @@ module StatsD
       def initialize
         @mutex = Mutex.new
         @counts = Hash.new(0)
+        @reported = {}.freeze
       end
 
       # @return [Hash{Symbol => Integer}] all counters since the client was made
       def to_h
         counts = synchronize { @counts.dup }
         COUNTERS.keys.to_h { |name| [name, counts[name]] }
+      end
+
+      # What has been counted since the last call, whoever called: clients that share a sink share its counters.
+      # @return [Hash{Symbol => Integer}]
+      # @api private
+      def unreported
+        synchronize do
+          before = @reported
+          @reported = @counts.dup.freeze
+          COUNTERS.keys.to_h { |name| [name, @reported.fetch(name, 0) - before.fetch(name, 0)] }
+        end
       end
 
       # @param name [Symbol] one of {COUNTERS}
@@ -109,6 +121,7 @@ module StatsD
       def after_fork
         @mutex = Mutex.new
         @counts = Hash.new(0)
+        @reported = {}.freeze
       end
 
       private
@@ -151,7 +164,6 @@ module StatsD
         @telemetry = telemetry
         @suffix = "|c|##{tags}#{fields}"
         @interval = interval
-        @reported = Hash.new(0)
         @due = now + interval
       end
 
@@ -161,11 +173,8 @@ module StatsD
         return false unless force || now >= @due
 
         @due = now + @interval
-        counts = @telemetry.to_h
-        REPORTED.each do |name|
-          yield "#{PREFIX}#{name}:#{counts[name] - @reported[name]}#{@suffix}"
-        end
-        @reported = counts
+        counts = @telemetry.unreported
+        REPORTED.each { |name| yield "#{PREFIX}#{name}:#{counts[name]}#{@suffix}" }
         true
       end
 

@@ -9,6 +9,10 @@ module StatsD
       # Largest payload that crosses an Ethernet link in one piece.
       DEFAULT_MAX_PACKET_SIZE = 1_472
 
+      # Seconds between two sockets that are opened because of refusals: each leaves a translation behind.
+      REOPEN_PAUSE = 1.0
+      private_constant :REOPEN_PAUSE
+
       # @return [String]
       attr_reader :host
       # @return [Integer]
@@ -28,6 +32,7 @@ module StatsD
         @resolver = resolver
         @socket = nil
         @connected_to = nil
+        @reopen_after = 0.0
       end
 
       # @param message [String] one packet
@@ -37,13 +42,17 @@ module StatsD
         socket.send(message, 0)
       end
 
-      # @param packets [Array<String>]
-      # @param from [Integer] index of the first
-      # @return [Array(Integer, Integer, Integer)] packets sent, the number of the error that ended it or 0, and
-      #   how many earlier packets the server's host refused
-      # @api private
-      def send_datagrams(packets, from)
-        Backend.send_packets(socket.fileno, packets, from, 1_000)
+      if Backend.respond_to?(:send_packets)
+        # @param packets [Array<String>]
+        # @param from [Integer] index of the first
+        # @return [Array(Integer, Integer, Integer)] packets sent, the number of the error that ended it or 0, and
+        #   how many earlier packets the server's host refused
+        # @api private
+        def send_datagrams(packets, from)
+          sent, error, refused = Backend.send_packets(socket.fileno, packets, from, 1_000)
+          refused += leave if refused.positive? && reopen?
+          [sent, error, refused]
+        end
       end
 
       # @return [Boolean] whether the error tells of an earlier packet: the server's host refused it, and the kernel
@@ -51,6 +60,14 @@ module StatsD
       # @api private
       def refused?(error)
         error.is_a?(Errno::ECONNREFUSED)
+      end
+
+      # A translation on the way, such as a conntrack entry of a node, belongs to the source port and lives as long as
+      # it is used, also where it leads to nobody. So a refusal is a reason for another port, now and then.
+      # @return [Boolean] whether to go on with the same socket
+      # @api private
+      def usable_after?(error)
+        refused?(error) && !reopen?
       end
 
       # (see ConnectionBehavior#type)
@@ -65,6 +82,22 @@ module StatsD
       end
 
       private
+
+      def reopen?
+        now = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+        return false if now < @reopen_after
+
+        @reopen_after = now + REOPEN_PAUSE
+        true
+      end
+
+      # Closes the socket.
+      # @return [Integer] 1 if it still had to tell of a refused packet
+      def leave
+        pending = @socket.getsockopt(Socket::SOL_SOCKET, Socket::SO_ERROR).int
+        close
+        pending == Errno::ECONNREFUSED::Errno ? 1 : 0
+      end
 
       def socket
         address = @resolver.address

@@ -37,22 +37,42 @@ module StatsD
         write_within_timeout(socket, message)
       end
 
-      # (see UdpConnection#send_datagrams)
-      # @api private
-      def send_datagrams(packets, from)
-        sent, error = Backend.send_packets(socket.fileno, packets, from, (@patience.seconds * 1_000).ceil)
-        @patience.regain if sent.positive?
-        @patience.lose if error == Errno::ETIMEDOUT::Errno
-        # What a Unix socket did not take, it says at once.
-        [sent, error, 0]
+      if Backend.respond_to?(:send_packets)
+        # (see UdpConnection#send_datagrams)
+        # @api private
+        def send_datagrams(packets, from)
+          sent, error = Backend.send_packets(socket.fileno, packets, from, (@patience.seconds * 1_000).ceil)
+          @patience.regain if sent.positive?
+          @patience.lose if error == Errno::ETIMEDOUT::Errno
+          # What a Unix socket did not take, it says at once.
+          [sent, error, 0]
+        end
       end
 
-      # @return [Boolean] whether another socket has taken the place of the one this is connected to: a server that was
-      #   replaced while the old one, which no longer reads, still exists
+      # @return [Boolean] whether another socket has taken the place of the one this is connected to
       # @api private
       def replaced?
         now = @socket && place
         !now.nil? && now != @connected_to
+      end
+
+      # Leaves a server that another one has taken the place of: the old one may go on reading for a while, or hang, and
+      # no error tells. If nobody listens at the new socket yet, the connection stays.
+      # @return [void]
+      # @api private
+      def renew
+        return unless replaced?
+
+        old = @socket
+        place = @connected_to
+        @socket = nil
+        begin
+          socket
+          old.close
+        rescue SystemCallError
+          @socket = old
+          @connected_to = place
+        end
       end
 
       # @return [nil] Unix sockets have no host

@@ -48,11 +48,20 @@ module StatsD
       def finish
         return if @packet.empty?
 
-        @send.call(@packet)
+        packet = @packet
         @packet = new_packet
+        hand_over(packet)
       end
 
       private
+
+      # Sinks of the library do not raise; what another one did not take is lost, and nothing else.
+      def hand_over(packet)
+        @send.call(packet)
+      rescue StandardError => e
+        @telemetry.dropped(:writer, packet.bytesize)
+        StatsD.logger.error { "[#{self.class.name}] sending failed: #{e.class}: #{e.message}" }
+      end
 
       def new_packet
         String.new(capacity: @max, encoding: Encoding::BINARY)

@@ -22,6 +22,7 @@ struct SavedSeries<S> {
     /// Seconds since its last sample.
     age: Seconds,
     stamp: u32,
+    created: u32,
     kept: S,
     value: SavedValue,
 }
@@ -33,6 +34,7 @@ enum SavedValue {
         weight: f64,
         sum: f64,
         quantiles: Vec<f64>,
+        classic: Vec<f64>,
         native: Option<SavedNative>,
     },
 }
@@ -55,6 +57,7 @@ impl From<&Value> for SavedValue {
                 weight: summary.weight,
                 sum: summary.sum,
                 quantiles: summary.quantiles.to_vec(),
+                classic: summary.classic.to_vec(),
                 native: summary.native.as_deref().map(SavedNative::from),
             },
         }
@@ -69,6 +72,7 @@ impl SavedValue {
                 weight,
                 sum,
                 quantiles,
+                classic,
                 native,
             } => {
                 let native = match native {
@@ -79,9 +83,12 @@ impl SavedValue {
                     weight,
                     sum,
                     quantiles: quantiles.into(),
+                    classic: classic.into(),
                     native,
                 };
-                let is_finite = weight.is_finite() && sum.is_finite();
+                let is_finite = weight.is_finite()
+                    && sum.is_finite()
+                    && summary.classic.iter().all(|weight| weight.is_finite());
                 is_finite.then(|| Value::Summary(Box::new(summary)))
             }
         }
@@ -108,6 +115,7 @@ where
                     labels: series.labels.to_string(),
                     age: now.saturating_sub(series.seen),
                     stamp: series.stamp,
+                    created: series.created,
                     kept: series.kept.clone(),
                     value: SavedValue::from(&series.value),
                 })
@@ -178,7 +186,8 @@ where
             place.kept = saved.kept.clone();
             let mine = &mut place.series[at];
             self.bytes = self.bytes + value.heap_bytes() - mine.value.heap_bytes();
-            (mine.stamp, mine.kept, mine.value) = (series.stamp, series.kept, value);
+            (mine.stamp, mine.created) = (series.stamp, series.created);
+            (mine.kept, mine.value) = (series.kept, value);
             self.oldest = self.oldest.min(seen);
         }
         Some(refused)

@@ -11,17 +11,24 @@ module StatsD
         def initialize(template)
           @template = template
           @cells = []
+          @taken = 0
         end
 
+        # Whatever goes wrong concerns this context alone: the samples of others have been taken, too, and are nowhere
+        # else.
         # @param writer [#line]
         # @return [Integer] samples sent
         def flush(writer)
+          @taken = 0
           case @template.type
           when :c then flush_counter(writer)
           when :g then flush_gauge(writer)
           when :s then flush_set(writer)
           else flush_samples(writer)
           end
+        rescue StandardError => e
+          StatsD.logger.error { "[#{self.class.name}] flushing #{@template.head} failed: #{e.class}: #{e.message}" }
+          writer.refuse(@taken)
         end
 
         private
@@ -37,6 +44,7 @@ module StatsD
           end
           return 0 if hits.zero? && sum.zero?
 
+          @taken = hits
           text = Wire.sum(sum) or return writer.refuse(hits)
           writer.line(@template, text)
           hits
@@ -53,6 +61,7 @@ module StatsD
           end
           return 0 if hits.zero?
 
+          @taken = hits
           writer.line(@template, latest.value.to_s)
           hits
         end
@@ -78,6 +87,7 @@ module StatsD
 
         def take(cell)
           values = cell.take
+          @taken += values.size
           cell.idle = values.empty? ? cell.idle + 1 : 0
           values
         end

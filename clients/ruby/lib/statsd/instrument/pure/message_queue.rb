@@ -48,8 +48,8 @@ module StatsD
           counts = []
           @uncounted = @events = @checks = 0
           while message && packets.size < BATCH
-            packets << (packet = String.new(capacity: @max_packet_size))
-            count, message = fill(packet, message)
+            packet, count, message = fill(message)
+            packets << packet
             counts << count
           end
           @first = message
@@ -99,25 +99,40 @@ module StatsD
           nil
         end
 
-        # @return [Array(Integer, String)] messages in the packet, and the one that did not fit any more
-        def fill(packet, message)
+        # @return [Array(String, Integer, String)] a packet, messages in it, and the one that did not fit any more
+        def fill(message)
+          note(message)
+          following = next_message
+          # A message that is alone needs no room for others.
+          return [message.b, 1, following] unless following && fits?(message, following)
+
+          packet = String.new(capacity: @max_packet_size)
           append(packet, message)
           count = 1
-          while (message = next_message)
-            break if packet.bytesize + 1 + message.bytesize > @max_packet_size
-
-            append(packet << "\n", message)
+          while following && fits?(packet, following)
+            note(following)
+            append(packet << "\n", following)
             count += 1
+            following = next_message
           end
-          [count, message]
+          [packet, count, following]
+        end
+
+        def fits?(packet, message)
+          packet.bytesize + 1 + message.bytesize <= @max_packet_size
         end
 
         # Packets are bytes: messages in different encodings must not meet as text.
         def append(packet, message)
           packet << (message.ascii_only? ? message : message.b)
+        end
+
+        def note(message)
           return if message.is_a?(Packet)
 
           @uncounted += 1
+          return unless message.getbyte(0) == 0x5f # an underscore
+
           if message.start_with?("_e{")
             @events += 1
           elsif message.start_with?("_sc|")

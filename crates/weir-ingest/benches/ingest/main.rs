@@ -1,8 +1,8 @@
 //! Nanoseconds per message from packet to bucket, without sockets: where the time beyond the kernel's goes.
 //!
-//! `cargo bench -p weir-ingest -- [CONTEXTS] [MESSAGES] [ROUNDS] [permute|dist] [noalias] [rules=N] [origin]`. Prints a line per round; compare rounds of one run only.
+//! `cargo bench -p weir-ingest -- [CONTEXTS] [MESSAGES] [ROUNDS] [permute|dist] [noalias] [rules=N] [origin] [tags=N]`. Prints a line per round and,
+//! behind the first, medians over packets and over slices of flushes; compare runs that took turns only.
 
-use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use weir_aggregate::AggregatorSettings;
@@ -12,124 +12,13 @@ use weir_ingest::{Hurry, Ingest, IngestSettings, OriginAnswer, ProcessFound, Rec
 use weir_protocol::ParseOptions;
 use weir_rules::{Definitions, Effect, Kinds, Pattern, Rule, ValueAction, ValueRule};
 
-struct Random(u64);
+mod workload;
 
-impl Random {
-    fn next(&mut self, bound: usize) -> usize {
-        // SplitMix64; the high bits of the product are uniform enough for load.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((u128::from(z ^ (z >> 31)) * bound as u128) >> 64) as usize
-    }
-}
+use workload::{Random, contexts, packets};
 
-struct Context {
-    name: String,
-    kind: &'static str,
-    tags: Vec<String>,
-}
-
-fn contexts(count: usize, dist: bool, random: &mut Random) -> Vec<Context> {
-    let kinds: Vec<&str> = [("c", 208), ("g", 66), ("d", 72), ("s", 9), ("h", 1)]
-        .iter()
-        .flat_map(|&(kind, weight)| std::iter::repeat_n(kind, weight))
-        .collect();
-    // Lengths differ as they do in real traffic: what branches on them must not look better than it is.
-    let words: Vec<String> = (0..64).map(|_| word(random, 3, 12)).collect();
-    let values: Vec<String> = (0..count / 3 + 17).map(|_| word(random, 3, 10)).collect();
-    (0..count)
-        .map(|i| Context {
-            name: (0..2 + random.next(3)).fold(format!("m{i}"), |name, _| {
-                format!("{name}.{}", words[random.next(words.len())])
-            }),
-            kind: if dist {
-                "d"
-            } else {
-                kinds[random.next(kinds.len())]
-            },
-            tags: (0..7)
-                .map(|t| {
-                    format!(
-                        "{}:{}",
-                        words[(i + t * 9) % words.len()],
-                        values[random.next(values.len())]
-                    )
-                })
-                .collect(),
-        })
-        .collect()
-}
-
-fn word(random: &mut Random, least: usize, most: usize) -> String {
-    let length = least + random.next(most - least + 1);
-    (0..length)
-        .map(|_| char::from(b'a' + random.next(26) as u8))
-        .collect()
-}
-
-fn packets(
-    contexts: &[Context],
-    messages: usize,
-    permute: bool,
-    dist: bool,
-    random: &mut Random,
-) -> Vec<Vec<u8>> {
-    let mut packets = Vec::new();
-    let mut packet = String::new();
-    for _ in 0..messages {
-        let context = &contexts[random.next(contexts.len())];
-        let mut line = String::new();
-        let _ = match context.kind {
-            "s" => write!(line, "{}:user-{}|s", context.name, random.next(500)),
-            "d" if dist => {
-                line.push_str(&context.name);
-                for _ in 0..=random.next(8) {
-                    let _ = write!(line, ":{}.{}", random.next(1000), random.next(10));
-                }
-                write!(line, "|d")
-            }
-            "d" => write!(
-                line,
-                "{}:{}.{}|d",
-                context.name,
-                random.next(1000),
-                random.next(100)
-            ),
-            kind if random.next(3) == 0 => {
-                write!(
-                    line,
-                    "{}:{}.{}|{kind}",
-                    context.name,
-                    random.next(10_000),
-                    random.next(1000)
-                )
-            }
-            kind => write!(line, "{}:{}|{kind}", context.name, random.next(10_000)),
-        };
-        if random.next(10) == 0 && context.kind != "g" {
-            line.push_str("|@0.5");
-        }
-        let mut order: Vec<usize> = (0..7).collect();
-        if permute {
-            for at in (1..7).rev() {
-                order.swap(at, random.next(at + 1));
-            }
-        }
-        for (at, tag) in order.iter().enumerate() {
-            line.push_str(if at == 0 { "|#" } else { "," });
-            line.push_str(&context.tags[*tag]);
-        }
-        if packet.len() + line.len() + 1 > 8192 {
-            packets.push(std::mem::take(&mut packet).into_bytes());
-        }
-        packet.push_str(&line);
-        packet.push('\n');
-    }
-    packets.push(packet.into_bytes());
-    packets
-}
+/// The agent's.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// So many rules, a tenth of the first thousand of them expressions, each of which matches names of its own. They leave every
 /// metric as it is, so that the work that remains is the same whatever their number.
@@ -156,6 +45,7 @@ fn rules(count: usize) -> Rules {
     let definitions = Definitions {
         profiles: vec![],
         rules: (0..count).map(rule).collect(),
+        ..Definitions::default()
     };
     let set = RuleSet::new(definitions, &[], weir_rules::RuleLimits::default()).expect("they are valid");
     Rules::new(RuleSettings {
@@ -195,6 +85,18 @@ fn tell_senders(ingest: &mut Ingest) {
     ingest.feed_parked(1, Hurry::None);
 }
 
+/// Contexts of one slice of a flush, as a worker hands them over between two receive turns.
+const SLICE_CONTEXTS: usize = 256;
+
+/// Of fewer slices most would not be full; the flush as a whole counts as one then.
+const SLICES_MIN: usize = 16;
+
+/// What neighbours on the machine disturb least: they make few packets slow, but those much slower.
+fn median(figures: &mut [f64]) -> f64 {
+    figures.sort_unstable_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args()
         .skip(1)
@@ -210,14 +112,19 @@ fn main() {
     let rounds = number(2, 6) as u64;
     let has = |name: &str| arguments.iter().any(|argument| argument == name);
     let (permute, dist) = (has("permute"), has("dist"));
-    let rule_count = arguments
-        .iter()
-        .find_map(|argument| argument.strip_prefix("rules=")?.parse().ok())
-        .unwrap_or(0);
+    let named = |name: &str| {
+        let mut values = arguments
+            .iter()
+            .filter_map(|argument| argument.strip_prefix(name));
+        values.next().and_then(|value| value.parse().ok())
+    };
+    let rule_count = named("rules=").unwrap_or(0);
+    let tag_count = named("tags=").unwrap_or(7);
     let mut random = Random(42);
-    let contexts = contexts(context_count, dist, &mut random);
+    let contexts = contexts(context_count, tag_count, dist, &mut random);
     let packets = packets(&contexts, message_count, permute, dist, &mut random);
     let bytes: usize = packets.iter().map(Vec::len).sum();
+    let message_bytes = bytes as f64 / message_count as f64;
     let settings = IngestSettings {
         worker: 0,
         aggregator: AggregatorSettings::default(),
@@ -241,6 +148,9 @@ fn main() {
         "{context_count} contexts, {message_count} messages of {} bytes",
         bytes / message_count
     );
+    let mut held = 0;
+    let mut of_packets = Vec::new();
+    let mut of_slices = Vec::new();
     for round in 0..rounds {
         let mut spent = Duration::ZERO;
         for packet in &packets {
@@ -260,15 +170,28 @@ fn main() {
             } else {
                 ingest.packet(packet);
             }
-            spent += start.elapsed();
+            let took = start.elapsed();
+            spent += took;
+            if round > 0 {
+                // By its length, which is known, and not by its messages: they differ little.
+                of_packets.push(took.as_nanos() as f64 * message_bytes / slot.len() as f64);
+            }
         }
+        held = ingest.contexts().heap_bytes() + ingest.aggregator().heap_bytes();
         let packets_ns = spent.as_nanos() as f64 / message_count as f64;
         let start = Instant::now();
         now += 10;
         assert!(ingest.advance(now));
         let mut rows = 0;
         while ingest.is_draining() {
-            rows += ingest.drain(usize::MAX).map_or(0, |batch| batch.len());
+            let slice = Instant::now();
+            rows += ingest.drain(SLICE_CONTEXTS).map_or(0, |batch| batch.len());
+            if round > 0 && context_count >= SLICES_MIN * SLICE_CONTEXTS {
+                of_slices.push(slice.elapsed().as_nanos() as f64 / SLICE_CONTEXTS as f64);
+            }
+        }
+        if round > 0 && context_count < SLICES_MIN * SLICE_CONTEXTS {
+            of_slices.push(start.elapsed().as_nanos() as f64 / rows as f64);
         }
         let flush_ms = start.elapsed().as_secs_f64() * 1e3;
         let aliases = ingest.contexts().aliases();
@@ -280,6 +203,14 @@ fn main() {
             message_count as u64 * (round + 1)
         );
         assert!(ingest.counts()[0].balance());
+    }
+    if rounds > 1 {
+        println!(
+            "median packet {:.1} ns per message, median slice {:.0} ns per context, {} bytes per context",
+            median(&mut of_packets),
+            median(&mut of_slices),
+            held / ingest.contexts().len().max(1)
+        );
     }
     let (counts, matching_ns) = ingest.contexts().rule_counts();
     let hits: u64 = counts.iter().map(|rule| rule.hits).sum();

@@ -1,55 +1,14 @@
-//! `weir top`: who uses how much of the running agent.
+//! Tables of who uses how much of the running agent, for scripts and for reading later.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
 
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::ArgMatches;
 
-use super::agent::show;
-use super::status::{limited, shown};
-use super::table::{Table, duration, grouped, rate};
 use crate::admin::contexts::{ContextReport, MetricRow};
+use crate::cli::agent::show;
+use crate::cli::status::limited;
+use crate::cli::table::{Table, duration, grouped, rate, shown};
 use crate::failure::Failure;
-
-pub fn command() -> Command {
-    Command::new("top")
-        .about("Show the metrics, tag keys and origins with most contexts and samples")
-        .arg(
-            Arg::new("top")
-                .long("top")
-                .short('n')
-                .value_name("NUMBER")
-                .value_parser(value_parser!(u64).range(1..=weir_context::SUMMARY_ROWS as u64))
-                .default_value("10")
-                .help("Rows of each table"),
-        )
-        .arg(
-            Arg::new("config")
-                .long("config")
-                .short('c')
-                .value_name("FILE")
-                .value_parser(value_parser!(PathBuf))
-                .help("The agent's configuration file, for its admin address [variable: WEIR_CONFIG]"),
-        )
-        .arg(
-            Arg::new("admin")
-                .long("admin")
-                .value_name("ADDRESS")
-                .help("The agent's admin address [variable: WEIR_ADMIN] [default: 127.0.0.1:8127]"),
-        )
-        .arg(
-            Arg::new("watch")
-                .long("watch")
-                .action(ArgAction::SetTrue)
-                .help("Show it again every second"),
-        )
-        .arg(
-            Arg::new("json")
-                .long("json")
-                .action(ArgAction::SetTrue)
-                .help("Print the agent's JSON instead"),
-        )
-}
 
 pub fn top(arguments: &ArgMatches) -> Result<(), Failure> {
     let top = arguments.get_one::<u64>("top").copied().unwrap_or(10);

@@ -1,0 +1,160 @@
+package statsd
+
+import (
+	"runtime"
+	"sync/atomic"
+)
+
+// What handles send goes to one place of memory that all processors share: a locked instruction for a counter and a
+// gauge, a mutex for values that are packed. A series whose handles send much gets lanes: one for each processor of the
+// scheduler, which only the goroutine that runs there writes to, with plain instructions. The flush adds the lanes up.
+//
+// The rules that make this safe:
+//
+//   - A goroutine looks whether the series has lanes, and writes, between pin and unpin. Nobody else runs on its
+//     processor meanwhile, and the world does not stop.
+//   - Totals in a lane only grow, and only its processor writes them. The reader remembers what it has taken. The
+//     positions of a ring have one writer each.
+//   - Lanes are given and taken away by the flush alone. It takes them from an idle series, stops the world once, after
+//     which nobody can be writing to them, and takes what is left in them.
+//
+// The reader relies on an order of stores that amd64 keeps and other processors do not, so they have no lanes; see
+// lanes_amd64.go.
+
+const (
+	// hotCalls is how many calls between two flushes give a series lanes.
+	hotCalls = 4096
+	// laneRing is how many values of a packed kind a lane holds before they go to the series.
+	laneRing = 256
+)
+
+type lanes struct{ each []lane }
+
+// gaugeLanes stands for the lanes of every gauge: the last value is all there is to know, so processors share one cell,
+// which takes a plain store.
+var gaugeLanes = &lanes{}
+
+type lane struct {
+	// ones are increments by one; sum and calls are all others. Written by the processor.
+	ones, sum, calls uint64
+	// ring holds values up to position written. Written by the processor.
+	ring    []float64
+	written uint64
+
+	// What the reader has taken. Guarded by countMu for counters, by the mutex of the series for values.
+	takenOnes, takenSum, takenCalls uint64
+	read                            atomic.Uint64
+	// Two cache lines, so that no processor writes to what another one reads.
+	_ [128 - 11*8]byte
+}
+
+// heat gives a series lanes if its handles send much. The caller holds flushMu, without which nobody closes a series.
+func (x *series) heat(calls uint64) {
+	m := x.more.Load()
+	if !pinning || x.closed || m == nil || !m.bound.Load() || x.lanes.Load() != nil {
+		return
+	}
+	if x.kind == kindGauge {
+		x.lanes.Store(gaugeLanes)
+		return
+	}
+	if calls < hotCalls {
+		return
+	}
+	l := &lanes{make([]lane, runtime.GOMAXPROCS(0))}
+	if x.kind.isPacked() {
+		for i := range l.each {
+			l.each[i].ring = make([]float64, laneRing)
+		}
+	}
+	x.lanes.Store(l)
+}
+
+// takeCount returns what a counter's lanes got since the last time. The caller holds countMu.
+func (l *lanes) takeCount() (sum int64, calls uint64) {
+	if l == nil {
+		return 0, 0
+	}
+	for i := range l.each {
+		a := &l.each[i]
+		ones, more, n := atomic.LoadUint64(&a.ones), atomic.LoadUint64(&a.sum), atomic.LoadUint64(&a.calls)
+		sum += int64(ones - a.takenOnes + more - a.takenSum)
+		calls += ones - a.takenOnes + n - a.takenCalls
+		a.takenOnes, a.takenSum, a.takenCalls = ones, more, n
+	}
+	return sum, calls
+}
+
+// waiting is how many calls are in the lanes. The caller holds countMu, or the mutex of a packed series.
+func (l *lanes) waiting() (calls uint64) {
+	if l == nil {
+		return 0
+	}
+	for i := range l.each {
+		a := &l.each[i]
+		calls += atomic.LoadUint64(&a.ones) - a.takenOnes + atomic.LoadUint64(&a.calls) - a.takenCalls
+		calls += atomic.LoadUint64(&a.written) - a.read.Load()
+	}
+	return calls
+}
+
+// takeLanes moves the values in the lanes to the series. The caller holds x.mu, and reports the losses returned once it
+// has let go.
+func (x *series) takeLanes(l *lanes) (lost []*ErrorSenderChannelFull) {
+	if l == nil {
+		return nil
+	}
+	for i := range l.each {
+		a := &l.each[i]
+		end := atomic.LoadUint64(&a.written)
+		for at := a.read.Load(); at != end; at++ {
+			if one := x.keepValue(a.ring[at%laneRing]); one != nil {
+				lost = append(lost, one)
+			}
+		}
+		a.read.Store(end)
+	}
+	return lost
+}
+
+// cool takes the lanes from series that are idle, before they are retired. A series that got something meanwhile is not
+// idle. The caller holds flushMu.
+func (c *core) cool(limit uint32) {
+	var cooled []*series
+	var taken []*lanes
+	c.tableMu.Lock()
+	live := c.live
+	c.tableMu.Unlock()
+	for _, x := range live {
+		if x.idle > limit && x.lanes.Load() != nil && !x.pinned() {
+			cooled, taken = append(cooled, x), append(taken, x.lanes.Swap(nil))
+		}
+	}
+	if cooled == nil {
+		return
+	}
+	stopWorldOnce()
+	c.countMu.Lock()
+	defer c.countMu.Unlock()
+	for i, x := range cooled {
+		x.mu.Lock()
+		if x.kind == kindCount {
+			if sum, calls := taken[i].takeCount(); calls > 0 || sum != 0 {
+				m := x.spill()
+				m.spilledSum += sum
+				m.spilledCalls.Add(calls)
+				x.idle = 0
+			}
+		} else if taken[i].waiting() > 0 {
+			c.flushLost = append(c.flushLost, x.takeLanes(taken[i])...)
+			x.idle = 0
+		}
+		x.mu.Unlock()
+	}
+}
+
+// stopWorldOnce returns after every processor has been stopped for a moment.
+func stopWorldOnce() {
+	var unused runtime.MemStats
+	runtime.ReadMemStats(&unused)
+}

@@ -1,0 +1,309 @@
+//! Keys of the Datadog Agent about metrics and their delivery that are no setting of weir: each with the reason and what weir does instead.
+//! A file of that agent says them (`weir convert datadog`), and so do variables: `DD_` and the key in capitals, dots as underscores.
+//!
+//! Keys that *are* settings of weir are in the declarations of those settings ([`Setting::also`](crate::Setting)).
+
+/// One line of the table. A key that ends in `*` stands for all that begin so.
+struct NotTaken {
+    key: &'static str,
+    why: &'static str,
+}
+
+const fn not_taken(key: &'static str, why: &'static str) -> NotTaken {
+    NotTaken { key, why }
+}
+
+const ONE_BUDGET: &str = "there is one memory budget, `memory`; queues and caches share it";
+const WORKERS: &str = "`workers` is worked out from the cores";
+const LOG: &str = "weir writes no log of metrics; `weir top` and the page at the admin address show every metric as it arrives";
+const CAPTURE: &str = "weir writes no capture files of that agent; an output of type relay copies the traffic as it arrives to another agent or a file's writer";
+const SIZES: &str = "payloads are cut to what the intake takes; `outputs.datadog.points_per_payload_max` is the one limit to set";
+const KINDS: &str = "outputs.datadog sends every kind; rules with `drop: true` keep metrics back";
+const ORIGIN_SOURCES: &str =
+    "tags come from labels of containers and pods, and from the sources in docs/origin.md";
+const HOST_NAME: &str = "the host's name is `hostname`, or the system's";
+const NO_CHECKS: &str = "is about checks, which weir does not run";
+const FAILOVER: &str = "there is no failover by switch; further intakes are `outputs.datadog.additional_endpoints`, which always get everything, or outputs of type datadog with names of their own";
+const SELF: &str = "weir's own series are always at /metrics of the admin address and need no switch";
+const V3: &str =
+    "series go out in the format that outputs.datadog.series_format names; there is no third version";
+const DATA_PLANE: &str = "weir is the whole agent for metrics; there is no second process to hand them to";
+const PRIORITIES: &str =
+    "each output has one queue, newest first, which `memory` bounds; disk_bytes_max is its size on disk";
+
+/// In the order of the alphabet.
+const TABLE: &[NotTaken] = &[
+    not_taken("aggregator_buffer_size", ONE_BUDGET),
+    not_taken("aggregator_flush_metrics_and_serialize_in_parallel_*", ONE_BUDGET),
+    not_taken(
+        "aggregator_stop_timeout",
+        "`grace_period` (10s) is the one limit of a whole stop",
+    ),
+    not_taken(
+        "aggregator_use_tags_store",
+        "equal lists of tags are always kept once",
+    ),
+    not_taken("basic_telemetry_add_container_tags", SELF),
+    not_taken("checks_tag_cardinality", NO_CHECKS),
+    not_taken("container_env_as_tags", ORIGIN_SOURCES),
+    not_taken(
+        "convert_dd_site_fqdn.enabled",
+        "names are looked up as they are written; end `outputs.datadog.site` with a dot for a full name",
+    ),
+    not_taken("data_plane.*", DATA_PLANE),
+    not_taken("docker_env_as_tags", ORIGIN_SOURCES),
+    not_taken("dogstatsd_capture_*", CAPTURE),
+    not_taken(
+        "dogstatsd_client_drop_detection.*",
+        "the kernel's own count of dropped packets is in `weir status`, per listener",
+    ),
+    not_taken(
+        "dogstatsd_disable_verbose_logs",
+        "messages that cannot be read are counted by class in `weir status`, not logged one by one",
+    ),
+    not_taken(
+        "dogstatsd_host_socket_path",
+        "is for what starts containers; `uds` is where the socket is made",
+    ),
+    not_taken("dogstatsd_log_file*", LOG),
+    not_taken("dogstatsd_logging_enabled", LOG),
+    not_taken(
+        "dogstatsd_mapper_cache_size",
+        "rules cost known contexts nothing, so there is no cache to size",
+    ),
+    not_taken(
+        "dogstatsd_mem_based_rate_limiter.*",
+        "`memory` is a limit that is never exceeded: when contexts fill it, known ones keep working and the others are counted in one series per metric; `rate_limit_per_origin` and its siblings limit senders",
+    ),
+    not_taken(
+        "dogstatsd_metrics_stats_enable",
+        "is always on: `weir top` and /api/v1/contexts show samples per metric, `weir status` the totals",
+    ),
+    not_taken("dogstatsd_no_aggregation_pipeline_batch_size", ONE_BUDGET),
+    not_taken("dogstatsd_packet_buffer_*", ONE_BUDGET),
+    not_taken("dogstatsd_pipe_name", "is for Windows; weir runs on Linux"),
+    not_taken("dogstatsd_pipeline_*", WORKERS),
+    not_taken("dogstatsd_queue_size", ONE_BUDGET),
+    not_taken("dogstatsd_replay*", CAPTURE),
+    not_taken(
+        "dogstatsd_stats_*",
+        "is always on: /debug/vars and /api/v1/status of the admin address",
+    ),
+    not_taken(
+        "dogstatsd_stream_log_too_big",
+        "frames that are too long are counted in `weir status`, not logged one by one",
+    ),
+    not_taken("dogstatsd_string_interner_size", ONE_BUDGET),
+    not_taken(
+        "dogstatsd_telemetry_enabled_listener_id",
+        "every number of a listener is always shown with its address",
+    ),
+    not_taken(
+        "dogstatsd_windows_pipe_security_descriptor",
+        "is for Windows; weir runs on Linux",
+    ),
+    not_taken("dogstatsd_workers_count", WORKERS),
+    not_taken("enable_events_stream_payload_serialization", KINDS),
+    not_taken("enable_json_stream_shared_compressor_buffers", ONE_BUDGET),
+    not_taken("enable_payloads.*", KINDS),
+    not_taken("enable_service_checks_stream_payload_serialization", KINDS),
+    not_taken("enable_sketch_stream_payload_serialization", KINDS),
+    not_taken("enable_stream_payload_serialization", KINDS),
+    not_taken(
+        "entity_id",
+        "senders are distinguished by the kernel and by what messages say (docs/origin.md), not by an id of the agent's",
+    ),
+    not_taken(
+        "expected_tags_duration",
+        "host tags are on every point, from the first on",
+    ),
+    not_taken(
+        "forwarder_apikey_validation_interval",
+        "a key that the intake refuses shows in `weir status` and the log with the first payload",
+    ),
+    not_taken(
+        "forwarder_connection_reset_interval",
+        "a connection lasts as long as it works, and a name is looked up for every new one",
+    ),
+    not_taken("forwarder_flush_to_disk_mem_ratio", PRIORITIES),
+    not_taken("forwarder_high_prio_buffer_size", PRIORITIES),
+    not_taken(
+        "forwarder_http_protocol",
+        "the intake is spoken to in HTTP/1.1, on as many connections as `concurrency` says",
+    ),
+    not_taken("forwarder_low_prio_buffer_size", PRIORITIES),
+    not_taken(
+        "forwarder_num_workers",
+        "one thread is enough; `forwarder_max_concurrent_requests` says how many requests run at once",
+    ),
+    not_taken("forwarder_requeue_buffer_size", PRIORITIES),
+    not_taken("forwarder_retry_queue_*", PRIORITIES),
+    not_taken(
+        "forwarder_stop_timeout",
+        "`grace_period` (10s) is the one limit of a whole stop",
+    ),
+    not_taken(
+        "forwarder_storage_max_disk_ratio",
+        "disk_bytes_max is the one limit; a disk that is full costs payloads of this output, which are counted",
+    ),
+    not_taken("host_aliases", HOST_NAME),
+    not_taken("hostname_drift_*", HOST_NAME),
+    not_taken(
+        "hostname_file",
+        "what is in the file belongs into `hostname`, or into WEIR_HOSTNAME",
+    ),
+    not_taken("hostname_force_config_as_canonical", HOST_NAME),
+    not_taken("hostname_fqdn", HOST_NAME),
+    not_taken("hostname_trust_uts_namespace", HOST_NAME),
+    not_taken("kubernetes_namespace_annotations_as_tags", ORIGIN_SOURCES),
+    not_taken("kubernetes_namespace_labels_as_tags", ORIGIN_SOURCES),
+    not_taken("kubernetes_node_annotations_as_tags", ORIGIN_SOURCES),
+    not_taken("kubernetes_node_labels_as_tags", ORIGIN_SOURCES),
+    not_taken("kubernetes_persistent_volume_claims_as_tags", ORIGIN_SOURCES),
+    not_taken("kubernetes_pod_annotations_as_tags", ORIGIN_SOURCES),
+    not_taken("kubernetes_resources_annotations_as_tags", ORIGIN_SOURCES),
+    not_taken("kubernetes_resources_labels_as_tags", ORIGIN_SOURCES),
+    not_taken(
+        "metric_tag_filterlist_adp_only",
+        "tag filters are always exact, for every type",
+    ),
+    not_taken("min_tls_version", "TLS is 1.2 or 1.3, and nothing older"),
+    not_taken("multi_region_failover.*", FAILOVER),
+    not_taken(
+        "no_proxy_nonexact_match",
+        "a name in `no_proxy` always stands for all below it too",
+    ),
+    not_taken(
+        "proxy.*",
+        "the proxy of an output is `delivery.proxy`, and `delivery.no_proxy` what is reached without it",
+    ),
+    not_taken("serializer_experimental_use_v3_api.*", V3),
+    not_taken("serializer_max_*", SIZES),
+    not_taken(
+        "skip_ssl_validation",
+        "certificates are always checked; `outputs.datadog.delivery.ca_file` names the authority of a private one, and a `url` with http:// uses no TLS",
+    ),
+    not_taken(
+        "sslkeylogfile",
+        "secrets of connections are never written anywhere",
+    ),
+    not_taken(
+        "tag_value_split_separator",
+        "tags are taken as they come, apart from labels, whose values are one tag each",
+    ),
+    not_taken("telemetry.*", SELF),
+    not_taken(
+        "tls_handshake_timeout",
+        "`delivery.timeout` is the limit of a whole request, its handshake included",
+    ),
+    not_taken(
+        "use_dogstatsd",
+        "it is all that weir does; an empty list in `udp`, `uds`, `uds_stream` and `tcp` switches listeners off",
+    ),
+    not_taken("use_proxy_for_cloud_metadata", "weir asks no cloud for metadata"),
+];
+
+/// Variables that clients read; an agent that has them in its environment does nothing with them.
+const OF_CLIENTS: &[(&str, &str)] = &[
+    (
+        "DD_AGENT_HOST",
+        "is for clients, which send there; weir listens where `udp` and `bind_host` say",
+    ),
+    (
+        "DD_DOGSTATSD_HOST",
+        "is for clients, which send there; weir listens where `udp` and `bind_host` say",
+    ),
+    (
+        "DD_DOGSTATSD_URL",
+        "is for clients, which send there; weir listens where `udp`, `uds` and `uds_stream` say",
+    ),
+    (
+        "DD_ENTITY_ID",
+        "is for clients, which say it in their messages (`origin_client` reads it)",
+    ),
+    (
+        "DD_SERVICE",
+        "is for clients; an agent's metrics come from many services. `tags` adds a tag to all of them",
+    ),
+    (
+        "DD_VERSION",
+        "is for clients; an agent's metrics come from many versions. `tags` adds a tag to all of them",
+    ),
+];
+
+/// Why a key of the Datadog Agent such as `telemetry.enabled` is no setting of weir; `None` for those that are, or are not about metrics.
+pub fn why_not_taken(key: &str) -> Option<&'static str> {
+    TABLE
+        .iter()
+        .find_map(|line| line.is_about(key).then_some(line.why))
+}
+
+/// The same for a variable.
+pub(crate) fn why_variable_not_taken(variable: &str) -> Option<&'static str> {
+    let of_clients = OF_CLIENTS.iter().find(|(name, _)| *name == variable);
+    of_clients.map(|(_, why)| *why).or_else(|| {
+        let line = TABLE.iter().find(|line| line.has_variable(variable));
+        line.map(|line| line.why)
+    })
+}
+
+/// Whether some keys of the agent stand below this one.
+pub fn is_section(key: &str) -> bool {
+    let is_below = |of: &str, key: &str| of.strip_prefix(key).is_some_and(|rest| rest.starts_with('.'));
+    let within = |line: &NotTaken| {
+        let whole = line.key.strip_suffix(".*");
+        is_below(line.key, key) || whole.is_some_and(|whole| is_below(key, whole))
+    };
+    key == "use_v2_api" || TABLE.iter().any(within)
+}
+
+impl NotTaken {
+    fn is_about(&self, key: &str) -> bool {
+        match self.key.strip_suffix('*') {
+            Some(start) => key.starts_with(start),
+            None => key == self.key,
+        }
+    }
+
+    fn has_variable(&self, variable: &str) -> bool {
+        let name = |key: &str| format!("DD_{}", key.to_ascii_uppercase().replace('.', "_"));
+        match self.key.strip_suffix('*') {
+            Some(start) => variable.starts_with(&name(start)),
+            None => variable == name(self.key),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_in_order_and_says_each_key_once() {
+        assert!(TABLE.is_sorted_by(|a, b| a.key < b.key));
+        for line in TABLE {
+            let found: Vec<_> = TABLE.iter().filter(|other| other.is_about(line.key)).collect();
+            assert_eq!(found.len(), 1, "{}", line.key);
+        }
+    }
+
+    #[test]
+    fn keys_and_their_variables() {
+        for (key, variable) in [
+            ("dogstatsd_queue_size", "DD_DOGSTATSD_QUEUE_SIZE"),
+            ("telemetry.enabled", "DD_TELEMETRY_ENABLED"),
+            ("skip_ssl_validation", "DD_SKIP_SSL_VALIDATION"),
+        ] {
+            assert!(why_not_taken(key).is_some(), "{key}");
+            assert_eq!(why_not_taken(key), why_variable_not_taken(variable), "{key}");
+        }
+        assert!(why_variable_not_taken("DD_SERVICE").is_some());
+        assert!(why_variable_not_taken("DD_TRACE_ENABLED").is_none());
+        assert!(
+            is_section("telemetry")
+                && is_section("use_v2_api")
+                && is_section("data_plane.dogstatsd")
+                && !is_section("tags")
+        );
+    }
+}

@@ -1,0 +1,40 @@
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a log could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{}: {error}", path.display())]
+    Io { path: PathBuf, error: io::Error },
+    #[error("{}: damaged at byte {at}: {what}; later records of this file cannot be read", path.display())]
+    Damaged {
+        path: PathBuf,
+        at: u64,
+        what: &'static str,
+    },
+    #[error("{}: line {line}: {what}; \"partitions N\" and then any number of \"from SECONDS partitions N\" are allowed", path.display())]
+    Plan {
+        path: PathBuf,
+        line: usize,
+        what: &'static str,
+    },
+    #[error("partition {partition}: {what} {number} has another form than this program writes")]
+    Form {
+        partition: u32,
+        what: &'static str,
+        number: u64,
+    },
+    #[error("no partition {partition}: there are {partitions}")]
+    NoPartition { partition: u32, partitions: usize },
+    #[error("a record of {bytes} bytes; at most {max} are allowed")]
+    TooLarge { bytes: usize, max: usize },
+}
+
+impl Error {
+    pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Error {
+        move |error| Error::Io {
+            path: path.to_owned(),
+            error,
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! A log in files of one machine. Any number of processes append; one at a time reads and commits, and the next one waits for
+//! its end.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use serde::{Deserialize, Serialize};
+use weir_merge::{Assignment, Commit, CommitError, Fetched, Log, Message, Plan, Quarantined};
+
+use crate::frames::{FRAME_BYTES_MAX, Frames, Numbered};
+use crate::{Error, plan};
+
+/// Bytes of a file after which the next one begins.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+
+/// The first byte of each frame.
+const VERSION: u8 = 1;
+
+/// Results of one commit have numbers below this, behind the number of the commit.
+const RESULTS_MAX: u64 = 1 << 20;
+
+/// Unix milliseconds.
+pub type Clock = fn() -> i64;
+
+/// The clock of the machine.
+pub fn unix_milliseconds() -> i64 {
+    UNIX_EPOCH.elapsed().map_or(0, |now| now.as_millis() as i64)
+}
+
+/// A record as it is in a file.
+#[derive(Serialize, Deserialize)]
+struct Kept<'a> {
+    appended: i64,
+    sent: i64,
+    bytes: &'a [u8],
+}
+
+/// A commit as it is in a file.
+#[derive(Serialize, Deserialize)]
+struct KeptCommit {
+    offset: u64,
+    snapshot: Vec<u8>,
+    results: Vec<Vec<u8>>,
+    quarantined: Vec<(u64, String, Vec<u8>)>,
+}
+
+#[derive(Debug)]
+struct Partition {
+    records: Frames,
+    commits: Frames,
+    /// The process that holds it may append a record.
+    appending: PathBuf,
+}
+
+/// The log. See [`weir_merge::Log`].
+#[derive(Debug)]
+pub struct FileLog {
+    directory: PathBuf,
+    clock: Clock,
+    file_bytes_max: u64,
+    partitions: Vec<Partition>,
+    /// Held by the process that owns all partitions.
+    owning: Option<File>,
+    /// Partitions whose owner was told.
+    told: usize,
+}
+
+impl FileLog {
+    /// Opens a directory, which is made with this many partitions where there is none.
+    pub fn open(directory: &Path, partitions: u32, clock: Clock) -> Result<Self, Error> {
+        FileLog::with_files_of(directory, partitions, clock, FILE_BYTES_MAX)
+    }
+
+    /// The same with another size of files.
+    pub fn with_files_of(
+        directory: &Path,
+        partitions: u32,
+        clock: Clock,
+        file_bytes_max: u64,
+    ) -> Result<Self, Error> {
+        std::fs::create_dir_all(directory).map_err(Error::io(directory))?;
+        let _making = lock(&directory.join("plan.lock"))?;
+        if plan::read(directory)?.is_none() {
+            plan::create(directory, partitions)?;
+        }
+        let mut log = FileLog {
+            directory: directory.to_owned(),
+            clock,
+            file_bytes_max,
+            partitions: Vec::new(),
+            owning: None,
+            told: 0,
+        };
+        log.follow_plan()?;
+        Ok(log)
+    }
+
+    /// From the bucket on that starts at `from`, series are divided among this many partitions.
+    pub fn announce(&mut self, from: i64, partitions: u32) -> Result<(), Error> {
+        let _changing = lock(&self.directory.join("plan.lock"))?;
+        plan::announce(&self.directory, from, partitions)
+    }
+
+    fn follow_plan(&mut self) -> Result<Plan, Error> {
+        let (plan, most) = plan::read(&self.directory)?.unwrap_or((Plan::new(1), 1));
+        for number in self.partitions.len()..most as usize {
+            let directory = self.directory.join(number.to_string());
+            self.partitions.push(Partition {
+                records: Frames::open(directory.join("records"), self.file_bytes_max)?,
+                commits: Frames::open(directory.join("commits"), self.file_bytes_max)?,
+                appending: directory.join("append.lock"),
+            });
+        }
+        Ok(plan)
+    }
+
+    fn partition(&mut self, partition: u32) -> Result<&mut Partition, Error> {
+        let partitions = self.partitions.len();
+        self.partitions
+            .get_mut(partition as usize)
+            .ok_or(Error::NoPartition {
+                partition,
+                partitions,
+            })
+    }
+
+    /// Bytes that were found behind the last whole frame of a file and moved aside.
+    pub fn torn_bytes(&self) -> u64 {
+        let partitions = self.partitions.iter();
+        partitions
+            .map(|partition| partition.records.torn_bytes + partition.commits.torn_bytes)
+            .sum()
+    }
+
+    /// Removes files that nobody needs: records before the committed offset, and commits whose results were read up to this number.
+    pub fn prune(&mut self, partition: u32, results_read: u64) -> Result<(), Error> {
+        let committed = self.committed(partition)?;
+        let partition = self.partition(partition)?;
+        if let Some((_, offset)) = committed {
+            partition.records.remove_before(offset)?;
+        }
+        partition.commits.remove_before(results_read / RESULTS_MAX)
+    }
+
+    /// What was quarantined, of all commits that are kept.
+    pub fn quarantined(&mut self, partition: u32) -> Result<Vec<Quarantined>, Error> {
+        let (frames, _) = self.partition(partition)?.commits.read(0, usize::MAX)?;
+        let mut quarantined = Vec::new();
+        for frame in &frames {
+            quarantined.extend(kept_commit(partition, frame)?.quarantined);
+        }
+        let quarantined = quarantined.into_iter();
+        Ok(quarantined
+            .map(|(offset, reason, bytes)| Quarantined {
+                offset,
+                reason,
+                bytes,
+            })
+            .collect())
+    }
+}
+
+impl Log for FileLog {
+    type Error = Error;
+
+    fn plan(&mut self) -> Result<Plan, Error> {
+        self.follow_plan()
+    }
+
+    fn append(&mut self, partition: u32, sent: i64, bytes: &[u8]) -> Result<u64, Error> {
+        self.follow_plan()?;
+        let appended = (self.clock)();
+        let partition = self.partition(partition)?;
+        let _appending = lock(&partition.appending)?;
+        let kept = Kept {
+            appended,
+            sent,
+            bytes,
+        };
+        partition.records.append(&encoded(&kept)?)
+    }
+
+    fn assignments(&mut self) -> Result<Vec<Assignment>, Error> {
+        if self.owning.is_none() {
+            let path = self.directory.join("owner.lock");
+            let file = lock_file(&path)?;
+            match file.try_lock() {
+                Ok(()) => self.owning = Some(file),
+                Err(std::fs::TryLockError::WouldBlock) => return Ok(Vec::new()),
+                Err(std::fs::TryLockError::Error(error)) => return Err(Error::io(&path)(error)),
+            }
+        }
+        let new = self.told..self.partitions.len();
+        self.told = new.end;
+        let assigned = new.map(|partition| Assignment::Assigned {
+            partition: partition as u32,
+            generation: 0,
+        });
+        Ok(assigned.collect())
+    }
+
+    fn fetch(&mut self, partition: u32, from: u64, bytes_max: usize) -> Result<Fetched, Error> {
+        let now = (self.clock)();
+        let records = &mut self.partition(partition)?.records;
+        let start = records.start()?;
+        let (frames, next) = records.read(from, bytes_max)?;
+        Ok(Fetched {
+            start,
+            end: records.end()?.max(next),
+            messages: frames
+                .iter()
+                .map(|frame| message(partition, frame))
+                .collect::<Result<_, Error>>()?,
+            next,
+            now,
+        })
+    }
+
+    fn committed(&mut self, partition: u32) -> Result<Option<(Vec<u8>, u64)>, Error> {
+        let commits = &mut self.partition(partition)?.commits;
+        let Some(last) = commits.end()?.checked_sub(1) else {
+            return Ok(None);
+        };
+        let (frames, _) = commits.read(last, 1)?;
+        let commit = frames.first().map(|frame| kept_commit(partition, frame));
+        let commit = commit.transpose()?;
+        Ok(commit.map(|commit| (commit.snapshot, commit.offset)))
+    }
+
+    fn commit(
+        &mut self,
+        partition: u32,
+        _generation: u64,
+        commit: &Commit,
+    ) -> Result<(), CommitError<Error>> {
+        // The process with the lock is the only owner until it ends.
+        if self.owning.is_none() {
+            return Err(CommitError::Fenced);
+        }
+        let quarantined = commit.quarantined.iter();
+        let kept = KeptCommit {
+            offset: commit.offset,
+            snapshot: commit.snapshot.clone(),
+            results: commit.results.clone(),
+            quarantined: quarantined
+                .map(|one| (one.offset, one.reason.clone(), one.bytes.clone()))
+                .collect(),
+        };
+        let frame = encoded(&kept)?;
+        self.partition(partition)?.commits.append(&frame)?;
+        Ok(())
+    }
+
+    fn results(&mut self, partition: u32, from: u64, bytes_max: usize) -> Result<Vec<Numbered>, Error> {
+        let commits = &mut self.partition(partition)?.commits;
+        let (frames, _) = commits.read(from / RESULTS_MAX, bytes_max)?;
+        let mut results = Vec::new();
+        for frame in &frames {
+            let commit = kept_commit(partition, frame)?;
+            results.extend((frame.0 * RESULTS_MAX..).zip(commit.results));
+        }
+        results.retain(|(number, _)| *number >= from);
+        Ok(results)
+    }
+}
+
+fn message(partition: u32, (offset, frame): &Numbered) -> Result<Message, Error> {
+    let kept: Kept = kept(partition, "record", *offset, frame)?;
+    Ok(Message {
+        offset: *offset,
+        appended: kept.appended,
+        sent: kept.sent,
+        bytes: kept.bytes.to_vec(),
+    })
+}
+
+fn kept_commit(partition: u32, (number, frame): &Numbered) -> Result<KeptCommit, Error> {
+    kept(partition, "commit", *number, frame)
+}
+
+/// What follows the version of a frame.
+fn kept<'a, T: Deserialize<'a>>(
+    partition: u32,
+    what: &'static str,
+    number: u64,
+    frame: &'a [u8],
+) -> Result<T, Error> {
+    let rest = frame.strip_prefix(&[VERSION]);
+    let kept = rest.and_then(|rest| postcard::from_bytes(rest).ok());
+    kept.ok_or(Error::Form {
+        partition,
+        what,
+        number,
+    })
+}
+
+fn encoded(kept: &impl Serialize) -> Result<Vec<u8>, Error> {
+    postcard::to_extend(kept, vec![VERSION]).map_err(|_| Error::TooLarge {
+        bytes: usize::MAX,
+        max: FRAME_BYTES_MAX,
+    })
+}
+
+fn lock_file(path: &Path) -> Result<File, Error> {
+    let mut options = File::options();
+    options.create(true).truncate(false).write(true);
+    options.open(path).map_err(Error::io(path))
+}
+
+/// Waits until nobody else holds it.
+fn lock(path: &Path) -> Result<File, Error> {
+    let file = lock_file(path)?;
+    file.lock().map_err(Error::io(path))?;
+    Ok(file)
+}

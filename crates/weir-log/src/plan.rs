@@ -1,0 +1,65 @@
+//! The announced numbers of partitions, as a text file that people can read.
+
+use std::path::Path;
+
+use weir_merge::Plan;
+
+use crate::Error;
+
+const FILE: &str = "plan";
+
+/// The plan, and the most partitions that are in it.
+pub(crate) fn read(directory: &Path) -> Result<Option<(Plan, u32)>, Error> {
+    let path = directory.join(FILE);
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::io(&path)(error)),
+    };
+    let mut plan: Option<(Plan, u32)> = None;
+    for (number, line) in (1..).zip(text.lines()) {
+        let wrong = |what| Error::Plan {
+            path: path.clone(),
+            line: number,
+            what,
+        };
+        let words: Vec<&str> = line.split_whitespace().collect();
+        plan = match (&words[..], plan) {
+            (["partitions", count], None) => {
+                let count = count_of(count).ok_or(wrong("no number of partitions"))?;
+                Some((Plan::new(count), count))
+            }
+            (["from", from, "partitions", count], Some((mut plan, most))) => {
+                let count = count_of(count).ok_or(wrong("no number of partitions"))?;
+                let from = from.parse().map_err(|_| wrong("no Unix seconds"))?;
+                plan.announce(from, count);
+                Some((plan, most.max(count)))
+            }
+            _ => return Err(wrong("not understood")),
+        };
+    }
+    Ok(plan)
+}
+
+fn count_of(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|count| *count > 0)
+}
+
+pub(crate) fn create(directory: &Path, partitions: u32) -> Result<(), Error> {
+    write(directory, &format!("partitions {}\n", partitions.max(1)))
+}
+
+pub(crate) fn announce(directory: &Path, from: i64, partitions: u32) -> Result<(), Error> {
+    let path = directory.join(FILE);
+    let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
+    write(directory, &format!("{text}from {from} partitions {partitions}\n"))
+}
+
+/// Whole or not at all.
+fn write(directory: &Path, text: &str) -> Result<(), Error> {
+    let path = directory.join(FILE);
+    let new = directory.join(format!("{FILE}.new"));
+    std::fs::write(&new, text)
+        .and_then(|()| std::fs::rename(&new, &path))
+        .map_err(Error::io(&path))
+}

@@ -1,0 +1,175 @@
+//! What one partition knows of an agent: which of its records were taken, and what became of their states.
+
+use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
+
+use serde::{Deserialize, Serialize};
+
+use crate::ledger::{Ledger, Missing};
+use crate::sequence::{Place, Sequence, Verdict};
+
+/// Starts of an agent whose records are still distinguished. Beyond it the oldest is closed.
+const EPOCHS_MAX: usize = 64;
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Agent {
+    epochs: BTreeMap<u64, Epoch>,
+    /// Epochs before this one are closed: their records are refused.
+    first_epoch: u64,
+    /// Of closed epochs.
+    past: Ledger,
+    late: u64,
+    merged: u64,
+    quarantined: u64,
+    pub repeats: u64,
+    /// Records that show that two write under this name.
+    pub contradictions: u64,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Epoch {
+    /// All that was taken. What is not settled is read once more by the next owner, so this is not saved.
+    #[serde(skip)]
+    taken: Sequence,
+    /// What no later reading can change: records of closed buckets, corrections that are committed, what is quarantined.
+    settled: Sequence,
+    first_bucket: i64,
+}
+
+/// How the states of a record ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Merged,
+    Late,
+    Quarantined,
+}
+
+impl Agent {
+    /// Goes on with what was saved.
+    pub fn restore(&mut self) {
+        for epoch in self.epochs.values_mut() {
+            epoch.taken = epoch.settled.clone();
+        }
+    }
+
+    /// `None`: of an epoch that is closed.
+    pub fn look(&self, epoch: u64, place: &Place) -> Option<Verdict> {
+        if epoch < self.first_epoch {
+            return None;
+        }
+        match self.epochs.get(&epoch) {
+            Some(epoch) => Some(epoch.taken.look(place)),
+            None => Some(Sequence::default().look(place)),
+        }
+    }
+
+    /// Takes a record that is new.
+    pub fn take(&mut self, epoch: u64, place: &Place) {
+        let mine = self.epochs.entry(epoch).or_insert_with(|| Epoch {
+            first_bucket: place.bucket,
+            ..Epoch::default()
+        });
+        mine.first_bucket = mine.first_bucket.min(place.bucket);
+        mine.taken.take(place);
+        mine.taken.keep_few_holes();
+        while self.epochs.len() > EPOCHS_MAX && self.is_first_settled() {
+            self.close_first();
+        }
+    }
+
+    /// What is not settled must be found again by the next owner.
+    fn is_first_settled(&self) -> bool {
+        let first = self.epochs.first_key_value();
+        first.is_some_and(|(_, first)| first.taken.is_same(&first.settled))
+    }
+
+    /// Whether a later start of the agent was at work before this bucket already: an agent that has ended does not go on.
+    pub fn is_succeeded(&self, epoch: u64, bucket: i64) -> bool {
+        let mut later = self.epochs.range((Excluded(epoch), Unbounded));
+        later.any(|(_, later)| later.first_bucket < bucket)
+    }
+
+    /// No later reading changes what became of a record.
+    pub fn settle(&mut self, epoch: u64, place: &Place, end: End) {
+        match end {
+            End::Merged => self.merged += place.states,
+            End::Late => self.late += place.states,
+            End::Quarantined => self.quarantined += place.states,
+        }
+        if let Some(epoch) = self.epochs.get_mut(&epoch) {
+            epoch.settled.take(place);
+        }
+    }
+
+    pub fn has_hole_at(&self, bucket: i64) -> bool {
+        self.epochs.values().any(|epoch| epoch.taken.has_hole_at(bucket))
+    }
+
+    /// Closes what is older than this: such records are refused.
+    pub fn forget_before(&mut self, bucket: i64) {
+        for epoch in self.epochs.values_mut() {
+            epoch.taken.give_up_before(bucket);
+            epoch.settled.give_up_before(bucket);
+        }
+        while self.is_first_before(bucket) && self.is_first_settled() {
+            self.close_first();
+        }
+    }
+
+    fn is_first_before(&self, bucket: i64) -> bool {
+        let first = self.epochs.first_key_value();
+        first.is_some_and(|(_, first)| first.taken.last_bucket() < bucket)
+    }
+
+    fn close_first(&mut self) {
+        let Some((epoch, closed)) = self.epochs.pop_first() else {
+            return;
+        };
+        self.first_epoch = epoch.saturating_add(1);
+        let mut lost = closed.taken.missing();
+        lost.add(closed.taken.given_up());
+        self.past += Ledger {
+            published: closed.taken.published(),
+            lost: lost.states,
+            ..Ledger::default()
+        };
+    }
+
+    /// Whether nothing of it is younger than what is refused anyway.
+    pub fn is_forgotten(&self) -> bool {
+        self.epochs.is_empty()
+    }
+
+    pub fn missing(&self) -> Missing {
+        self.sum(Sequence::missing)
+    }
+
+    /// What is known to be lost, of epochs that are not closed.
+    pub fn given_up(&self) -> Missing {
+        self.sum(Sequence::given_up)
+    }
+
+    fn sum(&self, of: impl Fn(&Sequence) -> Missing) -> Missing {
+        let mut sum = Missing::default();
+        self.epochs.values().for_each(|epoch| sum.add(of(&epoch.taken)));
+        sum
+    }
+
+    /// `open`: its states in open buckets.
+    pub fn ledger(&self, open: u64) -> Ledger {
+        let mut ledger = Ledger {
+            merged: self.merged,
+            late: self.late,
+            quarantined: self.quarantined,
+            open,
+            missing: self.missing().states,
+            lost: self.given_up().states,
+            ..self.past
+        };
+        ledger.lost = ledger.lost.saturating_add(self.past.lost);
+        for epoch in self.epochs.values() {
+            ledger.published = ledger.published.saturating_add(epoch.taken.published());
+        }
+        ledger
+    }
+}

@@ -1,0 +1,581 @@
+//! One partition of the log: records in, results out.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use weir_state::{AgentId, Bounds, Header, Publication, Record};
+
+use crate::Plan;
+use crate::agent::{Agent, End};
+use crate::bucket::Room;
+use crate::ledger::{Ledger, Missing};
+use crate::log::{Commit, Message, Quarantined};
+use crate::results::{Closed, Occasion};
+use crate::sequence::{Place, Verdict};
+use crate::snapshot::{SavedStream, Snapshot, SnapshotError};
+use crate::stream::{Open, Stream, StreamKey, StreamStatus};
+
+/// Tenants and widths of one partition. Each is a name that a sender chose.
+const STREAMS_MAX: usize = 256;
+
+/// What an agent takes, about: marks, membership, and its places in both.
+const AGENT_BYTES: usize = 600;
+
+/// What a merge does not decide itself. Times in seconds.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub plan: Plan,
+    /// How long after its end a bucket waits for agents that do not come.
+    pub grace: i64,
+    /// How far clocks may be from the log's.
+    pub max_skew: i64,
+    /// How old records may be, before the buckets that close. Older ones are refused, so that nobody has to remember them.
+    pub horizon: i64,
+    /// Bytes for open buckets, corrections and agents. Beyond it, new series share one series per name.
+    pub memory: usize,
+    pub agents_max: usize,
+    /// From where on sets and histograms become summaries.
+    pub bounds: Bounds,
+    /// Drawn at random: what senders do not know cannot be used to make look-ups slow. Results do not depend on it.
+    pub hash_seed: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            plan: Plan::new(1),
+            grace: 60,
+            max_skew: 600,
+            horizon: 86_400,
+            memory: 256 << 20,
+            agents_max: 200_000,
+            bounds: Bounds::default(),
+            hash_seed: 0,
+        }
+    }
+}
+
+/// Why a record was not merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    #[error("no record: {0}")]
+    Unreadable(weir_state::Error),
+    #[error("a record that was not published for a fleet")]
+    Unpublished,
+    #[error("divided among {found} partitions; for its bucket {expected} were announced")]
+    Partitions { found: u32, expected: u32 },
+    #[error("the agent's clock is {seconds} s ahead of the log's (negative: behind)")]
+    Clock { seconds: i64 },
+    #[error("its bucket begins {seconds} s after it came")]
+    Future { seconds: i64 },
+    #[error("older than what is remembered")]
+    TooOld,
+    #[error("another record of this agent has its number: two agents have one id")]
+    SharedId,
+    #[error("more agents than are allowed")]
+    TooManyAgents,
+    #[error("more tenants and bucket widths than are allowed")]
+    TooManyStreams,
+}
+
+impl Reason {
+    /// The names of all, in the order of [`Counts::quarantined`].
+    pub const NAMES: [&str; 9] = [
+        "unreadable",
+        "unpublished",
+        "partitions",
+        "clock",
+        "future",
+        "too_old",
+        "shared_id",
+        "too_many_agents",
+        "too_many_streams",
+    ];
+
+    fn index(self) -> usize {
+        match self {
+            Reason::Unreadable(_) => 0,
+            Reason::Unpublished => 1,
+            Reason::Partitions { .. } => 2,
+            Reason::Clock { .. } => 3,
+            Reason::Future { .. } => 4,
+            Reason::TooOld => 5,
+            Reason::SharedId => 6,
+            Reason::TooManyAgents => 7,
+            Reason::TooManyStreams => 8,
+        }
+    }
+}
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Merged,
+    /// Its bucket had closed: it goes into a correction.
+    Late,
+    /// It was merged before.
+    Repeat,
+    /// The log gave it before.
+    Seen,
+    Quarantined(Reason),
+}
+
+/// What happened in one partition since it was first read, in records where nothing else is said. Records that are read again
+/// after a change of owner do not count again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    pub merged: u64,
+    pub late: u64,
+    pub repeats: u64,
+    /// By [`Reason::NAMES`].
+    pub quarantined: [u64; 9],
+    pub closed_buckets: u64,
+    pub corrections: u64,
+    /// States that were merged into a series that stands for several.
+    pub overflowed_states: u64,
+    /// States of gauges and sets that found no room.
+    pub dropped_states: u64,
+    /// Merged series that no result can hold.
+    pub too_large_series: u64,
+    /// Of agents that are forgotten.
+    forgotten: Ledger,
+}
+
+/// The state of one partition. Equal messages in equal order give equal results, at every owner and as often as they are read.
+#[derive(Debug)]
+pub struct Merge {
+    settings: Settings,
+    next: u64,
+    /// Messages before this offset were read by an earlier owner, who counted them.
+    read_before: u64,
+    /// Unix milliseconds, by the log's clock.
+    time: i64,
+    /// Nobody knows yet which agents there are. Until then buckets close at the end of their grace only.
+    known_from: Option<i64>,
+    agents: BTreeMap<AgentId, Agent>,
+    streams: BTreeMap<StreamKey, Stream>,
+    counts: Counts,
+    ready: Vec<Vec<u8>>,
+    quarantined: Vec<Quarantined>,
+}
+
+impl Merge {
+    /// Begins at an offset, without knowing of any agent.
+    pub fn new(settings: Settings, offset: u64) -> Self {
+        Merge {
+            settings,
+            next: offset,
+            read_before: offset,
+            time: i64::MIN,
+            known_from: None,
+            agents: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            counts: Counts::default(),
+            ready: Vec::new(),
+            quarantined: Vec::new(),
+        }
+    }
+
+    /// Goes on from a commit. Messages are read from its offset on.
+    pub fn restore(settings: Settings, snapshot: &[u8], offset: u64) -> Result<Self, SnapshotError> {
+        let saved = Snapshot::decode(snapshot)?;
+        Ok(Merge {
+            read_before: saved.next,
+            time: saved.time,
+            known_from: saved.known_from,
+            agents: Snapshot::agents(saved.agents),
+            streams: saved.streams.into_iter().map(SavedStream::stream).collect(),
+            counts: saved.counts,
+            ..Merge::new(settings, offset)
+        })
+    }
+
+    /// The offset of the next message.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    pub fn settings_mut(&mut self) -> &mut Settings {
+        &mut self.settings
+    }
+
+    /// The log has nothing before this offset any more.
+    pub fn skip_to(&mut self, offset: u64) {
+        self.next = self.next.max(offset);
+    }
+
+    /// Takes the message behind the one before.
+    pub fn add(&mut self, message: &Message) -> Outcome {
+        if message.offset < self.next {
+            return Outcome::Seen;
+        }
+        self.next = message.offset + 1;
+        self.pass(message.appended);
+        let outcome = self.take(message);
+        if message.offset >= self.read_before {
+            self.count(message, outcome);
+        }
+        self.close_due();
+        outcome
+    }
+
+    /// All messages up to the end of the log were added, and the log's clock shows this: Unix milliseconds.
+    pub fn tick(&mut self, now: i64) {
+        self.read_before = self.read_before.min(self.next);
+        if !self.agents.is_empty() {
+            self.pass(now);
+        }
+        self.close_due();
+    }
+
+    fn pass(&mut self, now: i64) {
+        self.time = self.time.max(now);
+        self.known_from
+            .get_or_insert(now.saturating_add(self.settings.grace * 1000));
+    }
+
+    fn take(&mut self, message: &Message) -> Outcome {
+        let record = match Record::decode(&message.bytes) {
+            Ok(record) => record,
+            Err(error) => return Outcome::Quarantined(Reason::Unreadable(error)),
+        };
+        let header = &record.header;
+        let Some(publication) = header.publication else {
+            return Outcome::Quarantined(Reason::Unpublished);
+        };
+        let place = place(&record, publication, &message.bytes);
+        let key = StreamKey {
+            tenant: header.tenant.clone(),
+            width: header.bucket_width,
+        };
+        if let Err(outcome) = self.admit(&key, header, &place) {
+            return outcome;
+        }
+        let wrong = self.wrong(message, header, publication);
+        let agent = self.agents.entry(header.agent).or_default();
+        if agent.is_succeeded(header.epoch, place.bucket) && message.offset >= self.read_before {
+            agent.contradictions += 1;
+        }
+        agent.take(header.epoch, &place);
+        match wrong {
+            Some(reason) => {
+                agent.settle(header.epoch, &place, End::Quarantined);
+                Outcome::Quarantined(reason)
+            }
+            None => self.merge(key, message.offset, &record, place),
+        }
+    }
+
+    /// Whether the record is new, and there is room for its agent and its stream.
+    fn admit(&mut self, key: &StreamKey, header: &Header, place: &Place) -> Result<(), Outcome> {
+        let refuse = |reason| Err(Outcome::Quarantined(reason));
+        let stream = self.streams.get(key);
+        if stream.is_none() && self.streams.len() >= STREAMS_MAX {
+            return refuse(Reason::TooManyStreams);
+        }
+        let frontier = stream.and_then(|stream| stream.frontier);
+        if frontier.is_some_and(|frontier| place.bucket < frontier.saturating_sub(self.settings.horizon)) {
+            return refuse(Reason::TooOld);
+        }
+        let Some(agent) = self.agents.get_mut(&header.agent) else {
+            return match self.agents.len() < self.settings.agents_max {
+                true => Ok(()),
+                false => refuse(Reason::TooManyAgents),
+            };
+        };
+        match agent.look(header.epoch, place) {
+            None => refuse(Reason::TooOld),
+            Some(Verdict::New) => Ok(()),
+            Some(Verdict::Repeat) => Err(Outcome::Repeat),
+            Some(Verdict::Contradiction) => refuse(Reason::SharedId),
+        }
+    }
+
+    /// What is wrong with a record that can be read, is new, and must not be merged.
+    fn wrong(&self, message: &Message, header: &Header, publication: Publication) -> Option<Reason> {
+        let max_skew = self.settings.max_skew;
+        let ahead = message.sent.saturating_sub(message.appended) / 1000;
+        let future = header.bucket_start.saturating_sub(message.appended / 1000);
+        let expected = self.settings.plan.at(header.bucket_start);
+        if ahead.abs() > max_skew {
+            return Some(Reason::Clock { seconds: ahead });
+        }
+        if future > max_skew {
+            return Some(Reason::Future { seconds: future });
+        }
+        (publication.partitions != expected).then_some(Reason::Partitions {
+            found: publication.partitions,
+            expected,
+        })
+    }
+
+    fn merge(&mut self, key: StreamKey, offset: u64, record: &Record, place: Place) -> Outcome {
+        let (room, bounds) = self.room();
+        let header = &record.header;
+        let stream = self.streams.entry(key).or_default();
+        stream.heard(header);
+        let is_late = stream.is_closed(header.bucket_start);
+        let buckets = match is_late {
+            true => &mut stream.corrections,
+            false => &mut stream.open,
+        };
+        let seed = self.settings.hash_seed;
+        let open = buckets
+            .entry(header.bucket_start)
+            .or_insert_with(|| Open::new(seed, offset));
+        let added = open.bucket.add(record, room, &bounds);
+        open.added.overflowed += added.overflowed;
+        open.added.dropped += added.dropped;
+        open.last_offset = offset;
+        open.records.push((header.agent, header.epoch, place));
+        match is_late {
+            true => Outcome::Late,
+            false => Outcome::Merged,
+        }
+    }
+
+    /// What the memory leaves for the next record.
+    fn room(&self) -> (Room, Bounds) {
+        let (memory, bytes) = (self.settings.memory, self.bytes());
+        let room = match bytes {
+            bytes if bytes < memory => Room::Plenty,
+            bytes if bytes < memory + memory / 8 => Room::Scarce,
+            _ => Room::None,
+        };
+        let mut bounds = self.settings.bounds;
+        if bytes > memory / 4 * 3 {
+            bounds.samples = bounds.samples.min(256);
+            bounds.members = bounds.members.min(512);
+            bounds.member_bytes = bounds.member_bytes.min(16 << 10);
+        }
+        (room, bounds)
+    }
+
+    /// Bytes held, about.
+    pub fn bytes(&self) -> usize {
+        let streams = self.streams.values().map(Stream::bytes);
+        self.agents.len() * AGENT_BYTES + streams.sum::<usize>()
+    }
+
+    fn count(&mut self, message: &Message, outcome: Outcome) {
+        match outcome {
+            // Counted when they are settled.
+            Outcome::Merged | Outcome::Late | Outcome::Seen => {}
+            Outcome::Repeat => self.counts.repeats += 1,
+            Outcome::Quarantined(reason) => {
+                self.counts.quarantined[reason.index()] += 1;
+                self.quarantined.push(Quarantined {
+                    offset: message.offset,
+                    reason: reason.to_string(),
+                    bytes: message.bytes.clone(),
+                });
+            }
+        }
+        if matches!(outcome, Outcome::Repeat | Outcome::Quarantined(Reason::SharedId))
+            && let Ok(record) = Record::decode(&message.bytes)
+            && let Some(agent) = self.agents.get_mut(&record.header.agent)
+        {
+            match outcome {
+                Outcome::Repeat => agent.repeats += 1,
+                _ => agent.contradictions += 1,
+            }
+        }
+    }
+
+    /// Closes what is due, oldest first: the time of the log decides, so every owner closes the same.
+    fn close_due(&mut self) {
+        if self.next < self.read_before {
+            return;
+        }
+        let keys: Vec<StreamKey> = self.streams.keys().cloned().collect();
+        for key in keys {
+            while self.is_due(&key) {
+                self.close(&key);
+            }
+        }
+    }
+
+    fn is_due(&mut self, key: &StreamKey) -> bool {
+        let (time, agents) = (self.time, &self.agents);
+        let is_known = self.known_from.is_some_and(|from| time >= from);
+        let Some(stream) = self.streams.get_mut(key) else {
+            return false;
+        };
+        let Some((&start, _)) = stream.open.first_key_value() else {
+            return false;
+        };
+        let has_passed = |seconds: i64| start.saturating_add(seconds).saturating_mul(1000) <= time;
+        let width = i64::from(key.width);
+        if has_passed(width + self.settings.grace) {
+            return true;
+        }
+        // Agents spread their sending over the bucket that follows. Before its end an agent that is new may still come.
+        is_known
+            && has_passed(2 * width)
+            && stream.is_passed(start, key.width, |agent, bucket| {
+                agents.get(&agent).is_some_and(|agent| agent.has_hole_at(bucket))
+            })
+    }
+
+    fn close(&mut self, key: &StreamKey) {
+        let Some(stream) = self.streams.get_mut(key) else {
+            return;
+        };
+        let Some((start, open)) = stream.close(key.width) else {
+            return;
+        };
+        let occasion = Occasion::Closed {
+            expected: stream.expected(start, key.width),
+            seen: open.agents(),
+        };
+        self.counts.closed_buckets += 1;
+        self.counts.merged += open.records.len() as u64;
+        self.finish(key, start, open, occasion);
+        self.forget(start.saturating_sub(self.settings.horizon));
+    }
+
+    /// Turns a bucket or a correction into results. Its records are settled.
+    fn finish(&mut self, key: &StreamKey, start: i64, open: Open, occasion: Occasion) {
+        let end = match occasion {
+            Occasion::Closed { .. } => End::Merged,
+            Occasion::Late { .. } => End::Late,
+        };
+        let mut states = 0;
+        for (agent, epoch, place) in &open.records {
+            states += place.states;
+            if let Some(agent) = self.agents.get_mut(agent) {
+                agent.settle(*epoch, place, end);
+            }
+        }
+        self.counts.overflowed_states += open.added.overflowed;
+        self.counts.dropped_states += open.added.dropped;
+        let table = open.bucket.into_table(self.settings.bounds);
+        let bucket = (start, key.width);
+        let (results, too_large) = Closed::encode(&key.tenant, bucket, occasion, states, &table);
+        self.ready.extend(results);
+        self.counts.too_large_series += too_large;
+    }
+
+    /// What is older than this would be refused, so nobody has to remember it.
+    fn forget(&mut self, bucket: i64) {
+        for stream in self.streams.values_mut() {
+            stream.members.retain(|_, member| member.last >= bucket);
+        }
+        let forgotten = &mut self.counts.forgotten;
+        self.agents.retain(|_, agent| {
+            agent.forget_before(bucket);
+            if agent.is_forgotten() {
+                *forgotten += agent.ledger(0);
+            }
+            !agent.is_forgotten()
+        });
+    }
+
+    /// What is to be committed, where there is something. If that fails, this has to be dropped, and the next one begins where the
+    /// last commit that succeeded says.
+    pub fn commit(&mut self) -> Option<Commit> {
+        self.correct();
+        if self.ready.is_empty() && self.quarantined.is_empty() {
+            return None;
+        }
+        let open = self.streams.values().flat_map(|stream| stream.open.values());
+        let offset = open.map(|open| open.first_offset).min();
+        Some(Commit {
+            results: std::mem::take(&mut self.ready),
+            quarantined: std::mem::take(&mut self.quarantined),
+            snapshot: self.snapshot(),
+            offset: offset.unwrap_or(self.next),
+        })
+    }
+
+    fn correct(&mut self) {
+        let keys: Vec<StreamKey> = self.streams.keys().cloned().collect();
+        for key in keys {
+            let corrections = self
+                .streams
+                .get_mut(&key)
+                .map(|stream| std::mem::take(&mut stream.corrections));
+            for (start, open) in corrections.unwrap_or_default() {
+                self.counts.corrections += 1;
+                self.counts.late += open.records.len() as u64;
+                let through = open.last_offset;
+                self.finish(&key, start, open, Occasion::Late { through });
+            }
+        }
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        let agents = self.agents.iter();
+        let snapshot = Snapshot {
+            next: self.next.max(self.read_before),
+            time: self.time,
+            known_from: self.known_from,
+            counts: self.counts,
+            agents: agents.map(|(id, agent)| (id.0, agent.clone())).collect(),
+            streams: self
+                .streams
+                .iter()
+                .map(|(key, stream)| SavedStream::of(key, stream))
+                .collect(),
+        };
+        snapshot.encode()
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// What became of the states of each agent.
+    pub fn ledgers(&self) -> BTreeMap<AgentId, Ledger> {
+        let mut open: BTreeMap<AgentId, u64> = BTreeMap::new();
+        let streams = self.streams.values();
+        for bucket in streams.flat_map(|stream| stream.open.values().chain(stream.corrections.values())) {
+            for (agent, _, place) in &bucket.records {
+                *open.entry(*agent).or_default() += place.states;
+            }
+        }
+        let agents = self.agents.iter();
+        agents
+            .map(|(id, agent)| (*id, agent.ledger(open.get(id).copied().unwrap_or_default())))
+            .collect()
+    }
+
+    /// Of all agents, those that are forgotten included.
+    pub fn ledger(&self) -> Ledger {
+        let mut sum = self.counts.forgotten;
+        self.ledgers().into_values().for_each(|ledger| sum += ledger);
+        sum
+    }
+
+    /// Records of an agent that may still come, and records that will not.
+    pub fn missing(&self, agent: AgentId) -> (Missing, Missing) {
+        let agent = self.agents.get(&agent);
+        agent.map_or_else(Default::default, |agent| (agent.missing(), agent.given_up()))
+    }
+
+    /// Agents that share their id with another one, with the number of records that show it.
+    pub fn shared_ids(&self) -> impl Iterator<Item = (AgentId, u64)> {
+        let agents = self.agents.iter().map(|(id, agent)| (*id, agent.contradictions));
+        agents.filter(|(_, contradictions)| *contradictions > 0)
+    }
+
+    /// How many records of an agent came again.
+    pub fn repeats(&self, agent: AgentId) -> u64 {
+        self.agents.get(&agent).map_or(0, |agent| agent.repeats)
+    }
+
+    pub fn streams(&self) -> Vec<StreamStatus> {
+        let streams = self.streams.iter();
+        streams.map(|(key, stream)| stream.status(key)).collect()
+    }
+}
+
+fn place(record: &Record, publication: Publication, bytes: &[u8]) -> Place {
+    Place {
+        sequence: record.header.sequence,
+        states_before: publication.states_before,
+        states: record.len() as u64,
+        bucket: record.header.bucket_start,
+        checksum: xxhash_rust::xxh3::xxh3_64(bytes) as u32,
+    }
+}

@@ -1,0 +1,146 @@
+//! Reads the partitions that a log assigns, merges them, and commits.
+
+use std::collections::BTreeMap;
+
+use crate::log::{Assignment, CommitError, Fetched, Log};
+use crate::merge::{Merge, Settings};
+
+/// Bytes that are asked for at a time.
+const FETCH_BYTES: usize = 1 << 20;
+
+/// Reads a log. Several may do so at the same time; each partition is committed by one of them alone.
+#[derive(Debug)]
+pub struct Owner<L> {
+    log: L,
+    settings: Settings,
+    held: BTreeMap<u32, Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    generation: u64,
+    /// `None`: it has to be read from the last commit.
+    merge: Option<Merge>,
+}
+
+/// What a turn did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    pub messages: u64,
+    pub commits: u64,
+    /// Partitions that another owner has taken.
+    pub fenced: u64,
+    /// Messages that were not read yet.
+    pub behind: u64,
+    /// Partitions whose snapshot cannot be read. They are left alone: without it, records would be merged twice.
+    pub unreadable_snapshots: u64,
+}
+
+impl<L: Log> Owner<L> {
+    pub fn new(log: L, settings: Settings) -> Self {
+        Owner {
+            log,
+            settings,
+            held: BTreeMap::new(),
+        }
+    }
+
+    pub fn log(&mut self) -> &mut L {
+        &mut self.log
+    }
+
+    /// The partitions that are read.
+    pub fn merges(&self) -> impl Iterator<Item = (u32, &Merge)> {
+        self.held
+            .iter()
+            .filter_map(|(partition, held)| Some((*partition, held.merge.as_ref()?)))
+    }
+
+    /// Follows changes of the assignment, and reads and commits something of each partition. After an error, what was not
+    /// committed is read again.
+    pub fn turn(&mut self) -> Result<Turn, L::Error> {
+        for assignment in self.log.assignments()? {
+            match assignment {
+                Assignment::Assigned {
+                    partition,
+                    generation,
+                } => {
+                    let merge = None;
+                    self.held.insert(partition, Held { generation, merge });
+                }
+                Assignment::Revoked { partition } => drop(self.held.remove(&partition)),
+            }
+        }
+        self.settings.plan = self.log.plan()?;
+        let mut turn = Turn::default();
+        let partitions: Vec<u32> = self.held.keys().copied().collect();
+        for partition in partitions {
+            let Some(mut held) = self.held.remove(&partition) else {
+                continue;
+            };
+            let read = self.read(partition, &mut held, &mut turn);
+            match read {
+                Ok(()) => drop(self.held.insert(partition, held)),
+                Err(CommitError::Fenced) => turn.fenced += 1,
+                Err(CommitError::Log(error)) => {
+                    held.merge = None;
+                    self.held.insert(partition, held);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(turn)
+    }
+
+    fn read(
+        &mut self,
+        partition: u32,
+        held: &mut Held,
+        turn: &mut Turn,
+    ) -> Result<(), CommitError<L::Error>> {
+        if held.merge.is_none() {
+            held.merge = self.load(partition)?;
+        }
+        let Some(merge) = &mut held.merge else {
+            turn.unreadable_snapshots += 1;
+            return Ok(());
+        };
+        merge.settings_mut().plan = self.settings.plan.clone();
+        let fetched = self.log.fetch(partition, merge.next(), FETCH_BYTES)?;
+        turn.behind += fetched.end.saturating_sub(fetched.next);
+        turn.messages += take(merge, fetched);
+        if let Some(commit) = merge.commit() {
+            self.log.commit(partition, held.generation, &commit)?;
+            turn.commits += 1;
+        }
+        Ok(())
+    }
+
+    /// The state of a partition as of its last commit. `None`: another version wrote it, or it is damaged.
+    fn load(&mut self, partition: u32) -> Result<Option<Merge>, L::Error> {
+        let settings = self.settings.clone();
+        Ok(match self.log.committed(partition)? {
+            Some((snapshot, offset)) => Merge::restore(settings, &snapshot, offset).ok(),
+            None => Some(Merge::new(settings, 0)),
+        })
+    }
+}
+
+/// Adds what was fetched in the order of the log, and returns how much of it was new.
+fn take(merge: &mut Merge, mut fetched: Fetched) -> u64 {
+    merge.skip_to(fetched.start);
+    fetched.messages.sort_by_key(|message| message.offset);
+    let before = merge.next();
+    let new = fetched
+        .messages
+        .iter()
+        .filter(|message| (before..fetched.next).contains(&message.offset))
+        .map(|message| merge.add(message))
+        .filter(|outcome| *outcome != crate::Outcome::Seen)
+        .count();
+    merge.skip_to(fetched.next);
+    if fetched.next >= fetched.end {
+        merge.tick(fetched.now);
+    }
+    new as u64
+}

@@ -1,0 +1,86 @@
+//! A closed bucket, or a correction of one, as bytes.
+
+use serde::{Deserialize, Serialize};
+use weir_state::{Header, Record, Table};
+
+/// The first byte of a result.
+const VERSION: u8 = 1;
+
+/// What a result is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Occasion {
+    /// The bucket closed. `expected`: agents that were live, `seen`: agents whose records it has.
+    Closed { expected: u32, seen: u32 },
+    /// Records came after it had closed: what they add, up to this offset of the log.
+    Late { through: u64 },
+}
+
+/// A result: series of one bucket in one partition. Those that are too large for one record have several parts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Closed {
+    pub tenant: String,
+    pub bucket_start: i64,
+    pub bucket_width: u32,
+    pub occasion: Occasion,
+    /// Series states that were merged, of all parts.
+    pub states: u64,
+    pub part: u32,
+    pub parts: u32,
+    /// A record of `weir-state`.
+    record: Vec<u8>,
+}
+
+/// Why bytes are no result.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ResultError {
+    #[error("a result of version {found:?}; this program reads {VERSION}")]
+    Version { found: Option<u8> },
+    #[error("a result that cannot be read: {0}")]
+    Form(#[from] postcard::Error),
+    #[error("the record of a result: {0}")]
+    Record(weir_state::Error),
+}
+
+impl Closed {
+    /// Its results, encoded, and how many series no result can hold. Equal contents give equal bytes.
+    pub(crate) fn encode(
+        tenant: &str,
+        (bucket_start, bucket_width): (i64, u32),
+        occasion: Occasion,
+        states: u64,
+        table: &Table,
+    ) -> (Vec<Vec<u8>>, u64) {
+        let header = Header {
+            tenant: tenant.to_owned(),
+            bucket_start,
+            bucket_width,
+            ..Header::default()
+        };
+        let (records, too_large) = table.encode(&header);
+        let parts = records.len() as u32;
+        let results = (0..).zip(records).map(|(part, record)| {
+            let closed = Closed {
+                tenant: tenant.to_owned(),
+                bucket_start,
+                bucket_width,
+                occasion,
+                states,
+                part,
+                parts,
+                record,
+            };
+            postcard::to_extend(&closed, vec![VERSION]).expect("all lengths are known")
+        });
+        (results.collect(), too_large.series)
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<(Closed, Record), ResultError> {
+        let Some((&VERSION, rest)) = bytes.split_first() else {
+            let found = bytes.first().copied();
+            return Err(ResultError::Version { found });
+        };
+        let closed: Closed = postcard::from_bytes(rest)?;
+        let record = Record::decode(&closed.record).map_err(ResultError::Record)?;
+        Ok((closed, record))
+    }
+}

@@ -1,0 +1,347 @@
+//! Which records of one agent and epoch were taken: ranges of numbers, and what is missing between them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ledger::{Interval, Missing};
+
+/// Holes that are kept open. When there are more, the oldest is given up.
+const HOLES_MAX: usize = 64;
+
+/// Checksums that are remembered, to tell a repeat from another record with the same number.
+const CHECKSUMS_MAX: usize = 64;
+
+/// Where a range begins or ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Border {
+    /// The number of the first or of the last record.
+    sequence: u64,
+    /// States in all records before the first, or up to the last.
+    states: u64,
+    bucket: i64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Range {
+    first: Border,
+    last: Border,
+}
+
+/// A record as its sequence sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub sequence: u64,
+    pub states_before: u64,
+    pub states: u64,
+    pub bucket: i64,
+    pub checksum: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    New,
+    Repeat,
+    /// Another record with this number was taken, or its sums do not follow from its neighbours': two write under one name.
+    Contradiction,
+}
+
+/// Numbers begin at zero and have no gaps, so what is not in a range and lies before the last is missing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Sequence {
+    ranges: Vec<Range>,
+    given_up: Missing,
+    #[serde(skip)]
+    checksums: BTreeMap<u64, u32>,
+}
+
+impl Sequence {
+    pub fn look(&self, place: &Place) -> Verdict {
+        let at = self.after(place.sequence);
+        let before = at.checked_sub(1).map(|at| self.ranges[at].last);
+        if before.is_some_and(|before| place.sequence <= before.sequence) {
+            let known = self.checksums.get(&place.sequence);
+            return match known.is_none_or(|known| *known == place.checksum) {
+                true => Verdict::Repeat,
+                false => Verdict::Contradiction,
+            };
+        }
+        let next = self.ranges.get(at).map(|range| range.first);
+        match follows(before, place) && precedes(place, next) {
+            true => Verdict::New,
+            false => Verdict::Contradiction,
+        }
+    }
+
+    /// The place of the first range that begins after this number.
+    fn after(&self, sequence: u64) -> usize {
+        self.ranges
+            .partition_point(|range| range.first.sequence <= sequence)
+    }
+
+    /// A record that [`Sequence::look`] called new.
+    pub fn take(&mut self, place: &Place) {
+        self.checksums.insert(place.sequence, place.checksum);
+        if self.checksums.len() > CHECKSUMS_MAX {
+            self.checksums.pop_first();
+        }
+        let border = |states| Border {
+            sequence: place.sequence,
+            states,
+            bucket: place.bucket,
+        };
+        let one = Range {
+            first: border(place.states_before),
+            last: border(place.states_before.saturating_add(place.states)),
+        };
+        let at = self.after(place.sequence);
+        self.ranges.insert(at, one);
+        self.join(at);
+    }
+
+    /// Gives up the oldest holes when there are too many.
+    pub fn keep_few_holes(&mut self) {
+        while self.ranges.len() > HOLES_MAX {
+            self.give_up_first();
+        }
+    }
+
+    /// Whether both took the same.
+    pub fn is_same(&self, other: &Sequence) -> bool {
+        self.ranges == other.ranges
+    }
+
+    /// Joins a new range with those that it touches.
+    fn join(&mut self, at: usize) {
+        if let Some(next) = self.ranges.get(at + 1).copied()
+            && self.ranges[at].last.sequence.checked_add(1) == Some(next.first.sequence)
+        {
+            self.ranges[at].last = next.last;
+            self.ranges.remove(at + 1);
+        }
+        if let Some(before) = at.checked_sub(1)
+            && self.ranges[before].last.sequence.checked_add(1) == Some(self.ranges[at].first.sequence)
+        {
+            self.ranges[before].last = self.ranges[at].last;
+            self.ranges.remove(at);
+        }
+    }
+
+    /// What lies before a range.
+    fn hole(&self, at: usize) -> Missing {
+        let next = self.ranges[at].first;
+        let before = at.checked_sub(1).map(|at| self.ranges[at].last);
+        let (first, states, from) = before.map_or((0, 0, i64::MIN), |before| {
+            (before.sequence.saturating_add(1), before.states, before.bucket)
+        });
+        Missing {
+            records: next.sequence - first,
+            states: next.states.saturating_sub(states),
+            interval: Some(Interval {
+                from,
+                to: next.bucket,
+            }),
+        }
+    }
+
+    fn holes(&self) -> impl Iterator<Item = Missing> {
+        (0..self.ranges.len())
+            .map(|at| self.hole(at))
+            .filter(|hole| hole.records > 0)
+    }
+
+    fn give_up_first(&mut self) {
+        let Some(at) = (0..self.ranges.len()).find(|at| self.hole(*at).records > 0) else {
+            return;
+        };
+        self.given_up.add(self.hole(at));
+        match at {
+            0 => {
+                self.ranges[0].first = Border {
+                    sequence: 0,
+                    states: 0,
+                    ..self.ranges[0].first
+                }
+            }
+            _ => {
+                self.ranges[at - 1].last = self.ranges[at].last;
+                self.ranges.remove(at);
+            }
+        }
+    }
+
+    /// Gives up the holes whose records would be refused if they came, because they are older than this.
+    pub fn give_up_before(&mut self, bucket: i64) {
+        while self
+            .holes()
+            .next()
+            .is_some_and(|hole| hole.interval.is_some_and(|interval| interval.to < bucket))
+        {
+            self.give_up_first();
+        }
+    }
+
+    /// Whether a record of this bucket may be missing.
+    pub fn has_hole_at(&self, bucket: i64) -> bool {
+        self.holes().any(|hole| {
+            hole.interval
+                .is_some_and(|interval| interval.from < bucket && bucket <= interval.to)
+        })
+    }
+
+    /// What is not here, and may still come.
+    pub fn missing(&self) -> Missing {
+        let mut missing = Missing::default();
+        self.holes().for_each(|hole| missing.add(hole));
+        missing
+    }
+
+    /// What is not here and was given up.
+    pub fn given_up(&self) -> Missing {
+        self.given_up
+    }
+
+    /// States in all records up to the last one that is known.
+    pub fn published(&self) -> u64 {
+        self.ranges.last().map_or(0, |range| range.last.states)
+    }
+
+    /// The bucket of the newest record.
+    pub fn last_bucket(&self) -> i64 {
+        self.ranges.last().map_or(i64::MIN, |range| range.last.bucket)
+    }
+}
+
+/// Whether a record can stand behind the range that ends there.
+fn follows(before: Option<Border>, place: &Place) -> bool {
+    let (next, states) = before.map_or((0, 0), |before| (before.sequence + 1, before.states));
+    match place.sequence == next {
+        true => place.states_before == states,
+        false => place.states_before >= states,
+    }
+}
+
+/// Whether a record can stand before the range that begins there.
+fn precedes(place: &Place, next: Option<Border>) -> bool {
+    let Some(next) = next else {
+        return place.sequence < u64::MAX;
+    };
+    let after = place.states_before.saturating_add(place.states);
+    match place.sequence + 1 == next.sequence {
+        true => after == next.states,
+        false => after <= next.states,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn place(sequence: u64) -> Place {
+        Place {
+            sequence,
+            states_before: states_before(sequence),
+            states: sequence % 3,
+            bucket: sequence as i64,
+            checksum: sequence as u32,
+        }
+    }
+
+    fn states_before(sequence: u64) -> u64 {
+        (0..sequence).map(|before| before % 3).sum()
+    }
+
+    proptest! {
+        #[test]
+        fn equals_a_set_of_numbers(sent in prop::collection::vec(0u64..50, 0..80)) {
+            let (mut sequence, mut naive) = (Sequence::default(), std::collections::BTreeSet::new());
+            for &number in &sent {
+                let verdict = sequence.look(&place(number));
+                if naive.insert(number) {
+                    prop_assert_eq!(verdict, Verdict::New);
+                    sequence.take(&place(number));
+                } else {
+                    prop_assert_eq!(verdict, Verdict::Repeat);
+                }
+                let last = *naive.last().unwrap();
+                let missing: Vec<u64> = (0..last).filter(|number| !naive.contains(number)).collect();
+                prop_assert_eq!(sequence.missing().records, missing.len() as u64);
+                prop_assert_eq!(sequence.missing().states, missing.iter().map(|number| number % 3).sum::<u64>());
+                prop_assert_eq!(sequence.published(), states_before(last + 1));
+                for bucket in 0..50 {
+                    let is_near = missing.iter().any(|at| {
+                        let before = naive.range(..at).last().map_or(i64::MIN, |number| *number as i64);
+                        let next = *naive.range(at..).next().unwrap() as i64;
+                        before < bucket && bucket <= next
+                    });
+                    prop_assert_eq!(sequence.has_hole_at(bucket), is_near);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn another_record_with_the_same_number_is_a_contradiction() {
+        let mut sequence = Sequence::default();
+        sequence.take(&place(0));
+        sequence.take(&place(5));
+        let check = |place: Place, expected| assert_eq!(sequence.look(&place), expected, "{place:?}");
+        check(place(5), Verdict::Repeat);
+        check(
+            Place {
+                checksum: 9,
+                ..place(5)
+            },
+            Verdict::Contradiction,
+        );
+        check(place(1), Verdict::New);
+        check(
+            Place {
+                states_before: 1,
+                ..place(1)
+            },
+            Verdict::Contradiction,
+        );
+        check(
+            Place {
+                states: 9,
+                ..place(4)
+            },
+            Verdict::Contradiction,
+        );
+        check(
+            Place {
+                states_before: 0,
+                ..place(7)
+            },
+            Verdict::Contradiction,
+        );
+        check(
+            Place {
+                sequence: u64::MAX,
+                ..place(7)
+            },
+            Verdict::Contradiction,
+        );
+    }
+
+    #[test]
+    fn holes_are_bounded_and_what_is_given_up_is_counted() {
+        let mut sequence = Sequence::default();
+        for number in 0..=HOLES_MAX as u64 {
+            sequence.take(&place(2 * number + 1));
+            sequence.keep_few_holes();
+        }
+        assert_eq!(sequence.given_up().records, 2);
+        assert_eq!(sequence.missing().records, HOLES_MAX as u64 - 1);
+        assert_eq!(sequence.look(&place(0)), Verdict::Repeat);
+        sequence.give_up_before(100);
+        assert_eq!(sequence.given_up().records, 50);
+        let total = sequence.given_up().states + sequence.missing().states;
+        assert_eq!(
+            total,
+            (0..=HOLES_MAX as u64).map(|number| 2 * number % 3).sum::<u64>()
+        );
+    }
+}

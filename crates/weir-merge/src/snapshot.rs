@@ -1,0 +1,86 @@
+//! What the next owner of a partition has to know, beside the log.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use weir_state::AgentId;
+
+use crate::agent::Agent;
+use crate::merge::Counts;
+use crate::stream::{Member, Stream, StreamKey};
+
+/// The first byte of a snapshot.
+const VERSION: u8 = 1;
+
+/// Why bytes are no snapshot.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum SnapshotError {
+    #[error("a snapshot of version {found:?}; this program reads {VERSION}")]
+    Version { found: Option<u8> },
+    #[error("a snapshot that cannot be read: {0}")]
+    Form(#[from] postcard::Error),
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Snapshot {
+    /// Everything before this offset has been read.
+    pub next: u64,
+    pub time: i64,
+    pub known_from: Option<i64>,
+    pub counts: Counts,
+    pub agents: Vec<([u8; 16], Agent)>,
+    pub streams: Vec<SavedStream>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct SavedStream {
+    key: StreamKey,
+    frontier: Option<i64>,
+    members: Vec<([u8; 16], Member)>,
+}
+
+impl SavedStream {
+    pub fn of(key: &StreamKey, stream: &Stream) -> Self {
+        SavedStream {
+            key: key.clone(),
+            frontier: stream.frontier,
+            members: stream
+                .members
+                .iter()
+                .map(|(agent, member)| (agent.0, *member))
+                .collect(),
+        }
+    }
+
+    pub fn stream(self) -> (StreamKey, Stream) {
+        let members = self.members.into_iter();
+        let stream = Stream {
+            frontier: self.frontier,
+            members: members.map(|(agent, member)| (AgentId(agent), member)).collect(),
+            ..Stream::default()
+        };
+        (self.key, stream)
+    }
+}
+
+impl Snapshot {
+    pub fn encode(&self) -> Vec<u8> {
+        postcard::to_extend(self, vec![VERSION]).expect("all lengths are known")
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
+        let Some((&VERSION, rest)) = bytes.split_first() else {
+            let found = bytes.first().copied();
+            return Err(SnapshotError::Version { found });
+        };
+        Ok(postcard::from_bytes(rest)?)
+    }
+
+    pub fn agents(agents: Vec<([u8; 16], Agent)>) -> BTreeMap<AgentId, Agent> {
+        let restored = agents.into_iter().map(|(id, mut agent)| {
+            agent.restore();
+            (AgentId(id), agent)
+        });
+        restored.collect()
+    }
+}

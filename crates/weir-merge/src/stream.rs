@@ -1,0 +1,178 @@
+//! Buckets of one tenant and width, and the agents that they wait for.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use weir_state::{AgentId, Header};
+
+use crate::bucket::{Added, Bucket};
+use crate::sequence::Place;
+
+/// An agent that was not heard of for this many buckets is not waited for.
+const LIVE_BUCKETS: i64 = 6;
+
+/// Whose buckets belong together.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct StreamKey {
+    pub tenant: String,
+    pub width: u32,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Stream {
+    /// Every bucket before it is closed.
+    pub frontier: Option<i64>,
+    pub members: BTreeMap<AgentId, Member>,
+    pub open: BTreeMap<i64, Open>,
+    /// What came after its bucket was closed, and is not committed.
+    pub corrections: BTreeMap<i64, Open>,
+    /// Members before this one have passed the oldest open bucket.
+    pub passed: Option<AgentId>,
+}
+
+/// An agent as its buckets see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Member {
+    pub first: i64,
+    pub last: i64,
+    /// It has no more to say about this bucket and those before it.
+    pub passed: i64,
+    /// It ended with this bucket.
+    pub left: Option<i64>,
+}
+
+/// A bucket, or the correction of one.
+#[derive(Debug)]
+pub(crate) struct Open {
+    pub bucket: Bucket,
+    /// The first of its records in the log.
+    pub first_offset: u64,
+    pub last_offset: u64,
+    pub added: Added,
+    pub records: Vec<(AgentId, u64, Place)>,
+}
+
+/// What `weir merge status` says of a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamStatus {
+    pub tenant: String,
+    pub width: u32,
+    /// Every bucket before this second is closed.
+    pub closed_before: Option<i64>,
+    pub open_buckets: usize,
+    /// Live agents whose records for the oldest open bucket have not come.
+    pub awaited: Vec<AgentId>,
+}
+
+impl Open {
+    pub fn new(seed: u64, offset: u64) -> Self {
+        Open {
+            bucket: Bucket::new(seed),
+            first_offset: offset,
+            last_offset: offset,
+            added: Added::default(),
+            records: Vec::new(),
+        }
+    }
+
+    pub fn agents(&self) -> u32 {
+        let agents: std::collections::BTreeSet<AgentId> =
+            self.records.iter().map(|(agent, ..)| *agent).collect();
+        agents.len() as u32
+    }
+}
+
+impl Member {
+    fn new(start: i64) -> Self {
+        Member {
+            first: start,
+            last: start,
+            passed: i64::MIN,
+            left: None,
+        }
+    }
+
+    /// Whether this bucket is waited for it.
+    pub fn is_expected(&self, bucket: i64, width: u32) -> bool {
+        self.first <= bucket
+            && self.last >= bucket.saturating_sub(LIVE_BUCKETS * i64::from(width))
+            && self.left.is_none_or(|left| bucket <= left)
+    }
+}
+
+impl Stream {
+    pub fn is_closed(&self, bucket: i64) -> bool {
+        self.frontier.is_some_and(|frontier| bucket < frontier)
+    }
+
+    /// A record of this agent came.
+    pub fn heard(&mut self, header: &Header) {
+        let start = header.bucket_start;
+        let is_last = header.publication.is_some_and(|publication| publication.is_last);
+        let is_whole = header.part + 1 == header.parts && (!header.is_open || is_last);
+        let passed = match is_whole {
+            true => start,
+            false => start.saturating_sub(i64::from(header.bucket_width)),
+        };
+        let is_unknown = !self.members.contains_key(&header.agent);
+        if is_unknown && self.passed.is_some_and(|passed| header.agent < passed) {
+            // Now it may be waited for as well.
+            self.passed = None;
+        }
+        let member = self
+            .members
+            .entry(header.agent)
+            .or_insert_with(|| Member::new(start));
+        member.first = member.first.min(start);
+        member.passed = member.passed.max(passed);
+        if start >= member.last {
+            member.last = start;
+            member.left = is_last.then_some(start);
+        }
+    }
+
+    /// Whether every live agent has passed the oldest open bucket. `has_hole`: whether a record of an agent is missing there.
+    pub fn is_passed(&mut self, bucket: i64, width: u32, has_hole: impl Fn(AgentId, i64) -> bool) -> bool {
+        let from = self.passed.unwrap_or_default();
+        let awaited = self.members.range(from..).find(|(agent, member)| {
+            member.is_expected(bucket, width) && (member.passed < bucket || has_hole(**agent, bucket))
+        });
+        self.passed = awaited.map(|(agent, _)| *agent);
+        self.passed.is_none()
+    }
+
+    /// How many agents a bucket is waited for.
+    pub fn expected(&self, bucket: i64, width: u32) -> u32 {
+        let members = self.members.values();
+        members.filter(|member| member.is_expected(bucket, width)).count() as u32
+    }
+
+    /// Takes the oldest open bucket out.
+    pub fn close(&mut self, width: u32) -> Option<(i64, Open)> {
+        let (start, open) = self.open.pop_first()?;
+        self.frontier = Some(start.saturating_add(i64::from(width)));
+        self.passed = None;
+        Some((start, open))
+    }
+
+    pub fn bytes(&self) -> usize {
+        let all = self.open.values().chain(self.corrections.values());
+        all.map(|open| open.bucket.bytes() + open.records.capacity() * size_of::<(AgentId, u64, Place)>())
+            .sum::<usize>()
+            + self.members.len() * (size_of::<(AgentId, Member)>() + 16)
+    }
+
+    pub fn status(&self, key: &StreamKey) -> StreamStatus {
+        let oldest = self.open.first_key_value().map(|(start, _)| *start);
+        let awaited = self.members.iter().filter(|(_, member)| {
+            oldest.is_some_and(|oldest| member.is_expected(oldest, key.width) && member.passed < oldest)
+        });
+        StreamStatus {
+            tenant: key.tenant.clone(),
+            width: key.width,
+            closed_before: self.frontier,
+            open_buckets: self.open.len(),
+            awaited: awaited.map(|(agent, _)| *agent).collect(),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What must be true at the end of every schedule.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use weir_merge::{Closed, Ledger, Merge, Occasion};
+use weir_state::Record;
+
+use crate::agents::{Truth, Truths};
+use crate::support::{decoded, names, sum};
+use crate::world::World;
+
+/// The results of a partition are those of a naive merge: each record of the truth once, or a reason.
+pub fn partition(world: &World, truths: &Truths, partition: u32, merge: &Merge) {
+    let results = decoded(&world.partitions[partition as usize].results());
+    closed_once(&results);
+    merged_once(&results);
+    let ledger = merge.ledger();
+    assert_eq!(ledger.difference(), 0, "partition {partition}: {ledger:?}");
+    for (agent, ledger) in merge.ledgers() {
+        assert_eq!(
+            ledger.difference(),
+            0,
+            "partition {partition}, {agent}: {ledger:?}"
+        );
+    }
+    assert_eq!(ledger.open, 0, "{ledger:?}");
+    let merged = names(results.iter().map(|(_, record)| record));
+    in_its_bucket(&results, truths);
+    let own = truths
+        .iter()
+        .filter(|(key, _)| key.2 == partition)
+        .map(|(_, truth)| truth);
+    if world.partitions[partition as usize].start == 0 {
+        equals_the_truth(own, &merged, ledger);
+    } else {
+        lost_at_most(own, &merged, world.partitions[partition as usize].start);
+    }
+}
+
+/// Buckets close in order, each once.
+fn closed_once(results: &[(Closed, Record)]) {
+    let mut last = i64::MIN;
+    for (closed, _) in results {
+        if let (Occasion::Closed { expected, seen }, 0) = (closed.occasion, closed.part) {
+            assert!(
+                closed.bucket_start > last,
+                "{} closes after {last}",
+                closed.bucket_start
+            );
+            assert!(
+                expected > 0 || seen > 0,
+                "nobody waited for it and nobody sent it"
+            );
+            last = closed.bucket_start;
+        }
+    }
+}
+
+fn merged_once(results: &[(Closed, Record)]) {
+    let records: Vec<&Record> = results.iter().map(|(_, record)| record).collect();
+    let names: usize = records.iter().map(|record| names([*record]).len()).sum();
+    assert_eq!(
+        sum("count", records.iter().copied()),
+        names as f64,
+        "a record was merged twice"
+    );
+    let all = crate::support::names(records.iter().copied());
+    assert_eq!(all.len(), names, "a record was merged into two buckets");
+}
+
+fn in_its_bucket(results: &[(Closed, Record)], truths: &Truths) {
+    let buckets: BTreeMap<&str, i64> = truths
+        .values()
+        .map(|truth| (truth.name.as_str(), truth.bucket))
+        .collect();
+    for (closed, record) in results {
+        for name in names([record]) {
+            assert_eq!(buckets[name.as_str()], closed.bucket_start, "{name}");
+        }
+    }
+}
+
+/// Nothing was removed from the log: what is not merged was quarantined, or never came.
+fn equals_the_truth<'a>(truths: impl Iterator<Item = &'a Truth>, merged: &BTreeSet<String>, ledger: Ledger) {
+    let (mut expected, mut quarantined, mut states) = (BTreeSet::new(), 0, 0);
+    for truth in truths {
+        // The first copy in the log decides.
+        match truth.copies.iter().min() {
+            None => {}
+            Some((_, true)) => quarantined += truth.states,
+            Some((_, false)) => {
+                states += truth.states;
+                if !truth.name.is_empty() {
+                    expected.insert(truth.name.clone());
+                }
+            }
+        }
+    }
+    assert_eq!(*merged, expected);
+    assert_eq!(ledger.merged + ledger.late, states, "{ledger:?}");
+    assert_eq!(ledger.quarantined, quarantined, "{ledger:?}");
+}
+
+/// What the log still had was merged, unless a copy that is gone decided otherwise.
+fn lost_at_most<'a>(truths: impl Iterator<Item = &'a Truth>, merged: &BTreeSet<String>, start: u64) {
+    for truth in truths.filter(|truth| !truth.name.is_empty()) {
+        let is_merged = merged.contains(&truth.name);
+        let is_sound = truth
+            .copies
+            .iter()
+            .all(|(offset, is_off)| *offset >= start && !is_off);
+        if truth.copies.is_empty() || truth.copies.iter().all(|(_, is_off)| *is_off) {
+            assert!(!is_merged, "{truth:?}");
+        } else if is_sound {
+            assert!(is_merged, "{truth:?}");
+        }
+    }
+}

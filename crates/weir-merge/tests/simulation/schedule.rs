@@ -1,0 +1,224 @@
+//! One schedule: a fleet, and what happens to it.
+
+use weir_merge::{Owner, Settings};
+use weir_state::Bounds;
+
+use crate::agents::{Agent, MAX_SKEW, Network, Truths};
+use crate::check;
+use crate::random::Random;
+use crate::support::START;
+use crate::world::{Faults, Shared, SimulatedLog, World};
+
+/// A fleet with its log and its owners.
+pub struct Fleet {
+    pub world: Shared,
+    pub agents: Vec<Agent>,
+    pub truths: Truths,
+    /// What agents do does not depend on what owners do.
+    pub random: Random,
+    pub owners: Vec<Place>,
+    pub network: Network,
+    /// Seconds that the log keeps messages; zero: for ever.
+    pub retention: i64,
+}
+
+/// Where an owner runs.
+pub struct Place {
+    pub owner: Owner<SimulatedLog>,
+    /// It does nothing, and keeps what it has in memory.
+    pub is_stopped: bool,
+}
+
+pub fn settings() -> Settings {
+    Settings {
+        max_skew: MAX_SKEW,
+        bounds: Bounds::NONE,
+        hash_seed: 1,
+        ..Settings::default()
+    }
+}
+
+pub fn start_owner(world: &Shared, number: usize) -> Place {
+    let log = SimulatedLog {
+        world: world.clone(),
+        owner: number,
+    };
+    Place {
+        owner: Owner::new(log, settings()),
+        is_stopped: false,
+    }
+}
+
+impl Fleet {
+    pub fn new(seed: u64, agents: u8, partitions: u32, owners: usize) -> Self {
+        let world = World::new(seed, partitions);
+        let mut fleet = Fleet {
+            agents: (0..agents).map(Agent::new).collect(),
+            truths: Truths::new(),
+            random: Random::new(seed),
+            owners: (0..owners).map(|number| start_owner(&world, number)).collect(),
+            network: Network::default(),
+            retention: 0,
+            world,
+        };
+        fleet.rebalance();
+        fleet
+    }
+
+    /// Every partition gets an owner that is not stopped.
+    pub fn rebalance(&mut self) {
+        let running: Vec<usize> = (0..self.owners.len())
+            .filter(|at| !self.owners[*at].is_stopped)
+            .collect();
+        let mut world = self.world.borrow_mut();
+        if running.is_empty() {
+            return;
+        }
+        for partition in 0..world.partitions.len() as u32 {
+            let owner = running[world.random.below(running.len() as u64) as usize];
+            world.assign(partition, owner);
+        }
+    }
+
+    /// One second.
+    pub fn second(&mut self) {
+        self.world.borrow_mut().now += 1000;
+        for agent in &mut self.agents {
+            let mut world = self.world.borrow_mut();
+            let is_empty = self.random.one_in(5);
+            agent.publish(&world, &mut self.truths, is_empty);
+            agent.send(&mut world, &mut self.truths, self.network);
+        }
+        self.turns();
+        if self.retention > 0 {
+            self.world.borrow_mut().retain(self.retention);
+        }
+    }
+
+    pub fn seconds(&mut self, seconds: i64) {
+        (0..seconds).for_each(|_| self.second());
+    }
+
+    /// Owners read, each a few times. One whose log does not answer tries again with its next turn.
+    pub fn turns(&mut self) {
+        for place in self.owners.iter_mut().filter(|place| !place.is_stopped) {
+            for _ in 0..3 {
+                if place.owner.turn().is_err() {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// The process of an owner ends, and another one starts. Its partitions come to it with the next rebalance.
+    pub fn kill_owner(&mut self, number: usize) {
+        self.owners[number] = start_owner(&self.world, number);
+        self.world.borrow_mut().news.insert(number, Vec::new());
+    }
+
+    /// Nothing goes wrong any more, until all that was sent is in results.
+    pub fn heal(&mut self) {
+        {
+            let mut world = self.world.borrow_mut();
+            world.faults = Faults::default();
+            world.deaf.clear();
+        }
+        self.network = Network::default();
+        for agent in &mut self.agents {
+            agent.start();
+            agent.clock = 0;
+            agent.is_connected = true;
+        }
+        self.owners.iter_mut().for_each(|place| place.is_stopped = false);
+        self.rebalance();
+        self.seconds(30);
+        // From here on nobody sends, and buckets end with their grace.
+        self.agents.iter_mut().for_each(|agent| agent.is_running = false);
+        self.retention = 0;
+        self.seconds(100);
+        for _ in 0..200 {
+            self.turns();
+        }
+    }
+
+    pub fn check(&self) {
+        let world = self.world.borrow();
+        let mut checked = 0;
+        for (partition, merge) in self.owners.iter().flat_map(|place| place.owner.merges()) {
+            check::partition(&world, &self.truths, partition, merge);
+            checked += 1;
+        }
+        assert!(checked >= world.partitions.len(), "a partition has no owner");
+    }
+}
+
+pub fn run(seed: u64) {
+    let mut random = Random::new(!seed);
+    let partitions = 1 + random.below(3) as u32;
+    let mut fleet = Fleet::new(
+        seed,
+        1 + random.below(4) as u8,
+        partitions,
+        1 + random.below(3) as usize,
+    );
+    fleet.world.borrow_mut().faults = Faults {
+        fetch_fails: random.below(3) * 20,
+        fetch_disorder: random.below(2) * 3,
+        commit_fails: random.below(2) * 5,
+        commit_unheard: random.below(2) * 5,
+    };
+    fleet.network = Network {
+        ack_lost: random.below(2) * 8,
+        overtaken: random.below(2) * 8,
+        damaged: random.below(2) * 30,
+    };
+    if random.one_in(4) {
+        fleet.retention = 20 + random.below(60) as i64;
+    }
+    for _ in 0..100 + random.below(100) {
+        happen(&mut fleet, &mut random);
+        fleet.second();
+    }
+    fleet.heal();
+    fleet.check();
+}
+
+/// Something, in one second of several.
+fn happen(fleet: &mut Fleet, random: &mut Random) {
+    let agents = fleet.agents.len() as u64;
+    let agent = random.below(agents) as usize;
+    let owner = random.below(fleet.owners.len() as u64) as usize;
+    match random.below(60) {
+        0 => fleet.agents[agent].crash(random.one_in(2)),
+        1 | 2 => fleet.agents[agent].start(),
+        3 => fleet.agents[agent].is_connected = false,
+        4 | 5 => fleet.agents[agent].is_connected = true,
+        6 => fleet.agents[agent].clock = [0, 3_600_000, -3_600_000, 4000, -4000][random.below(5) as usize],
+        7 => fleet.agents[agent].clock = 0,
+        8 => fleet.kill_owner(owner),
+        9 | 10 => fleet.rebalance(),
+        11 => fleet.owners[owner].is_stopped = true,
+        12..15 => fleet.owners[owner].is_stopped = false,
+        15 => drop(fleet.world.borrow_mut().deaf.insert(owner)),
+        16 | 17 => drop(fleet.world.borrow_mut().deaf.remove(&owner)),
+        18 => fleet.agents[agent].drop_oldest(random.below(4) as usize),
+        19 if random.one_in(3) => fleet.raise_partitions(),
+        _ => {}
+    }
+}
+
+impl Fleet {
+    /// One more partition, from a bucket on that no agent has begun.
+    pub fn raise_partitions(&mut self) {
+        let mut world = self.world.borrow_mut();
+        let count = world.partitions.len() as u32 + 1;
+        if count > 5 {
+            return;
+        }
+        world.partitions.push(Default::default());
+        let from = (world.now / 1000 - START).div_euclid(10) * 10 + START + 30;
+        world.plan.announce(from, count);
+        drop(world);
+        self.rebalance();
+    }
+}

@@ -1,0 +1,146 @@
+//! Records as an agent would publish them.
+#![allow(dead_code)]
+
+use weir_merge::{Closed, Message};
+use weir_protocol::Kind;
+use weir_state::{
+    AgentId, Bounds, ExactSum, Facts, Header, Identity, Members, Publication, Record, State, Table,
+};
+
+/// The first second of the first bucket.
+pub const START: i64 = 1_700_000_000;
+pub const WIDTH: u32 = 10;
+
+pub fn agent(number: u8) -> AgentId {
+    AgentId([number; 16])
+}
+
+/// What an agent remembers between the records of one partition.
+#[derive(Clone, Debug)]
+pub struct Writer {
+    pub agent: AgentId,
+    pub epoch: u64,
+    pub sequence: u64,
+    pub states: u64,
+    pub partitions: u32,
+}
+
+impl Writer {
+    pub fn new(number: u8, epoch: u64) -> Self {
+        Writer {
+            agent: agent(number),
+            epoch,
+            sequence: 0,
+            states: 0,
+            partitions: 1,
+        }
+    }
+
+    pub fn header(&self, bucket_start: i64) -> Header {
+        Header {
+            agent: self.agent,
+            epoch: self.epoch,
+            bucket_start,
+            bucket_width: WIDTH,
+            sequence: self.sequence,
+            publication: Some(Publication {
+                states_before: self.states,
+                partitions: self.partitions,
+                is_last: false,
+            }),
+            ..Header::default()
+        }
+    }
+
+    pub fn write(&mut self, bucket_start: i64, table: &Table) -> Vec<Vec<u8>> {
+        self.write_as(&self.header(bucket_start), table)
+    }
+
+    pub fn write_as(&mut self, header: &Header, table: &Table) -> Vec<Vec<u8>> {
+        let (records, too_large) = table.encode(header);
+        assert_eq!(too_large.series, 0);
+        self.sequence += records.len() as u64;
+        let states = |bytes: &Vec<u8>| Record::decode(bytes).unwrap().len() as u64;
+        self.states += records.iter().map(states).sum::<u64>();
+        records
+    }
+
+    /// A record that counts one and names itself.
+    pub fn one(&mut self, bucket_start: i64) -> Vec<u8> {
+        let name = format!("{}/{}/{}", self.agent.0[0], self.epoch, self.sequence);
+        self.write(bucket_start, &signed(&[&name])).remove(0)
+    }
+}
+
+pub fn counter(name: &str) -> Identity {
+    Identity::new(Kind::Counter, name, Some(""), None, [])
+}
+
+pub fn add(table: &mut Table, name: &str, value: f64) {
+    let facts = Facts {
+        seen: START,
+        suffixes: u32::MAX,
+    };
+    table.add(counter(name), facts, State::Counter(ExactSum::from(value)));
+}
+
+/// One for each name in a counter, and the names in a set: a record that is merged twice counts twice and is named once.
+pub fn signed(names: &[&str]) -> Table {
+    let mut table = Table::new(Bounds::NONE);
+    add(&mut table, "count", names.len() as f64);
+    let facts = Facts {
+        seen: START,
+        suffixes: u32::MAX,
+    };
+    let set = Identity::new(Kind::Set, "names", Some(""), None, []);
+    let names = names.iter().map(|name| name.as_bytes());
+    table.add(set, facts, State::Set(Members::exact(names)));
+    table
+}
+
+/// The same as bytes of a log.
+pub fn message(offset: u64, seconds: i64, bytes: &[u8]) -> Message {
+    Message {
+        offset,
+        appended: seconds * 1000,
+        sent: seconds * 1000,
+        bytes: bytes.to_vec(),
+    }
+}
+
+pub fn decoded(results: &[Vec<u8>]) -> Vec<(Closed, Record)> {
+    results
+        .iter()
+        .map(|bytes| Closed::decode(bytes).expect("a result"))
+        .collect()
+}
+
+/// The sum of a counter over records.
+pub fn sum<'a>(name: &str, records: impl IntoIterator<Item = &'a Record>) -> f64 {
+    let mut sum = ExactSum::default();
+    for record in records {
+        for series in record.series().filter(|series| series.name == name) {
+            if let State::Counter(more) = series.state {
+                sum.merge(more);
+            }
+        }
+    }
+    sum.to_f64()
+}
+
+/// The members of a set over records.
+pub fn names<'a>(records: impl IntoIterator<Item = &'a Record>) -> std::collections::BTreeSet<String> {
+    let mut names = std::collections::BTreeSet::new();
+    for record in records {
+        for series in record.series() {
+            if let State::Set(Members::Exact(members)) = series.state {
+                names.extend(
+                    members
+                        .iter()
+                        .map(|name| String::from_utf8_lossy(name).into_owned()),
+                );
+            }
+        }
+    }
+    names
+}

@@ -1,0 +1,224 @@
+//! Tries out where an output delivers to, the way the output would reach it, without delivering anything.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use reqwest::Method;
+use reqwest::header::{DATE, HeaderMap};
+use tokio::net::{TcpStream, UdpSocket, UnixDatagram, UnixStream};
+use weir_units::Address;
+
+use crate::StartError;
+use crate::delivery::http_date;
+use crate::http::{self, Answer, Http2};
+use crate::settings::{DeliverySettings, OutputSettings};
+
+/// However slow the network: a person waits for the answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Somewhere that an output delivers to.
+pub struct Destination {
+    /// For people, without secrets.
+    pub label: String,
+    pub way: Way,
+}
+
+/// How it is reached.
+pub enum Way {
+    Http {
+        url: String,
+        headers: HeaderMap,
+        delivery: Box<DeliverySettings>,
+        is_http2: bool,
+    },
+    Tcp {
+        host: String,
+        port: u16,
+    },
+    Udp {
+        host: String,
+        port: u16,
+    },
+    UnixDatagram(PathBuf),
+    UnixStream(PathBuf),
+}
+
+impl Destination {
+    pub fn at(address: Address) -> Self {
+        Destination {
+            label: address.to_string(),
+            way: match address {
+                Address::Tcp { host, port } => Way::Tcp { host, port },
+                Address::Udp { host, port } => Way::Udp { host, port },
+                Address::UnixDatagram(path) => Way::UnixDatagram(path),
+                Address::UnixStream(path) => Way::UnixStream(path),
+            },
+        }
+    }
+
+    /// The host whose name has to be known, with its port.
+    pub fn host(&self) -> Option<(String, u16)> {
+        match &self.way {
+            Way::Http { url, .. } => host_of(url),
+            Way::Tcp { host, port } | Way::Udp { host, port } => Some((host.clone(), *port)),
+            Way::UnixDatagram(_) | Way::UnixStream(_) => None,
+        }
+    }
+}
+
+/// Host and port of a URL.
+pub fn host_of(url: &str) -> Option<(String, u16)> {
+    let url = reqwest::Url::parse(url).ok()?;
+    let host = url.host_str()?.trim_matches(['[', ']']).to_owned();
+    Some((host, url.port_or_known_default()?))
+}
+
+/// Where an output delivers to. Fails with a sentence that names the setting.
+pub fn destinations(settings: &OutputSettings) -> Result<Vec<Destination>, StartError> {
+    match settings {
+        OutputSettings::Prometheus(_) => Ok(Vec::new()),
+        OutputSettings::Delivered(delivered) => delivered.destinations(),
+        OutputSettings::Relay(relay) => {
+            let targets = relay.targets.iter();
+            targets
+                .map(|target| Ok(Destination::at(target.parse()?)))
+                .collect()
+        }
+    }
+}
+
+/// What is known of a destination that could be reached.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Reached {
+    pub found: String,
+    /// What an answer tells beyond that.
+    pub fault: Option<Fault>,
+    /// The clock of the other side, in Unix seconds.
+    pub date: Option<i64>,
+}
+
+/// What is wrong although there was an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    KeyRefused,
+    ProxyRefused,
+    NoSuchPath,
+    ServerFails,
+}
+
+impl Reached {
+    fn found(found: impl Into<String>) -> Self {
+        Reached {
+            found: found.into(),
+            fault: None,
+            date: None,
+        }
+    }
+}
+
+/// Reaches it once. The error is one line for people.
+pub async fn probe(destination: &Destination) -> Result<Reached, String> {
+    match tokio::time::timeout(PATIENCE, reach(&destination.way)).await {
+        Ok(reached) => reached,
+        Err(_) => Err(format!("nothing answered within {} s", PATIENCE.as_secs())),
+    }
+}
+
+async fn reach(way: &Way) -> Result<Reached, String> {
+    let text = |error: std::io::Error| error.to_string();
+    match way {
+        Way::Http {
+            url,
+            headers,
+            delivery,
+            is_http2,
+        } => ask(url, headers.clone(), delivery, *is_http2).await,
+        Way::Tcp { host, port } => {
+            let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(text)?;
+            let peer = stream.peer_addr().map_err(text)?;
+            Ok(Reached::found(format!("{peer} takes connections")))
+        }
+        Way::Udp { host, port } => {
+            let mut found = tokio::net::lookup_host((host.as_str(), *port))
+                .await
+                .map_err(text)?;
+            let target = found.next().ok_or("the name has no address")?;
+            let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+            let socket = UdpSocket::bind(any).await.map_err(text)?;
+            socket.connect(target).await.map_err(text)?;
+            Ok(Reached::found(
+                "there is a route; over UDP nothing more can be known",
+            ))
+        }
+        Way::UnixDatagram(path) => {
+            let socket = UnixDatagram::unbound().map_err(text)?;
+            socket.connect(path).map_err(text)?;
+            Ok(Reached::found("somebody receives there"))
+        }
+        Way::UnixStream(path) => {
+            UnixStream::connect(path).await.map_err(text)?;
+            Ok(Reached::found("somebody takes connections there"))
+        }
+    }
+}
+
+/// A request that delivers nothing. That its method is not allowed is an answer too.
+async fn ask(
+    url: &str,
+    headers: HeaderMap,
+    delivery: &DeliverySettings,
+    is_http2: bool,
+) -> Result<Reached, String> {
+    let agent = concat!("weir/", env!("CARGO_PKG_VERSION"));
+    let body = bytes::Bytes::new();
+    let answer = if is_http2 {
+        let http2 = Http2::new(delivery, agent).map_err(|error| error.to_string())?;
+        let call = http2.call().map_err(|error| error.to_string())?;
+        http::send(&call.client, Method::GET, url, headers, body, 0).await
+    } else {
+        let client = http::client(delivery, agent).map_err(|error| error.to_string())?;
+        http::send(&client, Method::GET, url, headers, body, 0).await
+    };
+    answer
+        .map(|answer| judged(&answer))
+        .map_err(|error| error.to_string())
+}
+
+fn judged(answer: &Answer) -> Reached {
+    let fault = match answer.status {
+        401 | 403 => Some(Fault::KeyRefused),
+        407 => Some(Fault::ProxyRefused),
+        404 => Some(Fault::NoSuchPath),
+        500.. => Some(Fault::ServerFails),
+        _ => None,
+    };
+    let date = answer.headers.get(DATE).and_then(|date| date.to_str().ok());
+    let message = match answer.message.as_str() {
+        "" => String::new(),
+        message => format!(": {message}"),
+    };
+    Reached {
+        found: format!("it answers with {}{message}", answer.status),
+        fault,
+        date: date.and_then(http_date),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_of_urls() {
+        for (url, host) in [
+            (
+                "https://app.datadoghq.com/api/v1/validate",
+                Some(("app.datadoghq.com", 443)),
+            ),
+            ("http://user:pass@[::1]:9090/x", Some(("::1", 9090))),
+            ("no url", None),
+        ] {
+            assert_eq!(host_of(url), host.map(|(host, port)| (host.to_owned(), port)));
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! How each metric is exposed: by the first of `metrics` that matches its name and kind, or as all others are.
+
+use std::fmt;
+use std::sync::Arc;
+
+use weir_protocol::Kind;
+use weir_rules::names::{MatchScratch, NameMatcher};
+use weir_rules::{Kinds, RuleLimits};
+
+use super::state::Seconds;
+use crate::settings::{FormStyle, HistogramStyle, MetricForm, PrometheusSettings, SettingProblem};
+
+/// How one metric is exposed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Form {
+    pub style: HistogramStyle,
+    pub quantiles: Box<[f64]>,
+    /// As the values of the label.
+    pub quantile_texts: Box<[String]>,
+    /// Upper bounds of classic buckets.
+    pub buckets: Box<[f64]>,
+    pub bucket_texts: Box<[String]>,
+    pub help: Option<Box<str>>,
+    /// `None`: that of all.
+    pub expiry: Option<Seconds>,
+    pub unit: Unit,
+    /// A counter's name ends in `_total`.
+    pub total: bool,
+}
+
+/// What values are divided by and then multiplied with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Unit {
+    divisor: f64,
+    scale: f64,
+}
+
+impl Unit {
+    pub const ONE: Unit = Unit {
+        divisor: 1.0,
+        scale: 1.0,
+    };
+    #[cfg(test)]
+    pub const THOUSANDTH: Unit = Unit {
+        divisor: 1000.0,
+        scale: 1.0,
+    };
+
+    pub fn of(self, value: f64) -> f64 {
+        value / self.divisor * self.scale
+    }
+}
+
+impl Form {
+    /// The kind whose names this metric's series have. A counter without `_total` has a gauge's.
+    pub fn named_as(&self, kind: Kind) -> Kind {
+        match kind {
+            Kind::Counter if !self.total => Kind::Gauge,
+            kind => kind,
+        }
+    }
+}
+
+/// The forms of all metrics.
+pub struct Forms {
+    matcher: NameMatcher,
+    /// In the order they were written in.
+    chosen: Vec<(Kinds, Choice)>,
+    scratch: MatchScratch,
+    found: Vec<u32>,
+    /// The most recent ones: metrics of one form share it.
+    made: Vec<Arc<Form>>,
+}
+
+/// Forms that are remembered; beyond them each metric has its own.
+const MADE_MAX: usize = 64;
+
+/// What one entry of `metrics` says.
+#[derive(Clone)]
+struct Choice {
+    style: FormStyle,
+    quantiles: Vec<f64>,
+    buckets: Vec<f64>,
+    help: String,
+    expiry: Option<Seconds>,
+    scale: f64,
+}
+
+/// What is said where no entry matches.
+const NO_CHOICE: Choice = Choice {
+    style: FormStyle::Default,
+    quantiles: Vec::new(),
+    buckets: Vec::new(),
+    help: String::new(),
+    expiry: None,
+    scale: 1.0,
+};
+
+impl fmt::Debug for Forms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Forms").finish_non_exhaustive()
+    }
+}
+
+impl Forms {
+    /// The error is that of one entry, which `check` finds before.
+    pub fn new(written: &[MetricForm]) -> Result<Self, SettingProblem> {
+        let patterns: Vec<_> = written.iter().map(MetricForm::pattern).collect();
+        let patterns: Vec<_> = patterns.iter().collect();
+        let matcher = NameMatcher::new(&patterns, &RuleLimits::default()).map_err(|(at, error)| {
+            let key = at.map_or("metrics".to_owned(), |at| format!("metrics[{at}].match"));
+            SettingProblem::new(key, error.0)
+        })?;
+        let chosen = written.iter().map(|form| (form.kinds(), choice(form)));
+        Ok(Forms {
+            matcher,
+            chosen: chosen.collect(),
+            scratch: MatchScratch::default(),
+            found: Vec::new(),
+            made: Vec::new(),
+        })
+    }
+
+    /// The form of a metric.
+    pub fn of(&mut self, settings: &PrometheusSettings, name: &str, kind: Kind) -> Arc<Form> {
+        let mut choice = &NO_CHOICE;
+        if !self.chosen.is_empty() {
+            self.matcher.matches(name, &mut self.scratch, &mut self.found);
+            let mut found = self.found.iter().map(|&number| &self.chosen[number as usize]);
+            if let Some((_, first)) = found.find(|(kinds, _)| kinds.contains(kind)) {
+                choice = first;
+            }
+        }
+        let form = choice.form(settings, kind);
+        if let Some(made) = self.made.iter().find(|made| ***made == form) {
+            return made.clone();
+        }
+        let form = Arc::new(form);
+        if self.made.len() < MADE_MAX {
+            self.made.push(form.clone());
+        }
+        form
+    }
+
+    /// The shortest time after which some series leaves.
+    pub fn least_expiry(&self, of_all: Seconds) -> Seconds {
+        let own = self.chosen.iter().filter_map(|(_, choice)| choice.expiry);
+        own.fold(of_all, Seconds::min)
+    }
+}
+
+fn choice(form: &MetricForm) -> Choice {
+    let expiry = u32::try_from(form.expiry.as_secs()).unwrap_or(u32::MAX);
+    Choice {
+        style: form.style,
+        quantiles: sorted(&form.quantiles),
+        buckets: sorted(&form.buckets),
+        help: form.help.clone(),
+        expiry: (!form.expiry.is_zero()).then_some(expiry),
+        scale: form.scale,
+    }
+}
+
+/// Ascending, each once.
+fn sorted(values: &[f64]) -> Vec<f64> {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    values.dedup();
+    values
+}
+
+impl Choice {
+    fn form(&self, settings: &PrometheusSettings, kind: Kind) -> Form {
+        let or = |own: &[f64], all: &[f64]| sorted(if own.is_empty() { all } else { own });
+        let quantiles = or(&self.quantiles, &settings.quantiles);
+        let mut buckets = or(&self.buckets, &settings.buckets);
+        // Every histogram has one for everything.
+        buckets.retain(|bound| bound.is_finite());
+        let of_kind = match kind {
+            Kind::Distribution => settings.distributions,
+            _ => settings.histograms,
+        };
+        let in_seconds = kind == Kind::Timing && settings.timings_in_seconds;
+        Form {
+            style: match self.style {
+                FormStyle::Default => of_kind,
+                FormStyle::Summary => HistogramStyle::Summary,
+                FormStyle::Native => HistogramStyle::Native,
+                FormStyle::Classic => HistogramStyle::Classic,
+            },
+            // Always with a fraction: that is how Prometheus itself writes those of the protobuf format.
+            quantile_texts: quantiles.iter().map(|quantile| format!("{quantile:?}")).collect(),
+            quantiles: quantiles.into(),
+            bucket_texts: buckets.iter().map(|bound| format!("{bound}")).collect(),
+            buckets: buckets.into(),
+            help: (!self.help.is_empty()).then(|| self.help.as_str().into()),
+            expiry: self.expiry,
+            unit: Unit {
+                divisor: if in_seconds { 1000.0 } else { 1.0 },
+                scale: self.scale,
+            },
+            total: settings.total_suffix,
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! A dashboard for Grafana, written from the declarations: every series has a panel that says what it means.
+
+use serde_json::{Value, json};
+use weir_counters::{Kind, Moves};
+
+use super::metrics_page::groups;
+use super::series::{Declared, declared};
+
+/// Grafana's grid is this wide.
+const COLUMNS: usize = 24;
+/// Of a panel.
+const WIDTH: usize = 8;
+const HEIGHT: usize = 7;
+
+/// Of the agents that the dashboard's variables choose.
+const CHOSEN: &str = r#"job=~"$job",instance=~"$instance""#;
+
+/// The whole of `dashboard.json`.
+pub fn json() -> String {
+    let mut text = format!("{:#}", dashboard());
+    text.push('\n');
+    text
+}
+
+fn dashboard() -> Value {
+    let all = declared();
+    let mut grid = Grid::default();
+    let mut panels = vec![grid.row("At a glance", false)];
+    for (title, unit, query) in glance() {
+        let meaning = "What to look at first; the rows below have every series by itself.";
+        let panel = panel(title, meaning, unit, &query);
+        panels.push(grid.place(panel));
+    }
+    panels.push(grid.row("Losses and other signs: what should not move", false));
+    for counters in groups(&all).iter().flat_map(|(_, members)| members) {
+        if counters
+            .iter()
+            .any(|counter| matches!(counter.info.moves, Moves::Sign(_)))
+        {
+            panels.push(grid.place(of_series(counters)));
+        }
+    }
+    for (title, members) in groups(&all) {
+        let mut row = grid.row(title, true);
+        let mut inside = grid.clone();
+        let works = members.iter().filter(|counters| {
+            counters
+                .iter()
+                .all(|counter| matches!(counter.info.moves, Moves::Work(_)))
+        });
+        row["panels"] = works.map(|counters| inside.place(of_series(counters))).collect();
+        panels.push(row);
+    }
+    json!({
+        "title": "weir",
+        "uid": "weir",
+        "description": "Written by `weir status --dashboard` from the table of weir's own series.",
+        "tags": ["weir"],
+        "schemaVersion": 39,
+        "editable": true,
+        "graphTooltip": 1,
+        "refresh": "30s",
+        "time": { "from": "now-1h", "to": "now" },
+        "templating": { "list": [
+            { "name": "datasource", "type": "datasource", "query": "prometheus" },
+            variable("job", "label_values(weir_info, job)"),
+            variable("instance", "label_values(weir_info{job=~\"$job\"}, instance)"),
+        ] },
+        "panels": numbered(panels),
+    })
+}
+
+/// What a person looks at first: title, unit, query.
+fn glance() -> [(&'static str, &'static str, String); 6] {
+    let rate = |name: &str| format!("sum by (instance) (rate({name}{{{CHOSEN}}}[$__rate_interval]))");
+    let share = format!("weir_memory_used_bytes{{{CHOSEN}}} / weir_memory_budget_bytes{{{CHOSEN}}}");
+    [
+        ("Samples received", "cps", rate("weir_samples_received_total")),
+        ("Messages rejected", "cps", rate("weir_messages_rejected_total")),
+        ("Packets dropped", "cps", rate("weir_packets_dropped_total")),
+        (
+            "Items that outputs dropped",
+            "cps",
+            rate("weir_output_dropped_total"),
+        ),
+        ("Memory, of the budget", "percentunit", share),
+        (
+            "Age of the oldest point that waits",
+            "s",
+            format!("weir_output_lag_seconds{{{CHOSEN}}}"),
+        ),
+    ]
+}
+
+/// A variable whose values a query finds.
+fn variable(name: &str, query: &str) -> Value {
+    json!({
+        "name": name,
+        "type": "query",
+        "datasource": datasource(),
+        "query": { "query": query, "refId": "v" },
+        "definition": query,
+        "refresh": 2,
+        "multi": true,
+        "includeAll": true,
+        "current": { "text": "All", "value": "$__all" },
+    })
+}
+
+fn datasource() -> Value {
+    json!({ "type": "prometheus", "uid": "${datasource}" })
+}
+
+/// The panel of one series.
+fn of_series(counters: &[&Declared]) -> Value {
+    let info = counters[0].info;
+    let mut meaning = info.help().to_owned();
+    for counter in counters {
+        if let Some((label, value)) = info.series.label.and(counter.info.series.label) {
+            meaning += &format!("\n\n{label} `{value}`: {}", counter.info.meaning());
+        }
+        let advice = counter.info.advice();
+        if !meaning.ends_with(advice) {
+            meaning += &format!("\n\n{advice}");
+        }
+    }
+    panel(
+        info.series.name,
+        &meaning,
+        &unit(info.series.unit, info.series.kind),
+        &query(counters),
+    )
+}
+
+fn query(counters: &[&Declared]) -> String {
+    let series = counters[0].info.series;
+    match series.kind {
+        Kind::Gauge => format!("{}{{{CHOSEN}}}", series.name),
+        Kind::Counter => {
+            let mut labels = vec!["instance"];
+            labels.extend(&counters[0].labels);
+            let name = series.name;
+            format!(
+                "sum by ({}) (rate({name}{{{CHOSEN}}}[$__rate_interval]))",
+                labels.join(", ")
+            )
+        }
+    }
+}
+
+/// As Grafana calls it.
+fn unit(unit: &str, kind: Kind) -> String {
+    match (unit, kind) {
+        ("bytes", Kind::Counter) => "Bps".to_owned(),
+        ("bytes", Kind::Gauge) => "bytes".to_owned(),
+        ("seconds", Kind::Gauge) => "s".to_owned(),
+        (_, Kind::Counter) => "cps".to_owned(),
+        (_, Kind::Gauge) => "short".to_owned(),
+    }
+}
+
+fn panel(title: &str, description: &str, unit: &str, query: &str) -> Value {
+    let unit = match title.ends_with("_timestamp_seconds") || title == "weir_start_time_seconds" {
+        true => "dateTimeAsIso",
+        false => unit,
+    };
+    json!({
+        "type": "timeseries",
+        "title": title,
+        "description": description,
+        "datasource": datasource(),
+        "fieldConfig": { "defaults": { "unit": unit, "min": 0 }, "overrides": [] },
+        "options": { "legend": { "displayMode": "list", "placement": "bottom" }, "tooltip": { "mode": "multi" } },
+        "targets": [{ "refId": "A", "datasource": datasource(), "expr": query }],
+    })
+}
+
+/// Puts panels side by side.
+#[derive(Clone, Default)]
+struct Grid {
+    column: usize,
+    line: usize,
+}
+
+impl Grid {
+    fn row(&mut self, title: &str, collapsed: bool) -> Value {
+        if self.column > 0 {
+            self.line += HEIGHT;
+        }
+        let place = json!({ "h": 1, "w": COLUMNS, "x": 0, "y": self.line });
+        self.column = 0;
+        self.line += 1;
+        json!({ "type": "row", "title": title, "collapsed": collapsed, "gridPos": place, "panels": [] })
+    }
+
+    fn place(&mut self, mut panel: Value) -> Value {
+        panel["gridPos"] = json!({ "h": HEIGHT, "w": WIDTH, "x": self.column, "y": self.line });
+        self.column += WIDTH;
+        if self.column == COLUMNS {
+            self.column = 0;
+            self.line += HEIGHT;
+        }
+        panel
+    }
+}
+
+/// Panels need numbers of their own, those inside of rows too.
+fn numbered(mut panels: Vec<Value>) -> Vec<Value> {
+    fn number(panels: &mut [Value], next: &mut u64) {
+        for panel in panels {
+            panel["id"] = json!(*next);
+            *next += 1;
+            if let Some(inside) = panel["panels"].as_array_mut() {
+                number(inside, next);
+            }
+        }
+    }
+    number(&mut panels, &mut 1);
+    panels
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATH: &str = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../packaging/helm/weir/files/dashboard.json"
+    );
+
+    #[test]
+    fn the_committed_dashboard_is_current() {
+        let committed = std::fs::read_to_string(PATH).unwrap_or_default();
+        assert!(
+            committed == json(),
+            "dashboard.json differs from the code; run: \
+             cargo run -- status --dashboard > packaging/helm/weir/files/dashboard.json"
+        );
+    }
+
+    #[test]
+    fn every_series_has_one_panel_and_panels_do_not_share_numbers() {
+        let dashboard = dashboard();
+        let top = dashboard["panels"].as_array().unwrap();
+        let inside = top
+            .iter()
+            .flat_map(|panel| panel["panels"].as_array().into_iter().flatten());
+        let panels: Vec<&Value> = top.iter().chain(inside).collect();
+        for declared in declared() {
+            let name = declared.info.series.name;
+            let shown = panels.iter().filter(|panel| panel["title"] == name).count();
+            assert_eq!(shown, 1, "{name}");
+        }
+        let numbers: std::collections::BTreeSet<u64> =
+            panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
+        assert_eq!(numbers.len(), panels.len());
+    }
+
+    /// Where two panels overlap, Grafana moves one of them.
+    #[test]
+    fn panels_that_are_seen_together_do_not_overlap() {
+        let dashboard = dashboard();
+        let mut taken = std::collections::BTreeSet::new();
+        for panel in dashboard["panels"].as_array().unwrap() {
+            let place = |field: &str| panel["gridPos"][field].as_u64().unwrap();
+            for line in place("y")..place("y") + place("h") {
+                for column in place("x")..place("x") + place("w") {
+                    assert!(taken.insert((line, column)), "{}", panel["title"]);
+                }
+            }
+        }
+    }
+}

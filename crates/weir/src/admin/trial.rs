@@ -1,0 +1,210 @@
+//! What rules would save: they are applied to the series of the last minutes, and to nothing else.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use weir_config::node::{self, Content};
+use weir_context::{Resolved, RuleSettings, Rules};
+use weir_history::{Kind, Labels};
+use weir_protocol::Kind as MetricKind;
+use weir_rules::Subject;
+
+use super::query::bad;
+use super::server::Refused;
+use crate::config;
+use crate::history::Recent;
+
+pub const PATH: &str = "/api/v1/try";
+
+/// Series that have sent within so many seconds are looked at.
+const SECONDS: i64 = 300;
+/// How long the history may be held up.
+const TIME_MAX: Duration = Duration::from_millis(200);
+/// Series between two looks at the clock.
+const SLICE: usize = 256;
+const EXAMPLES_MAX: usize = 5;
+/// What the series of a histogram end with, beside percentiles.
+const AGGREGATES: [&str; 6] = ["max", "min", "median", "avg", "sum", "count"];
+
+#[derive(Debug, Default, PartialEq, Serialize)]
+pub struct Trial {
+    /// Of the last five minutes.
+    series_now: usize,
+    /// How many would be left.
+    series_then: usize,
+    /// Series that a rule would change, those it would drop included.
+    changed: usize,
+    dropped: usize,
+    examples: Vec<Example>,
+    /// There was no time to look at all; the numbers are of those looked at.
+    incomplete: bool,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct Example {
+    from: String,
+    /// `None`: it would be dropped.
+    to: Option<String>,
+}
+
+/// Applies the rules to what there is. Holds the history for [`TIME_MAX`] at most.
+pub fn answer(text: &str, recent: &Recent) -> Result<Trial, Refused> {
+    let rules = rules(text)?;
+    let points = recent.points();
+    let since = points.newest().map_or(0, |(time, _)| time) - SECONDS;
+    let mut trying = Trying::new(&rules);
+    let begun = Instant::now();
+    let saw_all = points.each_series(since, |kind, name, labels| {
+        trying.series(kind, name, labels);
+        !trying.trial.series_now.is_multiple_of(SLICE) || begun.elapsed() < TIME_MAX
+    });
+    trying.trial.examples.sort_by(|a, b| a.from.cmp(&b.from));
+    Ok(Trial {
+        series_then: trying.left.len(),
+        incomplete: !saw_all,
+        ..trying.trial
+    })
+}
+
+/// Rules alone: nothing else that a configuration may hold, such as the name of a file, has an effect here.
+fn rules(text: &str) -> Result<Rules, Refused> {
+    let node = node::parse(text).map_err(|fault| bad(format!("line {}: {}", fault.line, fault.message)))?;
+    match node.map(|node| node.content) {
+        Some(Content::Map(keys)) if keys.iter().all(|(key, _)| key.text == "rules") => {}
+        _ => {
+            return Err(bad(
+                "rules must be a YAML document with the key rules and no other",
+            ));
+        }
+    }
+    let loaded = config::load_content(text.as_bytes()).map_err(|problems| bad(problems.to_string()))?;
+    Ok(Rules::new(RuleSettings {
+        set: loaded.config.rules.set,
+        ..RuleSettings::default()
+    }))
+}
+
+/// What becomes of one series.
+enum Outcome<'t> {
+    Same,
+    Dropped,
+    Other(Subject<'t>),
+}
+
+struct Trying<'t> {
+    rules: &'t Rules,
+    resolved: Resolved,
+    /// Hashes of the series that would be left; two of a million with the same are less likely than a bit that flips.
+    left: HashSet<u64>,
+    hashes: RandomState,
+    trial: Trial,
+}
+
+impl<'t> Trying<'t> {
+    fn new(rules: &'t Rules) -> Self {
+        Self {
+            rules,
+            resolved: Resolved::default(),
+            left: HashSet::new(),
+            hashes: RandomState::new(),
+            trial: Trial::default(),
+        }
+    }
+
+    fn series(&mut self, kind: Kind, name: &'t str, labels: Labels<'t>) {
+        self.trial.series_now += 1;
+        let mut tags: Vec<&str> = labels.tags().collect();
+        let (outcome, suffix) = self.outcome(kind, name, &mut tags);
+        let host = labels.host();
+        match outcome {
+            Outcome::Same => self.leave(kind, name, host, &tags),
+            Outcome::Dropped => {
+                self.trial.changed += 1;
+                self.trial.dropped += 1;
+                self.example(name, &tags, None);
+            }
+            Outcome::Other(subject) => {
+                self.trial.changed += 1;
+                let renamed = format!("{}{suffix}", subject.name);
+                let left: Vec<&str> = subject.tags.iter().map(AsRef::as_ref).collect();
+                self.leave(kind, &renamed, subject.host.as_deref().or(host), &left);
+                self.example(name, &tags, Some((&renamed, &left)));
+            }
+        }
+    }
+
+    /// With the suffix that the rule did not see. Sorts the tags.
+    fn outcome(&mut self, kind: Kind, name: &'t str, tags: &mut Vec<&'t str>) -> (Outcome<'t>, &'t str) {
+        tags.sort_unstable();
+        tags.dedup();
+        let own = match kind {
+            Kind::Counter => Some(MetricKind::Counter),
+            Kind::Gauge => Some(MetricKind::Gauge),
+            Kind::Set => Some(MetricKind::Set),
+            Kind::Distribution => Some(MetricKind::Distribution),
+            Kind::Rate => None,
+        };
+        if let Some(own) = own
+            && let outcome @ (Outcome::Dropped | Outcome::Other(_)) = self.apply(own, name, tags)
+        {
+            return (outcome, "");
+        }
+        match base(kind, name) {
+            Some((base, suffix)) => (self.apply(MetricKind::Histogram, base, tags), suffix),
+            None => (Outcome::Same, ""),
+        }
+    }
+
+    /// `tags` are sorted.
+    fn apply(&mut self, kind: MetricKind, name: &'t str, tags: &[&'t str]) -> Outcome<'t> {
+        let mut subject = self.rules.subject(kind, name, tags.iter().copied());
+        let verdict = self.rules.apply(&mut subject, &mut self.resolved);
+        // A rule that says itself that it is on trial is meant all the same.
+        let becomes = match verdict.trials.into_iter().next() {
+            Some(trial) => trial.becomes,
+            None => verdict.passes.then_some(subject),
+        };
+        match becomes {
+            None => Outcome::Dropped,
+            Some(subject) if is_same(&subject, name, tags) => Outcome::Same,
+            Some(subject) => Outcome::Other(subject),
+        }
+    }
+
+    fn leave(&mut self, kind: Kind, name: &str, host: Option<&str>, tags: &[&str]) {
+        let hash = self.hashes.hash_one((kind, name, host, tags));
+        self.left.insert(hash);
+    }
+
+    fn example(&mut self, name: &str, tags: &[&str], to: Option<(&str, &[&str])>) {
+        if self.trial.examples.len() < EXAMPLES_MAX {
+            self.trial.examples.push(Example {
+                from: shown(name, tags),
+                to: to.map(|(name, tags)| shown(name, tags)),
+            });
+        }
+    }
+}
+
+fn is_same(subject: &Subject<'_>, name: &str, tags: &[&str]) -> bool {
+    subject.name == name
+        && subject.host.is_none()
+        && subject.tags.iter().map(Cow::as_ref).eq(tags.iter().copied())
+}
+
+/// Name and suffix of what may be the series of a histogram.
+fn base(kind: Kind, name: &str) -> Option<(&str, &str)> {
+    let (base, suffix) = name.split_at(name.rfind('.')?);
+    let last = &suffix[1..];
+    let percent = last.strip_suffix("percentile");
+    let is_percentile = percent.is_some_and(|percent| percent.parse::<u8>().is_ok());
+    let is_aggregate = is_percentile || AGGREGATES.contains(&last);
+    (matches!(kind, Kind::Gauge | Kind::Rate) && is_aggregate).then_some((base, suffix))
+}
+
+fn shown(name: &str, tags: &[&str]) -> String {
+    format!("{name}{{{}}}", tags.join(","))
+}

@@ -1,0 +1,172 @@
+//! `weir capture`: packets as they come, into a file.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+
+use super::agent::admin_address;
+use super::stream::{self, Body};
+use super::table::grouped;
+use crate::capture_file::{
+    CaptureError, CaptureReader, CaptureWriter, State, header, write_packet, write_state,
+};
+use crate::failure::Failure;
+
+/// What the agent takes beyond the time of a capture.
+const GRACE: Duration = Duration::from_secs(15);
+
+pub fn command() -> Command {
+    Command::new("capture")
+        .about("Write packets as they come into a file, for `weir replay` and the Datadog Agent")
+        .after_help("Example: weir capture --for 30s --match 'page.*' --out page.dog")
+        .arg(
+            Arg::new("for")
+                .long("for")
+                .value_name("TIME")
+                .default_value("30s")
+                .help("How long, up to 10m; Ctrl-C ends it earlier"),
+        )
+        .arg(
+            Arg::new("match")
+                .long("match")
+                .value_name("MATCH")
+                .help("Only packets with such a message: a part of its name, or a pattern with * and ?"),
+        )
+        .args(stream::arguments())
+        .arg(
+            Arg::new("out")
+                .long("out")
+                .short('o')
+                .value_name("FILE")
+                .value_parser(value_parser!(PathBuf))
+                .help("The file [default: weir-capture-TIME.dog]"),
+        )
+        .arg(
+            Arg::new("bytes")
+                .long("bytes")
+                .value_name("SIZE")
+                .default_value("1GiB")
+                .help("Where it ends, whatever the time; not compressed"),
+        )
+        .arg(
+            Arg::new("plain")
+                .long("plain")
+                .action(ArgAction::SetTrue)
+                .help("Do not compress the file with zstd"),
+        )
+}
+
+pub fn capture(arguments: &ArgMatches) -> Result<(), Failure> {
+    let address = admin_address(arguments)?;
+    let text = |id: &str| arguments.get_one::<String>(id).cloned().unwrap_or_default();
+    let duration = weir_units::parse_duration_or_seconds(&text("for"))
+        .map_err(|error| Failure::usage(format!("flag --for: {error}")))?;
+    let bytes = weir_units::parse_size_any_case(&text("bytes"))
+        .map_err(|error| Failure::usage(format!("flag --bytes: {error}")))?;
+    let path = arguments
+        .get_one::<PathBuf>("out")
+        .cloned()
+        .unwrap_or_else(default_path);
+    let mut pairs = vec![
+        ("for", format!("{}ms", duration.as_millis())),
+        ("match", text("match")),
+        ("bytes", bytes.to_string()),
+    ];
+    let tags = arguments.get_many::<String>("where").into_iter().flatten();
+    pairs.extend(tags.map(|tag| ("where", tag.clone())));
+    let asked = format!("/api/v1/capture?{}", stream::query(&pairs));
+    let body = Body::open(address, &asked, duration + GRACE)?;
+    let failed = |error: std::io::Error| Failure::runtime(format!("{}: {error}", path.display()));
+    let mut writer = CaptureWriter::create(&path, !arguments.get_flag("plain")).map_err(failed)?;
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let stop = body.stopper().map_err(failed)?;
+    on_interrupt(interrupted.clone(), stop).map_err(failed)?;
+    let state = write(body, &mut writer, || {
+        eprintln!(
+            "capturing for {} into {}; Ctrl-C ends it",
+            weir_units::show_duration(duration),
+            path.display()
+        );
+    })
+    .map_err(|error| Failure::runtime(format!("{}: {error}", path.display())))?;
+    writer.finish().map_err(failed)?;
+    report(&path, &state, interrupted.load(Ordering::Acquire))
+}
+
+fn default_path() -> PathBuf {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    PathBuf::from(format!("weir-capture-{}.dog", now.as_secs()))
+}
+
+/// What was asked for ends whole also when it ends early.
+fn on_interrupt(interrupted: Arc<AtomicBool>, stop: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let wait = move || {
+        if runtime.block_on(tokio::signal::ctrl_c()).is_ok() {
+            interrupted.store(true, Ordering::Release);
+            stop();
+        }
+    };
+    std::thread::Builder::new()
+        .name("interrupt".into())
+        .spawn(wait)
+        .map(drop)
+}
+
+/// Copies a capture; where it ends too early, it gets an end of our own.
+fn write(body: Body, writer: &mut CaptureWriter, begun: impl FnOnce()) -> Result<State, CaptureError> {
+    let mut reader = CaptureReader::new(body)?;
+    begun();
+    writer.write(&header())?;
+    let (mut record, mut packets) = (Vec::new(), 0);
+    let state = loop {
+        match reader.next_packet() {
+            Ok(Some(packet)) => {
+                record.clear();
+                write_packet(&packet, &mut record);
+                writer.write(&record)?;
+                packets += 1;
+            }
+            Ok(None) => break reader.state().cloned().unwrap_or_default(),
+            Err(error) if error.is_cut() => {
+                break State {
+                    packets,
+                    ended_early: "the agent's answer ended".to_owned(),
+                    ..State::default()
+                };
+            }
+            Err(error) => return Err(error),
+        }
+    };
+    record.clear();
+    write_state(&state, &mut record);
+    writer.write(&record)?;
+    Ok(state)
+}
+
+fn report(path: &Path, state: &State, interrupted: bool) -> Result<(), Failure> {
+    let size = std::fs::metadata(path).map_or(0, |file| file.len());
+    let mut text = format!(
+        "{}: {} packets, {}\n",
+        path.display(),
+        grouped(state.packets),
+        super::table::bytes(size)
+    );
+    if state.lost > 0 {
+        text.push_str(&format!(
+            "{} packets are missing: they came faster than they could be written\n",
+            grouped(state.lost)
+        ));
+    }
+    if interrupted {
+        text.push_str("ended early: interrupted\n");
+    } else if !state.ended_early.is_empty() {
+        text.push_str(&format!("ended early: {}\n", state.ended_early));
+    }
+    super::print(&text)
+}

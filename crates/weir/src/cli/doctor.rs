@@ -1,0 +1,91 @@
+//! `weir doctor`: what is wrong, and what to do about it.
+
+use std::fmt::Write as _;
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+
+use crate::config;
+use crate::doctor::{Finding, Verdict, examine};
+use crate::failure::{Failure, FailureKind};
+
+pub fn command() -> Command {
+    super::with_settings(
+        Command::new("doctor")
+            .about("Look for what keeps the agent from receiving or delivering, and say what to do")
+            .long_about(
+                "Look for what keeps the agent from receiving or delivering, and say what to do: sockets and permissions, \
+                 settings of the kernel, the state directory, the clock, names, proxies and the endpoint of each output. \
+                 Give it the configuration that the agent has. The exit code is 1 when something does not work.",
+            ),
+    )
+    .arg(
+        Arg::new("json")
+            .long("json")
+            .action(ArgAction::SetTrue)
+            .help("Print what was found as JSON"),
+    )
+    .arg(
+        Arg::new("no-send")
+            .long("no-send")
+            .action(ArgAction::SetTrue)
+            .help("Do not send the metric weir.doctor to the agent's Unix sockets"),
+    )
+}
+
+pub fn doctor(arguments: &ArgMatches) -> Result<(), Failure> {
+    let inputs = super::inputs(arguments)?;
+    let loaded = config::load(&inputs)?;
+    let mut findings: Vec<Finding> = Vec::new();
+    findings.extend(loaded.warnings.iter().map(|warning| Finding {
+        check: "configuration",
+        subject: "files".to_owned(),
+        verdict: Verdict::Warning,
+        found: warning.clone(),
+        remedy: String::new(),
+    }));
+    findings.extend(examine(&loaded, &inputs, !arguments.get_flag("no-send")));
+    let text = match arguments.get_flag("json") {
+        true => serde_json::to_string(&findings).map_err(|error| Failure::runtime(error.to_string()))? + "\n",
+        false => report(&findings),
+    };
+    super::print(&text)?;
+    if findings.iter().any(|finding| finding.verdict == Verdict::Error) {
+        return Err(Failure {
+            kind: FailureKind::Runtime,
+            message: String::new(),
+        });
+    }
+    Ok(())
+}
+
+fn report(findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for finding in findings {
+        let verdict = match finding.verdict {
+            Verdict::Fine => "ok",
+            Verdict::Skipped => "-",
+            Verdict::Warning => "WARNING",
+            Verdict::Error => "ERROR",
+        };
+        let Finding {
+            check,
+            subject,
+            found,
+            ..
+        } = finding;
+        let found = super::table::shown(found);
+        let _ = writeln!(text, "{verdict:<8} {check:<16} {subject}: {found}");
+        if !finding.remedy.is_empty() {
+            let _ = writeln!(text, "{:25} -> {}", "", finding.remedy);
+        }
+    }
+    let count = |verdict| {
+        findings
+            .iter()
+            .filter(|finding| finding.verdict == verdict)
+            .count()
+    };
+    let (errors, warnings) = (count(Verdict::Error), count(Verdict::Warning));
+    let _ = writeln!(text, "\n{errors} errors, {warnings} warnings");
+    text
+}

@@ -1,0 +1,274 @@
+//! `weir graph`: one metric of the last minutes as a chart in the terminal, or as a table.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use weir_history::Function;
+
+use super::agent::{Answer, admin_address, ask, fetch, read};
+use super::chart;
+use super::recent::{Metrics, Points, path};
+use super::style::Style;
+use super::table::shown;
+use crate::failure::Failure;
+
+/// Rows of a chart, its axis included.
+const HEIGHT: u16 = 16;
+/// Columns where no terminal says how wide it is.
+const WIDTH: u16 = 100;
+/// Names that are told to somebody who has misspelled one.
+const SUGGESTIONS: usize = 3;
+/// Names that are compared with it.
+const NAMES_MAX: &str = "10000";
+
+pub fn command() -> Command {
+    Command::new("graph")
+        .about("Show a metric of the last minutes as a chart")
+        .after_help("Example: weir graph page.load --by page --fn p99 --last 15m")
+        .arg(
+            Arg::new("metric")
+                .value_name("METRIC")
+                .required(true)
+                .help("Its name, as `weir top` shows it"),
+        )
+        .arg(
+            Arg::new("by")
+                .long("by")
+                .value_name("KEY")
+                .action(ArgAction::Append)
+                .help("A line for each value of this tag; may be given several times"),
+        )
+        .arg(
+            Arg::new("where")
+                .long("where")
+                .value_name("KEY:VALUE")
+                .action(ArgAction::Append)
+                .help("Only series with this tag; may be given several times"),
+        )
+        .arg(Arg::new("fn").long("fn").value_name("FUNCTION").help(
+            "rate, sum, avg, min, max, count, last, or a quantile such as p99 [default: what fits the kind]",
+        ))
+        .arg(
+            Arg::new("last")
+                .long("last")
+                .value_name("TIME")
+                .help("How far to look back, such as 15m [default: as far as the agent remembers]"),
+        )
+        .arg(
+            Arg::new("csv")
+                .long("csv")
+                .action(ArgAction::SetTrue)
+                .conflicts_with("json")
+                .help("Print a table with commas: Unix seconds, and a column for each line"),
+        )
+        .arg(
+            Arg::new("json")
+                .long("json")
+                .action(ArgAction::SetTrue)
+                .help("Print the agent's JSON instead"),
+        )
+        .arg(
+            Arg::new("config")
+                .long("config")
+                .short('c')
+                .value_name("FILE")
+                .value_parser(value_parser!(PathBuf))
+                .help("The agent's configuration file, for its admin address [variable: WEIR_CONFIG]"),
+        )
+        .arg(
+            Arg::new("admin")
+                .long("admin")
+                .value_name("ADDRESS")
+                .help("The agent's admin address [variable: WEIR_ADMIN] [default: 127.0.0.1:8127]"),
+        )
+}
+
+pub fn graph(arguments: &ArgMatches) -> Result<(), Failure> {
+    let text = |name: &str| arguments.get_one::<String>(name).map_or("", String::as_str);
+    let all = |name: &str| arguments.get_many::<String>(name).unwrap_or_default();
+    let json = arguments.get_flag("json");
+    let metric = text("metric");
+    let from = match text("last") {
+        "" => String::new(),
+        last => window(last)?,
+    };
+    let mut parameters = vec![("metric", metric)];
+    parameters.extend(all("by").map(|key| ("by", key.as_str())));
+    parameters.extend(all("where").map(|tag| ("where", tag.as_str())));
+    if let Some(name) = arguments.get_one::<String>("fn") {
+        check_function(name, json)?;
+        parameters.push(("fn", name));
+    }
+    if !from.is_empty() {
+        parameters.push(("from", &from));
+    }
+    let address = admin_address(arguments)?;
+    let body = query(address, metric, &parameters)?;
+    if json {
+        return super::print(&body);
+    }
+    let points: Points = read(address, &body)?;
+    if arguments.get_flag("csv") {
+        return super::print(&csv(&points));
+    }
+    if points.series == 0 {
+        let message = format!("no series of {} has these tags", shown(metric));
+        return Err(Failure::runtime(message));
+    }
+    let width = columns();
+    super::print(&chart::text(&points, width, HEIGHT, Style::of_stdout()))
+}
+
+/// `-900` of `15m`.
+fn window(last: &str) -> Result<String, Failure> {
+    let found = weir_units::parse_duration_or_seconds(last).ok();
+    let seconds = found.map(|last| last.as_secs()).filter(|seconds| *seconds > 0);
+    let wrong = || {
+        Failure::usage(format!(
+            "flag --last: {last:?} is no time of a second or more, such as 15m or 1h"
+        ))
+    };
+    Ok(format!("-{}", seconds.ok_or_else(wrong)?))
+}
+
+fn check_function(name: &str, json: bool) -> Result<(), Failure> {
+    let function: Function = name
+        .parse()
+        .map_err(|error: weir_history::QueryError| Failure::usage(format!("flag --fn: {error}")))?;
+    if function == Function::Heatmap && !json {
+        let message = "flag --fn: a heat map is no line: --json prints it, and the page at the agent's admin address draws it";
+        return Err(Failure::usage(message));
+    }
+    Ok(())
+}
+
+fn query(address: SocketAddr, metric: &str, parameters: &[(&str, &str)]) -> Result<String, Failure> {
+    match ask(address, &path("/api/v1/query", parameters))? {
+        Answer::Body(body) => Ok(body),
+        Answer::Refused { code, reason } => {
+            let like = if code == 404 {
+                suggestions(address, metric)
+            } else {
+                String::new()
+            };
+            Err(Failure::runtime(format!(
+                "the agent at {address} says: {reason}{like}"
+            )))
+        }
+    }
+}
+
+/// Names that may be meant.
+fn suggestions(address: SocketAddr, metric: &str) -> String {
+    let path = path("/api/v1/metrics", &[("limit", NAMES_MAX), ("details", "0")]);
+    let Ok(known) = fetch(address, &path).and_then(|body| read::<Metrics>(address, &body)) else {
+        return String::new();
+    };
+    if known.metrics.is_empty() {
+        return "; nothing has arrived yet, or no bucket has ended".to_owned();
+    }
+    let names = known.metrics.iter().map(|metric| metric.name.as_str());
+    let like = nearest(metric, names);
+    if like.is_empty() {
+        return format!("; `weir top` lists the {} that are", known.total);
+    }
+    let like: Vec<String> = like.into_iter().map(shown).collect();
+    format!("; did you mean {}?", like.join(", "))
+}
+
+/// The most similar first; those that contain what was typed before those that are spelled like it.
+fn nearest<'n>(typed: &str, names: impl Iterator<Item = &'n str>) -> Vec<&'n str> {
+    let typed = typed.to_lowercase();
+    let mut rated: Vec<(f64, &str)> = names
+        .map(|name| {
+            let lower = name.to_lowercase();
+            let likeness = strsim::jaro_winkler(&typed, &lower);
+            let holds = lower.contains(&typed) || typed.contains(&lower);
+            (if holds { likeness + 1.0 } else { likeness }, name)
+        })
+        .filter(|(likeness, _)| *likeness > 0.8)
+        .collect();
+    rated.sort_by(|(a, left), (b, right)| b.total_cmp(a).then_with(|| left.cmp(right)));
+    rated.dedup_by(|a, b| a.1 == b.1);
+    rated
+        .into_iter()
+        .take(SUGGESTIONS)
+        .map(|(_, name)| name)
+        .collect()
+}
+
+fn csv(points: &Points) -> String {
+    let mut text = String::from("time");
+    for group in &points.groups {
+        let _ = write!(text, ",{}", quoted(&group.title()));
+    }
+    text.push('\n');
+    for (at, time) in points.times.iter().enumerate() {
+        let _ = write!(text, "{time}");
+        for group in &points.groups {
+            text.push(',');
+            if let Some(Some(value)) = group.values.get(at) {
+                let _ = write!(text, "{value}");
+            }
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn quoted(cell: &str) -> String {
+    if cell.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", cell.replace('"', "\"\""))
+    } else {
+        cell.to_owned()
+    }
+}
+
+fn columns() -> u16 {
+    let size = ratatui::crossterm::terminal::size();
+    size.map_or(WIDTH, |(columns, _)| columns).clamp(20, 300)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::recent::Group;
+
+    #[test]
+    fn who_misspells_a_name_is_told_the_nearest() {
+        let names = ["page.views", "page.viewers", "queue.length", "db.query.time"];
+        let near = |typed: &str| nearest(typed, names.into_iter());
+        assert_eq!(near("page.view"), ["page.views", "page.viewers"]);
+        assert_eq!(near("pgae.views")[0], "page.views");
+        assert_eq!(near("query"), ["db.query.time"]);
+        assert!(near("zzz").is_empty());
+    }
+
+    #[test]
+    fn windows_are_times_before_now() {
+        assert_eq!(window("15m").unwrap(), "-900");
+        for wrong in ["15x", "0s", "-5m", "10ms"] {
+            assert!(window(wrong).unwrap_err().message.contains("15m"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_table_has_a_column_for_each_group_and_nothing_where_there_is_no_point() {
+        let group = |value: &str, values: &[Option<f64>]| Group {
+            tags: vec![("k".to_owned(), Some(value.to_owned()))],
+            values: values.to_vec(),
+            ..Group::default()
+        };
+        let points = Points {
+            times: vec![10, 20],
+            groups: vec![
+                group("a", &[Some(1.5), None]),
+                group("b,\"c\"", &[None, Some(2.0)]),
+            ],
+            ..Points::default()
+        };
+        assert_eq!(csv(&points), "time,k:a,\"k:b,\"\"c\"\"\"\n10,1.5,\n20,,2\n");
+    }
+}

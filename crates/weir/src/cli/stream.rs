@@ -1,0 +1,136 @@
+//! What the agent answers piece by piece.
+
+use std::io::{self, BufRead, BufReader, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use clap::{Arg, ArgAction, value_parser};
+
+use crate::failure::Failure;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Bytes of a head, and of an answer that is an error.
+const HEAD_BYTES_MAX: u64 = 16 << 10;
+
+/// Arguments of commands that ask for messages.
+pub fn arguments() -> Vec<Arg> {
+    vec![
+        Arg::new("where")
+            .long("where")
+            .value_name("KEY:VALUE")
+            .action(ArgAction::Append)
+            .help(
+                "Only messages with this tag, or with any value of KEY; all of them, if given several times",
+            ),
+        Arg::new("config")
+            .long("config")
+            .short('c')
+            .value_name("FILE")
+            .value_parser(value_parser!(std::path::PathBuf))
+            .help("The agent's configuration file, for its admin address [variable: WEIR_CONFIG]"),
+        Arg::new("admin")
+            .long("admin")
+            .value_name("ADDRESS")
+            .help("The agent's admin address [variable: WEIR_ADMIN] [default: 127.0.0.1:8127]"),
+    ]
+}
+
+/// The part of a URL behind the question mark.
+pub fn query(pairs: &[(&str, String)]) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    for (name, value) in pairs.iter().filter(|(_, value)| !value.is_empty()) {
+        query.append_pair(name, value);
+    }
+    query.finish()
+}
+
+/// The body of an answer that comes piece by piece.
+pub struct Body {
+    reader: BufReader<TcpStream>,
+}
+
+impl Body {
+    /// Asks the agent. `quiet` is how long nothing may come.
+    pub fn open(address: SocketAddr, path: &str, quiet: Duration) -> Result<Body, Failure> {
+        let failed = |error: io::Error| {
+            let hint = match error.kind() {
+                io::ErrorKind::ConnectionRefused => {
+                    "; is it running? `weir run` starts it, --admin names another address"
+                }
+                _ => "",
+            };
+            Failure::runtime(format!("no agent at http://{address}: {error}{hint}"))
+        };
+        let mut stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).map_err(failed)?;
+        stream.set_read_timeout(Some(quiet)).map_err(failed)?;
+        stream.set_write_timeout(Some(CONNECT_TIMEOUT)).map_err(failed)?;
+        let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
+        // A peer that hangs up early may have answered.
+        let _ = stream.write_all(request.as_bytes());
+        let mut reader = BufReader::new(stream);
+        let head = head(&mut reader).map_err(failed)?;
+        let code = head.split_whitespace().nth(1).unwrap_or_default();
+        if head.starts_with("HTTP/1.") && code == "200" {
+            return Ok(Body { reader });
+        }
+        Err(refusal(address, &head, code, &mut reader))
+    }
+
+    /// From another thread: nothing more is to come.
+    pub fn stopper(&self) -> io::Result<impl FnOnce() + Send + 'static> {
+        let stream = self.reader.get_ref().try_clone()?;
+        // Of a stream that has ended there is nothing to stop.
+        Ok(move || drop(stream.shutdown(Shutdown::Both)))
+    }
+}
+
+impl io::Read for Body {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.reader.read(buffer)
+    }
+}
+
+impl BufRead for Body {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.reader.fill_buf()
+    }
+
+    fn consume(&mut self, amount: usize) {
+        self.reader.consume(amount);
+    }
+}
+
+/// Up to the empty line.
+fn head(reader: &mut impl BufRead) -> io::Result<String> {
+    let mut head = String::new();
+    let mut limited = reader.take(HEAD_BYTES_MAX);
+    while !head.ends_with("\r\n\r\n") {
+        if limited.read_line(&mut head)? == 0 {
+            break;
+        }
+    }
+    Ok(head)
+}
+
+fn refusal(address: SocketAddr, head: &str, code: &str, reader: &mut impl BufRead) -> Failure {
+    let mut body = String::new();
+    // What cannot be read is not shown.
+    let _ = reader.take(HEAD_BYTES_MAX).read_to_string(&mut body);
+    let parsed = serde_json::from_str::<serde_json::Value>(&body).unwrap_or_default();
+    if let Some(reason) = parsed["error"]["message"].as_str() {
+        return Failure::runtime(format!(
+            "the agent at {address} says: {}",
+            crate::tap::message::text(reason.as_bytes())
+        ));
+    }
+    let first = if code == "503" {
+        body.trim()
+    } else {
+        head.lines().next().unwrap_or_default()
+    };
+    let shown = crate::logging::printable(first.as_bytes());
+    Failure::runtime(format!(
+        "what answers at {address} is not weir's admin server, or cannot answer: {shown}"
+    ))
+}

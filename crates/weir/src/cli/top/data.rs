@@ -1,0 +1,164 @@
+//! What `weir top` asks the agent for, on a thread of its own: an agent that does not answer stops no key.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use super::Happening;
+use crate::admin::contexts::ContextReport;
+use crate::admin::status::Status;
+use crate::cli::agent::{Answer, ask, fetch, read};
+use crate::cli::recent::{Books, Metric, Metrics, Points, path};
+use crate::failure::Failure;
+
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Names that are listed.
+const NAMES_MAX: usize = 500;
+/// Seconds of the small charts.
+const BOOKS: &str = "-120";
+
+/// What the screen shows, as far as it decides what is asked for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Wanted {
+    /// Of the list of metrics; `None` where another list is shown.
+    pub metrics: Option<WantedMetrics>,
+    pub chart: Option<WantedChart>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WantedMetrics {
+    pub pattern: String,
+    /// As the API names it; `None`: those with most samples, which the agent knows by its contexts.
+    pub sort: Option<&'static str>,
+    /// Names on the screen: these alone get a small chart.
+    pub visible: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WantedChart {
+    pub metric: String,
+    pub kind: String,
+    pub function: Option<String>,
+    pub by: Option<String>,
+    /// Such as `-15m`; `None`: all that is held.
+    pub from: Option<&'static str>,
+}
+
+/// What the agent answered, all of it in one second.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    pub status: Status,
+    pub contexts: ContextReport,
+    pub books: Books,
+    pub process: Books,
+    /// Absent where the list is not shown, or the last minutes are not kept.
+    pub metrics: Option<Metrics>,
+    pub details: HashMap<String, Metric>,
+    /// Or why there is none.
+    pub points: Option<Result<Points, String>>,
+}
+
+/// Asks once a second, and at once when something else is wanted. Ends with whoever wants.
+pub fn keep_asking(address: SocketAddr, wants: Receiver<Wanted>, happenings: Sender<Happening>) {
+    let mut wanted = Wanted::default();
+    loop {
+        let begun = Instant::now();
+        let answered = snapshot(address, &wanted).map_err(|failure| failure.message);
+        if happenings.send(Happening::Answered(Box::new(answered))).is_err() {
+            return;
+        }
+        match wants.recv_timeout(INTERVAL.saturating_sub(begun.elapsed())) {
+            Ok(newer) => wanted = wants.try_iter().last().unwrap_or(newer),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+fn snapshot(address: SocketAddr, wanted: &Wanted) -> Result<Snapshot, Failure> {
+    let body = fetch(address, "/api/v1/status")?;
+    let mut snapshot = Snapshot {
+        status: read(address, &body)?,
+        ..Snapshot::default()
+    };
+    // There is none before the first flush.
+    if let Answer::Body(body) = ask(address, "/api/v1/contexts?top=100")? {
+        snapshot.contexts = read(address, &body)?;
+    }
+    snapshot.books = books(address, "weir_*received*_total")?;
+    snapshot.process = books(address, "process_*")?;
+    if let Some(metrics) = &wanted.metrics {
+        let visible: Vec<&str> = metrics.visible.iter().map(String::as_str).collect();
+        snapshot.details = details(address, &visible)?;
+        if let Some(sort) = metrics.sort {
+            snapshot.metrics = names(address, &metrics.pattern, sort)?;
+        }
+    }
+    if let Some(chart) = &wanted.chart {
+        snapshot.details.extend(details(address, &[&chart.metric])?);
+        snapshot.points = Some(points(address, chart)?);
+    }
+    Ok(snapshot)
+}
+
+/// Empty where the last minutes are not kept.
+fn books(address: SocketAddr, pattern: &str) -> Result<Books, Failure> {
+    let path = path(
+        "/api/v1/books",
+        &[("match", pattern), ("from", BOOKS), ("step", "1s")],
+    );
+    match ask(address, &path)? {
+        Answer::Body(body) => read(address, &body),
+        Answer::Refused { .. } => Ok(Books::default()),
+    }
+}
+
+fn names(address: SocketAddr, pattern: &str, sort: &str) -> Result<Option<Metrics>, Failure> {
+    let limit = NAMES_MAX.to_string();
+    let parameters = [
+        ("match", pattern),
+        ("sort", sort),
+        ("limit", &limit),
+        ("details", "0"),
+    ];
+    match ask(address, &path("/api/v1/metrics", &parameters))? {
+        Answer::Body(body) => read(address, &body).map(Some),
+        Answer::Refused { .. } => Ok(None),
+    }
+}
+
+fn details(address: SocketAddr, names: &[&str]) -> Result<HashMap<String, Metric>, Failure> {
+    if names.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let parameters: Vec<_> = names.iter().map(|name| ("name", *name)).collect();
+    let Answer::Body(body) = ask(address, &path("/api/v1/metrics", &parameters))? else {
+        return Ok(HashMap::new());
+    };
+    let found: Metrics = read(address, &body)?;
+    let by_name = found
+        .metrics
+        .into_iter()
+        .map(|metric| (metric.name.clone(), metric));
+    Ok(by_name.collect())
+}
+
+fn points(address: SocketAddr, chart: &WantedChart) -> Result<Result<Points, String>, Failure> {
+    let mut parameters = vec![("metric", chart.metric.as_str())];
+    let optional = [
+        ("kind", Some(chart.kind.as_str()).filter(|kind| !kind.is_empty())),
+        ("fn", chart.function.as_deref()),
+        ("by", chart.by.as_deref()),
+        ("from", chart.from),
+    ];
+    parameters.extend(
+        optional
+            .iter()
+            .filter_map(|(name, value)| Some((*name, (*value)?))),
+    );
+    match ask(address, &path("/api/v1/query", &parameters))? {
+        Answer::Body(body) => read(address, &body).map(Ok),
+        Answer::Refused { reason, .. } => Ok(Err(reason)),
+    }
+}

@@ -1,0 +1,545 @@
+//! Draws the state of `weir top`. Says nothing by colour alone.
+
+use ratatui::Frame;
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span, Text};
+use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table, TableState, Widget as _, Wrap};
+
+use super::state::{Charted, Loss, State, Tab, dropped};
+use crate::admin::status::{MemoryShare, OutputStatus, Status};
+use crate::cli::chart;
+use crate::cli::recent::{Books, last};
+use crate::cli::table::{bytes, duration, grouped, shown, si, sparkline};
+
+const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
+const REMEDY: Style = Style::new().fg(Color::Yellow);
+const GOOD: Style = Style::new().fg(Color::Green);
+const QUIET: Style = Style::new().add_modifier(Modifier::DIM);
+const HEADING: Style = Style::new().add_modifier(Modifier::BOLD);
+const SPARK: Style = Style::new().fg(Color::Cyan);
+
+const HELP: &str = "\
+1 to 5, Tab, ← →   another list
+↑ ↓, PgUp, PgDn    another row
+/                  filter: part of a name, or a pattern with * and ?
+s                  sort by something else
+Enter              the metric as a chart; then
+                   f function  g group by a tag  w window  Esc back
+Esc                no filter
+q                  end";
+
+/// The whole screen. Notes how many rows a list has room for.
+pub fn draw(state: &mut State, now: u64, frame: &mut Frame<'_>) {
+    let [head, tabs, body, foot] = Layout::vertical([
+        Constraint::Length(2),
+        Constraint::Length(1),
+        Constraint::Min(0),
+        Constraint::Length(1),
+    ])
+    .areas(frame.area());
+    state.page = usize::from(body.height.saturating_sub(2));
+    frame.render_widget(heading(state, now), head);
+    frame.render_widget(tab_line(state), tabs);
+    frame.render_widget(keys(state), foot);
+    if state.snapshot.is_some() {
+        match state.chart.clone() {
+            Some(chart) => draw_chart(state, &chart, body, frame.buffer_mut()),
+            None => draw_tab(state, now, body, frame),
+        }
+    }
+    if state.is_helping {
+        draw_help(frame);
+    }
+}
+
+/// Who is looked at, and in one line whether all is well.
+fn heading(state: &State, now: u64) -> Text<'static> {
+    let Some(snapshot) = &state.snapshot else {
+        let (style, text) = match &state.away {
+            Some(reason) => (BAD, format!("✗ {reason}")),
+            None => (QUIET, "asking the agent".to_owned()),
+        };
+        return Text::from(vec![Line::from("weir top"), Line::styled(text, style)]);
+    };
+    let status = &snapshot.status;
+    let up = duration(now.saturating_sub(status.started));
+    let first = format!(
+        "weir {} on {}, up {up}, {} contexts",
+        status.version,
+        shown(&status.hostname),
+        grouped(snapshot.contexts.contexts_live)
+    );
+    Text::from(vec![Line::styled(first, HEADING), verdict(state, status)])
+}
+
+fn verdict(state: &State, status: &Status) -> Line<'static> {
+    if let Some(reason) = &state.away {
+        let text = format!("✗ the agent is away: {reason}. This goes on when it is back.");
+        return Line::styled(text, BAD);
+    }
+    if let Some(reason) = &status.not_ready {
+        return Line::styled(format!("✗ not ready: {reason}"), BAD);
+    }
+    let failing = status.outputs.iter().find(|output| !output.healthy);
+    match (state.losses.first(), failing) {
+        (Some(loss), _) => {
+            let others = match state.losses.len() - 1 {
+                0 => String::new(),
+                others => format!(" (and {others} more: 1)"),
+            };
+            Line::styled(format!("✗ {}{others}", loss_text(loss)), BAD)
+        }
+        (None, Some(output)) => Line::styled(format!("✗ output {} is failing", shown(&output.name)), BAD),
+        (None, None) => Line::styled("✓ nothing was lost since the start", GOOD),
+    }
+}
+
+fn loss_text(loss: &Loss) -> String {
+    let rising = match loss.risen {
+        0.0 => String::new(),
+        risen => format!(", rising: +{}", grouped(risen as u64)),
+    };
+    format!("{}: {}{rising}", loss.what, grouped(loss.count as u64))
+}
+
+fn tab_line(state: &State) -> Line<'static> {
+    let titles = Tab::ALL.into_iter().enumerate().flat_map(|(number, tab)| {
+        let style = match tab == state.tab {
+            true => Style::new().add_modifier(Modifier::REVERSED),
+            false => Style::new(),
+        };
+        [
+            Span::styled(format!(" {} {} ", number + 1, tab.title()), style),
+            Span::raw(" "),
+        ]
+    });
+    let mut line = Line::from_iter(titles);
+    if !state.filter.is_empty() || state.is_typing {
+        let cursor = if state.is_typing { "▏" } else { "" };
+        line.push_span(Span::styled(
+            format!(" / {}{cursor}", shown(&state.filter)),
+            HEADING,
+        ));
+    }
+    line
+}
+
+fn keys(state: &State) -> Line<'static> {
+    let text = match (state.is_typing, &state.chart, state.tab) {
+        (true, ..) => " type a part of a name   Enter keep   Esc forget".to_owned(),
+        (_, Some(_), _) => " f function   g group   w window   Esc back   ? help   q end".to_owned(),
+        (_, _, Tab::Overview) => " Tab next list   ↑ ↓ losses   ? help   q end".to_owned(),
+        (.., tab) => {
+            let open = if tab == Tab::Metrics { "   Enter chart" } else { "" };
+            format!(" / filter   s sorted by {}{open}   ? help   q end", state.sort())
+        }
+    };
+    Line::styled(text, QUIET)
+}
+
+fn draw_tab(state: &State, now: u64, area: Rect, frame: &mut Frame<'_>) {
+    match state.tab {
+        Tab::Overview => draw_overview(state, area, frame.buffer_mut()),
+        Tab::Metrics => draw_metrics(state, area, frame),
+        Tab::TagKeys => draw_tag_keys(state, area, frame),
+        Tab::Origins => draw_origins(state, area, frame),
+        Tab::Outputs => draw_outputs(state, now, area, frame),
+    }
+}
+
+fn draw_overview(state: &State, area: Rect, buffer: &mut Buffer) {
+    let Some(snapshot) = &state.snapshot else { return };
+    let rates = rate_lines(&snapshot.books, &snapshot.process, area.width);
+    let shares: Vec<&MemoryShare> = shares(&snapshot.status);
+    let losses = loss_lines(state);
+    // Losses are given what they need before memory is.
+    let wanted: usize = losses.iter().map(|line| rows(line, area.width)).sum();
+    let [top, middle, bottom] = Layout::vertical([
+        Constraint::Length(rates.len() as u16 + 1),
+        Constraint::Length((wanted as u16).min(area.height / 2)),
+        Constraint::Min(0),
+    ])
+    .areas(area);
+    Paragraph::new(rates).render(top, buffer);
+    Paragraph::new(losses)
+        .wrap(Wrap { trim: false })
+        .render(middle, buffer);
+    Paragraph::new(memory_lines(&snapshot.status, &shares, bottom.width)).render(bottom, buffer);
+}
+
+/// Rows that a line takes at most when it is wrapped between words.
+fn rows(line: &Line<'_>, width: u16) -> usize {
+    match line.width().div_ceil(usize::from(width.max(1))) {
+        0 | 1 => 1,
+        rows => rows + 1,
+    }
+}
+
+fn rate_lines(books: &Books, process: &Books, width: u16) -> Vec<Line<'static>> {
+    let room = usize::from(width).saturating_sub(34).clamp(10, 120);
+    let line = |title: &str, values: Vec<Option<f64>>, figure: &dyn Fn(f64) -> String| {
+        let figure = last(&values).map_or("-".to_owned(), figure);
+        Line::from(vec![
+            Span::raw(format!("{title:<16}{figure:>14}  ")),
+            Span::styled(sparkline(&values, room), SPARK),
+        ])
+    };
+    let per_second = |value: f64| format!("{}/s", si(value));
+    let size = |value: f64| bytes(value as u64);
+    let received = |unit: &str| books.column(&format!("weir_{unit}_received_total"));
+    vec![
+        line("packets", received("packets"), &per_second),
+        line("messages", received("messages"), &per_second),
+        line("samples", received("samples"), &per_second),
+        line("bytes", books.column("weir_received_bytes_total"), &|value| {
+            format!("{}B/s", si(value))
+        }),
+        line(
+            "CPU of one core",
+            process.column("process_cpu_seconds_total"),
+            &|value| format!("{} %", si(value * 100.0)),
+        ),
+        line(
+            "resident memory",
+            process.column("process_resident_memory_bytes"),
+            &size,
+        ),
+    ]
+}
+
+fn loss_lines(state: &State) -> Vec<Line<'static>> {
+    let mut lines = vec![Line::styled(
+        "Lost, refused or not as good as it could be, since the start",
+        HEADING,
+    )];
+    if state.losses.is_empty() {
+        lines.push(Line::styled("✓ nothing", GOOD));
+    }
+    for loss in state.losses.iter().skip(state.chosen()) {
+        lines.push(Line::styled(format!("✗ {}", loss_text(loss)), BAD));
+        lines.push(Line::styled(format!("  {}", loss.advice), REMEDY));
+    }
+    lines.push(Line::default());
+    lines
+}
+
+/// The fullest first.
+fn shares(status: &Status) -> Vec<&MemoryShare> {
+    let mut shares: Vec<_> = status
+        .memory
+        .shares
+        .iter()
+        .filter(|share| share.bytes > 0)
+        .collect();
+    shares.sort_by(|a, b| fullness(b).total_cmp(&fullness(a)));
+    shares
+}
+
+fn fullness(share: &MemoryShare) -> f64 {
+    share.used as f64 / share.bytes as f64
+}
+
+fn memory_lines(status: &Status, shares: &[&MemoryShare], width: u16) -> Vec<Line<'static>> {
+    let memory = &status.memory;
+    let title = format!("Memory: {} of {}", bytes(memory.used), bytes(memory.budget));
+    let mut lines = vec![Line::styled(title, HEADING)];
+    let room = usize::from(width).saturating_sub(48).clamp(5, 40);
+    lines.extend(shares.iter().map(|share| {
+        let filled = ((fullness(share) * room as f64).round() as usize).min(room);
+        let style = if fullness(share) > 0.9 { BAD } else { SPARK };
+        let used = format!("{:>10} of {:>10}", bytes(share.used), bytes(share.bytes));
+        let mut spans = vec![
+            Span::raw(format!("{:<17}{used} ", share.name)),
+            Span::styled("█".repeat(filled), style),
+            Span::styled("░".repeat(room - filled), QUIET),
+        ];
+        let met: Vec<_> = share.events.iter().filter(|(_, number)| **number > 0).collect();
+        if !met.is_empty() {
+            let met: Vec<String> = met
+                .into_iter()
+                .map(|(event, number)| format!("{event} {}", grouped(*number)))
+                .collect();
+            spans.push(Span::styled(format!(" {}", met.join(", ")), REMEDY));
+        }
+        Line::from(spans)
+    }));
+    lines
+}
+
+/// A list whose chosen row is on the screen.
+fn draw_list(
+    state: &State,
+    head: &[&str],
+    widths: &[Constraint],
+    rows: Vec<Vec<Cell<'static>>>,
+    area: Rect,
+    frame: &mut Frame<'_>,
+) {
+    if rows.is_empty() {
+        let text = match state.filter.is_empty() {
+            true => "nothing yet".to_owned(),
+            false => format!("nothing matches {}", shown(&state.filter)),
+        };
+        frame.render_widget(Line::styled(text, QUIET), area);
+        return;
+    }
+    let total = rows.len();
+    let page = state.page.max(1);
+    let first = state.first_row(page);
+    let visible = rows.into_iter().skip(first).take(page).map(Row::new);
+    let head = Row::new(head.iter().map(|title| Cell::from((*title).to_owned()))).style(HEADING);
+    let table = Table::new(visible, widths.iter().copied())
+        .header(head)
+        .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
+    let [list, foot] = Layout::vertical([Constraint::Min(0), Constraint::Length(1)]).areas(area);
+    let mut chosen = TableState::new().with_selected(Some(state.chosen() - first));
+    frame.render_stateful_widget(table, list, &mut chosen);
+    let position = format!("{} of {total}", state.chosen() + 1);
+    frame.render_widget(Line::styled(position, QUIET).right_aligned(), foot);
+}
+
+fn right(text: String) -> Cell<'static> {
+    Cell::from(Line::from(text).right_aligned())
+}
+
+fn signed(number: i64) -> String {
+    let amount = grouped(number.unsigned_abs());
+    match number {
+        0 => "0".to_owned(),
+        1.. => format!("+{amount}"),
+        _ => format!("-{amount}"),
+    }
+}
+
+fn draw_metrics(state: &State, area: Rect, frame: &mut Frame<'_>) {
+    let is_wide = area.width >= 90;
+    let lines = state.metrics().into_iter().map(|line| {
+        let mut cells = vec![Cell::from(shown(&line.name))];
+        if is_wide {
+            cells.push(Cell::from(Line::styled(line.kind, QUIET)));
+            cells.push(Cell::from(Line::styled(sparkline(&line.sparkline, 30), SPARK)));
+            cells.push(right(line.last.map_or(String::new(), si)));
+        }
+        cells.push(right(line.samples_per_second.map_or(String::new(), si)));
+        cells.push(right(grouped(line.contexts)));
+        cells.push(right(signed(line.growth)));
+        cells
+    });
+    let number = Constraint::Length(10);
+    let (head, widths): (&[&str], Vec<Constraint>) = if is_wide {
+        (
+            &[
+                "metric",
+                "kind",
+                "last minutes",
+                "       now",
+                " samples/s",
+                "  contexts",
+                "    growth",
+            ],
+            vec![
+                Constraint::Min(12),
+                Constraint::Length(12),
+                Constraint::Length(30),
+                number,
+                number,
+                number,
+                number,
+            ],
+        )
+    } else {
+        (
+            &["metric", " samples/s", "  contexts", "    growth"],
+            vec![Constraint::Min(12), number, number, number],
+        )
+    };
+    draw_list(state, head, &widths, lines.collect(), area, frame);
+}
+
+fn draw_tag_keys(state: &State, area: Rect, frame: &mut Frame<'_>) {
+    let name = |key: &str| {
+        if key.is_empty() {
+            "(no key)".to_owned()
+        } else {
+            shown(key)
+        }
+    };
+    let rows = state.tag_keys().into_iter();
+    let rows = rows.map(|(key, values, growth)| {
+        vec![
+            Cell::from(name(&key)),
+            right(grouped(values)),
+            right(signed(growth)),
+        ]
+    });
+    let widths = [
+        Constraint::Min(12),
+        Constraint::Length(12),
+        Constraint::Length(12),
+    ];
+    draw_list(
+        state,
+        &["tag key", "      values", "      growth"],
+        &widths,
+        rows.collect(),
+        area,
+        frame,
+    );
+}
+
+fn draw_origins(state: &State, area: Rect, frame: &mut Frame<'_>) {
+    let rows = state.origins().into_iter();
+    let rows = rows.map(|(origin, contexts, samples)| {
+        vec![
+            Cell::from(shown(&origin)),
+            right(grouped(contexts)),
+            right(si(samples)),
+        ]
+    });
+    let widths = [
+        Constraint::Min(12),
+        Constraint::Length(12),
+        Constraint::Length(12),
+    ];
+    draw_list(
+        state,
+        &["origin", "    contexts", "   samples/s"],
+        &widths,
+        rows.collect(),
+        area,
+        frame,
+    );
+}
+
+fn draw_outputs(state: &State, now: u64, area: Rect, frame: &mut Frame<'_>) {
+    let outputs = state.outputs();
+    let rows = outputs.iter().map(|output| output_row(output, now)).collect();
+    let number = Constraint::Length(13);
+    let widths = [
+        Constraint::Min(10),
+        Constraint::Length(20),
+        number,
+        number,
+        number,
+        Constraint::Length(8),
+    ];
+    let head = [
+        "output",
+        "state",
+        "    delivered",
+        "      pending",
+        "      dropped",
+        "     lag",
+    ];
+    let said = outputs
+        .get(state.chosen())
+        .map(|output| said_of(output))
+        .unwrap_or_default();
+    let [list, notes] =
+        Layout::vertical([Constraint::Min(3), Constraint::Length(said.len().min(5) as u16)]).areas(area);
+    draw_list(state, &head, &widths, rows, list, frame);
+    frame.render_widget(Text::from(said), notes);
+}
+
+fn output_row(output: &OutputStatus, now: u64) -> Vec<Cell<'static>> {
+    let since = match output.since {
+        0 => String::new(),
+        since => format!(" for {}", duration(now.saturating_sub(since))),
+    };
+    let health = match output.healthy {
+        true => Line::styled(format!("✓ healthy{since}"), GOOD),
+        false => Line::styled(format!("✗ failing{since}"), BAD),
+    };
+    let delivered = output.books().iter().map(|(_, books)| books.delivered).sum();
+    let lag = match output.lag_seconds {
+        lag if lag > 0.0 => duration(lag as u64),
+        _ => String::new(),
+    };
+    let lost = dropped(output);
+    let style = if lost > 0 { BAD } else { Style::new() };
+    vec![
+        Cell::from(shown(&output.name)),
+        Cell::from(health),
+        right(grouped(delivered)),
+        right(grouped(output.waiting())),
+        Cell::from(Line::styled(grouped(lost), style).right_aligned()),
+        right(lag),
+    ]
+}
+
+/// What there is to say of the chosen output beside its numbers.
+fn said_of(output: &OutputStatus) -> Vec<Line<'static>> {
+    let error = output
+        .last_error
+        .iter()
+        .map(|error| Line::styled(format!("last error: {}", shown(error)), BAD));
+    let reasons = output.books().into_iter().flat_map(|(unit, books)| {
+        let reasons = books.dropped.iter().filter(|(_, count)| **count > 0);
+        reasons.map(move |(reason, count)| {
+            Line::styled(format!("{unit} dropped, {reason}: {}", grouped(*count)), REMEDY)
+        })
+    });
+    let notes = output.notes.iter().map(|note| Line::from(shown(note)));
+    error.chain(reasons).chain(notes).collect()
+}
+
+fn draw_chart(state: &State, charted: &Charted, area: Rect, buffer: &mut Buffer) {
+    let points = state
+        .snapshot
+        .as_ref()
+        .and_then(|snapshot| snapshot.points.as_ref());
+    let points = match points {
+        None => {
+            return Line::styled(format!("{}: asking the agent", shown(&charted.metric)), QUIET)
+                .render(area, buffer);
+        }
+        Some(Err(reason)) => return Line::styled(format!("✗ {reason}"), BAD).render(area, buffer),
+        Some(Ok(points)) => points,
+    };
+    let legend = chart::legend(points);
+    let rest = chart::rest(points);
+    let lines = legend.len() + usize::from(rest.is_some());
+    let [title, middle, bottom] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Min(3),
+        Constraint::Length(lines as u16),
+    ])
+    .areas(area);
+    let text = format!(
+        "{}; grouped by {}; {}",
+        chart::title(points),
+        shown(charted.by()),
+        charted.window()
+    );
+    Line::styled(text, HEADING).render(title, buffer);
+    chart::draw(points, middle, buffer);
+    let named = legend.into_iter().map(|(colour, text)| {
+        Line::from(vec![
+            Span::styled("━━ ", Style::new().fg(colour)),
+            Span::raw(text),
+        ])
+    });
+    Text::from_iter(named.chain(rest.map(Line::from))).render(bottom, buffer);
+}
+
+fn draw_help(frame: &mut Frame<'_>) {
+    let height = HELP.lines().count() as u16 + 2;
+    let area = frame.area();
+    let [_, row, _] = Layout::vertical([
+        Constraint::Fill(1),
+        Constraint::Length(height),
+        Constraint::Fill(1),
+    ])
+    .areas(area);
+    let [_, place, _] =
+        Layout::horizontal([Constraint::Fill(1), Constraint::Length(74), Constraint::Fill(1)]).areas(row);
+    frame.render_widget(Clear, place);
+    let help = Paragraph::new(HELP).block(Block::bordered().title(" Keys "));
+    frame.render_widget(help, place);
+}
+
+#[cfg(test)]
+#[path = "draw_tests.rs"]
+mod tests;

@@ -1,0 +1,172 @@
+//! What is on the screen, without a terminal.
+
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::KeyCode;
+
+use super::super::state::tests::{press, snapshot, state, write};
+use super::*;
+use crate::cli::chart::tests::points;
+use crate::cli::recent::BookSeries;
+
+/// The screen as lines.
+fn drawn(state: &mut State, columns: u16, rows: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
+    terminal.draw(|frame| draw(state, 1000, frame)).unwrap();
+    terminal.backend().to_string()
+}
+
+fn shows(screen: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(screen.contains(part), "{part:?} is not in\n{screen}");
+    }
+}
+
+#[test]
+fn the_overview_has_rates_losses_with_their_remedy_and_memory() {
+    let mut state = state();
+    let mut with_books = snapshot();
+    with_books.books = Books {
+        times: vec![1, 2, 3],
+        series: vec![BookSeries {
+            name: "weir_messages_received_total".to_owned(),
+            values: vec![Some(1.0), Some(2000.0), Some(1500.0)],
+        }],
+    };
+    with_books.status.memory.budget = 64 << 20;
+    with_books.status.memory.shares = vec![MemoryShare {
+        name: "contexts".to_owned(),
+        bytes: 10 << 20,
+        used: 5 << 20,
+        events: [("forgotten".to_owned(), 3)].into(),
+        ..MemoryShare::default()
+    }];
+    state.take(Ok(with_books));
+    let screen = drawn(&mut state, 120, 50);
+    shows(
+        &screen,
+        &[
+            "messages                1.5k/s",
+            "▁█▆",
+            "✗ ",
+            "Datagrams the kernel dropped",
+            "Give weir a larger `receive_buffer`",
+            "contexts            5.0 MiB of   10.0 MiB",
+            "████",
+            "forgotten 3",
+            "73 contexts",
+        ],
+    );
+}
+
+#[test]
+fn all_is_well_says_so_in_words() {
+    let mut state = state();
+    state.losses.clear();
+    state.snapshot.as_mut().unwrap().status.outputs.clear();
+    shows(
+        &drawn(&mut state, 100, 30),
+        &["✓ nothing was lost since the start", "✓ nothing "],
+    );
+}
+
+#[test]
+fn each_list_has_its_rows_and_says_how_it_is_sorted() {
+    let mut state = state();
+    write(&mut state, "2");
+    let screen = drawn(&mut state, 120, 20);
+    shows(
+        &screen,
+        &[
+            "page.views",
+            "counter",
+            "▁█",
+            "250",
+            "queue.length",
+            "+9",
+            "1 of 2",
+            "sorted by samples",
+        ],
+    );
+    write(&mut state, "3");
+    shows(&drawn(&mut state, 80, 20), &["user", "70", "sorted by values"]);
+    write(&mut state, "4");
+    shows(&drawn(&mut state, 80, 20), &["container abc", "252"]);
+    write(&mut state, "5");
+    let output = state.snapshot.as_mut().unwrap();
+    output.status.outputs[0].healthy = false;
+    output.status.outputs[0].last_error = Some("timed\u{1b}[2Jout".to_owned());
+    let screen = drawn(&mut state, 100, 20);
+    shows(&screen, &["datadog", "✗ failing", "last error: "]);
+    assert!(!screen.contains('\u{1b}'), "{screen}");
+}
+
+#[test]
+fn a_filter_that_nothing_matches_says_so_and_help_names_the_keys() {
+    let mut state = state();
+    write(&mut state, "2/zzz");
+    shows(
+        &drawn(&mut state, 100, 20),
+        &["/ zzz▏", "nothing matches zzz", "Enter keep"],
+    );
+    press(&mut state, &[KeyCode::Esc, KeyCode::Char('?')]);
+    shows(&drawn(&mut state, 100, 20), &[" Keys ", "the metric as a chart"]);
+}
+
+#[test]
+fn a_metric_is_drawn_in_braille_with_a_legend() {
+    let mut state = state();
+    write(&mut state, "2");
+    press(&mut state, &[KeyCode::Enter]);
+    shows(&drawn(&mut state, 100, 30), &["page.views: asking the agent"]);
+    let values: Vec<_> = (0..50).map(|value| Some(f64::from(value))).collect();
+    let drawn_points = points("rate", &[("ann", &values), ("ben", &[Some(1.0); 50])]);
+    state.snapshot.as_mut().unwrap().points = Some(Ok(drawn_points));
+    let screen = drawn(&mut state, 100, 30);
+    shows(
+        &screen,
+        &[
+            "page.views (counter), rate",
+            "grouped by nothing",
+            "49/s",
+            "user:ann",
+            "user:ben",
+            "23:59:59 UTC",
+        ],
+    );
+    assert!(
+        screen.chars().any(|c| ('\u{2801}'..='\u{28ff}').contains(&c)),
+        "{screen}"
+    );
+    state.snapshot.as_mut().unwrap().points = Some(Err("rate cannot be had of a gauge".to_owned()));
+    shows(&drawn(&mut state, 100, 30), &["✗ rate cannot be had of a gauge"]);
+}
+
+#[test]
+fn an_agent_that_is_away_is_said_to_be_and_its_numbers_stay() {
+    let mut state = State::default();
+    state.take(Err("no agent at http://127.0.0.1:1".to_owned()));
+    shows(&drawn(&mut state, 80, 10), &["✗ no agent at http://127.0.0.1:1"]);
+    let mut state = super::super::state::tests::state();
+    state.take(Err("no agent at http://127.0.0.1:1".to_owned()));
+    shows(
+        &drawn(&mut state, 160, 40),
+        &["the agent is away", "Datagrams the kernel dropped"],
+    );
+}
+
+#[test]
+fn any_size_of_terminal_will_do() {
+    for (columns, rows) in [(1, 1), (8, 3), (20, 5), (40, 12), (300, 80)] {
+        for tab in "12345".chars() {
+            let mut state = state();
+            write(&mut state, &tab.to_string());
+            drawn(&mut state, columns, rows);
+            press(&mut state, &[KeyCode::Enter]);
+            state.snapshot.as_mut().unwrap().points = Some(Ok(points("rate", &[("a", &[Some(1.0)])])));
+            drawn(&mut state, columns, rows);
+            write(&mut state, "?");
+            drawn(&mut state, columns, rows);
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! `weir top`: who uses how much of the running agent. Full screen on a terminal, a table elsewhere.
+//!
+//! [`state`] knows what is on the screen and what keys do, [`draw`] draws it, [`data`] asks the agent, and [`screen`] puts them
+//! together. [`plain`] is the table.
+
+use std::io::{self, IsTerminal as _};
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use ratatui::crossterm::event::KeyEvent;
+
+use super::agent::admin_address;
+use crate::failure::Failure;
+
+mod data;
+mod draw;
+mod plain;
+mod screen;
+mod state;
+
+/// What the screen waits for.
+enum Happening {
+    Typed(KeyEvent),
+    Resized,
+    /// What the agent says, or why it does not.
+    Answered(Box<Result<data::Snapshot, String>>),
+    End,
+}
+
+pub fn command() -> Command {
+    Command::new("top")
+        .about("Show what comes in, what is lost, and the metrics, tag keys and origins with most contexts and samples")
+        .arg(
+            Arg::new("once")
+                .long("once")
+                .action(ArgAction::SetTrue)
+                .help("Print a table and end, also on a terminal"),
+        )
+        .arg(
+            Arg::new("top")
+                .long("top")
+                .short('n')
+                .value_name("NUMBER")
+                .value_parser(value_parser!(u64).range(1..=weir_context::SUMMARY_ROWS as u64))
+                .default_value("10")
+                .help("Rows of each table"),
+        )
+        .arg(
+            Arg::new("config")
+                .long("config")
+                .short('c')
+                .value_name("FILE")
+                .value_parser(value_parser!(PathBuf))
+                .help("The agent's configuration file, for its admin address [variable: WEIR_CONFIG]"),
+        )
+        .arg(
+            Arg::new("admin")
+                .long("admin")
+                .value_name("ADDRESS")
+                .help("The agent's admin address [variable: WEIR_ADMIN] [default: 127.0.0.1:8127]"),
+        )
+        .arg(
+            Arg::new("watch")
+                .long("watch")
+                .action(ArgAction::SetTrue)
+                .help("Print the table again every second"),
+        )
+        .arg(
+            Arg::new("json")
+                .long("json")
+                .action(ArgAction::SetTrue)
+                .help("Print the agent's JSON instead"),
+        )
+}
+
+pub fn top(arguments: &ArgMatches) -> Result<(), Failure> {
+    let wants_text = ["once", "watch", "json"]
+        .iter()
+        .any(|flag| arguments.get_flag(flag));
+    if wants_text || !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        return plain::top(arguments);
+    }
+    screen::run(admin_address(arguments)?)
+}

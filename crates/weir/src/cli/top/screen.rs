@@ -1,0 +1,123 @@
+//! The terminal of `weir top`: taken over at the start, given back at the end, however that comes.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::cursor::Show;
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ratatui::crossterm::execute;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::data::{Wanted, keep_asking};
+use super::state::{Next, State};
+use super::{Happening, draw};
+use crate::failure::Failure;
+
+/// Shows the agent at this address until a key or a signal ends it.
+pub fn run(address: SocketAddr) -> Result<(), Failure> {
+    let failed = |error: io::Error| Failure::runtime(format!("the terminal cannot be used: {error}"));
+    let (sender, happenings) = channel();
+    // Before the terminal is another: a signal gives it back.
+    watch_signals(sender.clone()).map_err(failed)?;
+    end_on_panic();
+    // From here on a panic gives the terminal back before it says why.
+    let mut terminal = ratatui::try_init().map_err(failed)?;
+    let (wants, wanted) = channel();
+    let for_answers = sender.clone();
+    std::thread::spawn(move || keep_asking(address, wanted, for_answers));
+    std::thread::spawn(move || read_keys(&sender));
+    let ended = show(&mut terminal, &happenings, &wants);
+    ratatui::restore();
+    ended.map_err(failed)
+}
+
+/// A panic of any thread ends the program: half a program would leave a screen that stands still.
+fn end_on_panic() {
+    let default = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let _ = execute!(io::stdout(), Show);
+        default(panic);
+        std::process::exit(101);
+    }));
+}
+
+fn show(
+    terminal: &mut DefaultTerminal,
+    happenings: &Receiver<Happening>,
+    wants: &Sender<Wanted>,
+) -> io::Result<()> {
+    let mut state = State::default();
+    let mut asked = Wanted::default();
+    loop {
+        terminal.draw(|frame| draw::draw(&mut state, unix_now(), frame))?;
+        // How many rows there are decides what is wanted, so this comes after drawing.
+        let wanted = state.wanted();
+        if wanted != asked {
+            let _ = wants.send(wanted.clone());
+            asked = wanted;
+        }
+        let Ok(happening) = happenings.recv() else {
+            return Ok(());
+        };
+        // Several at once are drawn once.
+        for happening in std::iter::once(happening).chain(happenings.try_iter()) {
+            match happening {
+                Happening::End => return Ok(()),
+                Happening::Typed(key) if state.key(key) == Next::End => return Ok(()),
+                Happening::Typed(_) | Happening::Resized => {}
+                Happening::Answered(answered) => state.take(*answered),
+            }
+        }
+    }
+}
+
+/// Ends when the terminal does.
+fn read_keys(happenings: &Sender<Happening>) {
+    loop {
+        let happening = match event::read() {
+            Ok(Event::Key(key)) if key.kind == KeyEventKind::Press => Happening::Typed(key),
+            Ok(Event::Resize(..)) => Happening::Resized,
+            Ok(_) => continue,
+            Err(_) => Happening::End,
+        };
+        let is_end = matches!(happening, Happening::End);
+        if happenings.send(happening).is_err() || is_end {
+            return;
+        }
+    }
+}
+
+fn watch_signals(happenings: Sender<Happening>) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let kinds = [
+        SignalKind::terminate(),
+        SignalKind::interrupt(),
+        SignalKind::hangup(),
+    ];
+    let [mut terminate, mut interrupt, mut hangup] = {
+        let _inside = runtime.enter();
+        let [terminate, interrupt, hangup] = kinds.map(signal);
+        [terminate?, interrupt?, hangup?]
+    };
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+                _ = hangup.recv() => {}
+            }
+        });
+        let _ = happenings.send(Happening::End);
+    });
+    Ok(())
+}
+
+fn unix_now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,503 @@
+//! What is on the screen of `weir top`: which list, which row, which chart; and what keys do to it. Draws nothing, asks nobody.
+
+use std::cmp::Reverse;
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::data::{Snapshot, Wanted, WantedChart, WantedMetrics};
+use crate::admin::contexts::MetricRow;
+use crate::admin::series::signs;
+use crate::admin::status::{OutputStatus, sum_of};
+use crate::cli::recent::last;
+use weir_history::matches;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tab {
+    #[default]
+    Overview,
+    Metrics,
+    TagKeys,
+    Origins,
+    Outputs,
+}
+
+impl Tab {
+    pub const ALL: [Tab; 5] = [
+        Tab::Overview,
+        Tab::Metrics,
+        Tab::TagKeys,
+        Tab::Origins,
+        Tab::Outputs,
+    ];
+
+    pub fn title(self) -> &'static str {
+        match self {
+            Tab::Overview => "Overview",
+            Tab::Metrics => "Metrics",
+            Tab::TagKeys => "Tag keys",
+            Tab::Origins => "Origins",
+            Tab::Outputs => "Outputs",
+        }
+    }
+
+    /// What its rows can be sorted by, the first unless somebody asks for another.
+    pub fn sorts(self) -> &'static [&'static str] {
+        match self {
+            Tab::Overview => &[],
+            Tab::Metrics => &["samples", "contexts", "growth", "name", "seen"],
+            Tab::TagKeys => &["values", "growth", "name"],
+            Tab::Origins => &["contexts", "samples", "name"],
+            Tab::Outputs => &["dropped", "pending", "name"],
+        }
+    }
+
+    pub fn number(self) -> usize {
+        Tab::ALL.iter().position(|tab| *tab == self).unwrap_or(0)
+    }
+
+    fn moved(self, by: usize) -> Tab {
+        Tab::ALL[(self.number() + by) % Tab::ALL.len()]
+    }
+}
+
+/// What a key asks of the program itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    Go,
+    End,
+}
+
+/// One metric in large.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Charted {
+    pub metric: String,
+    pub kind: String,
+    function: Option<&'static str>,
+    by: Option<String>,
+    window: usize,
+}
+
+/// As the API takes them, and as people read them.
+const WINDOWS: [(Option<&str>, &str); 4] = [
+    (None, "all that is held"),
+    (Some("-5m"), "5 min"),
+    (Some("-15m"), "15 min"),
+    (Some("-1h"), "1 h"),
+];
+
+/// What can be made of the points of a kind.
+fn functions(kind: &str) -> &'static [&'static str] {
+    match kind {
+        "counter" => &["rate", "sum", "avg", "min", "max", "count"],
+        "distribution" => &["p95", "p50", "p99", "avg", "min", "max", "rate", "count"],
+        _ => &["avg", "sum", "min", "max", "last"],
+    }
+}
+
+impl Charted {
+    pub fn window(&self) -> &'static str {
+        WINDOWS[self.window].1
+    }
+
+    pub fn by(&self) -> &str {
+        self.by.as_deref().unwrap_or("nothing")
+    }
+}
+
+/// A row of the list of metrics.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MetricLine {
+    pub name: String,
+    pub kind: String,
+    pub sparkline: Vec<Option<f64>>,
+    pub last: Option<f64>,
+    /// Not known of metrics that send little.
+    pub samples_per_second: Option<f64>,
+    pub contexts: u64,
+    pub growth: i64,
+}
+
+/// Something that was lost or refused, with what to do about it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loss {
+    pub what: String,
+    pub advice: &'static str,
+    pub count: f64,
+    /// Since the answer before.
+    pub risen: f64,
+}
+
+#[derive(Debug, Default)]
+pub struct State {
+    pub tab: Tab,
+    /// The row that is chosen, of each tab.
+    chosen: [usize; 5],
+    sorts: [usize; 5],
+    pub filter: String,
+    /// The filter is being typed.
+    pub is_typing: bool,
+    pub is_helping: bool,
+    pub chart: Option<Charted>,
+    /// Rows of a list that fit on the screen; known once it was drawn.
+    pub page: usize,
+    pub snapshot: Option<Snapshot>,
+    pub losses: Vec<Loss>,
+    /// Why the agent does not answer.
+    pub away: Option<String>,
+}
+
+impl State {
+    /// Takes what the agent answered, or why it did not. What is known stays.
+    pub fn take(&mut self, answered: Result<Snapshot, String>) {
+        match answered {
+            Err(reason) => self.away = Some(reason),
+            Ok(mut snapshot) => {
+                self.away = None;
+                let before = self.snapshot.is_some().then_some(self.losses.as_slice());
+                self.losses = losses(&snapshot, before);
+                if let Some(old) = self.snapshot.take() {
+                    // Rows just scrolled into view have no chart yet; those out of view keep theirs.
+                    for (name, metric) in old.details {
+                        snapshot.details.entry(name).or_insert(metric);
+                    }
+                    let fits = |points: &Result<_, _>| self.is_of_chart(points);
+                    snapshot.points = snapshot.points.or(old.points).filter(fits);
+                }
+                self.snapshot = Some(snapshot);
+                self.keep_in_list();
+            }
+        }
+    }
+
+    fn is_of_chart(&self, points: &Result<crate::cli::recent::Points, String>) -> bool {
+        match (&self.chart, points) {
+            (Some(chart), Ok(points)) => chart.metric == points.metric,
+            (chart, _) => chart.is_some(),
+        }
+    }
+
+    pub fn sort(&self) -> &'static str {
+        let sorts = self.tab.sorts();
+        sorts.get(self.sorts[self.tab.number()]).copied().unwrap_or("")
+    }
+
+    pub fn chosen(&self) -> usize {
+        self.chosen[self.tab.number()]
+    }
+
+    /// What is to be asked for.
+    pub fn wanted(&self) -> Wanted {
+        let metrics = (self.tab == Tab::Metrics && self.chart.is_none()).then(|| WantedMetrics {
+            pattern: self.filter.clone(),
+            sort: Some(self.sort()).filter(|sort| *sort != "samples"),
+            visible: self.visible_names(),
+        });
+        let chart = self.chart.as_ref().map(|chart| WantedChart {
+            metric: chart.metric.clone(),
+            kind: chart.kind.clone(),
+            function: chart.function.map(str::to_owned),
+            by: chart.by.clone(),
+            from: WINDOWS[chart.window].0,
+        });
+        Wanted { metrics, chart }
+    }
+
+    fn visible_names(&self) -> Vec<String> {
+        let first = self.first_row(self.page);
+        let shown = self.metrics().into_iter().skip(first).take(self.page);
+        shown.map(|line| line.name).collect()
+    }
+
+    /// The first row on a screen of so many, so that the chosen one is on it.
+    pub fn first_row(&self, rows: usize) -> usize {
+        self.chosen() / rows.max(1) * rows.max(1)
+    }
+
+    /// The list of metrics, filtered and sorted.
+    pub fn metrics(&self) -> Vec<MetricLine> {
+        let Some(snapshot) = &self.snapshot else {
+            return Vec::new();
+        };
+        let by_samples = &snapshot.contexts.metrics_by_samples;
+        let lines: Vec<MetricLine> = match &snapshot.metrics {
+            Some(known) if self.sort() != "samples" => known
+                .metrics
+                .iter()
+                .map(|metric| MetricLine {
+                    name: metric.name.clone(),
+                    kind: metric.kind.clone(),
+                    samples_per_second: by_samples
+                        .iter()
+                        .find(|row| row.metric == metric.name)
+                        .map(|row| row.samples_per_second),
+                    contexts: metric.contexts,
+                    growth: metric.new as i64,
+                    ..MetricLine::default()
+                })
+                .collect(),
+            _ => self.by_contexts_report(),
+        };
+        let with_details = lines
+            .into_iter()
+            .map(|line| match snapshot.details.get(&line.name) {
+                Some(metric) => MetricLine {
+                    kind: metric.kind.clone(),
+                    last: last(&metric.sparkline),
+                    sparkline: metric.sparkline.clone(),
+                    ..line
+                },
+                None => line,
+            });
+        with_details.collect()
+    }
+
+    /// Those with most samples, or what stands for the rest where the last minutes are not kept.
+    fn by_contexts_report(&self) -> Vec<MetricLine> {
+        let Some(snapshot) = &self.snapshot else {
+            return Vec::new();
+        };
+        let report = &snapshot.contexts;
+        let mut rows = match self.sort() {
+            // Behind those that sent something in the last bucket come those that did not.
+            "samples" => {
+                let busy = &report.metrics_by_samples;
+                let is_idle = |row: &&MetricRow| busy.iter().all(|other| other.metric != row.metric);
+                let idle = report.metrics_by_contexts.iter().filter(is_idle);
+                busy.iter().chain(idle).cloned().collect()
+            }
+            _ => report.metrics_by_contexts.clone(),
+        };
+        match self.sort() {
+            "growth" => rows.sort_by_key(|row| Reverse(row.growth)),
+            "name" => rows.sort_by(|a, b| a.metric.cmp(&b.metric)),
+            _ => {}
+        }
+        rows.retain(|row| matches(&self.filter, &row.metric));
+        let lines = rows.into_iter().map(|row| MetricLine {
+            name: row.metric,
+            samples_per_second: Some(row.samples_per_second),
+            contexts: row.contexts,
+            growth: row.growth,
+            ..MetricLine::default()
+        });
+        lines.collect()
+    }
+
+    /// Tag keys with values and growth.
+    pub fn tag_keys(&self) -> Vec<(String, u64, i64)> {
+        let rows = self
+            .snapshot
+            .iter()
+            .flat_map(|snapshot| &snapshot.contexts.tag_keys);
+        let mut rows: Vec<_> = rows
+            .filter(|row| matches(&self.filter, &row.key))
+            .map(|row| (row.key.clone(), row.values, row.growth))
+            .collect();
+        match self.sort() {
+            "growth" => rows.sort_by_key(|row| Reverse(row.2)),
+            "name" => rows.sort(),
+            _ => rows.sort_by_key(|row| Reverse(row.1)),
+        }
+        rows
+    }
+
+    /// Origins with contexts and samples per second.
+    pub fn origins(&self) -> Vec<(String, u64, f64)> {
+        let rows = self
+            .snapshot
+            .iter()
+            .flat_map(|snapshot| &snapshot.contexts.origins);
+        let mut rows: Vec<_> = rows
+            .filter(|row| matches(&self.filter, &row.origin))
+            .map(|row| (row.origin.clone(), row.contexts, row.samples_per_second))
+            .collect();
+        match self.sort() {
+            "samples" => rows.sort_by(|a, b| b.2.total_cmp(&a.2)),
+            "name" => rows.sort_by(|a, b| a.0.cmp(&b.0)),
+            _ => rows.sort_by_key(|row| Reverse(row.1)),
+        }
+        rows
+    }
+
+    pub fn outputs(&self) -> Vec<&OutputStatus> {
+        let rows = self.snapshot.iter().flat_map(|snapshot| &snapshot.status.outputs);
+        let mut rows: Vec<_> = rows
+            .filter(|output| matches(&self.filter, &output.name))
+            .collect();
+        match self.sort() {
+            "pending" => rows.sort_by_key(|output| Reverse(output.waiting())),
+            "name" => rows.sort_by(|a, b| a.name.cmp(&b.name)),
+            _ => rows.sort_by_key(|output| Reverse(dropped(output))),
+        }
+        rows
+    }
+
+    fn rows(&self) -> usize {
+        match self.tab {
+            Tab::Overview => self.losses.len(),
+            Tab::Metrics => self.metrics().len(),
+            Tab::TagKeys => self.tag_keys().len(),
+            Tab::Origins => self.origins().len(),
+            Tab::Outputs => self.outputs().len(),
+        }
+    }
+
+    fn keep_in_list(&mut self) {
+        let last = self.rows().saturating_sub(1);
+        let chosen = &mut self.chosen[self.tab.number()];
+        *chosen = (*chosen).min(last);
+    }
+
+    fn choose(&mut self, row: usize) {
+        self.chosen[self.tab.number()] = row;
+        self.keep_in_list();
+    }
+
+    /// What a key does.
+    pub fn key(&mut self, key: KeyEvent) -> Next {
+        let with_control = key.modifiers.contains(KeyModifiers::CONTROL);
+        match key.code {
+            KeyCode::Char('c') if with_control => return Next::End,
+            _ if self.is_typing => self.type_filter(key.code),
+            _ if self.is_helping => self.is_helping = false,
+            KeyCode::Char('q') => return Next::End,
+            KeyCode::Char('?' | 'h') => self.is_helping = true,
+            _ if self.chart.is_some() => self.chart_key(key.code),
+            code => self.list_key(code),
+        }
+        Next::Go
+    }
+
+    fn type_filter(&mut self, code: KeyCode) {
+        match code {
+            KeyCode::Enter => self.is_typing = false,
+            KeyCode::Esc => {
+                self.is_typing = false;
+                self.filter.clear();
+            }
+            KeyCode::Backspace => drop(self.filter.pop()),
+            KeyCode::Char(typed) => self.filter.push(typed),
+            _ => {}
+        }
+        self.choose(0);
+    }
+
+    fn list_key(&mut self, code: KeyCode) {
+        let (chosen, page) = (self.chosen(), self.page.max(1));
+        match code {
+            KeyCode::Char('/') if self.tab != Tab::Overview => self.is_typing = true,
+            KeyCode::Esc => {
+                self.filter.clear();
+                self.keep_in_list();
+            }
+            KeyCode::Char('s') => self.sort_otherwise(),
+            KeyCode::Char(digit @ '1'..='5') => self.open(Tab::ALL[digit as usize - '1' as usize]),
+            KeyCode::Tab | KeyCode::Right | KeyCode::Char('l') => self.open(self.tab.moved(1)),
+            KeyCode::BackTab | KeyCode::Left => self.open(self.tab.moved(Tab::ALL.len() - 1)),
+            KeyCode::Down | KeyCode::Char('j') => self.choose(chosen + 1),
+            KeyCode::Up | KeyCode::Char('k') => self.choose(chosen.saturating_sub(1)),
+            KeyCode::PageDown | KeyCode::Char(' ') => self.choose(chosen + page),
+            KeyCode::PageUp => self.choose(chosen.saturating_sub(page)),
+            KeyCode::Home | KeyCode::Char('g') => self.choose(0),
+            KeyCode::End | KeyCode::Char('G') => self.choose(usize::MAX),
+            KeyCode::Enter if self.tab == Tab::Metrics => self.open_chart(),
+            _ => {}
+        }
+    }
+
+    fn open(&mut self, tab: Tab) {
+        self.tab = tab;
+        self.filter.clear();
+        self.keep_in_list();
+    }
+
+    fn sort_otherwise(&mut self) {
+        let number = self.tab.number();
+        self.sorts[number] = (self.sorts[number] + 1) % self.tab.sorts().len().max(1);
+        self.choose(0);
+    }
+
+    fn open_chart(&mut self) {
+        let Some(line) = self.metrics().into_iter().nth(self.chosen()) else {
+            return;
+        };
+        self.chart = Some(Charted {
+            metric: line.name,
+            kind: line.kind,
+            ..Charted::default()
+        });
+    }
+
+    fn chart_key(&mut self, code: KeyCode) {
+        let keys = self.tag_keys_of_chart();
+        let shown = self
+            .snapshot
+            .as_ref()
+            .and_then(|snapshot| snapshot.points.as_ref());
+        let function = shown
+            .and_then(|points| points.as_ref().ok())
+            .map(|points| points.function.clone());
+        let Some(chart) = &mut self.chart else { return };
+        match code {
+            KeyCode::Esc | KeyCode::Enter | KeyCode::Backspace | KeyCode::Left => self.chart = None,
+            KeyCode::Char('f') => {
+                let functions = functions(&chart.kind);
+                let now = chart.function.or(function.as_deref());
+                let at = functions.iter().position(|name| Some(*name) == now);
+                chart.function = Some(functions[at.map_or(0, |at| (at + 1) % functions.len())]);
+            }
+            KeyCode::Char('g') => {
+                let at = keys.iter().position(|key| Some(key) == chart.by.as_ref());
+                chart.by = keys.into_iter().nth(at.map_or(0, |at| at + 1));
+            }
+            KeyCode::Char('w') => chart.window = (chart.window + 1) % WINDOWS.len(),
+            _ => {}
+        }
+    }
+
+    fn tag_keys_of_chart(&self) -> Vec<String> {
+        let chart = self.chart.as_ref();
+        let details = self.snapshot.as_ref().map(|snapshot| &snapshot.details);
+        let metric = details
+            .zip(chart)
+            .and_then(|(details, chart)| details.get(&chart.metric));
+        metric.map(|metric| metric.tag_keys.clone()).unwrap_or_default()
+    }
+}
+
+/// In whatever unit the output counts.
+pub fn dropped(output: &OutputStatus) -> u64 {
+    output
+        .books()
+        .iter()
+        .map(|(_, books)| sum_of(&books.dropped))
+        .sum()
+}
+
+/// What rises first, then the largest. Before the first answer nothing is known to rise.
+fn losses(snapshot: &Snapshot, before: Option<&[Loss]>) -> Vec<Loss> {
+    let mut losses: Vec<Loss> = signs(&snapshot.status)
+        .into_iter()
+        .map(|sign| {
+            let what = sign.what();
+            let old = before.map(|losses| losses.iter().find(|loss| loss.what == what));
+            let then = old.map_or(sign.value, |old| old.map_or(0.0, |old| old.count));
+            Loss {
+                advice: sign.advice(),
+                count: sign.value,
+                risen: (sign.value - then).max(0.0),
+                what,
+            }
+        })
+        .collect();
+    losses.sort_by(|a, b| {
+        b.risen
+            .total_cmp(&a.risen)
+            .then_with(|| b.count.total_cmp(&a.count))
+    });
+    losses
+}
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+pub(super) mod tests;

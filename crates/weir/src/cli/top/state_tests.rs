@@ -1,0 +1,208 @@
+//! What keys do, and what is asked for then.
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::*;
+use crate::admin::contexts::{MetricRow, OriginRow, TagKeyRow};
+use crate::admin::status::tests::balanced;
+use crate::cli::recent::{Metric, Metrics};
+
+/// An agent with a few of everything.
+pub fn snapshot() -> Snapshot {
+    let mut snapshot = Snapshot {
+        status: balanced(),
+        ..Snapshot::default()
+    };
+    let row = |metric: &str, contexts, growth, samples_per_second| MetricRow {
+        metric: metric.to_owned(),
+        contexts,
+        growth,
+        samples_per_second,
+    };
+    let (busy, many) = (row("page.views", 3, 0, 250.0), row("queue.length", 70, 9, 2.0));
+    snapshot.contexts.contexts_live = 73;
+    snapshot.contexts.metrics_by_samples = vec![busy.clone(), many.clone()];
+    snapshot.contexts.metrics_by_contexts = vec![many, busy];
+    snapshot.contexts.tag_keys = vec![
+        TagKeyRow {
+            key: "user".to_owned(),
+            values: 70,
+            growth: 1,
+        },
+        TagKeyRow {
+            key: "env".to_owned(),
+            values: 2,
+            growth: 2,
+        },
+    ];
+    snapshot.contexts.origins = vec![OriginRow {
+        origin: "container abc".to_owned(),
+        contexts: 73,
+        samples_per_second: 252.0,
+    }];
+    let views = Metric {
+        name: "page.views".to_owned(),
+        kind: "counter".to_owned(),
+        contexts: 3,
+        tag_keys: vec!["env".to_owned(), "user".to_owned()],
+        sparkline: vec![Some(1.0), Some(250.0)],
+        ..Metric::default()
+    };
+    snapshot.details.insert(views.name.clone(), views);
+    snapshot
+}
+
+pub fn state() -> State {
+    let mut state = State {
+        page: 10,
+        ..State::default()
+    };
+    state.take(Ok(snapshot()));
+    state
+}
+
+pub fn press(state: &mut State, codes: &[KeyCode]) {
+    for code in codes {
+        assert_eq!(state.key(KeyEvent::new(*code, KeyModifiers::NONE)), Next::Go);
+    }
+}
+
+pub fn write(state: &mut State, text: &str) {
+    text.chars().for_each(|c| press(state, &[KeyCode::Char(c)]));
+}
+
+fn names(state: &State) -> Vec<String> {
+    state.metrics().into_iter().map(|line| line.name).collect()
+}
+
+#[test]
+fn keys_move_between_lists_and_rows() {
+    let mut state = state();
+    for (key, tab) in [('2', Tab::Metrics), ('5', Tab::Outputs), ('3', Tab::TagKeys)] {
+        write(&mut state, &key.to_string());
+        assert_eq!(state.tab, tab);
+    }
+    press(&mut state, &[KeyCode::Tab, KeyCode::BackTab, KeyCode::BackTab]);
+    assert_eq!(state.tab, Tab::Metrics);
+    press(&mut state, &[KeyCode::Down]);
+    assert_eq!(state.chosen(), 1);
+    press(&mut state, &[KeyCode::Down, KeyCode::PageDown]);
+    assert_eq!(state.chosen(), 1, "there are two rows");
+    press(&mut state, &[KeyCode::Home]);
+    assert_eq!(state.chosen(), 0);
+    assert_eq!(state.key(KeyEvent::from(KeyCode::Char('q'))), Next::End);
+    assert_eq!(
+        state.key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)),
+        Next::End
+    );
+}
+
+#[test]
+fn the_filter_takes_every_letter_and_sorting_asks_the_agent() {
+    let mut state = state();
+    write(&mut state, "2/q");
+    assert!(state.is_typing, "q is a letter here");
+    assert_eq!(names(&state), ["queue.length"]);
+    press(&mut state, &[KeyCode::Enter]);
+    assert!(!state.is_typing);
+    press(&mut state, &[KeyCode::Esc]);
+    assert_eq!(names(&state), ["page.views", "queue.length"]);
+    let wanted = state.wanted().metrics.unwrap();
+    assert_eq!((wanted.sort, wanted.visible.len()), (None, 2));
+    write(&mut state, "s");
+    assert_eq!(
+        names(&state),
+        ["queue.length", "page.views"],
+        "known without the last minutes"
+    );
+    assert_eq!(state.wanted().metrics.unwrap().sort, Some("contexts"));
+
+    let known = |name: &str| Metric {
+        name: name.to_owned(),
+        ..Metric::default()
+    };
+    let metrics = Metrics {
+        total: 2,
+        metrics: vec![known("a"), known("page.views")],
+    };
+    state.take(Ok(Snapshot {
+        metrics: Some(metrics),
+        ..snapshot()
+    }));
+    let lines = state.metrics();
+    assert_eq!(lines[0].samples_per_second, None);
+    assert_eq!(
+        (lines[1].samples_per_second, lines[1].last),
+        (Some(250.0), Some(250.0))
+    );
+}
+
+#[test]
+fn other_lists_are_sorted_and_filtered_here() {
+    let mut state = state();
+    write(&mut state, "3");
+    assert_eq!(state.tag_keys()[0].0, "user");
+    write(&mut state, "s");
+    assert_eq!((state.sort(), state.tag_keys()[0].0.as_str()), ("growth", "env"));
+    write(&mut state, "/us");
+    assert_eq!(state.tag_keys().len(), 1);
+    press(
+        &mut state,
+        &[KeyCode::Backspace, KeyCode::Backspace, KeyCode::Esc],
+    );
+    write(&mut state, "4");
+    assert_eq!(state.origins().len(), 1);
+    write(&mut state, "5");
+    assert_eq!(state.outputs().len(), 1);
+}
+
+#[test]
+fn a_metric_opens_as_a_chart_whose_function_group_and_window_change() {
+    let mut state = state();
+    write(&mut state, "2");
+    press(&mut state, &[KeyCode::Enter]);
+    let chart = |state: &State| state.wanted().chart.unwrap();
+    assert_eq!(
+        (chart(&state).metric.as_str(), chart(&state).kind.as_str()),
+        ("page.views", "counter")
+    );
+    write(&mut state, "fgw");
+    let wanted = chart(&state);
+    assert_eq!(wanted.function.as_deref(), Some("rate"));
+    assert_eq!((wanted.by.as_deref(), wanted.from), (Some("env"), Some("-5m")));
+    write(&mut state, "fg");
+    assert_eq!(chart(&state).function.as_deref(), Some("sum"));
+    write(&mut state, "g");
+    assert_eq!(chart(&state).by, None, "behind the last key there is none");
+    press(&mut state, &[KeyCode::Esc]);
+    assert_eq!(state.wanted().chart, None);
+}
+
+#[test]
+fn an_agent_that_goes_away_leaves_what_it_said() {
+    let mut state = state();
+    state.take(Err("connection refused".to_owned()));
+    assert_eq!(state.away.as_deref(), Some("connection refused"));
+    assert_eq!(state.origins().len(), 1);
+    state.take(Ok(snapshot()));
+    assert_eq!(state.away, None);
+}
+
+#[test]
+fn what_rises_comes_first() {
+    let mut state = state();
+    assert!(state.losses.iter().all(|loss| loss.risen == 0.0));
+    let mut later = snapshot();
+    let listener = &mut later.status.listeners[0].numbers;
+    listener.add_at("books.messages.rejected.bad_type", 2);
+    listener.add_at("books.messages.rejected.no_separator", 1);
+    state.take(Ok(later));
+    let risen: Vec<(f64, f64)> = state.losses.iter().map(|loss| (loss.risen, loss.count)).collect();
+    assert_eq!(risen[..2], [(2.0, 3.0), (1.0, 1.0)], "{:?}", state.losses);
+    assert!(state.losses[2..].iter().all(|loss| loss.risen == 0.0));
+    assert!(
+        state.losses[0].what.contains("A metric type"),
+        "{:?}",
+        state.losses
+    );
+}

@@ -1,0 +1,438 @@
+//! The configuration of gostatsd, in TOML or YAML.
+
+use weir_config::node::{Key, Node};
+
+use super::draft::Draft;
+use super::{Converted, Left, Refused, finish, list, map, scalar, toml, top_level};
+
+/// Keys that weir needs nothing for, and why. One that ends in `*` stands for all that begin so.
+const NOT_NEEDED: &[(&str, &str)] = &[
+    (
+        "bad-lines-per-minute",
+        "messages that cannot be read are counted by class in `weir status`, not logged",
+    ),
+    (
+        "burst-cloud-requests",
+        "no cloud is asked for anything; origin detection (docs/origin.md) says which container sent a message",
+    ),
+    (
+        "cloud-*",
+        "no cloud is asked for anything; origin detection (docs/origin.md) says which container sent a message",
+    ),
+    (
+        "conn-per-reader",
+        "workers have their own sockets where there are several",
+    ),
+    ("disable-internal-events", "weir sends no events about itself"),
+    (
+        "dynamic-headers",
+        "weir does not forward to another of its kind over HTTP; outputs.relay forwards messages as they arrive",
+    ),
+    ("estimated-tags", "there is one memory budget, `memory`"),
+    (
+        "expiry-interval-gauge",
+        "a gauge is sent when it was set, and not repeated; a scrape shows it for outputs.prometheus.expiry",
+    ),
+    (
+        "expiry-interval-set",
+        "a set is sent when it had members, and not repeated",
+    ),
+    (
+        "expiry-interval-timer",
+        "a timer is sent when it had samples, and not repeated",
+    ),
+    (
+        "fast-fail-on-non-retryable-errors",
+        "what a receiver refuses for good is never sent again",
+    ),
+    ("flush-aligned", "buckets are always aligned to the clock"),
+    ("flush-offset", "buckets are aligned to multiples of bucket_width"),
+    (
+        "heartbeat-enabled",
+        "the series weir_build_info and weir_uptime are always at /metrics of the admin address",
+    ),
+    (
+        "http-servers",
+        "weir does not take metrics over HTTP; /metrics, /healthz and profiles are at `admin`",
+    ),
+    (
+        "http-transport",
+        "weir does not forward to another of its kind over HTTP; outputs.relay forwards messages as they arrive",
+    ),
+    (
+        "internal-*",
+        "weir's own series are at /metrics of the admin address, and not among yours",
+    ),
+    ("lambda-*", "weir is no extension of a function"),
+    (
+        "log-raw-metric",
+        "`weir top` and the page at the admin address show metrics as they arrive",
+    ),
+    ("max-cloud-requests", "no cloud is asked for anything"),
+    ("max-concurrent-events", "there is one memory budget, `memory`"),
+    ("max-parsers", "`workers` is worked out from the cores"),
+    ("max-queue-size", "there is one memory budget, `memory`"),
+    ("max-readers", "`workers` is worked out from the cores"),
+    ("max-workers", "`workers` is worked out from the cores"),
+    ("profile", "profiles are at /debug/pprof of the admin address"),
+    ("receive-batch-size", "as many packets are read at once as wait"),
+    ("receive-buffer-size", "packets may be as long as 64KiB"),
+    (
+        "statser-type",
+        "weir's own series are at /metrics of the admin address",
+    ),
+    (
+        "timer-histogram-limit",
+        "distributions are sketches, and their buckets no setting",
+    ),
+    ("transport", "each output has its own `delivery`"),
+    ("verbose", "log_level is the setting"),
+];
+
+/// Converts the text of a configuration.
+pub fn convert(text: &str) -> Result<Converted, Refused> {
+    // What is TOML is no mapping in YAML, and the other way round.
+    let entries = match top_level(text) {
+        Ok(entries) => entries,
+        Err(_) => toml::parse(text)?,
+    };
+    let mut converter = Converter::default();
+    // As the other program does it: a timer has all of these.
+    converter.draft.set_list(
+        "histogram_aggregates",
+        &["min", "max", "median", "avg", "sum", "count"],
+    );
+    converter.draft.set_list("histogram_percentiles", &["0.9"]);
+    converter.draft.set("bucket_width", "1s");
+    for (key, node) in &entries {
+        converter.entry(key, node);
+    }
+    converter.filters(&entries);
+    Ok(finish(
+        &converter.draft.text(),
+        converter.left,
+        "a gostatsd configuration",
+    ))
+}
+
+#[derive(Default)]
+struct Converter {
+    draft: Draft,
+    left: Vec<Left>,
+}
+
+impl Converter {
+    fn leave(&mut self, line: usize, message: impl Into<String>) {
+        self.left.push(Left {
+            line,
+            message: message.into(),
+        });
+    }
+
+    fn entry(&mut self, key: &Key, node: &Node) {
+        let text = scalar(node).unwrap_or_default();
+        match key.text.as_str() {
+            "metrics-addr" if text.starts_with('/') => {
+                self.draft.set_list("uds", &[text]);
+                self.draft.own("udp", " []\n".to_owned());
+            }
+            "metrics-addr" => self.draft.set_list("udp", &[everywhere(text)]),
+            "namespace" | "hostname" => self.draft.set(&key.text, text),
+            "default-tags" => self.draft.set_list("tags", &words(node)),
+            "percent-threshold" => self.percentiles(key, node),
+            "flush-interval" => self.duration("bucket_width", key, text),
+            "expiry-interval" | "expiry-interval-counter" => self.duration("counter_expiry", key, text),
+            "ignore-host" => {
+                if text == "false" {
+                    self.leave(key.line, "ignore-host: the address of a sender is no host; a message names one by the tag host");
+                }
+            }
+            "server-mode" if text == "standalone" => {}
+            "server-mode" => {
+                let message = "weir does not forward to another of its kind over HTTP; outputs.relay forwards messages as they arrive";
+                self.leave(key.line, format!("server-mode: {message}"));
+            }
+            "backends" => self.backends(key, node),
+            "filters" | "filter" => {}
+            "graphite" => self.graphite(node),
+            "datadog" => self.datadog(node),
+            "statsdaemon" => self.statsdaemon(node),
+            "influxdb" | "newrelic" | "cloudwatch" | "otlp" | "promremotewriter" => {}
+            other => {
+                let why = reason(other).unwrap_or("is not known");
+                self.leave(key.line, format!("{other}: {why}"));
+            }
+        }
+    }
+
+    /// What gostatsd expires never or at once has no like in weir.
+    fn duration(&mut self, ours: &str, key: &Key, text: &str) {
+        if text.starts_with('-') {
+            return self.draft.set(ours, "0");
+        }
+        match super::statsd_exporter::go_seconds(text) {
+            Some(seconds) if ours == "counter_expiry" && seconds == 0.0 => self.draft.set(ours, "365d"),
+            Some(seconds) if seconds >= 1.0 && seconds.fract() == 0.0 => {
+                self.draft.set(ours, &format!("{seconds}s"))
+            }
+            Some(_) => self.leave(
+                key.line,
+                format!("{}: {text}: must be whole seconds, at least one", key.text),
+            ),
+            None => self.leave(key.line, format!("{}: {text:?} is not a duration", key.text)),
+        }
+    }
+
+    fn percentiles(&mut self, key: &Key, node: &Node) {
+        let mut found = Vec::new();
+        for word in words(node) {
+            match word.parse::<f64>() {
+                Ok(percent) if percent > 0.0 && percent <= 100.0 && percent.fract() == 0.0 => {
+                    found.push((percent / 100.0).to_string());
+                }
+                _ => self.leave(
+                    key.line,
+                    format!("percent-threshold: {word}: percentiles are whole percents from 1 to 100"),
+                ),
+            }
+        }
+        self.draft.set_list("histogram_percentiles", &found);
+    }
+
+    fn backends(&mut self, key: &Key, node: &Node) {
+        for backend in words(node) {
+            match backend.as_str() {
+                "datadog" | "graphite" | "statsdaemon" | "null" => {}
+                "stdout" => self.draft.output("stdout", "enabled", " true\n".to_owned()),
+                "influxdb" => self.leave(key.line, "backends: influxdb: there is no such output; a Telegraf, VictoriaMetrics or InfluxDB that takes Graphite's lines takes those of outputs.graphite"),
+                "otlp" => self.leave(key.line, "backends: otlp: outputs.otlp is the output; its `url` is to be set"),
+                "promremotewriter" => self.leave(key.line, "backends: promremotewriter: outputs.remote_write is the output; its `url` is to be set"),
+                other => self.leave(key.line, format!("backends: {other}: weir has no such output")),
+            }
+        }
+    }
+
+    fn graphite(&mut self, node: &Node) {
+        // Where it stands without being told.
+        let mut address = "localhost:2003".to_owned();
+        for (key, value) in map(node) {
+            let text = scalar(value).unwrap_or_default();
+            match key.text.as_str() {
+                "address" => text.clone_into(&mut address),
+                "mode" if text == "tags" => {}
+                "mode" => self.draft.set_output("graphite", "tags", "drop"),
+                "global_prefix" => self.draft.set_output("graphite", "prefix", text),
+                "write_timeout" => self.draft.set_output("graphite", "delivery.timeout", text),
+                "dial_timeout" => {}
+                other => self.leave(
+                    key.line,
+                    format!(
+                        "graphite.{other}: names have one prefix, outputs.graphite.prefix, and no suffix"
+                    ),
+                ),
+            }
+        }
+        self.draft
+            .set_output("graphite", "address", &format!("tcp://{address}"));
+        self.draft
+            .set_output_list("graphite", "counters", &["count", "rate"]);
+    }
+
+    fn datadog(&mut self, node: &Node) {
+        for (key, value) in map(node) {
+            let text = scalar(value).unwrap_or_default();
+            match key.text.as_str() {
+                "api_key" => self.leave(key.line, "datadog.api_key: is a secret, which is not copied; set it in the environment (DD_API_KEY) or by hand"),
+                "api_endpoint" => self.draft.set_output("datadog", "url", text),
+                "max_requests" => self.draft.set_output("datadog", "delivery.concurrency", text),
+                "metrics_per_batch" => self.draft.set_output("datadog", "points_per_payload_max", text),
+                "compress_payload" if text == "false" => self.draft.set_output("datadog", "compression", "none"),
+                "compress_payload" => {}
+                other => self.leave(key.line, format!("datadog.{other}: weir has no such setting; outputs.datadog.delivery has those of its requests")),
+            }
+        }
+    }
+
+    fn statsdaemon(&mut self, node: &Node) {
+        for (key, value) in map(node) {
+            let text = scalar(value).unwrap_or_default();
+            match key.text.as_str() {
+                "address" => {
+                    self.draft
+                        .set_output_list("relay", "targets", &[format!("udp://{text}")]);
+                    self.leave(key.line, "statsdaemon.address: outputs.relay passes messages on as they arrive, and not what they add up to");
+                }
+                other => self.leave(key.line, format!("statsdaemon.{other}: weir has no such setting")),
+            }
+        }
+    }
+
+    /// `filters` names filters, each in a table of its own below `filter`.
+    fn filters(&mut self, entries: &[(Key, Node)]) {
+        let entry = |name: &str| entries.iter().find(|(key, _)| key.text == name);
+        let named = entry("filters").map_or_else(Vec::new, |(_, node)| words(node));
+        let tables = entry("filter").map_or(&[][..], |(_, node)| map(node));
+        let mut rules = String::new();
+        for name in named {
+            let Some((key, node)) = tables.iter().find(|(key, _)| key.text == name) else {
+                let line = entry("filters").map_or(0, |(key, _)| key.line);
+                self.leave(line, format!("filters: {name}: there is no table filter.{name}"));
+                continue;
+            };
+            self.filter(key, node, &mut rules);
+        }
+        if !rules.is_empty() {
+            self.draft.own("rules", format!("\n{rules}"));
+        }
+    }
+
+    /// One filter: a rule for each of its patterns.
+    fn filter(&mut self, key: &Key, node: &Node, rules: &mut String) {
+        let field = |name: &str| map(node).iter().find(|(key, _)| key.text == name);
+        let is_on = |name: &str| field(name).and_then(|(_, node)| scalar(node)) == Some("true");
+        for name in ["exclude-metrics", "match-tags"] {
+            if let Some((key, _)) = field(name) {
+                let message = format!(
+                    "filter.{}.{name}: rules choose by names that match; the filter is left out",
+                    key.text
+                );
+                return self.leave(key.line, message);
+            }
+        }
+        let mut effect = String::new();
+        if is_on("drop-metric") {
+            effect.push_str("    drop: true\n");
+        } else {
+            if is_on("drop-host") {
+                effect.push_str("    host: none\n");
+            }
+            let mut keys = Vec::new();
+            for tag in field("drop-tags").map_or_else(Vec::new, |(_, node)| words(node)) {
+                match tag.strip_suffix(":*").filter(|tag| !tag.contains(['*', '!'])) {
+                    Some(tag) => keys.push(tag.to_owned()),
+                    None => self.leave(
+                        key.line,
+                        format!(
+                            "filter.{}.drop-tags: {tag}: rules take tags out by their key, as in `key:*`",
+                            key.text
+                        ),
+                    ),
+                }
+            }
+            if !keys.is_empty() {
+                effect.push_str(&format!("    exclude_tags: [{}]\n", keys.join(", ")));
+            }
+        }
+        if effect.is_empty() {
+            return;
+        }
+        let patterns = field("match-metrics").map_or_else(|| vec![String::new()], |(_, node)| words(node));
+        for (at, pattern) in patterns.iter().enumerate() {
+            let name = if at == 0 {
+                key.text.clone()
+            } else {
+                format!("{}-{}", key.text, at + 1)
+            };
+            match matching(pattern) {
+                Some((match_type, text)) => {
+                    rules.push_str(&format!("  - name: {name}\n"));
+                    if !text.is_empty() {
+                        rules.push_str(&format!(
+                            "    match: {}\n    match_type: {match_type}\n",
+                            weir_config::show_text(&text)
+                        ));
+                    }
+                    rules.push_str(&effect);
+                }
+                None => self.leave(
+                    key.line,
+                    format!(
+                        "filter.{}.match-metrics: {pattern}: rules choose by names that match",
+                        key.text
+                    ),
+                ),
+            }
+        }
+    }
+}
+
+/// How a rule says the same of names.
+fn matching(pattern: &str) -> Option<(&'static str, String)> {
+    if pattern.starts_with('!') {
+        return None;
+    }
+    if let Some(regex) = pattern.strip_prefix("regex:") {
+        return Some(("regex", super::statsd_exporter::unbound(regex)));
+    }
+    match pattern.strip_suffix('*') {
+        Some(prefix) => Some(("prefix", prefix.to_owned())),
+        None => Some(("exact", pattern.to_owned())),
+    }
+}
+
+fn reason(key: &str) -> Option<&'static str> {
+    let is_about = |name: &str| match name.strip_suffix('*') {
+        Some(start) => key.starts_with(start),
+        None => key == name,
+    };
+    let found = NOT_NEEDED.iter().find(|(name, _)| is_about(name));
+    found.map(|(_, why)| *why)
+}
+
+/// A list, or one text with spaces between its words.
+fn words(node: &Node) -> Vec<String> {
+    match scalar(node) {
+        Some(text) => text.split_whitespace().map(str::to_owned).collect(),
+        None => list(node).iter().filter_map(scalar).map(str::to_owned).collect(),
+    }
+}
+
+/// As Go has it: without a host it is every interface.
+fn everywhere(text: &str) -> String {
+    match text.strip_prefix(':') {
+        Some(port) => format!("0.0.0.0:{port}"),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_backends_and_filters() {
+        let text = "metrics-addr=':9125'\nflush-interval='10s'\npercent-threshold=[90, 99]\ndefault-tags='env:prod team:x'\nbackends=['graphite', 'stdout']\n\
+                    namespace='shop'\nexpiry-interval='2m'\nmax-readers=3\nfilters='noisy drop not'\n\n[graphite]\naddress='carbon:2003'\nprefix_timer='t'\n\n\
+                    [filter.noisy]\ndrop-tags='request_path:*'\n\n[filter.drop]\nmatch-metrics='noisy.* regex:^x'\ndrop-metric=true\n\n[filter.not]\nmatch-tags='a'\ndrop-metric=true\n";
+        let converted = convert(text).unwrap();
+        let lines: Vec<usize> = converted.left.iter().map(|left| left.line).collect();
+        assert_eq!(lines, [8, 13, 23], "{:?}", converted.left);
+        for part in [
+            "udp: [0.0.0.0:9125]\n",
+            "bucket_width: 10s\n",
+            "histogram_percentiles: [0.9, 0.99]\n",
+            "tags: [env:prod, team:x]\n",
+            "namespace: shop\n",
+            "counter_expiry: 120s\n",
+            "address: tcp://carbon:2003\n",
+            "stdout:\n    enabled: true\n",
+            "  - name: noisy\n    exclude_tags: [request_path]\n",
+            "  - name: drop\n    match: noisy.\n    match_type: prefix\n    drop: true\n",
+            "  - name: drop-2\n    match: x.*\n    match_type: regex\n    drop: true\n",
+        ] {
+            assert!(converted.yaml.contains(part), "{part}:\n{}", converted.yaml);
+        }
+    }
+
+    #[test]
+    fn yaml_is_taken_too_and_what_neither_is_is_refused() {
+        let converted = convert("metrics-addr: /run/statsd.sock\nwhat: 1\n").unwrap();
+        assert!(
+            converted.yaml.contains("uds: [/run/statsd.sock]\n"),
+            "{}",
+            converted.yaml
+        );
+        assert!(converted.left[0].message.contains("what: is not known"));
+        assert!(convert("a = \n").is_err());
+    }
+}

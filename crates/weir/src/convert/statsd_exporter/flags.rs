@@ -1,0 +1,224 @@
+//! The flags of statsd_exporter.
+
+use std::fmt::Write as _;
+
+use weir_config::show_text;
+
+use crate::convert::Left;
+
+/// Settings that follow from flags.
+#[derive(Debug)]
+pub struct Flags {
+    /// Key and value, in the order of the command line.
+    settings: Vec<(&'static str, String)>,
+    librato: bool,
+    influx: bool,
+    signalfx: bool,
+    relay: Vec<(&'static str, String)>,
+}
+
+/// Flags that weir needs nothing for, and why.
+const NOT_NEEDED: &[(&str, &str)] = &[
+    (
+        "statsd.cache-size",
+        "rules cost known contexts nothing, so there is no cache to size",
+    ),
+    (
+        "statsd.cache-type",
+        "rules cost known contexts nothing, so there is no cache to size",
+    ),
+    ("statsd.event-queue-size", "there is one memory budget, `memory`"),
+    (
+        "statsd.event-flush-threshold",
+        "messages are taken in batches, and none waits for others",
+    ),
+    (
+        "statsd.event-flush-interval",
+        "messages are taken in batches, and none waits for others",
+    ),
+    (
+        "statsd.udp-packet-queue-size",
+        "there is one memory budget, `memory`; receive_buffer is the kernel's queue",
+    ),
+    (
+        "web.enable-lifecycle",
+        "POST /api/v1/reload of the admin address and SIGHUP reload",
+    ),
+    (
+        "web.config.file",
+        "the admin address takes no TLS; put a proxy in front of it",
+    ),
+    ("web.systemd-socket", "the admin address is a setting, `admin`"),
+    (
+        "debug.dump-fsm",
+        "`weir explain` shows which mapping applies to a message",
+    ),
+    ("check-config", "`weir check` looks a configuration over"),
+    ("log.format", "the log has one format"),
+    ("statsd.mapping-config", "is the file that is converted"),
+];
+
+impl Flags {
+    /// Those that cannot be said in settings are left.
+    pub fn read(arguments: &[String], left: &mut Vec<Left>) -> Flags {
+        let mut flags = Flags {
+            settings: Vec::new(),
+            librato: true,
+            influx: true,
+            signalfx: true,
+            relay: Vec::new(),
+        };
+        if !arguments.is_empty() {
+            // Where it listens unless told otherwise.
+            flags.settings = vec![
+                ("udp", "0.0.0.0:9125".to_owned()),
+                ("tcp", "0.0.0.0:9125".to_owned()),
+                ("tcp_framing", "newline".to_owned()),
+                ("admin", "0.0.0.0:9102".to_owned()),
+            ];
+        }
+        let mut arguments = arguments.iter().map(String::as_str).peekable();
+        while let Some(argument) = arguments.next() {
+            let name = argument.trim_start_matches('-');
+            let (name, value) = match name.split_once('=') {
+                Some((name, value)) => (name, value),
+                None if is_switch(name) => (name, ""),
+                None => (
+                    name,
+                    arguments.next_if(|next| !next.starts_with("--")).unwrap_or(""),
+                ),
+            };
+            if let Err(message) = flags.take(name, value) {
+                left.push(Left {
+                    line: 0,
+                    message: format!("--{name}: {message}"),
+                });
+            }
+        }
+        flags
+    }
+
+    fn take(&mut self, name: &str, value: &str) -> Result<(), &'static str> {
+        let is_on = !name.starts_with("no-") && value != "false";
+        match name.trim_start_matches("no-") {
+            "statsd.listen-udp" => self.set("udp", address(value)),
+            "statsd.listen-tcp" => self.set("tcp", address(value)),
+            "statsd.listen-unixgram" => self.set("uds", value.to_owned()),
+            "statsd.unixsocket-mode" => self.set("socket_mode", format!("0{value}")),
+            "statsd.read-buffer" => self.set("receive_buffer", value.to_owned()),
+            "web.listen-address" => self.set("admin", address(value)),
+            "web.telemetry-path" if value == "/metrics" => {}
+            "web.telemetry-path" => return Err("the path is /metrics"),
+            "statsd.parse-librato-tags" => self.librato = is_on,
+            "statsd.parse-influxdb-tags" => self.influx = is_on,
+            "statsd.parse-signalfx-tags" => self.signalfx = is_on,
+            "statsd.parse-dogstatsd-tags" if is_on => {}
+            "statsd.parse-dogstatsd-tags" => {
+                return Err("tags behind the type are always read; rules take them out");
+            }
+            "statsd.relay.address" => self.relay.push(("targets", format!("['udp://{value}']"))),
+            "statsd.relay.packet-length" => self.relay.push(("udp_bytes_max", value.to_owned())),
+            "log.level" => self.set("log_level", value.to_owned()),
+            other => {
+                let known = NOT_NEEDED.iter().find(|(name, _)| *name == other);
+                return Err(known.map_or("is not known", |(_, why)| *why));
+            }
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, key: &'static str, value: String) {
+        self.settings.retain(|(other, _)| *other != key);
+        self.settings.push((key, value));
+    }
+
+    pub fn tag_styles(&self) -> Vec<&'static str> {
+        let styles = [
+            (self.librato, "librato"),
+            (self.influx, "influx"),
+            (self.signalfx, "signalfx"),
+        ];
+        let on = styles.iter().filter(|(is_on, _)| *is_on);
+        on.map(|(_, style)| *style).collect()
+    }
+
+    pub fn write(&self, out: &mut String) {
+        for (key, value) in &self.settings {
+            let _ = match *key {
+                "udp" | "tcp" | "uds" if value.is_empty() => writeln!(out, "{key}: []"),
+                "udp" | "tcp" | "uds" => writeln!(out, "{key}: [{}]", show_text(value)),
+                _ => writeln!(out, "{key}: {}", show_text(value)),
+            };
+        }
+    }
+
+    pub fn write_relay(&self, out: &mut String) {
+        if self.relay.iter().any(|(key, _)| *key == "targets") {
+            out.push_str("  relay:\n");
+            for (key, value) in &self.relay {
+                let _ = writeln!(out, "    {key}: {value}");
+            }
+        }
+    }
+}
+
+/// Whether a flag stands alone.
+fn is_switch(name: &str) -> bool {
+    name.starts_with("no-")
+        || name.starts_with("statsd.parse-")
+        || matches!(
+            name,
+            "web.enable-lifecycle" | "check-config" | "web.systemd-socket"
+        )
+}
+
+/// An address as Go has it: without a host it is every interface.
+fn address(text: &str) -> String {
+    match text.strip_prefix(':') {
+        Some(port) => format!("0.0.0.0:{port}"),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(arguments: &[&str]) -> (String, Vec<Left>) {
+        let arguments: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
+        let mut left = Vec::new();
+        let flags = Flags::read(&arguments, &mut left);
+        let mut out = String::new();
+        flags.write(&mut out);
+        flags.write_relay(&mut out);
+        (out + &flags.tag_styles().join(" "), left)
+    }
+
+    #[test]
+    fn flags_become_settings() {
+        let (out, left) = read(&[
+            "--statsd.listen-udp=:8125",
+            "--statsd.listen-tcp",
+            "",
+            "--no-statsd.parse-influxdb-tags",
+            "--statsd.relay.address",
+            "old.example:8125",
+            "--statsd.relay.packet-length=1000",
+            "--statsd.unixsocket-mode=755",
+        ]);
+        assert_eq!(left, []);
+        for part in [
+            "udp: [0.0.0.0:8125]\n",
+            "tcp: []\n",
+            "admin: 0.0.0.0:9102\n",
+            "socket_mode: 0755\n",
+            "targets: ['udp://old.example:8125']\n    udp_bytes_max: 1000\n",
+            "librato signalfx",
+        ] {
+            assert!(out.contains(part), "{part}: {out}");
+        }
+        assert_eq!(read(&[]).0, "librato influx signalfx");
+        let (_, left) = read(&["--statsd.cache-size=3", "--what", "--web.telemetry-path=/x"]);
+        assert_eq!(left.len(), 3, "{left:?}");
+    }
+}

@@ -1,0 +1,352 @@
+//! Telegraf's `[[inputs.statsd]]`, and what of the rest of its configuration is about the same metrics.
+
+use weir_config::node::{Content, Key, Node};
+
+use super::draft::Draft;
+use super::{Converted, Left, Refused, finish, list, map, scalar, toml};
+
+mod templates;
+
+/// Options of the input that weir needs nothing for, and why.
+const NOT_NEEDED: &[(&str, &str)] = &[
+    (
+        "allowed_pending_messages",
+        "there is one memory budget, `memory`; receive_buffer is the kernel's queue",
+    ),
+    (
+        "datadog_keep_container_tag",
+        "origin_client reads the field, and origin detection makes tags of it (docs/origin.md)",
+    ),
+    (
+        "enable_aggregation_temporality",
+        "outputs.otlp says which temporality its sums have",
+    ),
+    (
+        "float_counters",
+        "numbers are floats everywhere, and written as integers where they are",
+    ),
+    (
+        "float_sets",
+        "numbers are floats everywhere, and written as integers where they are",
+    ),
+    (
+        "float_timings",
+        "numbers are floats everywhere, and written as integers where they are",
+    ),
+    (
+        "max_tcp_connections",
+        "connections are limited by descriptors, and counted when they are refused",
+    ),
+    (
+        "max_ttl",
+        "nothing is cached beyond its bucket; a scrape shows series for outputs.prometheus.expiry",
+    ),
+    ("number_workers_threads", "`workers` is worked out from the cores"),
+    (
+        "percentile_limit",
+        "percentiles are exact up to 4096 samples per series and bucket, and within 1 % beyond them",
+    ),
+    (
+        "tcp_keep_alive",
+        "connections last as long as both ends keep them",
+    ),
+    (
+        "tcp_keep_alive_period",
+        "connections last as long as both ends keep them",
+    ),
+];
+
+/// Converts the text of a `telegraf.conf`.
+pub fn convert(text: &str) -> Result<Converted, Refused> {
+    let entries = toml::parse(text)?;
+    let mut converter = Converter::default();
+    converter.draft.set_list::<&str>("histogram_percentiles", &[]);
+    for (key, node) in &entries {
+        match key.text.as_str() {
+            "agent" => converter.agent(node),
+            "global_tags" => converter.tags(node),
+            "inputs" => converter.inputs(node),
+            "outputs" => converter.outputs(node),
+            other => converter.leave(
+                key.line,
+                format!("{other}: weir has rules for metrics (docs/rules.md), and no plugins"),
+            ),
+        }
+    }
+    Ok(converter.finish())
+}
+
+#[derive(Default)]
+struct Converter {
+    draft: Draft,
+    /// Of all inputs together.
+    udp: Vec<String>,
+    tcp: Vec<String>,
+    mappings: Vec<templates::Mapping>,
+    inputs: usize,
+    left: Vec<Left>,
+}
+
+impl Converter {
+    fn leave(&mut self, line: usize, message: impl Into<String>) {
+        self.left.push(Left {
+            line,
+            message: message.into(),
+        });
+    }
+
+    fn agent(&mut self, node: &Node) {
+        for (key, value) in map(node) {
+            let text = scalar(value).unwrap_or_default();
+            match key.text.as_str() {
+                // There the statsd input flushes when it is gathered.
+                "interval" => match super::statsd_exporter::go_seconds(text) {
+                    Some(seconds) if seconds >= 1.0 && seconds.fract() == 0.0 => {
+                        self.draft.set("bucket_width", &format!("{seconds}s"));
+                    }
+                    _ => self.leave(
+                        key.line,
+                        format!("agent.interval: {text}: must be whole seconds, at least one"),
+                    ),
+                },
+                "hostname" if !text.is_empty() => self.draft.set("hostname", text),
+                "debug" if text == "true" => self.draft.set("log_level", "debug"),
+                "hostname" | "debug" => {}
+                "omit_hostname" if text == "false" => {}
+                "round_interval" if text == "true" => {}
+                other => self.leave(key.line, format!("agent.{other}: {}", of_agent(other))),
+            }
+        }
+    }
+
+    fn tags(&mut self, node: &Node) {
+        let tags: Vec<String> = map(node)
+            .iter()
+            .filter_map(|(key, value)| Some(format!("{}:{}", key.text, scalar(value)?)))
+            .collect();
+        if !tags.is_empty() {
+            self.draft.set_list("tags", &tags);
+        }
+    }
+
+    fn inputs(&mut self, node: &Node) {
+        for (key, node) in map(node) {
+            if key.text != "statsd" {
+                self.leave(
+                    key.line,
+                    format!("inputs.{}: weir takes StatsD and DogStatsD alone", key.text),
+                );
+                continue;
+            }
+            for input in plugins(node) {
+                self.inputs += 1;
+                self.statsd(input);
+            }
+        }
+    }
+
+    fn statsd(&mut self, input: &Node) {
+        let text = |name: &str| {
+            let found = map(input).iter().find(|(key, _)| key.text == name);
+            found.and_then(|(_, node)| scalar(node))
+        };
+        let address = everywhere(text("service_address").unwrap_or(":8125"));
+        if text("protocol") == Some("tcp") {
+            self.tcp.push(address);
+        } else {
+            self.udp.push(address);
+        }
+        let separator = text("metric_separator").unwrap_or("_").to_owned();
+        for (key, value) in map(input) {
+            self.option(key, value, &separator);
+        }
+    }
+
+    fn option(&mut self, key: &Key, value: &Node, separator: &str) {
+        let text = scalar(value).unwrap_or_default();
+        let say = |message: &str| format!("inputs.statsd.{}: {message}", key.text);
+        match key.text.as_str() {
+            "protocol" | "service_address" => {}
+            "read_buffer_size" => self.draft.set("receive_buffer", text),
+            "percentiles" => self.percentiles(key, value),
+            "templates" => self.templates(key, value, separator),
+            // Without templates names stay as they are but for this.
+            "metric_separator" if text == "." => {}
+            "metric_separator" => {
+                self.leave(key.line, say("separates what templates join; other names keep their dots, which outputs replace that know none"));
+            }
+            "delete_counters" | "delete_gauges" | "delete_sets" | "delete_timings" if text == "true" => {}
+            "delete_counters" => self.leave(key.line, say("a bucket has what came in it; outputs.prometheus, remote_write and otlp add up")),
+            "delete_gauges" => self.leave(key.line, say("a gauge is sent when it was set; a scrape shows it for outputs.prometheus.expiry, and deltas find it for context_expiry")),
+            "delete_sets" | "delete_timings" => self.leave(key.line, say("a bucket has what came in it")),
+            "datadog_extensions" | "parse_data_dog_tags" | "datadog_distributions" if text == "true" => {}
+            "datadog_extensions" | "parse_data_dog_tags" | "datadog_distributions" => {
+                self.leave(key.line, say("DogStatsD's tags, events, checks and distributions are always read"));
+            }
+            "convert_names" if text == "false" => {}
+            "convert_names" => self.leave(key.line, say("names keep their dots; outputs replace them that know none")),
+            "sanitize_name_method" if text.is_empty() => {}
+            "sanitize_name_method" => self.leave(key.line, say("names stay as they are; outputs replace what they do not know")),
+            "name_prefix" => self.draft.set("namespace", text),
+            other => {
+                let known = NOT_NEEDED.iter().find(|(name, _)| *name == other);
+                let why = known.map_or("weir has no such option; rules (docs/rules.md) choose, name and tag metrics", |(_, why)| *why);
+                self.leave(key.line, say(why));
+            }
+        }
+    }
+
+    fn percentiles(&mut self, key: &Key, node: &Node) {
+        let mut found = Vec::new();
+        for text in list(node).iter().filter_map(scalar) {
+            match text.parse::<f64>() {
+                Ok(percent) if (1.0..=100.0).contains(&percent) && percent.fract() == 0.0 => {
+                    found.push((percent / 100.0).to_string());
+                }
+                _ => self.leave(key.line, format!("inputs.statsd.percentiles: {text}: percentiles of histograms are whole percents from 1 to 100; `percentiles` and `quantiles` of outputs take fractions")),
+            }
+        }
+        self.draft.set_list("histogram_percentiles", &found);
+    }
+
+    fn templates(&mut self, key: &Key, node: &Node, separator: &str) {
+        for text in list(node).iter().filter_map(scalar) {
+            match templates::Mapping::of(text, separator) {
+                Ok(mapping) => self.mappings.push(mapping),
+                Err(message) => self.leave(key.line, format!("inputs.statsd.templates: {text:?}: {message}")),
+            }
+        }
+    }
+
+    fn outputs(&mut self, node: &Node) {
+        for (key, node) in map(node) {
+            for output in plugins(node) {
+                let text = |name: &str| {
+                    let found = map(output).iter().find(|(key, _)| key.text == name);
+                    found.and_then(|(_, node)| scalar(node)).map(str::to_owned)
+                };
+                match key.text.as_str() {
+                    "datadog" => {
+                        if let Some(url) = text("url") {
+                            let base = url.split("/api/").next().unwrap_or(&url);
+                            self.draft.set_output("datadog", "url", base);
+                        }
+                        self.leave(output.line, "outputs.datadog.apikey: is a secret, which is not copied; set it in the environment (DD_API_KEY) or by hand");
+                    }
+                    "prometheus_client" => {
+                        self.draft
+                            .set("admin", &everywhere(&text("listen").unwrap_or(":9273".into())));
+                    }
+                    "graphite" => {
+                        let servers = map(output).iter().find(|(key, _)| key.text == "servers");
+                        let server = servers.and_then(|(_, node)| list(node).iter().find_map(scalar));
+                        let server = server.unwrap_or("localhost:2003").to_owned();
+                        self.draft
+                            .set_output("graphite", "address", &format!("tcp://{server}"));
+                    }
+                    "file" => self.draft.output("stdout", "enabled", " true\n".to_owned()),
+                    other => self.leave(key.line, format!("outputs.{other}: {}", of_output(other))),
+                }
+            }
+        }
+    }
+
+    fn finish(mut self) -> Converted {
+        if self.inputs == 0 {
+            self.leave(0, "there is no [[inputs.statsd]]");
+        }
+        self.draft.set_list("udp", &self.udp);
+        if !self.tcp.is_empty() {
+            self.draft.set_list("tcp", &self.tcp);
+            self.draft.set("tcp_framing", "newline");
+        }
+        // What that program does without being asked.
+        self.draft.set_list("tag_styles", &["influx"]);
+        self.draft.set("statsd_gauge_deltas", "true");
+        self.draft.set_list(
+            "histogram_aggregates",
+            &["count", "min", "max", "avg", "median", "sum"],
+        );
+        let mappings = templates::profile(self.mappings);
+        if !mappings.is_empty() {
+            self.draft.own("mapper_profiles", mappings);
+        }
+        finish(&self.draft.text(), self.left, "a Telegraf configuration")
+    }
+}
+
+/// `[[inputs.statsd]]` once or several times.
+fn plugins(node: &Node) -> Vec<&Node> {
+    match &node.content {
+        Content::List(items) => items.iter().collect(),
+        _ => vec![node],
+    }
+}
+
+fn of_agent(key: &str) -> &'static str {
+    match key {
+        "metric_batch_size" | "metric_buffer_limit" => "there is one memory budget, `memory`",
+        "flush_interval" | "flush_jitter" => "a bucket is delivered when it closes",
+        "collection_jitter" | "collection_offset" | "round_interval" => "buckets are aligned to the clock",
+        "omit_hostname" => "outputs say whether series have a host: `host_label`, `host`",
+        "precision" => "points have the second in which their bucket began",
+        "quiet" | "logtarget" | "logfile" => "the log goes to standard error; log_level is the setting",
+        _ => "weir has no such setting",
+    }
+}
+
+fn of_output(name: &str) -> &'static str {
+    match name {
+        "influxdb" | "influxdb_v2" => {
+            "there is no output in InfluxDB's line protocol; an InfluxDB 1, VictoriaMetrics or Telegraf that takes Graphite's lines takes those of outputs.graphite"
+        }
+        "opentelemetry" => "outputs.otlp is the output; its `url` is to be set",
+        "http" => "outputs.remote_write and outputs.otlp deliver over HTTP",
+        _ => "weir has no such output",
+    }
+}
+
+/// As Go has it: without a host it is every interface; a scheme in front is not needed.
+fn everywhere(text: &str) -> String {
+    let text = text.split_once("://").map_or(text, |(_, rest)| rest);
+    match text.strip_prefix(':') {
+        Some(port) => format!("0.0.0.0:{port}"),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_input_with_its_surroundings() {
+        let text = "[global_tags]\n  dc = \"x\"\n[agent]\n  interval = \"10s\"\n  flush_jitter = \"1s\"\n[[inputs.statsd]]\n  protocol = \"udp\"\n  service_address = \":9125\"\n  \
+                    percentiles = [50.0, 99.9]\n  datadog_extensions = true\n  delete_counters = false\n  templates = [\"cpu.* measurement.measurement.host\"]\n[[inputs.statsd]]\n  \
+                    protocol = \"tcp\"\n[[inputs.cpu]]\n[[outputs.prometheus_client]]\n  listen = \":9273\"\n";
+        let converted = convert(text).unwrap();
+        let lines: Vec<usize> = converted.left.iter().map(|left| left.line).collect();
+        assert_eq!(lines, [5, 9, 11, 15], "{:?}", converted.left);
+        for part in [
+            "tags: [dc:x]\n",
+            "bucket_width: 10s\n",
+            "udp: [0.0.0.0:9125]\n",
+            "tcp: [0.0.0.0:8125]\ntcp_framing: newline\n",
+            "histogram_percentiles: [0.5]\n",
+            "admin: 0.0.0.0:9273\n",
+            "tag_styles: [influx]\n",
+            "statsd_gauge_deltas: true\n",
+            "name: '${1}_${2}'\n",
+            "          host: '${3}'\n",
+        ] {
+            assert!(converted.yaml.contains(part), "{part}:\n{}", converted.yaml);
+        }
+    }
+
+    #[test]
+    fn without_the_input_there_is_nothing_to_convert() {
+        let converted = convert("[[inputs.cpu]]\n").unwrap();
+        assert_eq!(converted.left.len(), 2, "{:?}", converted.left);
+        assert_eq!(convert("[[inputs.statsd]\n").unwrap_err().line, 1);
+    }
+}

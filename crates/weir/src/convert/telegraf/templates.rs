@@ -1,0 +1,254 @@
+//! Telegraf's templates: `filter template tags`, where the template says what each part of a name between dots is.
+
+use std::fmt::Write as _;
+
+use weir_config::show_text;
+
+/// One template as a mapping.
+#[derive(Debug, PartialEq)]
+pub struct Mapping {
+    /// By part of the filter: it is any. The more specific filters apply first.
+    stars: Vec<bool>,
+    /// An expression that spans the name.
+    pattern: String,
+    name: String,
+    tags: Vec<(String, String)>,
+}
+
+impl Mapping {
+    pub fn of(text: &str, separator: &str) -> Result<Mapping, String> {
+        let mut words: Vec<&str> = text.split_whitespace().collect();
+        let constants = match words.last() {
+            Some(last) if words.len() > 1 && last.contains('=') => words.pop(),
+            _ => None,
+        };
+        let (filter, template) = match words[..] {
+            [template] => ("", template),
+            [filter, template] => (filter, template),
+            _ => {
+                return Err(
+                    "must be a template, with a filter before it and tags behind it or without".to_owned(),
+                );
+            }
+        };
+        let filter: Vec<&str> = if filter.is_empty() {
+            Vec::new()
+        } else {
+            filter.split('.').collect()
+        };
+        let mut parts = Parts::default();
+        let template: Vec<&str> = template.split('.').collect();
+        for (at, part) in template.iter().enumerate() {
+            parts.part(
+                part,
+                filter.get(at..).unwrap_or_default(),
+                at + 1 == template.len(),
+            )?;
+        }
+        // Literal parts of a filter that is longer than its template.
+        if !parts.spans {
+            for part in filter.iter().skip(template.len()) {
+                parts.pattern.push_str(&format!("\\.{}", one(Some(part))));
+            }
+            parts.pattern.push_str("(?:\\..*)?");
+        }
+        if parts.measurement.is_empty() {
+            return Err("has no part that is the measurement".to_owned());
+        }
+        let mut name = parts.measurement.join(separator);
+        for field in &parts.field {
+            // A field is a metric of its own here.
+            let _ = write!(name, "{separator}{field}");
+        }
+        let mut tags: Vec<(String, String)> = Vec::new();
+        for (key, group) in parts.tags {
+            match tags.iter_mut().find(|(known, _)| *known == key) {
+                Some((_, value)) => {
+                    let _ = write!(value, ".{group}");
+                }
+                None => tags.push((key, group)),
+            }
+        }
+        for constant in constants.into_iter().flat_map(|constants| constants.split(',')) {
+            let (key, value) = constant.split_once('=').ok_or("has a tag without a value")?;
+            tags.push((key.to_owned(), value.replace('$', "$$")));
+        }
+        Ok(Mapping {
+            stars: filter.iter().map(|part| *part == "*").collect(),
+            pattern: parts.pattern,
+            name,
+            tags,
+        })
+    }
+}
+
+/// What a template's parts say.
+#[derive(Default)]
+struct Parts {
+    pattern: String,
+    groups: usize,
+    measurement: Vec<String>,
+    field: Vec<String>,
+    tags: Vec<(String, String)>,
+    /// The last part takes the rest of the name.
+    spans: bool,
+}
+
+impl Parts {
+    /// `filter`: what the filter has for this part and those behind it.
+    fn part(&mut self, part: &str, filter: &[&str], is_last: bool) -> Result<(), String> {
+        if !self.pattern.is_empty() {
+            self.pattern.push_str("\\.");
+        }
+        let (what, rest) = match part.strip_suffix('*') {
+            Some(what) => (what, true),
+            None => (part, false),
+        };
+        if rest && !is_last {
+            return Err(format!(
+                "{part:?} takes the rest of the name, and more follows it"
+            ));
+        }
+        self.spans |= rest;
+        if what.is_empty() {
+            self.pattern.push_str(&one(filter.first().copied()));
+            return Ok(());
+        }
+        let text = match (rest, filter) {
+            (false, _) => one(filter.first().copied()),
+            (true, []) => ".+".to_owned(),
+            (true, filter) => {
+                let parts: Vec<String> = filter.iter().map(|part| one(Some(part))).collect();
+                format!("{}(?:\\..*)?", parts.join("\\."))
+            }
+        };
+        let _ = write!(self.pattern, "({text})");
+        self.groups += 1;
+        let group = format!("${{{}}}", self.groups);
+        match what {
+            "measurement" => self.measurement.push(group),
+            "field" => self.field.push(group),
+            tag => self.tags.push((tag.to_owned(), group)),
+        }
+        Ok(())
+    }
+}
+
+/// One part of a name, as its filter has it.
+fn one(filter: Option<&str>) -> String {
+    match filter {
+        None | Some("*") => "[^.]+".to_owned(),
+        Some(text) => {
+            let mut escaped = String::new();
+            for c in text.chars() {
+                match c {
+                    '*' => escaped.push_str("[^.]*"),
+                    c if c.is_ascii_alphanumeric() || c == '_' => escaped.push(c),
+                    c => {
+                        escaped.push('\\');
+                        escaped.push(c);
+                    }
+                }
+            }
+            escaped
+        }
+    }
+}
+
+/// All templates as one profile, those with the more specific filters first.
+pub fn profile(mut mappings: Vec<Mapping>) -> String {
+    if mappings.is_empty() {
+        return String::new();
+    }
+    // Without a filter a template is for what no other one is.
+    mappings.sort_by_key(|mapping| (mapping.stars.is_empty(), mapping.stars.clone()));
+    let mut text = "\n  - name: telegraf\n    prefix: '*'\n    mappings:\n".to_owned();
+    for mapping in mappings {
+        let _ = writeln!(text, "      - match: {}", show_text(&mapping.pattern));
+        let _ = writeln!(
+            text,
+            "        match_type: regex\n        name: {}",
+            show_text(&mapping.name)
+        );
+        if !mapping.tags.is_empty() {
+            text.push_str("        tags:\n");
+        }
+        for (key, value) in &mapping.tags {
+            let _ = writeln!(text, "          {}: {}", show_text(key), show_text(value));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, pattern: &str, name: &str, tags: &[(&str, &str)]) {
+        let mapping = Mapping::of(text, "_").unwrap();
+        let tags: Vec<(String, String)> = tags
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect();
+        assert_eq!(
+            (mapping.pattern.as_str(), mapping.name.as_str(), mapping.tags),
+            (pattern, name, tags),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn templates_become_expressions() {
+        check("measurement*", "(.+)", "${1}", &[]);
+        check(
+            "cpu.* measurement.host",
+            "(cpu)\\.([^.]+)(?:\\..*)?",
+            "${1}",
+            &[("host", "${2}")],
+        );
+        check(
+            "*.app env.service.resource.measurement*",
+            "([^.]+)\\.(app)\\.([^.]+)\\.(.+)",
+            "${4}",
+            &[("env", "${1}"), ("service", "${2}"), ("resource", "${3}")],
+        );
+        check(
+            "stats.* .host.measurement.field",
+            "stats\\.([^.]+)\\.([^.]+)\\.([^.]+)(?:\\..*)?",
+            "${2}_${3}",
+            &[("host", "${1}")],
+        );
+        check(
+            "measurement.a.a zone=x,y=1",
+            "([^.]+)\\.([^.]+)\\.([^.]+)(?:\\..*)?",
+            "${1}",
+            &[("a", "${2}.${3}"), ("zone", "x"), ("y", "1")],
+        );
+    }
+
+    #[test]
+    fn what_is_no_template_is_refused() {
+        for text in [
+            "",
+            "a b c d",
+            "host.region",
+            "measurement*.host",
+            "a* measurement*.x",
+        ] {
+            assert!(Mapping::of(text, "_").is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_more_specific_filters_go_first() {
+        let of = |text| Mapping::of(text, "_").unwrap();
+        let text = profile(vec![
+            of("measurement*"),
+            of("cpu.* measurement*"),
+            of("cpu.load measurement*"),
+        ]);
+        let places = ["(cpu\\.load(?:", "(cpu\\.[^.]+(?:", "(.+)"].map(|part| text.find(part));
+        assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{text}");
+    }
+}

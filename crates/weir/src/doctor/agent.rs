@@ -1,0 +1,86 @@
+//! The agent that runs, and what it says of itself.
+
+use super::{Finding, Patient};
+use crate::admin::series::signs as moved;
+use crate::admin::status::Status;
+use crate::cli::agent::fetch;
+use crate::config::Loaded;
+
+const CHECK: &str = "agent";
+
+/// Whether one runs, is ready, and applies its configuration.
+pub fn look(loaded: &Loaded) -> (Option<Status>, Vec<Finding>) {
+    let Some(address) = loaded.config.addresses.admin else {
+        let found = "admin is off, so the agent cannot be asked";
+        return (None, vec![Finding::skipped(CHECK, "admin", found)]);
+    };
+    let subject = format!("http://{address}");
+    let answer = fetch(address, "/api/v1/status");
+    let status: Status = match answer.map(|body| serde_json::from_str(&body)) {
+        Ok(Ok(status)) => status,
+        Ok(Err(error)) => {
+            let found = format!("what answers is not this version of weir: {error}");
+            let remedy = "run the doctor of the version that runs";
+            return (None, vec![Finding::error(CHECK, subject, found).remedy(remedy)]);
+        }
+        Err(failure) => {
+            let remedy = "start it, or name its address with --admin and its file with --config; what follows is checked for a start";
+            return (
+                None,
+                vec![Finding::warning(CHECK, subject, failure.message).remedy(remedy)],
+            );
+        }
+    };
+    let mut findings = vec![match &status.not_ready {
+        None => Finding::fine(
+            CHECK,
+            &subject,
+            format!("weir {} is ready, pid {}", status.version, status.pid),
+        ),
+        Some(why) => {
+            Finding::error(CHECK, &subject, format!("not ready: {why}")).remedy("the agent's log says more")
+        }
+    }];
+    findings.extend(reload(&status));
+    for imbalance in status.imbalances() {
+        let remedy = "this is a fault of weir: report it with the output of `weir status --json`";
+        findings.push(Finding::error("books", &subject, imbalance).remedy(remedy));
+    }
+    (Some(status), findings)
+}
+
+fn reload(status: &Status) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if let Some(error) = &status.reload.last_error {
+        let found = format!("the last reload failed: {error}");
+        findings.push(Finding::error("reload", "configuration", found).remedy("`weir check` tries the file"));
+    }
+    let waiting = &status.reload.waiting_for_restart;
+    if !waiting.is_empty() {
+        let keys: Vec<String> = waiting.clone();
+        let found = format!("changed, and in force after a restart: {}", keys.join(", "));
+        findings.push(Finding::warning("reload", "configuration", found).remedy("start weir again"));
+    }
+    findings
+}
+
+/// What was lost, refused, or not as good as it could be, since the start.
+pub fn signs(patient: &Patient<'_>) -> Vec<Finding> {
+    let of = |status| {
+        moved(status).into_iter().map(|sign| {
+            let owner = if sign.owner.is_empty() {
+                "agent"
+            } else {
+                &sign.owner
+            };
+            let found = format!(
+                "{} {} since the start: {}",
+                sign.value,
+                sign.info.series.unit,
+                sign.info.meaning()
+            );
+            Finding::warning("losses", owner, found).remedy(sign.info.advice())
+        })
+    };
+    patient.status.iter().flat_map(of).collect()
+}

@@ -1,0 +1,94 @@
+//! Settings of the kernel that decide how much may wait for the agent.
+
+use weir_listener::{Address, ListenerConfig};
+
+use super::{Finding, Patient};
+use crate::admin::counters::SocketCounter;
+
+const QUEUE: &str = "/proc/sys/net/unix/max_dgram_qlen";
+/// As many datagrams as clients may have to write before they have to wait; the packages set it.
+const QUEUE_WANTED: u64 = 512;
+
+/// How many datagrams a Unix socket holds: beyond that, clients wait or drop.
+pub fn datagram_queue(patient: &Patient<'_>) -> Vec<Finding> {
+    if patient.loaded.config.listeners.uds.is_empty() {
+        return Vec::new();
+    }
+    let check = "kernel";
+    let subject = "net.unix.max_dgram_qlen";
+    let text = std::fs::read_to_string(QUEUE);
+    vec![match text.map(|text| text.trim().parse::<u64>()) {
+        Ok(Ok(length)) if length >= QUEUE_WANTED => {
+            Finding::fine(check, subject, format!("{length} datagrams may wait in a Unix socket"))
+        }
+        Ok(Ok(length)) => Finding::warning(
+            check,
+            subject,
+            format!("only {length} datagrams may wait in a Unix socket; clients that do not wait drop what comes in a burst"),
+        )
+        .remedy(format!(
+            "run `sysctl -w {subject}={QUEUE_WANTED}` before weir starts (and put it into /etc/sysctl.d/ to keep it)"
+        )),
+        _ => Finding::skipped(check, subject, format!("{QUEUE} cannot be read")),
+    }]
+}
+
+/// Whether the kernel grants what is asked for.
+pub fn receive_buffers(patient: &Patient<'_>) -> Vec<Finding> {
+    let config = &patient.loaded.config;
+    match &patient.status {
+        Some(status) => {
+            let sockets = status.listeners.iter();
+            let number = |of: &crate::admin::status::ListenerStatus, counter| of.numbers.of(counter);
+            sockets
+                .filter(|of| number(of, SocketCounter::ReceiveBufferWanted) > 0)
+                .map(|of| {
+                    let granted = number(of, SocketCounter::ReceiveBuffer);
+                    granted_of(
+                        &of.address,
+                        granted,
+                        number(of, SocketCounter::ReceiveBufferWanted),
+                    )
+                })
+                .collect()
+        }
+        None if config.addresses.udp.is_empty() => Vec::new(),
+        None => tried(config.listeners.receive_buffer.map(|bytes| bytes as usize)),
+    }
+}
+
+fn granted_of(address: &str, granted: u64, wanted: u64) -> Finding {
+    if granted >= wanted {
+        return Finding::fine("receive_buffer", address, format!("{granted} bytes"));
+    }
+    let found = format!("wanted {wanted} bytes, the kernel granted {granted}");
+    let remedy = format!(
+        "run `sysctl -w net.core.rmem_max={wanted}` (and put it into /etc/sysctl.d/ to keep it), or give the process CAP_NET_ADMIN, and start weir again"
+    );
+    Finding::warning("receive_buffer", address, found).remedy(remedy)
+}
+
+/// With a socket of our own, for as long as there is no agent to ask.
+fn tried(wanted: Option<usize>) -> Vec<Finding> {
+    let mut listener = ListenerConfig::new(Address::Udp {
+        host: "127.0.0.1".to_owned(),
+        port: 0,
+    });
+    listener.receive_buffer_bytes = wanted;
+    let subject = "udp";
+    vec![match weir_listener::bind(&listener) {
+        Err(error) => Finding::skipped(
+            "receive_buffer",
+            subject,
+            format!("no socket to try with: {error}"),
+        ),
+        Ok(socket) => {
+            let buffer = socket.receive_buffer();
+            granted_of(
+                subject,
+                buffer.granted as u64,
+                buffer.wanted.unwrap_or(buffer.granted) as u64,
+            )
+        }
+    }]
+}

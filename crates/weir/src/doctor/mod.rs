@@ -1,0 +1,108 @@
+//! `weir doctor`: looks at everything that receiving and delivering depends on, and names remedies. Each check is a function
+//! that returns what it found; nothing is changed but that a metric is sent, where that is asked for.
+
+use serde::Serialize;
+
+use crate::admin::status::Status;
+use crate::config::{Inputs, Loaded};
+
+mod agent;
+mod clock;
+mod kernel;
+mod outputs;
+mod paths;
+mod sockets;
+
+/// How a check ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    Fine,
+    /// There was nothing to check, or no way to.
+    Skipped,
+    /// It works, and could work better or stop working.
+    Warning,
+    /// It does not work.
+    Error,
+}
+
+/// What one check found about one thing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The kind of check, such as `socket`.
+    pub check: &'static str,
+    /// What was looked at, such as a path or an address.
+    pub subject: String,
+    pub verdict: Verdict,
+    pub found: String,
+    /// What to do about it; empty where there is nothing to do.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub remedy: String,
+}
+
+impl Finding {
+    fn new(
+        check: &'static str,
+        subject: impl Into<String>,
+        verdict: Verdict,
+        found: impl Into<String>,
+    ) -> Self {
+        Finding {
+            check,
+            subject: subject.into(),
+            verdict,
+            found: found.into(),
+            remedy: String::new(),
+        }
+    }
+
+    fn fine(check: &'static str, subject: impl Into<String>, found: impl Into<String>) -> Self {
+        Self::new(check, subject, Verdict::Fine, found)
+    }
+
+    fn skipped(check: &'static str, subject: impl Into<String>, found: impl Into<String>) -> Self {
+        Self::new(check, subject, Verdict::Skipped, found)
+    }
+
+    fn warning(check: &'static str, subject: impl Into<String>, found: impl Into<String>) -> Self {
+        Self::new(check, subject, Verdict::Warning, found)
+    }
+
+    fn error(check: &'static str, subject: impl Into<String>, found: impl Into<String>) -> Self {
+        Self::new(check, subject, Verdict::Error, found)
+    }
+
+    fn remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = remedy.into();
+        self
+    }
+}
+
+/// What checks look at.
+struct Patient<'a> {
+    loaded: &'a Loaded,
+    /// What the running agent says; `None`: there is none.
+    status: Option<Status>,
+    /// A metric may be sent.
+    sends: bool,
+}
+
+/// Every check, in the order in which a fault of one explains those of the next.
+pub fn examine(loaded: &Loaded, inputs: &Inputs, sends: bool) -> Vec<Finding> {
+    let (status, mut findings) = agent::look(loaded);
+    let patient = Patient {
+        loaded,
+        status,
+        sends,
+    };
+    findings.extend(agent::signs(&patient));
+    findings.extend(sockets::check(&patient));
+    findings.extend(kernel::datagram_queue(&patient));
+    findings.extend(kernel::receive_buffers(&patient));
+    findings.extend(paths::state_directory(&patient));
+    findings.extend(paths::named(&patient, crate::config::file(inputs)));
+    let (of_outputs, date) = outputs::check(&patient);
+    findings.extend(clock::check(date));
+    findings.extend(of_outputs);
+    findings
+}

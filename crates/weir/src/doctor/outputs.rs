@@ -1,0 +1,160 @@
+//! Where outputs deliver to: names, proxies, endpoints.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use weir_output::probe::{self, Destination, Fault, Way, host_of};
+
+use super::{Finding, Patient};
+
+/// A name server that does not answer must not hold up a person for ever.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Variables that name the proxy of URLs that begin so.
+const PROXY_VARIABLES: [(&str, [&str; 2]); 2] = [
+    ("https://", ["HTTPS_PROXY", "https_proxy"]),
+    ("http://", ["HTTP_PROXY", "http_proxy"]),
+];
+
+/// The findings, and the first clock that an answer told of, with who answered.
+pub fn check(patient: &Patient<'_>) -> (Vec<Finding>, Option<(String, i64)>) {
+    let mut findings = Vec::new();
+    let mut destinations = Vec::new();
+    for output in &patient.loaded.config.outputs {
+        match probe::destinations(&output.settings) {
+            Ok(found) => destinations.extend(found.into_iter().map(|found| (output.name.as_str(), found))),
+            Err(error) => findings.push(Finding::error("endpoint", &output.name, error.to_string())),
+        }
+    }
+    if destinations.is_empty() {
+        return (findings, None);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            findings.push(Finding::skipped(
+                "endpoint",
+                "all",
+                format!("nothing can be tried: {error}"),
+            ));
+            return (findings, None);
+        }
+    };
+    let (more, date) = runtime.block_on(all(&destinations));
+    findings.extend(more);
+    // A name server that hangs holds a thread that nobody waits for.
+    runtime.shutdown_background();
+    (findings, date)
+}
+
+async fn all(destinations: &[(&str, Destination)]) -> (Vec<Finding>, Option<(String, i64)>) {
+    let mut findings = Vec::new();
+    let mut proxies = BTreeSet::new();
+    let mut hosts = BTreeSet::new();
+    for (_, destination) in destinations {
+        match proxy_of(&destination.way) {
+            Some(proxy) => drop(proxies.insert(proxy)),
+            None => hosts.extend(destination.host()),
+        }
+    }
+    for (host, port) in hosts {
+        findings.extend(name(&host, port).await);
+    }
+    for (from, url) in proxies {
+        findings.push(proxy(&from, &url).await);
+    }
+    let mut date = None;
+    for (output, destination) in destinations {
+        let (finding, told) = endpoint(output, destination).await;
+        findings.push(finding);
+        date = date.or(told);
+    }
+    (findings, date)
+}
+
+/// Whether the name server knows a host. Nothing, for an address.
+async fn name(host: &str, port: u16) -> Option<Finding> {
+    if host.parse::<std::net::IpAddr>().is_ok() {
+        return None;
+    }
+    let looked_up = tokio::time::timeout(PATIENCE, tokio::net::lookup_host((host, port))).await;
+    Some(match looked_up {
+        Ok(Ok(found)) => {
+            let addresses: BTreeSet<String> = found.map(|address| address.ip().to_string()).collect();
+            let addresses: Vec<String> = addresses.into_iter().collect();
+            Finding::fine("dns", host, addresses.join(", "))
+        }
+        Ok(Err(error)) => Finding::error("dns", host, format!("the name has no address: {error}"))
+            .remedy("look at the name in the configuration, at /etc/resolv.conf and /etc/hosts, and whether name servers can be reached from here"),
+        Err(_) => Finding::error("dns", host, format!("no name server answered within {} s", PATIENCE.as_secs()))
+            .remedy("look at /etc/resolv.conf, and whether the name servers in it can be reached from here"),
+    })
+}
+
+/// The setting or variable that names a proxy for it, and the proxy.
+fn proxy_of(way: &Way) -> Option<(String, String)> {
+    let Way::Http { url, delivery, .. } = way else {
+        return None;
+    };
+    match delivery.proxy.as_str() {
+        "none" => None,
+        "" => PROXY_VARIABLES
+            .iter()
+            .filter(|(scheme, _)| url.starts_with(scheme))
+            .flat_map(|(_, names)| names)
+            .find_map(|name| {
+                Some((
+                    (*name).to_owned(),
+                    std::env::var(name).ok().filter(|url| !url.is_empty())?,
+                ))
+            }),
+        proxy => Some(("delivery.proxy".to_owned(), proxy.to_owned())),
+    }
+}
+
+/// Whether it takes connections; what it lets through, the endpoints behind it tell.
+async fn proxy(from: &str, url: &str) -> Finding {
+    let Some((host, port)) = host_of(url) else {
+        return Finding::error("proxy", from, "it is not the URL of a proxy")
+            .remedy("write a URL such as http://proxy:3128");
+    };
+    let subject = format!("{host}:{port}");
+    let connecting = tokio::net::TcpStream::connect((host.as_str(), port));
+    let failed = match tokio::time::timeout(PATIENCE, connecting).await {
+        Ok(Ok(_)) => return Finding::fine("proxy", subject, format!("it takes connections ({from})")),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("nothing answered within {} s", PATIENCE.as_secs()),
+    };
+    Finding::error(
+        "proxy",
+        subject,
+        format!("the proxy that {from} names cannot be reached: {failed}"),
+    )
+    .remedy("start the proxy, name another one, or set `delivery.proxy: none` for outputs that need none")
+}
+
+async fn endpoint(output: &str, destination: &Destination) -> (Finding, Option<(String, i64)>) {
+    let subject = format!("{output}: {}", destination.label);
+    let reached = match probe::probe(destination).await {
+        Ok(reached) => reached,
+        Err(error) => {
+            let remedy = "look at the address in the configuration, at firewalls between, and whether the receiver runs";
+            return (Finding::error("endpoint", subject, error).remedy(remedy), None);
+        }
+    };
+    let date = reached.date.map(|date| (destination.label.clone(), date));
+    let finding = match reached.fault {
+        None => Finding::fine("endpoint", subject, reached.found),
+        Some(Fault::KeyRefused) => Finding::error("endpoint", subject, reached.found)
+            .remedy("the key, token or password is not the one that the receiver wants"),
+        Some(Fault::ProxyRefused) => Finding::error("endpoint", subject, reached.found)
+            .remedy("write the proxy's user and password into its URL: http://user:password@proxy:3128"),
+        Some(Fault::NoSuchPath) => Finding::warning("endpoint", subject, reached.found)
+            .remedy("look at the path of the URL, and whether the receiver is switched on there"),
+        Some(Fault::ServerFails) => Finding::warning("endpoint", subject, reached.found).remedy(
+            "the receiver has a fault, or what stands before it cannot reach it: its own log says more",
+        ),
+    };
+    (finding, date)
+}

@@ -1,0 +1,139 @@
+//! Sockets that clients send to: whether somebody listens, and whether others than root may send.
+
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::{Finding, Patient};
+
+const CHECK: &str = "socket";
+
+/// What is sent. It arrives as any other metric.
+const METRIC: &str = "weir.doctor:1|c";
+
+/// A user without rights, as clients may be.
+const NOBODY: u32 = 65_534;
+
+pub fn check(patient: &Patient<'_>) -> Vec<Finding> {
+    let config = &patient.loaded.config;
+    let mut findings = Vec::new();
+    let internet =
+        |scheme, address: &SocketAddr, bind: fn(SocketAddr) -> std::io::Result<()>| match &patient.status {
+            Some(status) => heard(
+                &format!("{scheme}://{address}"),
+                status.listeners.iter().map(|of| of.address.as_str()),
+            ),
+            None => free(&format!("{scheme}://{address}"), bind(*address)),
+        };
+    for address in &config.addresses.udp {
+        findings.push(internet("udp", address, |address| {
+            UdpSocket::bind(address).map(drop)
+        }));
+    }
+    for address in &config.addresses.tcp {
+        findings.push(internet("tcp", address, |address| {
+            TcpListener::bind(address).map(drop)
+        }));
+    }
+    for path in &config.listeners.uds {
+        findings.push(unix(patient, "unixgram", path));
+    }
+    for path in &config.listeners.uds_stream {
+        findings.push(unix(patient, "unix", path));
+    }
+    findings
+}
+
+/// Whether the running agent has it.
+fn heard<'a>(address: &str, mut listeners: impl Iterator<Item = &'a str>) -> Finding {
+    // The kernel chooses the port for port 0.
+    let is_it = |listener: &str| match address.strip_suffix(":0") {
+        Some(host) => listener.starts_with(host),
+        None => listener == address,
+    };
+    if listeners.any(is_it) {
+        return Finding::fine(CHECK, address, "the agent receives there");
+    }
+    Finding::error(CHECK, address, "the agent that runs does not receive there")
+        .remedy("its configuration is another one than this: name its file with --config, or start it again")
+}
+
+/// Whether an agent could take it.
+fn free(address: &str, bound: std::io::Result<()>) -> Finding {
+    match bound {
+        Ok(()) => Finding::fine(CHECK, address, "no agent runs, and the address is free"),
+        Err(error) => Finding::error(CHECK, address, format!("it cannot be bound: {error}")).remedy(
+            match error.kind() {
+                std::io::ErrorKind::AddrInUse => {
+                    "`ss -lpn` shows which program has it: stop that, or set another address"
+                }
+                std::io::ErrorKind::PermissionDenied => "ports below 1024 need CAP_NET_BIND_SERVICE",
+                _ => "set an address of this machine",
+            },
+        ),
+    }
+}
+
+fn unix(patient: &Patient<'_>, scheme: &str, path: &Path) -> Finding {
+    let subject = format!("{scheme}://{}", path.display());
+    let runs = patient.status.is_some();
+    match std::fs::metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && !runs => {
+            Finding::skipped(CHECK, subject, "no agent runs, so there is no socket")
+        }
+        Err(error) => Finding::error(CHECK, subject, format!("there is no socket: {error}"))
+            .remedy("the agent makes a socket that was removed again within a second or two: its log says why it could not"),
+        Ok(metadata) if !metadata.file_type().is_socket() => {
+            Finding::error(CHECK, subject, "it is there, and no socket").remedy("remove it, or set another path")
+        }
+        Ok(_) if !patient.sends => Finding::skipped(CHECK, subject, "it is there; nothing was sent"),
+        Ok(_) => sent(&subject, path),
+    }
+}
+
+/// As another user, where this one is root: root may everything, and clients are not root.
+fn sent(subject: &str, path: &Path) -> Finding {
+    // By this name it can be run by a user who cannot reach its directory.
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["send", METRIC, "--to", subject]);
+    command.env_clear().stdin(Stdio::null());
+    let is_root = rustix::process::geteuid().is_root();
+    let who = if is_root {
+        "another user (65534)"
+    } else {
+        "this user"
+    };
+    if is_root {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    let said = match command.output() {
+        Ok(output) if output.status.success() => {
+            return Finding::fine(CHECK, subject, format!("{who} may send, and somebody receives"));
+        }
+        Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        Err(error) => return Finding::skipped(CHECK, subject, format!("no process to send from: {error}")),
+    };
+    Finding::error(CHECK, subject, format!("{who} cannot send: {said}")).remedy(obstacle(path))
+}
+
+/// What keeps others out: the first directory that they may not enter, or the socket.
+fn obstacle(path: &Path) -> String {
+    let mode = |path: &Path| {
+        path.metadata()
+            .map_or(0, |metadata| metadata.permissions().mode())
+    };
+    let mut above: Vec<&Path> = path.ancestors().skip(1).collect();
+    above.reverse();
+    if let Some(directory) = above.into_iter().find(|directory| mode(directory) & 0o001 == 0) {
+        return format!(
+            "let others enter {} (chmod o+x), or put the socket elsewhere",
+            directory.display()
+        );
+    }
+    if mode(path) & 0o002 == 0 {
+        return "set `socket_mode: \"0722\"`, or `socket_group` to a group that clients are in".to_owned();
+    }
+    "the permissions let others send: look whether the agent runs, and whether something confines clients (SELinux, AppArmor)".to_owned()
+}

@@ -1,0 +1,62 @@
+//! The tail and captures put together.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use weir_context::{OriginKey, Rules};
+use weir_ingest::WorkerHandle;
+use weir_listener::ListenerConfig;
+use weir_origin::{OriginExplanation, Origins};
+use weir_protocol::{Message, ParseOptions};
+
+use super::books::BoundListener;
+use super::explain;
+use crate::budget::{Budget, Share};
+use crate::streams::Streams;
+use crate::tap::{Heard, Knowledge, Taps};
+
+/// `None`: the configuration gives them no memory, because nobody is to see what messages hold.
+pub fn taps(
+    budget: &Budget,
+    streams: Streams,
+    workers: &[WorkerHandle],
+    (planned, bound): (&[(ListenerConfig, ParseOptions)], &[BoundListener]),
+    origins: Option<Origins>,
+    rules: Arc<Mutex<Rules>>,
+) -> Option<Arc<Taps>> {
+    let room = budget.share(Share::Taps);
+    let listeners = planned.iter().zip(bound).map(|((_, options), bound)| Heard {
+        address: bound.address.clone(),
+        options: *options,
+    });
+    let taps = Taps {
+        workers: workers.iter().map(WorkerHandle::commands).collect(),
+        listeners: listeners.collect(),
+        knowledge: Box::new(Known { origins, rules }),
+        room,
+        streams,
+        counts: Mutex::default(),
+        held: Arc::default(),
+        lost: Arc::default(),
+        capturing: Arc::new(tokio::sync::Semaphore::new(1)),
+    };
+    (room > 0).then(|| Arc::new(taps))
+}
+
+struct Known {
+    origins: Option<Origins>,
+    rules: Arc<Mutex<Rules>>,
+}
+
+impl Knowledge for Known {
+    fn sender(&self, pid: i32) -> OriginExplanation {
+        let origins = self.origins.as_ref();
+        origins
+            .and_then(|origins| origins.explain(&OriginKey::default(), Some(pid)))
+            .unwrap_or_default()
+    }
+
+    fn dropped(&self, message: &Message<'_>, sender: &OriginExplanation) -> Option<String> {
+        let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        explain::dropped(message, sender, &rules)
+    }
+}

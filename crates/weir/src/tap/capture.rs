@@ -1,0 +1,184 @@
+//! Packets as they came, in the format of a capture.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use weir_ingest::{TapBlock, TappedPacket};
+
+use super::message::{Wanted, lines};
+use super::{Heard, Next, Tapped, Taps, clock_offset};
+use crate::capture_file::{
+    Captured, Entity, EntityId, State, credentials, header, write_packet, write_state,
+};
+use crate::streams::Permit;
+
+/// The longest capture.
+pub const SECONDS_MAX: u64 = 600;
+
+/// Bytes of a capture that does not say.
+pub const BYTES_DEFAULT: u64 = 1 << 30;
+
+/// Pieces that may wait for the reader, and how long they are.
+const PIECES_MAX: usize = 4;
+const PIECE_BYTES: usize = 64 << 10;
+
+/// Senders of which it is written down who they were.
+const SENDERS_MAX: usize = 4096;
+
+/// The longest time in which nothing is handed on.
+const LINGER: Duration = Duration::from_millis(100);
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CaptureRequest {
+    /// Packets with a message like this.
+    pub wanted: Wanted,
+    pub duration: Duration,
+    /// Where it ends, whatever the time.
+    pub bytes_max: u64,
+}
+
+/// Starts a capture, if there is none already. It ends with its time, or when its reader has gone.
+pub fn start(
+    taps: &Arc<Taps>,
+    request: CaptureRequest,
+    permit: Permit,
+) -> std::io::Result<Option<mpsc::Receiver<Bytes>>> {
+    let Ok(only) = taps.capturing.clone().try_acquire_owned() else {
+        return Ok(None);
+    };
+    let (pieces, reader) = mpsc::channel(PIECES_MAX);
+    let capture = Capture {
+        tapped: taps.open(None, taps.room / 2, permit),
+        request,
+        pieces,
+        out: header().to_vec(),
+        bytes: 0,
+        state: State::default(),
+        _only: only,
+    };
+    std::thread::Builder::new()
+        .name("capture".into())
+        .spawn(move || capture.run())?;
+    Ok(Some(reader))
+}
+
+struct Capture {
+    tapped: Tapped,
+    request: CaptureRequest,
+    pieces: mpsc::Sender<Bytes>,
+    /// What is not handed on.
+    out: Vec<u8>,
+    /// All that was.
+    bytes: u64,
+    state: State,
+    _only: OwnedSemaphorePermit,
+}
+
+impl Capture {
+    fn run(mut self) {
+        if !self.tapped.begin() {
+            return;
+        }
+        let end = Instant::now() + self.request.duration;
+        // The header says that packets are seen from now on.
+        while self.hand_on() {
+            let now = Instant::now();
+            if now >= end {
+                break;
+            }
+            match self.tapped.next(end.min(now + LINGER)) {
+                Next::Block(kept) => self.take(&kept.block),
+                Next::Time => {}
+                Next::Ended => {
+                    self.state.ended_early = "the agent ended".to_owned();
+                    break;
+                }
+            }
+            if self.bytes + self.out.len() as u64 >= self.request.bytes_max {
+                self.state.ended_early = format!("it has {} bytes", self.request.bytes_max);
+                break;
+            }
+        }
+        self.name_senders();
+        write_state(&self.state, &mut self.out);
+        self.hand_on();
+    }
+
+    /// Waits for the reader; packets that find no room in the meantime are lost to the capture. False when the reader has gone.
+    fn hand_on(&mut self) -> bool {
+        if self.out.is_empty() {
+            return !self.pieces.is_closed();
+        }
+        let piece = std::mem::take(&mut self.out);
+        self.bytes += piece.len() as u64;
+        self.pieces.blocking_send(Bytes::from(piece)).is_ok()
+    }
+
+    fn take(&mut self, block: &TapBlock) {
+        self.state.lost += block.lost;
+        let offset = clock_offset();
+        let taps = self.tapped.taps.clone();
+        for (packet, bytes) in block.iter() {
+            let Some(heard) = taps.listeners.get(usize::from(packet.listener)) else {
+                continue;
+            };
+            if !self.wants(packet, bytes, heard) {
+                continue;
+            }
+            self.state.packets += 1;
+            let captured = captured(packet, bytes, heard, offset);
+            if self.state.processes.len() < SENDERS_MAX && captured.pid > 0 {
+                self.state.processes.entry(captured.pid).or_default();
+            }
+            write_packet(&captured, &mut self.out);
+            if self.out.len() >= PIECE_BYTES && !self.hand_on() {
+                return;
+            }
+        }
+    }
+
+    fn wants(&self, packet: &TappedPacket, bytes: &[u8], heard: &Heard) -> bool {
+        let wanted = &self.request.wanted;
+        wanted.everything() || lines(bytes, packet.truncated, &heard.options).any(|line| wanted.wants(&line))
+    }
+
+    /// Whose processes they were, as far as that is known.
+    fn name_senders(&mut self) {
+        for (pid, entity) in &mut self.state.processes {
+            let sender = self.tapped.taps.knowledge.sender(*pid);
+            let Some(container) = sender.container else {
+                continue;
+            };
+            *entity = format!("container_id://{container}");
+            let described = Entity {
+                id: Some(EntityId {
+                    prefix: "container_id".to_owned(),
+                    uid: container,
+                }),
+                low_cardinality_tags: sender.tags,
+                ..Entity::default()
+            };
+            self.state.entities.insert(entity.clone(), described);
+        }
+        self.state.processes.retain(|_, entity| !entity.is_empty());
+    }
+}
+
+fn captured(packet: &TappedPacket, bytes: &[u8], heard: &Heard, offset: i128) -> Captured {
+    let ancillary = packet
+        .sender
+        .map(|sender| credentials(sender.pid, sender.uid, sender.gid))
+        .unwrap_or_default();
+    Captured {
+        timestamp: (i128::from(packet.received) + offset) as i64,
+        payload_size: bytes.len() as i32,
+        payload: bytes.to_vec(),
+        pid: packet.sender.map_or(0, |sender| sender.pid),
+        ancillary_size: ancillary.len() as i32,
+        ancillary,
+        listener: heard.address.clone(),
+        source: packet.source.map(|source| source.to_string()).unwrap_or_default(),
+    }
+}

@@ -1,0 +1,310 @@
+//! One message as it is shown: where it came from, what became of it, and which bytes are wrong.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+use weir_ingest::Fate;
+use weir_protocol::{ErrorClass, Lines, Message, ParseOptions, Tags, locate, parse_line};
+
+/// Bytes of a message that are shown.
+const SHOWN_BYTES: usize = 4096;
+
+/// Bytes on either side of what is wrong that are shown of a longer one.
+const AROUND_BYTES: usize = 1024;
+
+/// A message, for people.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Seen {
+    /// Unix seconds of its receipt.
+    pub time: f64,
+    pub listener: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    /// As text; bytes that are none, and characters that cannot be seen, as escapes. Cut where it is long.
+    pub line: String,
+    /// Its length.
+    pub bytes: usize,
+    pub verdict: Verdict,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Of a rejected one: the bytes that are wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bad: Option<BadBytes>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    #[default]
+    Accepted,
+    /// It is no message.
+    Rejected,
+    /// A rule drops it.
+    Dropped,
+    /// Its sender may not send, or not as much.
+    Refused,
+    /// Its context met a limit.
+    Limited,
+}
+
+impl Verdict {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Verdict::Accepted => "accepted",
+            Verdict::Rejected => "rejected",
+            Verdict::Dropped => "dropped",
+            Verdict::Refused => "refused",
+            Verdict::Limited => "limited",
+        }
+    }
+}
+
+/// The bytes that are wrong, by their place in the message, and as text with what is around them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BadBytes {
+    pub offset: usize,
+    pub length: usize,
+    pub before: String,
+    pub bytes: String,
+    pub after: String,
+}
+
+impl BadBytes {
+    fn of(line: &[u8], range: std::ops::Range<usize>) -> BadBytes {
+        let from = range.start.saturating_sub(AROUND_BYTES);
+        let to = (range.end + AROUND_BYTES).min(line.len());
+        let cut = |part: &[u8]| text(&part[..part.len().min(SHOWN_BYTES)]);
+        BadBytes {
+            offset: range.start,
+            length: range.len(),
+            before: text(&line[from..range.start]),
+            bytes: cut(&line[range.clone()]),
+            after: text(&line[range.end..to]),
+        }
+    }
+}
+
+/// As text of visible characters on one line.
+pub fn text(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if weir_config::is_invisible(c) {
+                text.extend(c.escape_default());
+            } else {
+                text.push(c);
+            }
+        }
+        for byte in chunk.invalid() {
+            let _ = write!(text, "\\x{byte:02x}");
+        }
+    }
+    text
+}
+
+/// The beginning of a message as text.
+pub fn shown(line: &[u8]) -> String {
+    if line.len() <= SHOWN_BYTES {
+        return text(line);
+    }
+    text(&line[..SHOWN_BYTES]) + "..."
+}
+
+/// A line of a packet, read as its worker read it.
+pub struct Read<'a> {
+    pub bytes: &'a [u8],
+    pub parsed: Result<Message<'a>, Rejection>,
+}
+
+/// Why a line is no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rejection {
+    Class(ErrorClass),
+    /// The socket cut it.
+    Truncated,
+}
+
+/// The lines of a packet.
+pub fn lines<'a>(
+    packet: &'a [u8],
+    truncated: bool,
+    options: &'a ParseOptions,
+) -> impl Iterator<Item = Read<'a>> {
+    Lines::new(packet).map(move |line| {
+        let parsed = if !line.terminated && truncated {
+            Err(Rejection::Truncated)
+        } else if !line.terminated && options.eol_required {
+            Err(Rejection::Class(ErrorClass::Unterminated))
+        } else {
+            parse_line(line.bytes, options).map_err(Rejection::Class)
+        };
+        Read {
+            bytes: line.bytes,
+            parsed,
+        }
+    })
+}
+
+impl Read<'_> {
+    /// Why it was rejected, and the bytes that are wrong.
+    pub fn bad(&self, options: &ParseOptions) -> Option<(&'static str, BadBytes)> {
+        let (reason, range) = match self.parsed.as_ref().err()? {
+            Rejection::Truncated => {
+                let end = self.bytes.len();
+                ("truncated", end.saturating_sub(1)..end)
+            }
+            Rejection::Class(class) => (class.as_str(), locate(self.bytes, *class, options)),
+        };
+        Some((reason, BadBytes::of(self.bytes, range)))
+    }
+}
+
+/// Which messages are wanted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Of the name; everything where it is empty.
+    pub pattern: String,
+    /// Tags that it must have; of one key any value.
+    pub tags: Vec<(String, Option<String>)>,
+    pub rejected_only: bool,
+}
+
+impl Wanted {
+    pub fn everything(&self) -> bool {
+        *self == Wanted::default()
+    }
+
+    pub fn wants(&self, line: &Read<'_>) -> bool {
+        (!self.rejected_only || line.parsed.is_err()) && self.fits_name(line) && self.fits_tags(line)
+    }
+
+    fn fits_name(&self, line: &Read<'_>) -> bool {
+        let fits = |name: &str| weir_history::matches(&self.pattern, name);
+        if self.pattern.is_empty() {
+            return true;
+        }
+        match &line.parsed {
+            Ok(Message::Metric(metric)) => fits(metric.name),
+            Ok(Message::Event(event)) => fits(event.title),
+            Ok(Message::Check(check)) => fits(check.name),
+            // Where it is not known what the name would be, the whole line may fit as well.
+            Err(_) => {
+                let whole = String::from_utf8_lossy(line.bytes);
+                let name = whole.split([':', '|']).next().unwrap_or_default();
+                fits(name) || fits(&whole)
+            }
+        }
+    }
+
+    fn fits_tags(&self, line: &Read<'_>) -> bool {
+        if self.tags.is_empty() {
+            return true;
+        }
+        let rejected;
+        let tags = match &line.parsed {
+            Ok(Message::Metric(metric)) => metric.tags,
+            Ok(Message::Event(event)) => event.tags,
+            Ok(Message::Check(check)) => check.tags,
+            Err(_) => {
+                rejected = tag_section(line.bytes);
+                Tags::from_text(&rejected)
+            }
+        };
+        let has = |(key, value): &(String, Option<String>)| {
+            tags.iter().any(|tag| match (tag.split_once(':'), value) {
+                (Some((own, found)), Some(value)) => own == key && found == value,
+                (Some((own, _)), None) => own == key,
+                (None, None) => tag == key,
+                (None, Some(_)) => false,
+            })
+        };
+        self.tags.iter().all(has)
+    }
+}
+
+/// What stands behind the last `|#` of a line that is no message.
+fn tag_section(line: &[u8]) -> String {
+    let sections = line.split(|&byte| byte == b'|');
+    let mut tags = sections.filter_map(|section| section.strip_prefix(b"#"));
+    tags.next_back()
+        .map(|tags| String::from_utf8_lossy(tags).into_owned())
+        .unwrap_or_default()
+}
+
+/// What became of a packet as a whole, if that is something for each of its messages.
+pub fn refusal(fate: &Fate) -> Option<&'static str> {
+    match fate.refused {
+        Some(refusal) => Some(refusal.as_str()),
+        None => fate.rate_limited.then_some("origin_rate_limited"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPTIONS: ParseOptions = ParseOptions {
+        origin_client: false,
+        timestamps: true,
+        eol_required: false,
+    };
+
+    fn wanted(pattern: &str, tags: &[(&str, Option<&str>)]) -> Wanted {
+        let tags = tags
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), value.map(str::to_owned)));
+        Wanted {
+            pattern: pattern.to_owned(),
+            tags: tags.collect(),
+            rejected_only: false,
+        }
+    }
+
+    fn fits(wanted: &Wanted, line: &str) -> bool {
+        lines(line.as_bytes(), false, &OPTIONS).all(|line| wanted.wants(&line))
+    }
+
+    #[test]
+    fn names_and_tags_are_looked_at_in_whatever_came() {
+        assert!(fits(&wanted("", &[]), "a:1|c"));
+        assert!(fits(&wanted("PAGE.*", &[]), "page.views:1|c"));
+        assert!(!fits(&wanted("page.*", &[]), "a.page.views:1|c"));
+        assert!(fits(&wanted("views", &[]), "page.views:x|c"), "rejected");
+        assert!(fits(&wanted("*.views", &[]), "page.views:x|c"), "rejected");
+        assert!(fits(&wanted("disk", &[]), "_sc|disk.full|1"));
+        assert!(fits(&wanted("dep*", &[]), "_e{6,1}:deploy|x"));
+        let user = wanted("", &[("user", Some("ann")), ("env", None)]);
+        assert!(fits(&user, "a:1|c|#env:prod,user:ann"));
+        assert!(fits(&user, "a:x|c|#env:prod,user:ann"), "rejected");
+        assert!(fits(&user, "a:1|c|#env,user:ann"));
+        assert!(!fits(&user, "a:1|c|#user:ann"));
+        assert!(!fits(&user, "a:1|c|#env:prod,user:anna"));
+    }
+
+    #[test]
+    fn errors_say_where_and_why() {
+        let of = |packet: &[u8], truncated, options: &ParseOptions| {
+            let line = lines(packet, truncated, options).last().unwrap();
+            let (reason, bad) = line.bad(options).unwrap();
+            (reason, bad.offset, bad.before, bad.bytes, bad.after)
+        };
+        let text = str::to_owned;
+        assert_eq!(
+            of(b"a:1|c\nb:\x01zwei|c|#x\xff", false, &OPTIONS),
+            ("bad_value", 2, text("b:"), text("\\u{1}zwei"), text("|c|#x\\xff"))
+        );
+        assert_eq!(of(b"a:1|c", true, &OPTIONS).0, "truncated");
+        let strict = ParseOptions {
+            eol_required: true,
+            ..OPTIONS
+        };
+        assert_eq!(of(b"a:1|c", false, &strict).0, "unterminated");
+        let long = [b"a:".as_slice(), &[b'x'; 60_000], b"|c"].concat();
+        let (_, offset, _, bytes, _) = of(&long, false, &OPTIONS);
+        assert!(offset == 2 && bytes.len() == SHOWN_BYTES);
+    }
+}

@@ -1,0 +1,317 @@
+//! What people see of packets: the tail, which shows messages as they arrive, and captures.
+//!
+//! Workers copy packets for each stream ([`weir_ingest::TapSettings`]); a thread of the stream's own does everything else. It ends
+//! when its reader does, and with it the copying.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use weir_counters::Counts;
+use weir_ingest::{Command, CommandSender, TapBlock, TapSettings};
+use weir_listener::Monotonic;
+use weir_origin::OriginExplanation;
+use weir_protocol::{Message, ParseOptions};
+
+use crate::admin::counters::TapCounter;
+use crate::admin::status::Status;
+use crate::streams::{Permit, Streams};
+
+pub mod capture;
+pub mod message;
+pub mod tail;
+
+/// Blocks on the way to one stream; their bytes are bounded by its room.
+const BLOCKS_MAX: usize = 1024;
+
+/// Of a stream's room, the part that a block takes.
+const BLOCKS_IN_ROOM: u64 = 8;
+
+/// A larger block would only come later.
+const BLOCK_BYTES_MAX: u64 = 64 << 10;
+
+/// How long workers may take to begin.
+const BEGIN_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long the end of the agent waits for streams to end.
+const END_WITHIN: Duration = Duration::from_secs(1);
+
+/// Tails share one half of the memory for copies, as if there were so many; a capture has the other half.
+const TAILS: u64 = 16;
+
+/// What is known of senders and rules.
+pub trait Knowledge: Send + Sync {
+    /// Whose process this is.
+    fn sender(&self, pid: i32) -> OriginExplanation;
+
+    /// Why a rule drops this message of this sender, if one does.
+    fn dropped(&self, message: &Message<'_>, sender: &OriginExplanation) -> Option<String>;
+}
+
+/// A listener, for those who see what it receives.
+#[derive(Clone, Debug)]
+pub struct Heard {
+    pub address: String,
+    pub options: ParseOptions,
+}
+
+/// Where streams are opened.
+pub struct Taps {
+    pub workers: Vec<CommandSender>,
+    pub listeners: Vec<Heard>,
+    pub knowledge: Box<dyn Knowledge>,
+    /// Bytes of copies of all streams.
+    pub room: u64,
+    pub streams: Streams,
+    pub counts: Mutex<Counts<TapCounter>>,
+    /// Bytes of copies on their way.
+    pub held: Arc<AtomicU64>,
+    /// Packets that captures were to have and that found no room.
+    pub lost: Arc<AtomicU64>,
+    /// A second one would take the room of the first.
+    pub capturing: Arc<tokio::sync::Semaphore>,
+}
+
+impl Taps {
+    /// Adds what was seen and lost.
+    pub fn report(&self, status: &mut Status) {
+        let mut counts = *self.lock();
+        counts[TapCounter::PacketsLost] = self.lost.load(Ordering::Relaxed);
+        status.add(None, &counts);
+        let held = self.held.load(Ordering::Relaxed);
+        status.memory.parts.insert("taps".into(), held);
+        status.memory.used += held;
+    }
+
+    /// Once the workers have ended: gives the streams a moment to end whole.
+    pub fn finish(&self) {
+        let end = Instant::now() + END_WITHIN;
+        while self.lock()[TapCounter::Streams] > 0 && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn count(&self, counter: TapCounter, number: u64) {
+        self.lock()[counter] += number;
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Counts<TapCounter>> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the workers for copies: about `sample` bytes a second, or everything.
+    fn open(self: &Arc<Self>, sample: Option<u64>, room: u64, permit: Permit) -> Tapped {
+        let (sender, blocks) = sync_channel(BLOCKS_MAX);
+        let room = Arc::new(Room {
+            max: room,
+            held: AtomicU64::new(0),
+            of_all: self.held.clone(),
+        });
+        for worker in &self.workers {
+            let (sender, room_of_worker) = (sender.clone(), room.clone());
+            // A tail shows a part in any case, and says which.
+            let lost = if sample.is_none() {
+                self.lost.clone()
+            } else {
+                Arc::default()
+            };
+            let mut losses = Losses::new(lost);
+            worker.send(Command::Tap(TapSettings {
+                sample: sample.map(|bytes| bytes / self.workers.len() as u64),
+                block_bytes: (room.max / BLOCKS_IN_ROOM).min(BLOCK_BYTES_MAX) as usize,
+                push: Box::new(move |block| losses.note(block, |block| room_of_worker.push(&sender, block))),
+            }));
+        }
+        self.count(TapCounter::Streams, 1);
+        Tapped {
+            taps: self.clone(),
+            blocks,
+            _permit: permit,
+        }
+    }
+}
+
+/// The memory for copies on their way to one stream.
+struct Room {
+    max: u64,
+    held: AtomicU64,
+    of_all: Arc<AtomicU64>,
+}
+
+impl Room {
+    fn push(self: &Arc<Self>, sender: &SyncSender<Kept>, block: TapBlock) -> Result<(), Option<TapBlock>> {
+        let bytes = block.heap_bytes() as u64;
+        if bytes > 0 && self.held.load(Ordering::Relaxed) + bytes > self.max {
+            return Err(Some(block));
+        }
+        self.held.fetch_add(bytes, Ordering::Relaxed);
+        self.of_all.fetch_add(bytes, Ordering::Relaxed);
+        let kept = Kept {
+            block,
+            bytes,
+            room: self.clone(),
+        };
+        sender.try_send(kept).map_err(|error| match error {
+            TrySendError::Full(mut kept) => Some(std::mem::take(&mut kept.block)),
+            TrySendError::Disconnected(_) => None,
+        })
+    }
+}
+
+/// What one worker has lost, counted at once: with the blocks it would be known when there is room again.
+struct Losses {
+    of_all: Arc<AtomicU64>,
+    /// Of those that the next block tells of, so many are counted.
+    counted: u64,
+}
+
+impl Losses {
+    fn new(of_all: Arc<AtomicU64>) -> Losses {
+        Losses { of_all, counted: 0 }
+    }
+
+    fn note(
+        &mut self,
+        block: TapBlock,
+        push: impl FnOnce(TapBlock) -> Result<(), Option<TapBlock>>,
+    ) -> Result<(), Option<TapBlock>> {
+        let told = block.lost;
+        let pushed = push(block);
+        let lost = match &pushed {
+            Err(Some(block)) => told + block.packets.len() as u64,
+            _ => told,
+        };
+        self.of_all.fetch_add(lost - self.counted, Ordering::Relaxed);
+        self.counted = if pushed.is_ok() { 0 } else { lost };
+        pushed
+    }
+}
+
+/// A block that takes room until it is dropped.
+struct Kept {
+    block: TapBlock,
+    bytes: u64,
+    room: Arc<Room>,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.room.held.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.room.of_all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Copies as they come, for one stream.
+struct Tapped {
+    taps: Arc<Taps>,
+    blocks: Receiver<Kept>,
+    _permit: Permit,
+}
+
+impl Tapped {
+    /// Waits until every worker copies. False: some do not.
+    fn begin(&self) -> bool {
+        let end = Instant::now() + BEGIN_WITHIN;
+        let mut waiting = self.taps.workers.len();
+        while waiting > 0 {
+            match self.next(end) {
+                Next::Block(kept) => waiting -= usize::from(kept.block.begins),
+                Next::Time | Next::Ended => return false,
+            }
+        }
+        true
+    }
+
+    /// The next block; waits until `end` at most.
+    fn next(&self, end: Instant) -> Next {
+        match self
+            .blocks
+            .recv_timeout(end.saturating_duration_since(Instant::now()))
+        {
+            Ok(kept) => {
+                self.taps
+                    .count(TapCounter::Packets, kept.block.packets.len() as u64);
+                Next::Block(kept)
+            }
+            Err(RecvTimeoutError::Timeout) => Next::Time,
+            Err(RecvTimeoutError::Disconnected) => Next::Ended,
+        }
+    }
+}
+
+impl Drop for Tapped {
+    fn drop(&mut self) {
+        let mut counts = self.taps.lock();
+        counts[TapCounter::Streams] = counts[TapCounter::Streams].saturating_sub(1);
+    }
+}
+
+enum Next {
+    Block(Kept),
+    Time,
+    /// The workers have ended.
+    Ended,
+}
+
+/// Unix nanoseconds of the monotonic clock's zero.
+fn clock_offset() -> i128 {
+    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    unix.as_nanos() as i128 - i128::from(Monotonic::now().0)
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_ingest::{Fate, TappedPacket};
+
+    use super::*;
+
+    fn block(packets: usize, lost: u64) -> TapBlock {
+        let packet = TappedPacket {
+            listener: 0,
+            length: 1,
+            received: 0,
+            truncated: false,
+            sender: None,
+            source: None,
+            fate: Fate::default(),
+        };
+        TapBlock {
+            packets: vec![packet; packets],
+            bytes: vec![0; packets],
+            lost,
+            ..TapBlock::default()
+        }
+    }
+
+    #[test]
+    fn room_is_taken_until_a_block_is_dropped_and_losses_are_counted_once() {
+        let (sender, blocks) = sync_channel(2);
+        let of_all = Arc::new(AtomicU64::new(0));
+        let room = Arc::new(Room {
+            max: block(3, 0).heap_bytes() as u64,
+            held: AtomicU64::new(0),
+            of_all: of_all.clone(),
+        });
+        let lost = Arc::new(AtomicU64::new(0));
+        let mut losses = Losses::new(lost.clone());
+        let mut push = |block| {
+            losses
+                .note(block, |block| room.push(&sender, block))
+                .map_err(|back| back.is_some())
+        };
+        assert_eq!(push(block(3, 0)), Ok(()));
+        // The worker tells of what was lost with each block until one is taken.
+        assert_eq!(push(block(2, 0)), Err(true));
+        assert_eq!(push(block(1, 2)), Err(true));
+        assert_eq!(lost.load(Ordering::Relaxed), 3);
+        drop(blocks.recv());
+        assert_eq!(of_all.load(Ordering::Relaxed), 0);
+        assert_eq!(push(block(1, 3)), Ok(()));
+        assert_eq!(push(block(0, 1)), Ok(()));
+        assert_eq!(lost.load(Ordering::Relaxed), 4);
+        drop(blocks);
+        assert_eq!(push(block(1, 0)), Err(false), "nobody is there");
+        assert_eq!(of_all.load(Ordering::Relaxed), 0);
+    }
+}

@@ -1,0 +1,237 @@
+//! Messages as they arrive, as server-sent events.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+use weir_ingest::{TapBlock, TappedPacket};
+use weir_origin::OriginExplanation;
+
+use super::message::{Read, Seen, Verdict, Wanted, lines, refusal, shown};
+use super::{Next, TAILS, Tapped, Taps, clock_offset};
+use crate::admin::counters::TapCounter;
+use crate::streams::Permit;
+
+/// Messages a second that are shown.
+pub const RATE_MAX: u64 = 100;
+
+/// Bytes of packets a second that are looked at: a few thousand messages, a hundredth of a core.
+const LOOK_BYTES: u64 = 1 << 20;
+
+/// Events that may wait for the reader; one that is slower has gone or might as well.
+const EVENTS_MAX: usize = 64;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Senders that are remembered, and for how long what is known of them is taken for true.
+const SENDERS_MAX: usize = 1024;
+const SENDER_SECONDS: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TailRequest {
+    pub wanted: Wanted,
+    /// Messages a second.
+    pub rate: u64,
+}
+
+/// How much of what came was shown in the last second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Share {
+    /// Messages that came.
+    pub messages: u64,
+    /// Of those, a random part.
+    pub looked_at: u64,
+    /// Of those, the ones that are wanted.
+    pub matched: u64,
+    pub shown: u64,
+    /// Of the messages that are wanted, about.
+    pub share: f64,
+}
+
+impl Share {
+    fn finished(mut self) -> Share {
+        let part = |of: u64, all: u64| if all == 0 { 1.0 } else { of as f64 / all as f64 };
+        // What waits for its sender is seen before it is counted.
+        self.messages = self.messages.max(self.looked_at);
+        self.share = part(self.looked_at, self.messages) * part(self.shown, self.matched);
+        self
+    }
+}
+
+/// Starts a stream; it ends when its reader has gone or is slower than what comes.
+pub fn start(
+    taps: &Arc<Taps>,
+    request: TailRequest,
+    permit: Permit,
+) -> std::io::Result<mpsc::Receiver<Bytes>> {
+    let (events, reader) = mpsc::channel(EVENTS_MAX);
+    let tapped = taps.open(Some(LOOK_BYTES), taps.room / 2 / TAILS, permit);
+    let tail = Tail {
+        random: 0x9e37_79b9_7f4a_7c15 ^ clock_offset() as u64 | 1,
+        tapped,
+        request,
+        events,
+        out: Vec::new(),
+        now: Share::default(),
+        matched_before: 0,
+        senders: HashMap::new(),
+    };
+    std::thread::Builder::new()
+        .name("tail".into())
+        .spawn(move || tail.run())?;
+    Ok(reader)
+}
+
+struct Tail {
+    tapped: Tapped,
+    request: TailRequest,
+    events: mpsc::Sender<Bytes>,
+    /// Events that are not sent.
+    out: Vec<u8>,
+    /// Of the second that goes on.
+    now: Share,
+    /// Messages that were wanted in the second before.
+    matched_before: u64,
+    random: u64,
+    /// By process, with the time of the look.
+    senders: HashMap<i32, (Instant, OriginExplanation)>,
+}
+
+impl Tail {
+    fn run(mut self) {
+        if !self.tapped.begin() {
+            return;
+        }
+        // So that a reader knows that messages are seen from now on.
+        self.out.extend_from_slice(b": weir\n\n");
+        let mut second = Instant::now() + SECOND;
+        while self.send() {
+            match self.tapped.next(second) {
+                Next::Block(kept) => self.take(&kept.block),
+                Next::Time => {}
+                Next::Ended => return,
+            }
+            if Instant::now() >= second {
+                second = Instant::now() + SECOND;
+                self.tell_share();
+            }
+        }
+    }
+
+    /// False when the reader has gone, or does not keep up.
+    fn send(&mut self) -> bool {
+        if self.out.is_empty() {
+            return !self.events.is_closed();
+        }
+        let sent = self.events.try_send(Bytes::from(std::mem::take(&mut self.out)));
+        if let Err(mpsc::error::TrySendError::Full(_)) = sent {
+            self.tapped.taps.count(TapCounter::ReadersDropped, 1);
+        }
+        sent.is_ok()
+    }
+
+    fn tell_share(&mut self) {
+        self.matched_before = self.now.matched;
+        let share = std::mem::take(&mut self.now).finished();
+        self.event("share", &share);
+    }
+
+    fn event(&mut self, name: &str, data: &impl Serialize) {
+        self.out
+            .extend_from_slice(format!("event: {name}\ndata: ").as_bytes());
+        // Neither maps with other keys than texts nor our own Serialize: it does not fail.
+        let _ = serde_json::to_writer(&mut self.out, data);
+        self.out.extend_from_slice(b"\n\n");
+    }
+
+    fn take(&mut self, block: &TapBlock) {
+        let offset = clock_offset();
+        self.now.messages += block.messages;
+        let taps = self.tapped.taps.clone();
+        for (packet, bytes) in block.iter() {
+            let Some(heard) = taps.listeners.get(usize::from(packet.listener)) else {
+                continue;
+            };
+            let time = (i128::from(packet.received) + offset) as f64 / 1e9;
+            let mut messages = lines(bytes, packet.truncated, &heard.options).peekable();
+            let mut first = true;
+            while let Some(line) = messages.next() {
+                let alone = std::mem::replace(&mut first, false) && messages.peek().is_none();
+                self.now.looked_at += 1;
+                if self.request.wanted.wants(&line) && self.chosen() {
+                    let mut seen = self.seen(&taps, packet, &line, alone);
+                    seen.time = (time * 1e6).round() / 1e6;
+                    self.event("message", &seen);
+                }
+            }
+        }
+    }
+
+    /// Whether a message that is wanted is shown: of many, random ones.
+    fn chosen(&mut self) -> bool {
+        self.now.matched += 1;
+        let rate = self.request.rate;
+        if self.now.shown >= rate || self.random_below(self.matched_before.max(1)) >= rate {
+            return false;
+        }
+        self.now.shown += 1;
+        true
+    }
+
+    fn random_below(&mut self, end: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % end
+    }
+
+    fn seen(&mut self, taps: &Taps, packet: &TappedPacket, line: &Read<'_>, alone: bool) -> Seen {
+        let heard = &taps.listeners[usize::from(packet.listener)];
+        let pid = packet.sender.map(|sender| sender.pid).filter(|pid| *pid > 0);
+        let sender = pid.map(|pid| self.sender(taps, pid)).unwrap_or_default();
+        let mut seen = Seen {
+            listener: heard.address.clone(),
+            pid,
+            address: packet.source.map(|source| {
+                std::net::SocketAddr::new(source.ip().to_canonical(), source.port()).to_string()
+            }),
+            container: sender.container.clone(),
+            line: shown(line.bytes),
+            bytes: line.bytes.len(),
+            ..Seen::default()
+        };
+        let because = |reason: &str| Some(reason.to_owned());
+        if let Some(reason) = refusal(&packet.fate) {
+            (seen.verdict, seen.reason) = (Verdict::Refused, because(reason));
+        } else if let Some((reason, bad)) = line.bad(&heard.options) {
+            (seen.verdict, seen.reason) = (Verdict::Rejected, because(reason));
+            seen.bad = Some(bad);
+        } else if let Ok(message) = &line.parsed
+            && let Some(rule) = taps.knowledge.dropped(message, &sender)
+        {
+            (seen.verdict, seen.reason) = (Verdict::Dropped, Some(rule));
+        } else if alone && packet.fate.limited > 0 {
+            // Of several messages in a packet it is not known which one.
+            (seen.verdict, seen.reason) = (Verdict::Limited, because("context_limit"));
+        }
+        seen
+    }
+
+    fn sender(&mut self, taps: &Taps, pid: i32) -> OriginExplanation {
+        let now = Instant::now();
+        if let Some((at, sender)) = self.senders.get(&pid)
+            && now < *at + SENDER_SECONDS
+        {
+            return sender.clone();
+        }
+        if self.senders.len() >= SENDERS_MAX {
+            self.senders.clear();
+        }
+        let sender = taps.knowledge.sender(pid);
+        self.senders.insert(pid, (now, sender.clone()));
+        sender
+    }
+}

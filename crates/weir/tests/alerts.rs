@@ -1,0 +1,214 @@
+//! The alert rules that are given away, in a real Prometheus beside real agents: each fault that an alert is for is provoked, and an
+//! agent without faults sets none off.
+
+#[path = "support/preload.rs"]
+mod preload;
+#[path = "support/receivers.rs"]
+mod receivers;
+mod support;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use preload::{OTHER_CLOCK, preloaded};
+use receivers::{Prometheus, free_address};
+use support::{Agent, get, status, until};
+use weir::admin::series::declared;
+
+const RULES: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../packaging/helm/weir/files/alerts.yaml"
+);
+
+fn rules() -> String {
+    std::fs::read_to_string(RULES).unwrap()
+}
+
+/// Of the rules, as they are named.
+fn alerts() -> BTreeSet<String> {
+    let text = rules();
+    let names = text.lines().filter_map(|line| line.split_once("- alert: "));
+    names.map(|(_, name)| name.to_owned()).collect()
+}
+
+#[test]
+fn promtool_takes_the_rules_and_every_series_in_them_exists() {
+    let output = Command::new("promtool").args(["check", "rules", RULES]).output();
+    let output = output.expect("prometheus is installed (scripts/install-test-deps.sh)");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let known: BTreeSet<&str> = declared()
+        .iter()
+        .map(|declared| declared.info.series.name)
+        .collect();
+    let text = rules();
+    let mut found = 0;
+    for line in text.lines().filter(|line| line.contains("expr:")) {
+        let words = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        for word in words.filter(|word| word.starts_with("weir_")) {
+            assert!(known.contains(word), "there is no {word}: {line}");
+            found += 1;
+        }
+    }
+    assert!(
+        found >= alerts().len(),
+        "{found} series in {} alerts",
+        alerts().len()
+    );
+}
+
+/// A running agent that Prometheus asks under a job of its own.
+struct Asked {
+    job: &'static str,
+    agent: Agent,
+    admin: String,
+}
+
+const CONFIG: &str = "bucket_width: 1s\nworkers: 1\n";
+
+fn start(job: &'static str, config: &str, environment: &[(&str, &str)]) -> Asked {
+    let mut agent = Agent::start(&format!("{CONFIG}{config}"), environment);
+    let admin = agent.wait_for("admin on http://");
+    Asked { job, agent, admin }
+}
+
+/// A Prometheus with the rules, which do not wait: how long a fault has to last is not what is tested here.
+fn prometheus(directory: &Path, asked: &[&Asked]) -> Prometheus {
+    let at_once: Vec<String> = rules()
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("for: "))
+        .map(str::to_owned)
+        .collect();
+    let file = directory.join("rules.yaml");
+    std::fs::write(&file, at_once.join("\n")).unwrap();
+    let mut config = format!(
+        "global: {{ scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s }}\nrule_files: ['{}']\nscrape_configs:\n",
+        file.display()
+    );
+    for Asked { job, admin, .. } in asked {
+        config += &format!(
+            "  - job_name: {job}\n    honor_labels: true\n    static_configs:\n      - targets: ['{admin}']\n"
+        );
+    }
+    Prometheus::start_configured(Path::new("prometheus"), &free_address(), &config, &[])
+}
+
+fn firing(prometheus: &mut Prometheus, job: &str) -> BTreeSet<String> {
+    let query = format!("count by (alertname) (ALERTS{{alertstate=\"firing\",job=\"{job}\"}})");
+    let found = prometheus.query(&query).unwrap_or_default();
+    found
+        .keys()
+        .map(|labels| labels.trim_start_matches("alertname=").to_owned())
+        .collect()
+}
+
+#[test]
+fn each_alert_is_set_off_by_its_fault_and_none_without_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    let library = preloaded(directory.path(), OTHER_CLOCK);
+    let set_clock = |seconds: i64| {
+        std::fs::write(at("new"), seconds.to_string()).unwrap();
+        std::fs::rename(at("new"), at("offset")).unwrap();
+    };
+    set_clock(0);
+    let clock = [("LD_PRELOAD", &*library), ("CLOCK_OFFSET", &*at("offset"))];
+    let admin_of_killed = free_address();
+    let state = format!("state_path: {}\n", at("state"));
+    let fixed_admin = [("WEIR_ADMIN", &*admin_of_killed)];
+
+    let healthy = start("healthy", "", &[]);
+    let refusing = start("refusing", "allowed_networks: ['10.0.0.0/8']\n", &[]);
+    let limited = start("limited", "contexts_max: 5\n", &[]);
+    let full = start("full", "memory: 8MiB\n", &[]);
+    let graphite = "outputs:\n  graphite:\n    address: tcp://127.0.0.1:1\n";
+    let failing = start("failing", graphite, &[]);
+    let turned = start("turned", "sandbox: off\n", &clock);
+    let reloaded = start("reloaded", "", &[]);
+    let killed = start("killed", &state, &fixed_admin);
+    let gone = start("gone", "", &[]);
+    let all = [
+        &healthy, &refusing, &limited, &full, &failing, &turned, &reloaded, &killed, &gone,
+    ];
+    let mut prometheus = prometheus(directory.path(), &all);
+    // What grows has to be seen before it does.
+    for asked in all {
+        let query = format!(
+            "count_over_time(weir_last_flush_timestamp_seconds{{job=\"{}\"}}[1m]) > 1",
+            asked.job
+        );
+        until(&query, || {
+            prometheus.query(&query).is_ok_and(|found| !found.is_empty())
+        });
+    }
+
+    let mut sent = 0;
+    for asked in all {
+        asked.agent.send("fine:1|c");
+    }
+    limited.agent.send("no metric");
+    limited.agent.send("some:1:nan:2|h");
+    for number in 0..50 {
+        limited.agent.send(&format!("name{number}:1|c"));
+    }
+    failing.agent.send("much:1e308|c\nmuch:1e308|c\nmuch:1e308|c");
+    until("the memory for contexts is used up", || {
+        let lines: Vec<String> = (sent..sent + 40)
+            .map(|number| format!("full.of.contexts.with.a.long.name.{number}:1|c|#some:tag{number}"))
+            .collect();
+        sent += 40;
+        full.agent.send(&lines.join("\n"));
+        let shares = &status(&full.admin)["memory"]["shares"];
+        let contexts = shares
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|share| share["name"] == "contexts")
+            .unwrap();
+        contexts["used"].as_f64().unwrap() > 0.95 * contexts["bytes"].as_f64().unwrap()
+    });
+    set_clock(-100_000);
+    reloaded.agent.rewrite("nonsense: 1\n");
+    reloaded.agent.signal("-HUP");
+    until("its books are kept", || Path::new(&at("state/books")).exists());
+    killed.agent.signal("-KILL");
+    killed.agent.end();
+    let again = start("killed", &state, &fixed_admin);
+    gone.agent.stop();
+
+    let mut provoked = BTreeSet::new();
+    for (job, names) in [
+        ("refusing", &["WeirPacketsDropped"][..]),
+        (
+            "limited",
+            &[
+                "WeirMessagesRejected",
+                "WeirSamplesDropped",
+                "WeirContextsLimited",
+            ],
+        ),
+        ("full", &["WeirMemoryNearBudget"]),
+        (
+            "failing",
+            &["WeirOutputFailing", "WeirOutputBehind", "WeirOutputDropped"],
+        ),
+        ("turned", &["WeirClockSetBack", "WeirFlushesLate"]),
+        ("reloaded", &["WeirReloadFailed"]),
+        ("killed", &["WeirStateLost"]),
+        ("gone", &["WeirDown"]),
+    ] {
+        for name in names {
+            until(&format!("{name} fires for {job}"), || {
+                firing(&mut prometheus, job).contains(*name)
+            });
+            provoked.insert((*name).to_owned());
+        }
+    }
+    assert_eq!(provoked, alerts(), "every alert is tried here");
+    assert_eq!(firing(&mut prometheus, "healthy"), BTreeSet::new());
+    assert_eq!(get(&again.admin, "/ready").0, 200);
+}

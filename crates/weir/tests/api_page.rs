@@ -1,0 +1,122 @@
+//! The examples of docs/api.md, asked of the real agent.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::{Agent, get, json, until};
+
+const PAGE: &str = include_str!("../../../docs/api.md");
+
+/// However slow the machine: an answer is final by then.
+const SETTLED: Duration = Duration::from_secs(20);
+
+/// What stands in fences of this kind, in order.
+fn blocks(kind: &str) -> impl Iterator<Item = &'static str> {
+    let opening = format!("```{kind}\n");
+    let parts: Vec<&str> = PAGE.split(opening.as_str()).skip(1).collect();
+    parts.into_iter().map(|part| part.split("```").next().unwrap())
+}
+
+/// Path and parameters of `curl 'http://127.0.0.1:8127/...'`, those of `--data-urlencode` included.
+fn path(command: &str) -> String {
+    let mut quoted = command.split('\'').skip(1).step_by(2);
+    let url = quoted.next().expect("a URL in quotes");
+    let mut path = url.strip_prefix("http://127.0.0.1:8127").unwrap().to_owned();
+    for parameter in quoted {
+        let (name, value) = parameter.split_once('=').unwrap();
+        let value: String = value.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let sign = if path.contains('?') { '&' } else { '?' };
+        path.push_str(&format!("{sign}{name}={value}"));
+    }
+    path
+}
+
+/// What does not depend on when it was asked: times are gone, and values of several steps are one sum.
+fn timeless(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let is_time = |name: &str| {
+                matches!(
+                    name,
+                    "held_from" | "held_to" | "first_seen" | "last_seen" | "times"
+                )
+            };
+            let fields = fields.into_iter().filter(|(name, _)| !is_time(name));
+            Value::Object(
+                fields
+                    .map(|(name, value)| match (name.as_str(), &value) {
+                        ("values" | "sparkline", Value::Array(values))
+                            if !values.iter().any(Value::is_object) =>
+                        {
+                            let sum: f64 = values.iter().filter_map(Value::as_f64).sum();
+                            (name, Value::from(sum))
+                        }
+                        _ => (name, timeless(value)),
+                    })
+                    .collect(),
+            )
+        }
+        Value::Array(values) => Value::Array(values.into_iter().map(timeless).collect()),
+        other => other,
+    }
+}
+
+#[test]
+fn the_examples_of_the_page_are_true() {
+    let mut agent = Agent::start("bucket_width: 1s\nworkers: 1\n", &[]);
+    let admin = agent.wait_for("admin on http://");
+    let messages = blocks("messages").next().expect("what is sent");
+    agent.send(messages);
+    until("all of it is held", || {
+        json(&admin, "/api/v1/metrics?details=0")["total"] == 2
+    });
+    let mut asked = 0;
+    for example in blocks("console") {
+        let (command, expected) = example.split_once('\n').unwrap();
+        let path = path(command.strip_prefix("$ curl ").expect(command));
+        let expected: Value =
+            serde_json::from_str(expected).unwrap_or_else(|error| panic!("{command}: {error}"));
+        let expected = timeless(expected);
+        let deadline = Instant::now() + SETTLED;
+        loop {
+            let (code, body) = get(&admin, &path);
+            let body = body.replace(agent.address(), "127.0.0.1:8125");
+            let found = timeless(serde_json::from_str(&body).unwrap());
+            if (code == 200, &found) == (expected.get("error").is_none(), &expected) {
+                break;
+            }
+            // Books of a second come with the next one.
+            assert!(Instant::now() < deadline, "{command} answers {code}\n{body}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        asked += 1;
+    }
+    assert!(asked >= 8, "{asked} examples");
+}
+
+/// Every path of the table is there.
+#[test]
+fn the_paths_of_the_page_answer() {
+    let mut agent = Agent::start("bucket_width: 1s\nworkers: 1\n", &[]);
+    let admin = agent.wait_for("admin on http://");
+    agent.send("page.views:1|c");
+    until("a bucket has ended", || get(&admin, "/api/v1/contexts").0 == 200);
+    let rows = PAGE.lines().filter_map(|line| line.strip_prefix("| `/api/v1/"));
+    let mut paths = 0;
+    for row in rows {
+        let path = row.split(['`', '?']).next().unwrap();
+        paths += 1;
+        if path == "live" || path == "tail" {
+            continue;
+        }
+        let (code, body) = get(&admin, &format!("/api/v1/{path}"));
+        // What is missing is named.
+        assert!(
+            code == 200 || code == 400 && body.contains("is missing"),
+            "{path}: {code} {body}"
+        );
+    }
+    assert!(paths >= 9, "{paths} paths");
+}

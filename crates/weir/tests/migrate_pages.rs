@@ -1,0 +1,142 @@
+//! The pages of docs/migrate: their commands on a configuration of the other program, and their way side by side with whatever listens
+//! where the other program would.
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::net::UdpSocket;
+use std::process::Command;
+
+use support::{Agent, PATIENCE, configurations, status, until};
+
+struct Page {
+    text: &'static str,
+    /// The command and the name of the other program's file on the page.
+    command: &'static str,
+    /// A file that the other program takes.
+    theirs: &'static str,
+    /// What the result has to say.
+    ours: &'static [&'static str],
+}
+
+const PAGES: &[Page] = &[
+    Page {
+        text: include_str!("../../../docs/migrate/datadog-agent.md"),
+        command: "weir convert datadog /etc/datadog-agent/datadog.yaml > weir.yaml",
+        theirs: "api_key: 0123456789abcdef0123456789abcdef\nsite: datadoghq.eu\ndogstatsd_port: 8125\ntags: [team:x]\nproxy:\n  https: http://proxy:3128\n",
+        ours: &[
+            "site: datadoghq.eu",
+            "udp: [127.0.0.1:8125]",
+            "team:x",
+            "proxy: http://proxy:3128",
+        ],
+    },
+    Page {
+        text: include_str!("../../../docs/migrate/statsd_exporter.md"),
+        command: "weir convert statsd-exporter mapping.yml -- --statsd.listen-udp=:9125 --web.listen-address=:9102 > weir.yaml",
+        theirs: "mappings:\n- match: jobs.*\n  name: jobs\n  labels: {job: $1}\n  ttl: 1m\n",
+        ours: &[
+            "udp: [0.0.0.0:9125]",
+            "admin: 0.0.0.0:9102",
+            "statsd_gauge_deltas: true",
+            "total_suffix: false",
+        ],
+    },
+    Page {
+        text: include_str!("../../../docs/migrate/telegraf.md"),
+        command: "weir convert telegraf /etc/telegraf/telegraf.conf > weir.yaml",
+        theirs: "[agent]\n  interval = \"5s\"\n[[inputs.statsd]]\n  service_address = \":8125\"\n  percentiles = [90.0]\n  templates = [\"jobs.* measurement.job\"]\n",
+        ours: &[
+            "bucket_width: 5s",
+            "udp: [0.0.0.0:8125]",
+            "tag_styles: [influx]",
+            "statsd_gauge_deltas: true",
+        ],
+    },
+    Page {
+        text: include_str!("../../../docs/migrate/gostatsd.md"),
+        command: "weir convert gostatsd gostatsd.toml > weir.yaml",
+        theirs: "metrics-addr=':8125'\nflush-interval='10s'\nbackends='graphite'\n\n[graphite]\naddress='carbon:2003'\n\n[filter.x]\nmatch-metrics='noisy.*'\ndrop-metric=true\n",
+        ours: &[
+            "bucket_width: 10s",
+            "udp: [0.0.0.0:8125]",
+            "address: tcp://carbon:2003",
+        ],
+    },
+    Page {
+        text: include_str!("../../../docs/migrate/veneur.md"),
+        command: "",
+        theirs: "",
+        ours: &[],
+    },
+];
+
+fn sh(directory: &std::path::Path, command: &str) -> String {
+    let output = Command::new("sh")
+        .args(["-ec", command])
+        .current_dir(directory)
+        .env_clear()
+        .env("PATH", format!("{}:/usr/bin:/bin", directory.display()))
+        .env("DD_API_KEY", "0123456789abcdef0123456789abcdef")
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{command}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_commands_of_each_page_give_a_configuration_that_weir_takes() {
+    for page in PAGES.iter().filter(|page| !page.command.is_empty()) {
+        assert!(page.text.contains(page.command), "{}", page.command);
+        let directory = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_weir"), directory.path().join("weir")).unwrap();
+        let file = page.command.split_whitespace().nth(3).unwrap();
+        let here = file.rsplit('/').next().unwrap();
+        std::fs::write(directory.path().join(here), page.theirs).unwrap();
+        sh(directory.path(), &page.command.replace(file, here));
+        let checked = sh(directory.path(), "weir check --config weir.yaml");
+        for part in page.ours {
+            assert!(checked.contains(part), "{part}: {checked}");
+        }
+    }
+}
+
+#[test]
+fn side_by_side_the_other_program_gets_what_clients_send_and_can_take_over_again() {
+    for page in PAGES {
+        let target = UdpSocket::bind("127.0.0.1:0").unwrap();
+        target.set_read_timeout(Some(PATIENCE)).unwrap();
+        let configs = configurations(page.text);
+        // Blocks of a list stand further in.
+        let indented = page.text.split("```yaml\n").count() - 1;
+        assert_eq!(indented, 1, "a page has one configuration for side by side");
+        let config: String = configs[0]
+            .lines()
+            .map(|line| line.strip_prefix("   ").unwrap_or(line).to_owned() + "\n")
+            .collect();
+        let place = config.split("udp://").nth(1).unwrap().split('\'').next().unwrap();
+        let config = config.replace(place, &target.local_addr().unwrap().to_string());
+        let mut beside = Agent::start(&config, &[]);
+        let admin = beside.wait_for("admin on http://");
+        let line = "page.views:3|c|#a:b";
+        beside.send(line);
+        let mut bytes = [0; 1500];
+        let length = target.recv(&mut bytes).unwrap();
+        assert_eq!(std::str::from_utf8(&bytes[..length]).unwrap().trim_end(), line);
+        until("weir counts it too", || {
+            status(&admin)["total"]["messages"]["received"] == 1
+        });
+        // Back: the other program takes the clients' port.
+        let address = beside.address().to_owned();
+        beside.stop();
+        let back = UdpSocket::bind(&address).unwrap();
+        back.set_read_timeout(Some(PATIENCE)).unwrap();
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.send_to(line.as_bytes(), &address).unwrap();
+        assert_eq!(back.recv(&mut bytes).unwrap(), line.len());
+    }
+}

@@ -1,0 +1,467 @@
+//! Next to a real statsd_exporter, built through the module proxy: its own mapping files and the same traffic to both, every series
+//! compared. What differs is named in docs/migrate/statsd_exporter.md.
+
+#[path = "support/receivers.rs"]
+mod receivers;
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use receivers::{Killed, free_address, get, until};
+
+const MODULE: &str = "github.com/prometheus/statsd_exporter";
+const VERSION: &str = "v0.31.0";
+
+/// The program and its sources. `None` only where there is no Go toolchain.
+struct Peer {
+    program: PathBuf,
+    sources: PathBuf,
+}
+
+impl Peer {
+    fn built() -> Option<Peer> {
+        let bin = Path::new(env!("CARGO_TARGET_TMPDIR")).join("go-bin");
+        let installed = Command::new("go")
+            .args(["install", &format!("{MODULE}@{VERSION}")])
+            .env("GOBIN", &bin)
+            .current_dir(env!("CARGO_TARGET_TMPDIR"))
+            .output();
+        let Ok(installed) = installed else {
+            eprintln!("skipped: there is no Go toolchain to build {MODULE} with");
+            return None;
+        };
+        assert!(
+            installed.status.success(),
+            "{}",
+            String::from_utf8_lossy(&installed.stderr)
+        );
+        let downloaded = Command::new("go")
+            .args(["mod", "download", "-json", &format!("{MODULE}@{VERSION}")])
+            .current_dir(env!("CARGO_TARGET_TMPDIR"))
+            .output()
+            .unwrap();
+        let said: serde_json::Value = serde_json::from_slice(&downloaded.stdout).unwrap();
+        Some(Peer {
+            program: bin.join("statsd_exporter"),
+            sources: said["Dir"].as_str().unwrap().into(),
+        })
+    }
+
+    fn takes(&self, mapping: &Path) -> bool {
+        let checked = Command::new(&self.program)
+            .arg("--check-config")
+            .arg(format!("--statsd.mapping-config={}", mapping.display()))
+            .stderr(Stdio::null())
+            .status();
+        checked.unwrap().success()
+    }
+
+    /// Mapping files of its example, its README and the cases of its tests.
+    fn mappings(&self) -> Vec<(String, String)> {
+        let read = |path: &str| std::fs::read_to_string(self.sources.join(path)).unwrap();
+        let mut found = vec![("config.example.yml".to_owned(), read("config.example.yml"))];
+        for (at, block) in read("README.md").split("```yaml\n").skip(1).enumerate() {
+            let text = block.split("```").next().unwrap();
+            found.push((format!("README block {}", at + 1), text.to_owned()));
+        }
+        for (at, case) in read("pkg/mapper/mapper_test.go")
+            .split("config: `")
+            .skip(1)
+            .enumerate()
+        {
+            let text = case.split('`').next().unwrap();
+            found.push((format!("mapper_test case {}", at + 1), text.replace('\t', "    ")));
+        }
+        found
+    }
+}
+
+/// Both programs with one mapping.
+struct Pair {
+    _children: [Killed; 2],
+    sockets: [(UdpSocket, String); 2],
+    pages: [String; 2],
+    /// How often the last line has been sent.
+    markers: Cell<f64>,
+    _directory: tempfile::TempDir,
+}
+
+impl Pair {
+    fn start(peer: &Peer, mapping: &str) -> Option<Pair> {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("mapping.yml");
+        std::fs::write(&file, mapping).unwrap();
+        if !peer.takes(&file) {
+            return None;
+        }
+        let (udp, web) = (free_udp(), free_address());
+        let theirs = Command::new(&peer.program)
+            .arg(format!("--statsd.mapping-config={}", file.display()))
+            .arg(format!("--statsd.listen-udp={udp}"))
+            .args(["--statsd.listen-tcp="])
+            .arg(format!("--web.listen-address={web}"))
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let converted = weir(&["convert", "statsd-exporter", file.to_str().unwrap()]);
+        let config = directory.path().join("weir.yaml");
+        std::fs::write(&config, converted).unwrap();
+        let (our_udp, admin) = (free_udp(), free_address());
+        let ours = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .args(["run", "--config", config.to_str().unwrap(), "--udp", &our_udp])
+            .args(["--admin", &admin, "--bucket-width", "1s", "--hostname", "h"])
+            .env_clear()
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let pair = Pair {
+            _children: [Killed(theirs), Killed(ours)],
+            sockets: [udp, our_udp].map(|address| (UdpSocket::bind("127.0.0.1:0").unwrap(), address)),
+            pages: [web, admin],
+            markers: Cell::new(0.0),
+            _directory: directory,
+        };
+        for page in &pair.pages {
+            until("a page", || {
+                get(page, "/metrics", "*/*").map(drop).ok_or("no page".into())
+            });
+        }
+        Some(pair)
+    }
+
+    fn send(&self, line: &str) {
+        for (socket, address) in &self.sockets {
+            socket.send_to(line.as_bytes(), address).unwrap();
+        }
+    }
+
+    fn shown(&self) -> [Exposition; 2] {
+        [0, 1].map(|at| {
+            let (_, body) = get(&self.pages[at], "/metrics", "text/plain").unwrap();
+            Exposition::read(&String::from_utf8(body).unwrap())
+        })
+    }
+
+    /// Sends the lines, and waits until both show the same of all of them, or long enough for both to show what they will.
+    fn differences(&self, lines: &[String]) -> Vec<String> {
+        for line in lines {
+            self.send(line);
+        }
+        // Both keep the order: what shows this one shows the others too. Where it is mapped to another name, time has to do.
+        self.send(&format!("{MARKER}:1|c"));
+        self.markers.set(self.markers.get() + 1.0);
+        let start = Instant::now();
+        loop {
+            let [theirs, ours] = self.shown();
+            let taken = theirs
+                .own
+                .get("statsd_exporter_lines_total")
+                .copied()
+                .unwrap_or(0.0);
+            let marked = |page: &Exposition| page.series.get(MARKER) == Some(&self.markers.get());
+            let is_complete = marked(&theirs) && marked(&ours) || start.elapsed() > Duration::from_secs(5);
+            let found = theirs.differences(&ours);
+            if found.is_empty() && is_complete && taken as usize > lines.len() {
+                return found;
+            }
+            // Several buckets.
+            if start.elapsed() > Duration::from_secs(20) {
+                assert!(taken as usize > lines.len(), "statsd_exporter has lost lines");
+                return found;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// Sent last.
+const MARKER: &str = "zz_marker";
+
+fn free_udp() -> String {
+    let free = UdpSocket::bind("127.0.0.1:0").unwrap();
+    free.local_addr().unwrap().to_string()
+}
+
+fn weir(arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(arguments)
+        .env_clear()
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What a page shows.
+#[derive(Debug, Default)]
+struct Exposition {
+    series: BTreeMap<String, f64>,
+    types: BTreeMap<String, String>,
+    helps: BTreeMap<String, String>,
+    /// Of the program itself.
+    own: BTreeMap<String, f64>,
+}
+
+impl Exposition {
+    fn read(text: &str) -> Exposition {
+        let mut found = Exposition::default();
+        for line in text.lines().filter(|line| !line.is_empty()) {
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = rest.split_once(' ').unwrap();
+                found.types.insert(name.to_owned(), kind.to_owned());
+            } else if let Some(rest) = line.strip_prefix("# HELP ") {
+                let (name, help) = rest.split_once(' ').unwrap_or((rest, ""));
+                found.helps.insert(name.to_owned(), help.to_owned());
+            } else {
+                let (series, value) = line.rsplit_once(' ').unwrap();
+                let value: f64 = value.parse().unwrap();
+                let into = if is_own(series) {
+                    &mut found.own
+                } else {
+                    &mut found.series
+                };
+                into.insert(normal(series), value);
+            }
+        }
+        found.types.retain(|name, _| !is_own(name));
+        found.helps.retain(|name, _| !is_own(name));
+        found
+    }
+
+    fn differences(&self, ours: &Exposition) -> Vec<String> {
+        let mut found = Vec::new();
+        for (series, value) in &self.series {
+            match ours.series.get(series) {
+                None => found.push(format!("{series} {value} is missing")),
+                Some(own) if !equal(*own, *value) => found.push(format!("{series} is {own}, there {value}")),
+                Some(_) => {}
+            }
+        }
+        for series in ours
+            .series
+            .keys()
+            .filter(|series| !self.series.contains_key(*series))
+        {
+            found.push(format!("{series} is not there"));
+        }
+        for (name, kind) in &self.types {
+            if ours.types.get(name) != Some(kind) {
+                found.push(format!("{name} is {:?}, there {kind}", ours.types.get(name)));
+            }
+        }
+        for (name, help) in &self.helps {
+            let is_own = !help.starts_with("Metric autogenerated");
+            if is_own && ours.helps.get(name) != Some(help) {
+                found.push(format!(
+                    "help of {name} is {:?}, there {help:?}",
+                    ours.helps.get(name)
+                ));
+            }
+        }
+        found
+    }
+}
+
+fn is_own(name: &str) -> bool {
+    [
+        "statsd_exporter_",
+        "statsd_metric_mapper_",
+        "go_",
+        "process_",
+        "promhttp_",
+        "weir_",
+    ]
+    .iter()
+    .any(|prefix| name.starts_with(prefix))
+}
+
+fn equal(one: f64, other: f64) -> bool {
+    one == other || one.is_nan() && other.is_nan() || (one - other).abs() <= 1e-9 * one.abs().max(other.abs())
+}
+
+/// Labels in order, and the bounds and quantiles as numbers.
+fn normal(series: &str) -> String {
+    let Some((name, mut rest)) = series.split_once('{') else {
+        return series.to_owned();
+    };
+    let mut labels = Vec::new();
+    while let Some((key, after)) = rest.split_once("=\"") {
+        let mut escaped = false;
+        let end = after.find(|c| {
+            let ends = c == '"' && !escaped;
+            escaped = c == '\\' && !escaped;
+            ends
+        });
+        let (value, after) = after.split_at(end.unwrap());
+        let key = key.trim_start_matches(',');
+        match value.parse::<f64>() {
+            Ok(number) if key == "le" || key == "quantile" => labels.push(format!("{key}={number}")),
+            // Prometheus does not tell an empty one from none.
+            _ if value.is_empty() => {}
+            _ => labels.push(format!("{key}={value}")),
+        }
+        rest = &after[1..];
+    }
+    if labels.is_empty() {
+        return name.to_owned();
+    }
+    labels.sort();
+    format!("{name}{{{}}}", labels.join(","))
+}
+
+/// Two names for each pattern, with one kind: there, a name has one type.
+fn lines_for(mapping: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (at, part) in mapping.split("match:").skip(1).enumerate() {
+        let pattern = part.lines().next().unwrap().trim().trim_matches(['"', '\'']);
+        if !pattern
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "._-*".contains(c))
+        {
+            continue;
+        }
+        let observes = [
+            "observer_type",
+            "timer_type",
+            "histogram",
+            "summary",
+            "timing",
+            "buckets",
+            "quantiles",
+        ];
+        let kind = if let Some((_, kind)) = part.split_once("match_metric_type:") {
+            match kind.trim().split_whitespace().next().unwrap() {
+                "counter" => "c",
+                "gauge" => "g",
+                _ => "ms",
+            }
+        } else if observes.iter().any(|word| part.contains(word)) {
+            "ms"
+        } else {
+            "c"
+        };
+        for token in ["one", "two"] {
+            lines.push(format!("{}:{}|{kind}", pattern.replace('*', token), 7 + at));
+        }
+    }
+    lines
+}
+
+/// For every mapping: names that none, some or expressions match, of every kind.
+fn common() -> Vec<String> {
+    let lines = [
+        "plain.counter:5|c",
+        "plain.counter:2.5|c",
+        "a-b.c/d:1|c",
+        "sampled.count:3|c|@0.1",
+        "9lives:1|c",
+        "plain.gauge:5|g",
+        "plain.gauge:-2|g",
+        "plain.gauge:+10|g",
+        "falls.gauge:-3|g",
+        "test.web-server.foo.bar:1|c",
+        "test.timing.web.ubuntu.ok:250|ms",
+        "foo_product.signup.facebook.failure:1|c",
+        "plain.timer:320|ms",
+        "plain.histogram:0.25|h",
+        "sampled.timer:100|ms|@0.25",
+        "influx.count,host=a,zone=b:1|c",
+        "librato.count#host=a:1|c",
+        "signalfx.count[host=a]:1|c",
+        "signalfx[host=b].tail:2|c",
+        "dogtags.hits:4|c|#host:a,zone:b",
+        "dogtags.level:1.5|g|#z:1,a:2",
+        "dogtags.time:40|ms|#host:a",
+        "packed.time:40:40:40|ms|#host:a",
+        "old.jobs.etl.x:1|c",
+        "hyphen.a--status.200.count2:1|g",
+        "test.alpha.beta.counter:2|c",
+        "web.exec--http.status.404.count:1|c",
+        "my.statsd_counter:1|c",
+        "third.timer:100|ms|@0.3",
+        "spread.distribution:0.25|d",
+        "unmapped.total:1|c",
+    ];
+    lines.map(str::to_owned).into()
+}
+
+/// Differences that the page names, each as what tells it in a line of the comparison and what the page says of it.
+const NAMED: &[(&str, &str)] = &[
+    ("hyphen_a_", "`--`"),
+    ("web_exec_", "`--`"),
+    ("third_timer_sum", "fraction"),
+    ("spread_distribution{quantile", "are sketches"),
+];
+
+fn named(difference: &str) -> bool {
+    let page = include_str!("../../../docs/migrate/statsd_exporter.md");
+    NAMED.iter().any(|(what, said)| {
+        assert!(page.contains(said), "the page does not say {said}");
+        difference.contains(what)
+    })
+}
+
+#[test]
+fn every_series_of_its_own_mapping_files_is_the_same() {
+    let Some(peer) = Peer::built() else { return };
+    let (mut compared, mut series, mut refused, mut different) = (0, 0, 0, Vec::new());
+    for (name, mapping) in peer.mappings() {
+        let Some(pair) = Pair::start(&peer, &mapping) else {
+            refused += 1;
+            continue;
+        };
+        let mut lines = lines_for(&mapping);
+        lines.extend(common());
+        let found = pair.differences(&lines);
+        let found: Vec<_> = found.into_iter().filter(|line| !named(line)).collect();
+        series += pair.shown()[0].series.len();
+        compared += 1;
+        if !found.is_empty() {
+            different.push(format!("{name}:\n{mapping}\n  {}\n", found.join("\n  ")));
+        }
+    }
+    assert!(
+        compared >= 30,
+        "only {compared} mapping files, {refused} are refused there"
+    );
+    assert!(series >= 1000, "only {series} series were compared");
+    assert!(
+        different.is_empty(),
+        "{} of {compared} differ:\n{}",
+        different.len(),
+        different.join("\n")
+    );
+}
+
+#[test]
+fn values_between_buckets_and_several_buckets_of_time_add_up_to_the_same() {
+    let Some(peer) = Peer::built() else { return };
+    let mapping = "defaults:\n  observer_type: histogram\n  histogram_options:\n    buckets: [.01, .1, 1, 10]\nmappings:\n- match: kb.*\n  name: size_bytes\n  scale: 1024\n  \
+                   help: Sizes\n  labels: {what: $1}\n  histogram_options:\n    buckets: [1024, 4096]\n- match: quick.*\n  name: quick\n  observer_type: summary\n  labels: {host: mapped}\n\
+                   - match: honest.*\n  name: honest\n  honor_labels: true\n  labels: {host: mapped}\n";
+    let pair = Pair::start(&peer, mapping).unwrap();
+    let mut lines = Vec::new();
+    for round in 0..3 {
+        for value in [1, 9, 10, 11, 99, 100, 5000, 60_000] {
+            lines.push(format!("lag:{}|ms", value + round));
+            lines.push(format!("kb.{value}:{}|h", value % 5));
+        }
+        lines.push(format!("quick.a:{round}|ms|#host:x"));
+        lines.push("honest.a:1|c|#host:x".to_owned());
+        lines.push("honest.b:1|c".to_owned());
+        lines.push("level:+4|g".to_owned());
+        let found = pair.differences(&lines);
+        let other_quantiles = |line: &String| line.contains("quantile=");
+        let found: Vec<_> = found.into_iter().filter(|line| !other_quantiles(line)).collect();
+        assert_eq!(found, [""; 0], "round {round}");
+        lines.clear();
+    }
+}

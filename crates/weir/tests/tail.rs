@@ -1,0 +1,346 @@
+//! The tail, asked of the real binary: what arrives is shown with its sender and what became of it, and nobody pays for it who
+//! does not look.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Write as _};
+use std::net::{TcpStream, UdpSocket};
+use std::os::unix::net::UnixDatagram;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use support::{Agent, get, status, until};
+
+/// A stream of events.
+struct Events(BufReader<TcpStream>);
+
+impl Events {
+    /// Opens a tail and waits until messages are seen.
+    fn open(admin: &str, query: &str) -> Events {
+        let mut events = Events::ask(admin, &format!("/api/v1/tail{query}"), "");
+        events.line(": weir");
+        events
+    }
+
+    fn ask(admin: &str, path: &str, headers: &str) -> Events {
+        let mut stream = TcpStream::connect(admin).unwrap();
+        stream.set_read_timeout(Some(support::PATIENCE)).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n").unwrap();
+        Events(BufReader::new(stream))
+    }
+
+    /// The next line with this text.
+    fn line(&mut self, text: &str) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert!(
+                self.0.read_line(&mut line).unwrap() > 0,
+                "it ended before {text:?}"
+            );
+            if line.contains(text) {
+                return line;
+            }
+        }
+    }
+
+    fn next(&mut self, event: &str) -> Value {
+        self.line(&format!("event: {event}"));
+        let data = self.line("data: ");
+        serde_json::from_str(&data["data: ".len()..]).unwrap()
+    }
+
+    fn message(&mut self) -> Value {
+        self.next("message")
+    }
+}
+
+fn streams(admin: &str) -> u64 {
+    status(admin)["taps"]["streams"].as_u64().unwrap()
+}
+
+#[test]
+fn messages_come_with_their_sender_and_what_became_of_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("dsd.socket");
+    let config = format!(
+        "bucket_width: 1s\nuds: {}\norigin_detection: true\nrules:\n  - name: noise\n    match: noisy.*\n    drop: true\n",
+        socket.display()
+    );
+    let mut agent = Agent::start(&config, &[]);
+    let admin = agent.wait_for("admin on http://");
+    let mut events = Events::open(&admin, "");
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let packet = b"page.views:1|c|#user:ann\nnoisy.x:1|c\npage.views:one\xff|c\n";
+    udp.send_to(packet, agent.address()).unwrap();
+
+    let seen = events.message();
+    assert_eq!(seen["line"], "page.views:1|c|#user:ann");
+    assert_eq!(seen["verdict"], "accepted");
+    assert_eq!(seen["listener"], format!("udp://{}", agent.address()));
+    assert_eq!(seen["address"], udp.local_addr().unwrap().to_string());
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap();
+    assert!(
+        (seen["time"].as_f64().unwrap() - now.as_secs_f64()).abs() < 60.0,
+        "{seen}"
+    );
+
+    let seen = events.message();
+    assert_eq!(seen["verdict"], "dropped");
+    assert!(seen["reason"].as_str().unwrap().contains("noise"), "{seen}");
+
+    let seen = events.message();
+    assert_eq!(seen["verdict"], "rejected");
+    assert_eq!(seen["reason"], "bad_value");
+    assert_eq!(seen["line"], "page.views:one\\xff|c");
+    assert_eq!(
+        (seen["bad"]["offset"].as_u64(), seen["bad"]["length"].as_u64()),
+        (Some(11), Some(4))
+    );
+    assert_eq!(seen["bad"]["bytes"], "one\\xff");
+    assert_eq!(seen["bad"]["before"], "page.views:");
+
+    let unix = UnixDatagram::unbound().unwrap();
+    unix.send_to(b"local:1|c", &socket).unwrap();
+    let seen = events.message();
+    assert_eq!(seen["line"], "local:1|c");
+    assert_eq!(seen["pid"], std::process::id());
+    assert_eq!(seen["listener"], format!("unixgram://{}", socket.display()));
+    let share = events.next("share");
+    assert_eq!(share["share"], 1.0, "{share}");
+    agent.stop();
+}
+
+#[test]
+fn what_is_asked_for_is_shown_and_nothing_else() {
+    let mut agent = Agent::start("bucket_width: 1s\n", &[]);
+    let admin = agent.wait_for("admin on http://");
+    let mut named = Events::open(&admin, "?match=PAGE.*&where=env:prod&where=user");
+    let mut rejected = Events::open(&admin, "?verdict=rejected");
+    agent.send("page.a:1|c|#env:prod\nother:1|c|#env:prod,user:x\npage.b:1|c|#user:x,env:prod\npage.c:x|c\n_sc|page.d|0|#env:prod,user:y");
+    assert_eq!(named.message()["line"], "page.b:1|c|#user:x,env:prod");
+    assert_eq!(named.message()["line"], "_sc|page.d|0|#env:prod,user:y");
+    assert_eq!(rejected.message()["line"], "page.c:x|c");
+    for (query, part) in [
+        ("?rate=101", "from 1 to 100"),
+        ("?rate=0", "from 1 to 100"),
+        ("?verdict=dropped", "rejected is the one"),
+        ("?match=%ff", "not percent-encoded UTF-8"),
+    ] {
+        let (code, body) = get(&admin, &format!("/api/v1/tail{query}"));
+        assert!(code == 400 && body.contains(part), "{query}: {code} {body}");
+    }
+    agent.stop();
+}
+
+#[test]
+fn there_are_sixteen_streams_and_nothing_is_copied_for_those_who_have_gone() {
+    let mut agent = Agent::start("bucket_width: 1s\n", &[]);
+    let admin = agent.wait_for("admin on http://");
+    let mut all: Vec<Events> = (0..15).map(|_| Events::open(&admin, "")).collect();
+    // Streams of all kinds count together.
+    let mut live = Events::ask(&admin, "/api/v1/live", "");
+    live.line("200 OK");
+    let (code, body) = get(&admin, "/api/v1/tail");
+    assert!(
+        code == 503 && body.contains("16 streams are open"),
+        "{code} {body}"
+    );
+    agent.send("a:1|c");
+    for events in &mut all {
+        assert_eq!(events.message()["line"], "a:1|c");
+    }
+    assert_eq!(streams(&admin), 15);
+    drop(all);
+    until("all have ended", || streams(&admin) == 0);
+    until("the workers know", || {
+        let before = status(&admin)["taps"]["packets"].as_u64();
+        agent.send("b:1|c");
+        until("it is counted", || {
+            status(&admin)["total"]["messages"]["received"].as_u64().unwrap() > 1
+        });
+        status(&admin)["taps"]["packets"].as_u64() == before
+    });
+    assert_eq!(status(&admin)["memory"]["parts"]["taps"], 0);
+    drop(live);
+    let mut again = Events::open(&admin, "");
+    agent.send("c:1|c");
+    assert!(again.message()["line"].is_string());
+    agent.stop();
+}
+
+#[test]
+fn of_a_flood_a_random_part_is_shown_and_how_large_it_is() {
+    let mut agent = Agent::start("bucket_width: 1s\n", &[]);
+    let admin = agent.wait_for("admin on http://");
+    let mut events = Events::open(&admin, "?rate=20");
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let packet: String = (0..100)
+        .map(|at| format!("flood.metric.number{at}:1|c|#tag:value\n"))
+        .collect();
+    let mut shown = 0;
+    let mut shares = Vec::new();
+    // The first second is not known to be whole, the others are.
+    while shares.len() < 4 {
+        for _ in 0..50 {
+            socket.send_to(packet.as_bytes(), agent.address()).unwrap();
+        }
+        let mut line = String::new();
+        events.0.read_line(&mut line).unwrap();
+        if line.starts_with("event: message") {
+            shown += 1;
+        } else if line.starts_with("event: share") {
+            let share: Value = serde_json::from_str(&events.line("data: ")["data: ".len()..]).unwrap();
+            assert_eq!(share["shown"], shown, "{share}");
+            assert!(shown <= 20, "{share}");
+            shown = 0;
+            shares.push(share);
+        }
+    }
+    for share in &shares {
+        let number = |key: &str| share[key].as_f64().unwrap();
+        let expected = number("looked_at") / number("messages") * number("shown") / number("matched");
+        assert!(
+            (number("share") - expected).abs() < 1e-9 && expected < 0.5,
+            "{share}"
+        );
+    }
+    // A second that brings much less than the one before may show none of it.
+    assert!(shares.iter().any(|share| share["shown"] == 20), "{shares:?}");
+    agent.stop();
+}
+
+#[test]
+fn a_reader_that_stands_still_is_left_behind() {
+    let mut agent = Agent::start("bucket_width: 1s\n", &[]);
+    let admin = agent.wait_for("admin on http://");
+    let events = Events::open(&admin, "");
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    // Each is shown with ten times its bytes.
+    let line = [&[0xff_u8; 4000][..], b"\n"].concat();
+    let packet = line.repeat(10);
+    until("it is dropped", || {
+        socket.send_to(&packet, agent.address()).unwrap();
+        status(&admin)["taps"]["readers_dropped"] == 1
+    });
+    until("its stream has ended", || streams(&admin) == 0);
+    drop(events);
+    agent.stop();
+}
+
+#[test]
+fn payloads_can_be_kept_from_everybody() {
+    let mut agent = Agent::start("bucket_width: 1s\nadmin_payloads: false\n", &[]);
+    let admin = agent.wait_for("admin on http://");
+    for path in ["/api/v1/tail", "/api/v1/capture"] {
+        let (code, body) = get(&admin, path);
+        assert!(
+            code == 403 && body.contains("admin_payloads is false"),
+            "{code} {body}"
+        );
+    }
+    for command in ["tail", "capture"] {
+        let (good, said) = support::weir(&[command, "--admin", &admin]);
+        assert!(!good && said.contains("admin_payloads is false"), "{said}");
+    }
+    agent.stop();
+}
+
+#[test]
+fn a_page_of_another_site_opens_no_stream() {
+    let mut agent = Agent::start("bucket_width: 1s\n", &[]);
+    let admin = agent.wait_for("admin on http://");
+    for path in ["/api/v1/tail", "/api/v1/capture"] {
+        let mut events = Events::ask(&admin, path, "Sec-Fetch-Site: cross-site\r\n");
+        events.line("403");
+    }
+    let mut rebound = TcpStream::connect(&admin).unwrap();
+    write!(rebound, "GET /api/v1/tail HTTP/1.1\r\nHost: evil.example\r\n\r\n").unwrap();
+    Events(BufReader::new(rebound)).line("403");
+    agent.stop();
+}
+
+/// `weir tail`, ended when it is dropped.
+struct Tail(Child, BufReader<std::process::ChildStdout>);
+
+impl Tail {
+    fn start(admin: &str, arguments: &[&str]) -> Tail {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .args(["tail", "--admin", admin])
+            .args(arguments)
+            .env_clear()
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        until("it is connected", || streams(admin) == 1);
+        Tail(child, stdout)
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        assert!(self.1.read_line(&mut line).unwrap() > 0, "it has ended");
+        line.trim_end().to_owned()
+    }
+}
+
+impl Drop for Tail {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Sends until the worker of a new tail has begun.
+fn send_until(agent: &Agent, messages: &str, admin: &str) {
+    let before = status(admin)["taps"]["packets"].as_u64();
+    until("it is seen", || {
+        agent.send(messages);
+        status(admin)["taps"]["packets"].as_u64() > before
+    });
+}
+
+#[test]
+fn the_command_shows_messages_and_what_is_wrong_with_them() {
+    let mut agent = Agent::start("bucket_width: 1s\n", &[]);
+    let admin = agent.wait_for("admin on http://");
+    let mut tail = Tail::start(&admin, &["page", "--where", "user:ann"]);
+    send_until(
+        &agent,
+        "page.views:1|c|#user:ann\npage.views:zwei|c|#user:ann\nother:1|c",
+        &admin,
+    );
+    let line = tail.line();
+    assert!(
+        line.ends_with("page.views:1|c|#user:ann") && line.contains("udp://127.0.0.1:"),
+        "{line}"
+    );
+    let (line, under) = (tail.line(), tail.line());
+    assert_eq!(line.find("zwei"), under.find("^^^^ "), "{line}\n{under}");
+    assert!(
+        under.ends_with("rejected: bad_value, bytes 11 to 14 of 27"),
+        "{under}"
+    );
+    assert!(!line.contains('\u{1b}'), "no colours into a pipe");
+    drop(tail);
+    until("it has gone", || streams(&admin) == 0);
+
+    let mut tail = Tail::start(&admin, &["--json", "--rejected"]);
+    send_until(&agent, "a:1|c\nb", &admin);
+    loop {
+        let event: Value = serde_json::from_str(&tail.line()).unwrap();
+        if event["line"].is_string() {
+            assert_eq!(
+                (event["line"].as_str(), event["reason"].as_str()),
+                (Some("b"), Some("no_separator"))
+            );
+            break;
+        }
+    }
+    drop(tail);
+    let (good, said) = support::weir(&["tail", "--admin", &admin, "--rate", "101"]);
+    assert!(!good && said.contains("101 is not in 1..=100"), "{said}");
+    agent.stop();
+}

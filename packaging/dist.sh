@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Makes everything that is given away, into dist/: binaries, their symbols, packages, image, chart, bill of materials, licences,
+# checksums. `make dist` builds the page first.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+into=$PWD/dist
+export SOURCE_DATE_EPOCH TZ=UTC LC_ALL=C
+SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
+rm -rf "$into"
+mkdir -p "$into"
+
+packaging/build.sh "$into"
+packaging/bill.py "$into"
+packaging/packages.sh "$into/weir" "$into" "$into/third-party-licences.txt"
+packaging/image.py "$into/weir" "$into" >/dev/null
+
+# One date and one owner for each file, in one order.
+archive() { # FOLDER NAME, the folder in the archive has the name's
+  tar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --format=ustar \
+    -C "$(dirname "$1")" -c "$(basename "$1")" | gzip -9n >"$into/$2"
+}
+version=$(sed -n 's/^version: //p' packaging/helm/weir/Chart.yaml)
+archive packaging/helm/weir "weir-chart-$version.tgz"
+cp packaging/helm/weir/files/{dashboard.json,alerts.yaml} "$into"
+mkdir "$into/symbols"
+mv "$into"/*.debug "$into/symbols"
+archive "$into/symbols" "weir-$version-symbols.tar.gz"
+rm -r "$into/symbols"
+
+(cd "$into" && sha256sum -- * >SHA256SUMS)
+ls -l "$into"

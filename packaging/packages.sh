@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Makes the package for Debian and the one for Red Hat: packages.sh BINARY INTO. Both have the same tree of files, with the date of the
+# commit, so that two runs give the same bytes.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+binary=$(realpath "${1:?the binary}")
+into=$(realpath "${2:?where to}")
+licences=${3:-}
+export SOURCE_DATE_EPOCH TZ=UTC LC_ALL=C
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$here" log -1 --format=%ct)}
+version=$("$binary" --version | sed -n '1s/^weir //p')
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+umask 022
+
+put() { # MODE FILE PLACE
+  install -D -m "$1" "$2" "$work/tree/$3"
+}
+packed() { # FILE PLACE
+  gzip -9n <"$1" >"$work/packed"
+  put 644 "$work/packed" "$2"
+}
+
+put 755 "$binary" usr/bin/weir
+put 644 "$here/package/weir.yaml" etc/weir/weir.yaml
+put 644 "$here/package/weir.service" usr/lib/systemd/system/weir.service
+put 644 "$here/package/sysctl.conf" usr/lib/sysctl.d/60-weir.conf
+put 644 "$here/package/sysusers.conf" usr/lib/sysusers.d/weir.conf
+put 644 "$here/package/tmpfiles.conf" usr/lib/tmpfiles.d/weir.conf
+put 644 "$here/helm/weir/files/dashboard.json" usr/share/weir/dashboard.json
+put 644 "$here/helm/weir/files/alerts.yaml" usr/share/weir/alerts.yaml
+for shell in bash:bash-completion/completions/weir zsh:zsh/vendor-completions/_weir fish:fish/vendor_completions.d/weir.fish; do
+  "$binary" completions "${shell%%:*}" >"$work/completions"
+  put 644 "$work/completions" "usr/share/${shell#*:}"
+done
+mkdir "$work/manual"
+"$binary" manual "$work/manual"
+for page in "$work"/manual/*; do packed "$page" "usr/share/man/man1/$(basename "$page").gz"; done
+put 644 "$here/package/copyright" usr/share/doc/weir/copyright
+[ -z "$licences" ] || packed "$licences" usr/share/doc/weir/third-party-licences.txt.gz
+packed "$here/../CHANGELOG.md" usr/share/doc/weir/changelog.gz
+
+rpm_package() {
+  cp -a "$work/tree" "$work/rpm-tree"
+  find "$work/rpm-tree" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
+  rpmbuild -bb --quiet --target x86_64-linux --buildroot "$work/buildroot" \
+    --define "_topdir $work/rpm" --define "_tree $work/rpm-tree" --define "_version $version" \
+    --define "_rpmdir $work/rpms" --define '_build_id_links none' --define '__os_install_post %nil' \
+    --define 'use_source_date_epoch_as_buildtime 1' --define 'clamp_mtime_to_source_date_epoch 1' \
+    --define '_buildhost localhost' --define '_binary_payload w19.zstdio' "$here/package/weir.spec"
+  cp "$work"/rpms/*/*.rpm "$into/weir-$version.x86_64.rpm"
+}
+
+deb_package() {
+  local tree=$work/tree
+  mkdir "$tree/DEBIAN"
+  put 644 "$here/package/lintian-overrides" usr/share/lintian/overrides/weir
+  printf 'weir (%s-1) unstable; urgency=medium\n\n  * See changelog.gz.\n\n -- The authors of weir <weir@weir.invalid>  %s\n' \
+    "$version" "$(date -Rud "@$SOURCE_DATE_EPOCH")" >"$work/changelog"
+  packed "$work/changelog" usr/share/doc/weir/changelog.Debian.gz
+  printf '/etc/weir/weir.yaml\n' >"$tree/DEBIAN/conffiles"
+  for script in postinst prerm postrm; do install -m 755 "$here/package/$script" "$tree/DEBIAN/$script"; done
+  (cd "$tree" && find . -type f ! -path './DEBIAN/*' ! -path './etc/*' -printf '%P\n' | sort | xargs md5sum) >"$work/md5sums"
+  install -m 644 "$work/md5sums" "$tree/DEBIAN/md5sums"
+  sed -e "s/@VERSION@/$version-1/" -e "s/@SIZE@/$(du -sk --apparent-size "$tree" | cut -f1)/" "$here/package/control" >"$tree/DEBIAN/control"
+  find "$tree" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
+  dpkg-deb --root-owner-group -Zxz --build "$tree" "$into/weir_$version-1_amd64.deb" >"$work/log" || { cat "$work/log" >&2; exit 1; }
+}
+
+if command -v rpmbuild >/dev/null; then rpm_package; else echo "packages.sh: no rpmbuild (Debian's package rpm): no package for Red Hat" >&2; fi
+deb_package

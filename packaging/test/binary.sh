@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# The binary that is given away: small, stripped, static, runs in an empty root, and finds names there.
+set -euo pipefail
+dist=$(realpath "${1:-dist}")
+fail() { echo "binary.sh: $*" >&2; exit 1; }
+bytes_max=$((15 * 1024 * 1024))
+for program in weir weir-bench; do
+  file=$dist/$program
+  size=$(stat -c %s "$file")
+  [ "$size" -lt "$bytes_max" ] || fail "$program has $size bytes, and at most $bytes_max are allowed"
+  if readelf -d "$file" | grep -q NEEDED; then fail "$program needs libraries: $(readelf -d "$file" | grep NEEDED)"; fi
+  if readelf -lW "$file" | grep -q INTERP; then fail "$program needs a loader"; fi
+  if readelf -SW "$file" | grep -Eq ' \.(symtab|debug_info) '; then fail "$program has symbols"; fi
+  readelf -hW "$file" | grep -q 'DYN ' || fail "$program is not independent of its address"
+  if LC_ALL=C grep -aEq '/(root|home|work)/[^ ]*(\.cargo|weir)/' "$file"; then fail "$program names directories of the machine that built it"; fi
+  echo "$program: $size bytes"
+done
+"$dist/weir" --version --json | jq -e '.is_static and .is_optimised and .has_page and (.commit | length >= 40)' >/dev/null || fail "--version --json"
+
+# The symbols fit the binary, by build id.
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+tar -C "$work" -xzf "$dist"/weir-*-symbols.tar.gz
+build_id() { readelf -n "$1" | sed -n 's/^ *Build ID: //p'; }
+[ "$(build_id "$dist/weir")" = "$(build_id "$work/symbols/weir.debug")" ] || fail "the symbols are of another build"
+readelf -SW "$work/symbols/weir.debug" | grep -q debug_line || fail "the symbols have no lines"
+
+# A static C library must not load modules of the machine: names come from /etc/hosts and DNS whatever nsswitch.conf says.
+root=$work/root
+mkdir -p "$root/etc" "$root/lib"
+cp "$dist/weir" "$root/weir"
+printf '127.0.0.1 backend.example\n' >"$root/etc/hosts"
+printf 'hosts: mymachines resolve [!UNAVAIL=return] myhostname\n' >"$root/etc/nsswitch.conf"
+unshare --user --map-root-user --root="$root" /weir check --udp backend.example:8125 | grep -q '127.0.0.1\|backend.example' || fail "a name in /etc/hosts is not found"
+python3 "$(dirname "$0")/resolver.py" "$root" || fail "a name that DNS knows is not found"
+echo "binary.sh: passed"

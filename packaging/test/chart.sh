@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# The chart: helm takes it, values that are wrong are refused, and each object of each case is one that the Kubernetes API knows.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+chart=$here/../helm/weir
+tools=$here/../tools
+fail() { echo "chart.sh: $*" >&2; exit 1; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export HELM_CACHE_HOME=$work HELM_CONFIG_HOME=$work HELM_DATA_HOME=$work
+# They are built once; Go keeps what has not changed.
+(cd "$tools" && go build -o "$work/helm" helm.sh/helm/v3/cmd/helm && go build -o "$work/chartcheck" . && go test ./...)
+helm=$work/helm
+weir=${WEIR_BIN:-}
+
+"$helm" lint --strict --quiet "$chart"
+render() { "$helm" template release "$chart" --namespace metrics --kube-version 1.30.0 "$@"; }
+number=0
+case_of() { # NAME KINDS ARGUMENTS...: what is made, and nothing else
+  local name=$1 kinds=$2
+  shift 2
+  render "$@" >"$work/objects" || fail "$name: helm template"
+  "$work/chartcheck" <"$work/objects" >"$work/kinds" || fail "$name: an object is not valid"
+  local made
+  made=$(sed 's#/.*##' "$work/kinds" | sort | tr '\n' ' ' | sed 's/ $//')
+  [ "$made" = "$kinds" ] || fail "$name: made $made, and not $kinds"
+  # The configuration in it is one of weir.
+  if [ -n "$weir" ]; then
+    python3 "$here/configmap.py" <"$work/objects" >"$work/weir.yaml"
+    env -i "$weir" check --config "$work/weir.yaml" >"$work/check" 2>&1 || { cat "$work/weir.yaml" "$work/check"; fail "$name: weir refuses the configuration"; }
+  fi
+  number=$((number + 1))
+}
+has() { grep -Eq -- "$1" "$work/objects" || fail "no $1"; }
+has_not() { ! grep -Eq -- "$1" "$work/objects" || fail "$1 is there"; }
+basis="ConfigMap DaemonSet Service Service ServiceAccount"
+
+case_of "defaults" "$basis"
+has 'internalTrafficPolicy: Local'; has 'readOnlyRootFilesystem: true'; has_not 'hostPID'; has 'drop: \[ALL\]'
+case_of "restricted" "ConfigMap DaemonSet Service Service ServiceAccount" --set socket.enabled=false,state.enabled=false
+has 'runAsNonRoot: true'; has_not 'hostPath'; has_not 'runAsUser: 0'; has 'automountServiceAccountToken: false'
+case_of "socket alone" "ConfigMap DaemonSet Service ServiceAccount" --set udp.enabled=false
+has 'path: /run/weir, type: DirectoryOrCreate'; has_not 'UDP'
+case_of "host port" "ConfigMap DaemonSet Service ServiceAccount" --set udp.hostPort=true,udp.port=9125,service.enabled=false
+has 'hostPort: 9125'
+case_of "origins" "ClusterRole ClusterRoleBinding $basis" --set origin.detection=true,origin.kubelet=true
+has 'hostPID: true'; has 'nodes/proxy'; has 'automountServiceAccountToken: true'
+case_of "monitoring" "ConfigMap ConfigMap DaemonSet PrometheusRule Service Service ServiceAccount ServiceMonitor" \
+  --set serviceMonitor.enabled=true,alerts.enabled=true,dashboard.enabled=true,serviceMonitor.labels.release=prometheus
+has 'alert: WeirOutputFailing'; has 'grafana_dashboard'
+case_of "outputs and secrets" "$basis" -f - <<'VALUES'
+config:
+  bucket_width: 15s
+  outputs:
+    remote_write: { url: "https://prometheus.example.org/api/v1/write" }
+    prometheus: { enabled: false }
+env:
+  - name: DD_API_KEY
+    valueFrom: { secretKeyRef: { name: datadog, key: api-key } }
+envFrom:
+  - secretRef: { name: more }
+VALUES
+has 'bucket_width: 15s'; has 'secretKeyRef'
+case_of "network" "ConfigMap DaemonSet NetworkPolicy Service Service ServiceAccount" -f - <<'VALUES'
+networkPolicy:
+  enabled: true
+  adminFrom:
+    - namespaceSelector: { matchLabels: { kubernetes.io/metadata.name: monitoring } }
+admin: { port: 9127, hosts: [weir.example.org] }
+VALUES
+has 'containerPort: 9127'
+case_of "names and accounts of one's own" "ClusterRole ClusterRoleBinding ConfigMap DaemonSet Service Service" \
+  --set fullnameOverride=agent,serviceAccount.create=false,serviceAccount.name=mine,origin.kubelet=true
+has 'serviceAccountName: mine'; has 'name: agent$'
+case_of "pods of one's own" "$basis" -f - <<'VALUES'
+image: { repository: registry.example.org/weir, tag: "1.2", pullPolicy: Always }
+imagePullSecrets: [{ name: registry }]
+priorityClassName: system-node-critical
+nodeSelector: { kubernetes.io/os: linux }
+tolerations: []
+podLabels: { team: metrics }
+podAnnotations: { a: b }
+resources: {}
+extraVolumes: [{ name: ca, secret: { secretName: ca } }]
+extraVolumeMounts: [{ name: ca, mountPath: /etc/ca }]
+affinity: { nodeAffinity: { requiredDuringSchedulingIgnoredDuringExecution: { nodeSelectorTerms: [{ matchExpressions: [{ key: k, operator: Exists }] }] } } }
+VALUES
+has 'registry.example.org/weir:1.2'; has 'mountPath: /etc/ca'
+
+refused() { # WORD ARGUMENTS...
+  local word=$1
+  shift
+  ! render "$@" >"$work/log" 2>&1 || fail "helm takes $*"
+  grep -q -- "$word" "$work/log" || { cat "$work/log"; fail "the refusal of $* does not name $word"; }
+}
+refused 'sockets' --set sockets.enabled=true
+refused 'port' --set udp.port=70000
+refused 'hostDirectory' --set socket.hostDirectory=relative
+refused 'internalTrafficPolicy' --set service.internalTrafficPolicy=Sometimes
+refused 'config.udp' --set 'config.udp={0.0.0.0:1}'
+echo "chart.sh: $number cases passed"

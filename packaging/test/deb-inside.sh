@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# The part of deb.sh that runs in the scratch root.
+set -euo pipefail
+fail() { echo "deb.sh: $*" >&2; exit 1; }
+dpkg="env DEBIAN_FRONTEND=noninteractive dpkg --force-confold"
+admin=127.0.0.1:8127
+
+# What the service manager would do, which does not run here: the unit says what.
+unit=/usr/lib/systemd/system/weir.service
+start() {
+  grep -q '^User=weir$' "$unit" && grep -q '^StateDirectory=weir$' "$unit" || fail "the unit is another one"
+  install -d -o weir -g weir -m 700 /var/lib/weir
+  local command
+  command=$(sed -n 's/^ExecStart=//p' "$unit")
+  # shellcheck disable=SC2086
+  setpriv --reuid=weir --regid=weir --init-groups --no-new-privs --bounding-set=-all env WEIR_STATE_PATH=/var/lib/weir $command 2>>/tmp/log &
+  agent=$!
+  for _ in $(seq 600); do
+    weir status --quiet 2>/dev/null && return
+    kill -0 "$agent" 2>/dev/null || { cat /tmp/log; fail "the agent has ended"; }
+    sleep 0.1
+  done
+  cat /tmp/log
+  fail "the agent is not ready after a minute"
+}
+stop() {
+  kill -TERM "$agent"
+  wait "$agent" || fail "the agent ended with $?"
+}
+accepted() { weir status --json | jq .total.messages.accepted; }
+is_accepted() { # NUMBER
+  for _ in $(seq 600); do
+    [ "$(accepted)" = "$1" ] && return
+    sleep 0.1
+  done
+  fail "$(accepted) messages were accepted, and $1 sent"
+}
+
+$dpkg -i /tmp/before.deb >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "the package cannot be installed"; }
+id weir >/dev/null || fail "there is no user weir"
+[ "$(stat -c '%U %a' /run/weir)" = "weir 755" ] || fail "/run/weir: $(stat -c '%U %a' /run/weir)"
+[ "$(stat -c '%U:%G %a' /etc/weir/weir.yaml)" = "root:weir 640" ] || fail "weir.yaml: $(stat -c '%U:%G %a' /etc/weir/weir.yaml)"
+! grep -qv '^#\|^$' /etc/weir/weir.yaml || fail "weir.yaml has more than comments"
+# What is commented out is a configuration too.
+grep -E '^#([a-z_]+:|  )' /etc/weir/weir.yaml | sed 's/^#//' >/tmp/example.yaml
+sed -i 's#/etc/weir/datadog.key#/tmp/key#' /tmp/example.yaml
+echo 0123456789abcdef0123456789abcdef >/tmp/key
+weir check --config /tmp/example.yaml >/tmp/check 2>&1 || { cat /tmp/example.yaml /tmp/check; fail "the comments in weir.yaml are no configuration"; }
+man --pager=cat weir | grep -q 'weir' || fail "there is no manual page"
+bash -n /usr/share/bash-completion/completions/weir || fail "the completions"
+
+start
+weir send 'package.installed:1|c' 'package.installed:1|c'
+is_accepted 2
+weir doctor --no-send --config /etc/weir/weir.yaml --state-path /var/lib/weir || fail "the doctor finds errors"
+
+printf 'uds: [/run/weir/dsd.socket]\n' >>/etc/weir/weir.yaml
+$dpkg -i /tmp/now.deb >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "the package cannot be upgraded"; }
+grep -q '^uds:' /etc/weir/weir.yaml || fail "the upgrade overwrote the configuration"
+[ "$(dpkg-query -W -f '${Version}' weir)" != 0.0.9-1 ] || fail "it was not upgraded"
+kill -0 "$agent" || fail "the upgrade ended an agent that it does not manage"
+stop
+start
+weir send 'package.upgraded:1|c'
+weir send 'package.upgraded:1|c' --to unixgram:///run/weir/dsd.socket
+is_accepted 4
+stop
+
+$dpkg -r weir >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "the package cannot be removed"; }
+[ ! -e /usr/bin/weir ] && [ -e /etc/weir/weir.yaml ] && [ -d /var/lib/weir ] || fail "a removal leaves configuration and state, and nothing else"
+$dpkg -P weir >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "the package cannot be purged"; }
+left=$(find /etc/weir /var/lib/weir /run/weir /usr/share/weir /usr/share/doc/weir 2>/dev/null || true)
+[ -z "$left" ] || fail "a purge leaves $left"
+echo "deb.sh: passed"

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Installs, runs, upgrades, removes and purges the Debian package in a scratch root: this machine's files beneath, what is changed
+# above, and nothing of it left. A network namespace keeps ports apart. Needs root.
+set -euo pipefail
+dist=$(realpath "${1:-dist}")
+here=$(cd "$(dirname "$0")" && pwd)
+fail() { echo "deb.sh: $*" >&2; exit 1; }
+
+if [ -z "${SCRATCH:-}" ]; then
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+  SCRATCH=$work unshare --mount --net --pid --fork --kill-child "$0" "$dist"
+  exit
+fi
+
+work=$SCRATCH
+deb=$(ls "$dist"/weir_*_amd64.deb)
+lintian --fail-on error,warning --tag-display-limit 0 "$deb" || fail "lintian complains"
+
+# The version before, for the upgrade: the same files under a lower number.
+dpkg-deb -R "$deb" "$work/before"
+sed -i 's/^Version: .*/Version: 0.0.9-1/' "$work/before/DEBIAN/control"
+dpkg-deb --root-owner-group -Zgzip --build "$work/before" "$work/before.deb" >/dev/null
+
+mount -t tmpfs -o size=1g tmpfs "$work"/before
+mkdir "$work"/before/{above,work,root}
+mount -t overlay overlay -o "lowerdir=/,upperdir=$work/before/above,workdir=$work/before/work" "$work/before/root"
+root=$work/before/root
+mount -t proc proc "$root/proc"
+mount --rbind /dev "$root/dev"
+mount -t tmpfs tmpfs "$root/run"
+mount -t tmpfs tmpfs "$root/tmp"
+ip link set lo up
+cp "$deb" "$root/tmp/now.deb"
+cp "$work/before.deb" "$root/tmp/before.deb"
+cp "$here/deb-inside.sh" "$root/tmp/"
+env -u SCRATCH chroot "$root" /tmp/deb-inside.sh

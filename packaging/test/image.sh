@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# The image: its layout and layer are what they should be, and its root file system runs, read-only, as its user. Needs root.
+set -euo pipefail
+dist=$(realpath "${1:-dist}")
+here=$(cd "$(dirname "$0")" && pwd)
+fail() { echo "image.sh: $*" >&2; exit 1; }
+if [ -z "${SCRATCH:-}" ]; then
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+  SCRATCH=$work unshare --mount --net --pid --fork --kill-child "$0" "$dist"
+  exit
+fi
+work=$SCRATCH
+"$here/layout.py" "$dist"/weir-*-image.tar "$work" || fail "the layout"
+
+# As a runtime would: the root read-only, /proc, and nothing else.
+mount --bind "$work/root" "$work/root"
+mkdir -p "$work/root/proc"
+mount -o remount,bind,ro "$work/root"
+mount -t proc proc "$work/root/proc"
+ip link set lo up
+user=$(jq -r .config.User "$work/config.json")
+mapfile -t variables < <(jq -r '.config.Env[]' "$work/config.json")
+mapfile -t command < <(jq -r '(.config.Entrypoint + .config.Cmd)[]' "$work/config.json")
+mapfile -t health < <(jq -r '.config.Healthcheck.Test[1:][]' "$work/config.json")
+chroot=$(command -v chroot)
+inside() { env -i "${variables[@]}" "$chroot" --userspec="$user" --groups= "$work/root" "$@"; }
+
+! touch "$work/root/file" 2>/dev/null || fail "the root can be written"
+if inside "${health[@]}" 2>/dev/null; then fail "healthy without an agent"; fi
+inside "${command[@]}" 2>"$work/log" &
+agent=$!
+for _ in $(seq 600); do
+  if inside "${health[@]}" 2>/dev/null; then break; fi
+  kill -0 "$agent" 2>/dev/null || { cat "$work/log"; fail "the agent has ended"; }
+  sleep 0.1
+done
+inside "${health[@]}" || { cat "$work/log"; fail "it is not healthy after a minute"; }
+inside /usr/bin/weir send 'image.runs:1|c'
+for _ in $(seq 600); do
+  accepted=$(inside /usr/bin/weir status --json | jq .total.messages.accepted)
+  [ "$accepted" = 1 ] && break
+  sleep 0.1
+done
+[ "$accepted" = 1 ] || fail "the message did not arrive"
+[ "$(ps -o uid= -p "$agent" | tr -d ' ')" = "${user%:*}" ] || fail "it runs as $(ps -o uid= -p "$agent")"
+kill -TERM "$agent"
+wait "$agent" || { cat "$work/log"; fail "it ended with $?"; }
+echo "image.sh: passed"

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# The package for Red Hat: whole, with the files of the Debian package, and it installs into a scratch root. Needs root.
+set -euo pipefail
+dist=$(realpath "${1:-dist}")
+fail() { echo "rpm.sh: $*" >&2; exit 1; }
+rpm=$(ls "$dist"/weir-*.x86_64.rpm)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+rpm --checksig --nosignature "$rpm" | grep -q 'digests OK' || fail "it is damaged"
+mkdir "$work/root"
+rpm --root "$work/root" --initdb
+rpm --root "$work/root" --nodeps --noscripts --nosignature -i "$rpm"
+"$work/root/usr/bin/weir" --version >/dev/null || fail "the binary does not run"
+[ "$(rpm --root "$work/root" -V --nodeps weir)" = "" ] || fail "what was installed differs"
+dpkg-deb --fsys-tarfile "$dist"/weir_*_amd64.deb | tar -t | sed 's#^\.##; /\/$/d' | grep -v 'lintian\|changelog.Debian' | sort >"$work/deb"
+(cd "$work/root" && find etc/weir usr -type f -printf '/%p\n' | grep -v '/var/lib/rpm\|/sysimage/' | sort) >"$work/rpm"
+diff "$work/deb" "$work/rpm" || fail "the packages have other files"
+rpm -qp --nosignature --configfiles "$rpm" | grep -qx /etc/weir/weir.yaml || fail "weir.yaml is no configuration file"
+echo "rpm.sh: passed"

@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Cost by size, in process and without sockets: CPU per message, bytes per context and CPU per row of a flush, from 100 to 1,000,000
+# contexts and from 1 to 2048 tags, as medians of RUNS (5) runs that take turns. Writes docs/benchmarks/growth.md and a chart beside
+# it. About fifteen minutes and 3 GB. INGEST_BENCH: a benchmark to use instead of building the checkout's.
+WEIR_BENCH=${WEIR_BENCH:-none} WEIR_BIN=${WEIR_BIN:-none} source "$(dirname "$0")/common.sh"
+if [ -z "${INGEST_BENCH:-}" ]; then
+  INGEST_BENCH=$(cargo bench --no-run --locked --message-format=json -q -p weir-ingest --bench ingest |
+    jq -r 'select(.reason == "compiler-artifact" and .target.name == "ingest") | .executable')
+fi
+runs=${RUNS:-5}
+read -ra by_contexts <<<"${CONTEXTS:-100 300 1000 3000 10000 30000 100000 300000 1000000}"
+read -ra by_tags <<<"${TAGS:-1 2 4 8 16 32 64 128 256 512 1024 2048}"
+
+# once SERIES SIZE ARGUMENTS...: one line of raw figures, the median packet's and slice's of a run.
+once() {
+  local series=$1 size=$2
+  shift 2
+  "$INGEST_BENCH" "$@" |
+    sed -nE "s/^median packet ([0-9.]+) ns per message, median slice ([0-9.]+) ns per context, ([0-9]+) bytes per context\$/$series\t$size\t\1\t\3\t\2/p"
+}
+
+for _ in $(seq "$runs"); do
+  for size in "${by_contexts[@]}"; do
+    # Ten messages a context and bucket, so that what a flush closes has the same size everywhere.
+    once contexts "$size" "$size" $((10 * size)) $((size < 3000 ? 60 : 3))
+  done
+  for size in "${by_tags[@]}"; do
+    once tags "$size" 1000 10000 6 "tags=$size"
+  done
+done >"$work/raw"
+
+# medians: of each size, in the order of the sizes.
+medians() {
+  local size column
+  while read -r series size; do
+    printf '%s\t%s' "$series" "$size"
+    for column in 3 4 5; do
+      printf '\t%s' "$(awk -v s="$series" -v n="$size" -v c="$column" '$1 == s && $2 == n {print $c}' "$work/raw" |
+        sort -g | awk '{v[NR] = $1} END {print v[int((NR + 1) / 2)] " " v[1] " " v[NR]}')"
+    done
+    echo
+  done < <(cut -f1,2 "$work/raw" | awk '!seen[$0]++')
+}
+medians >"$work/medians"
+
+# table SERIES WHAT
+table() {
+  echo "| $2 | ns per message | bytes per context | ns per row of a flush |"
+  echo "| --- | --- | --- | --- |"
+  awk -F'\t' -v s="$1" 'function shown(v, p) { split(v, p, " "); return p[1] " (" p[2] " to " p[3] ")" }
+    $1 == s { print "| " $2 " | " shown($3) " | " shown($4) " | " shown($5) " |" }' "$work/medians"
+}
+
+{
+  header "Cost by size" "scripts/record/growth.sh"
+  echo "From packet to bucket in process (\`cargo bench -p weir-ingest\`), median packet and median slice of 256 contexts of $runs runs that took"
+  echo "turns (least to most). Bytes are the ledger's, with the samples of a bucket: ten messages per context. Texts of a flush are copied into its rows."
+  echo
+  echo "![CPU per message, bytes per context and CPU per row by number of contexts and of tags](growth.svg)"
+  echo
+  echo "## 7 tags, mixed kinds"
+  echo
+  table contexts contexts
+  echo
+  echo "## 1000 contexts, mixed kinds"
+  echo
+  table tags tags
+} >"$pages/growth.md"
+scripts/record/growth-chart.py <"$work/medians" >"$pages/growth.svg"
+echo "$pages/growth.md" >&2

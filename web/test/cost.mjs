@@ -1,0 +1,115 @@
+// What an open page costs the agent: CPU per message with the page open beside without it, in pairs of windows of one agent.
+//
+//   WEIR_BIN=../target/release/weir node test/cost.mjs [PAIRS] [SECONDS OF A WINDOW]
+
+import { spawn } from "node:child_process";
+import { createSocket } from "node:dgram";
+import { existsSync, readFileSync } from "node:fs";
+import { createServer } from "node:net";
+import { resolve } from "node:path";
+import { chromium } from "playwright-core";
+
+const WEIR = resolve(process.env.WEIR_BIN ?? "../target/release/weir");
+const BROWSER = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"].find(existsSync);
+const PAIRS = Number(process.argv[2] ?? 12);
+const SECONDS = Number(process.argv[3] ?? 10);
+/** Datagrams of a turn, turns a second, and messages of a datagram. */
+const BURST = 50;
+const TURNS = 100;
+const MESSAGES = 40;
+const CONTEXTS = 1000;
+
+async function freePort() {
+  const server = createServer();
+  await new Promise((done) => server.listen(0, "127.0.0.1", done));
+  const { port } = server.address();
+  await new Promise((done) => server.close(done));
+  return port;
+}
+
+const udp = await freePort();
+const admin = await freePort();
+const sleep = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
+const agent = spawn(WEIR, ["run", "--udp", `127.0.0.1:${udp}`, "--admin", `127.0.0.1:${admin}`], {
+  stdio: "ignore",
+  env: { PATH: process.env.PATH },
+});
+while (!(await fetch(`http://127.0.0.1:${admin}/ready`).catch(() => ({}))).ok) await sleep(50);
+
+const datagrams = Array.from({ length: CONTEXTS / MESSAGES }, (_, datagram) =>
+  Array.from({ length: MESSAGES }, (_, at) => {
+    const context = datagram * MESSAGES + at;
+    const tags = `env:prod,service:checkout,region:eu-west-1,version:1.${context % 7},host:web-${context % 50}`;
+    return `http.server.requests.${context % 20}:${1 + (context % 9)}|${"cgd"[context % 3]}|#${tags},path:/p/${context}`;
+  }).join("\n"),
+);
+const socket = createSocket("udp4");
+let turn = 0;
+const sending = setInterval(() => {
+  for (let at = 0; at < BURST; at += 1)
+    socket.send(datagrams[(turn + at) % datagrams.length], udp, "127.0.0.1");
+  turn += BURST;
+}, 1000 / TURNS);
+
+/** CPU seconds of the agent, and messages it has received. */
+async function now() {
+  const status = await (await fetch(`http://127.0.0.1:${admin}/api/v1/status`)).json();
+  const fields = readFileSync(`/proc/${agent.pid}/stat`, "utf8").split(") ")[1].split(" ");
+  return { cpu: (Number(fields[11]) + Number(fields[12])) / 100, messages: status.total.messages.received };
+}
+
+/** Nanoseconds per message of a window. */
+async function window() {
+  const before = await now();
+  await sleep(SECONDS * 1000);
+  const after = await now();
+  const messages = after.messages - before.messages;
+  return { cost: ((after.cpu - before.cpu) / messages) * 1e9, rate: messages / SECONDS };
+}
+
+const browser = await chromium.launch({
+  executablePath: BROWSER,
+  args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
+});
+try {
+  const page = await browser.newPage({ viewport: { width: 1200, height: 800 } });
+  const open = async () => {
+    await page.goto(`http://127.0.0.1:${admin}/#/overview`);
+    await page.locator(".state.good").waitFor();
+    await sleep(2000);
+  };
+  const away = () => page.goto("about:blank");
+  const ratios = [];
+  const costs = { with: [], without: [] };
+  let rate = 0;
+  await sleep(12_000);
+  for (let pair = 0; pair < PAIRS; pair += 1) {
+    const measured = {};
+    // In turns, so that a drift falls on both.
+    for (const what of pair % 2 === 0 ? ["without", "with"] : ["with", "without"]) {
+      await (what === "with" ? open() : away());
+      measured[what] = await window();
+      costs[what].push(measured[what].cost);
+      rate = measured[what].rate;
+    }
+    ratios.push(Math.log(measured.with.cost / measured.without.cost));
+    console.log(
+      `pair ${pair + 1}: ${measured.without.cost.toFixed(1)} ns without, ${measured.with.cost.toFixed(1)} ns with`,
+    );
+  }
+  const mean = ratios.reduce((sum, ratio) => sum + ratio, 0) / PAIRS;
+  const variance = ratios.reduce((sum, ratio) => sum + (ratio - mean) ** 2, 0) / (PAIRS - 1);
+  // Student's t of 90 % for 5 to 30 pairs lies between 2.13 and 1.70.
+  const half = (1.65 + 2 / PAIRS) * Math.sqrt(variance / PAIRS);
+  const percent = (ratio) => `${((Math.exp(ratio) - 1) * 100).toFixed(1)} %`;
+  const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)].toFixed(1);
+  console.log(
+    `page open: ${percent(mean)} (${percent(mean - half)} to ${percent(mean + half)}) CPU per message at ` +
+      `${Math.round(rate / 1000)}k messages a second; medians ${median(costs.without)} and ${median(costs.with)} ns; ${PAIRS} pairs`,
+  );
+} finally {
+  clearInterval(sending);
+  socket.close();
+  agent.kill("SIGTERM");
+  await browser.close();
+}
