@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 mod api;
 pub mod caller;
+pub mod clients;
 mod connections;
 pub mod contexts;
 pub mod counters;
@@ -26,8 +27,8 @@ pub mod series;
 mod server;
 pub mod status;
 mod tables;
-mod trial;
 mod taps;
+mod trial;
 
 pub use connections::ConnectionLimits;
 #[doc(hidden)]
