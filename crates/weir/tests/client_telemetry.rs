@@ -157,14 +157,18 @@ fn drops_of_each_client_stand_beside_the_agents_own_losses() {
     ] {
         assert!(page.contains(part), "{part:?} is not in\n{page}");
     }
+    // What the page lists as lost: per second, so their sum.
     until("the page's books have it", || {
-        let books = json(
-            &admin,
-            "/api/v1/books?match=weir_clients_packets_dropped_queue_total",
-        )
-        .to_string();
-        books.contains("17")
+        let path = "/api/v1/books?match=weir_clients_packets_dropped_queue_total";
+        let books = json(&admin, path);
+        let values = books["series"][0]["values"].as_array();
+        values.is_some_and(|values| values.iter().filter_map(Value::as_f64).sum::<f64>() == 17.0)
     });
+    let meanings = json(&admin, "/api/v1/meanings");
+    let is_sign = |meaning: &Value| {
+        meaning["name"] == "weir_clients_packets_dropped_queue_total" && meaning["sign"] == true
+    };
+    assert!(meanings.as_array().unwrap().iter().any(is_sign), "{meanings}");
     let (stdout, _) = agent.stop();
     forwarded(&stdout);
 }

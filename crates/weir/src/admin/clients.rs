@@ -113,10 +113,14 @@ impl ClientRow {
         }
     }
 
-    /// Whether something of it is lost. A client that reports reasons alone has lost as much as they say.
+    /// A client that reports reasons alone has lost as much as they say.
+    pub fn packets_lost(&self) -> u64 {
+        let by_reason = self.packets_dropped_queue + self.packets_dropped_writer;
+        self.packets_dropped.max(by_reason)
+    }
+
     pub fn has_lost(&self) -> bool {
-        let packets = self.packets_dropped + self.packets_dropped_queue + self.packets_dropped_writer;
-        packets + self.metrics_dropped_on_receive > 0
+        self.packets_lost() > 0 || self.metrics_dropped_on_receive > 0
     }
 }
 

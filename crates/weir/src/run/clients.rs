@@ -126,14 +126,12 @@ impl Clients {
     }
 }
 
-/// Those that lost most first, then those that sent most; names decide between equals.
+/// Those that lost most packets first, then those that sent most; names decide between equals.
 fn order(row: &ClientRow) -> impl Ord + '_ {
-    let lost = row
-        .packets_dropped
-        .max(row.packets_dropped_queue + row.packets_dropped_writer);
     let names = [&row.client, &row.version, &row.transport, &row.origin];
     (
-        lost + row.metrics_dropped_on_receive,
+        row.packets_lost(),
+        row.metrics_dropped_on_receive,
         row.packets_sent,
         std::cmp::Reverse(names),
     )
