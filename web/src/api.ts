@@ -112,6 +112,19 @@ export interface ListenerBooks {
   samples: { received: number; aggregated: number; overflowed: number; dropped: Record<string, number> };
 }
 
+/** A client as it reports about itself. */
+export interface ClientRow {
+  client: string;
+  version: string;
+  transport: string;
+  origin: string;
+  last_seen: number;
+  packets_sent: number;
+  packets_dropped: number;
+  packets_dropped_queue: number;
+  packets_dropped_writer: number;
+}
+
 export interface Status {
   version: string;
   hostname: string;
@@ -125,6 +138,7 @@ export interface Status {
   memory: { budget: number; used: number; parts: Record<string, number> };
   flush: { bucket_seconds: number; series: number; seconds: number; longest_gap_seconds: number };
   outputs: OutputStatus[];
+  clients: { seen: ClientRow[] };
 }
 
 export interface ContextReport {

@@ -238,6 +238,18 @@ try {
     await shot("loss");
   });
 
+  await test("a client's own drops stand beside the agent's losses", async () => {
+    const tags = "client:go,client_version:5.9.0,client_transport:udp";
+    const family = "datadog.dogstatsd.client.packets_dropped";
+    await send([`${family}:7|c|#${tags}`, `${family}_queue:7|c|#${tags}`]);
+    await until("the client has a row", async () =>
+      /go 5\.9\.0.*7/s.test(await text("section[aria-label=clients]").catch(() => "")),
+    );
+    await until("it is a loss with its remedy", async () =>
+      (await text(".alarm").catch(() => "")).includes("Raise its queue"),
+    );
+  });
+
   await test("a message is explained", async () => {
     await open("explain");
     await page.fill("form input", "page.views:1|c|#user:me");

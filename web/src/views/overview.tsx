@@ -5,6 +5,7 @@ import { Chart, Sparkline } from "../chart";
 import { column, type LiveBooks, usePolled } from "../data";
 import { bytes, clock, duration, exact, number, utc } from "../format";
 import { losses } from "../losses";
+import { ClientTable } from "./clients";
 
 function last(values: (number | null)[]): number | null {
   for (let at = values.length - 1; at >= 0; at -= 1) {
@@ -77,6 +78,7 @@ export function Overview({ live }: { live: LiveBooks }) {
           unit="/s"
         />
       </section>
+      {status && <ClientTable clients={status.clients.seen} />}
       {status && <Memory status={status} />}
       {status && <OutputTable status={status} />}
       {status && (

@@ -11,6 +11,8 @@ use weir_output::relay::Lost;
 use weir_output::{OutputCounter, ScrapeCounter};
 use weir_protocol::ErrorClass;
 
+use super::clients::ClientCounter;
+
 counters! {
     /// What the agent knows of its listeners.
     pub enum SocketCounter {
@@ -117,6 +119,7 @@ macro_rules! tables {
 }
 
 tables![
+    ClientCounter,
     ListenerCounter,
     IngestCounter,
     Refusal,

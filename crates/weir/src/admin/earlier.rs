@@ -7,6 +7,7 @@ impl Status {
     pub fn add_earlier(&mut self, earlier: &Status) {
         self.numbers.add_counters(&earlier.numbers);
         self.limits.numbers.add_counters(&earlier.limits.numbers);
+        self.clients.numbers.add_counters(&earlier.clients.numbers);
         if let (Some(own), Some(earlier)) = (&mut self.origin, &earlier.origin) {
             own.numbers.add_counters(&earlier.numbers);
         }

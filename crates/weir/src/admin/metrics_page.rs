@@ -21,9 +21,10 @@ from the process before where there is a state directory (`docs/restart.md`).
 ";
 
 /// Parts of the page: a title, and the first parts of the fields that belong there.
-const GROUPS: [(&str, &[&str]); 12] = [
+const GROUPS: [(&str, &[&str]); 13] = [
     ("The process", &["version", "started", "reload", "state"]),
     ("Listeners", &["listeners"]),
+    ("Clients", &["clients"]),
     ("Event loops", &["event_loop"]),
     ("Contexts", &["contexts", "limits"]),
     (

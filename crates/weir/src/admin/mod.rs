@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 mod api;
 pub mod caller;
+pub mod clients;
 mod connections;
 pub mod contexts;
 pub mod counters;

@@ -8,6 +8,7 @@ use weir_origin::OriginStatus;
 use weir_output::delivery::Reason;
 use weir_output::prometheus::OwnSeries;
 
+use super::clients::ClientRow;
 use super::counters::TABLES;
 use super::status::{Number, Numbers, OutputStatus, RuleStatus, RulesStatus, Status};
 use super::tables::*;
@@ -44,6 +45,7 @@ pub fn declared() -> Vec<Declared> {
     all.extend(rows(&SHARES).chain(rows(&SHARE_EVENTS)));
     all.extend(rows(&LIMITED).chain(rows(&RATES)));
     all.extend(rows(&REFUSED).chain(rows(&TAG_KEYS)));
+    all.extend(rows(&CLIENTS));
     all.extend(rows(&RELOADS).chain(rows(&RELOAD)));
     all.extend(rows(&STATE));
     all.extend(rows(&RULES).chain(rows(&RULE)));
@@ -85,6 +87,7 @@ fn owners<'a>(status: &'a Status, path: &str) -> Vec<(Labels, &'a Numbers)> {
             origin.map(|of| (vec![], &of.numbers)).collect()
         }
         Some("limits") => vec![(vec![], &status.limits.numbers)],
+        Some("clients") => vec![(vec![], &status.clients.numbers)],
         _ => vec![(vec![], &status.numbers)],
     }
 }
@@ -130,6 +133,7 @@ pub fn own_series(status: &Status) -> Vec<OwnSeries> {
         &TAG_KEYS,
         limits.tag_keys.iter().map(|row| (vec![row.key.clone()], row)),
     );
+    all.each(&CLIENTS, status.clients.losers().map(|row| (labels_of(row), row)));
     let reload = &status.reload;
     let reloads = [
         ("failed", (reload.failed, reload.last_failed)),
@@ -156,6 +160,18 @@ pub fn own_series(status: &Status) -> Vec<OwnSeries> {
         all.resolver(&origin.resolver);
     }
     all.0
+}
+
+/// In the order of the table's labels.
+fn labels_of(row: &ClientRow) -> Vec<String> {
+    let ClientRow {
+        client,
+        origin,
+        transport,
+        version,
+        ..
+    } = row;
+    [client, origin, transport, version].map(String::clone).to_vec()
 }
 
 fn by_name(numbers: &BTreeMap<String, u64>) -> impl Iterator<Item = (Vec<String>, &u64)> + Clone {
@@ -326,6 +342,7 @@ mod tests {
                 "outputs" => status.outputs[0].numbers.put(info, 1),
                 "origin" => status.origin.as_mut().unwrap().numbers.put(info, 1),
                 "limits" => status.limits.numbers.put(info, 1),
+                "clients" => status.clients.numbers.put(info, 1),
                 _ => status.numbers.put(info, 1),
             }
         }

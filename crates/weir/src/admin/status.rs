@@ -11,6 +11,7 @@ use weir_ingest::WorkerCounter;
 use weir_origin::OriginStatus;
 use weir_output::delivery::Reason;
 
+use super::clients::ClientReport;
 use super::contexts::{LimitedRow, TagKeyRow};
 use super::counters::{Listed, PipelineCounter};
 pub use super::numbers::{Account, Number, Numbers, Reasons, sum_of};
@@ -35,6 +36,9 @@ pub struct Status {
     pub listeners: Vec<ListenerStatus>,
     #[serde(default)]
     pub limits: LimitStatus,
+    /// What clients say about themselves.
+    #[serde(default)]
+    pub clients: ClientReport,
     pub memory: MemoryStatus,
     #[serde(default)]
     pub rules: RulesStatus,
@@ -408,6 +412,7 @@ impl Status {
             let numbers = match (section, listener) {
                 ("listeners", Some(listener)) => self.listeners.get_mut(listener).map(|of| &mut of.numbers),
                 ("limits", _) => Some(&mut self.limits.numbers),
+                ("clients", _) => Some(&mut self.clients.numbers),
                 ("origin", _) => self.origin.as_mut().map(|of| &mut of.numbers),
                 _ => Some(&mut self.numbers),
             };

@@ -4,6 +4,7 @@ use weir_counters::Moves::{Sign, Work};
 use weir_counters::{Info, Series};
 use weir_origin::{OriginStatus, SourceStatus};
 
+use super::clients::ClientRow;
 use super::contexts::{LimitedRow, TagKeyRow};
 use super::status::{
     MemoryShare, MemoryStatus, OutputStatus, PointBooks, RateLimitedRow, RefusedSenderRow, ReloadStatus,
@@ -108,6 +109,21 @@ tables! {
         /// Different values of tag keys that have more than tag_values_alert; absent when there are none.
         gauge("weir_tag_key_values_alert", "limits.tag_keys[].values", "values"),
             Sign("Drop the tag with a rule, or raise `tag_values_alert`."), |row| Some(row.values as f64);
+    }
+
+    CLIENTS: ClientRow, by ["client", "origin", "transport", "version"], {
+        /// Packets that a client sent, by its own telemetry; of clients with losses only.
+        counter("weir_client_packets_sent_total", "clients.seen[].packets_sent", "packets"),
+            Work("It moves with the client's work."), |row| Some(row.packets_sent as f64);
+        /// Packets that a client dropped, by its own telemetry; of clients with losses only.
+        counter("weir_client_packets_dropped_total", "clients.seen[].packets_dropped", "packets"),
+            Work("`weir_clients_packets_dropped_total` and those beside it say what to do."), |row| Some(row.packets_dropped as f64);
+        /// Of these: packets for which the client's queue had no room.
+        counter("weir_client_packets_dropped_queue_total", "clients.seen[].packets_dropped_queue", "packets"),
+            Work("See `weir_clients_packets_dropped_queue_total`."), |row| Some(row.packets_dropped_queue as f64);
+        /// Of these: packets that the client could not write.
+        counter("weir_client_packets_dropped_writer_total", "clients.seen[].packets_dropped_writer", "packets"),
+            Work("See `weir_clients_packets_dropped_writer_total`."), |row| Some(row.packets_dropped_writer as f64);
     }
 
     RELOADS: Reloads, by ["result"], {

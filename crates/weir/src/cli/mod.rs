@@ -19,6 +19,7 @@ pub mod agent;
 mod capture;
 mod chart;
 mod check;
+mod clients;
 mod convert;
 mod doctor;
 mod explain;

@@ -13,6 +13,7 @@ use weir_listener::ListenerCounter;
 use weir_output::OutputCounter;
 
 use super::agent::{admin_address, fetch, show};
+use super::clients;
 use super::style::Style;
 use super::table::{Table, bytes, duration, grouped, rate, shown};
 use crate::admin::contexts::LimitedRow;
@@ -118,6 +119,7 @@ fn render(status: &Status, now: u64, style: Style) -> String {
     to_look_at(&mut page, status, style);
     received(&mut page, status, style);
     listeners(&mut page, status, style);
+    clients::table(&mut page, &status.clients, now, style);
     state_of_contexts(&mut page, status);
     rules(&mut page, &status.rules);
     limits(&mut page, &status.limits);

@@ -27,6 +27,7 @@ use crate::streams::Streams;
 
 mod access;
 mod books;
+mod clients;
 mod delivery;
 mod division;
 mod explain;
@@ -52,6 +53,7 @@ mod view;
 mod workers;
 
 use access::Access;
+use clients::Clients;
 use giving::Giver;
 use health::Watch;
 use log::LastFlush;
@@ -393,6 +395,7 @@ impl Agent {
         let (reports, inbox) = std::sync::mpsc::sync_channel(REPORTS_MAX);
         let shared = Arc::new(Shared::default());
         let last_flush = Arc::new(Mutex::new(LastFlush::default()));
+        let clients = Arc::new(Clients::default());
         let usage = Arc::new(Usage::new(usage::Settings {
             workers: config.resources.workers,
             bucket_seconds: config.aggregation.bucket_seconds(),
@@ -404,7 +407,7 @@ impl Agent {
         let pipeline = Pipeline::new(
             inbox,
             config.resources.workers,
-            Feed::new(outputs.clone(), history_feed),
+            Feed::new(outputs.clone(), history_feed, clients.clone()),
             shared.clone(),
             log::bad_input(shared.clone(), &bound.listeners),
             log::flushes(
@@ -481,6 +484,7 @@ impl Agent {
             earlier,
             origins,
             usage,
+            clients,
             access,
             sandbox,
             options: ParseOptions {

@@ -13,6 +13,7 @@ use weir_output::delivery::{Clock, Delivery, Saved, SavedQueue, SavedStates, Sur
 use weir_output::relay::Relay;
 use weir_output::settings::{OutputConfig, OutputSettings};
 
+use super::clients::Clients;
 use super::history::HistoryFeed;
 use super::scrape::ScrapeOutput;
 use super::{delivery, relay};
@@ -575,15 +576,17 @@ pub struct Feed {
     outputs: Arc<Outputs>,
     list: List,
     history: Option<HistoryFeed>,
+    clients: Arc<Clients>,
 }
 
 impl Feed {
-    pub fn new(outputs: Arc<Outputs>, history: Option<HistoryFeed>) -> Feed {
+    pub fn new(outputs: Arc<Outputs>, history: Option<HistoryFeed>, clients: Arc<Clients>) -> Feed {
         let list = outputs.list();
         Feed {
             outputs,
             list,
             history,
+            clients,
         }
     }
 
@@ -607,6 +610,7 @@ impl Feed {
         if let Some(history) = &self.history {
             history.take(batch);
         }
+        self.clients.take(batch);
     }
 }
 

@@ -251,10 +251,12 @@ impl Keeper {
     }
 
     /// Keeps the books, for the case that the process is killed.
-    pub fn keep_books(&self, books: Status) -> std::io::Result<()> {
+    pub fn keep_books(&self, mut books: Status) -> std::io::Result<()> {
         let Some(directory) = &self.directory else {
             return Ok(());
         };
+        // The next process begins its own list.
+        books.clients.seen.clear();
         // Held while they are written: nothing may come behind the end.
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         if *ended {

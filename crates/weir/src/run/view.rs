@@ -9,6 +9,7 @@ use weir_protocol::ParseOptions;
 
 use super::access::Access;
 use super::books::{self, BoundListener};
+use super::clients::Clients;
 use super::explain;
 use super::health::Health;
 use super::ledger;
@@ -40,6 +41,7 @@ pub struct View {
     pub recent: Option<Arc<Recent>>,
     pub origins: Option<Origins>,
     pub usage: Arc<Usage>,
+    pub clients: Arc<Clients>,
     pub access: Access,
     pub sandbox: SandboxStatus,
     /// What messages may contain, and what applies to them, for explanations.
@@ -99,16 +101,17 @@ impl View {
             ..Status::default()
         };
         self.outputs.report(&mut status);
-        status
-            .memory
-            .parts
-            .insert("summaries".into(), self.usage.heap_bytes());
+        status.memory.parts.insert(
+            "summaries".into(),
+            self.usage.heap_bytes() + self.clients.heap_bytes(),
+        );
         for (part, bytes) in self.access.heap_bytes() {
             status.memory.parts.insert(part.into(), bytes);
         }
         books::fill(&mut status, &self.listeners, &state);
         self.health.fill(&mut status);
         self.usage.fill(&mut status.limits);
+        self.clients.report(&mut status);
         status.limits.rates = self.access.limited(&state);
         status.limits.senders_refused = Access::refused(&state);
         if let Some(recent) = &self.recent {

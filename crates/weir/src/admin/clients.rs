@@ -1,0 +1,132 @@
+//! What clients say about themselves: the numbers of their own telemetry, in total and for each client.
+
+use serde::{Deserialize, Serialize};
+use weir_counters::Moves::{Sign, Work};
+use weir_counters::{Counts, Series, counters};
+
+use super::numbers::Numbers;
+
+/// Clients that have series of their own.
+const SERIES_MAX: usize = 64;
+
+/// The row of the clients for which there was no room.
+pub const OTHER: &str = "other";
+
+counters! {
+    /// Numbers of all clients together, as they report them. What a client does not report is not known.
+    pub enum ClientCounter {
+        /// Clients that are told apart now: each program, version, transport and origin is one.
+        Known = Series::gauge("weir_clients", "clients.known", "clients"),
+            Work("It follows the clients that report about themselves.");
+        /// Reported numbers of clients that are not told apart, because there were too many; the totals have them.
+        Crowded = Series::counter("weir_clients_crowded_total", "clients.crowded", "numbers"),
+            Work("`client_version` or `client_transport` has very many values: somebody sends what is no client's.");
+        /// Metrics that clients took, by their own telemetry.
+        Metrics = Series::counter("weir_clients_metrics_total", "clients.metrics", "metrics"),
+            Work("Clients count calls before sampling and aggregation: it is larger than what arrives.");
+        /// Events that clients took, by their own telemetry.
+        Events = Series::counter("weir_clients_events_total", "clients.events", "events"),
+            Work("It moves with the clients' work.");
+        /// Service checks that clients took, by their own telemetry.
+        ServiceChecks = Series::counter("weir_clients_service_checks_total", "clients.service_checks", "service checks"),
+            Work("It moves with the clients' work.");
+        /// Contexts that clients flushed, by their own telemetry.
+        AggregatedContexts = Series::counter("weir_clients_aggregated_contexts_total", "clients.aggregated_contexts", "contexts"),
+            Work("Clients that aggregate report it.");
+        /// Packets that clients sent, by their own telemetry.
+        PacketsSent = Series::counter("weir_clients_packets_sent_total", "clients.packets_sent", "packets"),
+            Work("With `weir_packets_received_total` it tells what was lost on the way, if all clients report.");
+        /// Bytes in the packets that clients sent.
+        BytesSent = Series::counter("weir_clients_bytes_sent_total", "clients.bytes_sent", "bytes"),
+            Work("It moves with the clients' work.");
+        /// Packets that clients dropped, for any reason, by their own telemetry. They never reached weir.
+        PacketsDropped = Series::counter("weir_clients_packets_dropped_total", "clients.packets_dropped", "packets"),
+            Sign("`weir status` and the page name the clients. Those that tell the reason count the same packets in `weir_clients_packets_dropped_queue_total` or `weir_clients_packets_dropped_writer_total`.");
+        /// Of the packets that clients dropped: those for which the client's queue had no room.
+        PacketsDroppedQueue = Series::counter("weir_clients_packets_dropped_queue_total", "clients.packets_dropped_queue", "packets"),
+            Sign("The client made packets faster than it could write them. Raise its queue (`WithSenderQueueSize` in Go, `sender_queue_size` of dogstatsd-ruby, `STATSD_BUFFER_CAPACITY` of statsd-instrument) or let it aggregate. If the kernel drops packets here too, weir is too slow: give it more CPU.");
+        /// Of the packets that clients dropped: those that the client could not write.
+        PacketsDroppedWriter = Series::counter("weir_clients_packets_dropped_writer_total", "clients.packets_dropped_writer", "packets"),
+            Sign("weir was away, or did not read the client's Unix socket in time: raise `net.unix.max_dgram_qlen` and the client's write timeout, or give weir more CPU. A packet larger than the socket takes is dropped for this reason too.");
+        /// Bytes in the packets that clients dropped.
+        BytesDropped = Series::counter("weir_clients_bytes_dropped_total", "clients.bytes_dropped", "bytes"),
+            Work("It rises with `weir_clients_packets_dropped_total`.");
+        /// Of these bytes: those for which the client's queue had no room.
+        BytesDroppedQueue = Series::counter("weir_clients_bytes_dropped_queue_total", "clients.bytes_dropped_queue", "bytes"),
+            Work("It rises with `weir_clients_packets_dropped_queue_total`.");
+        /// Of these bytes: those that the client could not write.
+        BytesDroppedWriter = Series::counter("weir_clients_bytes_dropped_writer_total", "clients.bytes_dropped_writer", "bytes"),
+            Work("It rises with `weir_clients_packets_dropped_writer_total`.");
+        /// Metrics that clients dropped because the channels between their callers and their senders were full.
+        MetricsDroppedOnReceive = Series::counter("weir_clients_metrics_dropped_on_receive_total", "clients.metrics_dropped_on_receive", "metrics"),
+            Sign("Raise `WithChannelModeBufferSize` of the Go client, or use its mutex mode.");
+        /// Messages of statsd-instrument that its callers had to send themselves, because its queue was full.
+        SynchronousSends = Series::counter("weir_clients_synchronous_sends_total", "clients.synchronous_sends", "messages"),
+            Sign("Nothing is lost, but requests of the application waited. Raise `STATSD_BUFFER_CAPACITY`.");
+    }
+}
+
+/// As they report about themselves; empty where none does.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClientReport {
+    /// Of all clients together.
+    #[serde(flatten)]
+    pub numbers: Numbers,
+    /// Those told apart, as far as this process has seen them in the last hour: those that dropped most come first.
+    pub seen: Vec<ClientRow>,
+}
+
+/// One client: all processes that say the same about themselves.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClientRow {
+    /// What the client calls itself, as `go` or `ruby`; `other` for those for which there was no room.
+    pub client: String,
+    pub version: String,
+    pub transport: String,
+    /// The tag or host that tells best where it runs; empty where nothing does.
+    pub origin: String,
+    /// Unix seconds of the last bucket with a report.
+    pub last_seen: u64,
+    pub packets_sent: u64,
+    pub packets_dropped: u64,
+    pub packets_dropped_queue: u64,
+    pub packets_dropped_writer: u64,
+    pub bytes_dropped: u64,
+    pub metrics_dropped_on_receive: u64,
+    pub synchronous_sends: u64,
+}
+
+impl ClientRow {
+    /// With the numbers that are worth a column.
+    pub fn with(self, counts: &Counts<ClientCounter>) -> ClientRow {
+        ClientRow {
+            packets_sent: counts[ClientCounter::PacketsSent],
+            packets_dropped: counts[ClientCounter::PacketsDropped],
+            packets_dropped_queue: counts[ClientCounter::PacketsDroppedQueue],
+            packets_dropped_writer: counts[ClientCounter::PacketsDroppedWriter],
+            bytes_dropped: counts[ClientCounter::BytesDropped],
+            metrics_dropped_on_receive: counts[ClientCounter::MetricsDroppedOnReceive],
+            synchronous_sends: counts[ClientCounter::SynchronousSends],
+            ..self
+        }
+    }
+
+    /// A client that reports reasons alone has lost as much as they say.
+    pub fn packets_lost(&self) -> u64 {
+        let by_reason = self.packets_dropped_queue + self.packets_dropped_writer;
+        self.packets_dropped.max(by_reason)
+    }
+
+    pub fn has_lost(&self) -> bool {
+        self.packets_lost() > 0 || self.metrics_dropped_on_receive > 0
+    }
+}
+
+impl ClientReport {
+    /// Clients with losses, for series: whoever has a series keeps it as long as it is known, but for a crowd.
+    pub fn losers(&self) -> impl Iterator<Item = &ClientRow> + Clone {
+        self.seen.iter().filter(|row| row.has_lost()).take(SERIES_MAX)
+    }
+}

@@ -1,0 +1,309 @@
+//! The clients' own telemetry, looked for in what the pipeline hands to outputs. The metrics themselves go on as they are.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use weir_aggregate::{Batch, Bucket, Series, Value};
+use weir_counters::Counts;
+
+use crate::admin::clients::{ClientCounter, ClientRow, OTHER};
+use crate::admin::status::Status;
+
+/// What clients of Datadog, and weir's own, put before the names of their counters.
+const FAMILY: &str = "datadog.dogstatsd.client.";
+
+/// The statistics of statsd-instrument, behind the application's own prefix: between these stands the transport.
+const STATSD_INSTRUMENT: (&str, &str) = ("statsd_instrument.batched_", "_sink.synchronous_sends");
+
+/// Clients that are told apart.
+const CLIENTS_MAX: usize = 256;
+
+/// A client that was silent for so long is forgotten.
+const SILENCE_MAX: i64 = 3600;
+
+/// The same when there is no room for others. Clients report every ten seconds.
+const SILENCE_MAX_CROWDED: i64 = 60;
+
+/// The longest part of a client's name, version, transport or origin that is kept.
+const PART_BYTES_MAX: usize = 100;
+
+/// Sums stop here: what is shown are whole numbers, to readers of JSON as well.
+const COUNT_MAX: u64 = 1 << 53;
+
+/// Tags that tell where a client runs, the most exact first.
+const ORIGIN_TAGS: [&str; 9] = [
+    "pod_name",
+    "container_name",
+    "container_id",
+    "kube_deployment",
+    "kube_stateful_set",
+    "kube_daemon_set",
+    "kube_container_name",
+    "service",
+    "kube_namespace",
+];
+
+/// What was reported. The pipeline writes; whoever wants to see the status reads.
+#[derive(Default)]
+pub struct Clients {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    total: Counts<ClientCounter>,
+    seen: HashMap<String, Seen>,
+    /// Of clients for which there was no room.
+    others: Option<Seen>,
+    /// Reused for the keys of look-ups.
+    key: String,
+}
+
+#[derive(Default)]
+struct Seen {
+    row: ClientRow,
+    counts: Counts<ClientCounter>,
+}
+
+impl Clients {
+    /// Looks through one part of a flush. A name that is nobody's telemetry costs two comparisons.
+    pub fn take(&self, batch: &Batch) {
+        let mut reported = batch
+            .series()
+            .filter_map(|series| Reported::of(&series))
+            .peekable();
+        if reported.peek().is_none() && !batch.last {
+            return;
+        }
+        let mut state = self.lock();
+        for reported in reported {
+            state.add(&reported, batch.bucket.timestamp);
+        }
+        if batch.last {
+            state.forget(&batch.bucket);
+        }
+    }
+
+    /// Adds the totals, and each client.
+    pub fn report(&self, status: &mut Status) {
+        let state = self.lock();
+        let mut total = state.total;
+        total[ClientCounter::Known] = state.seen.len() as u64;
+        status.add(None, &total);
+        let rows = state.seen.values().chain(&state.others);
+        let mut rows: Vec<ClientRow> = rows.map(|seen| seen.row.clone().with(&seen.counts)).collect();
+        drop(state);
+        rows.sort_by(|one, other| order(other).cmp(&order(one)));
+        status.clients.seen = rows;
+    }
+
+    pub fn heap_bytes(&self) -> u64 {
+        let state = self.lock();
+        let texts = |seen: &Seen| {
+            let ClientRow {
+                client,
+                version,
+                transport,
+                origin,
+                ..
+            } = &seen.row;
+            [client, version, transport, origin]
+                .map(String::capacity)
+                .iter()
+                .sum::<usize>()
+        };
+        let rows: usize = state
+            .seen
+            .iter()
+            .map(|(key, seen)| key.capacity() + texts(seen))
+            .sum();
+        (rows + state.seen.capacity() * size_of::<(String, Seen)>()) as u64
+    }
+
+    /// What is behind the lock is numbers that are whole after every statement.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Those that lost most packets first, then those that sent most; names decide between equals.
+fn order(row: &ClientRow) -> impl Ord + '_ {
+    let names = [&row.client, &row.version, &row.transport, &row.origin];
+    (
+        row.packets_lost(),
+        row.metrics_dropped_on_receive,
+        row.packets_sent,
+        std::cmp::Reverse(names),
+    )
+}
+
+impl State {
+    fn add(&mut self, reported: &Reported<'_>, now: i64) {
+        add(&mut self.total, reported);
+        self.key.clear();
+        for part in reported.parts() {
+            self.key.push_str(part);
+            // It can stand in no tag.
+            self.key.push('|');
+        }
+        let has_room = self.seen.len() < CLIENTS_MAX;
+        let seen = match self.seen.get_mut(&self.key) {
+            Some(seen) => seen,
+            None if has_room => self
+                .seen
+                .entry(self.key.clone())
+                .or_insert_with(|| reported.first()),
+            None => {
+                self.total[ClientCounter::Crowded] += 1;
+                self.others.get_or_insert_with(Seen::others)
+            }
+        };
+        add(&mut seen.counts, reported);
+        seen.row.last_seen = now.max(0) as u64;
+    }
+
+    /// Between two buckets: whoever was silent for long makes room. The totals keep what it reported.
+    fn forget(&mut self, bucket: &Bucket) {
+        let silence_max = match self.seen.len() < CLIENTS_MAX {
+            true => SILENCE_MAX,
+            false => SILENCE_MAX_CROWDED.max(3 * i64::from(bucket.width)),
+        };
+        let since = (bucket.timestamp - silence_max).max(0) as u64;
+        self.seen.retain(|_, seen| seen.row.last_seen >= since);
+    }
+}
+
+impl Seen {
+    fn others() -> Seen {
+        let row = ClientRow {
+            client: OTHER.to_owned(),
+            ..ClientRow::default()
+        };
+        Seen {
+            row,
+            ..Seen::default()
+        }
+    }
+}
+
+fn add(counts: &mut Counts<ClientCounter>, reported: &Reported<'_>) {
+    let count = &mut counts[reported.counter];
+    *count = (*count + reported.number).min(COUNT_MAX);
+}
+
+/// One number that a client reports about itself.
+#[derive(Clone, Copy)]
+struct Reported<'a> {
+    counter: ClientCounter,
+    number: u64,
+    client: &'a str,
+    version: &'a str,
+    transport: &'a str,
+    /// A tag, or a host where no tag tells.
+    origin: &'a str,
+}
+
+impl<'a> Reported<'a> {
+    fn of(series: &Series<'a>) -> Option<Reported<'a>> {
+        let name = series.name();
+        let (counter, client, transport) = match name.strip_prefix(FAMILY) {
+            Some(name) => (of_family(name)?, "", ""),
+            None => (
+                ClientCounter::SynchronousSends,
+                "statsd-instrument",
+                of_statsd_instrument(name)?,
+            ),
+        };
+        let Value::Counter(sum) = series.value() else {
+            return None;
+        };
+        // A zero made up for an idle counter is no news; a negative number is nobody's.
+        if series.is_idle() || !(sum >= 0.0) {
+            return None;
+        }
+        let number = (sum.round() as u64).min(COUNT_MAX);
+        let mut reported = Reported {
+            counter,
+            number,
+            client,
+            version: "",
+            transport,
+            origin: "",
+        };
+        reported.read_tags(series);
+        Some(reported)
+    }
+
+    fn read_tags(&mut self, series: &Series<'a>) {
+        let mut rank = ORIGIN_TAGS.len();
+        for tag in series.tags() {
+            let Some((key, value)) = tag.split_once(':') else {
+                continue;
+            };
+            match key {
+                "client" if self.client.is_empty() => self.client = value,
+                "client_version" => self.version = value,
+                "client_transport" => self.transport = value,
+                _ => {
+                    let place = ORIGIN_TAGS.iter().position(|known| *known == key);
+                    if let Some(place) = place.filter(|place| *place < rank) {
+                        (rank, self.origin) = (place, tag);
+                    }
+                }
+            }
+        }
+        if self.origin.is_empty() {
+            self.origin = series.explicit_host().unwrap_or_default();
+        }
+    }
+
+    fn parts(&self) -> [&'a str; 4] {
+        [self.client, self.version, self.transport, self.origin].map(shortened)
+    }
+
+    fn first(&self) -> Seen {
+        let [client, version, transport, origin] = self.parts().map(str::to_owned);
+        let row = ClientRow {
+            client,
+            version,
+            transport,
+            origin,
+            ..ClientRow::default()
+        };
+        Seen {
+            row,
+            ..Seen::default()
+        }
+    }
+}
+
+/// Numbers by type are parts of those that are counted.
+fn of_family(name: &str) -> Option<ClientCounter> {
+    Some(match name {
+        "metrics" => ClientCounter::Metrics,
+        "events" => ClientCounter::Events,
+        "service_checks" => ClientCounter::ServiceChecks,
+        "aggregated_context" => ClientCounter::AggregatedContexts,
+        "packets_sent" => ClientCounter::PacketsSent,
+        "bytes_sent" => ClientCounter::BytesSent,
+        "packets_dropped" => ClientCounter::PacketsDropped,
+        "packets_dropped_queue" => ClientCounter::PacketsDroppedQueue,
+        "packets_dropped_writer" => ClientCounter::PacketsDroppedWriter,
+        "bytes_dropped" => ClientCounter::BytesDropped,
+        "bytes_dropped_queue" => ClientCounter::BytesDroppedQueue,
+        "bytes_dropped_writer" => ClientCounter::BytesDroppedWriter,
+        "metric_dropped_on_receive" => ClientCounter::MetricsDroppedOnReceive,
+        _ => return None,
+    })
+}
+
+/// The transport in the name of that statistic.
+fn of_statsd_instrument(name: &str) -> Option<&str> {
+    let (before, behind) = STATSD_INSTRUMENT;
+    let (_, transport) = name.strip_suffix(behind)?.rsplit_once(before)?;
+    Some(transport)
+}
+
+fn shortened(text: &str) -> &str {
+    &text[..text.floor_char_boundary(PART_BYTES_MAX)]
+}

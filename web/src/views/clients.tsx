@@ -1,0 +1,66 @@
+// What clients say about themselves.
+
+import type { ClientRow } from "../api";
+import { clock, exact, utc } from "../format";
+
+/** The agent has those that lost most first. */
+const ROWS_MAX = 20;
+
+const COLUMNS = ["packets sent", "dropped", "queue full", "not written"];
+
+export function ClientTable({ clients }: { clients: ClientRow[] }) {
+  if (clients.length === 0) return null;
+  return (
+    <section aria-label="clients">
+      <h2>Clients, by their own telemetry</h2>
+      <div class="scroll">
+        <table>
+          <thead>
+            <tr>
+              <th scope="col">client</th>
+              <th scope="col">transport</th>
+              <th scope="col">origin</th>
+              {COLUMNS.map((title) => (
+                <th key={title} scope="col" class="number">
+                  {title}
+                </th>
+              ))}
+              <th scope="col">reported</th>
+            </tr>
+          </thead>
+          <tbody>
+            {clients.slice(0, ROWS_MAX).map((client) => (
+              <Row
+                key={`${client.client}|${client.version}|${client.transport}|${client.origin}`}
+                {...client}
+              />
+            ))}
+          </tbody>
+        </table>
+      </div>
+      {clients.length > ROWS_MAX && <p class="quiet">and {exact(clients.length - ROWS_MAX)} more</p>}
+    </section>
+  );
+}
+
+function Row(client: ClientRow) {
+  const dropped = [client.packets_dropped, client.packets_dropped_queue, client.packets_dropped_writer];
+  return (
+    <tr>
+      <th scope="row">
+        {client.client} {client.version}
+      </th>
+      <td>{client.transport}</td>
+      <td>{client.origin}</td>
+      <td class="number">{exact(client.packets_sent)}</td>
+      {dropped.map((count, column) => (
+        <td key={COLUMNS[column + 1]} class={count > 0 ? "number bad" : "number"}>
+          {exact(count)}
+        </td>
+      ))}
+      <td>
+        <time title={utc(client.last_seen)}>{clock(client.last_seen)}</time>
+      </td>
+    </tr>
+  );
+}
