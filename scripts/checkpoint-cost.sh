@@ -23,6 +23,7 @@ awk -v contexts="$contexts" 'BEGIN {
 used() { awk '{ sub(/.*\) /, ""); print $12 + $13 }' "/proc/$running/stat"; }
 
 cost() { # OPTION...: ticks for all the seconds
+  : >"$directory/log"
   "$weir" run --udp 127.0.0.1:0 --tcp 127.0.0.1:0 --tcp-framing newline --admin off --memory 1GiB --bucket-width 10s --output prometheus \
     --flush-summary=false "$@" >/dev/null 2>"$directory/log" &
   running=$!

@@ -44,4 +44,6 @@ for _ in $(seq "$hand_overs"); do
 done
 printf '%s\n' "${pauses[@]}" | sort -n
 kill -TERM "$running"
+# It is nobody's child here.
+until [ ! -e "/proc/$running" ]; do read -rt 0.1 <> <(:) || true; done
 running=

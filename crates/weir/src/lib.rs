@@ -22,5 +22,5 @@ pub mod signals;
 mod state;
 pub mod streams;
 mod sys;
-pub mod version;
 pub mod tap;
+pub mod version;

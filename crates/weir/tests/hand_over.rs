@@ -1,5 +1,8 @@
 //! A new process goes on in place of the one that runs: no sender sees an error, no sample is lost, no bucket is split.
 
+// Two harnesses, of which each reads logs.
+#![allow(clippy::duplicate_mod)]
+
 #[path = "support/receivers.rs"]
 mod receivers;
 mod support;

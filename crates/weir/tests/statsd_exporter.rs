@@ -338,7 +338,7 @@ fn lines_for(mapping: &str) -> Vec<String> {
             "quantiles",
         ];
         let kind = if let Some((_, kind)) = part.split_once("match_metric_type:") {
-            match kind.trim().split_whitespace().next().unwrap() {
+            match kind.split_whitespace().next().unwrap() {
                 "counter" => "c",
                 "gauge" => "g",
                 _ => "ms",

@@ -7,10 +7,13 @@ use weir_listener::{EventLoop, Monotonic};
 
 use super::{Report, Worker};
 
+/// Looks at the sockets and connections of a worker.
+pub type Lend = Box<dyn FnOnce(&EventLoop) -> io::Result<()> + Send>;
+
 /// A worker's part in a hand-over to another process. It begins once no bucket is being handed over.
 pub struct Freeze {
     /// Is given the sockets and connections while nobody reads them.
-    pub lend: Box<dyn FnOnce(&EventLoop) -> io::Result<()> + Send>,
+    pub lend: Lend,
     /// Called with what came of that, once everything the worker had is on its way to the pipeline; and with the time since which
     /// nothing is received.
     pub frozen: Box<dyn FnOnce(io::Result<()>, Monotonic) + Send>,

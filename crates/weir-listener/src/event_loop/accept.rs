@@ -209,7 +209,12 @@ impl EventLoop {
     }
 
     /// Looks whether a new connection may stay.
-    pub(super) fn admitted(&mut self, number: u32, fd: OwnedFd, address: Option<SocketAddr>) -> Option<Newcomer> {
+    pub(super) fn admitted(
+        &mut self,
+        number: u32,
+        fd: OwnedFd,
+        address: Option<SocketAddr>,
+    ) -> Option<Newcomer> {
         let listener = self.listeners.get_mut(number);
         if !listener.admits(address.map(|address| address.ip())) {
             return None;

@@ -47,9 +47,12 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
                 if let Some((batch, _)) = batch {
                     own.encode(&batch, &mut encoded);
                 }
-                if ended && shared.keeps_state.load(Ordering::Acquire) && !own.lineage().is_empty() {
-                    *lock(&shared.kept_state) = Some(own.save(&mut encoded));
-                } else if leaves && !own.lineage().is_empty() {
+                let keeps = if ended {
+                    shared.keeps_state.load(Ordering::Acquire)
+                } else {
+                    leaves
+                };
+                if keeps && !own.lineage().is_empty() {
                     *lock(&shared.kept_state) = Some(own.save(&mut encoded));
                 } else if ended && !shared.has_heir.load(Ordering::Acquire) {
                     own.end(&mut encoded);

@@ -26,8 +26,8 @@ pub mod series;
 mod server;
 pub mod status;
 mod tables;
-mod trial;
 mod taps;
+mod trial;
 
 pub use connections::ConnectionLimits;
 #[doc(hidden)]

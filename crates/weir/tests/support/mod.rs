@@ -4,9 +4,9 @@
 #![allow(dead_code)]
 
 mod log;
-pub mod terminal;
 pub mod manager;
 pub mod senders;
+pub mod terminal;
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};

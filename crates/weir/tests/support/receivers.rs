@@ -3,6 +3,8 @@
 // Each test file uses a part of it.
 #![allow(dead_code)]
 
+// Tests that use `support` too have it there as well.
+#[allow(clippy::duplicate_mod)]
 mod log;
 
 use std::collections::BTreeMap;
