@@ -2,7 +2,7 @@
 """What the program is made of: bill.py INTO writes weir-VERSION.cdx.json (CycloneDX 1.5) and third-party-licences.txt.
 
 Both come from what cargo resolved, with nothing to install, and give the same bytes for the same lock files. cargo-cyclonedx and
-cargo-about would take longer to build than weir, and know nothing of the page's libraries."""
+cargo-about would be two more programs to build, and read cargo alone: the page's libraries, from npm, are built in too."""
 
 import json
 import os

@@ -143,7 +143,9 @@ def main():
     }
     described = layout.json("application/vnd.oci.image.manifest.v1+json", manifest)
     described["platform"] = {"architecture": "amd64", "os": "linux"}
-    described["annotations"] = {"org.opencontainers.image.ref.name": program["version"]}
+    # What `podman load`, and `docker load` with containerd, call it.
+    name = f"localhost/weir:{program['version']}"
+    described["annotations"] = {"org.opencontainers.image.ref.name": name, "io.containerd.image.name": name}
     index = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": [described]}
     layout.files["index.json"] = json.dumps(index, sort_keys=True).encode()
     path = into / f"weir-{program['version']}-image.tar"

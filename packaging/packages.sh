@@ -23,7 +23,7 @@ packed() { # FILE PLACE
 
 put 755 "$binary" usr/bin/weir
 put 644 "$here/package/weir.yaml" etc/weir/weir.yaml
-put 644 "$here/package/weir.service" usr/lib/systemd/system/weir.service
+for unit in weir.service weir.socket; do put 644 "$here/package/$unit" "usr/lib/systemd/system/$unit"; done
 put 644 "$here/package/sysctl.conf" usr/lib/sysctl.d/60-weir.conf
 put 644 "$here/package/sysusers.conf" usr/lib/sysusers.d/weir.conf
 put 644 "$here/package/tmpfiles.conf" usr/lib/tmpfiles.d/weir.conf
@@ -64,7 +64,7 @@ deb_package() {
   install -m 644 "$work/md5sums" "$tree/DEBIAN/md5sums"
   sed -e "s/@VERSION@/$version-1/" -e "s/@SIZE@/$(du -sk --apparent-size "$tree" | cut -f1)/" "$here/package/control" >"$tree/DEBIAN/control"
   find "$tree" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
-  dpkg-deb --root-owner-group -Zxz --build "$tree" "$into/weir_$version-1_amd64.deb" >"$work/log" || { cat "$work/log" >&2; exit 1; }
+  dpkg-deb --root-owner-group -Zxz -z6 --build "$tree" "$into/weir_$version-1_amd64.deb" >"$work/log" || { cat "$work/log" >&2; exit 1; }
 }
 
 if command -v rpmbuild >/dev/null; then rpm_package; else echo "packages.sh: no rpmbuild (Debian's package rpm): no package for Red Hat" >&2; fi

@@ -27,6 +27,12 @@ stop() {
   kill -TERM "$agent"
   wait "$agent" || fail "the agent ended with $?"
 }
+# The packages' scripts find a service manager that tells what was asked of it.
+printf '#!/bin/sh\necho "$*" >>/tmp/systemctl.log\n' >/usr/local/bin/systemctl
+chmod 755 /usr/local/bin/systemctl
+mkdir -p /run/systemd/system
+# A machine that builds images may forbid that services start.
+rm -f /usr/sbin/policy-rc.d
 accepted() { weir status --json | jq .total.messages.accepted; }
 is_accepted() { # NUMBER
   for _ in $(seq 600); do
@@ -54,15 +60,42 @@ weir send 'package.installed:1|c' 'package.installed:1|c'
 is_accepted 2
 weir doctor --no-send --config /etc/weir/weir.yaml --state-path /var/lib/weir || fail "the doctor finds errors"
 
+# The upgrade hands over: the process is another one, and the counts go on.
+upgrade_to() { # PACKAGE
+  $dpkg -i "$1" >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "the package cannot be upgraded"; }
+}
+process() { weir status --json | jq .pid; }
+restarts() { grep -c 'restart .*weir.service' /tmp/systemctl.log || true; }
+before=$(process)
 printf 'uds: [/run/weir/dsd.socket]\n' >>/etc/weir/weir.yaml
-$dpkg -i /tmp/now.deb >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "the package cannot be upgraded"; }
+upgrade_to /tmp/now.deb
+[ "$(process)" != "$before" ] || { cat /tmp/dpkg.log /tmp/log; fail "the version before goes on"; }
+wait "$agent" || fail "the version before ended with $? after the hand-over"
+agent=$(process)
 grep -q '^uds:' /etc/weir/weir.yaml || fail "the upgrade overwrote the configuration"
 [ "$(dpkg-query -W -f '${Version}' weir)" != 0.0.9-1 ] || fail "it was not upgraded"
-kill -0 "$agent" || fail "the upgrade ended an agent that it does not manage"
-stop
-start
 weir send 'package.upgraded:1|c'
 weir send 'package.upgraded:1|c' --to unixgram:///run/weir/dsd.socket
+is_accepted 4
+[ "$(restarts)" = 0 ] || fail "it was restarted: $(cat /tmp/systemctl.log)"
+
+# The new version does not take the configuration: the one before goes on.
+printf 'wrong: 1\n' >>/etc/weir/weir.yaml
+upgrade_to /tmp/before.deb
+[ "$(process)" = "$agent" ] || fail "an agent was ended for one that cannot start"
+grep -q 'it is not restarted' /tmp/dpkg.log || { cat /tmp/dpkg.log; fail "the upgrade does not say that the version before goes on"; }
+[ "$(restarts)" = 0 ] || fail "it was restarted: $(cat /tmp/systemctl.log)"
+sed -i '$d' /etc/weir/weir.yaml
+kill -TERM "$agent"
+for _ in $(seq 600); do
+  kill -0 "$agent" 2>/dev/null || break
+  sleep 0.1
+done
+# Nobody answers, and the configuration is right: a restart.
+upgrade_to /tmp/now.deb
+[ "$(restarts)" = 1 ] || fail "it was not restarted: $(cat /tmp/systemctl.log)"
+
+start
 is_accepted 4
 stop
 

@@ -27,6 +27,9 @@ mkdir "$work"/before/{above,work,root}
 mount -t overlay overlay -o "lowerdir=/,upperdir=$work/before/above,workdir=$work/before/work" "$work/before/root"
 root=$work/before/root
 mount -t proc proc "$root/proc"
+# The package sets limits of the kernel, and they are this machine's.
+mount --bind "$root/proc/sys" "$root/proc/sys"
+mount -o remount,bind,ro "$root/proc/sys"
 mount --rbind /dev "$root/dev"
 mount -t tmpfs tmpfs "$root/run"
 mount -t tmpfs tmpfs "$root/tmp"
