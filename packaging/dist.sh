@@ -10,6 +10,7 @@ rm -rf "$into"
 mkdir -p "$into"
 
 packaging/build.sh "$into"
+"$into/weir" --version >/dev/null || { echo "dist.sh: the agent that was built does not run" >&2; exit 1; }
 packaging/bill.py "$into"
 packaging/packages.sh "$into/weir" "$into" "$into/third-party-licences.txt"
 packaging/image.py "$into/weir" "$into" >/dev/null

@@ -130,7 +130,16 @@ fn nothing_is_wrong_with_an_agent_that_works_and_the_metric_arrives() {
     until("both metrics arrived", || {
         status(&admin)["total"]["messages"]["accepted"] == 2
     });
-    let arguments = ["doctor", "--no-send", "--admin", &admin, "--uds"];
+    let address = agent.address().to_string();
+    let arguments = [
+        "doctor",
+        "--no-send",
+        "--admin",
+        &admin,
+        "--udp",
+        &address,
+        "--uds",
+    ];
     let mut quiet = Command::new(env!("CARGO_BIN_EXE_weir"));
     let quiet = quiet
         .args(arguments)
