@@ -218,7 +218,7 @@ impl<'a> Reported<'a> {
             return None;
         };
         // A zero made up for an idle counter is no news; a negative number is nobody's.
-        if series.is_idle() || !(sum >= 0.0) {
+        if series.is_idle() || sum.is_nan() || sum < 0.0 {
             return None;
         }
         let number = (sum.round() as u64).min(COUNT_MAX);
