@@ -8,6 +8,7 @@ mod receivers;
 mod support;
 
 use std::collections::BTreeSet;
+use std::net::UdpSocket;
 use std::path::Path;
 use std::process::Command;
 
@@ -150,6 +151,11 @@ fn each_alert_is_set_off_by_its_fault_and_none_without_one() {
     for asked in all {
         asked.agent.send("fine:1|c");
     }
+    // 127.0.0.1 may send whatever the list says.
+    let stranger = UdpSocket::bind(("127.0.0.2", 0)).unwrap();
+    stranger
+        .send_to(b"refused:1|c", refusing.agent.address())
+        .unwrap();
     limited.agent.send("no metric");
     limited.agent.send("some:1:nan:2|h");
     for number in 0..50 {

@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -73,7 +75,7 @@ fn the_examples_of_the_page_are_true() {
         json(&admin, "/api/v1/metrics?details=0")["total"] == 2
     });
     let mut asked = 0;
-    for example in blocks("console") {
+    for example in blocks("console").filter(|example| !example.starts_with(STREAM)) {
         let (command, expected) = example.split_once('\n').unwrap();
         let path = path(command.strip_prefix("$ curl ").expect(command));
         let expected: Value =
@@ -96,6 +98,47 @@ fn the_examples_of_the_page_are_true() {
     assert!(asked >= 8, "{asked} examples");
 }
 
+/// How an example of a stream begins.
+const STREAM: &str = "$ curl -N ";
+
+/// Events of a stream: name and data, without what differs each time.
+fn events(text: impl Iterator<Item = String>) -> impl Iterator<Item = (String, Value)> {
+    let mut name = String::new();
+    text.filter_map(move |line| {
+        if let Some(event) = line.strip_prefix("event: ") {
+            event.clone_into(&mut name);
+        }
+        let mut data: Value = serde_json::from_str(line.strip_prefix("data: ")?).unwrap();
+        let fields = data.as_object_mut().unwrap();
+        fields.retain(|field, _| !["time", "address", "listener"].contains(&field.as_str()));
+        Some((name.clone(), data))
+    })
+}
+
+#[test]
+fn the_example_of_a_tail_is_true() {
+    let mut agent = Agent::start("bucket_width: 1s\nworkers: 1\n", &[]);
+    let admin = agent.wait_for("admin on http://");
+    let example = blocks("console").find(|example| example.starts_with(STREAM));
+    let (command, expected) = example.unwrap().split_once('\n').unwrap();
+    let mut stream = TcpStream::connect(&admin).unwrap();
+    stream.set_read_timeout(Some(SETTLED)).unwrap();
+    write!(stream, "GET {} HTTP/1.0\r\n\r\n", path(command)).unwrap();
+    let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line == ": weir"), "the stream begins");
+    let expected: Vec<_> = events(expected.lines().map(str::to_owned)).collect();
+    let sent: Vec<&str> = expected
+        .iter()
+        .filter_map(|(_, data)| data["line"].as_str())
+        .collect();
+    assert_eq!(sent.len(), 2);
+    agent.send(&sent.join("\n"));
+    let mut found = events(lines).skip_while(|(_, data)| data["messages"] == 0);
+    for event in expected {
+        assert_eq!(found.next(), Some(event));
+    }
+}
+
 /// Every path of the table is there.
 #[test]
 fn the_paths_of_the_page_answer() {
@@ -108,7 +151,7 @@ fn the_paths_of_the_page_answer() {
     for row in rows {
         let path = row.split(['`', '?']).next().unwrap();
         paths += 1;
-        if path == "live" || path == "tail" {
+        if ["live", "tail", "capture"].contains(&path) {
             continue;
         }
         let (code, body) = get(&admin, &format!("/api/v1/{path}"));

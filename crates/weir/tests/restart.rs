@@ -267,6 +267,10 @@ fn a_kill_costs_what_came_since_the_last_checkpoint_and_says_so() {
     drop(running);
     let mut next = place.start(LONG);
     let told = next.agent.wait_for("the process before was killed: ");
+    // A worker says what it took over with its first counts.
+    until("the worker has the contexts", || {
+        next.status()["state"]["contexts_restored"] == 6
+    });
     let found = next.status();
     let number = |name: &str| found["state"][name].as_u64().unwrap();
     assert_eq!(number("samples_restored") + number("samples_lost"), 11, "{told}");
@@ -275,7 +279,7 @@ fn a_kill_costs_what_came_since_the_last_checkpoint_and_says_so() {
         told.starts_with(&format!("{} samples are lost", number("samples_lost"))),
         "{told}"
     );
-    assert_eq!((number("kills"), number("contexts_restored")), (1, 6));
+    assert_eq!(number("kills"), 1);
     let lost = format!("weir_saved_state_lost_samples_total {}", number("samples_lost"));
     assert!(next.scrape().contains(&lost));
     next.agent.stop();

@@ -15,10 +15,10 @@ pub const OTHER: &str = "other";
 counters! {
     /// Numbers of all clients together, as they report them. What a client does not report is not known.
     pub enum ClientCounter {
-        /// Clients that are told apart now: each program, version, transport and origin is one.
+        /// Clients that are distinguished now: each program, version, transport and origin is one.
         Known = Series::gauge("weir_clients", "clients.known", "clients"),
             Work("It follows the clients that report about themselves.");
-        /// Reported numbers of clients that are not told apart, because there were too many; the totals have them.
+        /// Reported numbers of clients that have no row, because there were too many; the totals have them.
         Crowded = Series::counter("weir_clients_crowded_total", "clients.crowded", "numbers"),
             Work("`client_version` or `client_transport` has very many values: somebody sends what is no client's.");
         /// Metrics that clients took, by their own telemetry.
@@ -73,7 +73,7 @@ pub struct ClientReport {
     /// Of all clients together.
     #[serde(flatten)]
     pub numbers: Numbers,
-    /// Those told apart, as far as this process has seen them in the last hour: those that dropped most come first.
+    /// Those that have a row, as far as this process has seen them in the last hour: those that dropped most come first.
     pub seen: Vec<ClientRow>,
 }
 

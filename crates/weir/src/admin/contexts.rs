@@ -17,7 +17,7 @@ pub struct ContextReport {
     pub metrics_live: u64,
     pub tag_keys_live: u64,
     pub origins_live: u64,
-    /// Distinct tags whose keys are not told apart, because there are too many keys or they are too long.
+    /// Distinct tags whose keys are not distinguished, because there are too many keys or they are too long.
     pub tag_values_untracked: u64,
     pub metrics_by_samples: Vec<MetricRow>,
     pub metrics_by_contexts: Vec<MetricRow>,

@@ -15,7 +15,7 @@ const FAMILY: &str = "datadog.dogstatsd.client.";
 /// The statistics of statsd-instrument, behind the application's own prefix: between these stands the transport.
 const STATSD_INSTRUMENT: (&str, &str) = ("statsd_instrument.batched_", "_sink.synchronous_sends");
 
-/// Clients that are told apart.
+/// Clients that have a row.
 const CLIENTS_MAX: usize = 256;
 
 /// A client that was silent for so long is forgotten.
