@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use receivers::{Killed, free_address, get, until};
@@ -409,25 +410,41 @@ fn named(difference: &str) -> bool {
     })
 }
 
+/// Pairs of both programs that run at the same time.
+const PAIRS_AT_A_TIME: usize = 8;
+
 #[test]
 fn every_series_of_its_own_mapping_files_is_the_same() {
     let Some(peer) = Peer::built() else { return };
-    let (mut compared, mut series, mut refused, mut different) = (0, 0, 0, Vec::new());
-    for (name, mapping) in peer.mappings() {
-        let Some(pair) = Pair::start(&peer, &mapping) else {
-            refused += 1;
-            continue;
-        };
-        let mut lines = lines_for(&mapping);
-        lines.extend(common());
-        let found = pair.differences(&lines);
-        let found: Vec<_> = found.into_iter().filter(|line| !named(line)).collect();
-        series += pair.shown()[0].series.len();
-        compared += 1;
-        if !found.is_empty() {
-            different.push(format!("{name}:\n{mapping}\n  {}\n", found.join("\n  ")));
+    // Nearly all of the time is spent waiting for buckets, and each pair of programs waits for its own.
+    let todo = Mutex::new(peer.mappings().into_iter());
+    let done = Mutex::new((0, 0, 0, Vec::new()));
+    let compare = || {
+        while let Some((name, mapping)) = { todo.lock().unwrap().next() } {
+            let Some(pair) = Pair::start(&peer, &mapping) else {
+                done.lock().unwrap().2 += 1;
+                continue;
+            };
+            let mut lines = lines_for(&mapping);
+            lines.extend(common());
+            let found = pair.differences(&lines);
+            let found: Vec<_> = found.into_iter().filter(|line| !named(line)).collect();
+            let mut done = done.lock().unwrap();
+            done.0 += 1;
+            done.1 += pair.shown()[0].series.len();
+            if !found.is_empty() {
+                done.3
+                    .push(format!("{name}:\n{mapping}\n  {}\n", found.join("\n  ")));
+            }
         }
-    }
+    };
+    std::thread::scope(|scope| {
+        let running: Vec<_> = (0..PAIRS_AT_A_TIME).map(|_| scope.spawn(compare)).collect();
+        for thread in running {
+            thread.join().unwrap();
+        }
+    });
+    let (compared, series, refused, different) = done.into_inner().unwrap();
     assert!(
         compared >= 30,
         "only {compared} mapping files, {refused} are refused there"

@@ -43,8 +43,9 @@ impl Terminal {
             let terminal = File::options().read(true).write(true).open(&name).unwrap();
             Stdio::from(terminal)
         };
-        let child = Command::new("setsid")
-            .args(["--ctty", program])
+        // Tests that run under `nohup` would hand its ignored SIGHUP on.
+        let child = Command::new("env")
+            .args(["--default-signal=HUP", "setsid", "--ctty", program])
             .args(arguments)
             .env_clear()
             .env("PATH", "/usr/bin:/bin")
