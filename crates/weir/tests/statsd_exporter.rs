@@ -400,6 +400,8 @@ const NAMED: &[(&str, &str)] = &[
     ("web_exec_", "`--`"),
     ("third_timer_sum", "fraction"),
     ("spread_distribution{quantile", "are sketches"),
+    ("catchall_4091b426", "One name, several kinds"),
+    ("catchall_63b98200", "One name, several kinds"),
 ];
 
 fn named(difference: &str) -> bool {

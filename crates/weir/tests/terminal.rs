@@ -63,6 +63,7 @@ fn nohup_lets_the_agent_outlive_its_terminal() {
     terminal.close();
     hang_up(terminal.id());
     support::until("the reload", || {
-        json(&admin, "/api/v1/status")["reload"]["successful"] == 1
+        // The terminal's own signal may be one of two.
+        json(&admin, "/api/v1/status")["reload"]["successful"].as_u64() >= Some(1)
     });
 }
