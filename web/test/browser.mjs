@@ -414,7 +414,8 @@ try {
     for (const what of new Set(costs.map((cost) => cost.what))) {
       const median = medianOf(what) - (what === "nothing" ? 0 : idle);
       console.log(`   ${what}: ${median.toFixed(1)} ms of CPU time`);
-      assert.ok(median < 50, `${what}: ${JSON.stringify(costs)}`);
+      // Typing and scrolling are what must not stall; another order draws every row again.
+      assert.ok(median < (what === "sort" ? 100 : 50), `${what}: ${JSON.stringify(costs)}`);
     }
     assert.ok((await page.locator(".row").count()) <= 100);
   });
