@@ -21,7 +21,7 @@ LICENCE_FILE = re.compile(r"^(licen[cs]e|copying|notice|copyright|unlicense)", r
 DEPTH_MAX = 3
 # Not of cargo: it is linked in all the same.
 STATIC_LIBRARY = """The GNU C Library is linked in, under the GNU Lesser General Public License 2.1 or later. Its source is Debian's package glibc of the
-version below; whoever wants weir with another C library builds weir's own source, which is complete, with packaging/build.sh.
+version below; a user who wants weir with another C library builds weir's own source, which is complete, with packaging/build.sh.
 """
 
 

@@ -96,7 +96,7 @@ type series struct {
 	usable bool
 	// direct says that values are not collected here but sent at once; overflowed, that this is for lack of room.
 	direct, overflowed bool
-	// closed says that the series has been given up; whoever still holds it must look again. Guarded by mu.
+	// closed says that the series has been given up; a caller that still holds it must look again. Guarded by mu.
 	closed bool
 
 	// more is nil for a counter that never needed it, and else never changes.

@@ -77,7 +77,7 @@ class AgentTest < TestCase
     assert_equal totals, names.to_h { |name| [name, agent.total(name)] }
   end
 
-  # Replaced while it still runs, stopped, gone, and back at the same path. One send reaches whoever is there.
+  # Replaced while it still runs, stopped, gone, and back at the same path. One send reaches the agent that is there.
   def check_restarts(flag, scheme)
     path = unix_path
     sink = StatsD::Instrument::BatchedSink.new(patient("#{scheme}://#{path}"))

@@ -11,7 +11,7 @@ use weir_listener::Credentials;
 use crate::counts::{IngestCounter, Refusal, SampleDrop};
 use crate::ingest::Ingest;
 
-/// A sample is drawn anew for each stretch of this length, by what came in the one before.
+/// A sample is drawn again for each stretch of this length, by what came in the one before.
 const STRETCH_NS: u64 = 100_000_000;
 
 /// How long a copy may wait for others.

@@ -18,7 +18,7 @@ const MESSAGES: usize = 10_000;
 const START: i64 = 1_700_000_000;
 
 /// A workload and what its messages, and the rows of the flush behind them, may take: a few per cent more than with this code.
-/// Whoever makes them cheaper lowers that; whoever has to raise it says why.
+/// A change that makes them cheaper lowers the bound; one that raises it says why.
 struct Bound {
     work: &'static str,
     per_message: f64,

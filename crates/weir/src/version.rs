@@ -13,7 +13,7 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 #[derive(Serialize)]
 pub struct About {
     pub version: &'static str,
-    /// `make dist` names it; a build by cargo alone has none, and would be built anew for each.
+    /// `make dist` names it; a build by cargo alone has none, and would be built again for each.
     pub commit: Option<&'static str>,
     pub target: String,
     /// It needs no library of the system.

@@ -419,7 +419,7 @@ fn queues_and_sums_go_on() {
     assert_eq!(sum, 7.0);
 }
 
-/// It scrapes one address all the time, whoever answers there.
+/// It scrapes one address all the time, whichever process answers there.
 #[test]
 fn a_real_prometheus_sees_neither_reset_nor_jump() {
     let place = Place::new();

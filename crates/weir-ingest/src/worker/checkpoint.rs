@@ -145,7 +145,7 @@ impl Checkpoints {
         }
     }
 
-    /// Whoever writes is behind: the next one begins anew.
+    /// The writer is behind: the next one begins from the start.
     fn give_up(&mut self) {
         (self.round, self.bucket) = (None, None);
     }

@@ -43,7 +43,7 @@ pub enum Command {
     Tap(TapSettings),
     /// Somebody wants to see the sockets, between two packets.
     Lend(Box<dyn FnOnce(&EventLoop) + Send>),
-    /// Stand still, for another process to go on.
+    /// Stop reading, so that another process can continue.
     Freeze(Box<Freeze>),
 }
 

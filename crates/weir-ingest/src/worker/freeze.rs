@@ -1,4 +1,4 @@
-//! A worker stands still while another process takes over what it has, and goes on if that fails.
+//! A worker stops reading while another process takes over its state, and continues if that fails.
 
 use std::io;
 use std::sync::mpsc::Receiver;
@@ -22,7 +22,7 @@ pub struct Freeze {
 }
 
 impl Worker {
-    /// Stands still if it is to and can.
+    /// Stops reading, if it was asked to and no bucket is being handed over.
     pub(super) fn freeze_if_asked(&mut self) {
         let can = !self.ingest.is_draining() && !self.outbox.has_batch();
         if let Some(freeze) = self.freeze.take_if(|_| can) {

@@ -135,7 +135,7 @@ struct Worker {
     /// The open bucket goes on in another process.
     keep: Arc<AtomicBool>,
     restored: Restored,
-    /// It is to stand still for another process.
+    /// Another process asks to take over.
     freeze: Option<Freeze>,
     checkpoints: Option<Checkpoints>,
     agent: AgentId,

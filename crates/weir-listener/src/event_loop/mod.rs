@@ -320,7 +320,7 @@ impl EventLoop {
                 internet |= matches!(listener.address, Address::Udp { .. } | Address::Tcp { .. });
                 self.listeners.end_pause(number);
                 if leaves {
-                    // Whoever waits to be accepted waits for the next process.
+                    // Connections that wait to be accepted wait for the next process.
                     self.close_listener(number);
                 }
             }

@@ -57,7 +57,7 @@ impl EventLoop {
             .count() as u64
     }
 
-    /// Goes on with a connection of another process. False if it cannot be gone on with, and is closed: what there is of a frame is
+    /// Continues a connection of another process. False if that is not possible; it is closed then: what there is of a frame is
     /// counted as cut.
     ///
     /// # Errors
@@ -94,7 +94,7 @@ impl EventLoop {
         Ok(is_watched)
     }
 
-    /// The process ends: whoever is connected over TLS learns it at once.
+    /// The process ends: clients connected over TLS learn it at once.
     pub fn reset_encrypted(&self) {
         for slot in self.descriptors.places() {
             if let Some(connection) = self.descriptors.connection(slot)

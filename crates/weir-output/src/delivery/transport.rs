@@ -64,7 +64,7 @@ pub trait Transport: Send + Sync + 'static {
         Box::pin(std::future::ready(()))
     }
 
-    /// Opens files anew, as after a request of `logrotate`. Does not wait.
+    /// Opens files again, as after a request of `logrotate`. Does not wait.
     fn reopen(&self) {}
 
     /// Closes what only one output may have open; another one goes on with it. May touch the disk.

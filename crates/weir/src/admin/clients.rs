@@ -125,7 +125,7 @@ impl ClientRow {
 }
 
 impl ClientReport {
-    /// Clients with losses, for series: whoever has a series keeps it as long as it is known, but for a crowd.
+    /// Clients with losses, for series: a client that has a series keeps it as long as it is known, but for a crowd.
     pub fn losers(&self) -> impl Iterator<Item = &ClientRow> + Clone {
         self.seen.iter().filter(|row| row.has_lost()).take(SERIES_MAX)
     }

@@ -257,7 +257,7 @@ fn check(request: &Request<Incoming>) -> Result<(), Refused> {
     if path == RELOAD {
         caller::check_change(request.headers())
     } else if path.starts_with("/debug/pprof") || path.starts_with("/api/v1/") {
-        // An answer costs time and memory, and a stream a place, even when whoever asked for it cannot read it.
+        // An answer costs time and memory, and a stream a place, even when the page that asked for it cannot read it.
         caller::check_site(request.headers())
     } else {
         Ok(())

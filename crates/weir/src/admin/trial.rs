@@ -162,7 +162,7 @@ impl<'t> Trying<'t> {
     fn apply(&mut self, kind: MetricKind, name: &'t str, tags: &[&'t str]) -> Outcome<'t> {
         let mut subject = self.rules.subject(kind, name, tags.iter().copied());
         let verdict = self.rules.apply(&mut subject, &mut self.resolved);
-        // A rule that says itself that it is on trial is meant all the same.
+        // A rule that says itself that it is a dry run is meant all the same.
         let becomes = match verdict.trials.into_iter().next() {
             Some(trial) => trial.becomes,
             None => verdict.passes.then_some(subject),

@@ -13,7 +13,7 @@ use super::recent::{Group, Points, last};
 use super::style::Style;
 use super::table::{duration, shown, si};
 
-/// Lines that can be told apart; the legend names as many.
+/// Lines that a reader can distinguish; the legend names as many.
 pub const LINES_MAX: usize = 6;
 const COLOURS: [Color; LINES_MAX] = [
     Color::Cyan,
@@ -120,7 +120,7 @@ pub fn text(points: &Points, width: u16, height: u16, style: Style) -> String {
     text
 }
 
-/// Those with the highest values first, as many as can be told apart.
+/// Those with the highest values first, as many as a reader can distinguish.
 fn weightiest(points: &Points) -> Vec<&Group> {
     let weight = |group: &Group| {
         group

@@ -27,7 +27,7 @@ pub const PREPARATION_MAX: Duration = Duration::from_secs(60);
 /// Bodies before anything is known of each other.
 pub const GREETING_BYTES_MAX: u64 = 64 << 10;
 
-/// From the new process, or whoever asks for one.
+/// From the new process, or a command that asks for one.
 pub const HELLO: u8 = 1;
 /// From the old process, as all that follow unless they say otherwise.
 pub const GREETING: u8 = 2;
@@ -55,7 +55,7 @@ pub const COMMIT: u8 = 12;
 pub const GO: u8 = 13;
 /// From the new process: it reads them.
 pub const RUNNING: u8 = 14;
-/// To whoever asked for a new process: it runs.
+/// To the command that asked for a new process: it runs.
 pub const DONE: u8 = 15;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

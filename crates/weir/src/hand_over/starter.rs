@@ -116,7 +116,7 @@ pub fn run(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> Result<()
     Ok(())
 }
 
-/// Whoever asked may have ended.
+/// The process that asked may have ended.
 fn report(mut stream: &UnixStream, text: &str) {
     let mut message = (text.len() as u32).to_le_bytes().to_vec();
     message.extend(text.as_bytes());

@@ -43,7 +43,7 @@ const ORIGIN_TAGS: [&str; 9] = [
     "kube_namespace",
 ];
 
-/// What was reported. The pipeline writes; whoever wants to see the status reads.
+/// What was reported. The pipeline writes; the status reads.
 #[derive(Default)]
 pub struct Clients {
     state: Mutex<State>,
@@ -162,7 +162,7 @@ impl State {
         seen.row.last_seen = now.max(0) as u64;
     }
 
-    /// Between two buckets: whoever was silent for long makes room. The totals keep what it reported.
+    /// Between two buckets: clients that were silent for long make room. The totals keep what it reported.
     fn forget(&mut self, bucket: &Bucket) {
         let silence_max = match self.seen.len() < CLIENTS_MAX {
             true => SILENCE_MAX,

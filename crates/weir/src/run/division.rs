@@ -1,4 +1,4 @@
-//! Memory shared out among the outputs, anew when a reload brings or takes some.
+//! Memory shared out among the outputs, again when a reload adds or removes some.
 
 use std::sync::Arc;
 

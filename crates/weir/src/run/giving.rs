@@ -28,7 +28,7 @@ const RELAYS_MAX: Duration = Duration::from_secs(1);
 /// How long requests to the admin address may take once the new process runs.
 const REQUESTS_MAX: Duration = Duration::from_secs(2);
 
-/// Workers may be in different buckets when they stand still; then they go on for a moment.
+/// Workers may be in different buckets when they stop; then they continue for a moment.
 const ATTEMPTS_MAX: usize = 20;
 
 /// What the running process needs to give itself up.
@@ -44,16 +44,16 @@ pub struct Giver {
     pub taken_over: tokio::sync::mpsc::Sender<()>,
 }
 
-/// Workers that stand still until this is gone.
+/// Workers that are stopped until this is dropped.
 struct Standing {
     ends: Vec<Sender<()>>,
 }
 
 impl Giver {
-    /// Listens in the directory for those who want to take over.
+    /// Listens in the directory for processes that want to take over.
     pub fn listen(self: &Arc<Self>, directory: &Path) -> io::Result<()> {
         let path = hand_over::socket_path(directory);
-        // The directory is this process's, so whoever had it there has ended.
+        // The directory is this process's, so the process that had it there has ended.
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
@@ -122,7 +122,7 @@ impl Giver {
         }
     }
 
-    /// Says in log and status that this process goes on, and tells whoever asked.
+    /// Says in log and status that this process goes on, and tells the process that asked.
     fn failed(&self, reason: &str) {
         tracing::error!("hand-over failed, and this process goes on: {reason}");
         self.agent.view.hand_over().note_failure(reason);
@@ -132,7 +132,7 @@ impl Giver {
     fn answer(&self, tag: u8, text: &str) {
         let asked = std::mem::take(&mut *self.asked.lock().unwrap_or_else(PoisonError::into_inner));
         for channel in asked {
-            // Whoever asked may have left.
+            // The process that asked may have ended.
             let _ = channel.send(tag, text.as_bytes(), &[]);
         }
     }
@@ -153,7 +153,7 @@ impl Giver {
         match given {
             Ok(account) => self.leave(&account, standing, pid),
             Err(reason) => {
-                // Whoever is there learns why.
+                // The process that asks learns why.
                 let _ = channel.send(hand_over::REFUSED, reason.as_bytes(), &[]);
                 drop(standing);
                 self.go_on();
@@ -263,12 +263,12 @@ impl Giver {
         let mut sockets = Vec::new();
         for _ in workers.iter() {
             let of_worker = told.recv_timeout(hand_over::STEP_MAX);
-            sockets.extend(of_worker.map_err(|_| io::Error::other("a worker stands still"))??);
+            sockets.extend(of_worker.map_err(|_| io::Error::other("a worker does not answer"))??);
         }
         Ok(sockets)
     }
 
-    /// Lets every worker stand still in the same bucket, and send its connections.
+    /// Stops every worker in the same bucket, and send its connections.
     fn freeze(
         &self,
         channel: &Arc<Channel>,

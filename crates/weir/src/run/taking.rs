@@ -140,7 +140,7 @@ impl Taking {
         })?;
         let directory = StateDir::taken_over(&self.path, agent, File::from(lock));
         let resumed = Resumed::passed(config, directory, &given.state)
-            .map_err(|reason| fault("its state cannot be gone on with", &reason))?;
+            .map_err(|reason| fault("its state cannot be continued", &reason))?;
         let taken = Taken {
             channel: self.channel,
             before: self.before,

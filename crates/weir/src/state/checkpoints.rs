@@ -1,6 +1,6 @@
 //! Checkpoints: what a process that is killed leaves of its open bucket.
 //!
-//! Each worker has a file `open-N`, which begins anew with each bucket and grows by what has changed, second by second. `tally` is a
+//! Each worker has a file `open-N`, which begins again with each bucket and grows by what has changed, second by second. `tally` is a
 //! page of memory that the kernel keeps although the process is gone: in it each worker notes after each turn how much its bucket has.
 //! Nothing is synchronised with the disk: this is for the death of the process, not of the machine.
 

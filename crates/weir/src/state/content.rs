@@ -138,7 +138,7 @@ impl Content {
     fn decode(&mut self) {
         for encoded in std::mem::take(&mut self.encoded) {
             let mut reader = StreamReader::new(AgentId(self.meta.agent), &encoded);
-            // Whoever received the bytes has compared their checksum.
+            // The receiver of the bytes has compared their checksum.
             while let Ok(Some(entry)) = reader.next_entry() {
                 if let Some(named) = &entry.named {
                     self.table

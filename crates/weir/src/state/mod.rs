@@ -1,7 +1,7 @@
 //! The state directory: what one process leaves for the next, so that a restart is seen by nobody.
 //!
 //! `lock` is held by the process that uses the directory, `agent` says who it is, and `state` is what was left. `books` is there
-//! while a process runs, and after it only if it was killed; so are `sums`, and what [`checkpoints`] writes. State that cannot be gone on with is set aside as `state.set-aside`, with its reason in the log, and never keeps the agent from starting.
+//! while a process runs, and after it only if it was killed; so are `sums`, and what [`checkpoints`] writes. State that cannot be used is set aside as `state.set-aside`, with its reason in the log, and never keeps the agent from starting.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};

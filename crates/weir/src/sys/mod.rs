@@ -64,7 +64,7 @@ pub fn look_names_up_without_modules() {
 #[cfg(not(all(target_env = "gnu", target_feature = "crt-static")))]
 pub fn look_names_up_without_modules() {}
 
-/// Whether whoever started this process wants it to outlive its terminal, as `nohup` does.
+/// Whether the process that started this one wants it to outlive its terminal, as `nohup` does.
 pub fn ignores_hangup() -> bool {
     // SAFETY: all zeros are a valid value of this C struct, and a null pointer for the new action changes nothing.
     unsafe {
@@ -80,7 +80,7 @@ pub fn take_descriptor(number: RawFd) -> io::Result<OwnedFd> {
     if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it is open, as the call above has shown, and whoever started this process left it to this function's caller, who
+    // SAFETY: it is open, as the call above has shown, and the process that started this one left it to this function's caller, who
     // takes each number once.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }

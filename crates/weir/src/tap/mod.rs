@@ -49,7 +49,7 @@ pub trait Knowledge: Send + Sync {
     fn dropped(&self, message: &Message<'_>, sender: &OriginExplanation) -> Option<String>;
 }
 
-/// A listener, for those who see what it receives.
+/// A listener, for readers of what it receives.
 #[derive(Clone, Debug)]
 pub struct Heard {
     pub address: String,

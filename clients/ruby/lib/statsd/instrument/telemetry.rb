@@ -37,7 +37,7 @@ module StatsD
         COUNTERS.keys.to_h { |name| [name, counts[name]] }
       end
 
-      # What has been counted since the last call, whoever called: clients that share a sink share its counters.
+      # What has been counted since the last call of any client: clients that share a sink share its counters.
       # @return [Hash{Symbol => Integer}]
       # @api private
       def unreported

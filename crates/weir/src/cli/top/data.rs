@@ -59,7 +59,7 @@ pub struct Snapshot {
     pub points: Option<Result<Points, String>>,
 }
 
-/// Asks once a second, and at once when something else is wanted. Ends with whoever wants.
+/// Asks once a second, and at once when something else is wanted. Ends with the screen.
 pub fn keep_asking(address: SocketAddr, wants: Receiver<Wanted>, happenings: Sender<Happening>) {
     let mut wanted = Wanted::default();
     loop {

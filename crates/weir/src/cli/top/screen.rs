@@ -34,7 +34,7 @@ pub fn run(address: SocketAddr) -> Result<(), Failure> {
     ended.map_err(failed)
 }
 
-/// A panic of any thread ends the program: half a program would leave a screen that stands still.
+/// A panic of any thread ends the program: half a program would leave a frozen screen.
 fn end_on_panic() {
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
