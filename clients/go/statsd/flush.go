@@ -1,0 +1,270 @@
+// What a flush does: each series is written or found idle, and the idle ones go.
+
+package statsd
+
+import "math"
+
+const (
+	// flushChunk is how many series are emptied while countMu is held.
+	flushChunk = 128
+	// crowd is how many series make idle ones go early.
+	crowd = 16384
+	// crowdIdle is how many flushes they may be idle then.
+	crowdIdle = 2
+)
+
+// flushSeries writes what has been collected into packets. It waits for room in the queue: what is not taken out of a
+// series is not lost, it goes on collecting. wait says whether packets of the workers wait, too, instead of being
+// dropped.
+func (c *core) flushSeries(wait bool) {
+	c.flushMu.Lock()
+	c.writeSeries(wait)
+	lost := c.flushLost
+	c.flushLost = nil
+	c.flushMu.Unlock()
+	for _, l := range lost {
+		c.handle(l)
+	}
+}
+
+// writeSeries is flushSeries for a caller that holds flushMu.
+func (c *core) writeSeries(wait bool) {
+	c.tableMu.Lock()
+	all := len(c.live)
+	c.tableMu.Unlock()
+	limit := c.idleFlushes
+	if all > crowd {
+		limit = min(limit, crowdIdle)
+	}
+	idle := 0
+	w := &c.collector
+	for at := 0; at < all; at += flushChunk {
+		// Others only add to the end.
+		c.tableMu.Lock()
+		c.flushing = append(c.flushing[:0], c.live[at:min(at+flushChunk, all)]...)
+		c.tableMu.Unlock()
+		c.countMu.Lock()
+		for _, x := range c.flushing {
+			if c.flushOne(w, x) {
+				x.idle = 0
+			} else if x.idle++; x.idle > limit && !x.pinned() {
+				idle++
+			}
+		}
+		c.countMu.Unlock()
+		c.collected(w, wait)
+	}
+	w.send()
+	c.collected(w, wait)
+	if idle > 0 {
+		c.cool(limit)
+		vecs := c.retire(limit)
+		w.send()
+		c.collected(w, wait)
+		for _, v := range vecs {
+			v.sweep()
+		}
+	}
+	clear(c.flushing[:cap(c.flushing)])
+}
+
+// collected hands over the packets filled by a flush. A gauge that found no room in the table was sent at once, and may
+// lie in a worker's packet still when its next value, which found room, is in one of these: packets of the workers go
+// first then.
+func (c *core) collected(w *worker, wait bool) {
+	if len(w.full) > 0 && c.gaugesPast.Swap(false) {
+		c.drainInboxes()
+		for i := range c.workers {
+			if lost := c.workers[i].flush(wait); lost != nil {
+				c.flushLost = append(c.flushLost, lost)
+			}
+		}
+	}
+	w.release()
+}
+
+// flushOne writes what one series has collected and says whether there was anything. The caller holds flushMu and
+// countMu.
+func (c *core) flushOne(w *worker, x *series) bool {
+	switch x.kind {
+	case kindCount:
+		return c.flushCount(w, x)
+	case kindGauge:
+		return c.flushGauge(w, x)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	m := x.more.Load()
+	if pinning {
+		c.flushLost = append(c.flushLost, x.takeLanes(x.lanes.Load())...)
+	}
+	calls := m.spilledCalls.Swap(0) + m.seen
+	if calls == 0 {
+		m.rest(x.idle)
+		return false
+	}
+	x.heat(calls)
+	c.flushedOne(x.kind, calls)
+	switch x.kind {
+	case kindFloatCount:
+		var tmp [32]byte
+		c.countLost(w.line(x, appendFloat(tmp[:0], m.spilledFloat), 1))
+		m.spilledFloat = 0
+	case kindSet:
+		w.members(x, m.fresh)
+		m.rest(x.idle)
+		m.forgetMembers()
+	default:
+		values, rate := x.takeValues()
+		c.oversized.Add(uint64(w.packed(x, values, rate)))
+	}
+	return true
+}
+
+func (c *core) flushCount(w *worker, x *series) bool {
+	fromLanes, laneCalls := x.lanes.Load().takeCount()
+	if x.cell.Load() == 0 && x.spilled() == 0 && laneCalls == 0 && fromLanes == 0 {
+		return false
+	}
+	sum, calls := unpackCell(x.cell.Swap(0))
+	sum, calls = sum+fromLanes, calls+laneCalls
+	if x.spilled() != 0 {
+		x.mu.Lock()
+		sum, calls = x.takeSpilled(sum, calls)
+		x.mu.Unlock()
+	}
+	x.heat(calls)
+	c.flushedOne(x.kind, calls)
+	var tmp [24]byte
+	c.countLost(w.line(x, appendInt(tmp[:0], sum), 1))
+	return true
+}
+
+// takeSpilled adds what is not in the cell of a counter. The caller holds x.mu.
+func (x *series) takeSpilled(sum int64, calls uint64) (int64, uint64) {
+	if m := x.more.Load(); m != nil {
+		sum += m.spilledSum
+		calls += m.spilledCalls.Swap(0)
+		m.spilledSum = 0
+	}
+	return sum, calls
+}
+
+func (c *core) flushGauge(w *worker, x *series) bool {
+	if x.cell.Load() == gaugeEmpty {
+		return false
+	}
+	m := x.more.Load()
+	x.mu.Lock()
+	m.level = math.Float64frombits(x.cell.Swap(gaugeEmpty))
+	x.mu.Unlock()
+	x.heat(1)
+	c.flushedOne(x.kind, max(m.calls.Swap(0), 1))
+	var tmp [32]byte
+	c.countLost(w.line(x, appendFloat(tmp[:0], m.level), 1))
+	return true
+}
+
+func (c *core) countLost(err error) {
+	if err != nil {
+		c.oversized.Add(1)
+	}
+}
+
+func (c *core) flushedOne(k kind, calls uint64) {
+	c.totals[k] += calls
+	c.flushed[k]++
+}
+
+// rest lets go of memory that was not used in this turn. The caller holds the mutex of the series.
+func (m *store) rest(idle uint32) {
+	if m.members != nil {
+		for value, one := range m.members {
+			if one.turn != m.turn {
+				delete(m.members, value)
+			}
+		}
+		if len(m.members) == 0 {
+			m.members = nil
+		}
+	}
+	if m.seen == 0 && idle > 4 {
+		m.values = nil
+	}
+}
+
+// pinned says that the series knows something that must not be forgotten. The caller must not hold x.mu.
+func (x *series) pinned() bool {
+	if x.kind != kindGauge {
+		return false
+	}
+	m := x.more.Load()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return m.counted && m.level != 0
+}
+
+// retire removes series that have been idle. Whoever still holds one is sent to its successor by closed, cellClosed and
+// gaugeClosed. It returns the families that may hold some of them.
+func (c *core) retire(limit uint32) []sweeper {
+	c.tableMu.Lock()
+	defer c.tableMu.Unlock()
+	var gone []*series
+	kept := make([]*series, 0, len(c.live))
+	for _, x := range c.live {
+		if x.idle > limit && !x.pinned() && x.closeIfEmpty() {
+			gone = append(gone, x)
+		} else {
+			kept = append(kept, x)
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	c.live = kept
+	size := firstTable
+	for size < 2*(len(kept)+1) {
+		size *= 2
+	}
+	c.table.Store(tableOf(kept, size))
+	places := firstMemo
+	for places < 2*len(kept) {
+		places *= 2
+	}
+	c.memo.Store(newMemo(places))
+	// A value that came after the flush looked is still taken.
+	c.countMu.Lock()
+	for _, x := range gone {
+		c.closeSeries(&c.collector, x)
+	}
+	c.countMu.Unlock()
+	return append([]sweeper(nil), c.vecs...)
+}
+
+// closeIfEmpty closes the cell of a gauge that holds no value. One that has got a value since the flush looked stays:
+// what is set next could be sent past that value, for lack of room in the table, and arrive before it. The caller holds
+// tableMu, which whoever finds the cell closed waits for. Series of other kinds may be retired at any time.
+func (x *series) closeIfEmpty() bool {
+	return x.kind != kindGauge || x.cell.CompareAndSwap(gaugeEmpty, gaugeClosed)
+}
+
+func (c *core) closeSeries(w *worker, x *series) {
+	x.mu.Lock()
+	x.closed = true
+	var sum int64
+	var calls uint64
+	if x.kind == kindCount {
+		sum, calls = x.takeSpilled(unpackCell(x.cell.Swap(cellClosed)))
+	}
+	x.mu.Unlock()
+	switch {
+	case x.kind == kindGauge:
+		// Its cell was closed by closeIfEmpty.
+	case x.kind != kindCount:
+		c.flushOne(w, x)
+	case calls > 0:
+		c.flushedOne(x.kind, calls)
+		var tmp [24]byte
+		c.countLost(w.line(x, appendInt(tmp[:0], sum), 1))
+	}
+}
