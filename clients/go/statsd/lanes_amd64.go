@@ -20,8 +20,8 @@ func pin() int
 //go:linkname unpin runtime.procUnpin
 func unpin()
 
-// storePlain stores a value without a locked instruction. A goroutine that reads or swaps the cell sees the value before
-// it or this one. A store of one word is never seen in part.
+// storePlain stores a value without a locked instruction. A goroutine that reads or swaps the cell sees
+// the value before it or this one. A store of one word is never seen in part.
 func storePlain(cell *atomic.Uint64, value uint64) {
 	// SAFETY: an atomic.Uint64 is one aligned word of 64 bits; the store is the one that atomic.Uint64.Store would make
 	// on processors whose stores need no fence.
