@@ -23,9 +23,10 @@ need 'command -v jq' jq
 need 'command -v systemd-socket-activate' systemd
 need 'command -v chromium' chromium
 need 'command -v systemd-analyze' systemd
-# Of make dist and make test-packages.
+# Of the packages and their tests.
 need 'command -v rpmbuild' rpm
 need 'command -v lintian' lintian
+need 'command -v man' man-db
 [ "${#missing[@]}" -eq 0 ] && exit 0
 
 if ! command -v apt-get >/dev/null 2>&1; then
