@@ -59,13 +59,17 @@ pub fn bind(
     let mut listeners: Vec<BoundListener> = Vec::new();
     let mut sockets: Vec<Vec<Adopted>> = Vec::new();
     for (listener, _) in planned {
-        let spread = matches!(listener.address, Address::Udp { .. }) && workers > 1;
-        let mut bound = passed.adopt(listener, if spread { workers } else { 1 })?;
+        let is_udp = matches!(listener.address, Address::Udp { .. });
+        let spread = is_udp && workers > 1;
+        // A process with more workers had more sockets for the address, and each may hold datagrams.
+        let mut bound = passed.adopt(listener, if is_udp { usize::MAX } else { 1 })?;
         let kept = bound.len();
         let missing = match bound.first() {
             None if spread => weir_listener::bind_group(listener, workers),
             None => weir_listener::bind(listener).map(|socket| vec![socket]),
-            Some(first) if spread => weir_listener::bind_beside(listener, &first.socket, workers - kept),
+            Some(first) if spread => {
+                weir_listener::bind_beside(listener, &first.socket, workers.saturating_sub(kept))
+            }
             Some(_) => Ok(Vec::new()),
         };
         let missing = missing.map_err(|error| Failure::runtime(error.to_string()))?;
@@ -98,8 +102,8 @@ pub fn bind(
         let spread = bound.len() > 1;
         for (worker, bound) in bound.into_iter().enumerate() {
             // A socket that only one worker reads goes to the workers in turn.
-            let worker = if spread { worker } else { number % workers };
-            of_workers[worker].push((bound.socket, ListenerId(number as u16)));
+            let worker = if spread { worker } else { number };
+            of_workers[worker % workers].push((bound.socket, ListenerId(number as u16)));
         }
     }
     // Once all are there: whoever waits for one of these lines may connect to any of them.
