@@ -1,7 +1,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use crate::record::{Part, envelope};
+use crate::record::{Part, encode_body};
 use crate::wire::Writer;
 use crate::{AgentId, Bounds, Facts, Header, Identity, Members, Record, State};
 
@@ -98,7 +98,7 @@ impl Table {
         for (part, series) in (0..count).zip(&parts) {
             let header = first.of_part(part, count, states);
             states += series.len() as u64;
-            records.push(envelope(&header, &series.body(header.bucket_start)));
+            records.push(encode_body(&header, &series.body(header.bucket_start)));
         }
         (records, states, too_large)
     }
@@ -135,7 +135,7 @@ fn pieces(state: &State) -> Vec<Cow<'_, State>> {
     };
     let mut pieces: Vec<Vec<&[u8]>> = vec![Vec::new()];
     let mut bytes = 0;
-    for member in members {
+    for member in members.iter() {
         if bytes + member.len() > SET_PIECE_BYTES {
             pieces.push(Vec::new());
             bytes = 0;
