@@ -29,7 +29,7 @@ mv "$directory/pid.new" "$directory/pid"
 watch=$!
 exec 3<&-
 status=0
-wait "$broker" || status=$?
+wait "$broker" 2>/dev/null || status=$?
 if [ ! -d "$directory" ]; then
   wait "$watch"
 else

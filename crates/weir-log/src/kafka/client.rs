@@ -6,12 +6,15 @@ use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use crate::{Brokers, Error};
 
 /// How long a line of the client library explains failures.
 const EXPLAINS: Duration = Duration::from_secs(60);
+
+/// What stands before the reason in an error.
+pub(crate) const REASON: &str = "; last failure of a connection: ";
 
 /// The last failure that the client library told of: errors of calls say no more than "timed out".
 #[derive(Clone, Debug, Default)]
@@ -35,7 +38,7 @@ impl Heard {
     /// An error of a call, with the reason that the client library gave.
     pub fn explain(&self, doing: impl Into<String>, error: impl Display) -> Error {
         let what = match self.last() {
-            Some(reason) => format!("{error}; last failure of a connection: {reason}"),
+            Some(reason) => format!("{error}{REASON}{reason}"),
             None => error.to_string(),
         };
         let doing = doing.into();
@@ -51,7 +54,10 @@ impl ClientContext for Heard {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        self.note(&format!("{error}: {reason}"));
+        // To come to the end of a partition is none.
+        if error.rdkafka_error_code() != Some(RDKafkaErrorCode::PartitionEOF) {
+            self.note(&format!("{error}: {reason}"));
+        }
     }
 }
 

@@ -33,6 +33,11 @@ impl Control {
         self.text.as_deref()
     }
 
+    /// Whether what has this offset was read.
+    pub fn has_read(&self, offset: u64) -> bool {
+        self.next > offset
+    }
+
     pub fn is_fresh(&self) -> bool {
         self.read.is_some_and(|read| read.elapsed() < FRESH)
     }

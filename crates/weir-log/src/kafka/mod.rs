@@ -118,8 +118,7 @@ impl KafkaLog {
         self.control
             .follow(reader, &self.topics.control, self.brokers.timeout)?;
         let text = plan::announced(self.control.text().unwrap_or_default(), from, partitions);
-        self.write_control(PLAN, text.as_bytes())?;
-        self.follow_control()
+        self.write_plan(&text)
     }
 
     /// What was quarantined and is kept.
@@ -140,9 +139,24 @@ impl KafkaLog {
 
     /// Makes what topics are absent, once.
     fn has(&mut self, has: Has) -> Result<(), Error> {
-        if self.has >= has {
-            return Ok(());
+        match self.has >= has {
+            true => Ok(()),
+            false => self.make(has).map_err(|error| self.with_reason(error)),
         }
+    }
+
+    /// Of clients that read, the library does not say why they do not connect. The one that writes hears it.
+    fn with_reason(&self, error: Error) -> Error {
+        match (error, &self.writer) {
+            (Error::Kafka { doing, what }, Some(writer)) if !what.contains(client::REASON) => {
+                writer.client().poll(Duration::ZERO);
+                self.heard.explain(doing, what)
+            }
+            (error, _) => error,
+        }
+    }
+
+    fn make(&mut self, has: Has) -> Result<(), Error> {
         let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
         let maker = Maker {
             brokers: &self.brokers,
@@ -161,26 +175,26 @@ impl KafkaLog {
             );
             control.follow(reader, &self.topics.control, self.brokers.timeout)?;
             if control.known().is_none() {
-                self.write_control(PLAN, plan::first(partitions).as_bytes())?;
-                self.await_plan()?;
+                self.write_plan(&plan::first(partitions))?;
             }
         }
         self.has = has;
         Ok(())
     }
 
-    fn await_plan(&mut self) -> Result<(), Error> {
+    /// Writes a plan, and waits until it is read. Where somebody else writes one at the same time, the last one counts.
+    fn write_plan(&mut self, text: &str) -> Result<(), Error> {
+        let written = self.write_control(PLAN, text.as_bytes())?;
         let until = Instant::now() + self.brokers.timeout;
-        while self.control.known().is_none() {
+        while !self.control.has_read(written) {
             if Instant::now() > until {
                 let doing = format!("reading topic {}", self.topics.control);
                 return Err(self
                     .heard
                     .explain(doing, "the plan that was written does not come"));
             }
-            let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
-            self.control.follow(reader, &self.topics.control, STEP)?;
             std::thread::sleep(STEP);
+            self.follow_control()?;
         }
         Ok(())
     }
@@ -191,7 +205,8 @@ impl KafkaLog {
             .follow(reader, &self.topics.control, self.brokers.timeout)
     }
 
-    fn write_control(&mut self, key: &[u8], bytes: &[u8]) -> Result<(), Error> {
+    /// Writes a message, and returns its offset.
+    fn write_control(&mut self, key: &[u8], bytes: &[u8]) -> Result<u64, Error> {
         let topic = self.topics.control.clone();
         let message = Outgoing {
             topic: &topic,
@@ -204,7 +219,7 @@ impl KafkaLog {
         let written = writer.write(message);
         let written = written.map_err(|error| writer.explain(&topic, 0, error))?;
         written.stamp.into_iter().for_each(|stamp| self.clock.saw(stamp));
-        Ok(())
+        Ok(written.offset)
     }
 
     fn writer(&mut self) -> Result<&mut Writer, Error> {
@@ -309,7 +324,8 @@ impl KafkaLog {
         match (read.messages.last(), self.ends.get_mut(&(is_results, partition))) {
             (Some(last), Some(known)) => known.end = known.end.max(last.offset + 1),
             (None, _) if !read.is_end && !wait.is_zero() => {
-                return Err(self.heard.explain(doing(), "nothing came in time"));
+                let error = self.heard.explain(doing(), "nothing came in time");
+                return Err(self.with_reason(error));
             }
             _ => {}
         }

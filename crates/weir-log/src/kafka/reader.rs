@@ -232,10 +232,8 @@ fn is_passing(code: Code) -> bool {
             | Code::Resolve
             | Code::OperationTimedOut
             | Code::RequestTimedOut
-            | Code::NotLeaderForPartition
-            | Code::LeaderNotAvailable
             | Code::NotEnoughReplicas
-    )
+    ) || has_no_leader(code)
 }
 
 /// The first offset of a partition that is kept, and the one behind the last that this client sees.
@@ -246,10 +244,24 @@ pub(crate) fn ends<C: ConsumerContext>(
     topic: &str,
     partition: u32,
 ) -> Result<(u64, u64), Error> {
-    let found = client.fetch_watermarks(topic, partition as i32, timeout);
-    let doing = || format!("asking for the end of partition {partition} of topic {topic}");
-    let (start, end) = found.map_err(|error| heard.explain(doing(), error))?;
-    Ok((start.max(0) as u64, end.max(0) as u64))
+    let until = Instant::now() + timeout;
+    loop {
+        match client.fetch_watermarks(topic, partition as i32, timeout) {
+            Ok((start, end)) => return Ok((start.max(0) as u64, end.max(0) as u64)),
+            // A topic that was made a moment ago, or a broker that takes over from another one.
+            Err(KafkaError::MetadataFetch(code)) if has_no_leader(code) && Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(error) => {
+                let doing = format!("asking for the end of partition {partition} of topic {topic}");
+                return Err(heard.explain(doing, error));
+            }
+        }
+    }
+}
+
+fn has_no_leader(code: Code) -> bool {
+    matches!(code, Code::NotLeaderForPartition | Code::LeaderNotAvailable)
 }
 
 /// A list of one partition.

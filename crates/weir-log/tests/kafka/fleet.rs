@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -233,7 +233,6 @@ pub type Known = BTreeMap<u32, (Counts, Ledger, BTreeMap<AgentId, Ledger>)>;
 /// An owner in a thread of its own.
 pub struct Running {
     stop: Arc<AtomicBool>,
-    pub fenced: Arc<AtomicU32>,
     thread: JoinHandle<Known>,
 }
 
@@ -244,24 +243,20 @@ fn known<'a>(merges: impl Iterator<Item = (u32, &'a Merge)>) -> Known {
 
 /// Turns until it is told to stop. Errors pass: what was not committed is read again.
 pub fn own<L: Log<Error = Error> + Send + 'static>(log: L) -> Running {
-    let (stop, fenced) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
-    let (stopped, counted) = (stop.clone(), fenced.clone());
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
     let thread = std::thread::spawn(move || {
         let mut owner = Owner::new(log, settings());
         while !stopped.load(Ordering::Relaxed) {
             match owner.turn() {
-                Ok(turn) => {
-                    counted.fetch_add(turn.fenced as u32, Ordering::Relaxed);
-                    if turn.messages == 0 {
-                        std::thread::sleep(Duration::from_millis(10));
-                    }
-                }
+                Ok(turn) if turn.messages == 0 => std::thread::sleep(Duration::from_millis(10)),
+                Ok(_) => {}
                 Err(error) => eprintln!("a turn failed: {error}"),
             }
         }
         known(owner.merges())
     });
-    Running { stop, fenced, thread }
+    Running { stop, thread }
 }
 
 impl Running {

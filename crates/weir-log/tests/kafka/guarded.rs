@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 use weir_broker::{Broker, Guard};
 use weir_log::{Brokers, Mechanism, Sasl, Tls};
@@ -16,6 +16,9 @@ fn guarded(directory: &Path) -> Broker {
     let key = KeyPair::generate().unwrap();
     let mut authority = CertificateParams::new(Vec::new()).unwrap();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    authority
+        .distinguished_name
+        .push(DnType::CommonName, "the authority of a test");
     let certificate = authority.self_signed(&key).unwrap();
     std::fs::write(directory.join("authority.pem"), certificate.pem()).unwrap();
     let issuer = Issuer::new(authority, key);
