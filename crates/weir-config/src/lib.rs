@@ -6,6 +6,7 @@
 //! opens a socket or looks at a clock itself.
 
 mod agent;
+mod fleet_log;
 mod host;
 mod load;
 pub mod node;
@@ -23,6 +24,7 @@ mod value;
 mod variables;
 
 pub use agent::{is_section, why_not_taken};
+pub use fleet_log::{KafkaClient, LogConnection, LogReader, Mechanism, Sasl as LogSasl, Tls as LogTls};
 pub use host::{Accounts, Host, TlsContent, TlsFault, TlsPaths};
 pub use load::{Loaded, load};
 pub use outputs::{Files, FromFiles, Output, OutputConfig, OutputType, SettingProblem, output_setting};
