@@ -33,9 +33,7 @@ impl AnyLog {
                 FileLog::open(path, *partitions, unix_milliseconds).map(AnyLog::File)
             }
             #[cfg(feature = "kafka")]
-            Connection::Kafka(brokers) => {
-                KafkaLog::open(brokers).map(|log| AnyLog::Kafka(Box::new(log)))
-            }
+            Connection::Kafka(brokers) => KafkaLog::open(brokers).map(|log| AnyLog::Kafka(Box::new(log))),
             #[cfg(not(feature = "kafka"))]
             Connection::Kafka(_) => Err(Error::NoKafka),
         }

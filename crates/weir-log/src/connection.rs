@@ -8,7 +8,10 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Connection {
     /// A directory, made where there is none, with this many partitions.
-    Directory { path: PathBuf, partitions: u32 },
+    Directory {
+        path: PathBuf,
+        partitions: u32,
+    },
     Kafka(Brokers),
 }
 

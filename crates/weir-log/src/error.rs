@@ -12,7 +12,9 @@ pub enum Error {
         at: u64,
         what: &'static str,
     },
-    #[error("{place}: line {line}: {what}; \"partitions N\" and then any number of \"from SECONDS partitions N\" are allowed")]
+    #[error(
+        "{place}: line {line}: {what}; \"partitions N\" and then any number of \"from SECONDS partitions N\" are allowed"
+    )]
     Plan {
         place: String,
         line: usize,

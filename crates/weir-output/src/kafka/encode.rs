@@ -180,8 +180,7 @@ impl FleetEncoder {
                     None => Some(Reason::Filtered),
                     Some(identity) => {
                         let facts = facts(&series, bucket);
-                        self.waiting
-                            .add(bucket, (identity, facts, series.saved(carried)));
+                        self.waiting.add(bucket, (identity, facts, series.saved(carried)));
                         None
                     }
                 }

@@ -66,7 +66,8 @@ impl Index {
             target,
         });
         let known = &self.series;
-        self.table.insert_unique(hash, number, |at| known[*at as usize].hash);
+        self.table
+            .insert_unique(hash, number, |at| known[*at as usize].hash);
         self.next = self.series.len();
     }
 
@@ -113,8 +114,5 @@ fn is_called(series: &Series<'_>, written: &[u8]) -> bool {
         behind.is_some()
     };
     let mut optional = [series.explicit_host(), series.jmx_check()].into_iter().flatten();
-    is_next(series.name())
-        && optional.all(&mut is_next)
-        && series.tags().all(&mut is_next)
-        && rest.is_empty()
+    is_next(series.name()) && optional.all(&mut is_next) && series.tags().all(&mut is_next) && rest.is_empty()
 }

@@ -62,7 +62,11 @@ impl Start for KafkaSettings {
             log: Arc::new(Mutex::new(log)),
             planned: planned.clone(),
             clock: surroundings.clock.clone(),
-            delay_ms: if is_merged { delay_ms(agent.id, SPREAD_MAX) as i64 } else { 0 },
+            delay_ms: if is_merged {
+                delay_ms(agent.id, SPREAD_MAX) as i64
+            } else {
+                0
+            },
             agent: is_merged.then(|| agent.id.to_string()),
         };
         let encoder: Box<dyn Encode> = match self.format {
@@ -116,7 +120,9 @@ fn own(name: &str, agent: Agent) -> Agent {
     if name == TYPE.name {
         return agent;
     }
-    let seed = name.bytes().fold(0, |seed: u64, byte| seed.wrapping_mul(31) + u64::from(byte));
+    let seed = name
+        .bytes()
+        .fold(0, |seed: u64, byte| seed.wrapping_mul(31) + u64::from(byte));
     let id = xxh3_128_with_seed(&[&agent.id.0, name.as_bytes()].concat(), seed);
     Agent {
         id: AgentId(id.to_be_bytes()),

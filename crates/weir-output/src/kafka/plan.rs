@@ -35,7 +35,9 @@ impl Planned {
     /// The plan. Waits for it a moment, once.
     pub fn get(&self) -> Option<Plan> {
         let is_awaited = |answer: &mut Answer| answer.plan.is_none() && !answer.is_late;
-        let waited = self.answered.wait_timeout_while(self.lock(), PATIENCE, is_awaited);
+        let waited = self
+            .answered
+            .wait_timeout_while(self.lock(), PATIENCE, is_awaited);
         let (mut answer, _) = waited.unwrap_or_else(PoisonError::into_inner);
         answer.is_late = answer.plan.is_none();
         answer.plan.clone()

@@ -91,7 +91,10 @@ impl Transport for Producer {
     }
 
     fn details(&self) -> BTreeMap<&'static str, String> {
-        let partitions = self.planned.known().map(|plan| plan.at(self.clock.unix()).to_string());
+        let partitions = self
+            .planned
+            .known()
+            .map(|plan| plan.at(self.clock.unix()).to_string());
         let agent = self.agent.clone().map(|agent| ("agent", agent));
         let partitions = partitions.map(|partitions| ("partitions", partitions));
         agent.into_iter().chain(partitions).collect()

@@ -42,9 +42,13 @@ impl FleetRules {
             suffix_mask: series.suffix_mask(),
         };
         self.applied.clear();
-        let passes = self
-            .set
-            .apply(&mut subject, None, &mut self.scratch, &mut self.applied, &mut Untraced);
+        let passes = self.set.apply(
+            &mut subject,
+            None,
+            &mut self.scratch,
+            &mut self.applied,
+            &mut Untraced,
+        );
         if !passes {
             return None;
         }

@@ -50,14 +50,23 @@ pub(crate) const TYPE: OutputType = OutputType {
     on_by_default: false,
     settings: KafkaSettings::SETTINGS,
     gone: &[QueueSettings::GONE],
-    read: |output| Delivered::read(output, |settings: &mut KafkaSettings, files| settings.log.read(files), check),
+    read: |output| {
+        Delivered::read(
+            output,
+            |settings: &mut KafkaSettings, files| settings.log.read(files),
+            check,
+        )
+    },
 };
 
 fn check(settings: &KafkaSettings) -> Result<(), SettingProblem> {
     settings.log.check(CLIENT)?;
     if settings.format != Format::Merge && (settings.keep_host || !settings.rules.is_empty()) {
         let key = if settings.keep_host { "keep_host" } else { "rules" };
-        return Err(SettingProblem::new(key, "needs `format: merge`: points are as other outputs have them"));
+        return Err(SettingProblem::new(
+            key,
+            "needs `format: merge`: points are as other outputs have them",
+        ));
     }
     match rules_of_output(&settings.rules) {
         Ok(_) => Ok(()),
