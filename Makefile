@@ -6,7 +6,7 @@ PARTS := $(CLIENTS) web/Makefile
 # A registry may be out of reach for a moment.
 export CARGO_NET_RETRY ?= 10
 # What is not built by default, and is tested.
-FEATURES = weir-log/kafka
+FEATURES = weir/kafka
 # Tests build the agent; those of the clients take that one, because to build it for them alone would mean other features of its
 # dependencies, and most of them once more.
 AGENT = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/weir

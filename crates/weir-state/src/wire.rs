@@ -27,6 +27,9 @@ impl Writer {
     }
 
     pub fn wide(&mut self, mut number: u128) {
+        if let Ok(number) = u64::try_from(number) {
+            return self.number(number);
+        }
         while number >= 0x80 {
             self.bytes.push(number as u8 | 0x80);
             number >>= 7;
