@@ -6,6 +6,7 @@
 //! opens a socket or looks at a clock itself.
 
 mod agent;
+mod fleet_log;
 mod host;
 mod load;
 pub mod node;
@@ -23,13 +24,16 @@ mod value;
 mod variables;
 
 pub use agent::{is_section, why_not_taken};
+pub use fleet_log::{KafkaClient, LogConnection, LogReader, Mechanism, Sasl as LogSasl, Tls as LogTls};
 pub use host::{Accounts, Host, TlsContent, TlsFault, TlsPaths};
 pub use load::{Loaded, load};
 pub use outputs::{Files, FromFiles, Output, OutputConfig, OutputType, SettingProblem, output_setting};
 pub use page::{help, page};
 pub use reader::{Reader, Section};
 pub use resolve::{Addresses, Config};
-pub use rules::{MatchType, MetricType, RuleConfig, SUFFIXES_MAX, all_percentiles, kinds, pattern};
+pub use rules::{
+    MatchType, MetricType, Rule, RuleConfig, SUFFIXES_MAX, all_percentiles, kinds, pattern, rules_of_output,
+};
 pub use setting::{
     DURATION_MAX, Gone, Kind, Leaf, PathUse, Reload, Setting, chosen, count, flattened, leaves,
 };
