@@ -7,6 +7,11 @@ use crate::{Header, VERSION};
 /// Version, flags and checksum.
 const PREFIX_BYTES: usize = 6;
 
+/// A record of a header and of the body of another record: series of several agents may be the same.
+pub fn encode_body(header: &Header, body: &[u8]) -> Vec<u8> {
+    Packer::default().pack(header, body)
+}
+
 /// Packs records one after the other, with one compressor for all.
 #[derive(Default)]
 pub struct Packer {
