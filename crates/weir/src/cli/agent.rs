@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ArgMatches;
-use weir_config::Flag;
+use weir_config::{Flag, Role};
 
 use super::table::shown;
 use crate::config::{self, Inputs};
@@ -26,7 +26,16 @@ pub fn show<T: serde::de::DeserializeOwned>(
     path: &str,
     render: impl Fn(&T) -> String,
 ) -> Result<(), Failure> {
-    let address = admin_address(arguments)?;
+    show_at(admin_address(arguments)?, arguments, path, render)
+}
+
+/// The same of whoever answers at an address.
+pub fn show_at<T: serde::de::DeserializeOwned>(
+    address: SocketAddr,
+    arguments: &ArgMatches,
+    path: &str,
+    render: impl Fn(&T) -> String,
+) -> Result<(), Failure> {
     let json = arguments.get_flag("json");
     let watch = arguments.get_flag("watch");
     let redraw = watch && !json && io::stdout().is_terminal();
@@ -60,6 +69,11 @@ pub fn show<T: serde::de::DeserializeOwned>(
 
 /// The agent's, as its own configuration says.
 pub fn admin_address(arguments: &ArgMatches) -> Result<SocketAddr, Failure> {
+    admin_address_of(Role::Agent, arguments)
+}
+
+/// The same of either role.
+pub fn admin_address_of(role: Role, arguments: &ArgMatches) -> Result<SocketAddr, Failure> {
     let flags = arguments.get_one::<String>("admin").map(|address| Flag {
         shown: "--admin".to_owned(),
         key: "admin".to_owned(),
@@ -72,6 +86,7 @@ pub fn admin_address(arguments: &ArgMatches) -> Result<SocketAddr, Failure> {
         flags: flags.into_iter().collect(),
         text: None,
         resolve_names: true,
+        role,
     };
     let loaded = config::load(&inputs)?;
     loaded.config.addresses.admin.ok_or_else(|| {
