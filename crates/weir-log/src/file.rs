@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use weir_merge::{Assignment, Commit, CommitError, Fetched, Log, Message, Plan, Quarantined};
 
 use crate::frames::{FRAME_BYTES_MAX, Frames, Numbered};
-use crate::{Error, plan};
+use crate::{Error, plan, plan::write_whole};
 
 /// Bytes of a file after which the next one begins.
 const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -53,6 +53,8 @@ struct Partition {
     results: Option<(u64, u64)>,
     /// The process that holds it may append a record.
     appending: PathBuf,
+    /// Names the first result that was not sent.
+    sent: PathBuf,
 }
 
 /// The log. See [`weir_merge::Log`].
@@ -113,6 +115,7 @@ impl FileLog {
                 commits: Frames::open(directory.join("commits"), self.file_bytes_max)?,
                 results: None,
                 appending: directory.join("append.lock"),
+                sent: directory.join("sent"),
             });
         }
         Ok(plan)
@@ -270,6 +273,33 @@ impl Log for FileLog {
         let behind = results.last().map_or(from, |(number, _)| number + 1);
         self.partition(partition)?.results = Some((behind, next));
         Ok(results)
+    }
+
+    fn results_sent(&mut self, partition: u32) -> Result<u64, Error> {
+        let path = &self.partition(partition)?.sent;
+        match std::fs::read_to_string(path) {
+            Ok(text) => text.trim().parse().map_err(|_| Error::Damaged {
+                path: path.clone(),
+                at: 0,
+                what: "no number",
+            }),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
+            Err(error) => Err(Error::io(path)(error)),
+        }
+    }
+
+    fn note_results_sent(
+        &mut self,
+        partition: u32,
+        _generation: u64,
+        before: u64,
+    ) -> Result<(), CommitError<Error>> {
+        if self.owning.is_none() {
+            return Err(CommitError::Fenced);
+        }
+        let path = &self.partition(partition)?.sent;
+        write_whole(path, &format!("{before}\n"))?;
+        Ok(())
     }
 }
 

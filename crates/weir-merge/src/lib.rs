@@ -21,7 +21,7 @@ mod stream;
 mod texts;
 
 pub use ledger::{Interval, Ledger, Missing};
-pub use log::{Assignment, Commit, CommitError, Fetched, Log, Message, Quarantined};
+pub use log::{Append, Assignment, Commit, CommitError, Fetched, Log, Message, Quarantined};
 pub use merge::{Counts, Merge, Outcome, Reason, Refused, Settings};
 pub use owner::{Owner, Turn};
 pub use plan::{Plan, partition_of};

@@ -64,9 +64,39 @@ impl<L: Log> Owner<L> {
             .filter_map(|(partition, held)| Some((*partition, held.merge.as_ref()?)))
     }
 
-    /// Follows changes of the assignment, and reads and commits something of each partition. After an error, what was not
-    /// committed is read again.
+    /// Notes that results of a partition before this number were sent, unless another owner has it.
+    pub fn note_results_sent(&mut self, partition: u32, before: u64) -> Result<(), CommitError<L::Error>> {
+        let held = self.held.get(&partition).ok_or(CommitError::Fenced)?;
+        self.log.note_results_sent(partition, held.generation, before)
+    }
+
+    /// Follows changes of the assignment, and reads and commits something of each partition. One that fails does not keep the
+    /// others from their turn; the first error is returned. What was not committed is read again.
     pub fn turn(&mut self) -> Result<Turn, L::Error> {
+        self.follow_assignments()?;
+        self.settings.plan = self.log.plan()?;
+        let (mut turn, mut failed) = (Turn::default(), None);
+        let partitions: Vec<u32> = self.held.keys().copied().collect();
+        let memory = self.settings.memory / partitions.len().max(1);
+        for partition in partitions {
+            let Some(mut held) = self.held.remove(&partition) else {
+                continue;
+            };
+            let read = self.read(partition, &mut held, memory, &mut turn);
+            match read {
+                Err(CommitError::Fenced) => {
+                    turn.fenced += 1;
+                    continue;
+                }
+                Err(CommitError::Log(error)) => failed = failed.or(Some(error)),
+                Ok(()) => {}
+            }
+            self.held.insert(partition, held);
+        }
+        failed.map_or(Ok(turn), Err)
+    }
+
+    fn follow_assignments(&mut self) -> Result<(), L::Error> {
         for assignment in self.log.assignments()? {
             match assignment {
                 Assignment::Assigned {
@@ -84,26 +114,7 @@ impl<L: Log> Owner<L> {
                 Assignment::Revoked { partition } => drop(self.held.remove(&partition)),
             }
         }
-        self.settings.plan = self.log.plan()?;
-        let mut turn = Turn::default();
-        let partitions: Vec<u32> = self.held.keys().copied().collect();
-        let memory = self.settings.memory / partitions.len().max(1);
-        for partition in partitions {
-            let Some(mut held) = self.held.remove(&partition) else {
-                continue;
-            };
-            let read = self.read(partition, &mut held, memory, &mut turn);
-            match read {
-                Ok(()) => drop(self.held.insert(partition, held)),
-                Err(CommitError::Fenced) => turn.fenced += 1,
-                Err(CommitError::Log(error)) => {
-                    held.merge = None;
-                    self.held.insert(partition, held);
-                    return Err(error);
-                }
-            }
-        }
-        Ok(turn)
+        Ok(())
     }
 
     /// Partitions that were assigned, whether their state was read yet or not.
@@ -132,7 +143,12 @@ impl<L: Log> Owner<L> {
         turn.behind += held.behind;
         turn.messages += take(merge, fetched);
         if let Some(commit) = merge.commit() {
-            self.log.commit(partition, held.generation, &commit)?;
+            let committed = self.log.commit(partition, held.generation, &commit);
+            if committed.is_err() {
+                // It may have happened or not: only the log knows.
+                held.merge = None;
+            }
+            committed?;
             turn.commits += 1;
         }
         Ok(())

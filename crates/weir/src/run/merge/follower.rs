@@ -74,7 +74,8 @@ impl Follower {
                     // What was held back may be wanted now.
                     seen = u64::MAX;
                 }
-                None => self.shared.wait(seen, RETRY),
+                None if self.shared.wait(seen, RETRY) => {}
+                None => seen = u64::MAX,
             }
         }
     }
@@ -84,9 +85,7 @@ impl Follower {
     }
 
     fn read(&mut self) -> Result<(), String> {
-        let plan = self.log.plan().map_err(|error| error.to_string())?;
-        self.rounds.set_partitions(plan.at(i64::MAX));
-        for partition in 0..plan.at(i64::MAX) {
+        for partition in self.rounds.partitions() {
             while let Some(from) = self.rounds.wanted(partition) {
                 let results = self.log.results(partition, from, READ_BYTES);
                 let results = results.map_err(|error| error.to_string())?;

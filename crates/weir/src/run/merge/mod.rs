@@ -1,5 +1,6 @@
 //! `weir merge`: the log, the owner of its partitions, the outputs and signals put together.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use crate::notify::Notify;
 use crate::sandbox;
 use crate::signals::{Request, Signals};
 
+mod connection;
 mod follower;
 mod place;
 mod reading;
@@ -36,7 +38,7 @@ use shared::Shared;
 use view::View;
 
 /// The log of a merge.
-type FleetLog = weir_log::FileLog;
+type FleetLog = weir_log::AnyLog;
 
 /// Where it is written down what outputs have, in a log that is a directory.
 const SENT: &str = "sent";
@@ -45,10 +47,7 @@ const SENT: &str = "sent";
 const TURN_MAX: Duration = Duration::from_secs(10);
 
 fn open(reader: &LogReader) -> Result<FleetLog, String> {
-    let connection = &reader.log;
-    let directory = connection.directory.as_ref().ok_or("log.directory is not set")?;
-    let log = FleetLog::open(directory, connection.partitions, weir_log::unix_milliseconds);
-    log.map_err(|error| format!("log: {error}"))
+    FleetLog::open(&connection::of(reader)).map_err(|error| format!("log: {error}"))
 }
 
 fn unix_ms() -> i64 {
@@ -113,7 +112,10 @@ fn control(
         directory: directory_of_sent(config)?,
         handle: outputs.handle().clone(),
         shared: shared.clone(),
+        held: BTreeSet::new(),
         running: None,
+        ended: Vec::new(),
+        noted: BTreeMap::new(),
     };
     let reading = Reading::new(log, settings(config, &budget), sender, shared.clone());
     let view = View::new(shared.clone(), budget, config.names.hostname.clone(), sandbox);

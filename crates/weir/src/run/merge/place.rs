@@ -1,5 +1,6 @@
 //! Where it is written down what an output has: its position in the results, and what it has summed up by then, together.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -23,9 +24,31 @@ pub struct Written {
     /// Unix milliseconds.
     pub at_ms: i64,
     pub position: Position,
-    /// Buckets given since the beginning.
+    /// Buckets that it was given since the beginning.
     pub buckets: u64,
     pub sums: Option<Saved>,
+}
+
+impl Written {
+    /// To go on with these partitions, where the log says how far they were sent. What was summed up holds for these partitions
+    /// and this place alone.
+    pub fn at(mut self, noted: &BTreeMap<u32, u64>) -> Written {
+        let next = &mut self.position.next;
+        // A partition that nobody has sent anything of changes no sum.
+        let holds = |(partition, before): (&u32, &u64)| {
+            next.get(partition).map_or(*before == 0, |next| next >= before)
+        };
+        let is_same = noted.iter().all(holds) && next.keys().all(|partition| noted.contains_key(partition));
+        if !is_same {
+            self.sums = None;
+        }
+        let at = |(partition, before): (&u32, &u64)| {
+            let known = next.get(partition).copied().unwrap_or(0);
+            (*partition, known.max(*before))
+        };
+        *next = noted.iter().map(at).collect();
+        self
+    }
 }
 
 impl Place {

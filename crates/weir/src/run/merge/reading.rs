@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use weir_merge::{Owner, Settings, Turn};
+use weir_merge::{CommitError, Owner, Settings, Turn};
 
 use super::report::{self, Totals};
 use super::sending::Sender;
@@ -55,8 +55,9 @@ impl Reading {
             }
         }
         self.turn()?;
-        self.report();
         self.sender.stop();
+        self.note_sent();
+        self.report();
         Ok(())
     }
 
@@ -71,10 +72,10 @@ impl Reading {
                 RETRY
             }
         };
-        // Whoever has the first partition sends for all.
-        let leads = self.owner.merges().any(|(partition, _)| partition == 0);
-        self.sender.lead(leads)?;
+        let held = self.owner.merges().map(|(partition, _)| partition).collect();
+        self.sender.follow(held, self.owner.log())?;
         if Instant::now() >= self.next_report || self.shared.is_asked() && self.may_report() {
+            self.note_sent();
             self.report();
         }
         if Instant::now() >= self.next_prune {
@@ -112,6 +113,17 @@ impl Reading {
         self.shared.publish(report);
         let took = begun.elapsed();
         self.next_report = Instant::now() + REPORT_INTERVAL.max(took * REPORT_PART);
+    }
+
+    /// Notes in the log what all outputs have, for another process that goes on with a partition.
+    fn note_sent(&mut self) {
+        for (partition, before) in self.sender.news() {
+            match self.owner.note_results_sent(partition, before) {
+                // Another process has it, and goes on from what was noted last.
+                Ok(()) | Err(CommitError::Fenced) => {}
+                Err(CommitError::Log(error)) => self.shared.failed(&format!("log: {error}")),
+            }
+        }
     }
 
     fn prune(&mut self) {

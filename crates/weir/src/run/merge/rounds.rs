@@ -60,32 +60,31 @@ pub struct Rounds {
     /// Seconds by which other partitions must be ahead of one that is not waited for any more.
     patience: i64,
     position: Position,
-    partitions: Vec<Partition>,
+    partitions: BTreeMap<u32, Partition>,
 }
 
 impl Rounds {
-    pub fn new(grace: i64, position: Position) -> Self {
+    pub fn new(grace: i64, partitions: impl Iterator<Item = u32>, position: Position) -> Self {
+        let begin = |partition: u32| Partition {
+            read: position.next.get(&partition).copied().unwrap_or(0),
+            ..Partition::default()
+        };
         Rounds {
             patience: grace,
+            partitions: partitions
+                .map(|partition| (partition, begin(partition)))
+                .collect(),
             position,
-            partitions: Vec::new(),
         }
     }
 
-    /// The number of partitions only grows.
-    pub fn set_partitions(&mut self, number: u32) {
-        for partition in self.partitions.len() as u32..number {
-            let read = self.position.next.get(&partition).copied().unwrap_or(0);
-            self.partitions.push(Partition {
-                read,
-                ..Partition::default()
-            });
-        }
+    pub fn partitions(&self) -> Vec<u32> {
+        self.partitions.keys().copied().collect()
     }
 
     /// From which result on a partition is to be read; `None`: others have to come first.
     pub fn wanted(&self, partition: u32) -> Option<u64> {
-        let of = self.partitions.get(partition as usize)?;
+        let of = self.partitions.get(&partition)?;
         let ends = of.waiting.front().zip(of.waiting.back());
         let is_enough = ends.is_some_and(|(front, back)| {
             back.start.saturating_sub(front.start) > self.patience + 4 * i64::from(front.width)
@@ -95,7 +94,7 @@ impl Rounds {
 
     /// Takes the next result of a partition.
     pub fn take(&mut self, partition: u32, number: u64, bytes: &[u8]) -> Result<(), ResultError> {
-        let Some(of) = self.partitions.get_mut(partition as usize) else {
+        let Some(of) = self.partitions.get_mut(&partition) else {
             return Ok(());
         };
         of.read = number + 1;
@@ -124,21 +123,21 @@ impl Rounds {
 
     /// The oldest bucket that some partition has.
     fn due(&self) -> Option<(i64, u32)> {
-        let fronts = self.partitions.iter().filter_map(Partition::first_bucket);
+        let fronts = self.partitions.values().filter_map(Partition::first_bucket);
         fronts.min()
     }
 
     fn is_complete(&self, start: i64, width: u32) -> bool {
         let newest = self
             .partitions
-            .iter()
+            .values()
             .flat_map(|of| of.waiting.iter().map(|piece| piece.start))
             .max();
         let has_it = |of: &Partition| {
             let mut buckets = of.waiting.iter().filter(|piece| !piece.is_correction);
             buckets.any(|piece| piece.start >= start)
         };
-        self.partitions.iter().all(has_it)
+        self.partitions.values().all(has_it)
             || newest.is_some_and(|newest| newest - start > self.patience + 2 * i64::from(width))
     }
 
@@ -146,9 +145,9 @@ impl Rounds {
         let end = self.position.ends.get(&width).copied().unwrap_or(i64::MIN);
         let mut table = Table::new(Bounds::NONE);
         let mut late = Vec::new();
-        for (partition, of) in (0..).zip(&mut self.partitions) {
+        for (partition, of) in &mut self.partitions {
             while let Some(piece) = of.pop_until(start, width) {
-                self.position.next.insert(partition, piece.after);
+                self.position.next.insert(*partition, piece.after);
                 if piece.is_correction || piece.start < end {
                     late.push(Late {
                         start: piece.start,

@@ -1,12 +1,13 @@
 //! The outputs of a merge, while this process is the one that sends: started with what is written down of them, and ended with it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
+use weir_merge::Log as _;
 use weir_output::delivery::SavedStates;
 
 use super::follower::Follower;
@@ -14,7 +15,7 @@ use super::place::{self, Place, Written};
 use super::rounds::Rounds;
 use super::shared::{Sending, Sent, Shared};
 use super::taking::Taker;
-use super::{open, unix_ms};
+use super::{FleetLog, open, unix_ms};
 use crate::budget::Budget;
 use crate::config::Config;
 use crate::run::outputs::{Output, Outputs};
@@ -27,24 +28,48 @@ pub struct Sender {
     pub directory: PathBuf,
     pub handle: Handle,
     pub shared: Arc<Shared>,
+    pub held: BTreeSet<u32>,
     pub running: Option<(Sending, Vec<JoinHandle<()>>)>,
+    /// Of outputs that have ended, until it is noted.
+    pub ended: Vec<Arc<Sent>>,
+    /// What the log knows.
+    pub noted: BTreeMap<u32, u64>,
 }
 
 impl Sender {
-    /// Sends, or leaves it to another process. An error: an output cannot be started.
-    pub fn lead(&mut self, leads: bool) -> Result<(), String> {
-        match (leads, self.running.is_some()) {
-            (true, false) => self.start(),
-            (false, true) => {
-                tracing::info!("another process has the first partition: it sends to the outputs");
-                self.stop();
-                Ok(())
-            }
-            _ => Ok(()),
+    /// Sends the results of these partitions. Sums are of partitions: with others, outputs that add up begin anew, which their
+    /// receivers see as a restart. An error: an output cannot be started.
+    pub fn follow(&mut self, held: BTreeSet<u32>, log: &mut FleetLog) -> Result<(), String> {
+        if self.held == held {
+            return Ok(());
         }
+        if self.running.is_some() {
+            tracing::info!("partitions have come or gone: this process sends the results of {held:?}");
+            self.stop();
+        }
+        let mut noted = BTreeMap::new();
+        for partition in &held {
+            let sent = log
+                .results_sent(*partition)
+                .map_err(|error| format!("log: {error}"));
+            match sent {
+                Ok(before) => drop(noted.insert(*partition, before)),
+                // It is tried again with the next turn.
+                Err(reason) => {
+                    self.shared.failed(&reason);
+                    return Ok(());
+                }
+            }
+        }
+        if !held.is_empty() {
+            self.start(&noted)?;
+        }
+        self.held = held;
+        Ok(())
     }
 
-    fn start(&mut self) -> Result<(), String> {
+    /// `noted`: where the last process has got to with each partition, or a little less.
+    fn start(&mut self, noted: &BTreeMap<u32, u64>) -> Result<(), String> {
         let in_directory = |error| format!("{}: {error}", self.directory.display());
         place::directory(&self.directory).map_err(in_directory)?;
         let mut written = BTreeMap::new();
@@ -52,7 +77,7 @@ impl Sender {
             let found = Place::new(&self.directory, &output.name).read();
             let found =
                 found.map_err(|error| format!("{}/{}: {error}", self.directory.display(), output.name))?;
-            written.insert(output.name.clone(), found.unwrap_or_default());
+            written.insert(output.name.clone(), found.unwrap_or_default().at(noted));
         }
         let outputs = self.outputs(&mut written)?;
         let mut sending = Sending {
@@ -65,7 +90,7 @@ impl Sender {
             let sent = Arc::new(Sent::new(&name, taker.repeats_are()));
             sending.sent.push(sent.clone());
             let written = written.remove(&name).unwrap_or_default();
-            let follower = self.follower(name.clone(), output, taker, written, sent)?;
+            let follower = self.follower(name.clone(), output, taker, written, sent, noted)?;
             let thread = std::thread::Builder::new().name(format!("to {name}"));
             let started = thread.spawn(move || follower.run());
             threads.push(started.map_err(|error| format!("a thread cannot be started: {error}"))?);
@@ -106,11 +131,16 @@ impl Sender {
         taker: Taker,
         written: Written,
         sent: Arc<Sent>,
+        noted: &BTreeMap<u32, u64>,
     ) -> Result<Follower, String> {
         let merge = self.config.merge.as_ref().ok_or("no merge is configured")?;
         Ok(Follower {
             log: open(&merge.log)?,
-            rounds: Rounds::new(merge.grace.as_secs() as i64, written.position.clone()),
+            rounds: Rounds::new(
+                merge.grace.as_secs() as i64,
+                noted.keys().copied(),
+                written.position.clone(),
+            ),
             place: Place::new(&self.directory, &name),
             name,
             output,
@@ -145,6 +175,25 @@ impl Sender {
             }
         }
         self.shared.set_sending(None);
+        self.held.clear();
+        self.ended = sending.sent;
+    }
+
+    /// Of each partition, the result before which every output has all, where that has changed.
+    pub fn news(&mut self) -> Vec<(u32, u64)> {
+        let sent = match &self.running {
+            Some((sending, _)) => sending.sent.clone(),
+            None => std::mem::take(&mut self.ended),
+        };
+        let mut news = Vec::new();
+        let partitions = sent.first().map(|sent| sent.partitions());
+        for partition in partitions.into_iter().flatten() {
+            let before = sent.iter().map(|sent| sent.next(partition)).min().unwrap_or(0);
+            if self.noted.insert(partition, before) != Some(before) {
+                news.push((partition, before));
+            }
+        }
+        news
     }
 
     /// The result up to which every output has read a partition; `None`: some output is not known, or there is none.

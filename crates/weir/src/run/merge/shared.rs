@@ -71,11 +71,12 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Waits for another number of commits, for the end, and at most so long.
-    pub fn wait(&self, commits: u64, at_most: Duration) {
+    /// Waits for another number of commits, for the end, and at most so long. `false`: that long.
+    pub fn wait(&self, commits: u64, at_most: Duration) -> bool {
         let is_same = |state: &mut State| state.commits == commits && !self.is_stopping();
         let state = lock(&self.state);
-        drop(self.changed.wait_timeout_while(state, at_most, is_same));
+        let waited = self.changed.wait_timeout_while(state, at_most, is_same);
+        !waited.is_ok_and(|(_, waited)| waited.timed_out())
     }
 
     pub fn stop(&self) {
@@ -174,6 +175,10 @@ impl Sent {
 
     pub fn set_position(&self, position: &Position) {
         lock(&self.position).clone_from(position);
+    }
+
+    pub fn partitions(&self) -> Vec<u32> {
+        lock(&self.position).next.keys().copied().collect()
     }
 
     /// The next result of a partition.
