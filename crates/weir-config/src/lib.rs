@@ -33,7 +33,9 @@ pub use outputs::{Files, FromFiles, Output, OutputConfig, OutputType, SettingPro
 pub use page::{help, page};
 pub use reader::{Reader, Section};
 pub use resolve::{Addresses, Config};
-pub use rules::{MatchType, MetricType, RuleConfig, SUFFIXES_MAX, all_percentiles, kinds, pattern};
+pub use rules::{
+    MatchType, MetricType, Rule, RuleConfig, SUFFIXES_MAX, all_percentiles, kinds, pattern, rules_of_output,
+};
 pub use setting::{
     DURATION_MAX, Gone, Kind, Leaf, PathUse, Reload, Setting, chosen, count, flattened, leaves,
 };

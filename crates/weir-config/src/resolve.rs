@@ -172,7 +172,7 @@ impl Resolver<'_, '_> {
         };
         self.note_missing_sources(&config.listeners.allowed_origins, &config.origin);
         self.exclusive(&config.outputs);
-        self.relays_of_merge(&config);
+        self.outputs_of_agents(&config);
         config
     }
 
@@ -229,18 +229,18 @@ impl Resolver<'_, '_> {
         }
     }
 
-    /// What an output of the agent is for that has nothing to do in a merge.
-    fn relays_of_merge<S>(&mut self, config: &Config<S>) {
+    /// Outputs of the agent that have nothing to do in a merge.
+    fn outputs_of_agents<S>(&mut self, config: &Config<S>) {
         if config.merge.is_none() {
             return;
         }
-        for relay in config
-            .outputs
-            .iter()
-            .filter(|output| output.output_type == "relay")
-        {
-            let message = "a relay passes messages on as they come, and `weir merge` receives none";
-            self.problem(&format!("outputs.{}.enabled", relay.name), message);
+        for output in &config.outputs {
+            let message = match output.output_type {
+                "relay" => "a relay passes messages on as they come, and `weir merge` receives none",
+                "kafka" => "agents publish there what `weir merge` reads",
+                _ => continue,
+            };
+            self.problem(&format!("outputs.{}.enabled", output.name), message);
         }
     }
 

@@ -106,7 +106,9 @@ fn what_does_not_fit_together_is_refused_with_what_is_allowed() {
         &["brokers: [a:1]"],
         "brokers: needs a weir with a client of Apache Kafka",
     );
-    for broker in ["a", "a:", ":1", "a:0", "a:70000", "a/b:1", "[::1:1", "'a b:1'"] {
+    for broker in [
+        "a", "'a:'", "':1'", "a:0", "a:70000", "a/b:1", "'[::1:1'", "'a b:1'",
+    ] {
         check(
             "with",
             &[&format!("brokers: [{broker}]")],

@@ -25,7 +25,7 @@ pub use log::{Append, Assignment, Commit, CommitError, Fetched, Log, Message, Qu
 pub use merge::{Counts, Merge, Outcome, Reason, Refused, Settings};
 pub use owner::{Owner, Turn};
 pub use plan::{Plan, partition_of};
-pub use publisher::{Published, Publisher, delay_ms};
+pub use publisher::{Closing, Published, Publisher, SeriesPlace, delay_ms};
 pub use results::{Closed, Occasion, ResultError};
 pub use snapshot::SnapshotError;
 pub use stream::{LastClosed, StreamStatus};

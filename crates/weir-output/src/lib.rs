@@ -13,6 +13,7 @@ pub mod file;
 pub mod graphite;
 pub mod http;
 pub mod json_lines;
+pub mod kafka;
 pub mod otlp;
 pub mod probe;
 pub mod prometheus;

@@ -7,12 +7,16 @@
 //! What this crate never does: I/O, or read a clock.
 
 mod bins;
+mod catalogue;
 mod distribution;
+mod division;
 mod error;
 mod extremes;
 mod gauge;
 mod header;
+mod interned;
 mod members;
+mod packer;
 mod record;
 mod samples;
 mod series;
@@ -23,12 +27,14 @@ mod table;
 mod wire;
 
 pub use bins::Bins;
+pub use catalogue::{Catalogue, Packed, Packing};
 pub use distribution::Distribution;
 pub use error::Error;
 pub use extremes::Extremes;
 pub use gauge::Gauge;
 pub use header::{AgentId, Header, OLDEST_VERSION, Publication, VERSION};
 pub use members::Members;
+pub use packer::Packer;
 pub use record::{BODY_BYTES_MAX, Numbered, Record, decode_body};
 pub use samples::{Folded, Samples};
 pub use series::{Facts, Identity, SeriesRef};

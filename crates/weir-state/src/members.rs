@@ -5,8 +5,16 @@ use weir_sketch::hll::HyperLogLog;
 use crate::wire::{Reader, Writer};
 use crate::{Bounds, Error};
 
-/// Registers of an estimate: 2^14.
+/// Registers of an estimate: 2^14. An agent that is short of memory has fewer, and what is merged with that has as few.
 const PRECISION: u8 = 14;
+
+/// The least that an estimate has: 2^4.
+const PRECISION_MIN: u8 = 4;
+
+/// How members are written: all of them, an estimate of [`PRECISION`], or one of a lower precision, which follows.
+const EXACT: u8 = 0;
+const ESTIMATE: u8 = 1;
+const COARSE: u8 = 2;
 
 /// The distinct members of a set: all of them, or an estimate of their number once they are too many.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +22,8 @@ pub enum Members {
     Exact(BTreeSet<Box<[u8]>>),
     Estimate(HyperLogLog),
 }
+
+const WHAT: &str = "a set";
 
 impl Default for Members {
     fn default() -> Self {
@@ -24,11 +34,6 @@ impl Default for Members {
 impl Members {
     pub fn exact<'a>(members: impl IntoIterator<Item = &'a [u8]>) -> Self {
         Members::Exact(members.into_iter().map(Box::from).collect())
-    }
-
-    /// An estimate of the precision that all estimates have. `None`: it has another one.
-    pub fn estimate(estimate: HyperLogLog) -> Option<Self> {
-        (estimate.registers().len() == 1 << PRECISION).then_some(Members::Estimate(estimate))
     }
 
     /// Number of distinct members, rounded where it is estimated.
@@ -58,7 +63,12 @@ impl Members {
                 theirs.iter().for_each(|member| mine.insert(member));
             }
             (Members::Estimate(mine), Members::Estimate(theirs)) => {
-                mine.merge(theirs).expect("all estimates have one precision");
+                mine.reduce(theirs.precision());
+                if mine.merge(theirs).is_err() {
+                    let mut theirs = theirs.clone();
+                    theirs.reduce(mine.precision());
+                    mine.merge(&theirs).expect("both have the lower precision");
+                }
             }
         }
     }
@@ -86,21 +96,23 @@ impl Members {
     pub(crate) fn write(&self, writer: &mut Writer) {
         match self {
             Members::Exact(members) => {
-                writer.byte(0);
+                writer.byte(EXACT);
                 writer.number(members.len() as u64);
                 members.iter().for_each(|member| writer.block(member));
             }
             Members::Estimate(estimate) => {
-                writer.byte(1);
+                match estimate.precision() {
+                    PRECISION => writer.byte(ESTIMATE),
+                    lower => writer.raw(&[COARSE, lower]),
+                }
                 writer.raw(estimate.registers());
             }
         }
     }
 
     pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, Error> {
-        const WHAT: &str = "a set";
         match reader.byte()? {
-            0 => {
+            EXACT => {
                 let mut members: BTreeSet<Box<[u8]>> = BTreeSet::new();
                 for _ in 0..reader.count(1)? {
                     let member = reader.block()?;
@@ -111,15 +123,20 @@ impl Members {
                 }
                 Ok(Members::Exact(members))
             }
-            1 => {
-                let registers = reader.raw(1 << PRECISION)?;
-                let estimate =
-                    HyperLogLog::from_registers(registers.into()).map_err(|_| Error::OutOfRange(WHAT))?;
-                Ok(Members::Estimate(estimate))
-            }
+            ESTIMATE => read_estimate(PRECISION, reader),
+            COARSE => match reader.byte()? {
+                precision @ PRECISION_MIN..PRECISION => read_estimate(precision, reader),
+                _ => Err(Error::NotCanonical(WHAT)),
+            },
             _ => Err(Error::NotCanonical(WHAT)),
         }
     }
+}
+
+fn read_estimate(precision: u8, reader: &mut Reader<'_>) -> Result<Members, Error> {
+    let registers = reader.raw(1 << precision)?;
+    let estimate = HyperLogLog::from_registers(registers.into()).map_err(|_| Error::OutOfRange(WHAT))?;
+    Ok(Members::Estimate(estimate))
 }
 
 /// Whether the members have more bytes than this.

@@ -18,11 +18,18 @@ impl Writer {
     }
 
     /// Seven bits a byte, lowest first.
-    pub fn number(&mut self, number: u64) {
-        self.wide(u128::from(number));
+    pub fn number(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.bytes.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        self.bytes.push(number as u8);
     }
 
     pub fn wide(&mut self, mut number: u128) {
+        if let Ok(number) = u64::try_from(number) {
+            return self.number(number);
+        }
         while number >= 0x80 {
             self.bytes.push(number as u8 | 0x80);
             number >>= 7;

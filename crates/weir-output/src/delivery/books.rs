@@ -121,6 +121,12 @@ counters! {
         /// The output has no form for it.
         Unsupported = DROPPED.because("unsupported"),
             Work("Events and checks have no form in most outputs.");
+        /// A rule of this output drops it.
+        Filtered = DROPPED.because("filtered"),
+            Work("The output has `rules` that drop metrics.");
+        /// The log has not said yet among how many partitions series are divided.
+        NotReady = DROPPED.because("not_ready"),
+            Sign("The log did not answer since weir was started: look at the output's last error.");
         /// It was still in memory when the process ended.
         Shutdown = DROPPED.because("shutdown"),
             Sign("The backend did not take the rest in time: a disk queue keeps it.");

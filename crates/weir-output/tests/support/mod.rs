@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use weir_aggregate::{AggregatorSettings, Batch, Expansion};
 use weir_context::{ContextLimits, HashSecret, RuleSettings, Rules};
 use weir_ingest::{Ingest, IngestSettings, Received};
-use weir_output::delivery::{Clock, Delivery, Driver, OutputStatus, Surroundings};
+use weir_output::delivery::{Agent, Clock, Delivery, Driver, OutputStatus, Surroundings};
 use weir_output::graphite::{Aggregate, CounterForm, GraphiteSettings, Host, Tags};
 use weir_output::otlp::{OtlpCompression, OtlpHistograms, OtlpSettings, Protocol, Temporality};
 use weir_output::remote_write::{RemoteWriteSettings, RemoteWriteVersion};
@@ -29,6 +29,7 @@ use weir_output::settings::{
     SeriesFormat, Start,
 };
 use weir_protocol::ParseOptions;
+use weir_state::AgentId;
 
 pub const KEY: &str = "0123456789abcdef0123456789abcdef";
 /// The bucket of every batch, unless a test says otherwise.
@@ -578,7 +579,17 @@ pub fn surroundings(clock: Clock) -> Surroundings {
         state_bytes_max: 256 << 20,
         host_tags: Arc::from(["env:test".to_owned(), "team:a".to_owned()]),
         saved: Arc::default(),
+        agent: agent(1),
         replaces: None,
+    }
+}
+
+pub fn agent(epoch: u64) -> Agent {
+    Agent {
+        id: AgentId([7; 16]),
+        epoch,
+        is_kept: true,
+        monotonic_zero: || 0,
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::ArgMatches;
+use clap::{Arg, ArgMatches, value_parser};
 use weir_config::{Flag, Role};
 
 use super::table::shown;
@@ -67,6 +67,35 @@ pub fn show_at<T: serde::de::DeserializeOwned>(
     }
 }
 
+/// Which agent is asked: what [`admin_address`] reads.
+pub fn arguments() -> [Arg; 2] {
+    arguments_of(Role::Agent)
+}
+
+/// The same of either role.
+pub fn arguments_of(role: Role) -> [Arg; 2] {
+    let (who, port) = match role {
+        Role::Agent => ("agent", 8127),
+        Role::Merge => ("merge", 8128),
+    };
+    [
+        Arg::new("config")
+            .long("config")
+            .short('c')
+            .value_name("FILE")
+            .value_parser(value_parser!(PathBuf))
+            .help(format!(
+                "The {who}'s configuration file, for its admin address [variable: WEIR_CONFIG]"
+            )),
+        Arg::new("admin")
+            .long("admin")
+            .value_name("ADDRESS")
+            .help(format!(
+                "The {who}'s admin address [variable: WEIR_ADMIN] [default: 127.0.0.1:{port}]"
+            )),
+    ]
+}
+
 /// The agent's, as its own configuration says.
 pub fn admin_address(arguments: &ArgMatches) -> Result<SocketAddr, Failure> {
     admin_address_of(Role::Agent, arguments)
@@ -123,18 +152,21 @@ pub fn fetch(address: SocketAddr, path: &str) -> Result<String, Failure> {
     }
 }
 
+/// Why there is no answer, and what to do.
+pub fn unreachable(address: SocketAddr, error: &io::Error) -> Failure {
+    let hint = match error.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            "; is it running? `weir run` starts it, --admin names another address"
+        }
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "; it does not answer in time",
+        _ => "",
+    };
+    Failure::runtime(format!("no agent at http://{address}: {error}{hint}"))
+}
+
 /// One GET, without the machinery of an HTTP client.
 pub fn ask(address: SocketAddr, path: &str) -> Result<Answer, Failure> {
-    let failed = |error: io::Error| {
-        let hint = match error.kind() {
-            io::ErrorKind::ConnectionRefused => {
-                "; is it running? `weir run` starts it, --admin names another address"
-            }
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "; it does not answer in time",
-            _ => "",
-        };
-        Failure::runtime(format!("no agent at http://{address}: {error}{hint}"))
-    };
+    let failed = |error| unreachable(address, &error);
     let mut stream = TcpStream::connect_timeout(&address, TIMEOUT).map_err(failed)?;
     stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
     stream.set_write_timeout(Some(TIMEOUT)).map_err(failed)?;
@@ -154,17 +186,22 @@ pub fn ask(address: SocketAddr, path: &str) -> Result<Answer, Failure> {
         return Ok(Answer::Refused { code, reason });
     }
     if !head.starts_with("HTTP/1.") || code != "200" {
-        let first = head.lines().next().unwrap_or_default();
-        let shown = crate::logging::printable(first.as_bytes());
-        return Err(Failure::runtime(format!(
-            "what answers at {address} is not weir's admin server: {shown}"
-        )));
+        return Err(foreign(address, head));
     }
     Ok(Answer::Body(body.to_owned()))
 }
 
+/// Something else listens there.
+pub fn foreign(address: SocketAddr, head: &str) -> Failure {
+    let first = head.lines().next().unwrap_or_default();
+    let shown = crate::logging::printable(first.as_bytes());
+    Failure::runtime(format!(
+        "what answers at {address} is not weir's admin server: {shown}"
+    ))
+}
+
 /// Why the agent does not answer, when it is one that says so.
-fn refusal(code: &str, body: &str) -> Option<String> {
+pub fn refusal(code: &str, body: &str) -> Option<String> {
     let json: Option<serde_json::Value> = serde_json::from_str(body).ok();
     let message = json.as_ref().and_then(|json| json["error"]["message"].as_str());
     match message {

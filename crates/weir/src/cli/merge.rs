@@ -1,9 +1,8 @@
 //! `weir merge`: merges what the agents of a fleet publish, and says how that goes.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
 
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use weir_config::Role;
 
 use super::agent::{admin_address_of, show_at};
@@ -48,20 +47,7 @@ fn status_command() -> Command {
     };
     Command::new("status")
         .about("Show how the merge that runs here stands: lag, agents, ledger, quarantine, outputs")
-        .arg(
-            Arg::new("config")
-                .long("config")
-                .short('c')
-                .value_name("FILE")
-                .value_parser(value_parser!(PathBuf))
-                .help("The merge's configuration file, for its admin address [variable: WEIR_CONFIG]"),
-        )
-        .arg(
-            Arg::new("admin")
-                .long("admin")
-                .value_name("ADDRESS")
-                .help("The merge's admin address [variable: WEIR_ADMIN] [default: 127.0.0.1:8128]"),
-        )
+        .args(super::agent::arguments_of(Role::Merge))
         .arg(flag("watch", "Show it again every second"))
         .arg(flag("json", "Print the JSON instead"))
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use weir_config::{File, Flag, KafkaClient, Problems, Role, Shown};
+use weir_config::{File, Flag, Problems, Role, Shown};
 use weir_output::settings::{OUTPUT_TYPES, OutputSettings};
 
 mod machine;
@@ -15,9 +15,6 @@ pub use machine::tls_files;
 pub use secrets::{SecretFile, Stamp, stamp};
 
 use machine::Machine;
-
-/// Whether a merge can reach a log at brokers.
-const KAFKA: KafkaClient = KafkaClient::Missing;
 
 /// The whole configuration, typed and ready to use.
 pub type Config = weir_config::Config<OutputSettings>;
@@ -119,7 +116,13 @@ fn load_from(
         flags: &inputs.flags,
     };
     let machine = Machine::new(inputs.resolve_names);
-    let loaded = weir_config::load_as(inputs.role, KAFKA, &sources, OUTPUT_TYPES, &machine)?;
+    let loaded = weir_config::load_as(
+        inputs.role,
+        weir_output::kafka::CLIENT,
+        &sources,
+        OUTPUT_TYPES,
+        &machine,
+    )?;
     let secret_files = machine.secret_files();
     let own = path.map(|path| (path, loaded.has_secret));
     Ok(Loaded {

@@ -392,6 +392,7 @@ impl Agent {
             &fixed.expansion,
             runtime.handle().clone(),
             summed_up.clone(),
+            resumed.publisher().map_err(Failure::runtime)?,
         )?);
 
         let (reports, inbox) = std::sync::mpsc::sync_channel(REPORTS_MAX);

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use weir_aggregate::{Batch, Expansion};
 use weir_ingest::{Command, RelayChange, RelayLink, RelayLinks, WorkerHandle};
-use weir_output::delivery::{Clock, Delivery, Saved, SavedQueue, SavedStates, Surroundings};
+use weir_output::delivery::{Agent, Clock, Delivery, Saved, SavedQueue, SavedStates, Surroundings};
 use weir_output::relay::Relay;
 use weir_output::settings::{OutputConfig, OutputSettings};
 
@@ -92,6 +92,7 @@ impl Outputs {
         expansion: &Expansion,
         handle: Handle,
         saved: Arc<SavedStates>,
+        agent: Agent,
     ) -> Result<Outputs, Failure> {
         let outputs = Outputs {
             handle,
@@ -102,6 +103,7 @@ impl Outputs {
                 state_bytes_max: budget.of_one(Share::Cumulative, config.outputs.len()),
                 host_tags: config.names.all_tags().into(),
                 saved,
+                agent,
                 replaces: None,
             },
             expansion: Arc::new(expansion.clone()),

@@ -74,11 +74,11 @@ impl Fleet {
             suffixes: u32::MAX,
         };
         for (identity, state) in series {
-            agent.publisher.add(identity, facts, state);
+            agent.publisher.add(&identity, facts, &state);
         }
-        let (records, too_large) = agent.publisher.close(false);
-        assert_eq!(too_large.series, 0);
-        records
+        let closing = agent.publisher.close(false);
+        assert_eq!(closing.too_large.series, 0);
+        closing.records
     }
 
     /// Adds records to the log, as long after a bucket's end as agents do.
@@ -150,7 +150,7 @@ pub fn timing(name: &str, values: impl IntoIterator<Item = f64>) -> (Identity, S
 
 pub fn distribution(name: &str, values: impl IntoIterator<Item = f64>) -> (Identity, State) {
     let mut sketch = Sketch::new();
-    values.into_iter().for_each(|value| sketch.insert(value));
+    values.into_iter().for_each(|value| sketch.insert(value, 1));
     let distribution = Distribution::new(&sketch, 0.0);
     (
         identity(Kind::Distribution, name, &[]),

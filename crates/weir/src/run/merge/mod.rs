@@ -21,7 +21,6 @@ use crate::notify::Notify;
 use crate::sandbox;
 use crate::signals::{Request, Signals};
 
-mod connection;
 mod follower;
 mod place;
 mod reading;
@@ -43,11 +42,15 @@ type FleetLog = weir_log::AnyLog;
 /// Where it is written down what outputs have, in a log that is a directory.
 const SENT: &str = "sent";
 
+/// How long one call waits for brokers.
+const LOG_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// The owner has a turn at least this often, unless it stands still.
 const TURN_MAX: Duration = Duration::from_secs(10);
 
 fn open(reader: &LogReader) -> Result<FleetLog, String> {
-    FleetLog::open(&connection::of(reader)).map_err(|error| format!("log: {error}"))
+    let connection = weir_output::kafka::connection(&reader.log, &reader.group, LOG_TIMEOUT);
+    FleetLog::open(&connection).map_err(|error| format!("log: {error}"))
 }
 
 fn unix_ms() -> i64 {

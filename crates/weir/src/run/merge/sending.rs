@@ -19,6 +19,7 @@ use super::{FleetLog, open, unix_ms};
 use crate::budget::Budget;
 use crate::config::Config;
 use crate::run::outputs::{Output, Outputs};
+use crate::run::resume::Resumed;
 use crate::run::rules::Fixed;
 
 pub struct Sender {
@@ -109,12 +110,14 @@ impl Sender {
         let saved = Arc::new(SavedStates::new(sums.collect(), away));
         let fixed = Fixed::new(&self.config);
         let handle = self.handle.clone();
+        let agent = Resumed::default().publisher()?;
         let outputs = Outputs::start(
             &self.config,
             &self.budget,
             &fixed.expansion,
             handle,
             saved.clone(),
+            agent,
         );
         let outputs = outputs.map_err(|failure| failure.message)?;
         for fault in saved.finish() {
