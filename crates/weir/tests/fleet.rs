@@ -40,7 +40,9 @@ fn merge(directory: &Path) -> (Killed, String) {
     let child = Killed(child);
     let address = until("the merge answers", || {
         let text = std::fs::read_to_string(&log).unwrap();
-        let address = text.split_once("admin on http://").map(|(_, rest)| rest.to_owned());
+        let address = text
+            .split_once("admin on http://")
+            .map(|(_, rest)| rest.to_owned());
         let address = address.and_then(|rest| rest.lines().next().map(str::to_owned));
         address.ok_or(text)
     });
@@ -73,7 +75,10 @@ fn three_agents_are_one_series_in_a_real_prometheus() {
         for (of, agent) in (1..).zip(&agents) {
             number += 1;
             requests += round * of;
-            agent.send(format!("checkout.latency:{number}|ms\ncheckout.requests:{}|c|#path:/pay", round * of));
+            agent.send(format!(
+                "checkout.latency:{number}|ms\ncheckout.requests:{}|c|#path:/pay",
+                round * of
+            ));
         }
     }
     // None of them has three hundred samples; the 297th of all is the 99th percentile.

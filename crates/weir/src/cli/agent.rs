@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Arg, ArgMatches, value_parser};
-use weir_config::{Flag, Role};
+use weir_config::{Flag, Role, variable_of};
 
 use super::table::shown;
 use crate::config::{self, Inputs};
@@ -109,7 +109,7 @@ pub fn admin_address_of(role: Role, arguments: &ArgMatches) -> Result<SocketAddr
         values: vec![address.clone()],
     });
     let file = arguments.get_one::<PathBuf>("config").cloned();
-    let inputs = Inputs {
+    let mut inputs = Inputs {
         file,
         environment: config::environment(),
         flags: flags.into_iter().collect(),
@@ -117,10 +117,24 @@ pub fn admin_address_of(role: Role, arguments: &ArgMatches) -> Result<SocketAddr
         resolve_names: true,
         role,
     };
+    if config::file(&inputs).is_none() && role == Role::Merge {
+        // Nothing says where its log is, and whoever asks need not know.
+        inputs.role = Role::Agent;
+        let (variable, address) = merge_address();
+        let set = inputs.environment.entry(variable).or_default();
+        set.get_or_insert(address);
+    }
     let loaded = config::load(&inputs)?;
     loaded.config.addresses.admin.ok_or_else(|| {
         Failure::usage("admin is off, so there is nobody to ask; --admin names another address")
     })
+}
+
+/// Where a merge answers that was told nothing else, and the variable that would tell it.
+fn merge_address() -> (String, String) {
+    let admin = Role::Merge.settings().find(|setting| setting.key == "admin");
+    let default = admin.map_or("", |setting| Role::Merge.version_of(setting).default);
+    (variable_of("admin"), default.to_owned())
 }
 
 /// JSON of the agent.

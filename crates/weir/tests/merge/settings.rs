@@ -21,7 +21,7 @@ fn a_configuration_is_checked_and_shown() {
         "grace: 30s",
         "flag --grace",
         "max_skew: 10m",
-        "admin: '127.0.0.1:8128'",
+        "admin: 127.0.0.1:8128",
         "path: /tmp/points.json",
         "open_buckets",
     ] {
@@ -47,7 +47,7 @@ fn what_is_wrong_is_named_with_its_line() {
         ("log: {directory: /a}\ngrase: 10s\n", "did you mean \"grace\""),
         ("log: {directory: /a, brocers: [a]}\n", "did you mean \"brokers\""),
         (
-            "log: {directory: /a}\noutputs:\n  relay: {address: 'udp://127.0.0.1:9'}\n",
+            "log: {directory: /a}\noutputs:\n  relay: {targets: ['udp://127.0.0.1:9']}\n",
             "a relay passes messages on",
         ),
     ] {
