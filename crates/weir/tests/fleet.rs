@@ -1,93 +1,180 @@
-//! Three real agents with tags of their own, one real merge, and a real Prometheus that scrapes it: one p99 and one exact counter for all of them.
+//! Agents that publish to the log of a fleet: what is merged is what was sent, whatever happens to agents and log meanwhile.
 
-#[path = "support/receivers.rs"]
 mod support;
 
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use support::{Agent, Killed, Prometheus, until};
+use support::manager::Manager;
+use support::senders::{Senders, over_unixgram};
+use support::{Agent, status, until};
+use weir_log::{FileLog, unix_milliseconds};
+use weir_merge::{Closed, Ledger, Log as _, Owner, Settings};
+use weir_state::State;
 
-fn agent(directory: &Path, number: usize) -> Agent {
-    let config = directory.join(format!("web{number}.yaml"));
-    let text = format!(
-        "tags: [instance:web{number}]\nstate_path: {0}/web{number}\noutputs:\n  prometheus: {{enabled: false}}\n  kafka:\n    directory: {0}/log\n    \
-         partitions: 2\n    rules: [{{name: no instance, match: '*', exclude_tags: [instance]}}]\n",
-        directory.display()
-    );
-    std::fs::write(&config, text).unwrap();
-    let name = format!("web{number}");
-    Agent::start(&["--hostname", &name, "--config", config.to_str().unwrap()], &[])
+const PARTITIONS: u32 = 2;
+
+/// Long after the grace of every bucket.
+fn later() -> i64 {
+    unix_milliseconds() + 3_600_000
 }
 
-/// The process, and where it answers.
-fn merge(directory: &Path) -> (Killed, String) {
-    let (config, log) = (directory.join("merge.yaml"), directory.join("merge.log"));
-    let text = format!(
-        "log: {{directory: {}/log, partitions: 2}}\ngrace: 20s\nadmin: 127.0.0.1:0\n",
-        directory.display()
-    );
-    std::fs::write(&config, text).unwrap();
-    let child = Command::new(env!("CARGO_BIN_EXE_weir"))
-        .env_clear()
-        .args(["merge", "--config"])
-        .arg(&config)
-        .stdout(Stdio::null())
-        .stderr(std::fs::File::create(&log).unwrap())
-        .spawn()
-        .unwrap();
-    let child = Killed(child);
-    let address = until("the merge answers", || {
-        let text = std::fs::read_to_string(&log).unwrap();
-        let address = text
-            .split_once("admin on http://")
-            .map(|(_, rest)| rest.to_owned());
-        let address = address.and_then(|rest| rest.lines().next().map(str::to_owned));
-        address.ok_or(text)
-    });
-    (child, address)
-}
-
-/// Waits for a moment with some seconds before the end of a bucket.
-fn early_in_a_bucket() {
-    until("early in a bucket", || {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        let into = now.as_secs() % 10;
-        if (0..5).contains(&into) {
-            return Ok(());
+/// What the log of a fleet comes to: the sum of the counter `c` by its tags, and the books of all agents.
+fn merged(log: &Path) -> (Vec<(String, f64)>, Ledger) {
+    let log = FileLog::open(log, PARTITIONS, later).unwrap();
+    let mut owner = Owner::new(log, Settings::default());
+    while owner.turn().unwrap().messages > 0 {}
+    let mut ledger = Ledger::default();
+    owner.merges().for_each(|(_, merge)| ledger += merge.ledger());
+    assert_eq!(ledger.difference(), 0, "{ledger:?}");
+    let mut sums: Vec<(String, f64)> = Vec::new();
+    for partition in 0..PARTITIONS {
+        for (_, bytes) in owner.log().results(partition, 0, 1 << 30).unwrap() {
+            for series in Closed::decode(&bytes).unwrap().1.series() {
+                let State::Counter(sum) = series.state else {
+                    continue;
+                };
+                let (name, sum) = (series.name, sum.to_f64());
+                let tags = series.tags.collect::<Vec<_>>().join(",");
+                if name == "c" {
+                    match sums.iter_mut().find(|(known, _)| *known == tags) {
+                        Some((_, all)) => *all += sum,
+                        None => sums.push((tags, sum)),
+                    }
+                }
+            }
         }
-        std::thread::sleep(Duration::from_millis(100));
-        Err(format!("{into} s into it"))
+    }
+    (sums, ledger)
+}
+
+fn sum(sums: &[(String, f64)], tags: &str) -> f64 {
+    let found = sums.iter().find(|(known, _)| known == tags);
+    found.unwrap_or_else(|| panic!("no {tags} in {sums:?}")).1
+}
+
+/// An agent whose sockets outlive it.
+struct Published {
+    manager: Manager,
+    config: String,
+    state: String,
+}
+
+impl Published {
+    fn new(number: u8, log: &Path) -> Published {
+        let manager = Manager::new();
+        let directory = manager.path();
+        let config = format!(
+            "bucket_width: 5s\nreceive_buffer: 8MiB\nuds: {}\ntags: [\"agent:{number}\"]\noutputs:\n  kafka:\n    directory: {}\n    \
+             partitions: {PARTITIONS}\n    delivery: {{backoff_max: 64ms, disk_path: {}}}\n",
+            directory.join("datagrams").display(),
+            log.display(),
+            directory.join("queue").display(),
+        );
+        let state = directory.join("state").display().to_string();
+        Published {
+            manager,
+            config,
+            state,
+        }
+    }
+
+    fn start(&mut self) -> (Agent, String) {
+        let environment = [("WEIR_STATE_PATH", self.state.as_str())];
+        let mut agent = self.manager.start(&self.config, &environment);
+        let admin = agent.wait_for("admin on http://");
+        (agent, admin)
+    }
+
+    fn senders(&self) -> Senders {
+        let datagrams = self.manager.path().join("datagrams");
+        Senders::start(vec![over_unixgram(&datagrams)], Duration::from_millis(1))
+    }
+}
+
+fn output(admin: &str) -> serde_json::Value {
+    status(admin)["outputs"][0].clone()
+}
+
+fn delivered(admin: &str) -> u64 {
+    output(admin)["points"]["delivered"].as_u64().unwrap_or_default()
+}
+
+fn open(admin: &str) -> u64 {
+    status(admin)["state"]["samples_open"].as_u64().unwrap()
+}
+
+/// Waits until all that was sent is in the open bucket or behind it.
+fn quiet(admin: &str) {
+    let received = || status(admin)["total"]["samples"]["received"].as_u64();
+    let mut before = None;
+    until("nothing more comes", || {
+        let now = received();
+        std::thread::sleep(Duration::from_millis(500));
+        std::mem::replace(&mut before, now) == now
     });
 }
 
+/// One agent is stopped and started, another one is killed, and the log is away for a while.
 #[test]
-fn three_agents_are_one_series_in_a_real_prometheus() {
+fn totals_of_a_fleet_are_what_was_sent() {
     let directory = tempfile::tempdir().unwrap();
-    let agents: Vec<Agent> = (1..=3).map(|number| agent(directory.path(), number)).collect();
-    let (_merge, address) = merge(directory.path());
-    let mut prometheus = Prometheus::start(&[("fleet", &address)], &[]);
-    prometheus.expect("sum(up)", &[("", 1.0)]);
-    early_in_a_bucket();
-    let (mut requests, mut number) = (0, 0);
-    for round in 0..100 {
-        for (of, agent) in (1..).zip(&agents) {
-            number += 1;
-            requests += round * of;
-            agent.send(format!(
-                "checkout.latency:{number}|ms\ncheckout.requests:{}|c|#path:/pay",
-                round * of
-            ));
-        }
+    let log = directory.path().join("log");
+    let (mut first, mut second) = (Published::new(1, &log), Published::new(2, &log));
+    let ((mut stopped, mut of_stopped), (mut killed, mut of_killed)) = (first.start(), second.start());
+    let senders = [first.senders(), second.senders()];
+    until("both publish", || {
+        delivered(&of_stopped) > 0 && delivered(&of_killed) > 0
+    });
+
+    // The log is away: there is a file where its directory was.
+    std::fs::rename(&log, log.with_extension("away")).unwrap();
+    std::fs::write(&log, "no log").unwrap();
+    until("both notice", || {
+        [&of_stopped, &of_killed]
+            .iter()
+            .all(|admin| output(admin)["healthy"] == false)
+    });
+    std::fs::remove_file(&log).unwrap();
+    std::fs::rename(log.with_extension("away"), &log).unwrap();
+    until("both deliver again", || {
+        [&of_stopped, &of_killed]
+            .iter()
+            .all(|admin| output(admin)["healthy"] == true)
+    });
+
+    stopped.stop();
+    (stopped, of_stopped) = first.start();
+
+    // In the middle of a bucket, so that what is lost is what the next start says.
+    let flushes = || status(&of_killed)["flush"]["count"].as_u64().unwrap();
+    let before = flushes();
+    until("a bucket ends", || flushes() > before);
+    until("the next one fills", || open(&of_killed) > 500);
+    until("all before it is delivered", || {
+        output(&of_killed)["points"]["pending"] == 0
+    });
+    killed.signal("-KILL");
+    drop(killed);
+    (killed, of_killed) = second.start();
+    let lost = status(&of_killed)["state"]["samples_lost"].as_u64().unwrap();
+
+    let [sent, sent_to_killed] = senders.map(Senders::end);
+    for admin in [&of_stopped, &of_killed] {
+        quiet(admin);
     }
-    // None of them has three hundred samples; the 297th of all is the 99th percentile.
-    prometheus.expect("sum(checkout_latency_count)", &[("", 300.0)]);
-    prometheus.expect("sum(checkout_latency{quantile=\"0.99\"})", &[("", 297.0)]);
-    prometheus.expect("sum(checkout_requests_total)", &[("", f64::from(requests))]);
-    prometheus.expect("count(checkout_requests_total)", &[("", 1.0)]);
-    prometheus.expect("sum(weir_fleet_agents_seen)", &[("", 3.0)]);
-    for agent in agents {
-        agent.finish();
+    for (published, agent) in [(&first, stopped), (&second, killed)] {
+        // Nothing can be kept, so the bucket is flushed, and the agent says that it ends.
+        std::fs::remove_dir_all(&published.state).unwrap();
+        agent.stop();
     }
+    let (sums, ledger) = merged(&log);
+    println!("sent {sent} and {sent_to_killed}, {lost} lost with the kill; {sums:?}; {ledger:?}");
+    assert_eq!(sum(&sums, "agent:1"), sent as f64);
+    let missing = sent_to_killed as f64 - sum(&sums, "agent:2");
+    assert!(
+        (missing - lost as f64).abs() <= (lost as f64 / 100.0).max(10.0),
+        "{missing} are missing, {lost} were reported"
+    );
+    assert_eq!((ledger.missing, ledger.lost, ledger.quarantined), (0, 0, 0));
 }

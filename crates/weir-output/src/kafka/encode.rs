@@ -120,6 +120,7 @@ impl FleetEncoder {
             self.publish_waiting(bucket, plan, out);
             self.publisher.begin(bucket.0, bucket.1, plan);
             self.bucket = Some(bucket);
+            self.planned.set_width(bucket.1);
         }
         if self.generation != self.publisher.generation() {
             self.index.clear();

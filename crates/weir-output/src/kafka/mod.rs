@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use weir_aggregate::Expansion;
 use weir_config::LogConnection;
 use weir_log::AnyLog;
-use weir_merge::{Log as _, delay_ms};
+use weir_merge::Log as _;
 use weir_state::AgentId;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
@@ -31,9 +31,6 @@ use encode::Settings;
 use plan::Planned;
 use producer::{ANY_PARTITION, Producer};
 use rules::FleetRules;
-
-/// Agents spread what they publish over this many seconds at most: a merge waits longer than that for each of them.
-const SPREAD_MAX: u32 = 10;
 
 /// Bytes of lines in one record, below what brokers take.
 const LINES_BYTES: usize = 900_000;
@@ -62,12 +59,7 @@ impl Start for KafkaSettings {
             log: Arc::new(Mutex::new(log)),
             planned: planned.clone(),
             clock: surroundings.clock.clone(),
-            delay_ms: if is_merged {
-                delay_ms(agent.id, SPREAD_MAX) as i64
-            } else {
-                0
-            },
-            agent: is_merged.then(|| agent.id.to_string()),
+            agent: is_merged.then_some(agent.id),
         };
         let encoder: Box<dyn Encode> = match self.format {
             Format::Merge => Box::new(self.fleet_encoder(name, agent, planned, surroundings)),

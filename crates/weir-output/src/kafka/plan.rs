@@ -1,5 +1,7 @@
-//! Among how many partitions series are divided, as far as the log has said so.
+//! What encoder and producer tell each other: among how many partitions series are divided, as far as the log has said so, and how
+//! wide buckets are.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,6 +15,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(super) struct Planned {
     plan: Mutex<Answer>,
     answered: Condvar,
+    /// Seconds; zero: there was no bucket yet.
+    width: AtomicU32,
 }
 
 #[derive(Debug, Default)]
@@ -26,6 +30,14 @@ impl Planned {
     pub fn set(&self, plan: Plan) {
         self.lock().plan = Some(plan);
         self.answered.notify_all();
+    }
+
+    pub fn width(&self) -> u32 {
+        self.width.load(Ordering::Relaxed)
+    }
+
+    pub fn set_width(&self, seconds: u32) {
+        self.width.store(seconds, Ordering::Relaxed);
     }
 
     pub fn known(&self) -> Option<Plan> {

@@ -5,13 +5,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use weir_log::{AnyLog, Error};
-use weir_merge::Log as _;
+use weir_merge::{Log as _, delay_ms};
+use weir_state::AgentId;
 
 use super::plan::Planned;
 use crate::delivery::{BoxFuture, Clock, Outcome, Payload, Transport};
 
 /// How often the log is asked among how many partitions series are divided. A change is announced for a later time than this.
 const PLAN_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Agents spread what they publish over the width of a bucket, but over no more seconds than this: a merge waits longer for each.
+const SPREAD_MAX: u32 = 10;
 
 /// The route of a payload that any partition may have.
 pub(super) const ANY_PARTITION: u16 = u16::MAX;
@@ -21,10 +25,8 @@ pub(super) struct Producer {
     pub log: Arc<Mutex<AnyLog>>,
     pub planned: Arc<Planned>,
     pub clock: Clock,
-    /// How long a payload waits after it was made, milliseconds: not all agents of a fleet publish at the same moment.
-    pub delay_ms: i64,
-    /// Shown in the status.
-    pub agent: Option<String>,
+    /// Whose records they are; `None`: nobody's, they hold points.
+    pub agent: Option<AgentId>,
 }
 
 impl Producer {
@@ -75,7 +77,9 @@ impl Transport for Producer {
     }
 
     fn not_before(&self, payload: &Payload) -> i64 {
-        payload.created.saturating_mul(1000).saturating_add(self.delay_ms)
+        let width = self.planned.width().min(SPREAD_MAX);
+        let delay = self.agent.map_or(0, |agent| delay_ms(agent, width) as i64);
+        payload.created.saturating_mul(1000).saturating_add(delay)
     }
 
     fn background(&self, clock: Clock) -> BoxFuture<'_, ()> {
@@ -95,7 +99,7 @@ impl Transport for Producer {
             .planned
             .known()
             .map(|plan| plan.at(self.clock.unix()).to_string());
-        let agent = self.agent.clone().map(|agent| ("agent", agent));
+        let agent = self.agent.map(|agent| ("agent", agent.to_string()));
         let partitions = partitions.map(|partitions| ("partitions", partitions));
         agent.into_iter().chain(partitions).collect()
     }
