@@ -8,6 +8,7 @@ use weir_rules::{AllowedOrigins, OriginPattern};
 use weir_units::{Network, show_size};
 
 use crate::host::{Accounts, TlsPaths};
+use crate::merge::Merge;
 use crate::outputs::OutputConfig;
 use crate::reader::Reader;
 use crate::rules::{self, RuleConfig};
@@ -29,6 +30,8 @@ pub struct Config<S> {
     pub rules: RuleConfig,
     pub resources: Resources,
     pub running: Running,
+    /// Of a merge; an agent has none.
+    pub merge: Option<Merge>,
     /// Those that are on.
     pub outputs: Vec<OutputConfig<S>>,
 }
@@ -142,7 +145,12 @@ const MIB: u64 = 1 << 20;
 pub(crate) struct Resolver<'a, 'i>(pub &'a mut Reader<'i>);
 
 impl Resolver<'_, '_> {
-    pub(crate) fn config<S>(&mut self, mut own: Settings, outputs: Vec<OutputConfig<S>>) -> Config<S> {
+    pub(crate) fn config<S>(
+        &mut self,
+        mut own: Settings,
+        merge: Option<Merge>,
+        outputs: Vec<OutputConfig<S>>,
+    ) -> Config<S> {
         self.resources(&mut own.resources);
         let addresses = self.addresses(&own.listeners, &own.running);
         self.allowed_origins(&own.listeners, &own.origin);
@@ -159,10 +167,12 @@ impl Resolver<'_, '_> {
             names: own.names,
             resources: own.resources,
             running: own.running,
+            merge,
             outputs,
         };
         self.note_missing_sources(&config.listeners.allowed_origins, &config.origin);
         self.exclusive(&config.outputs);
+        self.outputs_of_agents(&config);
         config
     }
 
@@ -216,6 +226,21 @@ impl Resolver<'_, '_> {
                 let message = format!("only one output can have {what}; {first} wants it too");
                 self.problem(&format!("outputs.{second}.enabled"), message);
             }
+        }
+    }
+
+    /// Outputs of the agent that have nothing to do in a merge.
+    fn outputs_of_agents<S>(&mut self, config: &Config<S>) {
+        if config.merge.is_none() {
+            return;
+        }
+        for output in &config.outputs {
+            let message = match output.output_type {
+                "relay" => "a relay passes messages on as they come, and `weir merge` receives none",
+                "kafka" => "agents publish there what `weir merge` reads",
+                _ => continue,
+            };
+            self.problem(&format!("outputs.{}.enabled", output.name), message);
         }
     }
 

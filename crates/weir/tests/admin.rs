@@ -75,12 +75,12 @@ impl AdminSource for Double {
         None
     }
 
-    fn explain(&self, request: ExplainRequest) -> Answer<'_, Explanation> {
+    fn explain(&self, request: ExplainRequest) -> Answer<'_, Option<Explanation>> {
         Box::pin(async move {
-            Explanation {
+            Some(Explanation {
                 line: format!("{} of {:?}", request.line, request.pid),
                 ..Explanation::default()
-            }
+            })
         })
     }
 

@@ -319,7 +319,13 @@ async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> 
         },
         "/api/v1/meanings" => api::meanings().map(json_bytes),
         "/api/v1/explain" => match explain_request(&query) {
-            Ok(request) => json_of(&source.explain(request).await),
+            Ok(request) => match source.explain(request).await {
+                Some(explanation) => json_of(&explanation),
+                None => Err(Refused(
+                    StatusCode::NOT_FOUND,
+                    "this process receives no messages".to_owned(),
+                )),
+            },
             Err(refused) => Err(refused),
         },
         taps::TAIL | taps::CAPTURE if is_head => Ok(text(StatusCode::OK, "")),

@@ -38,6 +38,7 @@ mod kept;
 mod ledger;
 mod listeners;
 mod log;
+mod merge;
 mod origins;
 mod outputs;
 mod pipeline;
@@ -71,6 +72,7 @@ const REPORTS_MAX: usize = 16;
 /// Requests for a reload that may wait.
 const RELOADS_MAX: usize = 4;
 
+pub use merge::run as merge;
 pub use taking::upgrade;
 
 /// Runs until a signal ends it, or another process goes on in its place. `inputs` is kept for reloads; with `take_over` it goes on in

@@ -3,7 +3,7 @@
 // Each test file uses a part of it.
 #![allow(dead_code)]
 
-mod log;
+pub mod log;
 pub mod manager;
 pub mod place;
 pub mod senders;
