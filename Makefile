@@ -37,6 +37,7 @@ test: deps page
 	$(CARGO) test --workspace --features $(FEATURES) --locked --no-fail-fast
 	packaging/test/units.sh
 	WEIR_BIN="$${WEIR_BIN:-$$(ls $(AGENT))}" packaging/test/chart.sh
+	packaging/test/packed.sh "$${WEIR_BIN:-$$(ls $(AGENT))}"
 	@set -e; for m in $(PARTS); do WEIR_BIN="$${WEIR_BIN:-$$(ls $(AGENT))}" $(MAKE) -C $$(dirname $$m) test; done
 
 ## test-packages: make what is given away, and install and run each form of it in a scratch root (root; minutes)
