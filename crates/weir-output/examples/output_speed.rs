@@ -22,6 +22,7 @@ use weir_ingest::{
 use weir_output::datadog::DatadogEncoder;
 use weir_output::delivery::{Clock, Encode, Encoded};
 use weir_output::graphite::{GraphiteEncoder, Tags};
+use weir_output::influx::InfluxEncoder;
 use weir_output::json_lines::LinesEncoder;
 use weir_output::otlp::{OtlpEncoder, Temporality};
 use weir_output::prometheus::{Format, Scrape};
@@ -163,6 +164,14 @@ fn outputs(messages: &str) -> Vec<(&'static str, Output)> {
             encoder(graphite(Tags::Tagged)),
         ),
         ("Graphite, tags in the path", encoder(graphite(Tags::Path))),
+        (
+            "InfluxDB line protocol (gzip)",
+            encoder(InfluxEncoder::new(
+                &support::influx("http://127.0.0.1:1"),
+                u64::MAX,
+                Arc::default(),
+            )),
+        ),
         (
             "file, standard output (JSON lines, before compression)",
             encoder(LinesEncoder::new(expansion, 256 << 10)),
