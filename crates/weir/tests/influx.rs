@@ -156,8 +156,8 @@ fn victoria_metrics_takes_the_second_version() {
         .replace("127.0.0.1:8086", &receiver.address)
         .replace("/etc/weir", &at)
         .replace("/var/lib/weir", &at);
-    // It takes the bucket for the label of a database.
-    run(&receiver, &config, "db=metrics,");
+    // It has no buckets.
+    run(&receiver, &config, "");
 }
 
 /// The receiver dies and comes back while weir runs, and the output is another one from a reload on: nothing is missing.
@@ -179,7 +179,7 @@ fn another_url_at_a_reload_loses_nothing() {
     until("the first has it", || sum(&first) == 1.0);
     agent.rewrite(&config(&second));
     agent.signal("-HUP");
-    agent.wait_for("configuration reloaded");
+    agent.wait_for("reload: outputs.influx.url is now");
     agent.send("a:2|c\n");
     agent.stop();
     until("the second has the rest", || sum(&first) + sum(&second) == 3.0);
