@@ -245,8 +245,7 @@ fn relay(messages: &str) -> Output {
             rules: Rules::default(),
             limits: ContextLimits::default(),
             secret: HashSecret::from_random(1, 2),
-            gauge_deltas: false,
-            listeners: vec![ParseOptions::default()],
+            listeners: vec![ParseOptions::default().into()],
         },
         support::BUCKET,
     );

@@ -646,12 +646,14 @@ pub fn batches_at(bucket: i64, messages: &str) -> Vec<Arc<Batch>> {
         rules,
         limits: ContextLimits::default(),
         secret: HashSecret::from_random(1, 2),
-        gauge_deltas: false,
-        listeners: vec![ParseOptions {
-            origin_client: true,
-            timestamps: true,
-            eol_required: false,
-        }],
+        listeners: vec![
+            ParseOptions {
+                origin_client: true,
+                timestamps: true,
+                eol_required: false,
+            }
+            .into(),
+        ],
     };
     let mut ingest = Ingest::new(settings, bucket);
     ingest.packet(Received {
