@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use weir_ingest::{Command, Sources, WorkerHandle};
+use weir_ingest::{Command, ListenerSettings, Sources, WorkerHandle};
 use weir_listener::ListenerConfig;
 use weir_protocol::ParseOptions;
 
@@ -374,7 +374,7 @@ impl Agent {
         config: &Config,
         budget: Budget,
         access: Access,
-        planned: Vec<(ListenerConfig, ParseOptions)>,
+        planned: Vec<(ListenerConfig, ListenerSettings)>,
         bound: listeners::Bound,
         sandbox: SandboxStatus,
         mut resumed: Resumed,
