@@ -46,8 +46,8 @@ fn messages(agents: u8, buckets: usize) -> Vec<Message> {
                 suffixes: u32::MAX,
             };
             let identity = Identity::new(Kind::Counter, "name", Some(""), None, ["tag"]);
-            publisher.add(identity, facts, State::Counter(ExactSum::from(1.0)));
-            for published in publisher.close(false).0 {
+            publisher.add(&identity, facts, &State::Counter(ExactSum::from(1.0)));
+            for published in publisher.close(false).records {
                 messages.push(Message {
                     offset: messages.len() as u64,
                     appended: NOW,

@@ -15,8 +15,8 @@ use weir_merge::{Append, Closed, Log, Occasion, Owner, Plan, Publisher, Settings
 use weir_protocol::Kind;
 use weir_sketch::Sketch;
 use weir_state::{
-    AgentId, Distribution, ExactSum, Facts, Gauge, Header, Identity, Members, Publication, Record, Samples,
-    State, encode_body,
+    AgentId, Distribution, ExactSum, Facts, Gauge, Header, Identity, Members, Packer, Publication, Record,
+    Samples, State,
 };
 
 const WIDTH: i64 = 10;
@@ -143,10 +143,10 @@ fn bodies(count: usize, partitions: u32) -> Vec<(Vec<u8>, u64)> {
             seen: 5,
             suffixes: u32::MAX,
         };
-        publisher.add(identity, facts, state);
+        publisher.add(&identity, facts, &state);
     }
-    let (published, _) = publisher.close(false);
-    let bodies = published.iter().map(|one| {
+    let closing = publisher.close(false);
+    let bodies = closing.records.iter().map(|one| {
         let record = Record::decode(&one.bytes).expect("a record");
         (record.body().to_vec(), record.len() as u64)
     });
@@ -171,7 +171,7 @@ fn publish(
         })
         .collect();
     order.sort_unstable();
-    let mut behind = 0;
+    let (mut behind, packer) = (0, &mut Packer::default());
     // Those of a tenth of a second at once.
     for group in order.chunk_by(|one, next| one.0 / 100 == next.0 / 100) {
         let due = group[0].0;
@@ -179,7 +179,7 @@ fn publish(
         std::thread::sleep(Duration::from_millis(wait.max(0) as u64));
         let records: Vec<(u32, Vec<u8>)> = group
             .iter()
-            .flat_map(|(_, agent)| records(*agent, bodies, bucket, number))
+            .flat_map(|(_, agent)| records(*agent, bodies, bucket, number, packer))
             .collect();
         let sent = unix_milliseconds();
         let appends: Vec<Append<'_>> = records
@@ -198,7 +198,13 @@ fn publish(
     behind
 }
 
-fn records(agent: AgentId, bodies: &[(Vec<u8>, u64)], bucket: i64, number: u64) -> Vec<(u32, Vec<u8>)> {
+fn records(
+    agent: AgentId,
+    bodies: &[(Vec<u8>, u64)],
+    bucket: i64,
+    number: u64,
+    packer: &mut Packer,
+) -> Vec<(u32, Vec<u8>)> {
     let of_partition = |(partition, (body, states)): (u32, &(Vec<u8>, u64))| {
         let header = Header {
             agent,
@@ -213,7 +219,7 @@ fn records(agent: AgentId, bodies: &[(Vec<u8>, u64)], bucket: i64, number: u64) 
             }),
             ..Header::default()
         };
-        (partition, encode_body(&header, body))
+        (partition, packer.pack(&header, body))
     };
     (0..).zip(bodies).map(of_partition).collect()
 }

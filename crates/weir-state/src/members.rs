@@ -24,6 +24,7 @@ pub enum Members {
 }
 
 const WHAT: &str = "a set";
+
 /// Members in their order, and how long they are together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Distinct {

@@ -26,7 +26,7 @@ impl std::fmt::Debug for Packer {
 
 impl Packer {
     /// A record of a header and a body, which is compressed where that makes it smaller.
-    pub(crate) fn pack(&mut self, header: &Header, body: &[u8]) -> Vec<u8> {
+    pub fn pack(&mut self, header: &Header, body: &[u8]) -> Vec<u8> {
         let compressed = self
             .compressed(body)
             .filter(|compressed| compressed.len() < body.len());
