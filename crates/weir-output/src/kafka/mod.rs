@@ -3,6 +3,7 @@
 
 mod encode;
 mod index;
+mod influx;
 mod plan;
 mod producer;
 mod rules;
@@ -28,12 +29,13 @@ use crate::json_lines::LinesEncoder;
 use crate::settings::{DeliverySettings, Start};
 
 use encode::Settings;
+use influx::InfluxLines;
 use plan::Planned;
 use producer::{ANY_PARTITION, Producer};
 use rules::FleetRules;
 
-/// Bytes of lines in one record, below what brokers take.
-const LINES_BYTES: usize = 900_000;
+/// Bytes of lines after which a record ends, below what brokers take.
+const LINES_BYTES: usize = 800_000;
 
 /// Encoders that a process may begin, each with an epoch of its own.
 const ENCODERS_BITS: u32 = 20;
@@ -66,6 +68,7 @@ impl Start for KafkaSettings {
         let encoder: Box<dyn Encode> = match self.format {
             Format::Merge => Box::new(self.fleet_encoder(name, agent, planned, surroundings)),
             Format::Json => Box::new(LinesEncoder::new(expansion.clone(), LINES_BYTES).routed(ANY_PARTITION)),
+            Format::Influx => Box::new(InfluxLines::new().ok_or(StartError::Lines)?),
         };
         let endpoint = Endpoint {
             label: label(&self.log),
