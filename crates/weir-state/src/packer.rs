@@ -20,7 +20,7 @@ impl std::fmt::Debug for Packer {
 }
 
 impl Packer {
-    /// A record of a header and a body, which is compressed where that makes it smaller.
+    /// A record of a header and a body, which is compressed where that makes it smaller. The body may be that of another record.
     pub fn pack(&mut self, header: &Header, body: &[u8]) -> Vec<u8> {
         let compressed = self
             .compressed(body)

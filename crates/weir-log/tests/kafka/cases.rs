@@ -251,12 +251,14 @@ fn case_06_a_stale_owner_is_fenced() {
         commits > 3
     });
     kill_process(process.pid(), Signal::CONT).unwrap();
+    // It says what became of its commit, and ends.
     let stdout = BufReader::new(process.0.stdout.take().unwrap());
-    let mut lines = stdout.lines().map_while(Result::ok);
-    assert!(
-        lines.any(|line| line == "fenced"),
-        "the stale owner was not fenced"
-    );
+    let said: Vec<String> = stdout
+        .lines()
+        .map_while(Result::ok)
+        .inspect(|line| println!("the stale owner: {line}"))
+        .collect();
+    assert!(said.iter().any(|line| line == "fenced"), "{said:?}");
     process.0.wait().unwrap();
     drop(owner);
     ends_well(&mut fleet, 2);

@@ -18,10 +18,12 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use weir_aggregate::{AggregatorSettings, Batch, Expansion};
+use weir_config::{LogConnection, LogSasl, LogTls, Mechanism};
 use weir_context::{ContextLimits, HashSecret, RuleSettings, Rules};
 use weir_ingest::{Ingest, IngestSettings, Received};
 use weir_output::delivery::{Agent, Clock, Delivery, Driver, OutputStatus, Surroundings};
 use weir_output::graphite::{Aggregate, CounterForm, GraphiteSettings, Host, Tags};
+use weir_output::kafka::{Format, KafkaSettings};
 use weir_output::otlp::{OtlpCompression, OtlpHistograms, OtlpSettings, Protocol, Temporality};
 use weir_output::remote_write::{RemoteWriteSettings, RemoteWriteVersion};
 use weir_output::settings::{
@@ -581,6 +583,41 @@ pub fn surroundings(clock: Clock) -> Surroundings {
         saved: Arc::default(),
         agent: agent(1),
         replaces: None,
+    }
+}
+
+/// A log in a directory, of one partition.
+pub fn kafka(directory: &std::path::Path) -> KafkaSettings {
+    KafkaSettings {
+        log: LogConnection {
+            directory: Some(directory.to_owned()),
+            partitions: 1,
+            brokers: Vec::new(),
+            topic: "weir".into(),
+            tenant: String::new(),
+            sasl: LogSasl {
+                mechanism: Mechanism::None,
+                username: String::new(),
+                password: Secret::default(),
+                password_file: String::new(),
+            },
+            tls: LogTls {
+                enabled: false,
+                ca_file: None,
+                certificate_file: None,
+                key_file: None,
+            },
+        },
+        format: Format::Merge,
+        keep_host: false,
+        rules: Vec::new(),
+        delivery: QueueSettings {
+            timeout: Duration::from_secs(20),
+            backoff_max: Duration::from_millis(32),
+            disk_path: String::new(),
+            disk_bytes_max: 64 << 20,
+            disk_age_max: Duration::ZERO,
+        },
     }
 }
 
