@@ -251,15 +251,18 @@ fn case_06_a_stale_owner_is_fenced() {
         commits > 3
     });
     kill_process(process.pid(), Signal::CONT).unwrap();
-    // It says what became of its commit, and ends.
     let stdout = BufReader::new(process.0.stdout.take().unwrap());
-    let said: Vec<String> = stdout
-        .lines()
-        .map_while(Result::ok)
-        .inspect(|line| println!("the stale owner: {line}"))
-        .collect();
-    assert!(said.iter().any(|line| line == "fenced"), "{said:?}");
-    process.0.wait().unwrap();
+    let (say, said) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut lines = stdout.lines().map_while(Result::ok);
+        lines.try_for_each(|line| say.send(line))
+    });
+    let mut heard = Vec::new();
+    until("the stale owner is fenced", || {
+        heard.extend(said.try_iter());
+        heard.iter().any(|line| line == "fenced")
+    });
+    until("the stale owner ends", || process.0.try_wait().unwrap().is_some());
     drop(owner);
     ends_well(&mut fleet, 2);
 }
