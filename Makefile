@@ -11,11 +11,15 @@ FEATURES = weir/kafka
 # dependencies, and most of them once more.
 AGENT = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/weir
 
-.PHONY: run build page dist test test-packages test-quick check bench bench-outputs fuzz miri soak deps clients-%
+.PHONY: run run-fleet build page dist test test-packages test-quick check bench bench-outputs fuzz miri soak deps clients-%
 
 ## run: build and start the agent with useful defaults (UDP 127.0.0.1:8125, admin 127.0.0.1:8127)
 run: page
 	$(CARGO) run --release --locked --bin weir -- run $(ARGS)
+
+## run-fleet: a fleet on this machine: three agents with load, their log, two merges, and the truth beside what is merged (Ctrl-C ends it)
+run-fleet: page
+	examples/fleet.py $(ARGS)
 
 ## page: build the live page, where there is Node; without it the agent says how to
 page:
@@ -33,6 +37,7 @@ test: deps page
 	$(CARGO) test --workspace --features $(FEATURES) --locked --no-fail-fast
 	packaging/test/units.sh
 	WEIR_BIN="$${WEIR_BIN:-$$(ls $(AGENT))}" packaging/test/chart.sh
+	packaging/test/packed.sh "$${WEIR_BIN:-$$(ls $(AGENT))}"
 	@set -e; for m in $(PARTS); do WEIR_BIN="$${WEIR_BIN:-$$(ls $(AGENT))}" $(MAKE) -C $$(dirname $$m) test; done
 
 ## test-packages: make what is given away, and install and run each form of it in a scratch root (root; minutes)

@@ -24,9 +24,10 @@ need 'command -v jq' jq
 need 'command -v systemd-socket-activate' systemd
 need 'command -v chromium' chromium
 need 'command -v systemd-analyze' systemd
-# Of make dist and make test-packages.
+# Of the packages and their tests.
 need 'command -v rpmbuild' rpm
 need 'command -v lintian' lintian
+need 'command -v man' man-db
 # Of the broker: the virtual machine, and what fetches its jars.
 need 'command -v java' openjdk-17-jre-headless
 need 'command -v mvn' maven

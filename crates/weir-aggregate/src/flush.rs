@@ -15,6 +15,8 @@ use crate::aggregator::Carried;
 use crate::histogram::Histogram;
 use crate::member_set::MemberSet;
 
+mod fleet;
+
 /// Rows after which a batch is handed over at the next partition border. It bounds what a flush holds at a time to about
 /// one megabyte of texts at common lengths, while a message per batch stays cheap.
 pub const BATCH_ROWS: usize = 4096;

@@ -49,6 +49,8 @@ struct KeptCommit {
 struct Partition {
     records: Frames,
     commits: Frames,
+    /// Behind the last result that was read, and the commit to go on with.
+    results: Option<(u64, u64)>,
     /// The process that holds it may append a record.
     appending: PathBuf,
     /// Names the first result that was not sent.
@@ -111,6 +113,7 @@ impl FileLog {
             self.partitions.push(Partition {
                 records: Frames::open(directory.join("records"), self.file_bytes_max)?,
                 commits: Frames::open(directory.join("commits"), self.file_bytes_max)?,
+                results: None,
                 appending: directory.join("append.lock"),
                 sent: directory.join("sent"),
             });
@@ -256,14 +259,19 @@ impl Log for FileLog {
     }
 
     fn results(&mut self, partition: u32, from: u64, bytes_max: usize) -> Result<Vec<Numbered>, Error> {
-        let commits = &mut self.partition(partition)?.commits;
-        let (frames, _) = commits.read(from / RESULTS_MAX, bytes_max)?;
+        let of = self.partition(partition)?;
+        // Whoever reads on asks for what comes behind the last result: that commit need not be read again.
+        let known = of.results.filter(|(behind, _)| *behind == from);
+        let commit = known.map_or(from / RESULTS_MAX, |(_, commit)| commit);
+        let (frames, next) = of.commits.read(commit, bytes_max)?;
         let mut results = Vec::new();
         for frame in &frames {
             let commit = kept_commit(partition, frame)?;
             results.extend((frame.0 * RESULTS_MAX..).zip(commit.results));
         }
         results.retain(|(number, _)| *number >= from);
+        let behind = results.last().map_or(from, |(number, _)| number + 1);
+        self.partition(partition)?.results = Some((behind, next));
         Ok(results)
     }
 

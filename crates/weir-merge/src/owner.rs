@@ -12,6 +12,7 @@ const FETCH_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub struct Owner<L> {
     log: L,
+    /// Its memory is shared by the partitions that are held.
     settings: Settings,
     held: BTreeMap<u32, Held>,
 }
@@ -19,6 +20,8 @@ pub struct Owner<L> {
 #[derive(Debug)]
 struct Held {
     generation: u64,
+    /// Messages that were not read yet.
+    behind: u64,
     /// `None`: it has to be read from the last commit.
     merge: Option<Merge>,
 }
@@ -49,6 +52,11 @@ impl<L: Log> Owner<L> {
         &mut self.log
     }
 
+    /// How many messages of a partition were not read yet.
+    pub fn behind(&self, partition: u32) -> u64 {
+        self.held.get(&partition).map_or(0, |held| held.behind)
+    }
+
     /// The partitions that are read.
     pub fn merges(&self) -> impl Iterator<Item = (u32, &Merge)> {
         self.held
@@ -69,11 +77,12 @@ impl<L: Log> Owner<L> {
         self.settings.plan = self.log.plan()?;
         let (mut turn, mut failed) = (Turn::default(), None);
         let partitions: Vec<u32> = self.held.keys().copied().collect();
+        let memory = self.settings.memory / partitions.len().max(1);
         for partition in partitions {
             let Some(mut held) = self.held.remove(&partition) else {
                 continue;
             };
-            let read = self.read(partition, &mut held, &mut turn);
+            let read = self.read(partition, &mut held, memory, &mut turn);
             match read {
                 Err(CommitError::Fenced) => {
                     turn.fenced += 1;
@@ -95,7 +104,12 @@ impl<L: Log> Owner<L> {
                     generation,
                 } => {
                     let merge = None;
-                    self.held.insert(partition, Held { generation, merge });
+                    let held = Held {
+                        generation,
+                        behind: 0,
+                        merge,
+                    };
+                    self.held.insert(partition, held);
                 }
                 Assignment::Revoked { partition } => drop(self.held.remove(&partition)),
             }
@@ -103,10 +117,16 @@ impl<L: Log> Owner<L> {
         Ok(())
     }
 
+    /// Partitions that were assigned, whether their state was read yet or not.
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
     fn read(
         &mut self,
         partition: u32,
         held: &mut Held,
+        memory: usize,
         turn: &mut Turn,
     ) -> Result<(), CommitError<L::Error>> {
         if held.merge.is_none() {
@@ -117,8 +137,10 @@ impl<L: Log> Owner<L> {
             return Ok(());
         };
         merge.settings_mut().plan = self.settings.plan.clone();
+        merge.settings_mut().memory = memory;
         let fetched = self.log.fetch(partition, merge.next(), FETCH_BYTES)?;
-        turn.behind += fetched.end.saturating_sub(fetched.next);
+        held.behind = fetched.end.saturating_sub(fetched.next);
+        turn.behind += held.behind;
         turn.messages += take(merge, fetched);
         if let Some(commit) = merge.commit() {
             let committed = self.log.commit(partition, held.generation, &commit);

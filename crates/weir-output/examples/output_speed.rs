@@ -24,6 +24,7 @@ use weir_merge::Plan;
 use weir_output::datadog::DatadogEncoder;
 use weir_output::delivery::{Clock, Encode, Encoded};
 use weir_output::graphite::{GraphiteEncoder, Tags};
+use weir_output::influx::InfluxEncoder;
 use weir_output::json_lines::LinesEncoder;
 use weir_output::otlp::{OtlpEncoder, Temporality};
 use weir_output::prometheus::{Format, Scrape};
@@ -166,6 +167,14 @@ fn outputs(messages: &str) -> Vec<(&'static str, Output)> {
         ),
         ("Graphite, tags in the path", encoder(graphite(Tags::Path))),
         (
+            "InfluxDB line protocol (gzip)",
+            encoder(InfluxEncoder::new(
+                &support::influx("http://127.0.0.1:1"),
+                u64::MAX,
+                Arc::default(),
+            )),
+        ),
+        (
             "file, standard output (JSON lines, before compression)",
             encoder(LinesEncoder::new(expansion, 256 << 10)),
         ),
@@ -242,8 +251,7 @@ fn relay(messages: &str) -> Output {
             rules: Rules::default(),
             limits: ContextLimits::default(),
             secret: HashSecret::from_random(1, 2),
-            gauge_deltas: false,
-            listeners: vec![ParseOptions::default()],
+            listeners: vec![ParseOptions::default().into()],
         },
         support::BUCKET,
     );

@@ -21,7 +21,7 @@ from the process before where there is a state directory (`docs/restart.md`).
 ";
 
 /// Parts of the page: a title, and the first parts of the fields that belong there.
-const GROUPS: [(&str, &[&str]); 13] = [
+const GROUPS: [(&str, &[&str]); 14] = [
     ("The process", &["version", "started", "reload", "state"]),
     ("Listeners", &["listeners"]),
     ("Clients", &["clients"]),
@@ -38,6 +38,7 @@ const GROUPS: [(&str, &[&str]); 13] = [
     ("Origins", &["origin"]),
     ("Outputs", &["outputs", "outputs[]"]),
     ("The exposition", &["scrape"]),
+    ("Fleets (`weir merge`)", &["fleet"]),
 ];
 
 /// The whole of `docs/metrics.md`.

@@ -31,7 +31,7 @@ fn shares(report: &mut String, budget: &Budget) {
 }
 
 /// Valid YAML: what is printed can be saved as a configuration file, secrets aside.
-fn report(loaded: &Loaded) -> String {
+pub(super) fn report(loaded: &Loaded) -> String {
     let mut report = String::new();
     let mut open: Vec<&str> = Vec::new();
     for shown in &loaded.shown {

@@ -346,6 +346,16 @@ impl Outputs {
             .collect()
     }
 
+    /// Those in force, each with its name and the name of its type.
+    pub(super) fn each(&self) -> Vec<(String, &'static str, Output)> {
+        let list = self.list();
+        let each = list.iter().map(|running| {
+            let config = &running.config;
+            (config.name.clone(), config.output_type, running.output.clone())
+        });
+        each.collect()
+    }
+
     /// Lets outputs that write files open them anew.
     pub fn reopen(&self) {
         for running in self.list().iter() {
@@ -502,7 +512,7 @@ impl Output {
         }
     }
 
-    fn take(&self, batch: &Arc<Batch>) {
+    pub(super) fn take(&self, batch: &Arc<Batch>) {
         match self {
             Output::Scrape(scrape) => scrape.take(batch),
             Output::Delivered(_, delivery) => delivery.submit(batch),
