@@ -43,7 +43,9 @@ pub use source::{
     Change, FILE_VARIABLE, File, Flag, Inputs, OUTPUT_FLAG_KEY, OUTPUT_VARIABLE, Problem, Problems, Shown,
     Source, changes, variable_of,
 };
-pub use table::{Aggregation, GROUPS, Group, Listeners, Names, Origin, Resources, Running, gone, settings};
+pub use table::{
+    Aggregation, GROUPS, Group, ListenerReading, Listeners, Names, Origin, Resources, Running, gone, settings,
+};
 pub use text::{Secret, hide_password, is_invisible, show_text};
 pub use types::{
     AdminAddress, Cardinality, EolTransport, Framing, HistogramAggregate, HistogramWeights, HostName, Listen,

@@ -13,7 +13,7 @@ use crate::outputs::OutputConfig;
 use crate::reader::Reader;
 use crate::rules::{self, RuleConfig};
 use crate::source::Source;
-use crate::table::{Aggregation, Listeners, Names, Origin, Resources, Running, Settings};
+use crate::table::{Aggregation, ListenerReading, Listeners, Names, Origin, Resources, Running, Settings};
 use crate::text::show_text;
 use crate::types::{EolTransport, Listen, Ownership, SocketPath};
 
@@ -65,6 +65,12 @@ impl Listeners {
 
     pub fn requires_eol(&self, transport: EolTransport) -> bool {
         self.eol_required.contains(&transport)
+    }
+
+    /// What is said of the listener at this address, of this transport; `None`: what is said of all.
+    pub fn reading(&self, transport: &str, address: &str) -> Option<&ListenerReading> {
+        let is_about = |entry: &&ListenerReading| entry.listener == transport || entry.listener == address;
+        self.per_listener.iter().find(is_about)
     }
 
     pub fn has_unix_sockets(&self) -> bool {
@@ -249,6 +255,7 @@ impl Resolver<'_, '_> {
         let udp = self.listen("udp", &listeners.udp, listeners);
         let tcp = self.listen("tcp", &listeners.tcp, listeners);
         self.socket_paths(&listeners.uds, &listeners.uds_stream);
+        self.per_listener(listeners, &udp, &tcp);
         // A port alone means loopback whatever `bind_host` says: this server hands out profiles.
         let admin = running.admin.0.as_ref();
         let admin = admin.map_or(Ok(None), |listen| listen.address("127.0.0.1", false, machine));
@@ -298,6 +305,32 @@ impl Resolver<'_, '_> {
                 self.problem(
                     key,
                     format!("{path} is listed twice; each socket needs a path of its own"),
+                );
+            }
+        }
+    }
+
+    /// Each entry is about a listener that there is.
+    fn per_listener(&mut self, listeners: &Listeners, udp: &[SocketAddr], tcp: &[SocketAddr]) {
+        let mut names: Vec<String> = Vec::new();
+        let mut add = |transport: &str, scheme: &str, places: Vec<String>| {
+            if !places.is_empty() {
+                names.push(transport.to_owned());
+                names.extend(places.iter().map(|place| format!("{scheme}://{place}")));
+            }
+        };
+        let paths = |paths: &[SocketPath]| paths.iter().map(|path| path.display().to_string()).collect();
+        let addresses = |addresses: &[SocketAddr]| addresses.iter().map(SocketAddr::to_string).collect();
+        add("udp", "udp", addresses(udp));
+        add("uds", "unixgram", paths(&listeners.uds));
+        add("uds_stream", "unix", paths(&listeners.uds_stream));
+        add("tcp", "tcp", addresses(tcp));
+        for entry in &listeners.per_listener {
+            if !names.contains(&entry.listener) {
+                let (name, names) = (&entry.listener, names.join(", "));
+                self.problem(
+                    "per_listener",
+                    format!("{name:?} is no listener; allowed are {names}"),
                 );
             }
         }

@@ -1,6 +1,6 @@
 //! A log of the kind that a connection names.
 
-use weir_merge::{Append, Assignment, Commit, CommitError, Fetched, Log, Plan};
+use weir_merge::{Append, Assignment, Commit, CommitError, Fetched, Log, Plan, Quarantined};
 
 use crate::file::{FileLog, unix_milliseconds};
 #[cfg(feature = "kafka")]
@@ -42,6 +42,11 @@ impl AnyLog {
     /// From the bucket on that starts at `from`, series are divided among this many partitions.
     pub fn announce(&mut self, from: i64, partitions: u32) -> Result<(), Error> {
         on!(self, log => log.announce(from, partitions))
+    }
+
+    /// What was quarantined and is kept.
+    pub fn quarantined(&mut self, partition: u32) -> Result<Vec<Quarantined>, Error> {
+        on!(self, log => log.quarantined(partition))
     }
 
     /// Removes what nobody needs any more, where the log does not do so itself: records that are committed, and results before

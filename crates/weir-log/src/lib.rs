@@ -9,9 +9,13 @@ mod connection;
 mod error;
 mod file;
 mod frames;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod plan;
 
 pub use any::AnyLog;
 pub use connection::{Brokers, Connection, Mechanism, Sasl, Tls};
 pub use error::Error;
 pub use file::{Clock, FileLog, unix_milliseconds};
+#[cfg(feature = "kafka")]
+pub use kafka::KafkaLog;

@@ -12,7 +12,7 @@ use crate::ledger::{Ledger, Missing};
 use crate::log::{Commit, Message, Quarantined};
 use crate::results::{Closed, Occasion};
 use crate::sequence::{Place, Verdict};
-use crate::snapshot::{SavedStream, Snapshot, SnapshotError};
+use crate::snapshot::{COUNT_MAX, SavedStream, Snapshot, SnapshotError};
 use crate::stream::{Open, Stream, StreamKey, StreamStatus};
 
 /// Tenants and widths of one partition. Each is a name that a sender chose.
@@ -151,6 +151,24 @@ pub struct Counts {
     pub too_large_series: u64,
     /// Of agents that are forgotten.
     forgotten: Ledger,
+}
+
+impl Counts {
+    /// Whether it can have been counted.
+    pub(crate) fn is_possible(&self) -> bool {
+        let counts = [
+            self.merged,
+            self.late,
+            self.repeats,
+            self.closed_buckets,
+            self.corrections,
+            self.overflowed_states,
+            self.dropped_states,
+            self.too_large_series,
+        ];
+        let all = counts.into_iter().chain(self.quarantined);
+        all.into_iter().all(|count| count <= COUNT_MAX)
+    }
 }
 
 /// The state of one partition. Equal messages in equal order give equal results, at every owner and as often as they are read.

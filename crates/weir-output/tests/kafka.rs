@@ -10,12 +10,11 @@ use std::time::Duration;
 use support::*;
 use tempfile::TempDir;
 use weir_aggregate::Expansion;
-use weir_config::{LogConnection, LogSasl, LogTls, Mechanism};
 use weir_log::FileLog;
 use weir_merge::{Closed, Ledger, Log, Merge, Owner, Settings, delay_ms};
 use weir_output::delivery::{Agent, Clock, Delivery, Items, OutputStatus, Reason, Surroundings};
 use weir_output::kafka::{Format, KafkaSettings};
-use weir_output::settings::{QueueSettings, Secret, Start as _};
+use weir_output::settings::Start as _;
 use weir_protocol::Kind;
 use weir_state::{AgentId, Bounds, Record, State, Table};
 
@@ -46,37 +45,9 @@ impl Fleet {
     }
 
     fn settings(&self) -> KafkaSettings {
-        KafkaSettings {
-            log: LogConnection {
-                directory: Some(self.path()),
-                partitions: self.partitions,
-                brokers: Vec::new(),
-                topic: "weir".into(),
-                tenant: String::new(),
-                sasl: LogSasl {
-                    mechanism: Mechanism::None,
-                    username: String::new(),
-                    password: Secret::default(),
-                    password_file: String::new(),
-                },
-                tls: LogTls {
-                    enabled: false,
-                    ca_file: None,
-                    certificate_file: None,
-                    key_file: None,
-                },
-            },
-            format: Format::Merge,
-            keep_host: false,
-            rules: Vec::new(),
-            delivery: QueueSettings {
-                timeout: Duration::from_secs(20),
-                backoff_max: Duration::from_millis(32),
-                disk_path: String::new(),
-                disk_bytes_max: 64 << 20,
-                disk_age_max: Duration::ZERO,
-            },
-        }
+        let mut settings = kafka(&self.path());
+        settings.log.partitions = self.partitions;
+        settings
     }
 
     /// Where the log was there is a file for a while: nothing can be appended, whoever asks.

@@ -33,7 +33,7 @@ pub(crate) fn pieces(state: &State) -> Vec<Cow<'_, State>> {
     };
     let mut pieces: Vec<Vec<&[u8]>> = vec![Vec::new()];
     let mut bytes = 0;
-    for member in members {
+    for member in members.iter() {
         if bytes + member.len() > SET_PIECE_BYTES {
             pieces.push(Vec::new());
             bytes = 0;

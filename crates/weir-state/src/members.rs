@@ -19,21 +19,47 @@ const COARSE: u8 = 2;
 /// The distinct members of a set: all of them, or an estimate of their number once they are too many.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Members {
-    Exact(BTreeSet<Box<[u8]>>),
+    Exact(Distinct),
     Estimate(HyperLogLog),
 }
 
 const WHAT: &str = "a set";
 
+/// Members in their order, and how long they are together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Distinct {
+    members: BTreeSet<Box<[u8]>>,
+    bytes: usize,
+}
+
+impl Distinct {
+    fn insert(&mut self, member: &[u8]) {
+        if !self.members.contains(member) {
+            self.bytes += member.len();
+            self.members.insert(member.into());
+        }
+    }
+}
+
+impl std::ops::Deref for Distinct {
+    type Target = BTreeSet<Box<[u8]>>;
+
+    fn deref(&self) -> &BTreeSet<Box<[u8]>> {
+        &self.members
+    }
+}
+
 impl Default for Members {
     fn default() -> Self {
-        Members::Exact(BTreeSet::new())
+        Members::Exact(Distinct::default())
     }
 }
 
 impl Members {
     pub fn exact<'a>(members: impl IntoIterator<Item = &'a [u8]>) -> Self {
-        Members::Exact(members.into_iter().map(Box::from).collect())
+        let mut distinct = Distinct::default();
+        members.into_iter().for_each(|member| distinct.insert(member));
+        Members::Exact(distinct)
     }
 
     /// Number of distinct members, rounded where it is estimated.
@@ -47,11 +73,7 @@ impl Members {
     pub fn merge(&mut self, other: &Members, bounds: &Bounds) {
         match (&mut *self, other) {
             (Members::Exact(mine), Members::Exact(theirs)) => {
-                for member in theirs {
-                    if !mine.contains(member) {
-                        mine.insert(member.clone());
-                    }
-                }
+                theirs.iter().for_each(|member| mine.insert(member));
                 self.keep_within(bounds);
             }
             (Members::Exact(mine), Members::Estimate(theirs)) => {
@@ -76,7 +98,7 @@ impl Members {
     /// Too many members become an estimate.
     pub(crate) fn keep_within(&mut self, bounds: &Bounds) {
         if let Members::Exact(members) = self
-            && (members.len() > bounds.members || is_longer(members, bounds.member_bytes))
+            && (members.len() > bounds.members || members.bytes > bounds.member_bytes)
         {
             let mut estimate = HyperLogLog::new(PRECISION);
             members.iter().for_each(|member| estimate.insert(member));
@@ -113,13 +135,13 @@ impl Members {
     pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, Error> {
         match reader.byte()? {
             EXACT => {
-                let mut members: BTreeSet<Box<[u8]>> = BTreeSet::new();
+                let mut members = Distinct::default();
                 for _ in 0..reader.count(1)? {
                     let member = reader.block()?;
                     if members.last().is_some_and(|last| **last >= *member) {
                         return Err(Error::NotCanonical(WHAT));
                     }
-                    members.insert(member.into());
+                    members.insert(member);
                 }
                 Ok(Members::Exact(members))
             }
@@ -137,9 +159,4 @@ fn read_estimate(precision: u8, reader: &mut Reader<'_>) -> Result<Members, Erro
     let registers = reader.raw(1 << precision)?;
     let estimate = HyperLogLog::from_registers(registers.into()).map_err(|_| Error::OutOfRange(WHAT))?;
     Ok(Members::Estimate(estimate))
-}
-
-/// Whether the members have more bytes than this.
-fn is_longer(members: &BTreeSet<Box<[u8]>>, bytes_max: usize) -> bool {
-    bytes_max < usize::MAX && members.iter().map(|member| member.len()).sum::<usize>() > bytes_max
 }

@@ -7,6 +7,11 @@ use crate::{Header, VERSION};
 /// Version, flags and checksum.
 const PREFIX_BYTES: usize = 6;
 
+/// A record of a header and of the body of another record: series of several agents may be the same.
+pub fn encode_body(header: &Header, body: &[u8]) -> Vec<u8> {
+    Packer::default().pack(header, body)
+}
+
 /// Packs records one after the other, with one compressor for all.
 #[derive(Default)]
 pub struct Packer {
@@ -21,7 +26,7 @@ impl std::fmt::Debug for Packer {
 
 impl Packer {
     /// A record of a header and a body, which is compressed where that makes it smaller.
-    pub(crate) fn pack(&mut self, header: &Header, body: &[u8]) -> Vec<u8> {
+    pub fn pack(&mut self, header: &Header, body: &[u8]) -> Vec<u8> {
         let compressed = self
             .compressed(body)
             .filter(|compressed| compressed.len() < body.len());

@@ -1,8 +1,10 @@
 //! A record: version, flags and checksum, a header, and a body of texts and of series that refer to them by number.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 
 use weir_protocol::Kind;
+use zstd::bulk::Decompressor;
 
 use crate::series::{Facts, Identity, SeriesRef};
 use crate::wire::{Reader, Writer};
@@ -18,6 +20,9 @@ pub(crate) const PUBLISHED: u8 = 4;
 
 /// Bytes that a series takes at least: kind, name, form, number of tags, time, state.
 const SERIES_BYTES_MIN: usize = 6;
+
+/// Series that memory is set aside for before they are read: a record may claim many.
+const ROWS_RESERVED: usize = 4096;
 
 /// What a series has beside name and tags.
 pub(crate) const HAS_HOST: u8 = 1;
@@ -83,7 +88,7 @@ impl Record {
             .ok_or(Error::TooLarge { bytes: len })?;
         let body = match flags & COMPRESSED {
             0 => reader.rest().to_vec(),
-            _ => zstd::bulk::decompress(reader.rest(), len).map_err(|_| Error::Compression)?,
+            _ => decompressed(reader.rest(), len)?,
         };
         match body.len() == len {
             true => decode_body(header, body),
@@ -162,6 +167,7 @@ impl Record {
     fn read_series(&mut self, reader: &mut Reader<'_>, used: &mut [bool]) -> Result<(), Error> {
         const WHAT: &str = "the order of series";
         let count = reader.count(SERIES_BYTES_MIN)?;
+        self.rows.reserve(count.min(ROWS_RESERVED));
         for _ in 0..count {
             let row = self.read_row(reader, used)?;
             // Texts ascend, so their numbers compare as they do.
@@ -260,6 +266,22 @@ pub fn decode_body(header: Header, body: Vec<u8>) -> Result<Record, Error> {
         true => Ok(record),
         false => Err(Error::NotCanonical("the texts")),
     }
+}
+
+thread_local! {
+    /// To make one anew for each record costs more than it does.
+    static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
+}
+
+fn decompressed(bytes: &[u8], len: usize) -> Result<Vec<u8>, Error> {
+    DECOMPRESSOR.with_borrow_mut(|decompressor| {
+        let made = match decompressor.take() {
+            Some(made) => made,
+            None => Decompressor::new().map_err(|_| Error::Compression)?,
+        };
+        let decompressed = decompressor.insert(made).decompress(bytes, len);
+        decompressed.map_err(|_| Error::Compression)
+    })
 }
 
 pub(crate) fn checksum_of(version: u8, flags: u8, rest: &[u8]) -> u32 {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use support::manager::Manager;
 use support::senders::{Senders, over_unixgram};
-use support::{Agent, status, until};
+use support::{Agent, configurations, status, until, weir};
 use weir_log::{FileLog, unix_milliseconds};
 use weir_merge::{Closed, Ledger, Log as _, Owner, Settings};
 use weir_state::State;
@@ -20,15 +20,15 @@ fn later() -> i64 {
 }
 
 /// What the log of a fleet comes to: the sum of the counter `c` by its tags, and the books of all agents.
-fn merged(log: &Path) -> (Vec<(String, f64)>, Ledger) {
-    let log = FileLog::open(log, PARTITIONS, later).unwrap();
+fn merged(log: &Path, partitions: u32) -> (Vec<(String, f64)>, Ledger) {
+    let log = FileLog::open(log, partitions, later).unwrap();
     let mut owner = Owner::new(log, Settings::default());
     while owner.turn().unwrap().messages > 0 {}
     let mut ledger = Ledger::default();
     owner.merges().for_each(|(_, merge)| ledger += merge.ledger());
     assert_eq!(ledger.difference(), 0, "{ledger:?}");
     let mut sums: Vec<(String, f64)> = Vec::new();
-    for partition in 0..PARTITIONS {
+    for partition in 0..partitions {
         for (_, bytes) in owner.log().results(partition, 0, 1 << 30).unwrap() {
             for series in Closed::decode(&bytes).unwrap().1.series() {
                 let State::Counter(sum) = series.state else {
@@ -115,6 +115,38 @@ fn quiet(admin: &str) {
     });
 }
 
+/// The configurations on the output's page.
+#[test]
+fn the_page_is_true() {
+    let page = include_str!("../../../docs/outputs/kafka.md");
+    let [minimal, full, brokers] = configurations(page)[..] else {
+        panic!("three configurations")
+    };
+    for (text, partitions) in [(minimal, 1), (full, 4)] {
+        let directory = tempfile::tempdir().unwrap();
+        let own = directory.path().display().to_string();
+        let agent = Agent::start(&text.replace("/var/lib/weir", &own), &[]);
+        agent.send("c:2|c\ng:1|g\ns:a|s\nh:1|h\nd:1|d|#pod_name:x\n");
+        // Where the open bucket cannot be kept it is published.
+        let _ = std::fs::remove_dir_all(directory.path().join("state"));
+        agent.stop();
+        let (sums, ledger) = merged(&directory.path().join("log"), partitions);
+        assert_eq!((sum(&sums, ""), ledger.merged), (2.0, 5), "{text}");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let own = directory.path();
+    std::fs::write(own.join("kafka.password"), "secret").unwrap();
+    let config = own.join("weir.yaml");
+    std::fs::write(&config, brokers.replace("/etc/weir", &own.display().to_string())).unwrap();
+    let (succeeds, told) = weir(&["check", "--config", config.to_str().unwrap()]);
+    assert_eq!(succeeds, cfg!(feature = "kafka"), "{told}");
+    assert!(
+        succeeds || told.contains("brokers: needs a weir with a client of Apache Kafka"),
+        "{told}"
+    );
+    assert!(!told.contains("secret"), "{told}");
+}
+
 /// One agent is stopped and started, another one is killed, and the log is away for a while.
 #[test]
 fn totals_of_a_fleet_are_what_was_sent() {
@@ -168,7 +200,7 @@ fn totals_of_a_fleet_are_what_was_sent() {
         std::fs::remove_dir_all(&published.state).unwrap();
         agent.stop();
     }
-    let (sums, ledger) = merged(&log);
+    let (sums, ledger) = merged(&log, PARTITIONS);
     println!("sent {sent} and {sent_to_killed}, {lost} lost with the kill; {sums:?}; {ledger:?}");
     assert_eq!(sum(&sums, "agent:1"), sent as f64);
     let missing = sent_to_killed as f64 - sum(&sums, "agent:2");

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use weir_aggregate::Expansion;
 use weir_config::LogConnection;
 use weir_log::AnyLog;
-use weir_merge::Log as _;
+use weir_merge::{Log as _, Plan};
 use weir_state::AgentId;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
@@ -48,7 +48,9 @@ impl Start for KafkaSettings {
         expansion: &Arc<Expansion>,
         surroundings: &Surroundings,
     ) -> Result<Delivery, StartError> {
-        let mut log = AnyLog::open(&connection(&self.log, "", self.delivery.timeout))?;
+        // The log's own error says more than that there was no answer in time.
+        let patience = self.delivery.timeout.mul_f64(0.9);
+        let mut log = AnyLog::open(&connection(&self.log, "", patience))?;
         let planned = Arc::new(Planned::default());
         if self.log.directory.is_some() {
             planned.set(log.plan()?);
@@ -80,6 +82,20 @@ impl Start for KafkaSettings {
 }
 
 impl KafkaSettings {
+    /// What encodes for a log that is divided like this.
+    pub fn encoder(&self, agent: Agent, plan: Plan, state_bytes_max: u64) -> FleetEncoder {
+        let planned = Arc::new(Planned::default());
+        planned.set(plan);
+        let settings = Settings {
+            place: directory(&self.log),
+            tenant: self.log.tenant.clone(),
+            agent,
+            rules: FleetRules::new(self),
+            state_bytes_max,
+        };
+        FleetEncoder::new(settings, planned, agent.epoch)
+    }
+
     fn fleet_encoder(
         &self,
         name: &str,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use weir_ingest::{Command, Sources, WorkerHandle};
+use weir_ingest::{Command, ListenerSettings, Sources, WorkerHandle};
 use weir_listener::ListenerConfig;
 use weir_protocol::ParseOptions;
 
@@ -374,7 +374,7 @@ impl Agent {
         config: &Config,
         budget: Budget,
         access: Access,
-        planned: Vec<(ListenerConfig, ParseOptions)>,
+        planned: Vec<(ListenerConfig, ListenerSettings)>,
         bound: listeners::Bound,
         sandbox: SandboxStatus,
         mut resumed: Resumed,
@@ -465,7 +465,7 @@ impl Agent {
         if taken.is_some() && !shared.wait_for_workers(hand_over::STEP_MAX) {
             return Err(Failure::runtime("--take-over: the workers do not start in time"));
         }
-        let told = taken.map(Taken::running);
+        let (told, before) = taken.map(|taken| taken.running(recent.is_some())).unzip();
         let watch = Watch::start(&workers, pipeline_runs, files, bound.listeners.len())
             .map_err(|error| Failure::runtime(format!("a thread cannot be started: {error}")))?;
         let origins = match resolver {
@@ -516,7 +516,7 @@ impl Agent {
         let view = Arc::new(view);
         if let (Some(recent), Some(batches)) = (recent, history_batches) {
             let expansion = Arc::new(fixed.expansion.clone());
-            history::start(recent, batches, expansion, view.clone())
+            history::start(recent, batches, expansion, view.clone(), before.flatten())
                 .map_err(|error| Failure::runtime(format!("a thread cannot be started: {error}")))?;
         }
         Ok(Agent {

@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use weir_ingest::ListenerSettings;
 use weir_listener::{BoundSocket, Framing, ListenerConfig, ListenerId, Monotonic, PassedConnection};
-use weir_protocol::ParseOptions;
 
 use super::kept::Passed;
 use super::resume::Resumed;
@@ -198,7 +198,7 @@ impl Taken {
     /// Its connections, for each worker those of listeners that the worker has. Others end.
     pub fn connections(
         &mut self,
-        planned: &[(ListenerConfig, ParseOptions)],
+        planned: &[(ListenerConfig, ListenerSettings)],
         of_workers: &[Vec<(BoundSocket, ListenerId)>],
     ) -> Vec<Vec<PassedConnection>> {
         let mut connections: Vec<Vec<PassedConnection>> = of_workers.iter().map(|_| Vec::new()).collect();
@@ -234,13 +234,19 @@ impl Taken {
         connections
     }
 
-    /// The workers read: the process before ends.
-    pub fn running(self) -> Told {
+    /// The workers read: the process before ends. If it is to give its history first, the channel is where that comes.
+    pub fn running(self, wants_history: bool) -> (Told, Option<Channel>) {
         let told = Told {
             pause_seconds: Monotonic::now().0.saturating_sub(self.account.since) as f64 / 1e9,
             account: self.account,
         };
-        if let Err(error) = self.channel.send(hand_over::RUNNING, &[], &[]) {
+        let wants: &[u8] = if wants_history {
+            hand_over::WANTS_HISTORY
+        } else {
+            &[]
+        };
+        let sent = self.channel.send(hand_over::RUNNING, wants, &[]);
+        if let Err(error) = &sent {
             tracing::error!("hand-over: the process before has gone without waiting for this one: {error}");
         }
         let Account {
@@ -255,7 +261,7 @@ impl Taken {
             self.before.pid,
             told.pause_seconds * 1e3
         );
-        told
+        (told, (wants_history && sent.is_ok()).then_some(self.channel))
     }
 }
 

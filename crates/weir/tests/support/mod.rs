@@ -5,8 +5,10 @@
 
 pub mod log;
 pub mod manager;
+pub mod place;
 pub mod senders;
 pub mod terminal;
+pub mod tls;
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
