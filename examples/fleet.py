@@ -55,7 +55,6 @@ outputs:
     partitions: 2
     rules:
       - name: no instance
-        match: '*'
         exclude_tags: [instance]
 """
 
