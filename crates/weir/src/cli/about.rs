@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::{Arg, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use clap_complete::Shell;
 
+use super::reference;
 use crate::failure::Failure;
 use crate::version::About;
 
@@ -43,13 +44,23 @@ pub fn manual_command() -> Command {
         .arg(
             Arg::new("directory")
                 .value_name("DIRECTORY")
-                .required(true)
+                .required_unless_present("documentation")
                 .value_parser(value_parser!(PathBuf))
-                .help("Where to; it has to be there"),
+                .help("An existing directory to write them to"),
+        )
+        .arg(
+            Arg::new("documentation")
+                .long("documentation")
+                .action(ArgAction::SetTrue)
+                .conflicts_with("directory")
+                .help("Print docs/command-line.md instead"),
         )
 }
 
 pub fn manual(arguments: &ArgMatches) -> Result<(), Failure> {
+    if arguments.get_flag("documentation") {
+        return super::print(&reference::page());
+    }
     let directory = arguments.get_one::<PathBuf>("directory").expect("required");
     let mut whole = super::command().disable_help_flag(true);
     whole.build();

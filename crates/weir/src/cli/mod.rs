@@ -26,6 +26,7 @@ mod explain;
 mod graph;
 mod parse;
 mod recent;
+mod reference;
 mod replay;
 mod send;
 mod status;
