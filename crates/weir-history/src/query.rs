@@ -142,7 +142,7 @@ impl fmt::Display for QueryError {
             QueryError::Unfit { function, kind } => {
                 write!(
                     f,
-                    "{function} cannot be had of a {}",
+                    "{function} is not available for a {}",
                     format!("{kind:?}").to_lowercase()
                 )
             }

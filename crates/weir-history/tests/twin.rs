@@ -338,7 +338,7 @@ fn errors_say_what_is_allowed() {
         function: Some(Function::Quantile(0.99)),
         ..Query::default()
     };
-    assert_eq!(ask(p99), "p99 cannot be had of a gauge");
+    assert_eq!(ask(p99), "p99 is not available for a gauge");
     let far = Query {
         metric: metric(),
         to: Some(START * 2),

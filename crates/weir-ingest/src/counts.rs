@@ -36,7 +36,7 @@ counters! {
             Work("Processes are being looked up; none waits for more than a second.");
         /// Packets of origins that had sent more than they may.
         PacketsRateLimited = PACKETS_DROPPED.because("origin_rate_limited"),
-            Sign("`limits.rates` in the status names who sends too much; raise the limit or calm the sender.");
+            Sign("`limits.rates` in the status names who sends too much; raise the limit or slow down the sender.");
         /// Messages received: lines that are not empty.
         Messages = Series::counter("weir_messages_received_total", "listeners.books.messages.received", "messages"),
             Work("It rises as long as clients send.");
@@ -81,7 +81,7 @@ counters! {
             Sign("A client divides by zero: the log has an example if nothing else was in the message.");
         /// A rule drops its metric.
         Filtered = SAMPLES_DROPPED.because("filtered"),
-            Work("Rules do what they say; `weir_rule_samples_dropped_total` names them.");
+            Work("Rules work as configured; `weir_rule_samples_dropped_total` names them.");
         /// A gauge or set in a new context for which there is no memory.
         NoMemory = SAMPLES_DROPPED.because("no_memory"),
             Sign("Give weir more `memory`, or fewer contexts: `weir top` names the metrics that have most.");

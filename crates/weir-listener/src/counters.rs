@@ -53,7 +53,7 @@ counters! {
             Sign("Add the sender's network to `allowed_networks`, or find out who sends.");
         /// Packets from addresses or networks that had sent more than they may.
         RateLimited = lost("rate_limited"),
-            Sign("`limits.rates` in the status names who sends too much; raise the limit or calm the sender.");
+            Sign("`limits.rates` in the status names who sends too much; raise the limit or slow down the sender.");
         /// Datagrams the kernel dropped after the stop began, because weir asked it to (UDP only).
         RefusedDraining = lost("refused_at_shutdown"),
             Work("Clients went on sending while weir stopped.");

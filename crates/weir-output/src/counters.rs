@@ -31,7 +31,7 @@ counters! {
             Sign("The disk or its file system lost data.");
         /// Messages that a relay's `prefixes` leave out.
         Unmatched = Series::counter("weir_output_unmatched_total", "outputs.unmatched", "messages"),
-            Work("The relay does what its `prefixes` say.");
+            Work("The relay applies its `prefixes`.");
     }
 }
 

@@ -46,7 +46,7 @@ const TABLE: [Line; 9] = [
         name: "batches",
         sixty_fourths: 4,
         parts: &["batches"],
-        when_full: "workers hold their flush back; an output that is behind with encoding drops batches (inbox_full)",
+        when_full: "workers hold their flush back; an output that encodes too slowly drops batches (inbox_full)",
     },
     Line {
         share: Share::Frames,
@@ -67,7 +67,7 @@ const TABLE: [Line; 9] = [
         name: "senders",
         sixty_fourths: 2,
         parts: &["origins", "awaiting_origin", "rate_limits"],
-        when_full: "messages count as their sender's without the tags of their own origin, and do not wait for them",
+        when_full: "messages get their sender's tags instead of those of their own origin",
     },
     Line {
         share: Share::Queues,
@@ -88,14 +88,14 @@ const TABLE: [Line; 9] = [
         name: "history",
         sixty_fourths: 8,
         parts: &["history"],
-        when_full: "the oldest minutes go, and points of new series are not kept where texts take too much",
+        when_full: "the oldest minutes go, and points of new series are not stored when names and tags take too much",
     },
     Line {
         share: Share::Taps,
         name: "taps",
         sixty_fourths: 1,
         parts: &["taps"],
-        when_full: "packets are missing in a capture or a tail, counted; ingest has them",
+        when_full: "packets are missing in a capture or a tail, and counted; ingest is not affected",
     },
 ];
 

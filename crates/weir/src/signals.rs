@@ -271,7 +271,7 @@ impl Reloader {
                 for error in &errors {
                     tracing::error!("reload: {error}");
                 }
-                tracing::error!("reload: the configuration in force stays as it is");
+                tracing::error!("reload: the old configuration stays active");
                 return Reloaded {
                     errors,
                     ..Reloaded::default()
@@ -285,7 +285,7 @@ impl Reloader {
             if *live {
                 tracing::info!("reload: {key} is now {to}, was {from}");
             } else {
-                tracing::warn!("reload: {key} will be {to} after a restart; until then it stays {from}");
+                tracing::warn!("reload: {key} stays {from} until a restart, then it will be {to}");
             }
         }
         let notes: Vec<String> = self

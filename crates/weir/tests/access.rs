@@ -329,7 +329,7 @@ fn addresses_and_networks_get_their_rate_and_are_named() {
     );
     let (_, page) = weir(&["status", "--admin", &admin]);
     for part in [
-        "sends more than it may",
+        "exceeds its rate",
         "address 127.0.0.2",
         "rate_limited",
         "The books balance",

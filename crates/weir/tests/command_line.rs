@@ -1084,12 +1084,12 @@ fn a_reload_validates_first_and_applies_what_it_can() {
     replace("log_level: debug\nworkers: 2\n");
     agent.signal("HUP");
     agent.log.wait_for("reload: log_level is now debug, was info");
-    agent.log.wait_for("reload: workers will be 2 after a restart");
+    agent.log.wait_for("reload: workers stays 1 until a restart");
     // What waits for a restart is named again, with what is in force; and no longer when it is taken back.
     agent.signal("HUP");
     agent
         .log
-        .wait_for("reload: workers will be 2 after a restart; until then it stays 1");
+        .wait_for("reload: workers stays 1 until a restart, then it will be 2");
     replace("log_level: debug\n");
     agent.signal("HUP");
     agent.log.wait_for("nothing has changed");

@@ -56,7 +56,7 @@ impl Place {
             .env_clear()
             .env("WEIR_STATE_PATH", self.state());
         let mut agent = Agent::start_by(bash, config);
-        agent.wait_for("hand-over: goes on in place of weir ");
+        agent.wait_for("hand-over: took over from weir ");
         agent
     }
 
@@ -317,7 +317,7 @@ fn upgrade_starts_the_program_on_disk_and_says_when_it_cannot() {
     let (succeeded, said) = upgrade(&place.state());
     assert!(!succeeded, "{said}");
     assert!(
-        said.contains("the process that runs goes on") && said.contains("exit code 2"),
+        said.contains("the running process continues") && said.contains("exit code 2"),
         "{said}"
     );
     assert_eq!(pid(), first);
@@ -340,7 +340,7 @@ fn upgrade_starts_the_program_on_disk_and_says_when_it_cannot() {
     agent.send("c:1|c");
     until("it is counted", || received(&admin) == 2);
     stop(&pid().to_string());
-    agent.wait_for("state kept for the next process: 1 contexts, 2 samples");
+    agent.wait_for("state saved for the next process: 1 contexts, 2 samples");
 }
 
 #[test]

@@ -344,7 +344,7 @@ fn a_worker_that_panics_makes_the_agent_not_ready_and_the_others_go_on() {
     until("the first worker delivers", || delivered() == 1);
     std::fs::write(&broken, "").unwrap();
     agent.wait_for("thread 'ingest-0'");
-    agent.wait_for("not ready: ingest worker 0 has ended: nobody reads its sockets any more");
+    agent.wait_for("not ready: ingest worker 0 has ended: its sockets are not read");
     let (code, body) = get(&admin, "/ready");
     assert!(
         code == 503 && body.contains("ingest worker 0 has ended"),

@@ -88,7 +88,7 @@ fn the_open_bucket_goes_on_and_gives_one_point_per_series() {
             sent += 1;
         }
         let (out, log) = running.agent.stop();
-        assert!(log.contains("state kept for the next process"), "{log}");
+        assert!(log.contains("state saved for the next process"), "{log}");
         stdout += &out;
     }
     let last = place.start(config);
@@ -192,7 +192,7 @@ fn what_cannot_be_used_is_set_aside_and_the_agent_starts() {
         assert_eq!(next.samples(), 1);
     };
     check(b"", "truncated");
-    check(b"something else", "no state of weir");
+    check(b"something else", "not a state file of weir");
     check(&good[..good.len() / 2], "truncated");
     check(&good[..good.len() - 1], "truncated");
     let mut damaged = good.clone();
@@ -243,7 +243,7 @@ fn another_bucket_width_loses_the_open_bucket_alone_and_says_so() {
     running.agent.stop();
     let mut next = place.start("bucket_width: 30m\n");
     next.agent
-        .wait_for("the bucket that was open is lost, with 2 samples");
+        .wait_for("the open bucket is lost, with 2 samples");
     let found = next.status();
     assert_eq!(
         (found["state"]["samples_lost"].as_u64(), next.samples()),
@@ -266,7 +266,7 @@ fn a_kill_costs_what_came_since_the_last_checkpoint_and_says_so() {
     running.agent.signal("-KILL");
     drop(running);
     let mut next = place.start(LONG);
-    let told = next.agent.wait_for("the process before was killed: ");
+    let told = next.agent.wait_for("the previous process was killed: ");
     // A worker says what it took over with its first counts.
     until("the worker has the contexts", || {
         next.status()["state"]["contexts_restored"] == 6

@@ -295,7 +295,7 @@ impl Task {
             tracing::warn!(
                 output = shared.name,
                 target = address,
-                "ejected: its lines go to the others"
+                "ejected: other targets get its lines"
             );
             self.reroute();
         }

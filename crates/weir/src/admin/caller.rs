@@ -62,7 +62,7 @@ impl Hosts {
         Err(Refused(
             StatusCode::FORBIDDEN,
             format!(
-                "the host {} is no IP address, not localhost and not in admin_hosts",
+                "the host {} is neither an IP address nor localhost nor in admin_hosts",
                 printable(host)
             ),
         ))
@@ -115,7 +115,7 @@ fn foreign(name: &str, value: &HeaderValue) -> Refused {
     Refused(
         StatusCode::FORBIDDEN,
         format!(
-            "{name} says that another site asks: {}",
+            "{name} names another site: {}",
             printable(value.as_bytes())
         ),
     )

@@ -18,7 +18,7 @@ counters! {
     pub enum SocketCounter {
         /// Times the socket file was missing or replaced, and made again.
         FilesRemade = Series::counter("weir_socket_files_remade_total", "listeners.socket_files_remade", "times"),
-            Sign("Something removes socket files: clients have to connect again each time.");
+            Sign("A program removes socket files: clients have to reconnect each time.");
         /// Bytes of receive buffer the kernel granted; 0 where that has no meaning.
         ReceiveBuffer = Series::gauge("weir_receive_buffer_bytes", "listeners.receive_buffer", "bytes"),
             Work("If it is less than what was wanted, raise `net.core.rmem_max`.");
@@ -51,7 +51,7 @@ counters! {
             Work("It rises by the width of a bucket; if it does not, a worker is stuck.");
         /// Duration of the last flush.
         FlushNs = Series::gauge("weir_flush_seconds", "flush.seconds", "seconds").per_unit(1_000_000_000),
-            Work("It follows the contexts. Workers receive in the meantime.");
+            Work("It follows the contexts. Workers keep receiving during it.");
         /// Series of the last flush.
         FlushSeries = Series::gauge("weir_flush_series", "flush.series", "series"),
             Work("It follows the contexts.");
@@ -72,7 +72,7 @@ counters! {
             Sign("The page does not show these series; outputs are not affected. More `memory`, or a larger `history`, holds more of them.");
         /// Points that were not kept, because the thread that keeps them was behind.
         Behind = Series::counter("weir_history_points_behind_total", "history.behind", "points"),
-            Sign("The page has gaps; outputs are not affected. The machine has no processor time left.");
+            Sign("The page has gaps; outputs are not affected. The machine has no CPU time left.");
         /// Points that were not kept, because their own timestamp lies before what is still open.
         Late = Series::counter("weir_history_points_late_total", "history.late", "points"),
             Work("Senders give timestamps of the past; the page does not show them.");
@@ -93,16 +93,16 @@ counters! {
     pub enum TapCounter {
         /// Tails and captures that are open.
         Streams = Series::gauge("weir_tap_streams", "taps.streams", "streams"),
-            Work("Somebody looks at messages, or captures packets.");
+            Work("A user reads the tail or captures packets.");
         /// Packets copied for tails and captures.
         Packets = Series::counter("weir_tap_packets_total", "taps.packets", "packets"),
-            Work("It rises while somebody looks.");
+            Work("It rises while a tail or capture runs.");
         /// Packets that a capture was to have and that found no room. Ingest had them.
         PacketsLost = Series::counter("weir_tap_packets_lost_total", "taps.packets_lost", "packets"),
-            Sign("A capture has gaps, because its disk or network is slower than what comes: capture less (`--match`), write to a faster disk, or give weir more `memory`. Ingest is not affected.");
+            Sign("A capture has gaps, because its disk or network is slower than the traffic: capture less (`--match`), write to a faster disk, or give weir more `memory`. Ingest is not affected.");
         /// Tails that ended because their reader was slower than what came.
         ReadersDropped = Series::counter("weir_tap_readers_dropped_total", "taps.readers_dropped", "streams"),
-            Work("A terminal or browser stood still; it may open another tail.");
+            Work("A terminal or browser was stopped; it may open another tail.");
     }
 }
 

@@ -75,7 +75,7 @@ impl Explanation {
             let _ = writeln!(page, "  {verdict}: {}", access.why);
             if !access.allowed {
                 page.push_str(
-                    "\nno context: over a Unix socket its packets are dropped before they are parsed\n",
+                    "\nno context: its packets from a Unix socket are dropped before parsing\n",
                 );
                 return page;
             }
@@ -85,7 +85,7 @@ impl Explanation {
             changes(&mut page, &step.added, &[]);
         }
         if self.origin.steps.is_empty() && self.origin.pid.is_none() {
-            page.push_str("  neither the message nor its sender says anything\n");
+            page.push_str("  neither the message nor its sender names an origin\n");
         }
         page.push_str("\nrules\n");
         for step in &self.steps {
@@ -97,7 +97,7 @@ impl Explanation {
             changes(&mut page, &step.added, &step.removed);
         }
         if self.steps.is_empty() {
-            page.push_str("  none changes anything\n");
+            page.push_str("  no rule applies\n");
         }
         match &self.context {
             None => page.push_str("\nno context: it is dropped\n"),

@@ -11,7 +11,7 @@ const HEAD: &str = "# Metrics of weir itself
 <!-- Written by `weir status --documentation`; a test compares this page with the code. -->
 
 Each number stands in `/metrics` under its name (with the Prometheus output on), in `/api/v1/status` under its field, and, if
-it is a sign that something was lost, refused or not as good as it could be, in `weir status` as soon as it is not zero.
+it is a sign that something was lost, refused or degraded, in `weir status` as soon as it is not zero.
 
 Units are never mixed. A **packet** is what a listener hands over: one datagram, one frame of a stream, or a run of complete
 lines. A **message** is one line of it, a **sample** one value of a metric. Per listener and in total, packets received are

@@ -195,11 +195,11 @@ async fn talk(
     tokio::select! {
         ended = tokio::time::timeout(limits.connection, served) => {
             if let Ok(Err(error)) = ended {
-                tracing::debug!("admin: a connection ended badly: {error}");
+                tracing::debug!("admin: a connection failed: {error}");
             }
         }
         () = connection.turned_out() => {
-            tracing::debug!("admin: a connection that waited gave way to a new one");
+            tracing::debug!("admin: a waiting connection was closed in favour of a new one");
         }
     }
 }
@@ -312,7 +312,7 @@ async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> 
                 Some(report) => json_of(&report),
                 None => Err(Refused(
                     StatusCode::SERVICE_UNAVAILABLE,
-                    "contexts are counted with each flush, and there has been none yet".to_owned(),
+                    "contexts are counted at each flush; there was none yet".to_owned(),
                 )),
             },
             Err(refused) => Err(refused),
@@ -339,7 +339,7 @@ async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> 
         path => match page::file(path, request.headers()) {
             Some(file) => Ok(file_answer(file)),
             None => recent(source, path, query).await.unwrap_or_else(|| {
-                let message = "there is nothing here; / lists what there is";
+                let message = "not found; / lists all paths";
                 Err(Refused(StatusCode::NOT_FOUND, message.to_owned()))
             }),
         },
@@ -364,7 +364,7 @@ async fn recent(source: &dyn AdminSource, path: &str, query: Query<'_>) -> Optio
         return None;
     }
     let Some(recent) = source.recent() else {
-        let message = "the last minutes are not kept; the setting history gives them memory";
+        let message = "the last minutes are not stored; set `history` to a size above 0";
         return Some(Err(Refused(StatusCode::NOT_FOUND, message.to_owned())));
     };
     if path == LIVE {
@@ -513,7 +513,7 @@ async fn cpu_profile(duration: Duration) -> Result<Answer, Refused> {
         Some(bytes) => Ok(binary("profile", bytes)),
         None => Err(Refused(
             StatusCode::CONFLICT,
-            "a CPU profile is being taken already".to_owned(),
+            "another CPU profile is running".to_owned(),
         )),
     }
 }

@@ -484,7 +484,7 @@ impl Status {
     fn check_aggregate(&self, found: &mut Vec<String>) {
         if let Some(Number::Group(samples)) = self.numbers.at("rows.samples") {
             let given = self.number("total.samples.aggregated") + self.number("total.samples.overflowed");
-            let what = "samples given to the aggregate";
+            let what = "samples passed to the aggregator";
             compare(what, given as u64, sum_of(&samples.reasons()), found);
         }
         let what = "comparisons of kernel drops that disagree";
@@ -502,7 +502,7 @@ impl ListenerStatus {
 
 fn compare(what: &str, left: u64, right: u64, found: &mut Vec<String>) {
     if left != right {
-        found.push(format!("{what}: {left} came in, {right} are accounted for"));
+        found.push(format!("{what}: {left} received, {right} accounted for"));
     }
 }
 

@@ -54,7 +54,7 @@ tables! {
     START: Status, by [], {
         /// Unix time of the start.
         gauge("weir_start_time_seconds", "started", "seconds"),
-            Work("weir was started again."), |status| Some(status.started as f64);
+            Work("weir was restarted."), |status| Some(status.started as f64);
     }
 
     MEMORY: MemoryStatus, by [], {
@@ -63,40 +63,40 @@ tables! {
             Work("It is `memory`."), |memory| Some(memory.budget as f64);
         /// Memory counted against the budget.
         gauge("weir_memory_used_bytes", "memory.used", "bytes"),
-            Work("Near the budget, new contexts find no room: see `weir_context_limit_samples_total`."), |memory| Some(memory.used as f64);
+            Work("Near the budget, new contexts are refused: see `weir_context_limit_samples_total`."), |memory| Some(memory.used as f64);
     }
 
     MEMORY_PARTS: u64, by ["part"], {
         /// What the used memory is made of.
         gauge("weir_memory_part_bytes", "memory.parts", "bytes"),
-            Work("The largest part says what the memory is for."), |bytes| Some(*bytes as f64);
+            Work("The largest part shows what uses the memory."), |bytes| Some(*bytes as f64);
     }
 
     SHARES: MemoryShare, by ["share"], {
         /// What each share of the memory budget may take.
         gauge("weir_memory_share_bytes", "memory.shares[].bytes", "bytes"),
-            Work("It follows `memory` and what is configured; `docs/limits.md` has the shares."), |share| Some(share.bytes as f64);
+            Work("It follows `memory` and the configured listeners and outputs; `docs/limits.md` has the shares."), |share| Some(share.bytes as f64);
         /// What is used of each share of the memory budget.
         gauge("weir_memory_share_used_bytes", "memory.shares[].used", "bytes"),
-            Work("Near its share, what `weir status` shows beside it happens."), |share| Some(share.used as f64);
+            Work("When it reaches the share, the action in `weir status` is taken."), |share| Some(share.used as f64);
     }
 
     SHARE_EVENTS: u64, by ["event", "share"], {
         /// What was done because a share of the memory budget was full.
         counter("weir_memory_share_events_total", "memory.shares[].events", "times"),
-            Sign("`weir status` says what is lost then: give weir more `memory`."), |number| Some(*number as f64);
+            Sign("`weir status` says what was lost: give weir more `memory`."), |number| Some(*number as f64);
     }
 
     LIMITED: LimitedRow, by ["metric", "reason"], {
         /// Samples of metrics whose new contexts met a limit in the last bucket; absent when there are none.
         gauge("weir_context_limit_metric_samples", "limits.limited[].samples", "samples"),
-            Sign("Drop the tag that differs most with a rule: `weir status` names it."), |row| Some(row.samples as f64);
+            Sign("Drop the tag with the most values by a rule: `weir status` names it."), |row| Some(row.samples as f64);
     }
 
     RATES: RateLimitedRow, by ["source"], {
         /// Packets dropped of sources that send more than a rate limit allows; absent when they are quiet.
         gauge("weir_rate_limited_packets", "limits.rates[].packets", "packets"),
-            Sign("Raise the limit or calm the sender."), |row| Some(row.packets as f64);
+            Sign("Raise the limit or slow down the sender."), |row| Some(row.packets as f64);
     }
 
     REFUSED: RefusedSenderRow, by ["reason", "source"], {
@@ -129,28 +129,28 @@ tables! {
     RELOADS: Reloads, by ["result"], {
         /// Reloads of the configuration, by result.
         counter("weir_config_reloads_total", "reload.{result}", "reloads"),
-            Work("Somebody changes the configuration, a key or a token; `weir_config_last_reload_failed` tells of failures."), |(count, _)| Some(*count as f64);
+            Work("The configuration, a key or a token changed; `weir_config_last_reload_failed` shows failures."), |(count, _)| Some(*count as f64);
         /// Unix time of the last reload of the configuration, by result; 0 before the first.
         gauge("weir_config_last_reload_timestamp_seconds", "reload.last_{result}", "seconds"),
-            Work("Somebody changes the configuration, a key or a token."), |(_, at)| Some(*at as f64);
+            Work("The configuration, a key or a token changed."), |(_, at)| Some(*at as f64);
     }
 
     RELOAD: ReloadStatus, by [], {
         /// 1 when the last reload failed: what is in force is not what the configuration says.
         gauge("weir_config_last_reload_failed", "reload.last_error", "flag"),
-            Sign("`weir status` says why; `weir check` tries the file."), |reload| flag(reload.last_error.is_some());
+            Sign("`weir status` says why; `weir check` validates the file."), |reload| flag(reload.last_error.is_some());
         /// Settings that have another value in the configuration than in the process.
         gauge("weir_config_settings_waiting_for_restart", "reload.waiting_for_restart[]", "settings"),
-            Sign("Start weir again to apply them."), |reload| Some(reload.waiting_for_restart.len() as f64);
+            Sign("Restart weir to apply them."), |reload| Some(reload.waiting_for_restart.len() as f64);
     }
 
     STATE: StateStatus, by [], {
         /// Contexts that this process went on with from the process before.
         gauge("weir_saved_state_restored_contexts", "state.contexts_restored", "contexts"),
-            Work("weir was started again."), |state| Some(state.contexts_restored as f64);
+            Work("weir was restarted."), |state| Some(state.contexts_restored as f64);
         /// Samples in the open bucket that this process went on with.
         gauge("weir_saved_state_restored_samples", "state.samples_restored", "samples"),
-            Work("weir was started again."), |state| Some(state.samples_restored as f64);
+            Work("weir was restarted."), |state| Some(state.samples_restored as f64);
         /// Contexts of the process before that found no room; what they had in the open bucket is lost.
         counter("weir_saved_state_refused_contexts_total", "state.contexts_refused", "contexts"),
             Sign("`memory` or `contexts_max` is smaller than it was."), |state| Some(state.contexts_refused as f64);
@@ -159,16 +159,16 @@ tables! {
             Sign("`state.set_aside_because` in the status says why: `docs/restart.md`."), |state| Some(state.set_aside as f64);
         /// Samples in open buckets of earlier processes that could not be continued, as far as they are known.
         counter("weir_saved_state_lost_samples_total", "state.samples_lost", "samples"),
-            Sign("The state was too old or foreign, or `bucket_width` is another one: the log says which."), |state| Some(state.samples_lost as f64);
+            Sign("The state was too old, of another agent, or of another `bucket_width`: the log says which."), |state| Some(state.samples_lost as f64);
         /// Processes of this agent that ended without leaving state, as after `kill -9` or for want of memory.
         counter("weir_saved_state_kills_total", "state.kills", "processes"),
-            Sign("What came in the last second is lost: the log and `weir_saved_state_lost_samples_total` say how much."), |state| Some(state.kills as f64);
+            Sign("Samples of the last second are lost: the log and `weir_saved_state_lost_samples_total` say how much."), |state| Some(state.kills as f64);
         /// Of the last process that was killed: for how long what it received is lost.
         gauge("weir_saved_state_kill_seconds", "state.kill_seconds", "seconds"),
-            Work("It is a second at most, but for a machine that is busy."), |state| Some(state.kill_seconds);
+            Work("At most a second, longer on a busy machine."), |state| Some(state.kill_seconds);
         /// Outputs that could not go on with what they had summed up.
         counter("weir_saved_state_outputs_begun_anew_total", "state.outputs_begun_anew", "outputs"),
-            Sign("Their settings changed, or they are gone: the log names them."), |state| Some(state.outputs_begun_anew as f64);
+            Sign("Their settings changed, or they were removed: the log names them."), |state| Some(state.outputs_begun_anew as f64);
         /// Processes that another one has gone on in place of.
         counter("weir_hand_overs_total", "state.hand_over.completed", "times"),
             Work("weir was upgraded."), |state| Some(state.hand_over.completed as f64);
@@ -183,7 +183,7 @@ tables! {
             Work("weir was upgraded."), |state| Some(state.hand_over.connections as f64);
         /// Connections over TLS that a hand-over ended.
         counter("weir_hand_over_connections_ended_total", "state.hand_over.connections_ended", "connections"),
-            Work("Their clients connect again; what they had under way is lost, and theirs to count."), |state| Some(state.hand_over.connections_ended as f64);
+            Work("Their clients reconnect; the clients count data that was in flight."), |state| Some(state.hand_over.connections_ended as f64);
     }
 
     RULES: RulesStatus, by [], {
@@ -198,13 +198,13 @@ tables! {
     RULE: RuleStatus, by ["rule", "stage"], {
         /// Contexts a rule was applied to; the busiest rules only.
         counter("weir_rule_hits_total", "rules.active[].hits", "contexts"),
-            Work("The rule does what it says."), |rule| Some(rule.hits as f64);
+            Work("The rule works as configured."), |rule| Some(rule.hits as f64);
         /// Time spent on applying a rule.
         counter("weir_rule_seconds_total", "rules.active[].seconds", "seconds"),
             Work("It rises with new contexts, and not with messages."), |rule| Some(rule.seconds);
         /// Samples a rule dropped.
         counter("weir_rule_samples_dropped_total", "rules.active[].samples_dropped", "samples"),
-            Work("The rule does what it says."), |rule| Some(rule.samples_dropped as f64);
+            Work("The rule works as configured."), |rule| Some(rule.samples_dropped as f64);
         /// Live contexts that a rule in dry run would change or drop.
         gauge("weir_rule_trial_contexts", "rules.active[].trial.contexts_now", "contexts"),
             Work("It follows what clients send."), |rule| Some(rule.trial.as_ref()?.contexts_now as f64);
@@ -243,10 +243,10 @@ tables! {
     RESOLVER: OriginStatus, by [], {
         /// Process numbers that went to another process.
         counter("weir_origin_processes_reused_total", "origin.resolver.processes_reused", "processes"),
-            Work("It was noticed; a few packets before may have had the tags of the other."), |resolver| Some(resolver.processes_reused as f64);
+            Work("weir noticed it; a few earlier packets may have the other container's tags."), |resolver| Some(resolver.processes_reused as f64);
         /// Processes that had moved to another container.
         counter("weir_origin_processes_moved_total", "origin.resolver.processes_moved", "processes"),
-            Work("It was noticed; packets before may have had the tags of the other."), |resolver| Some(resolver.processes_moved as f64);
+            Work("weir noticed it; earlier packets may have the other process's tags."), |resolver| Some(resolver.processes_moved as f64);
         /// Processes remembered.
         gauge("weir_origin_processes_known", "origin.resolver.processes_known", "processes"),
             Work("It follows the clients."), |resolver| Some(resolver.processes_known as f64);
@@ -258,7 +258,7 @@ tables! {
             Work("It follows the containers that send."), |resolver| Some(resolver.origins_live as f64);
         /// Origins in use that no source knows.
         gauge("weir_origins_unknown", "origin.resolver.origins_unknown", "origins"),
-            Sign("A source is missing or fails: `weir status` says how each is."), |resolver| Some(resolver.origins_unknown as f64);
+            Sign("A source is missing or fails: `weir status` shows the state of each."), |resolver| Some(resolver.origins_unknown as f64);
         /// Walks through the control groups in search of an inode.
         counter("weir_origin_cgroup_walks_total", "origin.resolver.cgroup_walks", "walks"),
             Work("Clients name their container by an inode."), |resolver| Some(resolver.cgroup_walks as f64);

@@ -76,7 +76,7 @@ fn rules(text: &str) -> Result<Rules, Refused> {
         Some(Content::Map(keys)) if keys.iter().all(|(key, _)| key.text == "rules") => {}
         _ => {
             return Err(bad(
-                "rules must be a YAML document with the key rules and no other",
+                "rules must be a YAML document with the single key rules",
             ));
         }
     }

@@ -20,14 +20,14 @@ pub fn version(arguments: &ArgMatches) -> Result<(), Failure> {
 
 pub fn completions_command() -> Command {
     Command::new("completions")
-        .about("Print what makes a shell complete weir's commands and flags")
+        .about("Print the completion script of a shell")
         .after_help("Example: weir completions bash > /usr/share/bash-completion/completions/weir")
         .arg(
             Arg::new("shell")
                 .value_name("SHELL")
                 .required(true)
                 .value_parser(value_parser!(Shell))
-                .help("The shell to print it for"),
+                .help("The shell"),
         )
 }
 
@@ -40,7 +40,7 @@ pub fn completions(arguments: &ArgMatches) -> Result<(), Failure> {
 
 pub fn manual_command() -> Command {
     Command::new("manual")
-        .about("Write the manual pages, weir(1) and one for each command")
+        .about("Write the manual pages: weir(1) and one for each command")
         .arg(
             Arg::new("directory")
                 .value_name("DIRECTORY")

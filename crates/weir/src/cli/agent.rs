@@ -75,7 +75,7 @@ pub fn admin_address(arguments: &ArgMatches) -> Result<SocketAddr, Failure> {
     };
     let loaded = config::load(&inputs)?;
     loaded.config.addresses.admin.ok_or_else(|| {
-        Failure::usage("admin is off, so there is nobody to ask; --admin names another address")
+        Failure::usage("admin is off, so this agent cannot be asked; --admin names another address")
     })
 }
 
@@ -83,7 +83,7 @@ pub fn admin_address(arguments: &ArgMatches) -> Result<SocketAddr, Failure> {
 pub fn read<T: serde::de::DeserializeOwned>(address: SocketAddr, body: &str) -> Result<T, Failure> {
     serde_json::from_str(body).map_err(|error| {
         Failure::runtime(format!(
-            "what answers at {address} is not this version of weir: {error}"
+            "another version of weir, or another program, answers at {address}: {error}"
         ))
     })
 }
@@ -142,7 +142,7 @@ pub fn ask(address: SocketAddr, path: &str) -> Result<Answer, Failure> {
         let first = head.lines().next().unwrap_or_default();
         let shown = crate::logging::printable(first.as_bytes());
         return Err(Failure::runtime(format!(
-            "what answers at {address} is not weir's admin server: {shown}"
+            "{address} is not weir's admin server: {shown}"
         )));
     }
     Ok(Answer::Body(body.to_owned()))

@@ -25,13 +25,13 @@ const NAMES_MAX: &str = "10000";
 
 pub fn command() -> Command {
     Command::new("graph")
-        .about("Show a metric of the last minutes as a chart")
+        .about("Show the last minutes of a metric as a chart")
         .after_help("Example: weir graph page.load --by page --fn p99 --last 15m")
         .arg(
             Arg::new("metric")
                 .value_name("METRIC")
                 .required(true)
-                .help("Its name, as `weir top` shows it"),
+                .help("The metric's name, as in `weir top`"),
         )
         .arg(
             Arg::new("by")
@@ -61,7 +61,7 @@ pub fn command() -> Command {
                 .long("csv")
                 .action(ArgAction::SetTrue)
                 .conflicts_with("json")
-                .help("Print a table with commas: Unix seconds, and a column for each line"),
+                .help("Print CSV: Unix seconds, and a column for each line"),
         )
         .arg(
             Arg::new("json")
@@ -127,7 +127,7 @@ fn window(last: &str) -> Result<String, Failure> {
     let seconds = found.map(|last| last.as_secs()).filter(|seconds| *seconds > 0);
     let wrong = || {
         Failure::usage(format!(
-            "flag --last: {last:?} is no time of a second or more, such as 15m or 1h"
+            "flag --last: {last:?} is not a time of at least 1s, such as 15m or 1h"
         ))
     };
     Ok(format!("-{}", seconds.ok_or_else(wrong)?))

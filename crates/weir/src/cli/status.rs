@@ -63,19 +63,19 @@ pub fn command() -> Command {
                 .short('q')
                 .action(ArgAction::SetTrue)
                 .conflicts_with_all(["watch", "json"])
-                .help("Print nothing unless the agent is not ready; the exit code says which, as health checks want it"),
+                .help("For health checks: exit with 0 if the agent is ready, otherwise print why and exit with 1"),
         )
         .arg(
             Arg::new("dashboard")
                 .long("dashboard")
                 .action(ArgAction::SetTrue)
-                .help("Print a dashboard of these numbers for Grafana"),
+                .help("Print a Grafana dashboard of weir's own metrics"),
         )
         .arg(
             Arg::new("documentation")
                 .long("documentation")
                 .action(ArgAction::SetTrue)
-                .help("Print what each number of weir itself means, as docs/metrics.md has it"),
+                .help("Print docs/metrics.md instead"),
         )
 }
 
@@ -146,7 +146,7 @@ fn balance(page: &mut String, status: &Status, style: Style) {
 
 fn flush(page: &mut String, status: &Status, now: u64) {
     match status.of(PipelineCounter::FlushedAt) {
-        0 => page.push_str("no flush yet: what is below is what has come in so far\n"),
+        0 => page.push_str("no flush yet: the numbers below are of packets received so far\n"),
         at => {
             let _ = writeln!(
                 page,
@@ -172,7 +172,7 @@ fn flush(page: &mut String, status: &Status, now: u64) {
 fn sandbox(page: &mut String, sandbox: &SandboxStatus) {
     let _ = writeln!(page, "\nsandbox: {}", sandbox.summary());
     for missing in &sandbox.missing {
-        let _ = writeln!(page, "  not in force: {missing}");
+        let _ = writeln!(page, "  not applied: {missing}");
     }
 }
 
@@ -185,7 +185,7 @@ fn reloads(page: &mut String, reload: &ReloadStatus, now: u64, style: Style) {
     }
     if !reload.waiting_for_restart.is_empty() {
         let settings = reload.waiting_for_restart.join(", ");
-        let _ = writeln!(page, "settings that wait for a restart: {settings}");
+        let _ = writeln!(page, "settings that need a restart: {settings}");
     }
 }
 
@@ -271,7 +271,7 @@ fn to_look_at(page: &mut String, status: &Status, style: Style) {
         );
         return;
     }
-    let title = "LOST, REFUSED OR NOT AS GOOD AS IT COULD BE, since the start";
+    let title = "LOST, REFUSED OR DEGRADED, since the start";
     let _ = writeln!(page, "\n{}", style.bad(title));
     for sign in signs {
         let lost = format!("{}: {}", sign.what(), grouped(sign.value as u64));
@@ -340,7 +340,7 @@ fn rules(page: &mut String, rules: &RulesStatus) {
     }
     let _ = writeln!(
         page,
-        "rules     {} in force, {} applied or on trial; finding those that match took {}",
+        "rules     {} active, {} applied or dry run; matching took {}",
         grouped(rules.count),
         grouped(rules.active.len() as u64),
         milliseconds(rules.matching_seconds)
@@ -352,7 +352,7 @@ fn rules(page: &mut String, rules: &RulesStatus) {
         table.row([
             rule.name.clone(),
             if rule.trial.is_some() {
-                format!("{}, on trial", rule.stage)
+                format!("{}, dry run", rule.stage)
             } else {
                 rule.stage.clone()
             },
@@ -369,7 +369,7 @@ fn rules(page: &mut String, rules: &RulesStatus) {
         let saved = trial.contexts_now.saturating_sub(trial.contexts_then);
         let _ = writeln!(
             page,
-            "  {} would save {} contexts: {} would become {}; samples dropped {}, in other contexts {}{}",
+            "  {} would save {} contexts: {} become {}; samples dropped {}, in other contexts {}{}",
             rule.name,
             grouped(saved),
             grouped(trial.contexts_now),
@@ -398,12 +398,12 @@ fn limits(page: &mut String, limits: &LimitStatus) {
     {
         let _ = writeln!(
             page,
-            "limits    samples of contexts that were not made, since the start: {}",
+            "limits    samples of refused contexts, since the start: {}",
             reasons(&samples.reasons())
         );
     }
     limited(page, &limits.limited);
-    let mut table = Table::new(&["sends more than it may", "packets dropped", "bytes per second"]);
+    let mut table = Table::new(&["exceeds its rate", "packets dropped", "bytes per second"]);
     for row in &limits.rates {
         table.row([
             shown(&row.source),
@@ -466,7 +466,7 @@ pub fn limited(page: &mut String, rows: &[LimitedRow]) {
 
 fn outputs(page: &mut String, outputs: &[OutputStatus], now: u64, style: Style) {
     if outputs.is_empty() {
-        page.push_str("\nno output is on\n");
+        page.push_str("\nno output is enabled\n");
         return;
     }
     let mut table = Table::new(&[

@@ -21,7 +21,7 @@ pub fn arguments() -> Vec<Arg> {
             .value_name("KEY:VALUE")
             .action(ArgAction::Append)
             .help(
-                "Only messages with this tag, or with any value of KEY; all of them, if given several times",
+                "Only messages with this tag, or with any value of KEY; several are combined with AND",
             ),
         Arg::new("config")
             .long("config")
@@ -131,6 +131,6 @@ fn refusal(address: SocketAddr, head: &str, code: &str, reader: &mut impl BufRea
     };
     let shown = crate::logging::printable(first.as_bytes());
     Failure::runtime(format!(
-        "what answers at {address} is not weir's admin server, or cannot answer: {shown}"
+        "{address} is not weir's admin server, or it cannot answer: {shown}"
     ))
 }

@@ -19,8 +19,8 @@ const FREE_BYTES_MIN: u64 = 64 << 20;
 pub fn state_directory(patient: &Patient<'_>) -> Vec<Finding> {
     let check = "state_directory";
     let Some(path) = &patient.loaded.config.running.state_path else {
-        let found = "there is none: a restart splits the open bucket and begins sums anew";
-        let remedy = "set `state_path` to a directory of its own, such as /var/lib/weir (docs/restart.md)";
+        let found = "not set: a restart splits the open bucket and restarts sums from zero";
+        let remedy = "set `state_path` to a directory, such as /var/lib/weir (docs/restart.md)";
         return vec![Finding::warning(check, "state_path", found).remedy(remedy)];
     };
     vec![directory(check, path, &User::of(patient))]

@@ -48,7 +48,7 @@ pub fn explain(
     };
     if origins.is_none() {
         explanation.note = Some(
-            "senders are not told apart: origin_detection, origin_client and every source of tags are off"
+            "senders are not distinguished: origin_detection, origin_client and every source of tags are off"
                 .to_owned(),
         );
     } else if !options.origin_client && has_origin_sections(line) {

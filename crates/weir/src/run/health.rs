@@ -190,7 +190,7 @@ impl Looks {
             .collect();
         if self.pipeline.strong_count() == 0 {
             faults.push(
-                "the thread that merges buckets has ended: no output gets anything; restart weir".into(),
+                "the thread that merges buckets has ended: outputs get no data; restart weir".into(),
             );
         }
         // Those of a worker that has ended have nobody to read them.
@@ -213,12 +213,12 @@ impl Looks {
 fn worker_fault(number: usize, worker: &Progress, now: Monotonic) -> Option<String> {
     if worker.has_ended() {
         return Some(format!(
-            "ingest worker {number} has ended: nobody reads its sockets any more; restart weir"
+            "ingest worker {number} has ended: its sockets are not read; restart weir"
         ));
     }
     (worker.since_turn(now) >= STALL).then(|| {
         let seconds = STALL.as_secs();
-        format!("ingest worker {number} has not received for {seconds} s and more")
+        format!("ingest worker {number} is stuck: it has not received for {seconds} s")
     })
 }
 
@@ -239,13 +239,13 @@ impl SocketFile {
         };
         let address = &self.config.address;
         let socket = weir_listener::bind(&self.config).map_err(|error| {
-            format!("the socket file of {address} {what} and cannot be made again: {error}")
+            format!("the socket file of {address} {what} and cannot be created again: {error}")
         })?;
         if let Some(file) = socket.file_id() {
             self.file = file;
         }
         tracing::warn!(
-            "the socket file of {address} {what}: it is made again, and clients have to connect again"
+            "the socket file of {address} {what}: weir created it again, and clients have to reconnect"
         );
         Ok(Some(socket))
     }

@@ -73,7 +73,7 @@ impl Passed {
             .filter(|number| (0..=PASSED_MAX).contains(number));
         let number: i32 = number.ok_or_else(|| {
             Failure::usage(format!(
-                "LISTEN_FDS: {count:?} is no number of descriptors, 0 to {PASSED_MAX}"
+                "LISTEN_FDS: {count:?} is not a number of descriptors from 0 to {PASSED_MAX}"
             ))
         })?;
         let names = variable("LISTEN_FDNAMES");
@@ -180,7 +180,7 @@ impl Passed {
         match self.sockets.iter().find(wrong) {
             None => Ok(()),
             Some(named) => Err(Failure::usage(format!(
-                "the service manager passed {} under the name {key}, and {} cannot be received on it; FileDescriptorName= names the \
+                "the service manager passed {} under the name {key}, which cannot receive {}; FileDescriptorName= names the \
                  listener: udp, uds (Unix datagrams), uds_stream or tcp",
                 named.socket.address(),
                 listener.address
@@ -201,7 +201,7 @@ impl Passed {
                     );
                 }
                 From::Process { .. } => tracing::warn!(
-                    "the socket {address} of the process before is not used: no listener is configured for it"
+                    "the socket {address} of the previous process is not used: no listener is configured for it"
                 ),
                 From::Unit => tracing::warn!(
                     "the service manager passed the socket {address} (FileDescriptorName={name}), and no listener is configured for \

@@ -128,8 +128,7 @@ fn keep_all(planned: &[(ListenerConfig, ParseOptions)], sockets: &mut [Vec<Adopt
     }
     if number > most {
         tracing::warn!(
-            "{number} sockets are to be kept over a restart, and the service manager keeps {most}: none is; FileDescriptorStoreMax= \
-             sets how many"
+            "{number} sockets should survive a restart, but the service manager keeps at most {most}, so it keeps none; FileDescriptorStoreMax= sets how many"
         );
         return;
     }

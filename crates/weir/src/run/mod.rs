@@ -86,7 +86,7 @@ pub fn run(loaded: Loaded, inputs: Inputs, take_over: bool) -> Result<(), Failur
         tracing::info!("{note}");
     }
     if let Err(error) = crate::sys::stdio::break_closed_output() {
-        tracing::warn!("standard output is closed, and what is written there cannot be refused: {error}");
+        tracing::warn!("standard output is closed and cannot be replaced: {error}");
     }
     // Admin and signals need little: this thread serves both. Outputs have a runtime of their own.
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -178,7 +178,7 @@ fn control(
         && let Err(error) = giver.listen(path)
     {
         tracing::warn!(
-            "state_path: {}: no other process can take over: {error}",
+            "state_path: {}: another process cannot take over: {error}",
             path.display()
         );
     }
@@ -225,7 +225,7 @@ async fn serve(
         tracing::info!("{}", banner(reloader.current(), address));
         if !address.ip().to_canonical().is_loopback() {
             tracing::warn!(
-                "admin: {address} is not loopback: whoever reaches it can read metrics, status and profiles, see messages, and ask for a reload"
+                "admin: {address} is not loopback: anyone who reaches it can read metrics, status and profiles, see messages, and trigger a reload"
             );
         }
         let hosts = Hosts::new(&reloader.current().config.running.admin_hosts);
@@ -254,7 +254,7 @@ async fn serve(
             notify.ready();
         }
         let Ok(done) = reloaded else {
-            tracing::error!("a reload was not completed: it has panicked");
+            tracing::error!("a reload failed: it panicked");
             continue;
         };
         logging.set_level(done.level);
@@ -265,7 +265,7 @@ async fn serve(
         }
     };
     tracing::info!(
-        "{signal}: outputs deliver what they hold; then what has arrived is read, flushed and delivered"
+        "{signal}: outputs deliver their queues; then received packets are read, flushed and delivered"
     );
     view.stopping.store(true, Ordering::Release);
     telling.abort();
@@ -277,7 +277,7 @@ async fn serve(
             stopped.map_err(|error| Failure::runtime(format!("the agent could not be stopped: {error}")))?
         }
         signal = second_stop(&mut signals) => {
-            Err(Failure::runtime(format!("{signal} again: stopped at once, what was not delivered is lost")))
+            Err(Failure::runtime(format!("{signal} again: stopped at once, undelivered data is lost")))
         }
     }
 }
@@ -302,7 +302,7 @@ async fn keep_books(agent: Arc<Agent>) {
         match kept.await {
             Ok(Ok(now)) => flushed_at = now,
             Ok(Err(error)) if !std::mem::replace(&mut failed, true) => tracing::warn!(
-                "state_path: books and sums cannot be kept, so that a kill would not be noticed: {error}"
+                "state_path: books and sums cannot be saved, so a kill would go unnoticed: {error}"
             ),
             _ => {}
         }
@@ -320,7 +320,7 @@ fn banner(loaded: &Loaded, address: SocketAddr) -> String {
     };
     let memory = weir_units::show_size(config.resources.memory);
     let version = crate::version::VERSION;
-    format!("weir {version}: {outputs}; {memory} of memory; open http://{address}/ to see what arrives")
+    format!("weir {version}: {outputs}; {memory} of memory; open http://{address}/ to see metrics arrive")
 }
 
 /// Programs that stop others send the signal to the process and to its group, so two come at once and mean one. Whoever
@@ -334,7 +334,7 @@ async fn second_stop(signals: &mut Signals) -> &'static str {
             Request::Stop(name) if first.elapsed() >= SECOND_STOP_AFTER => return name,
             Request::Stop(name) => {
                 tracing::info!(
-                    "{name} again within a second: taken as one request; another one stops at once"
+                    "{name} again within a second: counted as one request; another one stops at once"
                 );
             }
             Request::Reload | Request::Upgrade => {}
@@ -460,7 +460,7 @@ impl Agent {
         }
         .workers(sources.collect())?;
         if taken.is_some() && !shared.wait_for_workers(hand_over::STEP_MAX) {
-            return Err(Failure::runtime("--take-over: the workers do not start in time"));
+            return Err(Failure::runtime("--take-over: the workers did not start in time"));
         }
         let told = taken.map(Taken::running);
         let watch = Watch::start(&workers, pipeline_runs, files, bound.listeners.len())
@@ -642,7 +642,7 @@ impl Agent {
         if !lost.is_empty() {
             let lost = lost.join(", ");
             return Err(Failure::runtime(format!(
-                "lost at the end, as it could not be delivered: {lost}"
+                "lost at the end, because it could not be delivered: {lost}"
             )));
         }
         Ok(())

@@ -67,7 +67,7 @@ impl Resumed {
     pub fn passed(config: &Config, directory: StateDir, state: &[u8]) -> Result<Resumed, String> {
         let content = crate::state::parse(state).map_err(|refusal| refusal.to_string())?;
         if content.meta.agent != directory.agent().0 {
-            return Err("it is that of another agent".into());
+            return Err("it belongs to another agent".into());
         }
         let mut resumed = Resumed {
             status: StateStatus::of(&directory),
@@ -92,8 +92,7 @@ impl Resumed {
         let Some(rest) = checkpoints::rest(directory.path(), directory.agent(), bytes_max) else {
             let (lost, rate) = (books.state.samples_open, books.rates.samples);
             tracing::warn!(
-                "the process before was killed, and nothing of its open bucket is left: the {lost} samples are lost that it had {:.1} s \
-                 ago, and what came in the second after that, about {rate:.0} by its rate",
+                "the previous process was killed, and nothing of its open bucket is left: {lost} samples that it had {:.1} s ago are lost, and those of the next second, about {rate:.0} by its rate",
                 (now - last.at_ms) as f64 / 1e3
             );
             self.status.samples_lost = lost;
@@ -102,8 +101,7 @@ impl Resumed {
         };
         let (kept, lost) = (rest.samples, rest.lost);
         tracing::warn!(
-            "the process before was killed: {lost} samples are lost, which it received in its last {:.2} s; its open bucket goes on with \
-             {kept} samples",
+            "the previous process was killed: {lost} samples are lost, received in its last {:.2} s; its open bucket continues with {kept} samples",
             rest.lost_seconds
         );
         self.status.samples_lost = lost;
@@ -128,7 +126,7 @@ impl Resumed {
         match crate::state::refusal(&content.meta, directory.agent(), oldest, now) {
             None => self.take(Box::new(content), config, now),
             Some(refusal) => {
-                tracing::warn!("what is left of it is not used: {refusal}");
+                tracing::warn!("its files are not used: {refusal}");
                 self.status.samples_lost += kept;
                 self.killed = Some(content.books);
             }
@@ -144,7 +142,7 @@ impl Resumed {
         if let Some(bucket) = meta.bucket.filter(|bucket| bucket.width != width) {
             let lost = std::mem::take(&mut meta.samples);
             tracing::warn!(
-                "the bucket that was open is lost, with {lost} samples: it has {} s, and bucket_width is {width} s now",
+                "the open bucket is lost, with {lost} samples: its width was {} s, and bucket_width is now {width} s",
                 bucket.width
             );
             self.status.samples_lost += lost;
@@ -196,7 +194,7 @@ impl Resumed {
         let points = fixed.histogram_points();
         let started = checkpoints::start(directory.path(), directory.agent(), points, workers);
         started.unwrap_or_else(|error| {
-            tracing::warn!("state_path: the open bucket cannot be kept for the case of a kill: {error}");
+            tracing::warn!("state_path: the open bucket cannot be saved against a kill: {error}");
             Vec::new()
         })
     }
@@ -213,7 +211,7 @@ impl Resumed {
     ) -> (Keeper, StateStatus, Option<Box<Status>>) {
         for fault in outputs.finish() {
             tracing::warn!(
-                "output {} begins without what it had summed up: {}",
+                "output {} starts its sums from zero: {}",
                 fault.output,
                 fault.reason
             );
@@ -224,12 +222,12 @@ impl Resumed {
         {
             let path = directory.path().display();
             tracing::error!(
-                "state_path: {path}: the state was read and cannot be removed: {error}; another start would use it again"
+                "state_path: {path}: the state was read but cannot be removed: {error}; another start would use it again"
             );
         }
         if let Some(content) = &self.content {
             tracing::info!(
-                "goes on from the state of epoch {}, saved {:.1} s ago: {} samples in the open bucket",
+                "continues from the state of epoch {}, saved {:.1} s ago: {} samples in the open bucket",
                 content.meta.epoch,
                 self.status.away_seconds,
                 content.meta.samples
@@ -297,7 +295,7 @@ impl Keeper {
             .begin()
             .inspect_err(|error| {
                 let path = directory.path().display();
-                tracing::error!("state_path: {path}: nothing can be kept for the next process, so the open bucket is flushed: {error}");
+                tracing::error!("state_path: {path}: the state cannot be saved for the next process, so the open bucket is flushed: {error}");
             })
             .ok()
     }
@@ -379,12 +377,12 @@ impl Keeper {
         match leaving.finish(&content) {
             Ok(bytes) => {
                 tracing::info!(
-                    "state kept for the next process: {series} contexts, {samples} samples in the open bucket, {bytes} bytes"
+                    "state saved for the next process: {series} contexts, {samples} samples in the open bucket, {bytes} bytes"
                 );
                 Ok(())
             }
             Err(error) => Err(format!(
-                "{samples} samples of the open bucket and the sums of outputs, as the state could not be written to {}: {error}",
+                "{samples} samples of the open bucket and the sums of outputs, because the state could not be written to {}: {error}",
                 directory.path().display()
             )),
         }

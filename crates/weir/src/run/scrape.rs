@@ -150,7 +150,7 @@ fn notes(found: &ScrapeStatus) -> Vec<String> {
     let mut notes = vec![format!("{} series of {} metrics", found.series, found.metrics)];
     if found.renamed > 0 {
         notes.push(format!(
-            "metrics under another name, because theirs belongs to another metric, to Prometheus or to weir: {}",
+            "metrics under another name, because theirs is taken by another metric, Prometheus or weir: {}",
             found.renamed
         ));
     }

@@ -130,7 +130,7 @@ impl Writer {
             if let Err(error) = self.write(&piece)
                 && !std::mem::replace(&mut self.failed, true)
             {
-                tracing::warn!("state_path: the open bucket cannot be kept for the case of a kill: {error}");
+                tracing::warn!("state_path: the open bucket cannot be saved against a kill: {error}");
             }
         }
     }
@@ -258,7 +258,7 @@ impl Open {
     fn read(path: &Path, agent: AgentId, bytes_max: u64) -> Option<Open> {
         if std::fs::metadata(path).ok()?.len() > bytes_max {
             tracing::warn!(
-                "{} is larger than `memory` allows, and is not read",
+                "{} is larger than `memory` allows and is not read",
                 path.display()
             );
             return None;

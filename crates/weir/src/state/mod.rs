@@ -81,8 +81,7 @@ impl StateDir {
         if let Err(error) = lock.try_lock() {
             return Err(match error {
                 std::fs::TryLockError::WouldBlock => Failure::runtime(format!(
-                    "state_path: {}: another weir uses it; each needs a directory of its own, and --take-over goes on in place of the \
-                     one that runs",
+                    "state_path: {}: another weir uses it; each needs a directory of its own, and --take-over replaces the running one",
                     path.display()
                 )),
                 std::fs::TryLockError::Error(error) => fault("it cannot be locked", &error),
@@ -152,7 +151,7 @@ impl StateDir {
         let bytes = std::fs::read(self.path.join(BOOKS)).ok()?;
         let read = serde_json::from_slice::<LastBooks>(&bytes);
         if let Err(error) = &read {
-            tracing::warn!("the process before was killed, and its books cannot be read: {error}");
+            tracing::warn!("the previous process was killed, and its books cannot be read: {error}");
         }
         read.ok().filter(|books| books.agent == self.agent.id.to_string())
     }
@@ -181,7 +180,7 @@ impl StateDir {
             Ok(Some(content)) if content.meta.agent == self.agent.id.0 => content.outputs,
             Ok(_) => BTreeMap::new(),
             Err(refusal) => {
-                tracing::warn!("what outputs had summed up is not used: {refusal}");
+                tracing::warn!("the sums of outputs are not used: {refusal}");
                 BTreeMap::new()
             }
         }
@@ -200,12 +199,12 @@ impl StateDir {
         match std::fs::rename(&from, &to) {
             Ok(()) => {
                 let to = to.display();
-                tracing::warn!("the state of the process before is set aside as {to}: {refusal}");
+                tracing::warn!("the state of the previous process is set aside as {to}: {refusal}");
             }
             Err(error) => {
                 let from = from.display();
                 tracing::warn!(
-                    "the state of the process before is not used: {refusal}; {from} stays: {error}"
+                    "the state of the previous process is not used: {refusal}; {from} stays: {error}"
                 );
             }
         }

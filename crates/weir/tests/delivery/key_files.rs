@@ -75,7 +75,7 @@ fn a_key_that_is_replaced_in_its_file_is_picked_up() {
         .wait_for("reload: outputs.intake.additional_endpoints_file is now ");
     // A file that is gone is an error, and the key in force stays.
     std::fs::remove_file(&key).unwrap();
-    setup.agent.wait_for("the configuration in force stays as it is");
+    setup.agent.wait_for("the old configuration stays active");
     let page = setup.agent.status().to_string();
     setup.agent.send("third:1|c");
     until("it arrives", || {

@@ -130,7 +130,7 @@ fn only_containers_on_the_list_are_taken_and_the_others_are_named() {
 
     // Another list; a bad one changes nothing and says why.
     config("[prod]");
-    agent.reload("the configuration in force stays as it is");
+    agent.reload("the old configuration stays active");
     config("[no_container, 'container_id:1f*']");
     agent.reload("reload: allowed_origins is now [no_container, container_id:1f*]");
     let before = agent.status()["total"]["packets"]["parsed"].as_u64().unwrap();

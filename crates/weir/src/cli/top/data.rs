@@ -41,7 +41,7 @@ pub struct WantedChart {
     pub kind: String,
     pub function: Option<String>,
     pub by: Option<String>,
-    /// Such as `-15m`; `None`: all that is held.
+    /// Such as `-15m`; `None`: everything stored.
     pub from: Option<&'static str>,
 }
 

@@ -76,7 +76,7 @@ fn heading(state: &State, now: u64) -> Text<'static> {
 
 fn verdict(state: &State, status: &Status) -> Line<'static> {
     if let Some(reason) = &state.away {
-        let text = format!("✗ the agent is away: {reason}. This goes on when it is back.");
+        let text = format!("✗ the agent does not answer: {reason}. The display resumes when it does.");
         return Line::styled(text, BAD);
     }
     if let Some(reason) = &status.not_ready {
@@ -211,7 +211,7 @@ fn rate_lines(books: &Books, process: &Books, width: u16) -> Vec<Line<'static>> 
 
 fn loss_lines(state: &State) -> Vec<Line<'static>> {
     let mut lines = vec![Line::styled(
-        "Lost, refused or not as good as it could be, since the start",
+        "Lost, refused or degraded, since the start",
         HEADING,
     )];
     if state.losses.is_empty() {

@@ -29,12 +29,12 @@ enum Happening {
 
 pub fn command() -> Command {
     Command::new("top")
-        .about("Show what comes in, what is lost, and the metrics, tag keys and origins with most contexts and samples")
+        .about("Show traffic, losses, and the metrics, tag keys and origins with the most contexts and samples")
         .arg(
             Arg::new("once")
                 .long("once")
                 .action(ArgAction::SetTrue)
-                .help("Print a table and end, also on a terminal"),
+                .help("Print a table and exit, even on a terminal"),
         )
         .arg(
             Arg::new("top")

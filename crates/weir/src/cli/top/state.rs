@@ -79,7 +79,7 @@ pub struct Charted {
 
 /// As the API takes them, and as people read them.
 const WINDOWS: [(Option<&str>, &str); 4] = [
-    (None, "all that is held"),
+    (None, "everything stored"),
     (Some("-5m"), "5 min"),
     (Some("-15m"), "15 min"),
     (Some("-1h"), "1 h"),
