@@ -140,7 +140,7 @@ impl<'i> Reader<'i> {
         for gone in gone {
             let key = below(prefix, gone.key);
             let variable = variable_of(&key);
-            let message = format!("is gone: {}", gone.why);
+            let message = format!("was removed: {}", gone.why);
             if variables::is_set(self.inputs, &variable) {
                 self.problem(Source::Environment(variable.clone()), &key, &*message);
             }
@@ -330,7 +330,7 @@ impl<'i> Section<'_, 'i> {
                 Some(gone) => {
                     let key = below(&self.prefix, gone.key);
                     self.reader
-                        .problem(source, &key, format!("is gone: {}", gone.why));
+                        .problem(source, &key, format!("was removed: {}", gone.why));
                 }
                 None => self
                     .reader

@@ -149,7 +149,7 @@ impl Senders {
         }
     }
 
-    /// Whoever waits for this process waits no longer: until somebody has looked, nothing is known of it.
+    /// Whoever waits for this process waits no longer: until somebody has looked, it is unknown.
     pub fn give_up(&mut self, pid: i32) {
         if let Some(process) = self.processes.get_mut(&pid) {
             process.identity.get_or_insert(Identity::Unknown);

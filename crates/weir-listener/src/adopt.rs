@@ -39,7 +39,7 @@ impl PassedSocket {
                 _ => None,
             }
         };
-        let address = address.ok_or_else(|| io::Error::other("no socket that weir can listen on"))?;
+        let address = address.ok_or_else(|| io::Error::other("not a socket that weir can listen on"))?;
         rustix::io::ioctl_fionbio(&fd, true)?;
         let inode = sys::socket_inode(fd.as_fd())?;
         Ok(PassedSocket { fd, address, inode })
@@ -122,7 +122,7 @@ fn adopt_socket(config: &ListenerConfig, passed: PassedSocket) -> Result<BoundSo
         None => None,
         Some(path) => Some(SocketFile::kept(path).ok_or_else(|| BindFault::Other {
             operation: "using the socket that was passed",
-            error: io::Error::other("its file is gone, so nobody could reach it"),
+            error: io::Error::other("its file was removed, so clients cannot reach it"),
         })?),
     };
     let buffer_bytes = config.receive_buffer_bytes.filter(|_| address.path().is_none());

@@ -215,11 +215,11 @@ impl BindFault {
                     Framing::LengthPrefixed => ("length", "a datagram socket", "datagram"),
                     Framing::Newline => ("newline", "a datagram socket", "datagram"),
                 };
-                write!(f, "framing {given} does not suit {kind}; use {allowed}")
+                write!(f, "framing {given} does not fit {kind}; use {allowed}")
             }
             BindFault::MaxPacketBytes(n) => write!(
                 f,
-                "the longest packet is set to {n} bytes; allowed are 1 to {MAX_PACKET_BYTES_LIMIT}"
+                "the longest packet is {n} bytes; allowed are 1 to {MAX_PACKET_BYTES_LIMIT}"
             ),
             BindFault::HostNotFound(error) => write!(
                 f,
@@ -264,10 +264,10 @@ impl BindFault {
                 "another process is listening on this socket; stop it (`ss -xlp` shows it) or change the path",
             ),
             BindFault::Replaced => f.write_str(
-                "somebody replaced the socket file as soon as it was made; who may write in its directory?",
+                "the socket file was replaced as soon as it was made; check who may write in its directory",
             ),
             BindFault::Unsupported => f.write_str(
-                "the system does not support this kind of address; is IPv6 switched off?",
+                "the system does not support this kind of address; is IPv6 disabled?",
             ),
         }
     }

@@ -142,7 +142,7 @@ pub fn check_directory(path: &Path, make_sticky: bool) -> Result<Option<String>,
         });
     }
     let what = if mode & STICKY == 0 {
-        "replace the socket and get what is sent to it"
+        "replace the socket and receive what is sent to it"
     } else {
         "take the path while weir does not run"
     };

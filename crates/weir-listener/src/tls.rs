@@ -166,7 +166,7 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsFileError> {
     };
     let found = std::fs::metadata(path).map_err(|error| fault(error.to_string()))?;
     if !found.is_file() || found.len() > FILE_BYTES_MAX {
-        return Err(fault("is no file of at most 1 MiB".into()));
+        return Err(fault("is not a file of at most 1 MiB".into()));
     }
     std::fs::read(path).map_err(|error| fault(error.to_string()))
 }
@@ -177,7 +177,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFileErro
     let message = match found {
         Ok(found) if !found.is_empty() => return Ok(found),
         Ok(_) => "holds no certificate in PEM".to_owned(),
-        Err(error) => format!("is no PEM file: {error}"),
+        Err(error) => format!("is not a PEM file: {error}"),
     };
     Err(TlsFileError {
         path: path.to_owned(),
@@ -203,8 +203,8 @@ impl fmt::Display for TlsFault {
         match self {
             TlsFault::Tls(error) => error.fmt(f),
             TlsFault::Unreadable(error) => error.fmt(f),
-            TlsFault::TooMuchAtOnce => f.write_str("it sends more than TLS allows at once"),
-            TlsFault::NoAnswer(error) => write!(f, "it takes no answer: {error}"),
+            TlsFault::TooMuchAtOnce => f.write_str("it sends more than TLS allows"),
+            TlsFault::NoAnswer(error) => write!(f, "it does not read the answer: {error}"),
             TlsFault::NoHandshake => f.write_str("no handshake within ten seconds"),
         }
     }

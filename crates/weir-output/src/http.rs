@@ -36,9 +36,9 @@ pub struct Answer {
 /// Why there is no client. The text names the setting.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    #[error("delivery.proxy: not a proxy's URL; allowed is one such as http://proxy:3128")]
+    #[error("delivery.proxy: not a proxy URL, such as http://proxy:3128")]
     Proxy,
-    #[error("delivery.ca_file: {path}: {fault}; allowed is a PEM file with certificates")]
+    #[error("delivery.ca_file: {path}: {fault}; it must be a PEM file with certificates")]
     CaFile { path: String, fault: CaFault },
     #[error("TLS: {0}")]
     Tls(#[from] rustls::Error),

@@ -136,7 +136,7 @@ async fn reach(way: &Way) -> Result<Reached, String> {
         Way::Tcp { host, port } => {
             let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(text)?;
             let peer = stream.peer_addr().map_err(text)?;
-            Ok(Reached::found(format!("{peer} takes connections")))
+            Ok(Reached::found(format!("{peer} accepts connections")))
         }
         Way::Udp { host, port } => {
             let mut found = tokio::net::lookup_host((host.as_str(), *port))
@@ -147,17 +147,17 @@ async fn reach(way: &Way) -> Result<Reached, String> {
             let socket = UdpSocket::bind(any).await.map_err(text)?;
             socket.connect(target).await.map_err(text)?;
             Ok(Reached::found(
-                "there is a route; over UDP nothing more can be known",
+                "there is a route; UDP tells no more",
             ))
         }
         Way::UnixDatagram(path) => {
             let socket = UnixDatagram::unbound().map_err(text)?;
             socket.connect(path).map_err(text)?;
-            Ok(Reached::found("somebody receives there"))
+            Ok(Reached::found("a process receives there"))
         }
         Way::UnixStream(path) => {
             UnixStream::connect(path).await.map_err(text)?;
-            Ok(Reached::found("somebody takes connections there"))
+            Ok(Reached::found("a process accepts connections there"))
         }
     }
 }

@@ -115,7 +115,7 @@ async fn other_settings_begin_anew_and_say_so() {
         );
         second
     };
-    check(saved.clone(), "other", "its settings are not those")
+    check(saved.clone(), "other", "its settings changed")
         .shutdown(Duration::ZERO)
         .await;
     let gone = SavedStates::new(BTreeMap::from([("gone".to_owned(), saved)]), Duration::ZERO);

@@ -312,7 +312,7 @@ fn proxies_and_forwarding_of_the_other_agent_are_taken_or_named() {
         let ran = run_with(&["check"], &[half]);
         assert_eq!(ran.code, 0, "{}", ran.stderr);
         assert!(
-            ran.stdout.contains("forward nothing unless both are set"),
+            ran.stdout.contains("have no effect unless both are set"),
             "{}",
             ran.stdout
         );

@@ -433,7 +433,7 @@ impl DiskQueue {
             return;
         };
         if !std::mem::replace(&mut segment.is_reported, true) {
-            tracing::warn!(file = %path.display(), offset = record.offset, lost = ?record.items(), %error, "a record of the disk queue is damaged and dropped; more of this file are counted only");
+            tracing::warn!(file = %path.display(), offset = record.offset, lost = ?record.items(), %error, "a record of the disk queue is damaged and dropped; further ones of this file are only counted");
         }
     }
 
@@ -564,7 +564,7 @@ impl DiskQueue {
         self.segments.insert(number, segment);
         self.count_gaps(number, &scan.gaps, found);
         if behind > 0 && !scan.is_torn {
-            tracing::warn!(file = %path.display(), bytes = behind, "the end of a disk queue's file is damaged; what was in it is lost");
+            tracing::warn!(file = %path.display(), bytes = behind, "the end of a disk queue's file is damaged and lost");
         }
         if finished {
             self.remove_segment(number);
@@ -582,7 +582,7 @@ impl DiskQueue {
         let (path, acks) = (self.path(number, "q"), self.path(number, "ack"));
         let segment = self.segments.get_mut(&number).expect("just loaded");
         let records = segment.records.len();
-        tracing::warn!(file = %path.display(), bytes, places = gaps.len(), records, "a disk queue's file is damaged; what the bytes held is lost, the other records are kept");
+        tracing::warn!(file = %path.display(), bytes, places = gaps.len(), records, "a disk queue's file is damaged; the damaged bytes are lost, the other records are kept");
         for (at, _) in gaps {
             if append_ack(segment, &acks, &Ack::Gap(*at).bytes(number)).is_ok() {
                 self.bytes += ACK as u64;

@@ -232,7 +232,7 @@ impl<'a> Division<'a> {
         self.requests += 1;
         let share = u64::from(self.payload.count) * range.len() as u64 / self.total as u64;
         let Some(body) = self.pick(range).await else {
-            let error = "a payload that cannot be taken apart".to_owned();
+            let error = "a payload that cannot be divided".to_owned();
             return Outcome::Rejected { error };
         };
         let part = Payload {

@@ -99,7 +99,7 @@ impl Delivery {
         if tokio::time::timeout(RELEASE_MAX, ended).await.is_err() {
             tracing::error!(
                 output = self.name,
-                "a task does not end; its output is replaced all the same"
+                "a task does not end; its output is replaced anyway"
             );
             released.send_replace(Release::Done);
         }
@@ -154,7 +154,7 @@ impl Shared {
             drop(std::fs::remove_file(path.join("lock")));
             drop(std::fs::remove_dir(path));
         } else {
-            tracing::warn!(output = self.name, directory = %path.display(), waiting = ?left, "the new place has no room for what waits in the old one; it is delivered when an output has that disk_path again");
+            tracing::warn!(output = self.name, directory = %path.display(), waiting = ?left, "the new disk queue has no room for the payloads of the old one; they are delivered when an output has that disk_path again");
         }
     }
 }

@@ -117,7 +117,7 @@ impl Delivery {
         shared.leave_asked.store(true, Ordering::Release);
         shared.arrived.notify_one();
         if tokio::time::timeout(ENCODER_MAX, left.changed()).await.is_err() {
-            tracing::warn!(output = self.name, "the encoder does not give its state in time");
+            tracing::warn!(output = self.name, "the encoder did not save its state in time");
         }
     }
 

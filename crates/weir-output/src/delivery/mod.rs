@@ -512,7 +512,7 @@ impl Delivery {
                         endpoint,
                         ?lost,
                         error,
-                        "not everything was delivered, and what the disk queue did not take is lost"
+                        "not everything was delivered, and payloads that the disk queue did not accept are lost"
                     );
                 }
                 None if self.shared.has_disk() => {
@@ -520,7 +520,7 @@ impl Delivery {
                         output,
                         endpoint,
                         ?lost,
-                        "not everything was delivered, and what had not reached the disk queue is lost"
+                        "not everything was delivered, and payloads that had not reached the disk queue are lost"
                     );
                 }
                 None => {
@@ -646,12 +646,12 @@ impl Shared {
                 output = self.name,
                 endpoint,
                 error,
-                "the disk queue takes nothing; payloads wait in memory only"
+                "the disk queue cannot be written; payloads wait in memory only"
             ),
             (Some(_), None) => tracing::info!(
                 output = self.name,
                 endpoint,
-                "the disk queue takes payloads again"
+                "the disk queue can be written again"
             ),
             _ => {}
         }

@@ -95,11 +95,11 @@ impl SavedStates {
         };
         let restored = match saved.lineage == digest(lineage) {
             true => restore(&saved.bytes, self.away),
-            false => Err("its settings are not those that the state was summed up with".into()),
+            false => Err("its settings changed, so the sums do not fit".into()),
         };
         let reason = match restored {
             Ok(0) => return,
-            Ok(refused) => format!("{refused} series find no room"),
+            Ok(refused) => format!("{refused} series do not fit into memory"),
             Err(reason) => reason,
         };
         lock(&self.faults).push(RestoreFault {
@@ -117,13 +117,13 @@ impl SavedStates {
         faults.extend(without_place.map(|(output, queues)| RestoreFault {
             output,
             reason: format!(
-                "{} payloads that waited have no endpoint any more",
+                "{} waiting payloads have no endpoint any more",
                 payloads(&queues)
             ),
         }));
         faults.extend(left.into_keys().map(|output| RestoreFault {
             output,
-            reason: "there is no such output any more".into(),
+            reason: "the output no longer exists".into(),
         }));
         faults
     }

@@ -122,7 +122,7 @@ impl LogFile {
             && self.settings.fsync != Fsync::None
             && let Err(error) = current.file.sync_all()
         {
-            tracing::warn!("{}", self.named("cannot be put on the medium", error));
+            tracing::warn!("{}", self.named("cannot be synchronised", error));
         }
     }
 

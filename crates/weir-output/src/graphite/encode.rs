@@ -236,12 +236,12 @@ impl GraphiteEncoder {
         notes.clear();
         if let Some(example) = example {
             let text = format!(
-                "{lines} lines of the last flush under another name, because theirs belongs to another series; {example}"
+                "{lines} lines of the last flush under another name, because theirs is taken by another series; {example}"
             );
             notes.insert("renamed", text);
         }
         if unchecked > 0 {
-            let text = format!("{unchecked} lines of the last flush, for whose names there is no memory");
+            let text = format!("{unchecked} lines of the last flush whose names were not checked, for want of memory");
             notes.insert("not compared", text);
         }
     }

@@ -90,16 +90,16 @@ counters! {
     pub enum Lost {
         /// Its target takes lines more slowly than they come, or not at all; the oldest go.
         QueueFull = DROPPED.because("queue_full"),
-            Sign("The target is away or slow: `weir status` shows its last error.");
+            Sign("The target is down or slow: `weir status` shows its last error.");
         /// Longer than a datagram to its target.
         TooLong = DROPPED.because("too_long"),
             Sign("Raise the relay's `packet_bytes_max`, or shorten names and tags.");
         /// Not lost: given to another target when this one was ejected.
         Rerouted = DROPPED.because("rerouted"),
-            Work("The target failed, and the others take its lines.");
+            Work("The target failed, and the other targets get its lines.");
         /// Still waiting when the process ended.
         Shutdown = DROPPED.because("shutdown"),
-            Sign("The target did not take the rest in time.");
+            Sign("The target did not accept the rest in time.");
     }
 }
 

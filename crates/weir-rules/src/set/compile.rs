@@ -252,7 +252,7 @@ impl GroupsOf {
         let absent = template.missing(self.stars, self.regex.as_ref());
         if !absent.is_empty() && self.known {
             let (absent, there) = (absent.join(", "), self.describe());
-            let message = format!("refers to {absent}, which the pattern has no group for; {there}");
+            let message = format!("refers to {absent}, but the pattern has no such group; {there}");
             faults.add(field, message);
         }
     }
@@ -302,7 +302,7 @@ fn check_name(mapping: &Mapping, faults: &mut Faults) {
         faults.add("name".into(), "is missing; must be the new name");
     }
     if mapping.name.contains([':', '|', '\n']) {
-        let message = "holds a colon, a bar or a line end, which no metric name can";
+        let message = "has a colon, a bar or a line end, which is not allowed in a metric name";
         faults.add("name".into(), message);
     }
 }
@@ -310,7 +310,7 @@ fn check_name(mapping: &Mapping, faults: &mut Faults) {
 fn check_tag(key: &str, value: &str, faults: &mut Faults) {
     let forbidden = [',', '|', '\n'];
     if key.is_empty() || key.contains(forbidden) || value.contains(forbidden) {
-        let message = "is empty or holds a comma, a bar or a line end, which no tag can";
+        let message = "is empty or has a comma, a bar or a line end, which is not allowed in a tag";
         faults.add(format!("tags.{key}"), message);
     }
 }

@@ -222,10 +222,10 @@ tables! {
             Sign("At 0 `weir status` shows the last error."), |output| flag(output.healthy);
         /// Age of the oldest pending point.
         gauge("weir_output_lag_seconds", "outputs[].lag_seconds", "seconds"),
-            Sign("The backend is away or slow: `weir status` shows the last error."), |output| Some(output.lag_seconds);
+            Sign("The backend is down or slow: `weir status` shows the last error."), |output| Some(output.lag_seconds);
         /// Bytes of the disk queue.
         gauge("weir_output_disk_queue_bytes", "outputs[].disk_bytes", "bytes"),
-            Work("It rises while the backend is away."), |output| output.disk_bytes.map(|bytes| bytes as f64);
+            Work("It rises while the backend is down."), |output| output.disk_bytes.map(|bytes| bytes as f64);
     }
 
     BOOKS: PointBooks, by ["kind", "output"], {
@@ -237,7 +237,7 @@ tables! {
             Work("It rises with each flush."), |books| Some(books.delivered as f64);
         /// Items waiting, by kind.
         gauge("weir_output_pending", "outputs[].{kind}s.pending", "items"),
-            Work("It rises while the backend is away."), |books| Some(books.pending as f64);
+            Work("It rises while the backend is down."), |books| Some(books.pending as f64);
     }
 
     RESOLVER: OriginStatus, by [], {

@@ -111,7 +111,7 @@ fn only_containers_on_the_list_are_taken_and_the_others_are_named() {
     assert_eq!(explained["context"], Value::Null);
     let text = agent.ask(&["explain", "own:1|c", "--pid", &std::process::id().to_string()]);
     assert!(
-        text.contains("refused: it is no container's, and no_container is not in allowed_origins"),
+        text.contains("refused: it is not in a container, and no_container is not in allowed_origins"),
         "{text}"
     );
     // Nobody is named, so nobody is judged.
@@ -226,7 +226,7 @@ fn what_the_list_needs_is_checked() {
         (
             "uds: [/tmp/x.sock]\norigin_detection: true\norigin_docker: []\norigin_containerd: []\nallowed_origins: ['image_name:web']\n",
             0,
-            &["note: line 5: allowed_origins", "no source of tags is on"],
+            &["note: line 5: allowed_origins", "no source of tags is enabled"],
         ),
     ] {
         let (found, text) = check(config);

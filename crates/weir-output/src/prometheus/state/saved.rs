@@ -45,7 +45,7 @@ pub struct NoState;
 
 impl std::fmt::Display for NoState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the bytes hold no state of such an output")
+        f.write_str("the bytes are not the state of such an output")
     }
 }
 
