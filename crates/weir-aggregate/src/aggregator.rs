@@ -94,7 +94,7 @@ struct HandOver {
 
 /// Samples of one worker into buckets, buckets into batches. Time is an argument everywhere.
 ///
-/// Contexts come and go without it: whoever owns both walks the contexts of a closed bucket with
+/// Contexts come and go without it: the owner of both walks the contexts of a closed bucket with
 /// [`Aggregator::write`] and tells of those that are gone.
 pub struct Aggregator {
     settings: AggregatorSettings,

@@ -63,7 +63,7 @@ impl<'i> Reader<'i> {
 
     /// Blames the source that the value came from.
     pub(crate) fn blame(&mut self, key: &str, message: impl Into<String>) {
-        // A fault inside of a list: `rules[2].match` came from where `rules` came from.
+        // An error inside a list: `rules[2].match` came from where `rules` came from.
         let whole = key.split_once('[').map_or(key, |(whole, _)| whole);
         let shown = self
             .shown
@@ -135,7 +135,7 @@ impl<'i> Reader<'i> {
         })
     }
 
-    /// Says of keys that there were that they are gone, wherever they are set.
+    /// Reports keys that were removed, wherever they are set.
     pub(crate) fn report_gone(&mut self, prefix: &str, gone: &[Gone]) {
         for gone in gone {
             let key = below(prefix, gone.key);
@@ -180,7 +180,7 @@ fn concatenated(lists: Vec<Node>) -> Node {
     list(lists.into_iter().flat_map(items).collect())
 }
 
-/// Lists of several variables as one of all of them, unless one has a fault.
+/// Lists of several variables as one, unless one has an error.
 fn added_up(candidates: Vec<Candidate<'_>>) -> Vec<Candidate<'_>> {
     if candidates.len() < 2 || candidates.iter().any(|candidate| candidate.node.is_err()) {
         return candidates;
@@ -211,7 +211,7 @@ pub struct Section<'r, 'i> {
 
 impl<'i> Section<'_, 'i> {
     /// Takes the strongest of a setting's sources, and reports the wrong ones, the weaker ones included: a file
-    /// must not hide a fault behind a variable.
+    /// must not hide an error behind a variable.
     pub fn choose<T: Typed>(&mut self, setting: &Setting) -> Option<T> {
         let key = below(&self.prefix, setting.key);
         let mut chosen = None;

@@ -70,7 +70,7 @@ impl Listeners {
 }
 
 impl Origin {
-    /// Whether senders are told apart at all. Off, nothing of it costs anything.
+    /// Whether senders are distinguished. Off, it costs nothing.
     pub fn is_on(&self) -> bool {
         let has_source =
             !self.origin_kubelet.is_empty() || self.origin_podinfo.is_some() || self.origin_file.is_some();
@@ -296,16 +296,14 @@ impl Resolver<'_, '_> {
     fn allowed_origins(&mut self, listeners: &Listeners, origin: &Origin) {
         const KEY: &str = "allowed_origins";
         if listeners.rate_limit_per_origin.is_some() && !origin.origin_detection {
-            let message =
-                "needs origin_detection: true; a limit cannot rely on what messages claim";
+            let message = "needs origin_detection: true; a limit cannot rely on what messages claim";
             self.problem("rate_limit_per_origin", message);
         }
         if listeners.allowed_origins.is_empty() {
             return;
         }
         if !origin.origin_detection {
-            let message =
-                "needs origin_detection: true, which finds the sending process on a Unix socket";
+            let message = "needs origin_detection: true, which finds the sending process on a Unix socket";
             self.problem(KEY, message);
         }
         if !listeners.has_unix_sockets() {
@@ -409,7 +407,8 @@ impl Resolver<'_, '_> {
     fn names(&mut self, names: &mut Names) {
         for (key, list) in [("tags", &names.tags), ("extra_tags", &names.extra_tags)] {
             if let Some(tag) = list.iter().find(|tag| tag.contains([',', '|', '\n'])) {
-                let message = format!("{tag:?} has a comma, a bar or a line end, which is not allowed in a tag");
+                let message =
+                    format!("{tag:?} has a comma, a bar or a line end, which is not allowed in a tag");
                 self.problem(key, message);
             }
         }

@@ -451,7 +451,8 @@ fn effect(rule: &Rule, path: &str, faults: &mut Vec<Fault>) -> Effect {
     };
     let is_no_tag = |tag: &String| tag.is_empty() || tag.contains([',', '|', '\n']);
     if rule.add_tags.iter().any(is_no_tag) {
-        let message = "has a tag that is empty or has a comma, a bar or a line end, which is not allowed in a tag";
+        let message =
+            "has a tag that is empty or has a comma, a bar or a line end, which is not allowed in a tag";
         fault(faults, format!("{path}.add_tags"), message);
     }
     if effect == Effect::default() && rule.values.is_empty() && !rule.last {

@@ -8,7 +8,7 @@ const fn alias(name: &'static str, path: &'static str) -> Series {
 }
 
 counters! {
-    /// What there is of contexts. Whoever drains buckets fills in `Created` and `Expired`.
+    /// Contexts in numbers. The drain of buckets fills in `Created` and `Expired`.
     pub enum ContextCounter {
         /// Live contexts, overflow series included.
         Live = Series::gauge("weir_contexts", "contexts.live", "contexts"),
@@ -58,7 +58,7 @@ counters! {
 counters! {
     /// What becomes of origins at a worker.
     pub enum OriginCounter {
-        /// Origins that workers tell apart.
+        /// Origins that workers distinguish.
         Live = Series::gauge("weir_origin_table_entries", "origin.table_entries", "origins"),
             Work("It follows the containers that send; each worker counts its own.");
         /// Questions of workers for the tags of an origin.

@@ -17,7 +17,7 @@ use crate::store::History;
 pub const GROUPS_MAX: usize = 50;
 /// Steps of an answer.
 pub const STEPS_MAX: usize = 4096;
-/// Steps of an answer that does not say how long one is: about as many as a chart has pixels to tell apart.
+/// Steps of an answer without a step length: about as many as a chart has pixels.
 const STEPS_WANTED: i64 = 360;
 
 /// What is made of the points of a step.

@@ -25,7 +25,7 @@ const NAMES: [(&str, Kind); 4] = [
 ];
 
 fn hash(name: usize, tags: &[String]) -> u64 {
-    // Few values, so that keys share hashes and must be told apart.
+    // Few values, so that keys share hashes and must be distinguished.
     (name + tags.len()) as u64 % 3
 }
 

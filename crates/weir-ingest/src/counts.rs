@@ -31,7 +31,7 @@ counters! {
         /// Packets parsed.
         Packets = Series::counter("weir_packets_parsed_total", "listeners.books.packets.parsed", "packets"),
             Work("It rises with the packets received.");
-        /// Packets that wait for their sender to be known. They are received when they go on.
+        /// Packets that wait until their sender is known. They count as received after that.
         PacketsWaiting = Series::gauge("weir_packets_waiting", "listeners.packets_waiting", "packets"),
             Work("Processes are being looked up; none waits for more than a second.");
         /// Packets of origins that had sent more than they may.
@@ -121,7 +121,7 @@ counters! {
         /// Times timestamps went back because the wall clock was set back by more than three buckets.
         ClockSetBack = Series::counter("weir_clock_set_back_total", "clock.set_back", "times").highest(),
             Sign("The clock was wrong before; points already sent have wrong timestamps.");
-        /// The longest time a worker did not receive although it should: because of a flush, or because the process stood still.
+        /// The longest time that a worker did not receive: because of a flush, or because the process was stopped.
         LongestGapNs = Series::gauge("weir_receive_gap_seconds", "flush.longest_gap_seconds", "seconds").per_unit(1_000_000_000).highest(),
             Work("Above 5 ms senders may have waited, or the kernel dropped packets: give weir a dedicated CPU.");
     }
@@ -151,10 +151,10 @@ counters! {
         /// Packets and messages that waited for their origin.
         Parked = Series::counter("weir_origin_waited_total", "origin.waited", "packets and messages"),
             Work("New containers send.");
-        /// Packets and messages that waited a second, or to the end of their bucket, in vain for their origin.
+        /// Packets and messages that waited a second, or to the end of their bucket, without an answer about their origin.
         GaveUp = Series::counter("weir_origin_waited_in_vain_total", "origin.waited_in_vain", "packets and messages"),
             Sign("A source of tags is slow: `weir status` says how each is.");
-        /// Packets and messages that went on without their origin because too many waited.
+        /// Packets and messages that proceeded without their origin because too many waited.
         NoRoom = Series::counter("weir_origin_no_room_to_wait_total", "origin.no_room_to_wait", "packets and messages"),
             Sign("New containers send more than weir can hold; their later messages get the tags.");
     }

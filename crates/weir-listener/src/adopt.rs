@@ -105,7 +105,7 @@ fn unix_address(name: &SocketAddrUnix, kind: SocketType) -> Option<Address> {
 ///
 /// # Errors
 ///
-/// As [`crate::bind`]; and when the file of a Unix socket is gone, so that nobody can reach it.
+/// As [`crate::bind`]; and if the file of a Unix socket was removed, so clients cannot reach it.
 pub fn adopt(config: &ListenerConfig, passed: PassedSocket) -> Result<BoundSocket, BindError> {
     let fail = |fault| BindError {
         address: config.address.clone(),

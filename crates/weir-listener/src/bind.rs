@@ -1,4 +1,4 @@
-//! From a configuration to a socket that is bound, with every fault named.
+//! From a configuration to a bound socket, with every error named.
 
 use std::fmt;
 use std::io;
@@ -114,7 +114,7 @@ pub struct BindError {
     pub fault: BindFault,
 }
 
-/// The faults a [`BindError`] distinguishes.
+/// The errors that a [`BindError`] distinguishes.
 #[derive(Debug)]
 pub enum BindFault {
     /// The framing does not suit the address.

@@ -23,7 +23,7 @@ const REFUSED_LIMIT: Series = connections(
     "weir_connections_refused_limit_total",
     "listeners.connections_refused_limit",
 )
-.help("Connections closed at once for want of memory or descriptors.");
+.help("Connections closed at once for lack of memory or descriptors.");
 
 const RECEIVE_ERRORS: Series = Series::counter(
     "weir_receive_errors_total",
@@ -120,7 +120,7 @@ counters! {
         /// Connections that ended with an error, most often a reset by the peer.
         ConnectionsFailed = connections("weir_connections_failed_total", "listeners.connections_failed"),
             Sign("Clients end without closing, or the network between fails.");
-        /// Failed calls of `accept`, those for want of descriptors included.
+        /// Failed calls of `accept`, including those for lack of descriptors.
         AcceptErrors = Series::counter("weir_accept_errors_total", "listeners.accept_errors", "system calls"),
             Sign("If `weir_accept_pauses_total` rises too, the system has no descriptors or memory; else clients leave before they are accepted.");
         /// Times accepting was paused because the system had no descriptors or memory.

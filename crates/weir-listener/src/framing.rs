@@ -107,7 +107,7 @@ impl Framer {
         self.skipping
     }
 
-    /// Goes on where another one was. Before the first chunk.
+    /// Continues another one. Before the first chunk.
     pub fn resume(
         &mut self,
         partial: &[u8],

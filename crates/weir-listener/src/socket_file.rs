@@ -40,7 +40,7 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// That of a socket which somebody keeps; `None` if it is gone.
+    /// The file of a kept socket; `None` if it was removed.
     pub fn kept(path: &Path) -> Option<SocketFile> {
         let found = fs::symlink_metadata(path).ok()?;
         found.file_type().is_socket().then(|| SocketFile {
@@ -185,8 +185,8 @@ fn someone_listens(path: &Path, kind: libc::c_int) -> Result<bool, BindFault> {
 /// Binds, which creates the file, and gives it its owner, group and mode. At no moment has it more permissions than
 /// `mode`.
 ///
-/// Nothing but `bind` is done by path: whoever may write in the directory can put a symbolic link there between two calls,
-/// and then a file of somebody else's would change its owner and mode.
+/// Only `bind` is done by path: a user who may write in the directory can put a symbolic link there between two calls,
+/// and then a file of another user would change its owner and mode.
 pub fn create(
     fd: BorrowedFd<'_>,
     path: &Path,

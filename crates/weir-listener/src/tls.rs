@@ -53,7 +53,7 @@ impl fmt::Display for TlsFileError {
 
 impl std::error::Error for TlsFileError {}
 
-/// What all encrypted connections of a listener share. It can be replaced while they are open: those there are go on as they
+/// What all encrypted connections of a listener share. It can be replaced while they are open: existing ones stay as they
 /// were set up.
 pub struct TlsServer(RwLock<Arc<Credentials>>);
 

@@ -220,10 +220,7 @@ fn candidates(
         (None, None) => {}
     }
     if key.fields.external.is_some() {
-        decision.note(
-            "external_data",
-            "only origin_unified uses it".into(),
-        );
+        decision.note("external_data", "only origin_unified uses it".into());
     }
     found
 }

@@ -117,7 +117,7 @@ pub fn client(settings: &DeliverySettings, user_agent: &str) -> Result<Client, C
 
 /// A client of a server that speaks HTTP/2 and nothing else, as those of gRPC.
 ///
-/// HTTP/2 has one connection for all requests and keeps it when one of them is given up. If its other end is gone without a word, or
+/// HTTP/2 has one connection for all requests and keeps it when one of them is given up. If its other end has disappeared, or
 /// its name has moved, every later request would wait there too: after a request that was given up there is a new connection.
 pub struct Http2 {
     settings: DeliverySettings,

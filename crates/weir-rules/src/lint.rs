@@ -205,10 +205,7 @@ impl Linter {
                     self.find(path.clone(), "drops every metric");
                 }
                 if let TagFilter::Include(keys) = &effect.tags {
-                    let message = format!(
-                        "removes every tag except {} from every metric",
-                        keys.join(", ")
-                    );
+                    let message = format!("removes every tag except {} from every metric", keys.join(", "));
                     self.find(path.clone(), message);
                 }
             }

@@ -39,7 +39,7 @@ pub struct AddressError {
     fault: AddressFault,
 }
 
-/// The faults an [`AddressError`] distinguishes.
+/// The errors that an [`AddressError`] distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressFault {
     /// There is no `://`.

@@ -30,7 +30,10 @@ impl fmt::Display for NetworkError {
             NetworkError::Address => f.write_str("not an address or network such as 10.1.0.0/16 or fd00::/8"),
             NetworkError::Bits { max } => write!(f, "the prefix must be a whole number from 0 to {max}"),
             NetworkError::Beyond { network } => {
-                write!(f, "the address has bits beyond the prefix; did you mean {network}?")
+                write!(
+                    f,
+                    "the address has bits beyond the prefix; did you mean {network}?"
+                )
             }
         }
     }

@@ -263,7 +263,7 @@ mod tests {
             let held_together: u64 = held.iter().sum();
             prop_assert!(limits.iter().zip(&held).all(|(limit, held)| limit >= held));
             prop_assert!(limits.iter().sum::<u64>() <= share.max(held_together));
-            // Whoever has more than another holds that much.
+            // An output with more than another holds that much.
             let least = *limits.iter().min().unwrap();
             prop_assert!(limits.iter().zip(&held).all(|(limit, held)| *limit == least || limit == held));
         }

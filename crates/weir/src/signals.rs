@@ -152,7 +152,7 @@ pub struct ChangeReport {
     pub applied: bool,
 }
 
-/// The configuration in force, and how to read it again.
+/// The active configuration, and how to read it again.
 #[derive(Debug)]
 pub struct Reloader {
     inputs: Inputs,
@@ -214,7 +214,7 @@ impl Reloader {
         &self.current
     }
 
-    /// Reads every source again. A fault, or a refusal of `apply`, changes nothing.
+    /// Reads every source again. An error, or a refusal of `apply`, changes nothing.
     pub fn reload(
         &mut self,
         mut apply: impl FnMut(&Loaded) -> Result<(), Vec<String>>,
@@ -235,7 +235,7 @@ impl Reloader {
         if !since_last.is_empty() {
             apply(&loaded)?;
         }
-        // What needs a restart is told at every reload until there is one, with the value that is in force.
+        // Settings that need a restart are logged at every reload until then, with the active value.
         let waiting = loaded.changes(&self.started);
         let waits = |key: &str| waiting.iter().any(|change| change.key == key && !change.live);
         let applied = since_last
@@ -412,7 +412,7 @@ mod tests {
             (key, format!("http://{from}"), format!("http://{to}"))
         };
         assert_eq!(changes("b", key), [url("a", "b")]);
-        assert_eq!(changes("b", key), [], "it is in force");
+        assert_eq!(changes("b", key), [], "it is active");
         assert_eq!(changes("c", key), [url("b", "c")]);
         let replaced = changes("c", "ffffffffffffffffffffffffffffffff");
         assert_eq!(replaced[0].0, "outputs.datadog.api_key");

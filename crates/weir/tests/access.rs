@@ -228,7 +228,7 @@ fn clients_that_never_read_lose_nothing_over_tls() {
     );
 }
 
-/// Clients over TCP once went on writing into a connection for about 110 s after the agent had ended, TLS or not.
+/// Clients over TCP once kept writing into a connection for about 110 s after the agent had ended, TLS or not.
 #[test]
 fn clients_over_tls_learn_at_once_that_the_agent_has_ended() {
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -550,7 +550,7 @@ fn switching_encryption_on_waits_for_a_restart() {
         changes.len() == 2 && changes.iter().all(|change| change["applied"] == false),
         "{answer}"
     );
-    // Another certificate before that restart is no more in force.
+    // Another certificate before that restart does not apply either.
     let (certificate, key) = authority.issue("localhost");
     write(&at, "server.pem", &certificate);
     write(&at, "server.key", &key);

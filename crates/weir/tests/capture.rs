@@ -189,7 +189,7 @@ fn the_datadog_agents_own_messages_read_a_capture() {
     let unix = std::os::unix::net::UnixDatagram::unbound().unwrap();
     unix.send_to(b"page.local:1|c", &socket).unwrap();
     until("all are seen", || packets_captured(&admin) == 3);
-    // What is captured is written while it goes on.
+    // Captured packets are written during the capture.
     until("all are written", || std::fs::metadata(&file).is_ok());
     agent.stop();
     let said = capturing.end();

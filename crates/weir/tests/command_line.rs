@@ -223,7 +223,7 @@ fn every_second_name_is_understood() {
 fn a_setting_that_is_gone_is_refused_with_the_reason_wherever_it_stands() {
     let check = |arguments: &[&str], environment: &[(&str, &str)], source: &str| {
         let ran = run_with(&[&["check"], arguments].concat(), environment);
-        let expected = format!("{source}: packet_bytes_max: is gone: packets may be as long as 64KiB");
+        let expected = format!("{source}: packet_bytes_max: was removed: packets may be up to 64KiB long");
         assert_eq!(ran.code, 2, "{}", ran.stderr);
         assert!(ran.stderr.contains(&expected), "{}", ran.stderr);
     };
@@ -1085,7 +1085,7 @@ fn a_reload_validates_first_and_applies_what_it_can() {
     agent.signal("HUP");
     agent.log.wait_for("reload: log_level is now debug, was info");
     agent.log.wait_for("reload: workers stays 1 until a restart");
-    // What waits for a restart is named again, with what is in force; and no longer when it is taken back.
+    // A setting that waits for a restart is named again, with its active value; and no longer when it is reverted.
     agent.signal("HUP");
     agent
         .log

@@ -111,7 +111,9 @@ fn without_a_store_socket_files_go_with_the_process() {
     assert_eq!(manager.kept(), 0);
     assert!(!directory.join("datagrams").exists());
     let mut agent = manager.start(&configuration(&directory), &[("FDSTORE", "3")]);
-    agent.wait_for("4 sockets should survive a restart, but the service manager keeps at most 3, so it keeps none");
+    agent.wait_for(
+        "4 sockets should survive a restart, but the service manager keeps at most 3, so it keeps none",
+    );
     agent.stop();
 }
 

@@ -250,12 +250,12 @@ fn files_queues_sockets_names_and_container_runtimes_still_work() {
         println!("round {round}: {} files", files_in(&at.join("logs")));
     }
     until("it is rotated", || files_in(&at.join("logs")) > 1);
-    // Moved away by somebody, and made anew when asked.
+    // Moved away by another program, and recreated when asked.
     std::fs::rename(&log, at.join("logs/moved")).ok();
     agent.signal("-HUP");
     agent.wait_for("reload: ");
     socket.send_to(b"anew:1|c", at.join("dsd.sock")).unwrap();
-    until("it is made anew", || log.exists());
+    until("it is recreated", || log.exists());
     assert!(at.join("queue").is_dir() && files_in(&at.join("queue")) > 0);
     let writable = status(&admin)["sandbox"]["writable"].to_string();
     for name in ["/logs", "/queue"] {

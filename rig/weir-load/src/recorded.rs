@@ -30,7 +30,7 @@ const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// No capture may unpack to more.
 const UNPACKED_MAX: u64 = 4 << 30;
 
-/// Reads a file in any of the formats, told apart by their first bytes. `port` keeps only UDP packets to it.
+/// Reads a file in any of the formats, distinguished by their first bytes. `port` keeps only UDP packets to it.
 pub fn read(path: &Path, port: Option<u16>) -> Result<Vec<Recorded>, RecordedError> {
     let bad = |text: String| RecordedError(format!("{}: {text}", path.display()));
     let mut bytes = std::fs::read(path).map_err(|error| bad(error.to_string()))?;

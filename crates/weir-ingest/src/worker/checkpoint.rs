@@ -135,7 +135,7 @@ impl Checkpoints {
         let Some(round) = self.round.take() else { return };
         let mark = Piece::Mark {
             worker: self.worker,
-            // The walk took a moment, in which some went on.
+            // The walk took a moment, in which some proceeded.
             samples: round.samples.midpoint(samples_now),
             at_ms,
         };

@@ -68,7 +68,7 @@ impl Listener {
                 self.counters[ListenerCounter::AcceptErrors] += 1;
                 Accepted::NoMemory
             }
-            // The connection is gone again (or the network below it is); the next one may be fine.
+            // The connection was closed again (or its network failed); the next one may be fine.
             _ => {
                 self.counters[ListenerCounter::AcceptErrors] += 1;
                 Accepted::Retry
@@ -275,7 +275,7 @@ impl EventLoop {
 
 /// What [`EventLoop::refuse_one`] achieved.
 enum Refusal {
-    /// One connection is gone, and the next can be refused as well.
+    /// One connection was closed, and the next can be refused as well.
     Refused,
     /// There was none.
     NoConnection,

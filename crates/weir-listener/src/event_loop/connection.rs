@@ -190,13 +190,13 @@ impl Connection {
             self.awaited_until = Some(Drain::silence_after(sys::monotonic_nanos()));
             return 0;
         }
-        // An error means that the connection is gone, which reading will tell.
+        // An error means that the connection is closed, which reading will show.
         let _ = sys::shutdown_read(self.fd.as_fd());
         1
     }
 
     /// Over TCP the peer then knows at once that it has ended: after an end in order its next write would be taken by its own
-    /// kernel and lost. An error means that the connection is gone already.
+    /// kernel and lost. An error means that the connection is closed already.
     pub(super) fn reset_on_close(&self) {
         let _ = sys::reset_on_close(self.fd.as_fd());
     }
@@ -209,7 +209,7 @@ impl Connection {
     pub(super) fn stop_awaiting(&mut self) {
         self.awaited_until = None;
         self.reset_on_close();
-        // An error means that the connection is gone, which reading will tell.
+        // An error means that the connection is closed, which reading will show.
         let _ = sys::attach_drop_all_filter(self.fd.as_fd());
     }
 }

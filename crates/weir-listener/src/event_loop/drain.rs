@@ -8,8 +8,7 @@ const SETTLE_NANOS: u64 = 20_000_000;
 const CONNECTIONS_NANOS: u64 = 1_000_000_000;
 /// How long a drain reads a socket that somebody keeps, under load: the rest is for the process that comes next.
 const KEPT_NANOS: u64 = 100_000_000;
-/// Bytes that a TCP peer has written may still lie in its own kernel, waiting for room in ours: whoever wrote them takes them
-/// for sent. A drain therefore reads a connection until its peer has closed it or has been silent for this long.
+/// Bytes that a TCP peer has written may still lie in its own kernel, waiting for room in ours: the writer believes that they were sent. A drain therefore reads a connection until its peer has closed it or has been silent for this long.
 const SILENCE_NANOS: u64 = 100_000_000;
 
 /// Whether and since when a loop takes nothing new.

@@ -23,7 +23,7 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Of an IPv6 address the first half counts: whoever has one has all of that network.
+    /// Of an IPv6 address the first half counts: an owner of one owns all of that network.
     pub(super) fn of_address(address: IpAddr) -> Self {
         let owner = match address.to_canonical() {
             IpAddr::V6(v6) => {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_most_gives_way_to_those_who_have_less() {
+    fn the_peer_with_most_gives_way_to_those_with_less() {
         let mut peers = Peers::default();
         for _ in 0..5 {
             peers.add(unix(1, 10));

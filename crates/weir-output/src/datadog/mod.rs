@@ -282,7 +282,9 @@ fn outcome(kind: RequestKind, answer: Answer) -> Outcome {
             error: text("refused: the API key is not accepted; payloads wait for another one"),
         },
         407 => Outcome::Denied {
-            error: text("refused: the proxy does not accept the user or password; payloads wait for other ones"),
+            error: text(
+                "refused: the proxy does not accept the user or password; payloads wait for other ones",
+            ),
         },
         413 => Outcome::Rejected {
             error: text("refused as too large"),

@@ -82,7 +82,7 @@ impl Every {
             return false;
         }
         let grid = self.next.unwrap_or(now) + self.interval;
-        // After a long pause the grid begins anew.
+        // After a long pause the grid restarts.
         self.next = Some(if grid > now { grid } else { now + self.interval });
         true
     }

@@ -24,7 +24,7 @@ pub trait Encode: Any + Send {
     /// The last batch has been encoded; [`Encode::finish`] follows. For outputs that say goodbye.
     fn end(&mut self, _out: &mut Encoded) {}
 
-    /// What decides about the state, of an encoder that keeps one: another with the same text can go on with it. Empty: there is none.
+    /// The lineage of the state of an encoder: another encoder with the same text can continue it. Empty: it has no state.
     fn lineage(&self) -> String {
         String::new()
     }
@@ -42,16 +42,16 @@ pub trait Encode: Any + Send {
         0
     }
 
-    /// Goes on with the state of another encoder of the same type and lineage.
+    /// Continues the state of another encoder of the same type and lineage.
     fn inherit(&mut self, _other: Box<dyn Any>) {}
 
-    /// The last batch of this process has been encoded, and the next process goes on: writes what waits for the next batch, and
+    /// The last batch of this process has been encoded, and the next process continues: writes what waits for the next batch, and
     /// returns the state. Takes the place of [`Encode::end`] where there is a lineage.
     fn save(&mut self, _out: &mut Encoded) -> Vec<u8> {
         Vec::new()
     }
 
-    /// Goes on with what another process has saved `away` ago. Before the first batch. An error: the bytes are no state, and this
+    /// Continues the state that another process saved `away` ago. Before the first batch. An error: the bytes are not a state, and this
     /// begins without.
     fn restore(&mut self, _saved: &[u8], _away: Duration) -> Result<u64, crate::prometheus::NoState> {
         Ok(0)

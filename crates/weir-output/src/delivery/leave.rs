@@ -74,13 +74,13 @@ impl Delivery {
         drop(tokio::time::timeout(patience, all_ended).await);
     }
 
-    /// Goes on after a [`Delivery::hold`].
+    /// Resumes after a [`Delivery::hold`].
     pub fn go_on(&self) {
         self.shared.held.send_replace(false);
     }
 
     /// While it is held: encodes what was handed over, and returns what was summed up, if the output does that, and what waits in
-    /// memory alone. It can go on from there as if nothing had been.
+    /// memory alone. It can resume from there.
     pub async fn leave(&self) -> (Option<Saved>, Vec<SavedQueue>) {
         let shared = &self.shared;
         self.ask_encoder().await;

@@ -139,7 +139,7 @@ struct Shared {
     inbox: Mutex<Inbox>,
     arrived: Notify,
     room: Condvar,
-    /// Woken whenever something was finished, for whoever waits for the output to be idle.
+    /// Woken whenever something was finished, for callers that wait for the output to be idle.
     progress: Notify,
     stage: watch::Sender<Stage>,
     books: Mutex<Books>,
@@ -150,7 +150,7 @@ struct Shared {
     released: Vec<watch::Sender<Release>>,
     /// The encoder's state goes to another output, so it is left here at the end, and says no goodbye.
     has_heir: AtomicBool,
-    /// The next process goes on with the encoder's state: it is left here at the end.
+    /// The next process continues the encoder's state: it is left here at the end.
     keeps_state: AtomicBool,
     kept_state: Mutex<Option<Vec<u8>>>,
     left_encoder: Mutex<Option<Box<dyn Encode>>>,
@@ -166,7 +166,7 @@ enum Stage {
     Running,
     /// Encode what is in the inbox, end open payloads, take nothing new.
     Draining,
-    /// The encoder is done; endpoints go on until the queues are empty.
+    /// The encoder is done; endpoints deliver until the queues are empty.
     Encoded,
     Stopped,
 }
@@ -306,7 +306,7 @@ impl Delivery {
         Ok(delivery)
     }
 
-    /// Encodes from now on; `before` is the encoder whose state is gone on with.
+    /// Encodes from now on; `before` is the encoder whose state is continued.
     fn begin_encoding(&self, before: Option<Box<dyn Encode>>) {
         let Some(mut encoder) = lock(&self.encoder).take() else {
             return;
@@ -387,7 +387,7 @@ impl Delivery {
         self.shared.hurried.iter().for_each(Notify::notify_one);
     }
 
-    /// Lets every endpoint open its files anew.
+    /// Makes every endpoint reopen its files.
     pub fn reopen(&self) {
         self.transports.iter().for_each(|transport| transport.reopen());
     }
@@ -455,7 +455,7 @@ impl Delivery {
         }
     }
 
-    /// Encodes what was handed over, goes on delivering for at most `grace`, then stops. What a disk queue holds is not waited for
+    /// Encodes the batches handed over, delivers for at most `grace`, then stops. It does not wait for payloads in a disk queue
     /// beyond one last attempt. What is left waits on disk, or is dropped and counted where it could not be written.
     pub async fn shutdown(&self, grace: Duration) {
         let shared = &self.shared;
@@ -666,7 +666,7 @@ impl Shared {
         let shared = self.clone();
         let work = move || {
             let mut queue = lock(&shared.queues[index]);
-            // The queue may touch the disk, and whoever reads the books must not wait for that: work on a copy.
+            // The queue may touch the disk, and readers of the books must not wait for that: work on a copy.
             let mut books = lock(&shared.books).endpoints[index].clone();
             let result = work(&mut queue, &mut books);
             shared.note_disk_error(&mut books, &queue, index);

@@ -346,7 +346,7 @@ impl Queue {
         self.disk = Some(disk);
     }
 
-    /// What is under way waits again: whoever sent it has ended.
+    /// Payloads in flight wait again: their sender has ended.
     pub fn requeue(&mut self) {
         let ids: Vec<u64> = self.in_flight.keys().copied().collect();
         ids.into_iter().for_each(|id| self.failed(id));
@@ -545,7 +545,7 @@ mod tests {
         queue.delivered(one.id);
         queue.failed(two.id);
         queue.rejected(three.id);
-        // Dropped without any farewell, as by a kill.
+        // Dropped without a shutdown, as by a kill.
         drop(queue);
         let mut queue = Queue::new(Order::NewestFirst, 1 << 20, disk(directory.path(), 1 << 20));
         assert_eq!(drain(&mut queue), [6, 5, 4, 2]);

@@ -12,7 +12,7 @@ use super::{Delivery, Encode, Payload, SavedQueue, lock};
 /// What an output had summed up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Saved {
-    /// Digest of the lineage, which may hold what nobody is to read: an output with the same one can go on with it.
+    /// Digest of the lineage, which may contain secrets: an output with the same one can continue the state.
     lineage: Vec<u8>,
     bytes: Vec<u8>,
 }
@@ -108,7 +108,7 @@ impl SavedStates {
         });
     }
 
-    /// All outputs have begun: what none of them could go on with is forgotten, and named.
+    /// All outputs have started: state that none of them continues is dropped, and named.
     pub fn finish(&self) -> Vec<RestoreFault> {
         let mut faults = std::mem::take(&mut *lock(&self.faults));
         let left = std::mem::take(&mut *lock(&self.waiting));
@@ -116,10 +116,7 @@ impl SavedStates {
         let without_place = queues.into_iter().filter(|(_, queues)| !queues.is_empty());
         faults.extend(without_place.map(|(output, queues)| RestoreFault {
             output,
-            reason: format!(
-                "{} waiting payloads have no endpoint any more",
-                payloads(&queues)
-            ),
+            reason: format!("{} waiting payloads have no endpoint any more", payloads(&queues)),
         }));
         faults.extend(left.into_keys().map(|output| RestoreFault {
             output,
@@ -134,7 +131,7 @@ fn payloads(queues: &[SavedQueue]) -> usize {
 }
 
 impl Delivery {
-    /// The next process goes on with what the encoder sums up: it says no goodbye at the end.
+    /// The next process continues the encoder's sums: it sends no last markers.
     pub fn keep_state(&self) {
         self.shared.keeps_state.store(true, Ordering::Release);
     }

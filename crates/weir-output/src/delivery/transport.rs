@@ -67,7 +67,7 @@ pub trait Transport: Send + Sync + 'static {
     /// Opens files again, as after a request of `logrotate`. Does not wait.
     fn reopen(&self) {}
 
-    /// Closes what only one output may have open; another one goes on with it. May touch the disk.
+    /// Closes what only one output may have open; another one takes it over. May touch the disk.
     fn release(&self) {}
 
     /// Closes it for now. May touch the disk.

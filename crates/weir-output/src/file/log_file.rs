@@ -72,7 +72,7 @@ impl LogFile {
             written = written.and_then(|()| current.file.sync_data());
         }
         if let Err(error) = written {
-            // What a full disk took of it would be half a line. If it cannot be cut off, opening anew sets it apart.
+            // The part on a full disk would be half a line. If it cannot be truncated, reopening terminates it.
             if current.file.set_len(current.length).is_err() {
                 self.current = None;
             }

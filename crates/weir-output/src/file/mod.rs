@@ -91,7 +91,10 @@ pub(crate) const TYPE: OutputType = OutputType {
 
 fn check(settings: &FileSettings) -> Result<(), SettingProblem> {
     if settings.path.ends_with('/') {
-        return Err(SettingProblem::new("path", "names a directory; it must name a file"));
+        return Err(SettingProblem::new(
+            "path",
+            "names a directory; it must name a file",
+        ));
     }
     if settings.rotate_bytes > 0 && settings.rotate_bytes < ROTATE_BYTES_MIN {
         return Err(SettingProblem::new("rotate_bytes", "must be 0 or at least 4KiB"));

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_comes_first_the_least_rank_owns_the_path_after_one_bucket() {
+    fn in_any_order_of_arrival_the_least_rank_owns_the_path_after_one_bucket() {
         for order in [[1, 2, 3], [3, 2, 1], [2, 3, 1], [2, 1, 3]] {
             let mut claims = Claims::new(1 << 20);
             let mut round = |bucket: i64, order: [u64; 3]| -> Vec<u64> {

@@ -241,7 +241,9 @@ impl GraphiteEncoder {
             notes.insert("renamed", text);
         }
         if unchecked > 0 {
-            let text = format!("{unchecked} lines of the last flush whose names were not checked, for want of memory");
+            let text = format!(
+                "{unchecked} lines of the last flush whose names were not checked, for lack of memory"
+            );
             notes.insert("not compared", text);
         }
     }

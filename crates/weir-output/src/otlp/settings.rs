@@ -52,7 +52,7 @@ settings! {
             .takes(Kind::Integer { min: 1, max: 1_000_000 })
             .effect("Data points after which a request ends. One also ends before 3.5 MiB, as gRPC servers take 4 MiB by default.")
             .who("Operators of a collector with a lower limit.");
-        /// `concurrency` has no effect: requests go one after the other, in the order of time.
+        /// `concurrency` has no effect: requests are sequential, in the order of time.
         delivery: DeliverySettings = "{}";
     }
 }

@@ -1,4 +1,4 @@
-//! Names and labels that every Prometheus accepts, and the rule by which metrics that would share one are told apart.
+//! Names and labels that every Prometheus accepts, and the rule that distinguishes metrics with the same one.
 
 use weir_protocol::Kind;
 

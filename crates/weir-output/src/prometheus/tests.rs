@@ -624,7 +624,7 @@ fn timings_in_seconds() {
 }
 
 #[test]
-fn whoever_comes_first_in_the_order_keeps_the_name() {
+fn the_first_in_the_order_keeps_the_name() {
     // The same metrics in another order of arrival have the same names.
     let metrics = [
         ("a.b", Kind::Counter),

@@ -75,7 +75,7 @@ impl Connection {
         }
     }
 
-    /// Whether a target that is gone would not be noticed.
+    /// Whether a missing target would not be noticed.
     pub fn hears_nothing(&self) -> bool {
         matches!(self, Self::Udp(_))
     }

@@ -269,7 +269,7 @@ impl Relay {
         }
     }
 
-    /// Goes on delivering for at most `grace`, then drops and counts the rest. Call it when every port is gone.
+    /// Delivers for at most `grace`, then drops and counts the rest. Call it when every port was dropped.
     pub async fn shutdown(&self, grace: Duration) {
         let shared = &self.shared;
         lock(&self.ports).clear();

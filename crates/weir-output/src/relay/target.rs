@@ -19,7 +19,7 @@ use crate::counters::OutputCounter;
 
 /// The first wait after a failure; it doubles up to the interval of checks.
 const BACKOFF: Duration = Duration::from_millis(100);
-/// A target that never says that it is gone may have moved: its name is looked up again after so many intervals of checks.
+/// A target without answers may have moved: its name is looked up again after so many intervals of checks.
 const CHECKS_PER_LOOK_UP: u32 = 12;
 /// How long lines wait for that.
 const LOOK_UP_WAIT: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ pub struct Task {
     blocks_max: usize,
     waiting: VecDeque<Block>,
     connection: Option<Connection>,
-    /// When the name of a target that never says that it is gone is looked up again.
+    /// When the name of a target without answers is looked up again.
     look_up_at: Instant,
     /// In a row.
     failures: u32,

@@ -370,7 +370,7 @@ impl Encode for RemoteWriteEncoder {
     }
 }
 
-/// Everything that another receiver, other names or other kinds of values come from: with another such text, series begin anew.
+/// Everything that changes the receiver, names or kinds of values: with another such text, series restart.
 fn lineage(settings: &RemoteWriteSettings) -> String {
     let of_series = PrometheusSettings {
         expiry: Duration::ZERO,

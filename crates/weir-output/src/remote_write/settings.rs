@@ -63,7 +63,7 @@ settings! {
             .takes(Kind::Integer { min: 1, max: 1_000_000 })
             .effect("Samples after which a request ends.")
             .who("Operators of a receiver with a lower limit.");
-        /// `concurrency` has no effect: requests go one after the other, in the order of time.
+        /// `concurrency` has no effect: requests are sequential, in the order of time.
         delivery: DeliverySettings = "{}";
     }
 }

@@ -188,7 +188,7 @@ fn infos(definitions: &Definitions) -> Vec<RuleInfo> {
 }
 
 impl HistogramChoice {
-    /// Bits to clear and to set; or the field at fault and why.
+    /// Bits to clear and to set; or the offending field and why.
     fn mask(&self, suffixes: &[String]) -> Result<(u32, u32), (&'static str, String)> {
         let (mut cleared, mut set) = (0, 0);
         for (field, chosen, is_percentile) in [
@@ -271,7 +271,7 @@ impl GroupsOf {
 }
 
 impl CompiledMapping {
-    /// The paths of faults begin at the mapping.
+    /// The paths of errors start at the mapping.
     fn new(profile: usize, mapping: &Mapping, limits: &RuleLimits) -> Result<Self, Vec<Fault>> {
         let mut faults = Faults::default();
         let groups = GroupsOf::new(&mapping.pattern, limits, &mut faults);

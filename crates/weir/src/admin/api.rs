@@ -345,7 +345,7 @@ pub fn live(live: Live, recent: Arc<Recent>, permit: Permit) -> mpsc::Receiver<B
 impl Live {
     fn points_event(&self, recent: &Recent, bucket: i64) -> Vec<u8> {
         let Some(query) = &self.query else {
-            // Whoever asks for nothing is told that there is something to ask for.
+            // A request without parameters gets an error that names them.
             return event("flush", Ok(format!("{{\"bucket\":{bucket}}}\n").into_bytes()));
         };
         let width = recent.points().newest().map_or(1, |(_, width)| width);

@@ -25,7 +25,7 @@ counters! {
         /// Bytes of receive buffer that weir asked for.
         ReceiveBufferWanted = Series::gauge("weir_receive_buffer_wanted_bytes", "listeners.receive_buffer_wanted", "bytes"),
             Work("It follows `receive_buffer`.");
-        /// Sockets that the service manager or the process before had opened, and that this process goes on with.
+        /// Sockets that the service manager or the previous process had opened, and that this process took over.
         Passed = Series::gauge("weir_sockets_passed", "listeners.sockets_passed", "sockets"),
             Work("With socket activation or a descriptor store it is the number of the listener's sockets.");
     }
@@ -67,7 +67,7 @@ counters! {
         /// Points that came to be kept.
         Taken = Series::counter("weir_history_points_total", "history.taken", "points"),
             Work("It rises with each flush.");
-        /// Points of new series that were not kept, for want of memory.
+        /// Points of new series that were not stored, for lack of memory.
         Refused = Series::counter("weir_history_points_refused_total", "history.refused", "points"),
             Sign("The page does not show these series; outputs are not affected. More `memory`, or a larger `history`, holds more of them.");
         /// Points that were not kept, because the thread that keeps them was behind.

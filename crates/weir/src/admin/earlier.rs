@@ -1,4 +1,4 @@
-//! Books that go on: what earlier processes of the agent have counted is added to what this one has.
+//! Books over restarts: the counts of earlier processes are added to those of this one.
 
 use super::status::{ListenerStatus, Number, Numbers, OutputStatus, Status};
 
@@ -26,7 +26,7 @@ impl Status {
         state.hand_over.add(&before.hand_over);
     }
 
-    /// Listeners go by their address; one that is gone keeps its books.
+    /// The key of a listener is its address; a removed one keeps its books.
     fn add_listener(&mut self, earlier: &ListenerStatus) {
         let mut counted = Numbers::default();
         counted.add_counters(&earlier.numbers);
@@ -46,7 +46,7 @@ impl Status {
         }
     }
 
-    /// Outputs go by name and type; one that is gone keeps its books.
+    /// The key of an output is name and type; a removed one keeps its books.
     fn add_output(&mut self, earlier: &OutputStatus) {
         let same =
             |own: &&mut OutputStatus| own.name == earlier.name && own.output_type == earlier.output_type;

@@ -74,9 +74,7 @@ impl Explanation {
             let verdict = if access.allowed { "allowed" } else { "refused" };
             let _ = writeln!(page, "  {verdict}: {}", access.why);
             if !access.allowed {
-                page.push_str(
-                    "\nno context: its packets from a Unix socket are dropped before parsing\n",
-                );
+                page.push_str("\nno context: its packets from a Unix socket are dropped before parsing\n");
                 return page;
             }
         }

@@ -178,7 +178,7 @@ fn by_name(numbers: &BTreeMap<String, u64>) -> impl Iterator<Item = (Vec<String>
     numbers.iter().map(|(name, number)| (vec![name.clone()], number))
 }
 
-/// Whoever has ten thousand rules wants to know of the busy ones.
+/// Of ten thousand rules, the busy ones matter.
 pub fn busiest(rules: &RulesStatus) -> Vec<&RuleStatus> {
     let mut busiest: Vec<&RuleStatus> = rules.active.iter().collect();
     busiest.sort_by_key(|rule| std::cmp::Reverse((rule.trial.is_some(), rule.hits)));

@@ -137,7 +137,7 @@ impl AdminServer {
         })
     }
 
-    /// The socket and its gate, for another process to go on with.
+    /// The socket and its gate, for another process to take over.
     pub fn share(&self) -> io::Result<(OwnedFd, Gate)> {
         Ok((self.listener.as_fd().try_clone_to_owned()?, self.gate.clone()))
     }
@@ -401,7 +401,7 @@ fn capture_file(pieces: mpsc::Receiver<Bytes>) -> Answer {
     answer
 }
 
-/// What came of a reload, as JSON; 422 when a fault left everything as it was.
+/// The result of a reload, as JSON; 422 if an error left everything unchanged.
 async fn reload(source: &dyn AdminSource) -> Result<Answer, Refused> {
     let reloaded = source.reload().await.ok_or_else(|| {
         Refused(

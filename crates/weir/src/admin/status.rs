@@ -51,7 +51,7 @@ pub struct Status {
     /// What the process has given up.
     #[serde(default)]
     pub sandbox: SandboxStatus,
-    /// What it went on with.
+    /// The state that it continued.
     #[serde(default)]
     pub state: StateStatus,
     /// Everything else that is counted, and under `total` the books of all listeners together.
@@ -75,12 +75,12 @@ pub struct StateStatus {
     pub contexts_restored: u64,
     /// Contexts that found no room; what they had in the open bucket is lost.
     pub contexts_refused: u64,
-    /// Outputs that could not go on with what they had summed up.
+    /// Outputs that could not continue their sums.
     pub outputs_begun_anew: u64,
     /// Times that state could not be used, and why the last time.
     pub set_aside: u64,
     pub set_aside_because: Option<String>,
-    /// Samples in buckets that could not be gone on with, as far as they are known.
+    /// Samples in buckets that could not be continued, as far as they are known.
     pub samples_lost: u64,
     /// Samples in the bucket that is open.
     pub samples_open: u64,
@@ -98,12 +98,12 @@ pub struct StateStatus {
 #[serde(default)]
 pub struct HandOverStatus {
     pub completed: u64,
-    /// Those after which the old process went on, and why the last time.
+    /// Failed ones, after which the old process continued, and the reason of the last.
     pub failed: u64,
     pub failed_because: Option<String>,
     /// For how long nothing was received, the last time.
     pub pause_seconds: f64,
-    /// Connections that went on.
+    /// Connections that were handed over.
     pub connections: u64,
     /// Connections over TLS, which ended.
     pub connections_ended: u64,
@@ -184,7 +184,7 @@ pub struct ListenerStatus {
 /// What the rules did since the start. A rule that keeps its name keeps its numbers over a reload.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RulesStatus {
-    /// Mappings, tag filters and rules in force.
+    /// Active mappings, tag filters and rules.
     pub count: u64,
     /// Spent on finding out which rules match, once per context.
     pub matching_seconds: f64,
@@ -213,7 +213,7 @@ pub struct TrialStatus {
     pub contexts_now: u64,
     /// How many would be left of them.
     pub contexts_then: u64,
-    /// Samples, since the rules are in force, that it would have dropped, or that would be in other contexts.
+    /// Samples since the rules are active that it would have dropped, or moved to other contexts.
     pub samples_dropped: u64,
     pub samples_changed: u64,
     /// A few contexts, with what would become of them.

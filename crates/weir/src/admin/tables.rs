@@ -136,7 +136,7 @@ tables! {
     }
 
     RELOAD: ReloadStatus, by [], {
-        /// 1 when the last reload failed: what is in force is not what the configuration says.
+        /// 1 when the last reload failed: the active configuration is not that of the files.
         gauge("weir_config_last_reload_failed", "reload.last_error", "flag"),
             Sign("`weir status` says why; `weir check` validates the file."), |reload| flag(reload.last_error.is_some());
         /// Settings that have another value in the configuration than in the process.
@@ -145,10 +145,10 @@ tables! {
     }
 
     STATE: StateStatus, by [], {
-        /// Contexts that this process went on with from the process before.
+        /// Contexts that this process took over from the previous one.
         gauge("weir_saved_state_restored_contexts", "state.contexts_restored", "contexts"),
             Work("weir was restarted."), |state| Some(state.contexts_restored as f64);
-        /// Samples in the open bucket that this process went on with.
+        /// Samples in the open bucket that this process continued.
         gauge("weir_saved_state_restored_samples", "state.samples_restored", "samples"),
             Work("weir was restarted."), |state| Some(state.samples_restored as f64);
         /// Contexts of the process before that found no room; what they had in the open bucket is lost.
@@ -160,25 +160,25 @@ tables! {
         /// Samples in open buckets of earlier processes that could not be continued, as far as they are known.
         counter("weir_saved_state_lost_samples_total", "state.samples_lost", "samples"),
             Sign("The state was too old, of another agent, or of another `bucket_width`: the log says which."), |state| Some(state.samples_lost as f64);
-        /// Processes of this agent that ended without leaving state, as after `kill -9` or for want of memory.
+        /// Processes of this agent that ended without saving state, as after `kill -9` or for lack of memory.
         counter("weir_saved_state_kills_total", "state.kills", "processes"),
             Sign("Samples of the last second are lost: the log and `weir_saved_state_lost_samples_total` say how much."), |state| Some(state.kills as f64);
         /// Of the last process that was killed: for how long what it received is lost.
         gauge("weir_saved_state_kill_seconds", "state.kill_seconds", "seconds"),
             Work("At most a second, longer on a busy machine."), |state| Some(state.kill_seconds);
-        /// Outputs that could not go on with what they had summed up.
+        /// Outputs that could not continue their sums.
         counter("weir_saved_state_outputs_begun_anew_total", "state.outputs_begun_anew", "outputs"),
             Sign("Their settings changed, or they were removed: the log names them."), |state| Some(state.outputs_begun_anew as f64);
-        /// Processes that another one has gone on in place of.
+        /// Hand-overs: processes that another one has replaced.
         counter("weir_hand_overs_total", "state.hand_over.completed", "times"),
             Work("weir was upgraded."), |state| Some(state.hand_over.completed as f64);
-        /// Hand-overs that failed: the old process went on.
+        /// Hand-overs that failed: the old process continued.
         counter("weir_hand_overs_failed_total", "state.hand_over.failed", "times"),
             Sign("`state.hand_over.failed_because` in the status says why; nothing is lost."), |state| Some(state.hand_over.failed as f64);
         /// For how long nothing was received in the last hand-over.
         gauge("weir_hand_over_pause_seconds", "state.hand_over.pause_seconds", "seconds"),
             Work("It follows the contexts: `docs/restart.md`."), |state| Some(state.hand_over.pause_seconds);
-        /// Connections that went on in another process.
+        /// Connections that another process took over.
         counter("weir_hand_over_connections_total", "state.hand_over.connections", "connections"),
             Work("weir was upgraded."), |state| Some(state.hand_over.connections as f64);
         /// Connections over TLS that a hand-over ended.
@@ -187,7 +187,7 @@ tables! {
     }
 
     RULES: RulesStatus, by [], {
-        /// Rules in force.
+        /// Active rules.
         gauge("weir_rules", "rules.count", "rules"),
             Work("The configuration changed."), |rules| Some(rules.count as f64);
         /// Time spent on finding out which rules match.

@@ -75,9 +75,7 @@ fn rules(text: &str) -> Result<Rules, Refused> {
     match node.map(|node| node.content) {
         Some(Content::Map(keys)) if keys.iter().all(|(key, _)| key.text == "rules") => {}
         _ => {
-            return Err(bad(
-                "rules must be a YAML document with the single key rules",
-            ));
+            return Err(bad("rules must be a YAML document with the single key rules"));
         }
     }
     let loaded = config::load_content(text.as_bytes()).map_err(|problems| bad(problems.to_string()))?;

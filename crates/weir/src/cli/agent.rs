@@ -35,7 +35,7 @@ pub fn show<T: serde::de::DeserializeOwned>(
         let text = match body {
             Ok(body) if json => body,
             Ok(body) => render(&read(address, &body)?),
-            // Whoever watches wants to see the agent come back.
+            // A user who watches wants to see the agent come back.
             Err(failure) if watch => format!("{failure}\n"),
             Err(failure) => return Err(failure),
         };
@@ -45,7 +45,7 @@ pub fn show<T: serde::de::DeserializeOwned>(
             .write_all(format!("{clear}{text}").as_bytes())
             .and_then(|()| stdout.flush());
         match written {
-            // Whoever read has seen enough.
+            // The reader has seen enough.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             Err(error) => {
                 return Err(Failure::runtime(format!(

@@ -30,10 +30,9 @@ pub fn command() -> Command {
                 .help("How long to record, up to 10m; Ctrl-C ends it earlier"),
         )
         .arg(
-            Arg::new("match")
-                .long("match")
-                .value_name("MATCH")
-                .help("Only packets with a message of this name: a part of the name, or a pattern with * and ?"),
+            Arg::new("match").long("match").value_name("MATCH").help(
+                "Only packets with a message of this name: a part of the name, or a pattern with * and ?",
+            ),
         )
         .args(stream::arguments())
         .arg(

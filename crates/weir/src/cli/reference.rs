@@ -12,8 +12,7 @@ const HEAD: &str = "# Command line
 failure at run time, and 2 for wrong usage or an invalid configuration.
 ";
 
-const SETTINGS: &str =
-    "Each [setting](configuration.md) of the agent is a flag too, such as `--bucket-width 1s` for `bucket_width`.";
+const SETTINGS: &str = "Each [setting](configuration.md) of the agent is a flag too, such as `--bucket-width 1s` for `bucket_width`.";
 
 /// The whole of `docs/command-line.md`.
 pub fn page() -> String {
@@ -49,7 +48,10 @@ fn section(page: &mut String, command: &mut Command, level: usize) {
     } else {
         level
     };
-    for command in command.get_subcommands_mut().filter(|command| !command.is_hide_set()) {
+    for command in command
+        .get_subcommands_mut()
+        .filter(|command| !command.is_hide_set())
+    {
         section(page, command, level);
     }
 }
@@ -84,7 +86,9 @@ fn name(arg: &Arg) -> String {
     let Some(long) = arg.get_long() else {
         return format!("`{value}`");
     };
-    let short = arg.get_short().map_or(String::new(), |short| format!("`-{short}`, "));
+    let short = arg
+        .get_short()
+        .map_or(String::new(), |short| format!("`-{short}`, "));
     format!("{short}`{}`", format!("--{long} {value}").trim_end())
 }
 
@@ -93,7 +97,10 @@ fn meaning(arg: &Arg) -> String {
     if !arg.get_action().takes_values() {
         return meaning;
     }
-    let defaults = arg.get_default_values().iter().map(|value| value.to_string_lossy());
+    let defaults = arg
+        .get_default_values()
+        .iter()
+        .map(|value| value.to_string_lossy());
     for value in defaults {
         let _ = write!(meaning, " [default: {value}]");
     }
@@ -136,7 +143,8 @@ mod tests {
             for arg in command.get_arguments() {
                 let flag = arg.get_long().map(|long| format!("`--{long}"));
                 let listed = flag.is_none_or(|flag| section.contains(&flag));
-                let elsewhere = arg.is_hide_set() || arg.get_id() == "help" || arg.get_help_heading().is_some();
+                let elsewhere =
+                    arg.is_hide_set() || arg.get_id() == "help" || arg.get_help_heading().is_some();
                 assert!(listed || elsewhere, "{heading}: {arg}");
             }
         }

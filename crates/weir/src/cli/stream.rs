@@ -20,9 +20,7 @@ pub fn arguments() -> Vec<Arg> {
             .long("where")
             .value_name("KEY:VALUE")
             .action(ArgAction::Append)
-            .help(
-                "Only messages with this tag, or with any value of KEY; several are combined with AND",
-            ),
+            .help("Only messages with this tag, or with any value of KEY; several are combined with AND"),
         Arg::new("config")
             .long("config")
             .short('c')

@@ -1,4 +1,4 @@
-//! Letting the program on disk go on in place of the agent that runs.
+//! Replacing the running agent by the program on disk.
 
 use std::path::PathBuf;
 
@@ -49,5 +49,5 @@ pub fn upgrade(arguments: &ArgMatches) -> Result<(), Failure> {
         ));
     };
     let process = crate::run::upgrade(&path)?;
-    super::print(&format!("process {process} goes on\n"))
+    super::print(&format!("process {process} took over\n"))
 }

@@ -62,7 +62,9 @@ pub fn read_secret(path: &Path) -> Result<Stamped, String> {
         return Err("is empty; it must hold a key or token".to_owned());
     }
     if secret.contains(char::is_control) {
-        return Err("has more than one line, or a control character; it must hold one key or token".to_owned());
+        return Err(
+            "has more than one line, or a control character; it must hold one key or token".to_owned(),
+        );
     }
     Ok((secret.to_owned(), stamp))
 }
@@ -90,7 +92,7 @@ pub fn permissions(path: &Path, is_secret: bool) -> Vec<String> {
         Some(parent) => parent,
         None => return found,
     };
-    // Where the sticky bit is not set, whoever may write to a directory may put another file in a file's place.
+    // Without the sticky bit, a user who may write to a directory can replace files in it.
     if let Ok(directory) = std::fs::metadata(parent)
         && directory.mode() & 0o1002 == 0o002
     {

@@ -53,7 +53,8 @@ fn reload(status: &Status) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(error) = &status.reload.last_error {
         let found = format!("the last reload failed: {error}");
-        findings.push(Finding::error("reload", "configuration", found).remedy("`weir check` validates the file"));
+        findings
+            .push(Finding::error("reload", "configuration", found).remedy("`weir check` validates the file"));
     }
     let waiting = &status.reload.waiting_for_restart;
     if !waiting.is_empty() {

@@ -139,7 +139,8 @@ async fn endpoint(output: &str, destination: &Destination) -> (Finding, Option<(
     let reached = match probe::probe(destination).await {
         Ok(reached) => reached,
         Err(error) => {
-            let remedy = "check the address in the configuration, firewalls in between, and whether the receiver runs";
+            let remedy =
+                "check the address in the configuration, firewalls in between, and whether the receiver runs";
             return (Finding::error("endpoint", subject, error).remedy(remedy), None);
         }
     };
@@ -152,9 +153,8 @@ async fn endpoint(output: &str, destination: &Destination) -> (Finding, Option<(
             .remedy("write the proxy's user and password into its URL: http://user:password@proxy:3128"),
         Some(Fault::NoSuchPath) => Finding::warning("endpoint", subject, reached.found)
             .remedy("check the path of the URL, and whether the receiver is enabled there"),
-        Some(Fault::ServerFails) => Finding::warning("endpoint", subject, reached.found).remedy(
-            "the receiver has an error, or its gateway cannot reach it: see its log",
-        ),
+        Some(Fault::ServerFails) => Finding::warning("endpoint", subject, reached.found)
+            .remedy("the receiver has an error, or its gateway cannot reach it: see its log"),
     };
     (finding, date)
 }

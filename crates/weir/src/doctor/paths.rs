@@ -15,7 +15,7 @@ use crate::sys::{self, May};
 /// What is left on a disk that can take state and queues for a while.
 const FREE_BYTES_MIN: u64 = 64 << 20;
 
-/// Whether a restart can go on with what was there before.
+/// Whether a restart can continue the state of the previous process.
 pub fn state_directory(patient: &Patient<'_>) -> Vec<Finding> {
     let check = "state_directory";
     let Some(path) = &patient.loaded.config.running.state_path else {

@@ -1,4 +1,4 @@
-//! What two processes say to each other when one goes on in place of the other. `docs/restart.md` has the order.
+//! The messages between two processes when one takes over from the other. `docs/restart.md` has the order.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -37,7 +37,7 @@ pub struct Access {
     mentioned: Arc<Mutex<HashMap<String, Mention>>>,
 }
 
-/// Files that were read again and found good. Nothing of it is in force yet.
+/// Files that were read again and are valid. They are not applied yet.
 #[derive(Default)]
 pub struct Renewal {
     tls: Option<TlsServer>,
@@ -98,7 +98,7 @@ impl Access {
         }
     }
 
-    /// Puts in force what was read again. Connections that are open stay as they are.
+    /// Applies the files that were read again. Open connections stay as they are.
     pub fn renew(&self, renewal: Renewal) {
         if let (Some(server), Some(renewed)) = (&self.tls, renewal.tls) {
             server.replace(renewed);

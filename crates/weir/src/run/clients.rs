@@ -1,4 +1,4 @@
-//! The clients' own telemetry, looked for in what the pipeline hands to outputs. The metrics themselves go on as they are.
+//! The clients' own telemetry, read from the batches that the pipeline hands to outputs. The metrics themselves pass unchanged.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

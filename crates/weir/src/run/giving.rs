@@ -1,4 +1,4 @@
-//! The running process lets another one go on in its place, and goes on itself if that fails. `docs/restart.md` has the order.
+//! The running process hands over to another one, and continues itself if that fails. `docs/restart.md` has the order.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -122,9 +122,9 @@ impl Giver {
         }
     }
 
-    /// Says in log and status that this process goes on, and tells the process that asked.
+    /// Reports in log and status that this process continues, and tells the process that asked.
     fn failed(&self, reason: &str) {
-        tracing::error!("hand-over failed, and this process goes on: {reason}");
+        tracing::error!("hand-over failed; this process continues: {reason}");
         self.agent.view.hand_over().note_failure(reason);
         self.answer(hand_over::REFUSED, reason);
     }
@@ -142,7 +142,7 @@ impl Giver {
         let _alone = self.agent.leaving.lock().unwrap_or_else(PoisonError::into_inner);
         let pid = channel.peer().map_or(0, |peer| peer.pid);
         tracing::info!(
-            "hand-over: weir {} (process {pid}) wants to go on in place of this process",
+            "hand-over: weir {} (process {pid}) wants to take over from this process",
             hello.weir
         );
         let channel = Arc::new(channel);
@@ -365,7 +365,7 @@ impl Giver {
         for end in &standing.ends {
             let _ = end.send(());
         }
-        // It must not be dropped: workers would go on.
+        // It must not be dropped: workers would continue.
         std::mem::forget(standing);
         self.notify.main_process(pid);
         let ended = match account.encrypted {
@@ -373,7 +373,7 @@ impl Giver {
             encrypted => format!("; {encrypted} TLS connections end, and their clients connect again"),
         };
         tracing::info!(
-            "hand-over: process {pid} goes on in place of this one, with {} connections{ended}",
+            "hand-over: process {pid} took over from this one, with {} connections{ended}",
             account.connections
         );
         self.answer(hand_over::DONE, &pid.to_string());

@@ -14,7 +14,7 @@ use crate::admin::status::Status;
 /// How often it is looked whether the process gets to run.
 const PULSE: Duration = Duration::from_millis(100);
 
-/// A pulse that is later than this means that the process, or the machine, stood still.
+/// A pulse that is later than this means that the process, or the machine, was stopped.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Pulses between two looks at workers and files.
@@ -105,7 +105,7 @@ impl Watch {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             thread.thread().unpark();
-            // Its panic would be a fault of ours that changes nothing about the end.
+            // Its panic would be a bug that changes nothing about the end.
             let _ = thread.join();
         }
     }
@@ -144,7 +144,7 @@ impl Health {
         *faults = found;
     }
 
-    /// Notes that the process stood still.
+    /// Notes that the process was stopped.
     fn paused(&self, pause: Duration) {
         if pause >= PAUSE {
             self.longest_pause_ns
@@ -153,7 +153,7 @@ impl Health {
         if pause >= Duration::from_secs(1) {
             let seconds = pause.as_secs_f64();
             tracing::warn!(
-                "the process did not run for {seconds:.1} s: it was stopped, or the machine was busy or stood still"
+                "the process did not run for {seconds:.1} s: it was stopped, or the machine was busy or suspended"
             );
         }
     }
@@ -189,9 +189,7 @@ impl Looks {
             .filter_map(|(number, worker)| worker_fault(number, worker, now))
             .collect();
         if self.pipeline.strong_count() == 0 {
-            faults.push(
-                "the thread that merges buckets has ended: outputs get no data; restart weir".into(),
-            );
+            faults.push("the thread that merges buckets has ended: outputs get no data; restart weir".into());
         }
         // Those of a worker that has ended have nobody to read them.
         let workers = &self.workers;

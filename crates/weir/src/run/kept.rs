@@ -42,7 +42,7 @@ enum From {
     Process { of_unit: bool },
 }
 
-/// What a listener goes on with.
+/// The sockets that a listener takes over.
 pub struct Adopted {
     pub socket: BoundSocket,
     /// A socket unit's, which needs nobody to keep it.

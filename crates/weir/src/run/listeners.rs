@@ -102,7 +102,7 @@ pub fn bind(
             of_workers[worker].push((bound.socket, ListenerId(number as u16)));
         }
     }
-    // Once all are there: whoever waits for one of these lines may connect to any of them.
+    // Once all exist: a program that waits for one of these lines may connect to any of them.
     for ((listener, _), bound) in planned.iter().zip(&listeners) {
         let kept = if bound.kept > 0 {
             ", on a socket that was passed"

@@ -18,7 +18,7 @@ use crate::logging::BadInput;
 /// How often one listener's bad input of one kind is mentioned.
 const BAD_INPUT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What the last flush said, for whoever asks.
+/// The report of the last flush, for status requests.
 #[derive(Clone, Default)]
 pub struct LastFlush {
     pub rates: Rates,

@@ -73,7 +73,7 @@ const RELOADS_MAX: usize = 4;
 
 pub use taking::upgrade;
 
-/// Runs until a signal ends it, or another process goes on in its place. `inputs` is kept for reloads; with `take_over` it goes on in
+/// Runs until a signal ends it, or another process takes over. `inputs` is kept for reloads; with `take_over` it starts in
 /// place of the process that uses the state directory, if there is one.
 pub fn run(loaded: Loaded, inputs: Inputs, take_over: bool) -> Result<(), Failure> {
     let mut logging = Logging::new(loaded.config.running.log_level);
@@ -247,7 +247,7 @@ async fn serve(
             notify.reloading();
         }
         let (agent, reloader) = (agent.clone(), reloader.clone());
-        // Files are read and outputs change places: whoever asks for the status must not wait for that.
+        // This reads files and replaces outputs: status requests must not wait for that.
         let reload = tokio::task::spawn_blocking(move || agent.reload(&reloader, what));
         let reloaded = reload.await;
         if what == Reread::Everything {
@@ -260,7 +260,7 @@ async fn serve(
         logging.set_level(done.level);
         watches = done.watches;
         if let (Some(answer), Some(reloaded)) = (answer, done.reloaded) {
-            // Whoever asked may have left.
+            // The requester may have left.
             let _ = answer.send(reloaded);
         }
     };
@@ -323,7 +323,7 @@ fn banner(loaded: &Loaded, address: SocketAddr) -> String {
     format!("weir {version}: {outputs}; {memory} of memory; open http://{address}/ to see metrics arrive")
 }
 
-/// Programs that stop others send the signal to the process and to its group, so two come at once and mean one. Whoever
+/// Programs that stop others send the signal to the process and to its group, so two arrive together and mean one. A user who
 /// asks again after this long means it.
 const SECOND_STOP_AFTER: Duration = Duration::from_secs(1);
 
@@ -577,7 +577,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Another process goes on: nothing here may end in the ordinary way.
+    /// Another process takes over: nothing here may end in the ordinary way.
     fn abandon(&self) {
         if let Some(runtime) = self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take() {
             runtime.shutdown_background();

@@ -63,7 +63,7 @@ impl Resumed {
         Ok(resumed)
     }
 
-    /// Goes on with what another process has sent. An error is why that cannot be done.
+    /// Continues the state that another process has sent. An error is why that cannot be done.
     pub fn passed(config: &Config, directory: StateDir, state: &[u8]) -> Result<Resumed, String> {
         let content = crate::state::parse(state).map_err(|refusal| refusal.to_string())?;
         if content.meta.agent != directory.agent().0 {
@@ -78,7 +78,7 @@ impl Resumed {
         Ok(resumed)
     }
 
-    /// Goes on with what a process has left that was killed, and says what the kill cost.
+    /// Continues the state of a killed process, and reports what the kill cost.
     fn after_a_kill(&mut self, directory: &StateDir, config: &Config, oldest: i64, now: i64) {
         let Some(last) = directory.books() else {
             return;
@@ -166,7 +166,7 @@ impl Resumed {
         Arc::new(SavedStates::new(saved, self.away).with_queues(queues))
     }
 
-    /// What each worker goes on with.
+    /// The state that each worker continues.
     pub fn buckets(&mut self, fixed: &Fixed, config: &Config) -> Vec<SavedBucket> {
         let workers = config.resources.workers;
         match &mut self.content {
@@ -186,7 +186,7 @@ impl Resumed {
         self.content.as_ref().map_or(&[], |content| &content.meta.drops)
     }
 
-    /// Where each worker leaves what it has, for the case that the process is killed. What a process before has left there is gone.
+    /// Where each worker saves its bucket against a kill. Files of a previous process are removed.
     pub fn checkpoints(&self, fixed: &Fixed, workers: usize) -> Vec<CheckpointLink> {
         let Some(directory) = &self.directory else {
             return Vec::new();
@@ -305,12 +305,12 @@ impl Keeper {
         self.directory.as_ref().map(StateDir::lock)
     }
 
-    /// Another process goes on in this directory.
+    /// Another process takes over in this directory.
     pub fn leave_to_next(&self) {
         *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
     }
 
-    /// What another process goes on with.
+    /// The state that another process continues.
     pub fn encoded(
         &self,
         mut workers: Vec<SavedBucket>,

@@ -42,7 +42,7 @@ impl ScrapeOutput {
         Saved::new(&self.scrape.lineage(), self.scrape.save(self.now()))
     }
 
-    /// Goes on with what the process before showed.
+    /// Continues the exposition of the previous process.
     pub fn restore(&self, states: &SavedStates) {
         states.restore_with(&self.name, &self.scrape.lineage(), |saved, away| {
             let away = Seconds::try_from(away.as_secs()).unwrap_or(Seconds::MAX);

@@ -1,4 +1,4 @@
-//! A new process goes on in place of the one that runs. `docs/restart.md` has the order.
+//! A new process takes over from the running one. `docs/restart.md` has the order.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,4 @@
-//! What the process gives up once its sockets are bound, so that whoever finds a fault in it gets little.
+//! The rights that the process drops after its sockets are bound, so that an attacker who finds a bug gets little.
 //!
 //! * No new privileges: no program that it runs gains any.
 //! * [`capabilities`]: all go but those that something configured needs.
@@ -20,7 +20,7 @@ pub mod plan;
 
 use plan::Plan;
 
-/// What is in force, for the status.
+/// The dropped rights, for the status.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxStatus {
     /// The setting.

@@ -69,7 +69,7 @@ impl Plan {
                 PathUse::ReadBeneath => drop(readable.insert(path.clone())),
                 PathUse::WriteBeside => drop(writable.insert(parent(path))),
                 PathUse::WriteBeneath => {
-                    // The output that uses it would make it; what is not there cannot be named to the kernel. Whoever cannot
+                    // The output that uses it would make it; what is not there cannot be named to the kernel. A process that cannot
                     // make it is told so by the output.
                     let _ = std::fs::create_dir_all(path);
                     writable.insert(path.clone());

@@ -1,7 +1,7 @@
 //! Checkpoints: what a process that is killed leaves of its open bucket.
 //!
 //! Each worker has a file `open-N`, which begins again with each bucket and grows by what has changed, second by second. `tally` is a
-//! page of memory that the kernel keeps although the process is gone: in it each worker notes after each turn how much its bucket has.
+//! page of memory that the kernel keeps after a kill: in it each worker stores after each turn the size of its bucket.
 //! Nothing is synchronised with the disk: this is for the death of the process, not of the machine.
 
 use std::collections::{HashMap, HashSet};

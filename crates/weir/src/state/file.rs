@@ -25,7 +25,7 @@ const BOOKS: u8 = 4;
 const QUEUES: u8 = 5;
 const ENCODED: u8 = 6;
 
-/// Why state is not gone on with. `samples`: those in its open bucket, which are lost with it.
+/// Why state is not used. `samples`: those in its open bucket, which are lost with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     Unreadable(String),

@@ -59,7 +59,7 @@ pub enum Left {
     /// Nothing: there was none, or it was killed.
     Nothing,
     State(Box<Content>),
-    /// It cannot be gone on with, and was set aside.
+    /// It cannot be used, and was set aside.
     SetAside(Refusal),
 }
 
@@ -105,7 +105,7 @@ impl StateDir {
         })
     }
 
-    /// Goes on in the directory of a process that has given its lock.
+    /// Continues in the directory of a process that has given its lock.
     pub fn taken_over(path: &Path, agent: Agent, lock: File) -> StateDir {
         StateDir {
             path: path.to_owned(),
@@ -211,7 +211,7 @@ impl StateDir {
         Left::SetAside(refusal)
     }
 
-    /// This process goes on with what was left: no other one may do so again.
+    /// This process has continued the saved state: no other one may do so again.
     pub fn taken(&self) -> io::Result<()> {
         match std::fs::remove_file(self.path.join(STATE)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

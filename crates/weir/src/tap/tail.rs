@@ -91,7 +91,7 @@ struct Tail {
     events: mpsc::Sender<Bytes>,
     /// Events that are not sent.
     out: Vec<u8>,
-    /// Of the second that goes on.
+    /// Of the current second.
     now: Share,
     /// Messages that were wanted in the second before.
     matched_before: u64,

@@ -1,4 +1,4 @@
-//! Who may send over Unix sockets: processes in real control groups, told apart by what a file says of their containers.
+//! Allowed senders on Unix sockets: processes in real control groups, distinguished by a file about their containers.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

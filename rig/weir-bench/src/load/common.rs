@@ -152,7 +152,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     std::fs::write(path, bytes).map_err(|error| Failure::Runtime(format!("{}: {error}", path.display())))
 }
 
-/// Refuses a file that could not be written, without making it: whoever waits for it would find it empty.
+/// Refuses a file that could not be written, without making it: a program that waits for it would find it empty.
 pub fn check_writable(flag: &str, path: &Path) -> Result<(), Failure> {
     let bad = |what: String| Failure::Usage(format!("{flag} {}: {what}", path.display()));
     if path.exists() {

@@ -1,4 +1,4 @@
-//! `weir-bench load files` and `load tree`: load for whoever watches files.
+//! `weir-bench load files` and `load tree`: load for programs that watch files.
 
 use super::common::{ProfileArgs, print_line};
 use crate::failure::Failure;
@@ -19,7 +19,7 @@ pub struct Args {
     folder: PathBuf,
     #[arg(long, default_value_t = 4)]
     files: u32,
-    /// Size at which a file is renamed to `.1` and begun anew.
+    /// Size at which a file is renamed to `.1` and started again.
     #[arg(long, default_value = "20 MB", value_parser = |text: &str| text.parse::<Bytes>())]
     rotate_at: Bytes,
     /// Rotated files kept per file.

@@ -115,7 +115,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// The rules in force, in order.
+/// The active rules, in order.
 #[derive(Debug, Default)]
 pub struct Faults(Vec<Fault>);
 

@@ -29,7 +29,9 @@ enum Happening {
 
 pub fn command() -> Command {
     Command::new("top")
-        .about("Show traffic, losses, and the metrics, tag keys and origins with the most contexts and samples")
+        .about(
+            "Show traffic, losses, and the metrics, tag keys and origins with the most contexts and samples",
+        )
         .arg(
             Arg::new("once")
                 .long("once")
