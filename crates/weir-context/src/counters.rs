@@ -19,13 +19,13 @@ counters! {
         /// Contexts that expired because no sample came.
         Expired = Series::counter("weir_contexts_expired_total", "contexts.expired", "contexts"),
             Work("Contexts come and go.");
-        /// Series named after a metric that took the samples of contexts there was no room for.
+        /// Overflow series: one per metric, with the samples of refused contexts.
         OverflowSeries = Series::gauge("weir_overflow_series", "contexts.overflow_series", "series"),
             Sign("`weir_context_limit_samples_total` says which limit was met.");
-        /// Different strings that contexts are made of.
+        /// Distinct strings in contexts.
         Strings = Series::gauge("weir_context_strings", "contexts.strings", "strings"),
             Work("It follows the contexts.");
-        /// Different lists of tags that contexts have.
+        /// Distinct tag lists of contexts.
         TagLists = Series::gauge("weir_context_tag_lists", "contexts.tag_lists", "lists"),
             Work("It follows the contexts.");
     }
@@ -34,7 +34,7 @@ counters! {
 counters! {
     /// What the raw-alias cache does.
     pub enum AliasCounter {
-        /// Messages known by their bytes alone, whatever their values.
+        /// Messages found by their bytes, without their values.
         Known = Series::gauge("weir_aliases", "contexts.aliases", "aliases"),
             Work("It follows the contexts.");
         /// Metrics whose bytes were not known: their context was found or made by its parts.

@@ -58,7 +58,7 @@ counters! {
         /// Samples aggregated.
         SamplesAggregated = samples("weir_samples_aggregated_total", "listeners.books.samples.aggregated"),
             Work("It rises with the samples received.");
-        /// Samples of contexts there was no room for, kept in one series per name.
+        /// Samples of refused contexts, kept in one series per name.
         SamplesOverflowed = samples("weir_samples_overflowed_total", "listeners.books.samples.overflowed"),
             Sign("Sums stay right, tags are lost: `weir_context_limit_samples_total` says which limit was met.");
         /// Samples passed on without aggregation, with the timestamp of their sender.
@@ -109,10 +109,10 @@ counters! {
 counters! {
     /// What a worker counts apart from its packets.
     pub enum WorkerCounter {
-        /// Batches of a closed bucket that waited because the outputs' side had not taken the ones before.
+        /// Batches of a closed bucket that waited because the pipeline had not accepted the previous ones.
         HandOverWaits = Series::counter("weir_hand_over_waits_total", "flush.hand_over_waits", "batches"),
             Sign("Merging and encoding are too slow: give weir more CPU, or disable outputs.");
-        /// Times the kernel's tables told of other drops than its sockets did.
+        /// Times the kernel's tables and its sockets disagreed about drops.
         DropDisagreements = Series::counter("weir_drop_disagreements_total", "drop_disagreements", "comparisons"),
             Sign("The number of kernel drops is not reliable: report it as a bug.");
         /// By how much timestamps are ahead of a wall clock that was set back.

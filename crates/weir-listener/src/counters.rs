@@ -79,7 +79,7 @@ counters! {
         /// Last lines without a newline, taken when the peer closed in order (newline framing only).
         LinesUnterminated = Series::counter("weir_lines_unterminated_total", "listeners.lines_unterminated", "lines"),
             Work("Clients do not end their last line; nothing is lost.");
-        /// Bytes read from connections and thrown away: of lines too long, of cut frames, after a bad header.
+        /// Bytes read from connections and discarded: of too long lines, of truncated frames, after a bad header.
         BytesDiscarded = Series::counter("weir_discarded_bytes_total", "listeners.bytes_discarded", "bytes"),
             Sign("It is the size of the frames dropped as `frame_too_long` and `frame_cut` held.");
         /// Bytes of unfinished frames held at the moment.
@@ -101,7 +101,7 @@ counters! {
         /// Connections closed to make place for a peer that had fewer.
         ConnectionsClosedCrowded = connections("weir_connections_closed_crowded_total", "listeners.connections_closed_crowded"),
             Sign("All connections are in use, and one peer holds most of them: find it.");
-        /// Connections closed because nothing had come for long: for an hour, or for a minute where all places were taken.
+        /// Connections closed for silence: an hour, or a minute if all connections were in use.
         ConnectionsClosedIdle = connections("weir_connections_closed_idle_total", "listeners.connections_closed_idle"),
             Sign("Clients keep connections that they do not use.");
         /// Connections of senders that are not allowed, closed at once.
@@ -151,10 +151,10 @@ counters! {
 counters! {
     /// What an event loop counts.
     pub enum LoopCounter {
-        /// Turns of the event loops: each waits for packets and takes what has come.
+        /// Turns of the event loops: each waits for packets and reads them.
         Turns = Series::counter("weir_event_loop_turns_total", "event_loop.turns", "turns"),
             Work("It rises by at least one per second and worker; if it does not, a worker is stuck.");
-        /// System calls that asked which sockets have something.
+        /// System calls that asked which sockets have data.
         Polls = Series::counter("weir_event_loop_polls_total", "event_loop.polls", "system calls"),
             Work("It rises with the packets, slower when they arrive in batches.");
         /// System calls of the event loops: waiting, receiving, accepting, reading drop counters.

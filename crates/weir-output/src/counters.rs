@@ -26,7 +26,7 @@ counters! {
         /// Series that the receiver refuses, left out of what it is sent.
         RefusedSeries = Series::gauge("weir_output_refused_series", "outputs.refused_series", "series"),
             Sign("The log names them with the receiver's reason.");
-        /// Bytes of the disk queue that were found damaged at the start; what they held is lost.
+        /// Bytes of the disk queue that were damaged at the start and are lost.
         DiskDamagedBytes = Series::counter("weir_output_disk_damaged_bytes_total", "outputs.disk_damaged_bytes", "bytes"),
             Sign("The disk or its file system lost data.");
         /// Messages that a relay's `prefixes` leave out.

@@ -425,7 +425,7 @@ fn a_slow_reader_loses_captured_packets_and_ingest_loses_none() {
     );
     let (_, text) = weir(&["status", "--admin", &admin]);
     assert!(
-        text.contains("Packets that a capture was to have and that found no room"),
+        text.contains("Packets that a capture lost because its queue was full"),
         "{text}"
     );
     drop(reader);

@@ -64,22 +64,22 @@ counters! {
 counters! {
     /// The last minutes, kept for people.
     pub enum HistoryCounter {
-        /// Points that came to be kept.
+        /// Points received for storing.
         Taken = Series::counter("weir_history_points_total", "history.taken", "points"),
             Work("It rises with each flush.");
         /// Points of new series that were not stored, for lack of memory.
         Refused = Series::counter("weir_history_points_refused_total", "history.refused", "points"),
             Sign("The page does not show these series; outputs are not affected. More `memory`, or a larger `history`, holds more of them.");
-        /// Points that were not kept, because the thread that keeps them was behind.
+        /// Points that were not stored, because the thread that stores them was behind.
         Behind = Series::counter("weir_history_points_behind_total", "history.behind", "points"),
             Sign("The page has gaps; outputs are not affected. The machine has no CPU time left.");
-        /// Points that were not kept, because their own timestamp lies before what is still open.
+        /// Points that were not stored, because their timestamp is too old.
         Late = Series::counter("weir_history_points_late_total", "history.late", "points"),
             Work("Senders give timestamps of the past; the page does not show them.");
-        /// Points held.
+        /// Points stored.
         Points = Series::gauge("weir_history_points", "history.points", "points"),
             Work("It stops growing when the memory is full: then the oldest go as new ones come.");
-        /// Series held.
+        /// Series stored.
         HeldSeries = Series::gauge("weir_history_series", "history.series", "series"),
             Work("It follows the contexts.");
         /// Seconds from the oldest bucket held to the newest.
@@ -97,10 +97,10 @@ counters! {
         /// Packets copied for tails and captures.
         Packets = Series::counter("weir_tap_packets_total", "taps.packets", "packets"),
             Work("It rises while a tail or capture runs.");
-        /// Packets that a capture was to have and that found no room. Ingest had them.
+        /// Packets that a capture lost because its queue was full. Ingest is not affected.
         PacketsLost = Series::counter("weir_tap_packets_lost_total", "taps.packets_lost", "packets"),
             Sign("A capture has gaps, because its disk or network is slower than the traffic: capture less (`--match`), write to a faster disk, or give weir more `memory`. Ingest is not affected.");
-        /// Tails that ended because their reader was slower than what came.
+        /// Tails that ended because their reader was too slow.
         ReadersDropped = Series::counter("weir_tap_readers_dropped_total", "taps.readers_dropped", "streams"),
             Work("A terminal or browser was stopped; it may open another tail.");
     }

@@ -3,7 +3,7 @@
 use super::status::{ListenerStatus, Number, Numbers, OutputStatus, Status};
 
 impl Status {
-    /// Adds the books of the process before, its predecessors' included. What is no count stays as it is.
+    /// Adds the books of the previous process, its predecessors' included. Values that are not counts stay.
     pub fn add_earlier(&mut self, earlier: &Status) {
         self.numbers.add_counters(&earlier.numbers);
         self.limits.numbers.add_counters(&earlier.limits.numbers);

@@ -59,7 +59,7 @@ pub struct Status {
     pub numbers: Numbers,
 }
 
-/// What the process before had left in the state directory, and what became of it.
+/// The previous process's files in the state directory, and their use.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StateStatus {
     /// The directory; absent where there is none.

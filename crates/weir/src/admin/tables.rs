@@ -67,22 +67,22 @@ tables! {
     }
 
     MEMORY_PARTS: u64, by ["part"], {
-        /// What the used memory is made of.
+        /// Used memory, by part.
         gauge("weir_memory_part_bytes", "memory.parts", "bytes"),
             Work("The largest part shows what uses the memory."), |bytes| Some(*bytes as f64);
     }
 
     SHARES: MemoryShare, by ["share"], {
-        /// What each share of the memory budget may take.
+        /// Size of each share of the memory budget.
         gauge("weir_memory_share_bytes", "memory.shares[].bytes", "bytes"),
             Work("It follows `memory` and the configured listeners and outputs; `docs/limits.md` has the shares."), |share| Some(share.bytes as f64);
-        /// What is used of each share of the memory budget.
+        /// Use of each share of the memory budget.
         gauge("weir_memory_share_used_bytes", "memory.shares[].used", "bytes"),
             Work("When it reaches the share, the action in `weir status` is taken."), |share| Some(share.used as f64);
     }
 
     SHARE_EVENTS: u64, by ["event", "share"], {
-        /// What was done because a share of the memory budget was full.
+        /// Actions taken because a share of the memory budget was full.
         counter("weir_memory_share_events_total", "memory.shares[].events", "times"),
             Sign("`weir status` says what was lost: give weir more `memory`."), |number| Some(*number as f64);
     }
@@ -94,13 +94,13 @@ tables! {
     }
 
     RATES: RateLimitedRow, by ["source"], {
-        /// Packets dropped of sources that send more than a rate limit allows; absent when they are quiet.
+        /// Packets dropped of sources above a rate limit; absent when there are none.
         gauge("weir_rate_limited_packets", "limits.rates[].packets", "packets"),
             Sign("Raise the limit or slow down the sender."), |row| Some(row.packets as f64);
     }
 
     REFUSED: RefusedSenderRow, by ["reason", "source"], {
-        /// Packets dropped of senders that allowed_origins does not let send; absent when they are quiet.
+        /// Packets dropped of senders that allowed_origins does not allow; absent when there are none.
         gauge("weir_sender_refused_packets", "limits.senders_refused[].packets", "packets"),
             Sign("Add the origin to `allowed_origins`, or find out why it sends."), |row| Some(row.packets as f64);
     }
@@ -151,10 +151,10 @@ tables! {
         /// Samples in the open bucket that this process continued.
         gauge("weir_saved_state_restored_samples", "state.samples_restored", "samples"),
             Work("weir was restarted."), |state| Some(state.samples_restored as f64);
-        /// Contexts of the process before that found no room; what they had in the open bucket is lost.
+        /// Contexts of the previous process that did not fit; their samples in the open bucket are lost.
         counter("weir_saved_state_refused_contexts_total", "state.contexts_refused", "contexts"),
             Sign("`memory` or `contexts_max` is smaller than it was."), |state| Some(state.contexts_refused as f64);
-        /// Times that the state of the process before could not be used.
+        /// Times that the state of the previous process could not be used.
         counter("weir_saved_state_set_aside_total", "state.set_aside", "times"),
             Sign("`state.set_aside_because` in the status says why: `docs/restart.md`."), |state| Some(state.set_aside as f64);
         /// Samples in open buckets of earlier processes that could not be continued, as far as they are known.
@@ -163,7 +163,7 @@ tables! {
         /// Processes of this agent that ended without saving state, as after `kill -9` or for lack of memory.
         counter("weir_saved_state_kills_total", "state.kills", "processes"),
             Sign("Samples of the last second are lost: the log and `weir_saved_state_lost_samples_total` say how much."), |state| Some(state.kills as f64);
-        /// Of the last process that was killed: for how long what it received is lost.
+        /// Seconds of reception that the last killed process lost.
         gauge("weir_saved_state_kill_seconds", "state.kill_seconds", "seconds"),
             Work("At most a second, longer on a busy machine."), |state| Some(state.kill_seconds);
         /// Outputs that could not continue their sums.
@@ -175,7 +175,7 @@ tables! {
         /// Hand-overs that failed: the old process continued.
         counter("weir_hand_overs_failed_total", "state.hand_over.failed", "times"),
             Sign("`state.hand_over.failed_because` in the status says why; nothing is lost."), |state| Some(state.hand_over.failed as f64);
-        /// For how long nothing was received in the last hand-over.
+        /// The pause in receiving of the last hand-over.
         gauge("weir_hand_over_pause_seconds", "state.hand_over.pause_seconds", "seconds"),
             Work("It follows the contexts: `docs/restart.md`."), |state| Some(state.hand_over.pause_seconds);
         /// Connections that another process took over.
@@ -208,7 +208,7 @@ tables! {
         /// Live contexts that a rule in dry run would change or drop.
         gauge("weir_rule_trial_contexts", "rules.active[].trial.contexts_now", "contexts"),
             Work("It follows what clients send."), |rule| Some(rule.trial.as_ref()?.contexts_now as f64);
-        /// How many contexts would be left of those.
+        /// Contexts that would be left of those.
         gauge("weir_rule_trial_contexts_left", "rules.active[].trial.contexts_then", "contexts"),
             Work("It follows what clients send."), |rule| Some(rule.trial.as_ref()?.contexts_then as f64);
         /// Samples that a rule in dry run would have dropped.

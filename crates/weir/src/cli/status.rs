@@ -617,7 +617,7 @@ mod tests {
             "1,010",
             "kernel 3",
             "bad_type 1",
-            "Samples of contexts there was no room for, kept in one series per name: 5",
+            "Samples of refused contexts, kept in one series per name: 5",
             "udp://127.0.0.1:8125: Datagrams the kernel dropped",
             "Give weir a larger `receive_buffer`",
             "failing for 1m00s",

@@ -38,7 +38,7 @@ enum From {
     Unit,
     /// The service manager keeps it for us.
     Store,
-    /// The process before, which may have it of a unit.
+    /// The previous process, which may have it from a unit.
     Process { of_unit: bool },
 }
 

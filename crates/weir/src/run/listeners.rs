@@ -27,14 +27,14 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Counts drops from where the process before did: by the number of a socket, what its counter said last.
+    /// Counts drops from the last values of the previous process, by the number of a socket.
     pub fn count_drops_from(&mut self, drops: &[(u64, u32)]) {
         for (socket, _) in self.of_workers.iter_mut().flatten() {
             socket.count_drops_from(drops);
         }
     }
 
-    /// The process before reads them no more.
+    /// The previous process reads them no more.
     pub fn own(&mut self) {
         self.of_workers
             .iter_mut()

@@ -1,4 +1,4 @@
-//! What the process before has left, and what this one leaves.
+//! The state of the previous process, and the state that this one saves.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -181,7 +181,7 @@ impl Resumed {
         }
     }
 
-    /// By the number of a socket, what its counter of drops said when the process before counted last.
+    /// The last value of the drop counter of each socket, by its number, as the previous process saw it.
     pub fn drops(&self) -> &[(u64, u32)] {
         self.content.as_ref().map_or(&[], |content| &content.meta.drops)
     }

@@ -234,7 +234,7 @@ impl Taken {
         connections
     }
 
-    /// The workers read: the process before ends.
+    /// The workers read: the previous process ends.
     pub fn running(self) -> Told {
         let told = Told {
             pause_seconds: Monotonic::now().0.saturating_sub(self.account.since) as f64 / 1e9,

@@ -54,7 +54,7 @@ pub struct LastBooks {
     pub books: Status,
 }
 
-/// What the process before has left.
+/// The state of the previous process.
 pub enum Left {
     /// Nothing: there was none, or it was killed.
     Nothing,
@@ -131,7 +131,7 @@ impl StateDir {
         self.agent.epoch
     }
 
-    /// What the process before has left. It stays where it is until [`StateDir::taken`]. `oldest`: Unix milliseconds before
+    /// The state of the previous process. It stays there until [`StateDir::taken`]. `oldest`: Unix milliseconds before
     /// which it is too old; `bytes_max`: what the file may take.
     pub fn left(&self, oldest: i64, now: i64, bytes_max: u64) -> Left {
         let path = self.path.join(STATE);
