@@ -1,4 +1,4 @@
-//! Sockets that somebody else has opened: the service manager, or the process before.
+//! Sockets that another process has opened: the service manager, or the previous process.
 
 use std::ffi::OsStr;
 use std::io;
@@ -24,7 +24,7 @@ pub struct PassedSocket {
 impl PassedSocket {
     /// # Errors
     ///
-    /// If it is no socket, or none that a listener can have.
+    /// If it is not a socket, or of a kind without a listener.
     pub fn new(fd: OwnedFd) -> io::Result<PassedSocket> {
         let kind = sockopt::socket_type(&fd)?;
         let name = rustix::net::getsockname(&fd)?;
@@ -100,7 +100,7 @@ fn unix_address(name: &SocketAddrUnix, kind: SocketType) -> Option<Address> {
     }
 }
 
-/// Listens on a socket that was passed, in place of [`crate::bind`]. Somebody keeps it beyond this process: its file stays, and
+/// Listens on a socket that was passed, in place of [`crate::bind`]. Another process keeps it beyond this one: its file stays, and
 /// what comes after a drain waits in it.
 ///
 /// # Errors

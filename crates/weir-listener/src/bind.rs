@@ -61,7 +61,7 @@ pub struct ListenerConfig {
     pub backlog: u32,
 }
 
-/// Write permission for everybody, which is what senders under other users need, and listing for nobody else.
+/// Write permission for all users, which senders under other users need, and listing for no other user.
 pub const SOCKET_MODE_DEFAULT: u32 = 0o722;
 
 impl ListenerConfig {
@@ -318,11 +318,11 @@ pub struct BoundSocket {
     pub(crate) buffer: ReceiveBuffer,
     pub(crate) file: Option<SocketFile>,
     pub(crate) warning: Option<String>,
-    /// Somebody keeps it open beyond this process.
+    /// Another process keeps it open beyond this one.
     pub(crate) kept: bool,
     /// That is another process, which ends once this one runs.
     pub(crate) shared: bool,
-    /// What its counter of drops said when somebody last counted.
+    /// The value of its drop counter at the last count.
     pub(crate) drops_before: u32,
 }
 
@@ -332,7 +332,7 @@ impl BoundSocket {
         self.file.as_ref().map(SocketFile::id)
     }
 
-    /// From now on somebody else keeps it open too, for the process that comes next: its file stays, and what comes after a
+    /// From now on another process keeps it open too, for the next process: its file stays, and what comes after a
     /// drain waits in it.
     pub fn keep(&mut self) {
         (self.kept, self.shared) = (true, false);
@@ -346,7 +346,7 @@ impl BoundSocket {
         self.shared = true;
     }
 
-    /// One that was shared, and that nobody else keeps, is this process's alone from now on: it ends with it.
+    /// A shared one that no other process keeps belongs to this process alone from now on: it ends with it.
     pub fn own(&mut self) {
         if std::mem::take(&mut self.shared) {
             self.kept = false;
@@ -448,7 +448,7 @@ pub fn bind_group(config: &ListenerConfig, count: usize) -> Result<Vec<BoundSock
     Ok(group)
 }
 
-/// Binds `count` more sockets that share the internet address of one that was passed; none where that one shares it with nobody.
+/// Binds `count` more sockets that share the internet address of one that was passed; none if that one is not shared.
 ///
 /// # Errors
 ///
@@ -577,7 +577,7 @@ fn bind_internet(
         sys::set_option(fd.as_fd(), level, name, value).map_err(other(operation))
     };
     if kind == libc::SOCK_STREAM {
-        // Connections of a former process linger after it; they are no reason not to start.
+        // Connections of a former process linger after it; they do not prevent a start.
         set(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1, "SO_REUSEADDR")?;
         // Inherited by connections: a peer that vanished does not hold its place for ever.
         set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1, "SO_KEEPALIVE")?;

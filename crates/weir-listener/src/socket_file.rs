@@ -31,7 +31,7 @@ impl FileId {
     }
 }
 
-/// The file of a socket. Removed when dropped, unless another one has taken its place, or somebody keeps the socket.
+/// The file of a socket. Removed when dropped, unless another one has replaced it, or another process keeps the socket.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,

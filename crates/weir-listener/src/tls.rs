@@ -190,7 +190,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFileErro
 pub enum TlsFault {
     /// TLS says no: of a version, a certificate, a record.
     Tls(rustls::Error),
-    /// What came is no TLS that could be taken.
+    /// The data is not valid TLS.
     Unreadable(io::Error),
     TooMuchAtOnce,
     /// What TLS had to say could not be sent.

@@ -205,7 +205,7 @@ fn build(
 fn tls(ca_file: &str) -> Result<ClientConfig, ClientError> {
     let roots = if ca_file.is_empty() {
         let mut roots = RootCertStore::empty();
-        // A system without certificates is no failure until somebody wants TLS; the handshake then says so.
+        // A system without certificates fails only with TLS, in the handshake.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         roots
     } else {

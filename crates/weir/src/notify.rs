@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use weir_listener::Monotonic;
 
-/// The manager's socket; nowhere, where there is no manager.
+/// The manager's socket; `None` without a manager.
 #[derive(Debug, Default)]
 pub struct Notify {
     socket: Option<UnixDatagram>,

@@ -94,14 +94,14 @@ pub enum Asked {
     /// With who wants to know what came of it.
     Reload(Option<ReloadRequest>),
     Upgrade,
-    /// Nobody asked.
+    /// No request.
     Nothing,
 }
 
 /// How often files of keys and tokens are looked at.
 const SECRETS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Somebody who wants a reload, and to know what came of it.
+/// A request for a reload that waits for the result.
 pub type ReloadRequest = oneshot::Sender<Reloaded>;
 
 /// What a reload reads.
@@ -192,7 +192,7 @@ impl Reloader {
     }
 
     /// Looks whether files of keys or tokens have changed since they were read. They count as changed when they are found the same
-    /// twice, so that none is read while somebody writes it.
+    /// twice, so that none is read while it is being written.
     pub fn secrets_changed(&mut self) -> bool {
         let files = self.current.secret_files.iter();
         let found: Vec<Stamp> = files.map(|file| config::stamp(&file.path)).collect();
@@ -259,7 +259,7 @@ impl Reloader {
         let mut inputs = self.inputs.clone();
         if what == Reread::Secrets {
             tracing::info!("a file with a key or token has changed");
-            // What somebody is writing into the configuration is not for now.
+            // Unsaved or unfinished changes of the configuration do not apply now.
             inputs.text.clone_from(&self.current.text);
         }
         let result = self.reload_from(&inputs, &mut apply);

@@ -248,7 +248,7 @@ fn streams<S: Send + 'static>(
                         serve(stream, &counts, &stop, how.pace);
                     }));
                 }
-                // Nobody is waiting: look again soon. New connections come once per run.
+                // No thread is waiting: look again soon. New connections come once per run.
                 Err(_) => std::thread::sleep(Duration::from_millis(2)),
             }
         }

@@ -170,7 +170,7 @@ fn udp(ip: &[u8]) -> Option<(u16, &[u8])> {
 }
 
 /// Messages of a 32-bit little-endian length and protobuf: timestamp (1), payload size (2), payload (3). A length of zero
-/// ends them; the tagger's state that follows is no traffic.
+/// ends them; the tagger's state that follows is not traffic.
 fn agent(bytes: &[u8]) -> Result<Vec<Recorded>, String> {
     let version = bytes[4] & 15;
     if version > 3 {

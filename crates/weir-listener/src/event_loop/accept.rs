@@ -283,7 +283,7 @@ enum Refusal {
     Failed,
 }
 
-/// A descriptor that is given up to accept (and refuse) a connection when there is no other left.
+/// A descriptor that is closed to accept (and refuse) a connection when no other is left.
 pub(super) struct Reserve(Option<OwnedFd>);
 
 impl Reserve {

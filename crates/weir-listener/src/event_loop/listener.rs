@@ -66,7 +66,7 @@ pub(super) struct Listener {
     pub(super) intake: Intake,
     /// Of the socket, also after its end.
     inode: u64,
-    /// Somebody keeps the socket open beyond this process.
+    /// Another process keeps the socket open beyond this one.
     pub(super) kept: bool,
     drops: WrappingCounter,
     /// What others had counted of them.

@@ -302,8 +302,8 @@ impl EventLoop {
     /// or is silent for a tenth of a second, for one second at most; what comes later is never acknowledged, and the
     /// connection is reset, so that its peer knows at once.
     ///
-    /// Of a socket that somebody keeps, what it holds is received, for a tenth of a second at most; what comes later waits in it.
-    /// Its file stays, and so do connections that nobody has accepted.
+    /// A kept socket is read for at most a tenth of a second; later packets wait in it.
+    /// Its file stays, and so do connections that are not accepted yet.
     ///
     /// Other socket files are removed, so that a successor can bind at once. Connections that are complete but not yet
     /// accepted are accepted and read. A frame of which only the beginning had come is counted as cut.

@@ -1,4 +1,4 @@
-//! Whose connections a listener has, so that one peer can take all places as long as nobody else wants one, and no longer.
+//! The peers of a listener's connections: one peer may use all connections only as long as no other peer wants one.
 
 use std::collections::HashMap;
 use std::hash::Hash;

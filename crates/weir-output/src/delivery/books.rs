@@ -44,7 +44,7 @@ impl Items {
         *self == Self::default()
     }
 
-    /// Whether there is no more of anything than in `other`.
+    /// Whether no count exceeds that in `other`.
     pub fn is_within(&self, other: Items) -> bool {
         self.points <= other.points && self.events <= other.events && self.checks <= other.checks
     }

@@ -303,7 +303,7 @@ impl DiskQueue {
         self.writer.as_ref().map_or(Ok(()), |(_, file)| file.sync_data())
     }
 
-    /// The payload's memory is about to go; from now on it waits on disk alone. False when it is no longer there.
+    /// The payload's memory is freed; from now on it waits only on disk. False when it is no longer on disk.
     pub fn chill(&mut self, id: RecordId) -> bool {
         let Some((segment, record)) = self.record(id) else {
             return false;

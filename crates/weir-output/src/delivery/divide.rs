@@ -20,7 +20,7 @@ const SEARCHED_FOR: u32 = 4;
 #[derive(Default)]
 pub struct Refused {
     known: HashMap<u128, (Duration, String)>,
-    /// Of a payload that was refused, not one series was taken: it is not about series, and taking payloads apart is no use
+    /// Not one series of a refused payload was accepted: the refusal is not about series, and dividing payloads is useless
     /// until something is delivered.
     all: bool,
 }

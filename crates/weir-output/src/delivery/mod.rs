@@ -221,7 +221,7 @@ impl Delivery {
             .collect();
         let replaces = surroundings.replaces.as_ref();
         let is_held = |path: &PathBuf| replaces.is_some_and(|old| old.holds(path));
-        // Queues that the replaced output holds are no strangers.
+        // Queues of the replaced output are not strangers.
         if on_disk && replaces.is_none_or(|old| old.shared.settings.disk_path != settings.disk_path) {
             strangers::settle(name, Path::new(&settings.disk_path), &endpoints);
         }

@@ -58,7 +58,7 @@ fn take_over(output: &str, from: &Path, to: &Path, endpoint: &Endpoint) -> bool 
     }
 }
 
-/// Directories with a queue of nobody's.
+/// Directories with a queue without an owner.
 fn strangers(path: &Path, endpoints: &[Endpoint]) -> Vec<PathBuf> {
     let known = |directory: &PathBuf| {
         endpoints

@@ -1,4 +1,4 @@
-//! A file of JSON lines that rotates itself, or that somebody else rotates and announces by SIGHUP.
+//! A file of JSON lines that rotates itself, or that another program rotates and announces by SIGHUP.
 
 mod log_file;
 mod rotated;

@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::HashTable;
 
-/// Seconds after which a path that nobody wrote to is free.
+/// Seconds without a write after which a path is free.
 const EXPIRY: i64 = 600;
 /// Bytes of an entry, the table's own and its slack included.
 const ENTRY_BYTES: u64 = 2 * (size_of::<Claim>() as u64 + 1);
@@ -35,7 +35,7 @@ pub struct Claims {
 pub enum ClaimResult {
     Granted,
     Refused,
-    /// Granted without a look, as there is no memory for the path.
+    /// Granted without a check, for lack of memory for the path.
     Unchecked,
 }
 
@@ -86,7 +86,7 @@ impl Claims {
         ClaimResult::Granted
     }
 
-    /// Forgets paths that nobody writes to any more. Cheap unless a minute has passed since the last time.
+    /// Forgets paths without writes. Cheap unless a minute has passed since the last time.
     pub fn sweep(&mut self, bucket: i64) {
         if bucket >= self.swept.saturating_add(EXPIRY / 10) {
             self.swept = bucket;

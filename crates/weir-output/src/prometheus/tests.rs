@@ -832,7 +832,7 @@ fn pieces_of_a_large_exposition_fit_together() {
             .unwrap();
         assert!(unpacked.len() > packed.len() * 3);
         drop(rendering);
-        // What is cut off is no exposition.
+        // A truncated exposition is invalid.
         let mut rendering = scrape.render(format, false, &own, 100);
         let mut cut = rendering.next_piece().unwrap();
         cut.extend(rendering.cut());
@@ -941,7 +941,7 @@ fn number() -> impl Strategy<Value = f64> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Whatever arrives, each format can be read by somebody strict, has no series twice, and all three agree.
+    /// For any input, a strict reader accepts each format, no series appears twice, and all three agree.
     #[test]
     fn every_exposition_is_valid(
         rows in prop::collection::vec(

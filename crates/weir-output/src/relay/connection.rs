@@ -11,7 +11,7 @@ use super::{Block, RelaySettings, StreamFraming};
 use crate::datagrams::next_end;
 use crate::tcp::reset_on_close;
 
-/// How long a machine has to say that nobody listens at a port.
+/// How long a machine may take to refuse a port.
 const REFUSAL_WAIT: Duration = Duration::from_millis(250);
 
 /// What one attempt achieved before it ended, well or not.
@@ -59,7 +59,7 @@ impl Connection {
         }
     }
 
-    /// Whether somebody is there, as far as that can be found out without saying anything.
+    /// Whether a server is there, as far as an empty probe can tell.
     pub async fn check(&self) -> io::Result<()> {
         match self {
             Self::Udp(socket) => {

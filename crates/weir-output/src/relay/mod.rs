@@ -39,7 +39,7 @@ pub struct Block {
     pub no_buffer: u64,
     pub too_long: u64,
     pub unmatched: u64,
-    /// Which port's buffer it is; `None` when it is nobody's.
+    /// The port that owns the buffer; `None` without an owner.
     worker: Option<usize>,
     /// Bytes of `lines` that need no more sending.
     done: usize,
@@ -145,7 +145,7 @@ struct Shared {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 enum Stage {
     Running,
-    /// Send what waits; nobody is ejected any more.
+    /// Send the waiting lines; no target is ejected any more.
     Draining,
     Stopped,
 }

@@ -112,7 +112,7 @@ fn check(settings: &RelaySettings) -> Result<(), SettingProblem> {
 const TARGETS_MAX: usize = 256;
 
 impl RelaySettings {
-    /// The longest line a target takes, with its line feed. Zero for what is no address.
+    /// The longest line a target takes, with its line feed. Zero for an invalid address.
     pub fn packet_bytes_max(&self, target: &str) -> usize {
         match target.parse() {
             Ok(Address::Udp { .. }) => self.udp_bytes_max,

@@ -350,7 +350,7 @@ fn drop_messages(books: &mut TargetStatus, reason: Lost, messages: u64) {
     }
 }
 
-/// Connects if need be, looks whether somebody is there if there was doubt, and sends.
+/// Connects if necessary, probes the target after a doubt, and sends.
 async fn try_once(
     connection: Option<Connection>,
     block: Option<Block>,
@@ -369,7 +369,7 @@ async fn try_once(
     let open = async {
         let parsed: Address = address.parse().map_err(io::Error::other)?;
         let connection = match connection {
-            // A name that cannot be looked up just now is no reason to lose sight of a target.
+            // A failed look-up of a name does not drop a target.
             Some(old) if look_up && old.hears_nothing() => {
                 let new = tokio::time::timeout(LOOK_UP_WAIT, Connection::open(&parsed)).await;
                 new.ok().and_then(Result::ok).unwrap_or(old)

@@ -1,7 +1,7 @@
 //! Batches into cumulative samples.
 //!
 //! Rows add up in a state like that of the scrape endpoint. When a bucket is complete, every series is written once with what it
-//! then stands at: as if somebody scraped at the end of each bucket. Each request has at most one sample of a series, so that a
+//! then stands at: as if it was scraped at the end of each bucket. Each request has at most one sample of a series, so that a
 //! request which is repeated after an unclear answer changes nothing.
 
 use std::any::Any;

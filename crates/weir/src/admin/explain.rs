@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 use weir_origin::OriginExplanation;
 
-/// What somebody wants explained.
+/// The request of an explanation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExplainRequest {
     pub line: String,
@@ -16,7 +16,7 @@ pub struct ExplainRequest {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {
     pub line: String,
-    /// Why the line is no message; nothing else is known then.
+    /// Why the line is not a message; nothing else is known then.
     pub rejected: Option<String>,
     /// Something about the whole that is probably not meant.
     pub note: Option<String>,

@@ -15,7 +15,7 @@ or: <code>cd web &amp;&amp; npm ci &amp;&amp; npm run build</code>, then <code>c
 <p><code>weir status</code> and <code>weir top</code> show the state in a terminal, and <a href=\"/metrics\">/metrics</a>, \
 <a href=\"/api/v1/status\">/api/v1/status</a> and the others answer as ever.</p></html>\n";
 
-/// Loads nothing from elsewhere, and is loaded by nobody else.
+/// Loads nothing from other sites, and no other site may embed it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
 base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 

@@ -38,7 +38,7 @@ const TOP_MAX: usize = weir_context::SUMMARY_ROWS;
 /// Seconds of a CPU profile that does not say.
 const PROFILE_SECONDS_DEFAULT: u64 = 30;
 
-/// Events as long as somebody reads.
+/// Events as long as a reader is connected.
 const LIVE: &str = "/api/v1/live";
 
 /// What changes something.
@@ -242,7 +242,7 @@ async fn answer(
             Ok(slot) => {
                 let is_stream = [LIVE, taps::TAIL, taps::CAPTURE].contains(&request.uri().path());
                 let mut answer = costly_answer(source, request).await;
-                // A stream would keep its slot for as long as somebody looks.
+                // A stream would keep its slot as long as it is open.
                 answer.body_mut().slot = (!is_stream).then_some(slot);
                 answer
             }

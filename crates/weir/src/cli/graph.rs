@@ -18,7 +18,7 @@ use crate::failure::Failure;
 const HEIGHT: u16 = 16;
 /// Columns where no terminal says how wide it is.
 const WIDTH: u16 = 100;
-/// Names that are told to somebody who has misspelled one.
+/// Suggestions for a misspelled name.
 const SUGGESTIONS: usize = 3;
 /// Names that are compared with it.
 const NAMES_MAX: &str = "10000";
@@ -138,7 +138,7 @@ fn check_function(name: &str, json: bool) -> Result<(), Failure> {
         .parse()
         .map_err(|error: weir_history::QueryError| Failure::usage(format!("flag --fn: {error}")))?;
     if function == Function::Heatmap && !json {
-        let message = "flag --fn: a heat map is no line: --json prints it, and the page at the agent's admin address draws it";
+        let message = "flag --fn: a heat map is not a line: --json prints it, and the page at the agent's admin address draws it";
         return Err(Failure::usage(message));
     }
     Ok(())

@@ -77,7 +77,7 @@ pub fn send(arguments: &ArgMatches) -> Result<(), Failure> {
 pub fn failed(address: &Address, error: &io::Error) -> Failure {
     let hint = match error.kind() {
         io::ErrorKind::ConnectionRefused => "no agent receives there",
-        io::ErrorKind::NotFound => "there is no such socket",
+        io::ErrorKind::NotFound => "the socket does not exist",
         io::ErrorKind::PermissionDenied => "this user has no permission to write to it; see `socket_mode`",
         _ => return Failure::runtime(format!("cannot send to {address}: {error}")),
     };
@@ -194,7 +194,7 @@ impl Sender {
     }
 }
 
-/// A port that nobody has opened answers so, as soon as the packet has arrived; one that somebody reads does not answer.
+/// A closed port answers with a refusal as soon as the packet arrives; an open one does not answer.
 fn refused(socket: &UdpSocket, target: SocketAddr) -> io::Result<()> {
     let patience = if target.ip().is_loopback() {
         REFUSAL_HERE

@@ -107,7 +107,7 @@ impl Shows {
         loop {
             line.clear();
             if body.read_line(&mut line)? == 0 {
-                // The agent ends streams after a while; one that ends at once has nobody behind it.
+                // The agent ends streams after a while; one that ends at once has no agent behind it.
                 return if begun {
                     Ok(false)
                 } else {

@@ -184,7 +184,7 @@ impl Converter {
 
 /// What is not in the table of that agent's keys about metrics.
 const UNKNOWN: &str =
-    "is no key about metrics and their delivery that weir knows; another part of that agent may";
+    "is not a key about metrics and their delivery that weir knows; another part of that agent may";
 
 /// The variable that means the same as a key.
 fn variable_of(key: &str) -> String {

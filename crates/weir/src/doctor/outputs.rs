@@ -43,7 +43,7 @@ pub fn check(patient: &Patient<'_>) -> (Vec<Finding>, Option<(String, i64)>) {
     };
     let (more, date) = runtime.block_on(all(&destinations));
     findings.extend(more);
-    // A name server that hangs holds a thread that nobody waits for.
+    // A name server that hangs holds a thread; nothing waits for it.
     runtime.shutdown_background();
     (findings, date)
 }

@@ -40,7 +40,7 @@ pub fn named(patient: &Patient<'_>, file: Option<PathBuf>) -> Vec<Finding> {
     let mut seen = BTreeSet::new();
     let mut named = named_paths(patient.loaded);
     named.extend(file.map(|file| (file, PathUse::Read)));
-    // What is not there and nobody has set is not used.
+    // A missing path that is a default is not used.
     let is_set = |path: &Path| path.exists() || !is_default(patient.loaded, path);
     named
         .into_iter()
@@ -51,7 +51,7 @@ pub fn named(patient: &Patient<'_>, file: Option<PathBuf>) -> Vec<Finding> {
         .collect()
 }
 
-/// Whether a path is the value of a setting that nobody has set.
+/// Whether a path is the default of a setting.
 fn is_default(loaded: &Loaded, path: &Path) -> bool {
     let text = path.display().to_string();
     let of_path = |shown: &&Shown| shown.value.trim_matches(['\'', '"']) == text;

@@ -1,4 +1,4 @@
-//! Sockets that clients send to: whether somebody listens, and whether others than root may send.
+//! Sockets that clients send to: whether a process listens, and whether users other than root may send.
 
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
@@ -81,9 +81,9 @@ fn unix(patient: &Patient<'_>, scheme: &str, path: &Path) -> Finding {
     let runs = patient.status.is_some();
     match std::fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && !runs => {
-            Finding::skipped(CHECK, subject, "no agent runs, so there is no socket")
+            Finding::skipped(CHECK, subject, "no agent runs, so the socket does not exist")
         }
-        Err(error) => Finding::error(CHECK, subject, format!("there is no socket: {error}"))
+        Err(error) => Finding::error(CHECK, subject, format!("the socket does not exist: {error}"))
             .remedy("the agent makes a socket that was removed again within a second or two: its log says why it could not"),
         Ok(metadata) if !metadata.file_type().is_socket() => {
             Finding::error(CHECK, subject, "it is there, and no socket").remedy("remove it, or set another path")
@@ -110,7 +110,7 @@ fn sent(subject: &str, path: &Path) -> Finding {
     }
     let said = match command.output() {
         Ok(output) if output.status.success() => {
-            return Finding::fine(CHECK, subject, format!("{who} may send, and somebody receives"));
+            return Finding::fine(CHECK, subject, format!("{who} may send, and a process receives"));
         }
         Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
         Err(error) => return Finding::skipped(CHECK, subject, format!("no process to send from: {error}")),

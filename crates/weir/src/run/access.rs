@@ -307,7 +307,7 @@ fn sender_name(sender: &RefusedSender) -> String {
     }
 }
 
-/// So that names which somebody makes up do not stay for ever.
+/// So that forged names do not stay for ever.
 fn known_too_many(mentioned: &HashMap<String, Mention>) -> bool {
     mentioned.len() >= 64 * MENTIONS_MAX
 }

@@ -1,5 +1,5 @@
 //! What becomes of one message, and why: the same parser, the same decisions about its origin, and the same rules as on the
-//! way of real messages, with somebody who takes notes.
+//! way of real messages, with a recorder.
 
 use std::borrow::Cow;
 

@@ -98,7 +98,7 @@ impl Giver {
             Ok((channel, hello))
         })();
         match greeted {
-            Err(error) => tracing::warn!("hand-over: somebody connected, and nothing came of it: {error}"),
+            Err(error) => tracing::warn!("hand-over: a connection failed: {error}"),
             Ok((channel, hello)) => match hello.asks {
                 Asks::Upgrade => self.upgrade(Some(channel)),
                 Asks::TakeOver => self.give(channel, &hello),

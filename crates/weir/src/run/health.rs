@@ -191,7 +191,7 @@ impl Looks {
         if self.pipeline.strong_count() == 0 {
             faults.push("the thread that merges buckets has ended: outputs get no data; restart weir".into());
         }
-        // Those of a worker that has ended have nobody to read them.
+        // Those of a worker that has ended are not read.
         let workers = &self.workers;
         let read = |file: &&mut SocketFile| !workers[file.worker].has_ended();
         for file in self.files.iter_mut().filter(read) {

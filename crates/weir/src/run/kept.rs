@@ -18,7 +18,7 @@ const PASSED_MAX: i32 = 4096;
 /// What names of sockets begin with that weir had the manager keep.
 const OWN_NAME: &str = "weir-";
 
-/// Sockets that nobody listens on yet.
+/// Sockets without a listener yet.
 #[derive(Debug, Default)]
 pub struct Passed {
     sockets: Vec<Named>,
@@ -45,7 +45,7 @@ enum From {
 /// The sockets that a listener takes over.
 pub struct Adopted {
     pub socket: BoundSocket,
-    /// A socket unit's, which needs nobody to keep it.
+    /// A socket unit's, which the manager keeps anyway.
     pub of_unit: bool,
 }
 
@@ -103,7 +103,7 @@ impl Passed {
         self.add(&stored_name(&of.address), descriptor, from);
     }
 
-    /// What is no socket goes at once; a socket that came twice came once.
+    /// Other descriptors are closed at once; duplicates are dropped.
     fn add(&mut self, name: &str, descriptor: OwnedFd, from: From) {
         match PassedSocket::new(descriptor) {
             Err(error) => {

@@ -117,7 +117,7 @@ impl ClockLog {
     }
 }
 
-/// Everything since the start, in the units of the books, for the end of the log: nobody can ask for the status then.
+/// Everything since the start, in the units of the books, for the end of the log, when the status is not available any more.
 pub fn final_books(status: &Status) -> Vec<String> {
     let units = [
         ("packets", "parsed"),
@@ -214,7 +214,7 @@ impl Totals {
         totals
     }
 
-    /// Whether nothing has come since, good or bad: that is no news.
+    /// Whether nothing was received since: then there is nothing to log.
     fn is_as(&self, before: &Totals) -> bool {
         (self.packets, self.kernel_dropped, self.messages)
             == (before.packets, before.kernel_dropped, before.messages)

@@ -68,7 +68,7 @@ pub struct Outputs {
 /// Outputs that a reload took out of force.
 #[derive(Default)]
 pub(super) struct Replaced {
-    /// They deliver what nobody took over.
+    /// They deliver payloads without an heir.
     pub ending: Vec<Output>,
     /// New ones, each with the old one that it is taking over from.
     pub heirs: Vec<(Arc<Delivery>, Arc<Delivery>)>,

@@ -203,7 +203,7 @@ impl Resumed {
         self.directory.as_ref().map(StateDir::agent).unwrap_or_default()
     }
 
-    /// The agent has started: what was left is its own from now on, and nobody else's.
+    /// The agent has started: the saved state belongs to it alone from now on.
     pub fn started(
         mut self,
         fixed: &Fixed,

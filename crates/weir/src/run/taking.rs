@@ -126,7 +126,7 @@ impl Taking {
         is_same.then_some(listener)
     }
 
-    /// Everything is prepared: from now on nobody receives, until [`Taken::running`].
+    /// Everything is prepared: from now on no process receives, until [`Taken::running`].
     pub fn receive(self, config: &Config) -> Result<Taken, Failure> {
         let agent = StateDir::next_agent(&self.path)?;
         let mut given = Given::default();

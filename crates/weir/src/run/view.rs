@@ -47,7 +47,7 @@ pub struct View {
     /// What messages may contain, and what applies to them, for explanations.
     pub options: ParseOptions,
     pub rules: Arc<Mutex<Rules>>,
-    /// `None`: nobody is to see what messages hold.
+    /// `None`: messages are confidential.
     pub taps: Option<Arc<Taps>>,
     pub hostname: String,
     pub budget: Budget,

@@ -131,7 +131,7 @@ pub fn named_paths(loaded: &Loaded) -> Vec<(PathBuf, PathUse)> {
     named
 }
 
-/// Every setting that is no record, with its whole key.
+/// Every setting that is not a record, with its whole key.
 fn leaves_of(
     prefix: &str,
     settings: impl IntoIterator<Item = &'static Setting>,

@@ -1,4 +1,4 @@
-//! The state directory: what one process leaves for the next, so that a restart is seen by nobody.
+//! The state directory: the state that one process leaves for the next, so that a restart goes unnoticed.
 //!
 //! `lock` is held by the process that uses the directory, `agent` says who it is, and `state` is what was left. `books` is there
 //! while a process runs, and after it only if it was killed; so are `sums`, and what [`checkpoints`] writes. State that cannot be used is set aside as `state.set-aside`, with its reason in the log, and never keeps the agent from starting.
@@ -34,7 +34,7 @@ const SET_ASIDE: &str = "state.set-aside";
 const BOOKS: &str = "books";
 const SUMS: &str = "sums";
 
-/// Directory and files are for nobody else.
+/// Directory and files are private.
 const DIRECTORY_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
@@ -270,7 +270,7 @@ impl Leaving {
     fn put(mut self, bytes: &[u8]) -> io::Result<()> {
         let written = self.file.write_all(bytes).and_then(|()| self.file.sync_all());
         if let Err(error) = written {
-            // It holds a part of something, which nobody can use.
+            // It holds an unusable part.
             let _ = std::fs::remove_file(&self.from);
             return Err(error);
         }

@@ -13,7 +13,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 #[repr(transparent)]
 pub struct Settings(*const u8);
 
-// SAFETY: the pointer leads to a constant that nobody writes.
+// SAFETY: the pointer leads to a constant that is never written.
 unsafe impl Sync for Settings {}
 
 /// Few arenas and quick decay keep the idle process small; one background thread gives memory back while

@@ -41,7 +41,7 @@ impl SharedWords {
         Ok(SharedWords { start, number })
     }
 
-    /// A plain store: nobody waits for it, in this process or another.
+    /// A plain store: nothing waits for it, in this process or another.
     pub fn store(&self, at: usize, value: u64) {
         assert!(at < self.number);
         // SAFETY: within the mapping, by the line above; a page is aligned for every word, and zeroes are a value.

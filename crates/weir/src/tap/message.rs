@@ -41,7 +41,7 @@ pub struct Seen {
 pub enum Verdict {
     #[default]
     Accepted,
-    /// It is no message.
+    /// It is not a message.
     Rejected,
     /// A rule drops it.
     Dropped,
@@ -120,7 +120,7 @@ pub struct Read<'a> {
     pub parsed: Result<Message<'a>, Rejection>,
 }
 
-/// Why a line is no message.
+/// Why a line is not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejection {
     Class(ErrorClass),
@@ -226,7 +226,7 @@ impl Wanted {
     }
 }
 
-/// What stands behind the last `|#` of a line that is no message.
+/// The text after the last `|#` of a line that is not a message.
 fn tag_section(line: &[u8]) -> String {
     let sections = line.split(|&byte| byte == b'|');
     let mut tags = sections.filter_map(|section| section.strip_prefix(b"#"));

@@ -129,7 +129,7 @@ pub fn check_cpus(cpus: &[usize]) -> Result<(), Failure> {
     }
 }
 
-/// Prints to standard output. A reader that has seen enough is no failure, and costs nobody a manifest.
+/// Prints to standard output. A reader that has seen enough is not a failure, and does not lose the manifest.
 pub fn print(text: &[u8]) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text).and_then(|()| out.flush()) {

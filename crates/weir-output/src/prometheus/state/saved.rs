@@ -126,7 +126,7 @@ where
         postcard::to_extend(&families, Vec::new()).unwrap_or_default()
     }
 
-    /// Continues the series of another process. `away`: seconds since it saved them. Returns how many there is no room
+    /// Continues the series of another process. `away`: seconds since it saved them. Returns how many have no room
     /// for. Of an empty state; after an error it is empty again.
     pub fn restore(&mut self, saved: &[u8], away: Seconds, now: Seconds) -> Result<u64, NoState> {
         let restored = self.try_restore(saved, away, now);

@@ -1,4 +1,4 @@
-//! What is on the screen of `weir top`: which list, which row, which chart; and what keys do to it. Draws nothing, asks nobody.
+//! What is on the screen of `weir top`: which list, which row, which chart; and what keys do to it. It draws nothing and sends no requests.
 
 use std::cmp::Reverse;
 
@@ -40,7 +40,7 @@ impl Tab {
         }
     }
 
-    /// What its rows can be sorted by, the first unless somebody asks for another.
+    /// The orders of its rows, the first by default.
     pub fn sorts(self) -> &'static [&'static str] {
         match self {
             Tab::Overview => &[],

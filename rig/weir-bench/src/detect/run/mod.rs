@@ -113,7 +113,7 @@ impl Wanted {
     }
 }
 
-/// Where builds and calibrations are kept unless somebody says otherwise.
+/// Where builds and calibrations are stored by default.
 pub fn default_cache() -> PathBuf {
     let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| ".".into()));
     let base = std::env::var_os("XDG_CACHE_HOME").map_or_else(|| home().join(".cache"), PathBuf::from);

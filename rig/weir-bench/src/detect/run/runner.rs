@@ -211,7 +211,7 @@ impl<'a> Runner<'a> {
         Ok(valid)
     }
 
-    /// Numbers and results of both arms, or nothing of either: half a pair is no evidence.
+    /// Numbers and results of both arms, or nothing of either: half a pair is not evidence.
     fn arms_of(&mut self, planned: &PlannedPair) -> Result<([usize; 2], [Measured; 2]), Abort> {
         let mut numbers = [0; 2];
         let mut results: [Measured; 2] = Default::default();
