@@ -101,7 +101,7 @@ fn unix_address(name: &SocketAddrUnix, kind: SocketType) -> Option<Address> {
 }
 
 /// Listens on a socket that was passed, in place of [`crate::bind`]. Another process keeps it beyond this one: its file stays, and
-/// what comes after a drain waits in it.
+/// later packets wait in it after a drain.
 ///
 /// # Errors
 ///

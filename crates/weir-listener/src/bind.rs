@@ -21,7 +21,7 @@ pub enum Framing {
     Newline,
 }
 
-/// What to listen on and how.
+/// The address of a listener and its options.
 #[derive(Clone, Debug)]
 pub struct ListenerConfig {
     /// Where to listen.
@@ -40,7 +40,7 @@ pub struct ListenerConfig {
     pub reuse_port: bool,
     /// Addresses that may send; packets and connections of others are dropped and counted. Internet sockets only.
     pub allow: AllowList,
-    /// How much an address or network may send; what is beyond is dropped and counted. Internet sockets only.
+    /// Rates of addresses and networks; packets above them are dropped and counted. Internet sockets only.
     pub rates: Option<Arc<SourceRates>>,
     /// Connections have to be encrypted. TCP only.
     pub tls: Option<Arc<TlsServer>>,
@@ -129,7 +129,7 @@ pub enum BindFault {
     NotLocal,
     /// The port, file or directory may not be used by this user.
     PermissionDenied {
-        /// What was tried: `bind`, `chown`, ...
+        /// The operation: `bind`, `chown`, ...
         operation: &'static str,
     },
     /// The directory of the socket file does not exist.
@@ -162,7 +162,7 @@ pub enum BindFault {
     Other {
         /// What was tried.
         operation: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         error: io::Error,
     },
 }
@@ -287,7 +287,7 @@ impl std::error::Error for BindError {
 /// The upper end of `max_packet_bytes`.
 pub const MAX_PACKET_BYTES_LIMIT: usize = 65536;
 
-/// What was asked of the kernel as a receive buffer and what it gave.
+/// The requested and the granted receive buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiveBuffer {
     /// Bytes asked for; `None` if the system's default was left.
@@ -297,7 +297,7 @@ pub struct ReceiveBuffer {
 }
 
 impl ReceiveBuffer {
-    /// What an operator has to do to get what was asked for; `None` if it was granted.
+    /// How an operator gets the requested size; `None` if it was granted.
     pub fn remedy(&self) -> Option<String> {
         let wanted = self.wanted.filter(|wanted| *wanted > self.granted)?;
         Some(format!(
@@ -332,8 +332,7 @@ impl BoundSocket {
         self.file.as_ref().map(SocketFile::id)
     }
 
-    /// From now on another process keeps it open too, for the next process: its file stays, and what comes after a
-    /// drain waits in it.
+    /// From now on another process keeps it open too, for the next process: its file stays, and later packets wait in it after a drain.
     pub fn keep(&mut self) {
         (self.kept, self.shared) = (true, false);
         if let Some(file) = &mut self.file {
@@ -365,7 +364,7 @@ impl BoundSocket {
         }
     }
 
-    /// What an operator should know about the directory of the socket file.
+    /// A warning about the directory of the socket file.
     pub fn warning(&self) -> Option<&str> {
         self.warning.as_deref()
     }
@@ -375,7 +374,7 @@ impl BoundSocket {
         &self.address
     }
 
-    /// What became of `receive_buffer_bytes`.
+    /// The result of `receive_buffer_bytes`.
     pub fn receive_buffer(&self) -> ReceiveBuffer {
         self.buffer
     }
@@ -639,7 +638,7 @@ pub(crate) fn set_receive_buffer(
         let request = bytes.min(i32::MAX as usize / 2) as libc::c_int;
         sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, request).map_err(other("SO_RCVBUF"))?;
         if granted()? < bytes {
-            // Succeeds for the privileged only; what it could not do shows in what was granted.
+            // Succeeds for privileged processes only; otherwise the granted size shows it.
             let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, request);
         }
     }

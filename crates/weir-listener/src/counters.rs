@@ -33,7 +33,7 @@ const RECEIVE_ERRORS: Series = Series::counter(
 .help("Receive calls that failed, by reason.");
 
 counters! {
-    /// What the sockets of a listener count.
+    /// Counters of a listener's sockets.
     ///
     /// Every packet the kernel handed over is in `Packets` and was given to the handler; everything else that a sender
     /// could miss is in a counter that names why.
@@ -149,7 +149,7 @@ counters! {
 }
 
 counters! {
-    /// What an event loop counts.
+    /// Counters of an event loop.
     pub enum LoopCounter {
         /// Turns of the event loops: each waits for packets and reads them.
         Turns = Series::counter("weir_event_loop_turns_total", "event_loop.turns", "turns"),

@@ -98,7 +98,7 @@ pub const DATAGRAM_BYTES_MAX: usize = 65536;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerId(pub u16);
 
-/// Who sent a packet, as the kernel says.
+/// The sender of a packet, according to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Credentials {
     /// Process id, in the namespace of this process.

@@ -223,7 +223,7 @@ pub fn create(
     Ok(file)
 }
 
-/// Opens what `bind` has made without following a link. What is there may be something else already.
+/// Opens what `bind` has made without following a link. The path may lead to something else already.
 fn open_created(path: &Path) -> Result<(File, fs::Metadata), BindFault> {
     let opened = File::options()
         .read(true)

@@ -20,7 +20,7 @@ pub const TLS_READ_BYTES: usize = 32 * 1024;
 /// How long a client may take to prove that it speaks TLS.
 pub const HANDSHAKE_NANOS: u64 = 10_000_000_000;
 
-/// What an encrypted connection takes at most, about: rustls holds up to one record each way, its keys, and the certificate
+/// The most memory of an encrypted connection, about: rustls holds up to one record each way, its keys, and the certificate
 /// that the client has shown.
 pub const TLS_SESSION_BYTES: usize = 48 * 1024;
 
@@ -53,7 +53,7 @@ impl fmt::Display for TlsFileError {
 
 impl std::error::Error for TlsFileError {}
 
-/// What all encrypted connections of a listener share. It can be replaced while they are open: existing ones stay as they
+/// Configuration that all encrypted connections of a listener share. It can be replaced while they are open: existing ones stay as they
 /// were set up.
 pub struct TlsServer(RwLock<Arc<Credentials>>);
 
@@ -193,7 +193,7 @@ pub enum TlsFault {
     /// The data is not valid TLS.
     Unreadable(io::Error),
     TooMuchAtOnce,
-    /// What TLS had to say could not be sent.
+    /// TLS's own data could not be sent.
     NoAnswer(io::Error),
     NoHandshake,
 }

@@ -9,7 +9,7 @@ pub(crate) const DROPPED: Series =
         .help("Items dropped, by kind and reason.");
 
 counters! {
-    /// What an endpoint of an output counts beside points, events, checks and messages.
+    /// Counters of an endpoint beside points, events, checks and messages.
     pub enum OutputCounter {
         /// Payload bytes delivered.
         Bytes = Series::counter("weir_output_bytes_total", "outputs.bytes", "bytes"),
@@ -36,7 +36,7 @@ counters! {
 }
 
 counters! {
-    /// What there is in the exposition of `/metrics`.
+    /// Numbers of the exposition of `/metrics`.
     pub enum ScrapeCounter {
         /// Contexts in the exposition.
         Series = Series::gauge("weir_scrape_series", "scrape.series", "series"),

@@ -87,17 +87,17 @@ pub fn destinations(settings: &OutputSettings) -> Result<Vec<Destination>, Start
     }
 }
 
-/// What is known of a destination that could be reached.
+/// Facts about a reachable destination.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reached {
     pub found: String,
-    /// What an answer tells beyond that.
+    /// Further facts from an answer.
     pub fault: Option<Fault>,
     /// The clock of the other side, in Unix seconds.
     pub date: Option<i64>,
 }
 
-/// What is wrong although there was an answer.
+/// The error in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     KeyRefused,

@@ -5,7 +5,7 @@
 
 use crate::config::Config;
 
-/// What has a share. In the order of [`TABLE`].
+/// The shares, in the order of [`TABLE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
     Contexts,
@@ -25,7 +25,7 @@ struct Line {
     name: &'static str,
     /// Of the whole; contexts get what is left.
     sixty_fourths: u64,
-    /// What of the memory in use counts against it, by the names that the status has.
+    /// Parts of the used memory, by their names in the status.
     parts: &'static [&'static str],
     when_full: &'static str,
 }
@@ -194,7 +194,7 @@ impl Budget {
     }
 }
 
-/// What each holder of a share may have: the same for all, but none less than it holds already. So nothing is lost where a
+/// The part of each holder of a share: equal parts, but none less than it holds already. So nothing is lost if a
 /// holder comes in, and together they stay within the share as long as what they hold does.
 pub fn divide(share: u64, held: &[u64]) -> Vec<u64> {
     let mut limits = vec![None; held.len()];

@@ -1,4 +1,4 @@
-//! The Datadog Agent's format of captures: what it writes is read here, and what is written here it reads.
+//! The Datadog Agent's format of captures: each side reads the other's files.
 //!
 //! ```text
 //! D4 74 D0 60 F3 FF 00 00            header; the low half of the fifth byte is the version
@@ -60,7 +60,7 @@ impl Captured {
     }
 }
 
-/// Who the senders were, at the end of a capture.
+/// The senders of a capture, at its end.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct State {
     /// By entity.
@@ -168,7 +168,7 @@ pub enum CaptureError {
 }
 
 impl CaptureError {
-    /// What comes before the error is whole.
+    /// Everything before the error is whole.
     pub fn is_cut(&self) -> bool {
         matches!(self, CaptureError::Cut { .. } | CaptureError::NoState(_))
     }

@@ -93,7 +93,7 @@ pub struct MetricUsage {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TagKeyUsage {
-    /// What stands before the first colon; empty for tags without one.
+    /// The text before the first colon; empty for tags without one.
     pub key: Box<str>,
     /// Different tags with this key that live contexts have.
     pub values: u64,

@@ -18,7 +18,7 @@ use crate::{ListenerCounter, LoopCounter};
 /// Connections accepted before others get their turn.
 const ACCEPTS_PER_TURN: usize = 64;
 
-/// What a call of `accept` gave.
+/// The result of a call of `accept`.
 enum Accepted {
     Connection(OwnedFd, Option<SocketAddr>),
     /// There is none.
@@ -273,7 +273,7 @@ impl EventLoop {
     }
 }
 
-/// What [`EventLoop::refuse_one`] achieved.
+/// The result of [`EventLoop::refuse_one`].
 enum Refusal {
     /// One connection was closed, and the next can be refused as well.
     Refused,

@@ -40,7 +40,7 @@ impl Drain {
         }
     }
 
-    /// What is empty now stays empty.
+    /// Empty sockets stay empty.
     pub(super) fn has_settled(&self) -> bool {
         sys::monotonic_nanos() >= self.settled_at
     }

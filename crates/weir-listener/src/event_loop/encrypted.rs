@@ -12,7 +12,7 @@ use crate::{ListenerId, TlsFault, sys};
 /// How often connections are looked at that are not encrypted yet.
 const LOOK_NANOS: u64 = 1_000_000_000;
 
-/// What encrypted connections share.
+/// State that encrypted connections share.
 #[derive(Default)]
 pub(super) struct Handshakes {
     /// Connections that are not encrypted yet.

@@ -12,7 +12,7 @@ pub struct OpenConnection<'a> {
     pub listener: ListenerId,
     pub fd: BorrowedFd<'a>,
     pub framing: Framing,
-    /// What has come of the frame.
+    /// The received part of the frame.
     pub partial: &'a [u8],
     /// It is inside of a line that is too long: the rest of it is left out.
     pub skipping: bool,

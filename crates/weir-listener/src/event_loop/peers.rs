@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use crate::Credentials;
 
-/// Who a place is charged to.
+/// The peer that a place is charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Owner {
     Address(IpAddr),
@@ -15,7 +15,7 @@ pub(super) enum Owner {
     Unknown,
 }
 
-/// Who connected: the owner, and over a Unix socket the process.
+/// The peer: the owner, and over a Unix socket the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Peer {
     owner: Owner,
@@ -82,7 +82,7 @@ impl Peers {
         take_one(&mut self.peers, peer);
     }
 
-    /// Who has so many more connections than a newcomer that one of them is better given to it: an owner first, then, as
+    /// The peer that has so many more connections than a newcomer that it should give up one: an owner first, then, as
     /// all processes of a machine may belong to one user, a process.
     pub(super) fn crowd(&self, newcomer: Peer) -> Option<Crowd> {
         crowded(&self.owners, newcomer.owner)
@@ -100,7 +100,7 @@ fn take_one<K: Eq + Hash>(counts: &mut HashMap<K, u32>, key: K) {
     }
 }
 
-/// Who has most, if that is at least two more than the newcomer has: with one more, two would take turns for ever.
+/// The peer with most, if that is at least two more than the newcomer has: with one more, two would take turns for ever.
 fn crowded<K: Copy + Eq + Hash>(counts: &HashMap<K, u32>, newcomer: K) -> Option<K> {
     let own = counts.get(&newcomer).copied().unwrap_or(0);
     let (key, most) = counts.iter().max_by_key(|(_, count)| **count)?;

@@ -120,7 +120,7 @@ pub fn peer_credentials(fd: BorrowedFd<'_>) -> io::Result<Credentials> {
     }
 }
 
-/// Makes the kernel drop everything that arrives from now on. What is queued stays readable.
+/// Makes the kernel drop everything that arrives from now on. Queued data stays readable.
 pub fn attach_drop_all_filter(fd: BorrowedFd<'_>) -> io::Result<()> {
     // One instruction of classic BPF: return, with a constant length of zero to keep.
     let mut code = [libc::sock_filter {

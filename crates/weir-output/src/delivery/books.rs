@@ -17,7 +17,7 @@ use super::status::LastError;
 /// Seconds for which a refusal is shown although later payloads are delivered.
 const REFUSAL_SHOWN: i64 = 60;
 
-/// What a payload carries. A payload carries one of them.
+/// The content of a payload, one kind each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
     Points,
@@ -142,7 +142,7 @@ pub(crate) fn add_dropped(all: &mut Dropped, reason: Reason, items: Items) {
     }
 }
 
-/// What became of everything one endpoint was given, and how it is.
+/// The results of everything that one endpoint was given, and its state.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EndpointBooks {
     pub restored: Items,

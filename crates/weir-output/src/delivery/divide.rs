@@ -13,10 +13,10 @@ use crate::http::one_line;
 const KNOWN_MAX: usize = 1000;
 /// The receiver may take a series again after this; it is then tried with the others.
 const KNOWN_FOR: Duration = Duration::from_secs(3600);
-/// A payload is searched for this many series or a few more; what is left undecided then is dropped.
+/// A payload is searched for this many series or a few more; undecided ones are then dropped.
 const SEARCHED_FOR: u32 = 4;
 
-/// What an endpoint's receiver has refused.
+/// The series that an endpoint's receiver has refused.
 #[derive(Default)]
 pub struct Refused {
     known: HashMap<u128, (Duration, String)>,

@@ -18,7 +18,7 @@ pub trait Encode: Any + Send {
     /// Ends open payloads.
     fn finish(&mut self, out: &mut Encoded);
 
-    /// What lies in open payloads.
+    /// The content of open payloads.
     fn open(&self) -> Items;
 
     /// The last batch has been encoded; [`Encode::finish`] follows. For outputs that say goodbye.
@@ -29,15 +29,15 @@ pub trait Encode: Any + Send {
         String::new()
     }
 
-    /// Sets what the state may take. What is there stays; beyond it nothing new is taken up.
+    /// Sets the limit of the state. Existing state stays; above the limit nothing new is accepted.
     fn limit_state(&mut self, _bytes_max: u64) {}
 
-    /// What the state takes.
+    /// The size of the state.
     fn state_bytes(&self) -> u64 {
         0
     }
 
-    /// What the encoder may take of the memory for payloads that wait.
+    /// The encoder's part of the memory for waiting payloads.
     fn reserved_bytes(&self) -> u64 {
         0
     }
@@ -61,7 +61,7 @@ pub trait Encode: Any + Send {
 /// See [`Encode::counter`].
 pub type Counter = Box<dyn Fn(&Batch) -> Items + Send + Sync>;
 
-/// What encoding one batch gave.
+/// The result of encoding one batch.
 #[derive(Debug, Default)]
 pub struct Encoded {
     pub payloads: Vec<Draft>,

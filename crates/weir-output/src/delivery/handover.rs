@@ -150,7 +150,7 @@ impl Shared {
     /// Removes a disk queue that is empty; otherwise says that it is not.
     fn leave(&self, path: &Path, left: Items) {
         if left.is_zero() {
-            // What is in its way is shown at the next start.
+            // The next start shows what prevents it.
             drop(std::fs::remove_file(path.join("lock")));
             drop(std::fs::remove_dir(path));
         } else {

@@ -11,7 +11,7 @@ use super::{Delivery, DiskQueue, Payload, Saved};
 /// How long an encoder may take to give its state.
 const ENCODER_MAX: Duration = Duration::from_secs(5);
 
-/// What waits for one endpoint, in memory alone.
+/// Payloads that wait for one endpoint, only in memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedQueue {
     /// Of the endpoint, whatever its settings.
@@ -101,7 +101,7 @@ impl Delivery {
         (self.take_state(), queues)
     }
 
-    /// What the output has summed up by now, if it does that. Open payloads end.
+    /// The output's current sums, if it has any. Open payloads end.
     pub async fn sums(&self) -> Option<Saved> {
         if !self.keeps_state() {
             return None;

@@ -64,7 +64,7 @@ const LAST_ATTEMPT: Duration = Duration::from_secs(1);
 /// A refused payload is logged at most this often per endpoint.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What is the same for all outputs of a process.
+/// Settings that all outputs of a process share.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
     pub clock: Clock,
@@ -74,7 +74,7 @@ pub struct Surroundings {
     pub state_bytes_max: u64,
     /// The tags that every metric has, for outputs that describe the host.
     pub host_tags: Arc<[String]>,
-    /// What the outputs of the process before had summed up.
+    /// The sums of the previous process's outputs.
     pub saved: Arc<SavedStates>,
     /// The output that the new one replaces while the process runs. [`Delivery::take_over`] then begins the new one.
     pub replaces: Option<Arc<Delivery>>,
@@ -108,7 +108,7 @@ impl fmt::Debug for Delivery {
     }
 }
 
-/// What an endpoint is known by, whatever its settings.
+/// The identity of an endpoint, independent of its settings.
 #[derive(Clone, Debug)]
 struct Place {
     directory: String,
@@ -132,7 +132,7 @@ struct Shared {
     limits: Limits,
     /// Bytes that the encoder may take of what is for payloads.
     reserved: u64,
-    /// What its state takes.
+    /// The size of its state.
     state_bytes: AtomicU64,
     labels: Vec<String>,
     places: Vec<Place>,
@@ -171,7 +171,7 @@ enum Stage {
     Stopped,
 }
 
-/// What an output may take of memory. It changes when others come and go.
+/// An output's part of memory. It changes with the number of outputs.
 struct Limits {
     /// Bodies that wait, over all endpoints.
     queued: AtomicU64,
@@ -456,7 +456,7 @@ impl Delivery {
     }
 
     /// Encodes the batches handed over, delivers for at most `grace`, then stops. It does not wait for payloads in a disk queue
-    /// beyond one last attempt. What is left waits on disk, or is dropped and counted where it could not be written.
+    /// beyond one last attempt. The rest waits on disk, or is dropped and counted if it could not be written.
     pub async fn shutdown(&self, grace: Duration) {
         let shared = &self.shared;
         let deadline = shared.clock.now() + grace;

@@ -124,7 +124,7 @@ impl Scrape {
         self.lock().settings.expiry = expiry;
     }
 
-    /// What is there stays; a new series that would need more is refused.
+    /// Existing series stay; a new series that would need more is refused.
     pub fn set_bytes_max(&self, bytes_max: usize) {
         self.lock().bytes_max = bytes_max;
     }
@@ -218,7 +218,7 @@ pub struct Rendering {
     scrape: Arc<Scrape>,
     format: Format,
     cursor: Cursor,
-    /// What stands before the first metric.
+    /// The text before the first metric.
     first: Vec<u8>,
     is_done: bool,
     encoder: Option<GzEncoder<Vec<u8>>>,

@@ -57,7 +57,7 @@ impl Scrape {
         let mut state = self.lock();
         let now = at as u32;
         let tags = tags.iter().copied();
-        // What is refused is in the counts.
+        // The counts have refused points.
         let _ = match (kind, value) {
             (Kind::Counter, Owned::Number(value)) => state.add(&row, tags, Value::Counter(*value), now),
             (Kind::Gauge, Owned::Number(value)) => state.add(&row, tags, Value::Gauge(*value), now),

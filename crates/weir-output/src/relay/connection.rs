@@ -14,7 +14,7 @@ use crate::tcp::reset_on_close;
 /// How long a machine may take to refuse a port.
 const REFUSAL_WAIT: Duration = Duration::from_millis(250);
 
-/// What one attempt achieved before it ended, well or not.
+/// The progress of one attempt before it ended, with success or not.
 #[derive(Debug, Default)]
 pub struct Sent {
     pub messages: u64,
@@ -98,7 +98,7 @@ impl Connection {
         }
     }
 
-    /// Sends what is left of a block. What was sent is noted in the block and in `sent` before an error is returned.
+    /// Sends the rest of a block. Sent bytes are noted in the block and in `sent` before an error is returned.
     pub async fn send(
         &mut self,
         block: &mut Block,

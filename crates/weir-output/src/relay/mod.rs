@@ -129,7 +129,7 @@ impl TargetStatus {
     }
 }
 
-/// What tasks of one relay share.
+/// State that tasks of one relay share.
 struct Shared {
     name: String,
     settings: RelaySettings,
@@ -225,7 +225,7 @@ impl Relay {
         }
     }
 
-    /// What its buffers take when all are in use. Their number never changes.
+    /// The size of its buffers when all are in use. Their number never changes.
     pub fn buffers_bytes(&self) -> u64 {
         self.buffers_bytes
     }

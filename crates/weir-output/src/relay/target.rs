@@ -46,7 +46,7 @@ pub struct Task {
     rests_until: Option<Instant>,
 }
 
-/// What an attempt takes along and gives back.
+/// The data of an attempt, given and returned.
 struct Attempt {
     connection: Option<Connection>,
     block: Option<Block>,

@@ -25,7 +25,7 @@ use crate::timeline::{Moments, Timeline};
 /// How often version 1.0 repeats the description of a metric.
 const METADATA_SECONDS: Seconds = 60;
 
-/// What Prometheus calls the kinds, with their numbers in both versions.
+/// Prometheus's names of the kinds, with their numbers in both versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
     Counter = 1,
@@ -387,11 +387,11 @@ fn lineage(settings: &RemoteWriteSettings) -> String {
     )
 }
 
-/// What of a series is written.
+/// The written parts of a series.
 #[derive(Clone, Copy)]
 enum Shown<'a> {
     Value,
-    /// What it began with.
+    /// Its start.
     Zero(&'a Native),
     Stale,
 }
@@ -494,7 +494,7 @@ impl Output<'_> {
     }
 }
 
-/// What the samples of a metric are called.
+/// The names of a metric's samples.
 struct Texts {
     kind: Type,
     name: String,

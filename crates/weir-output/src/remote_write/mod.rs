@@ -227,7 +227,7 @@ fn outcome(version: RemoteWriteVersion, payload: &Payload, answer: &Answer) -> O
     }
 }
 
-/// What a receiver did not write of a 2.0 request.
+/// The part of a 2.0 request that a receiver did not write.
 struct Missing {
     samples: u64,
     /// The same share of the points, at least one.

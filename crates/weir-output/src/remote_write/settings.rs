@@ -77,7 +77,7 @@ choices! {
 }
 
 impl RemoteWriteSettings {
-    /// What decides about series, as the scrape endpoint has it.
+    /// The options of series, as in the scrape endpoint.
     pub fn as_scrape(&self) -> PrometheusSettings {
         let mut quantiles = self.quantiles.clone();
         quantiles.sort_by(f64::total_cmp);

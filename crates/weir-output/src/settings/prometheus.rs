@@ -57,7 +57,7 @@ settings! {
 }
 
 settings! {
-    /// How some metrics are exposed. What is not set is as the output has it.
+    /// How some metrics are exposed. Missing options are those of the output.
     pub struct MetricForm {
         pattern: String = "''".named("match");
         match_type: MatchType = "wildcard";

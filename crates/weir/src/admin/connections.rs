@@ -21,7 +21,7 @@ use tokio::time::{Instant, Sleep};
 
 use crate::profile;
 
-/// How many connections and requests there may be, and how long peers may take.
+/// Limits of connections, requests and time.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionLimits {
     /// Connections that are not being answered.
@@ -79,7 +79,7 @@ impl Connections {
         Self { held, limits }
     }
 
-    /// How many requests are under way, those to health and streams apart.
+    /// Open requests, except those to health and streams.
     pub fn requests(&self) -> usize {
         lock(&self.held).requests
     }

@@ -40,7 +40,7 @@ pub struct MetricRow {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TagKeyRow {
-    /// What stands before the first colon; empty for tags without one.
+    /// The text before the first colon; empty for tags without one.
     pub key: String,
     /// Different values in live contexts.
     pub values: u64,

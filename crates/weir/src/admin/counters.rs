@@ -14,7 +14,7 @@ use weir_protocol::ErrorClass;
 use super::clients::ClientCounter;
 
 counters! {
-    /// What the agent knows of its listeners.
+    /// The agent's facts about its listeners.
     pub enum SocketCounter {
         /// Times the socket file was missing or replaced, and made again.
         FilesRemade = Series::counter("weir_socket_files_remade_total", "listeners.socket_files_remade", "times"),
@@ -89,7 +89,7 @@ counters! {
 }
 
 counters! {
-    /// What people see of packets: the tail and captures.
+    /// Counters of the tail and captures.
     pub enum TapCounter {
         /// Tails and captures that are open.
         Streams = Series::gauge("weir_tap_streams", "taps.streams", "streams"),

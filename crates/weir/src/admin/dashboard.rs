@@ -70,7 +70,7 @@ fn dashboard() -> Value {
     })
 }
 
-/// What a person looks at first: title, unit, query.
+/// The overview: title, unit, query.
 fn glance() -> [(&'static str, &'static str, String); 6] {
     let rate = |name: &str| format!("sum by (instance) (rate({name}{{{CHOSEN}}}[$__rate_interval]))");
     let share = format!("weir_memory_used_bytes{{{CHOSEN}}} / weir_memory_budget_bytes{{{CHOSEN}}}");

@@ -301,7 +301,7 @@ impl Moved {
     }
 }
 
-/// What a person should look at.
+/// Signs that need attention.
 pub fn signs(status: &Status) -> Vec<Moved> {
     let mut seen = BTreeSet::new();
     let mut signs = Vec::new();

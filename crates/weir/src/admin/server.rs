@@ -41,7 +41,7 @@ const PROFILE_SECONDS_DEFAULT: u64 = 30;
 /// Events as long as a reader is connected.
 const LIVE: &str = "/api/v1/live";
 
-/// What changes something.
+/// Requests that change something.
 const RELOAD: &str = "/api/v1/reload";
 
 const INDEX: &str = "weir\n\n\
@@ -251,7 +251,7 @@ async fn answer(
     }
 }
 
-/// What a page of another site must not make us do.
+/// Requests that a page of another site must not cause.
 fn check(request: &Request<Incoming>) -> Result<(), Refused> {
     let path = request.uri().path();
     if path == RELOAD {
@@ -358,7 +358,7 @@ fn file_answer(file: page::File) -> Answer {
     answer
 }
 
-/// What is asked of the last minutes. `None`: something else is asked.
+/// A query to the history. `None`: another path.
 async fn recent(source: &dyn AdminSource, path: &str, query: Query<'_>) -> Option<Result<Answer, Refused>> {
     if path != LIVE && !api::PATHS.contains(&path) {
         return None;
@@ -526,7 +526,7 @@ async fn heap_profile() -> Result<Answer, Refused> {
     Ok(binary("heap", bytes))
 }
 
-/// What expvar shows elsewhere: everything, as one object.
+/// As expvar does: everything as one object.
 async fn variables(source: &dyn AdminSource) -> Value {
     let mut variables = Map::new();
     // The program alone: its arguments may hold a key.

@@ -36,7 +36,7 @@ pub struct Status {
     pub listeners: Vec<ListenerStatus>,
     #[serde(default)]
     pub limits: LimitStatus,
-    /// What clients say about themselves.
+    /// The clients' own telemetry.
     #[serde(default)]
     pub clients: ClientReport,
     pub memory: MemoryStatus,
@@ -48,7 +48,7 @@ pub struct Status {
     /// Absent when senders are not distinguished.
     #[serde(default)]
     pub origin: Option<OriginReport>,
-    /// What the process has given up.
+    /// The rights that the process has dropped.
     #[serde(default)]
     pub sandbox: SandboxStatus,
     /// The state that it continued.
@@ -70,10 +70,10 @@ pub struct StateStatus {
     /// Unix seconds at which the state was saved; absent when this process began without.
     pub restored_from: Option<u64>,
     pub away_seconds: f64,
-    /// What the open bucket brought.
+    /// Samples of the continued bucket.
     pub samples_restored: u64,
     pub contexts_restored: u64,
-    /// Contexts that found no room; what they had in the open bucket is lost.
+    /// Contexts that did not fit; their samples in the open bucket are lost.
     pub contexts_refused: u64,
     /// Outputs that could not continue their sums.
     pub outputs_begun_anew: u64,
@@ -130,7 +130,7 @@ impl HandOverStatus {
     }
 }
 
-/// What became of reloads, by signal, by request, and because a file with a key or token changed.
+/// Results of reloads, by signal, by request, and because a file with a key or token changed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReloadStatus {
     pub successful: u64,
@@ -144,7 +144,7 @@ pub struct ReloadStatus {
     pub waiting_for_restart: Vec<String>,
 }
 
-/// Who sends, as far as workers and the resolver have found out.
+/// Senders, as far as workers and the resolver know them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OriginReport {
     #[serde(flatten)]
@@ -181,7 +181,7 @@ pub struct ListenerStatus {
     pub numbers: Numbers,
 }
 
-/// What the rules did since the start. A rule that keeps its name keeps its numbers over a reload.
+/// The effects of rules since the start. A rule that keeps its name keeps its numbers over a reload.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RulesStatus {
     /// Active mappings, tag filters and rules.
@@ -202,7 +202,7 @@ pub struct RuleStatus {
     /// Spent on applying it.
     pub seconds: f64,
     pub samples_dropped: u64,
-    /// What it would have done, when it is on trial.
+    /// Its effects in a dry run.
     pub trial: Option<TrialStatus>,
 }
 
@@ -233,10 +233,10 @@ pub struct LimitStatus {
     pub limited: Vec<LimitedRow>,
     /// Tag keys with more values than `tag_values_alert`, most values first.
     pub tag_keys: Vec<TagKeyRow>,
-    /// Who sent more than a rate limit allows, those who lost most first.
+    /// Senders above a rate limit, those with most losses first.
     #[serde(default)]
     pub rates: Vec<RateLimitedRow>,
-    /// Who sent over a Unix socket in the last minute and may not, those who lost most first.
+    /// Refused senders on Unix sockets in the last minute, those with most losses first.
     #[serde(default)]
     pub senders_refused: Vec<RefusedSenderRow>,
 }
@@ -267,9 +267,9 @@ pub struct MemoryStatus {
     pub budget: u64,
     /// Counted against the budget.
     pub used: u64,
-    /// What `used` is made of.
+    /// The parts of `used`.
     pub parts: BTreeMap<String, u64>,
-    /// Who may take how much: together the budget.
+    /// The shares: together the budget.
     #[serde(default)]
     pub shares: Vec<MemoryShare>,
 }
@@ -381,7 +381,7 @@ impl OutputStatus {
         self.numbers.merge(&other.numbers);
     }
 
-    /// As it is once the process was killed: what was not delivered and not on disk is lost.
+    /// The status after a kill: points neither delivered nor on disk are lost.
     pub fn killed(&self) -> OutputStatus {
         OutputStatus {
             points: self.points.killed(),
@@ -436,7 +436,7 @@ impl Status {
         self.numbers.of(counter)
     }
 
-    /// What was received of a unit in total, and what became of it.
+    /// The total of a unit received, and the results.
     pub fn total(&self, unit: &str) -> Account {
         self.numbers.account(&format!("total.{unit}"))
     }
@@ -446,7 +446,7 @@ impl Status {
         self.numbers.at(path).map_or(0.0, Number::as_f64)
     }
 
-    /// What does not add up, one sentence each. Empty when the books balance.
+    /// Equations that do not hold, one sentence each. Empty when the books balance.
     pub fn imbalances(&self) -> Vec<String> {
         let mut found = Vec::new();
         for unit in UNITS {

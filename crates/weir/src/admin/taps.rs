@@ -1,4 +1,4 @@
-//! `/api/v1/tail` and `/api/v1/capture`: what is asked for.
+//! The parameters of `/api/v1/tail` and `/api/v1/capture`.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -26,7 +26,7 @@ const TIME_MAX: Duration = Duration::from_millis(200);
 /// Series between two looks at the clock.
 const SLICE: usize = 256;
 const EXAMPLES_MAX: usize = 5;
-/// What the series of a histogram end with, beside percentiles.
+/// Suffixes of a histogram's series, besides percentiles.
 const AGGREGATES: [&str; 6] = ["max", "min", "median", "avg", "sum", "count"];
 
 #[derive(Debug, Default, PartialEq, Serialize)]
@@ -85,7 +85,7 @@ fn rules(text: &str) -> Result<Rules, Refused> {
     }))
 }
 
-/// What becomes of one series.
+/// The result of one series.
 enum Outcome<'t> {
     Same,
     Dropped,

@@ -88,7 +88,7 @@ pub fn read<T: serde::de::DeserializeOwned>(address: SocketAddr, body: &str) -> 
     })
 }
 
-/// What the agent answers.
+/// The agent's answer.
 pub enum Answer {
     Body(String),
     /// Why it does not: its own words.
@@ -98,7 +98,7 @@ pub enum Answer {
     },
 }
 
-/// What the agent answers at `path`; a refusal is a failure.
+/// The agent's answer at `path`; a refusal is a failure.
 pub fn fetch(address: SocketAddr, path: &str) -> Result<String, Failure> {
     match ask(address, path)? {
         Answer::Body(body) => Ok(body),
@@ -124,7 +124,7 @@ pub fn ask(address: SocketAddr, path: &str) -> Result<Answer, Failure> {
     stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
     stream.set_write_timeout(Some(TIMEOUT)).map_err(failed)?;
     let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
-    // A peer that hangs up early may have answered; what it said is worth more than that it did not listen.
+    // A peer that hangs up early may have answered; its answer is worth more than the write error.
     let _ = stream.write_all(request.as_bytes());
     let mut answer = Vec::new();
     stream

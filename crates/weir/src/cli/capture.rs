@@ -15,7 +15,7 @@ use crate::capture_file::{
 };
 use crate::failure::Failure;
 
-/// What the agent takes beyond the time of a capture.
+/// Extra time for the agent at the end of a capture.
 const GRACE: Duration = Duration::from_secs(15);
 
 pub fn command() -> Command {
@@ -100,7 +100,7 @@ fn default_path() -> PathBuf {
     PathBuf::from(format!("weir-capture-{}.dog", now.as_secs()))
 }
 
-/// What was asked for ends whole also when it ends early.
+/// The file is complete even if the capture ends early.
 fn on_interrupt(interrupted: Arc<AtomicBool>, stop: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

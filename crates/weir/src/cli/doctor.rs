@@ -1,4 +1,4 @@
-//! `weir doctor`: what is wrong, and what to do about it.
+//! `weir doctor`: problems and remedies.
 
 use std::fmt::Write as _;
 

@@ -244,7 +244,7 @@ fn value_name(kind: &Kind) -> &'static str {
     }
 }
 
-/// What the flags, the environment and the named file say, not yet read.
+/// Flags, environment and file name, not yet parsed.
 fn inputs(matches: &ArgMatches) -> Result<Inputs, Failure> {
     let mut flags = Vec::new();
     let texts = |id: &str| -> Vec<String> {

@@ -110,7 +110,7 @@ fn wait_until(due: Instant) {
     }
 }
 
-/// What a capture holds.
+/// The content of a capture.
 #[derive(Default)]
 struct Found {
     packets: u64,

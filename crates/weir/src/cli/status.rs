@@ -176,7 +176,7 @@ fn sandbox(page: &mut String, sandbox: &SandboxStatus) {
     }
 }
 
-/// What keeps the process from being what its configuration says.
+/// Differences between the process and its configuration.
 fn reloads(page: &mut String, reload: &ReloadStatus, now: u64, style: Style) {
     if let Some(error) = &reload.last_error {
         let age = duration(now.saturating_sub(reload.last_failed));
@@ -260,7 +260,7 @@ fn receive_buffer(numbers: &Numbers) -> String {
     }
 }
 
-/// What was lost, refused, or not as good as it could be, and what to do about it.
+/// Losses, refusals and degradations, with remedies.
 fn to_look_at(page: &mut String, status: &Status, style: Style) {
     let signs = signs(status);
     if signs.is_empty() {

@@ -113,7 +113,7 @@ fn head(reader: &mut impl BufRead) -> io::Result<String> {
 
 fn refusal(address: SocketAddr, head: &str, code: &str, reader: &mut impl BufRead) -> Failure {
     let mut body = String::new();
-    // What cannot be read is not shown.
+    // Unreadable events are skipped.
     let _ = reader.take(HEAD_BYTES_MAX).read_to_string(&mut body);
     let parsed = serde_json::from_str::<serde_json::Value>(&body).unwrap_or_default();
     if let Some(reason) = parsed["error"]["message"].as_str() {

@@ -16,7 +16,7 @@ use crate::tap::tail::{RATE_MAX, Share};
 /// There is something each second.
 const QUIET_MAX: Duration = Duration::from_secs(10);
 
-/// How often it is said that not everything is shown.
+/// How often the share of shown messages is printed.
 const SHARE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Characters around what is wrong.

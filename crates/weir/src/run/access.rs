@@ -147,7 +147,7 @@ impl Access {
         }
     }
 
-    /// Who has sent more than allowed, those who lost most first.
+    /// Sources above their rate, those with most losses first.
     pub fn limited(&self, state: &State) -> Vec<RateLimitedRow> {
         let mut rows: Vec<RateLimitedRow> = Vec::new();
         if let Some(rates) = &self.rates {

@@ -68,7 +68,7 @@ impl ScrapeOutput {
             .set_bytes_max(usize::try_from(bytes_max).unwrap_or(usize::MAX));
     }
 
-    /// What its state takes.
+    /// The size of its state.
     pub fn bytes(&self) -> u64 {
         self.scrape.heap_bytes() as u64
     }

@@ -18,7 +18,7 @@ const NAMES_MAX: usize = 500;
 /// Seconds of the small charts.
 const BOOKS: &str = "-120";
 
-/// What the screen shows, as far as it decides what is asked for.
+/// The part of the screen's state that decides the requests.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Wanted {
     /// Of the list of metrics; `None` where another list is shown.
@@ -45,7 +45,7 @@ pub struct WantedChart {
     pub from: Option<&'static str>,
 }
 
-/// What the agent answered, all of it in one second.
+/// The agent's answers of one second.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     pub status: Status,

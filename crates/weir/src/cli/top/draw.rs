@@ -54,7 +54,7 @@ pub fn draw(state: &mut State, now: u64, frame: &mut Frame<'_>) {
     }
 }
 
-/// Who is looked at, and in one line whether all is well.
+/// The agent's name, and in one line whether all is well.
 fn heading(state: &State, now: u64) -> Text<'static> {
     let Some(snapshot) = &state.snapshot else {
         let (style, text) = match &state.away {
@@ -469,7 +469,7 @@ fn output_row(output: &OutputStatus, now: u64) -> Vec<Cell<'static>> {
     ]
 }
 
-/// What there is to say of the chosen output beside its numbers.
+/// Details of the selected output besides its numbers.
 fn said_of(output: &OutputStatus) -> Vec<Line<'static>> {
     let error = output
         .last_error

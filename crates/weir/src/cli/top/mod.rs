@@ -18,11 +18,11 @@ mod plain;
 mod screen;
 mod state;
 
-/// What the screen waits for.
+/// Events of the screen.
 enum Happening {
     Typed(KeyEvent),
     Resized,
-    /// What the agent says, or why it does not.
+    /// The agent's answer, or why there is none.
     Answered(Box<Result<data::Snapshot, String>>),
     End,
 }
