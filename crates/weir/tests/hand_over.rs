@@ -88,6 +88,15 @@ fn received(admin: &str) -> u64 {
         .unwrap_or(0)
 }
 
+/// The sum of `c` over all that the history has.
+fn in_history(admin: &str) -> f64 {
+    let (code, answer) = get(admin, "/api/v1/query?metric=c&fn=sum&from=-1h&step=1m");
+    assert_eq!(code, 200, "{answer}");
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    let values = answer["groups"][0]["values"].as_array().unwrap();
+    values.iter().filter_map(Value::as_f64).sum()
+}
+
 /// Of each series, its timestamps: one point per bucket.
 fn assert_one_point_per_bucket(stdout: &str) {
     let mut stamps: Vec<i64> = Vec::new();
@@ -141,6 +150,7 @@ fn hand_overs_under_load_lose_nothing_and_split_no_bucket() {
     assert_eq!(hand_over["failed"], 0);
     assert_eq!(hand_over["connections"], 2 * hand_overs());
     println!("the last pause: {} s", hand_over["pause_seconds"]);
+    until("the history has all of it", || in_history(&admin) == sent as f64);
     stdout += &agent.stop().0;
     assert_eq!(total(&stdout, "c"), sent as f64);
     assert_one_point_per_bucket(&stdout);

@@ -42,6 +42,11 @@ impl Aggregator {
         of_kinds + self.counts[AggregateCounter::Copied]
     }
 
+    /// Asks for the state of contexts that are saved next.
+    pub fn look_ahead_saved(&self, live: &[LiveContext]) {
+        self.state.look_ahead_saved(live);
+    }
+
     /// What a context has in the open bucket, with the Unix second of its last sample. `None`: it never got one. Nothing may
     /// wait to be handed over.
     pub fn save(&self, live: LiveContext, carried: Carried) -> Option<(i64, Record)> {

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::ArgMatches;
+use clap::{Arg, ArgMatches, value_parser};
 use weir_config::Flag;
 
 use super::table::shown;
@@ -58,6 +58,22 @@ pub fn show<T: serde::de::DeserializeOwned>(
     }
 }
 
+/// Which agent is asked: what [`admin_address`] reads.
+pub fn arguments() -> [Arg; 2] {
+    [
+        Arg::new("config")
+            .long("config")
+            .short('c')
+            .value_name("FILE")
+            .value_parser(value_parser!(PathBuf))
+            .help("The agent's configuration file, for its admin address [variable: WEIR_CONFIG]"),
+        Arg::new("admin")
+            .long("admin")
+            .value_name("ADDRESS")
+            .help("The agent's admin address [variable: WEIR_ADMIN] [default: 127.0.0.1:8127]"),
+    ]
+}
+
 /// The agent's, as its own configuration says.
 pub fn admin_address(arguments: &ArgMatches) -> Result<SocketAddr, Failure> {
     let flags = arguments.get_one::<String>("admin").map(|address| Flag {
@@ -108,18 +124,21 @@ pub fn fetch(address: SocketAddr, path: &str) -> Result<String, Failure> {
     }
 }
 
+/// Why there is no answer, and what to do.
+pub fn unreachable(address: SocketAddr, error: &io::Error) -> Failure {
+    let hint = match error.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            "; is it running? `weir run` starts it, --admin names another address"
+        }
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "; it does not answer in time",
+        _ => "",
+    };
+    Failure::runtime(format!("no agent at http://{address}: {error}{hint}"))
+}
+
 /// One GET, without the machinery of an HTTP client.
 pub fn ask(address: SocketAddr, path: &str) -> Result<Answer, Failure> {
-    let failed = |error: io::Error| {
-        let hint = match error.kind() {
-            io::ErrorKind::ConnectionRefused => {
-                "; is it running? `weir run` starts it, --admin names another address"
-            }
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "; it does not answer in time",
-            _ => "",
-        };
-        Failure::runtime(format!("no agent at http://{address}: {error}{hint}"))
-    };
+    let failed = |error| unreachable(address, &error);
     let mut stream = TcpStream::connect_timeout(&address, TIMEOUT).map_err(failed)?;
     stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
     stream.set_write_timeout(Some(TIMEOUT)).map_err(failed)?;
@@ -139,17 +158,20 @@ pub fn ask(address: SocketAddr, path: &str) -> Result<Answer, Failure> {
         return Ok(Answer::Refused { code, reason });
     }
     if !head.starts_with("HTTP/1.") || code != "200" {
-        let first = head.lines().next().unwrap_or_default();
-        let shown = crate::logging::printable(first.as_bytes());
-        return Err(Failure::runtime(format!(
-            "{address} is not weir's admin server: {shown}"
-        )));
+        return Err(foreign(address, head));
     }
     Ok(Answer::Body(body.to_owned()))
 }
 
+/// Something else listens there.
+pub fn foreign(address: SocketAddr, head: &str) -> Failure {
+    let first = head.lines().next().unwrap_or_default();
+    let shown = crate::logging::printable(first.as_bytes());
+    Failure::runtime(format!("{address} is not weir's admin server: {shown}"))
+}
+
 /// Why the agent does not answer, when it is one that says so.
-fn refusal(code: &str, body: &str) -> Option<String> {
+pub fn refusal(code: &str, body: &str) -> Option<String> {
     let json: Option<serde_json::Value> = serde_json::from_str(body).ok();
     let message = json.as_ref().and_then(|json| json["error"]["message"].as_str());
     match message {

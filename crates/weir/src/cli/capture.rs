@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
-use super::agent::admin_address;
+use super::agent::{self, admin_address};
 use super::stream::{self, Body};
 use super::table::grouped;
 use crate::capture_file::{
@@ -34,7 +34,8 @@ pub fn command() -> Command {
                 "Only packets with a message of this name: a part of the name, or a pattern with * and ?",
             ),
         )
-        .args(stream::arguments())
+        .arg(stream::where_argument())
+        .args(agent::arguments())
         .arg(
             Arg::new("out")
                 .long("out")

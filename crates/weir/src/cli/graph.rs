@@ -2,12 +2,11 @@
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use weir_history::Function;
 
-use super::agent::{Answer, admin_address, ask, fetch, read};
+use super::agent::{self, Answer, admin_address, ask, fetch, read};
 use super::chart;
 use super::recent::{Metrics, Points, path};
 use super::style::Style;
@@ -69,20 +68,7 @@ pub fn command() -> Command {
                 .action(ArgAction::SetTrue)
                 .help("Print the agent's JSON instead"),
         )
-        .arg(
-            Arg::new("config")
-                .long("config")
-                .short('c')
-                .value_name("FILE")
-                .value_parser(value_parser!(PathBuf))
-                .help("The agent's configuration file, for its admin address [variable: WEIR_CONFIG]"),
-        )
-        .arg(
-            Arg::new("admin")
-                .long("admin")
-                .value_name("ADDRESS")
-                .help("The agent's admin address [variable: WEIR_ADMIN] [default: 127.0.0.1:8127]"),
-        )
+        .args(agent::arguments())
 }
 
 pub fn graph(arguments: &ArgMatches) -> Result<(), Failure> {

@@ -1,10 +1,9 @@
 //! `weir status`: what the running agent says about itself, for people.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use weir_aggregate::AggregateCounter;
 use weir_context::ContextCounter;
 use weir_counters::Counter as _;
@@ -12,7 +11,7 @@ use weir_ingest::{SenderCounter, WorkerCounter};
 use weir_listener::ListenerCounter;
 use weir_output::OutputCounter;
 
-use super::agent::{admin_address, fetch, show};
+use super::agent::{self, admin_address, fetch, show};
 use super::clients;
 use super::style::Style;
 use super::table::{Table, bytes, duration, grouped, rate, shown};
@@ -31,20 +30,7 @@ use crate::sandbox::SandboxStatus;
 pub fn command() -> Command {
     Command::new("status")
         .about("Show what the running agent received, lost and delivered")
-        .arg(
-            Arg::new("config")
-                .long("config")
-                .short('c')
-                .value_name("FILE")
-                .value_parser(value_parser!(PathBuf))
-                .help("The agent's configuration file, for its admin address [variable: WEIR_CONFIG]"),
-        )
-        .arg(
-            Arg::new("admin")
-                .long("admin")
-                .value_name("ADDRESS")
-                .help("The agent's admin address [variable: WEIR_ADMIN] [default: 127.0.0.1:8127]"),
-        )
+        .args(agent::arguments())
         .arg(
             Arg::new("watch")
                 .long("watch")

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
-use super::agent::admin_address;
+use super::agent::{self, admin_address};
 use super::stream::{self, Body};
 use super::table::grouped;
 use crate::failure::Failure;
@@ -34,7 +34,8 @@ pub fn command() -> Command {
                 .value_name("MATCH")
                 .help("A part of the name, or a pattern with * and ?"),
         )
-        .args(stream::arguments())
+        .arg(stream::where_argument())
+        .args(agent::arguments())
         .arg(
             Arg::new("rate")
                 .long("rate")

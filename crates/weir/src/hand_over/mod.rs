@@ -57,6 +57,14 @@ pub const GO: u8 = 13;
 pub const RUNNING: u8 = 14;
 /// To the command that asked for a new process: it runs.
 pub const DONE: u8 = 15;
+/// After RUNNING, if the new process asked for it there: a part of the history of points, and of the books.
+pub const POINTS: u8 = 16;
+pub const BOOKS: u8 = 17;
+/// There is no more of either.
+pub const HISTORY_END: u8 = 18;
+
+/// What RUNNING says of a new process that keeps a history.
+pub const WANTS_HISTORY: &[u8] = b"history";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {

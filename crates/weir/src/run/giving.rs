@@ -44,6 +44,12 @@ pub struct Giver {
     pub taken_over: tokio::sync::mpsc::Sender<()>,
 }
 
+/// What the new process has, and what else it wants.
+struct Given {
+    account: Account,
+    wants_history: bool,
+}
+
 /// Workers that are stopped until this is dropped.
 struct Standing {
     ends: Vec<Sender<()>>,
@@ -151,7 +157,13 @@ impl Giver {
             .check(hello)
             .and_then(|()| self.hand_over(&channel, &mut standing));
         match given {
-            Ok(account) => self.leave(&account, standing, pid),
+            Ok(given) => {
+                self.leave(&given, standing, pid);
+                if given.wants_history {
+                    self.give_history(&channel);
+                }
+                self.end(pid);
+            }
             Err(reason) => {
                 // The process that asks learns why.
                 let _ = channel.send(hand_over::REFUSED, reason.as_bytes(), &[]);
@@ -182,7 +194,7 @@ impl Giver {
     }
 
     /// All of it up to the moment at which the new process reads the sockets. An error is why it does not.
-    fn hand_over(&self, channel: &Arc<Channel>, standing: &mut Standing) -> Result<Account, String> {
+    fn hand_over(&self, channel: &Arc<Channel>, standing: &mut Standing) -> Result<Given, String> {
         let step = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
         self.greet(channel).map_err(step("sockets could not be sent"))?;
         let patience = |time| channel.set_patience(time).map_err(step("the connection"));
@@ -212,13 +224,19 @@ impl Giver {
             .send(hand_over::GO, &[], &[])
             .map_err(step("the new process has gone"))?;
         match channel.expect(hand_over::RUNNING) {
-            Ok(_) => Ok(account),
+            Ok(message) => Ok(Given {
+                account,
+                wants_history: message.body == hand_over::WANTS_HISTORY,
+            }),
             // It may read the sockets by now, and two must not.
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                 tracing::error!(
                     "hand-over: the new process does not say that it runs; this one ends all the same"
                 );
-                Ok(account)
+                Ok(Given {
+                    account,
+                    wants_history: false,
+                })
             }
             Err(error) => Err(format!("the new process could not start: {error}")),
         }
@@ -359,7 +377,7 @@ impl Giver {
     }
 
     /// The new process runs: this one ends.
-    fn leave(&self, account: &Account, standing: Standing, pid: i32) {
+    fn leave(&self, given: &Given, standing: Standing, pid: i32) {
         self.agent.keeper.leave_to_next();
         self.agent.watch.end();
         for end in &standing.ends {
@@ -368,6 +386,7 @@ impl Giver {
         // It must not be dropped: workers would continue.
         std::mem::forget(standing);
         self.notify.main_process(pid);
+        let account = &given.account;
         let ended = match account.encrypted {
             0 => String::new(),
             encrypted => format!("; {encrypted} TLS connections end, and their clients connect again"),
@@ -376,6 +395,21 @@ impl Giver {
             "hand-over: process {pid} took over from this one, with {} connections{ended}",
             account.connections
         );
+    }
+
+    fn give_history(&self, channel: &Channel) {
+        let Some(recent) = &self.agent.view.recent else {
+            // Said by its absence.
+            let _ = channel.send(hand_over::HISTORY_END, &[], &[]);
+            return;
+        };
+        if let Err(error) = super::history::give(recent, channel) {
+            tracing::warn!("hand-over: the history could not be given: {error}");
+        }
+    }
+
+    /// Nothing is left to do here.
+    fn end(&self, pid: i32) {
         self.answer(hand_over::DONE, &pid.to_string());
         if let Some((_, gate)) = &self.admin {
             gate.wait_until_answered(REQUESTS_MAX);

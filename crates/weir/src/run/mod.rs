@@ -462,7 +462,7 @@ impl Agent {
         if taken.is_some() && !shared.wait_for_workers(hand_over::STEP_MAX) {
             return Err(Failure::runtime("--take-over: the workers did not start in time"));
         }
-        let told = taken.map(Taken::running);
+        let (told, before) = taken.map(|taken| taken.running(recent.is_some())).unzip();
         let watch = Watch::start(&workers, pipeline_runs, files, bound.listeners.len())
             .map_err(|error| Failure::runtime(format!("a thread cannot be started: {error}")))?;
         let origins = match resolver {
@@ -513,7 +513,7 @@ impl Agent {
         let view = Arc::new(view);
         if let (Some(recent), Some(batches)) = (recent, history_batches) {
             let expansion = Arc::new(fixed.expansion.clone());
-            history::start(recent, batches, expansion, view.clone())
+            history::start(recent, batches, expansion, view.clone(), before.flatten())
                 .map_err(|error| Failure::runtime(format!("a thread cannot be started: {error}")))?;
         }
         Ok(Agent {

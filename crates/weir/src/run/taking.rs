@@ -234,13 +234,19 @@ impl Taken {
         connections
     }
 
-    /// The workers read: the previous process ends.
-    pub fn running(self) -> Told {
+    /// The workers read: the previous process ends. If it is to send its history first, it comes over the returned channel.
+    pub fn running(self, wants_history: bool) -> (Told, Option<Channel>) {
         let told = Told {
             pause_seconds: Monotonic::now().0.saturating_sub(self.account.since) as f64 / 1e9,
             account: self.account,
         };
-        if let Err(error) = self.channel.send(hand_over::RUNNING, &[], &[]) {
+        let wants: &[u8] = if wants_history {
+            hand_over::WANTS_HISTORY
+        } else {
+            &[]
+        };
+        let sent = self.channel.send(hand_over::RUNNING, wants, &[]);
+        if let Err(error) = &sent {
             tracing::error!("hand-over: the previous process ended without waiting for this one: {error}");
         }
         let Account {
@@ -255,7 +261,7 @@ impl Taken {
             self.before.pid,
             told.pause_seconds * 1e3
         );
-        told
+        (told, (wants_history && sent.is_ok()).then_some(self.channel))
     }
 }
 

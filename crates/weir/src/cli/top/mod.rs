@@ -4,12 +4,11 @@
 //! together. [`plain`] is the table.
 
 use std::io::{self, IsTerminal as _};
-use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use ratatui::crossterm::event::KeyEvent;
 
-use super::agent::admin_address;
+use super::agent::{self, admin_address};
 use crate::failure::Failure;
 
 mod data;
@@ -47,20 +46,7 @@ pub fn command() -> Command {
                 .default_value("10")
                 .help("Rows of each table"),
         )
-        .arg(
-            Arg::new("config")
-                .long("config")
-                .short('c')
-                .value_name("FILE")
-                .value_parser(value_parser!(PathBuf))
-                .help("The agent's configuration file, for its admin address [variable: WEIR_CONFIG]"),
-        )
-        .arg(
-            Arg::new("admin")
-                .long("admin")
-                .value_name("ADDRESS")
-                .help("The agent's admin address [variable: WEIR_ADMIN] [default: 127.0.0.1:8127]"),
-        )
+        .args(agent::arguments())
         .arg(
             Arg::new("watch")
                 .long("watch")
