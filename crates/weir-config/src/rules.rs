@@ -95,7 +95,7 @@ choices! {
 }
 
 choices! {
-    /// What becomes of a message's tags whose keys a mapping brings too.
+    /// A message's tags whose keys a mapping also adds.
     pub enum SameTags {
         /// Both are there.
         Add: "add",

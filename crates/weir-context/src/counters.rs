@@ -56,7 +56,7 @@ counters! {
 }
 
 counters! {
-    /// What becomes of origins at a worker.
+    /// Counters of origins at a worker.
     pub enum OriginCounter {
         /// Origins that workers distinguish.
         Live = Series::gauge("weir_origin_table_entries", "origin.table_entries", "origins"),

@@ -44,7 +44,7 @@ pub struct RefusedSender {
     pub packets: u64,
 }
 
-/// What is to become of a packet.
+/// The decision about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admitted {
     Yes,

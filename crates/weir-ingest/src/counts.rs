@@ -26,7 +26,7 @@ const fn samples(name: &'static str, path: &'static str) -> Series {
 }
 
 counters! {
-    /// What becomes of the packets, messages and samples of one listener. Units are never mixed.
+    /// Counters of the packets, messages and samples of one listener. Units are never mixed.
     pub enum IngestCounter {
         /// Packets parsed.
         Packets = Series::counter("weir_packets_parsed_total", "listeners.books.packets.parsed", "packets"),
@@ -128,7 +128,7 @@ counters! {
 }
 
 counters! {
-    /// What becomes of the processes that send.
+    /// Counters of sending processes.
     pub enum SenderCounter {
         /// Processes that sent in the last minute.
         Live = Series::gauge("weir_origin_processes_live", "origin.processes", "processes"),
@@ -143,7 +143,7 @@ counters! {
 }
 
 counters! {
-    /// What becomes of packets and messages that wait for their origin.
+    /// Counters of packets and messages that wait for their origin.
     pub enum ParkingCounter {
         /// Packets and messages that wait for their origin at the moment.
         Waiting = Series::gauge("weir_origin_waiting", "origin.waiting", "packets and messages"),

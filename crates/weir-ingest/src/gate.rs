@@ -292,7 +292,7 @@ fn origin_of<'a>(message: &Message<'a>) -> OriginKey<'a> {
     }
 }
 
-/// The tags of the origin of a message that has no context of its own.
+/// The tags of the origin of a message without a context.
 pub(crate) fn origin_tags(
     contexts: &mut Contexts,
     key: &OriginKey<'_>,

@@ -1,6 +1,6 @@
 //! The memory ledger: who may take how much of `memory`. Every share is computed here and nowhere else.
 //!
-//! What grows has a share of its own, so that none can take another's: a flood of contexts takes no room from payloads that wait.
+//! Everything that grows has its own share: a flood of contexts takes no room from payloads that wait.
 //! What is not configured has none; contexts and their state get all that the others leave.
 
 use crate::config::Config;

@@ -1,4 +1,4 @@
-//! Logs: lines on standard error, written by a thread of their own.
+//! Logs: lines on standard error, written by a separate thread.
 //!
 //! Callers hand the line over and continue: a stopped terminal, a full disk or a closed pipe
 //! costs log lines, which are counted, and nothing else. Standard output belongs to the outputs.

@@ -91,7 +91,7 @@ impl Signals {
 #[derive(Debug)]
 pub enum Asked {
     Stop(&'static str),
-    /// With who wants to know what came of it.
+    /// With the requester, who gets the result.
     Reload(Option<ReloadRequest>),
     Upgrade,
     /// No request.
@@ -133,7 +133,7 @@ impl ReloadStatus {
     }
 }
 
-/// What came of a reload.
+/// The result of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Reloaded {
     /// Why nothing has changed; empty when all went well.
@@ -205,7 +205,7 @@ impl Reloader {
         !self.current.secret_files.is_empty()
     }
 
-    /// What became of reloads, for the status.
+    /// Results of reloads, for the status.
     pub fn outcome(&self) -> ReloadStatus {
         self.outcome.clone()
     }
@@ -250,7 +250,7 @@ impl Reloader {
         Ok(changes)
     }
 
-    /// Like [`Reloader::reload`], or of the files of keys and tokens alone, and says in the log what came of it.
+    /// Like [`Reloader::reload`], or of the files of keys and tokens alone, and logs the result.
     pub fn reload_and_log(
         &mut self,
         what: Reread,

@@ -1,4 +1,4 @@
-//! What becomes of metrics: buckets, names, tags and rules.
+//! Settings of metrics: buckets, names, tags and rules.
 
 use std::time::Duration;
 

@@ -53,7 +53,7 @@ impl Contexts {
         self.origins.has_questions()
     }
 
-    /// What becomes of origins.
+    /// Counters of origins.
     pub fn origin_counts(&self) -> Counts<OriginCounter> {
         let mut counts = self.origins.counts;
         counts[OriginCounter::Live] = self.origins.len() as u64;

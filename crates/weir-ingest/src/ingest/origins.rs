@@ -128,7 +128,7 @@ impl Ingest {
         self.gate.stats(&self.contexts)
     }
 
-    /// The tags of the origin of a message that has no context of its own.
+    /// The tags of the origin of a message without a context.
     pub(super) fn origin_tags(&mut self, key: &OriginKey<'_>) -> Option<weir_context::OriginTags> {
         origin_tags(&mut self.contexts, key, self.sender, self.aggregator.now())
     }

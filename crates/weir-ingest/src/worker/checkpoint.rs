@@ -15,7 +15,7 @@ const SLICE_CONTEXTS: usize = 256;
 /// A part of a checkpoint, in the order in which they are made.
 #[derive(Debug)]
 pub enum Piece {
-    /// A bucket has begun: what was written of the one before has been handed over.
+    /// A bucket has begun: the previous one has been handed over.
     Begin { worker: u16, bucket: Bucket },
     /// As [`weir_state::StreamWriter`] writes it.
     Series { worker: u16, bytes: Vec<u8> },

@@ -24,7 +24,7 @@ pub enum Report {
     /// All counts at one moment between two packets.
     Snapshot(Box<WorkerSnapshot>),
     BadInput(BadInput),
-    /// Who used how much until the last flush, and between it and the one before.
+    /// Usage until the last flush, and between it and the previous one.
     Usage(u16, Box<UsageSummary>),
     /// The content of the open bucket when the worker was stopped for another process.
     Saved(Box<SavedBucket>),

@@ -1,4 +1,4 @@
-//! What became of everything an output was given. Points, events and checks are never added together.
+//! The books of an output. Points, events and checks are never added together.
 
 use std::collections::BTreeMap;
 use std::ops::{AddAssign, SubAssign};

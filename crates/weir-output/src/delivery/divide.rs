@@ -39,7 +39,7 @@ impl Refused {
     }
 }
 
-/// Sends a payload and says what came of it; never [`Outcome::Invalid`].
+/// Sends a payload and returns the result; never [`Outcome::Invalid`].
 pub async fn deliver(
     shared: Arc<Shared>,
     transport: Arc<dyn Transport>,
@@ -87,7 +87,7 @@ struct Division<'a> {
     names: Vec<String>,
     /// Series that were dropped, whether found to be the cause or not.
     dropped: usize,
-    /// Points of parts that were taken but for these.
+    /// Points of accepted parts except these.
     dropped_points: u64,
     taken: usize,
     requests: u32,

@@ -17,7 +17,7 @@ pub struct Saved {
     bytes: Vec<u8>,
 }
 
-/// What the outputs of the process before had summed up, by name, until those of this process take it.
+/// The sums of the previous process's outputs, by name, until those of this process take them.
 #[derive(Debug, Default)]
 pub struct SavedStates {
     waiting: Mutex<BTreeMap<String, Saved>>,
@@ -27,7 +27,7 @@ pub struct SavedStates {
     away: Duration,
 }
 
-/// An output that begins without the state of the process before, or without a part of it.
+/// An output that starts without the state of the previous process, or without a part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestoreFault {
     pub output: String,

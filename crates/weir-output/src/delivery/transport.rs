@@ -11,7 +11,7 @@ use super::{Clock, Payload};
 /// A future that a trait object returns.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What came of one attempt.
+/// The result of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Delivered,

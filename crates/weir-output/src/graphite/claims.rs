@@ -14,7 +14,7 @@ const EXPIRY: i64 = 600;
 const ENTRY_BYTES: u64 = 2 * (size_of::<Claim>() as u64 + 1);
 
 struct Claim {
-    /// Hash of the path. Two paths with one hash are taken for the same, which costs one of them its name and nothing else.
+    /// Hash of the path. Two paths with one hash count as the same, which costs one of them its name and nothing else.
     path: u64,
     owner: u64,
     /// Bucket of the last line that was written to it.
@@ -30,7 +30,7 @@ pub struct Claims {
     swept: i64,
 }
 
-/// What came of a claim.
+/// The result of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimResult {
     Granted,

@@ -219,7 +219,7 @@ impl RemoteWriteEncoder {
         let repeat_idle = self.repeat_idle;
         let mut written = 0;
         let mut writer = self.writer();
-        // Native histograms have requests of their own: a receiver that does not take them takes the rest.
+        // Native histograms have separate requests: a receiver without them accepts the rest.
         for are_native in [false, true] {
             for family in writer.families.iter_mut() {
                 if writer.out.styles.is_native(family.kind) != are_native {

@@ -93,7 +93,7 @@ choices! {
 }
 
 impl Default for PrometheusSettings {
-    /// As declared, for outputs that keep such a state and have settings of their own.
+    /// As declared, for outputs with such a state and other settings.
     fn default() -> Self {
         PrometheusSettings {
             expiry: Duration::from_secs(300),

@@ -1,4 +1,4 @@
-//! What clients say about themselves: the numbers of their own telemetry, in total and for each client.
+//! The clients' own telemetry, in total and for each client.
 
 use serde::{Deserialize, Serialize};
 use weir_counters::Moves::{Sign, Work};
@@ -6,7 +6,7 @@ use weir_counters::{Counts, Series, counters};
 
 use super::numbers::Numbers;
 
-/// Clients that have series of their own.
+/// Clients with series.
 const SERIES_MAX: usize = 64;
 
 /// The row of the clients for which there was no room.
@@ -125,7 +125,7 @@ impl ClientRow {
 }
 
 impl ClientReport {
-    /// Clients with losses, for series: a client that has a series keeps it as long as it is known, but for a crowd.
+    /// Clients with losses, for series: a client with a series keeps it as long as it is known, unless there are too many.
     pub fn losers(&self) -> impl Iterator<Item = &ClientRow> + Clone {
         self.seen.iter().filter(|row| row.has_lost()).take(SERIES_MAX)
     }

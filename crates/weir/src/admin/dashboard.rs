@@ -204,7 +204,7 @@ impl Grid {
     }
 }
 
-/// Panels need numbers of their own, those inside of rows too.
+/// Each panel needs a unique number, also inside of rows.
 fn numbered(mut panels: Vec<Value>) -> Vec<Value> {
     fn number(panels: &mut [Value], next: &mut u64) {
         for panel in panels {

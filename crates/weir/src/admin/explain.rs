@@ -9,7 +9,7 @@ use weir_origin::OriginExplanation;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExplainRequest {
     pub line: String,
-    /// The process that is to be taken for its sender.
+    /// The process to treat as its sender.
     pub pid: Option<i32>,
 }
 

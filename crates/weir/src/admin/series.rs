@@ -13,7 +13,7 @@ use super::counters::TABLES;
 use super::status::{Number, Numbers, OutputStatus, RuleStatus, RulesStatus, Status};
 use super::tables::*;
 
-/// Rules that have series of their own.
+/// Rules with series.
 const RULE_SERIES_MAX: usize = 200;
 
 /// One series as the documentation shows it.
@@ -55,7 +55,7 @@ pub fn declared() -> Vec<Declared> {
     all
 }
 
-/// Labels of those who have numbers of their own.
+/// Labels of entries with separate numbers.
 fn owner_labels(path: &str) -> &'static [&'static str] {
     match path.split('.').next() {
         Some("listeners") => &["listener"],

@@ -216,7 +216,7 @@ pub struct TrialStatus {
     /// Samples since the rules are active that it would have dropped, or moved to other contexts.
     pub samples_dropped: u64,
     pub samples_changed: u64,
-    /// A few contexts, with what would become of them.
+    /// A few contexts, with their results.
     pub examples: Vec<String>,
     /// There were too many contexts to follow all.
     pub incomplete: bool,

@@ -10,7 +10,7 @@ use super::draft::Draft;
 use super::{Converted, Left, Refused, block, finish, map, scalar, top_level};
 use weir_config::node::{Content, Key, Node};
 
-/// Where what waits on disk goes when the other file names no place: it has one of its own by default.
+/// The disk queue's path when the other file names none: that agent has a default.
 const DISK_PATH: &str = "/var/lib/weir/datadog";
 
 /// Converts the text of a `datadog.yaml`.

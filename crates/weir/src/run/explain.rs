@@ -1,4 +1,4 @@
-//! What becomes of one message, and why: the same parser, the same decisions about its origin, and the same rules as on the
+//! The explanation of one message: the same parser, the same decisions about its origin, and the same rules as on the
 //! way of real messages, with a recorder.
 
 use std::borrow::Cow;

@@ -38,7 +38,7 @@ pub struct Giver {
     /// The admin address.
     pub admin: Option<(OwnedFd, Gate)>,
     pub starter: Option<Starter>,
-    /// Who asked for a new process, and waits for what comes of it.
+    /// The requester of a new process, who waits for the result.
     pub asked: Mutex<Vec<Channel>>,
     /// Told when another process has taken over.
     pub taken_over: tokio::sync::mpsc::Sender<()>,
@@ -112,7 +112,7 @@ impl Giver {
         }
     }
 
-    /// Starts the program on disk, which then takes over. `asked`: who wants to know what comes of it.
+    /// Starts the program on disk, which then takes over. `asked`: the requester, who gets the result.
     pub fn upgrade(&self, asked: Option<Channel>) {
         let started = match &self.starter {
             Some(starter) => starter.go(),

@@ -23,7 +23,7 @@ const PULSES_PER_LOOK: u32 = 10;
 /// A worker ends a turn every second, also when nothing comes in. One that has not for this long reads nothing.
 const STALL: Duration = Duration::from_secs(5);
 
-/// Seen by the admin server, kept up to date by a thread of its own: what is looked at must not be asked to look.
+/// Seen by the admin server, kept up to date by a separate thread: a stuck thread cannot report itself.
 #[derive(Default)]
 pub struct Health {
     /// What is wrong now, one sentence each.

@@ -183,7 +183,7 @@ fn refused(shared: &Shared, listener: usize, class: &str) -> u64 {
     of_listener.map(|counted| counted.ingest.rejected[class]).sum()
 }
 
-/// Totals at one flush, for the difference to the one before.
+/// Totals at one flush, for the difference to the previous one.
 #[derive(Clone, Copy, Default)]
 struct Totals {
     packets: u64,

@@ -56,10 +56,10 @@ pub struct View {
     /// The continued state, and the books of the previous processes.
     pub state: StateStatus,
     pub earlier: Option<Box<Status>>,
-    /// What became of hand-overs to other processes, and from one.
+    /// Results of hand-overs to other processes, and from one.
     pub hand_over: Mutex<HandOverStatus>,
     pub stopping: AtomicBool,
-    /// What became of reloads.
+    /// Results of reloads.
     pub reload: Mutex<ReloadStatus>,
     /// Where the admin server asks for a reload.
     pub reloads: OnceLock<tokio::sync::mpsc::Sender<ReloadRequest>>,

@@ -65,7 +65,7 @@ pub fn forget(directory: &Path) {
     let _ = std::fs::remove_file(tally);
 }
 
-/// A file under this name takes the place of the one before once it has a whole checkpoint.
+/// A file under this name replaces the previous one once it has a whole checkpoint.
 fn unfinished(path: &Path) -> PathBuf {
     path.with_extension("new")
 }
@@ -119,7 +119,7 @@ struct Writer {
     files: HashMap<u16, File>,
     /// Workers whose file has no whole checkpoint yet.
     begun: HashSet<u16>,
-    /// Workers that have not made a whole checkpoint since the start: until then the files of the process before count.
+    /// Workers that have not made a whole checkpoint since the start: until then the files of the previous process count.
     awaited: HashSet<u16>,
     failed: bool,
 }

@@ -81,7 +81,7 @@ impl StateDir {
         if let Err(error) = lock.try_lock() {
             return Err(match error {
                 std::fs::TryLockError::WouldBlock => Failure::runtime(format!(
-                    "state_path: {}: another weir uses it; each needs a directory of its own, and --take-over replaces the running one",
+                    "state_path: {}: another weir uses it; each needs its own directory, and --take-over replaces the running one",
                     path.display()
                 )),
                 std::fs::TryLockError::Error(error) => fault("it cannot be locked", &error),
@@ -193,7 +193,7 @@ impl StateDir {
         std::fs::rename(&from, self.path.join(name))
     }
 
-    /// The file is kept under another name, in place of the one before.
+    /// The file is kept under another name, replacing the previous one.
     fn set_aside(&self, refusal: Refusal) -> Left {
         let (from, to) = (self.path.join(STATE), self.path.join(SET_ASIDE));
         match std::fs::rename(&from, &to) {

@@ -1,4 +1,4 @@
-//! Words of memory that belong to a file: what is stored there is in the file, whatever becomes of the process.
+//! Words of memory that belong to a file: data stored there is in the file, even after a kill.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,4 @@
-//! One message as it is shown: where it came from, what became of it, and which bytes are wrong.
+//! One message as shown: its sender, its result, and its wrong bytes.
 
 use std::fmt::Write as _;
 
@@ -235,7 +235,7 @@ fn tag_section(line: &[u8]) -> String {
         .unwrap_or_default()
 }
 
-/// What became of a packet as a whole, if that is something for each of its messages.
+/// The result of a packet as a whole, if it holds for each of its messages.
 pub fn refusal(fate: &Fate) -> Option<&'static str> {
     match fate.refused {
         Some(refusal) => Some(refusal.as_str()),

@@ -14,7 +14,7 @@ fn write(directory: &Path, name: &str, text: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Waits for what became of packets: taken, and dropped by these reasons.
+/// Waits for the results of packets: accepted, and dropped by these reasons.
 fn wait_for_packets(agent: &Agent, parsed: u64, not_allowed: u64, unknown: u64) -> Value {
     let mut status = Value::Null;
     let of = |packets: &Value, reason: &str| packets["dropped"][reason].as_u64().unwrap_or(0);

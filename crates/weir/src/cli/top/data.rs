@@ -1,4 +1,4 @@
-//! What `weir top` asks the agent for, on a thread of its own: an agent that does not answer stops no key.
+//! The requests of `weir top`, on a separate thread: keys work even if the agent does not answer.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
