@@ -124,7 +124,7 @@ fn connections_leave_descriptors_for_everything_else() {
     });
     // Half of 160.
     assert_eq!(listener()["connections"], 80);
-    agent.wait_for("connections refused (all places taken)");
+    agent.wait_for("connections refused (all in use)");
     let (_, page) = weir(&["status", "--admin", &admin]);
     assert!(page.contains("as many were open as may be: 220\n"), "{page}");
     let (_, metrics) = get(&admin, "/metrics");

@@ -281,7 +281,7 @@ fn refusals(state: &State, listener: usize) -> [(&'static str, u64); 5] {
             total(ListenerCounter::ConnectionsRefusedSource),
         ),
         (
-            "connections refused (all places taken)",
+            "connections refused (all in use)",
             total(ListenerCounter::ConnectionsRefusedLimit),
         ),
         (
@@ -302,7 +302,7 @@ fn refusals(state: &State, listener: usize) -> [(&'static str, u64); 5] {
 fn sender_name(sender: &RefusedSender) -> String {
     match (sender.origin.as_str(), sender.why) {
         ("", Refusal::NotAllowed) => "processes outside of containers".to_owned(),
-        ("", Refusal::Unknown) => "senders of which nothing is known".to_owned(),
+        ("", Refusal::Unknown) => "unknown senders".to_owned(),
         (origin, _) => origin_name(origin),
     }
 }

@@ -40,7 +40,7 @@ pub fn explain(
             match origins.explain(&key, request.pid) {
                 Some(found) => found,
                 None => {
-                    explanation.note = Some("who sent it could not be found out in time".to_owned());
+                    explanation.note = Some("the sender could not be determined in time".to_owned());
                     OriginExplanation::default()
                 }
             }

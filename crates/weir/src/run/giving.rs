@@ -116,7 +116,7 @@ impl Giver {
     pub fn upgrade(&self, asked: Option<Channel>) {
         let started = match &self.starter {
             Some(starter) => starter.go(),
-            None => Err(io::Error::other("there is no process that could start it")),
+            None => Err(io::Error::other("no process can start it")),
         };
         self.asked
             .lock()
@@ -222,7 +222,7 @@ impl Giver {
         outputs.close_files();
         channel
             .send(hand_over::GO, &[], &[])
-            .map_err(step("the new process has gone"))?;
+            .map_err(step("the new process has ended"))?;
         match channel.expect(hand_over::RUNNING) {
             Ok(message) => Ok(Given {
                 account,
@@ -231,7 +231,7 @@ impl Giver {
             // It may read the sockets by now, and two must not.
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                 tracing::error!(
-                    "hand-over: the new process does not say that it runs; this one ends all the same"
+                    "hand-over: the new process does not confirm that it runs; this one ends anyway"
                 );
                 Ok(Given {
                     account,
@@ -295,12 +295,12 @@ impl Giver {
         for _ in 0..ATTEMPTS_MAX {
             channel
                 .send(hand_over::AGAIN, &[], &[])
-                .map_err(|error| format!("the new process has gone: {error}"))?;
+                .map_err(|error| format!("the new process has ended: {error}"))?;
             let account = self.freeze_once(channel, standing)?;
             let shared = &self.agent.view.shared;
             let saved = shared
                 .take_saved(standing.ends.len(), hand_over::STEP_MAX)
-                .ok_or("the buckets that have ended are not delivered in time")?;
+                .ok_or("ended buckets are not delivered in time")?;
             let first = saved.first().and_then(|saved| saved.bucket);
             if saved.iter().all(|saved| saved.bucket == first) {
                 return Ok((account, saved));
@@ -342,7 +342,7 @@ impl Giver {
         };
         for _ in workers.iter() {
             let of_worker = told.recv_timeout(hand_over::STEP_MAX);
-            let of_worker = of_worker.map_err(|_| "a worker does not come to a stand in time".to_owned())?;
+            let of_worker = of_worker.map_err(|_| "a worker does not stop in time".to_owned())?;
             let of_worker = of_worker.map_err(|error| format!("connections could not be sent: {error}"))?;
             sum.since = sum.since.min(of_worker.since);
             sum.connections += of_worker.connections;
@@ -389,7 +389,7 @@ impl Giver {
         let account = &given.account;
         let ended = match account.encrypted {
             0 => String::new(),
-            encrypted => format!("; {encrypted} TLS connections end, and their clients connect again"),
+            encrypted => format!("; {encrypted} TLS connections end, and their clients reconnect"),
         };
         tracing::info!(
             "hand-over: process {pid} took over from this one, with {} connections{ended}",
