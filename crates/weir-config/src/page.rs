@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::merge::{Merge, is_shared};
 use crate::outputs::OutputType;
 use crate::setting::{Reload, Setting, leaves};
 use crate::source::variable_of;
@@ -46,6 +47,13 @@ outputs:
 ```
 ";
 
+const MERGE: &str = "
+## weir merge
+
+`weir merge --config merge.yaml` has a file of its own (`docs/fleet.md`). It takes the outputs above, except relays, and the settings below; `--set KEY=VALUE`
+and the variables set them too. None of them can be changed by a reload. Of the settings of the agent it takes these, and answers at `127.0.0.1:8128` where `admin` says nothing else:
+";
+
 /// The whole of `docs/configuration.md`.
 pub fn page<S>(types: &'static [OutputType<S>]) -> String {
     let mut page = HEAD.to_owned();
@@ -59,13 +67,26 @@ pub fn page<S>(types: &'static [OutputType<S>]) -> String {
     for output_type in types {
         output(&mut page, output_type);
     }
+    merge(&mut page);
     page
+}
+
+fn merge(page: &mut String) {
+    page.push_str(MERGE);
+    let shared = GROUPS.iter().flat_map(|group| group.settings);
+    let shared = shared.filter(|setting| is_shared(setting.key));
+    let names: Vec<String> = shared.map(|setting| format!("`{}`", setting.key)).collect();
+    let _ = writeln!(page, "\n{}.", names.join(", "));
+    for leaf in leaves(Merge::SETTINGS) {
+        section(page, "###", &leaf.path, leaf.setting);
+        names_of(page, [variable_of(&leaf.path)], leaf.also);
+    }
 }
 
 fn own(page: &mut String, setting: &Setting) {
     section(page, "###", setting.key, setting);
     let flag = format!("--{}", setting.key.replace('_', "-"));
-    names(page, [flag, variable_of(setting.key)], setting.also);
+    names_of(page, [flag, variable_of(setting.key)], setting.also);
     let reload = match setting.reload {
         Reload::Applied => "applied".to_owned(),
         Reload::Waits => "needs a restart".to_owned(),
@@ -91,12 +112,12 @@ fn output<S>(page: &mut String, output_type: &OutputType<S>) {
     for leaf in leaves(output_type.settings) {
         let key = format!("outputs.{name}.{}", leaf.path);
         section(page, "####", &key, leaf.setting);
-        names(page, [variable_of(&key)], leaf.also);
+        names_of(page, [variable_of(&key)], leaf.also);
     }
 }
 
 /// What else the setting is called.
-fn names<const N: usize>(page: &mut String, own: [String; N], also: &[&str]) {
+fn names_of<const N: usize>(page: &mut String, own: [String; N], also: &[&str]) {
     let own = own.iter().map(String::as_str).chain(also.iter().copied());
     let names: Vec<String> = own.map(|name| format!("`{name}`")).collect();
     let _ = writeln!(page, "* Also: {}", names.join(", "));

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use crate::host::Host;
+use crate::merge::Role;
 use crate::node::{Content, Key, Node};
 use crate::setting::{Gone, Kind, Setting};
 use crate::source::{FILE_VARIABLE, Inputs, OUTPUT_VARIABLE, Problem, Shown, Source, variable_of};
@@ -13,6 +14,7 @@ use crate::variables::{self, FORWARD_HOST};
 
 /// What was found in the sources so far.
 pub struct Reader<'i> {
+    pub(crate) role: Role,
     pub(crate) inputs: &'i Inputs<'i>,
     pub(crate) host: &'i dyn Host,
     pub(crate) path: PathBuf,
@@ -28,8 +30,9 @@ pub struct Reader<'i> {
 }
 
 impl<'i> Reader<'i> {
-    pub(crate) fn new(inputs: &'i Inputs<'i>, host: &'i dyn Host) -> Self {
+    pub(crate) fn new(role: Role, inputs: &'i Inputs<'i>, host: &'i dyn Host) -> Self {
         Self {
+            role,
             inputs,
             host,
             path: inputs.file.map_or(Path::new(""), |file| file.path).to_owned(),
@@ -214,6 +217,11 @@ impl<'i> Section<'_, 'i> {
     /// must not hide an error behind a variable.
     pub fn choose<T: Typed>(&mut self, setting: &Setting) -> Option<T> {
         let key = below(&self.prefix, setting.key);
+        if self.reader.role.skips(&key) {
+            self.reader.known_variables.push(variable_of(&key));
+            let node = default_of(setting).ok()?;
+            return T::read(&setting.kind, &node).ok().map(|(value, _)| value);
+        }
         let mut chosen = None;
         let mut overridden = Vec::new();
         for Candidate { source, node } in self.candidates(&key, setting) {
@@ -251,7 +259,7 @@ impl<'i> Section<'_, 'i> {
         if found.is_empty() {
             found.push(Candidate {
                 source: Source::Default,
-                node: default_of(setting).map(Cow::Owned),
+                node: default_of(&self.reader.role.version_of(setting)).map(Cow::Owned),
             });
         }
         found

@@ -8,11 +8,12 @@ use weir_rules::{AllowedOrigins, OriginPattern};
 use weir_units::{Network, show_size};
 
 use crate::host::{Accounts, TlsPaths};
+use crate::merge::Merge;
 use crate::outputs::OutputConfig;
 use crate::reader::Reader;
 use crate::rules::{self, RuleConfig};
 use crate::source::Source;
-use crate::table::{Aggregation, Listeners, Names, Origin, Resources, Running, Settings};
+use crate::table::{Aggregation, ListenerReading, Listeners, Names, Origin, Resources, Running, Settings};
 use crate::text::show_text;
 use crate::types::{EolTransport, Listen, Ownership, SocketPath};
 
@@ -29,6 +30,8 @@ pub struct Config<S> {
     pub rules: RuleConfig,
     pub resources: Resources,
     pub running: Running,
+    /// Of a merge; an agent has none.
+    pub merge: Option<Merge>,
     /// Those that are on.
     pub outputs: Vec<OutputConfig<S>>,
 }
@@ -62,6 +65,12 @@ impl Listeners {
 
     pub fn requires_eol(&self, transport: EolTransport) -> bool {
         self.eol_required.contains(&transport)
+    }
+
+    /// What is said of the listener at this address, of this transport; `None`: what is said of all.
+    pub fn reading(&self, transport: &str, address: &str) -> Option<&ListenerReading> {
+        let is_about = |entry: &&ListenerReading| entry.listener == transport || entry.listener == address;
+        self.per_listener.iter().find(is_about)
     }
 
     pub fn has_unix_sockets(&self) -> bool {
@@ -142,7 +151,12 @@ const MIB: u64 = 1 << 20;
 pub(crate) struct Resolver<'a, 'i>(pub &'a mut Reader<'i>);
 
 impl Resolver<'_, '_> {
-    pub(crate) fn config<S>(&mut self, mut own: Settings, outputs: Vec<OutputConfig<S>>) -> Config<S> {
+    pub(crate) fn config<S>(
+        &mut self,
+        mut own: Settings,
+        merge: Option<Merge>,
+        outputs: Vec<OutputConfig<S>>,
+    ) -> Config<S> {
         self.resources(&mut own.resources);
         let addresses = self.addresses(&own.listeners, &own.running);
         self.allowed_origins(&own.listeners, &own.origin);
@@ -159,10 +173,12 @@ impl Resolver<'_, '_> {
             names: own.names,
             resources: own.resources,
             running: own.running,
+            merge,
             outputs,
         };
         self.note_missing_sources(&config.listeners.allowed_origins, &config.origin);
         self.exclusive(&config.outputs);
+        self.outputs_of_agents(&config);
         config
     }
 
@@ -219,11 +235,27 @@ impl Resolver<'_, '_> {
         }
     }
 
+    /// Outputs of the agent that have nothing to do in a merge.
+    fn outputs_of_agents<S>(&mut self, config: &Config<S>) {
+        if config.merge.is_none() {
+            return;
+        }
+        for output in &config.outputs {
+            let message = match output.output_type {
+                "relay" => "a relay passes messages on as they come, and `weir merge` receives none",
+                "kafka" => "agents publish there what `weir merge` reads",
+                _ => continue,
+            };
+            self.problem(&format!("outputs.{}.enabled", output.name), message);
+        }
+    }
+
     fn addresses(&mut self, listeners: &Listeners, running: &Running) -> Addresses {
         let machine = self.0.host;
         let udp = self.listen("udp", &listeners.udp, listeners);
         let tcp = self.listen("tcp", &listeners.tcp, listeners);
         self.socket_paths(&listeners.uds, &listeners.uds_stream);
+        self.per_listener(listeners, &udp, &tcp);
         // A port alone means loopback whatever `bind_host` says: this server hands out profiles.
         let admin = running.admin.0.as_ref();
         let admin = admin.map_or(Ok(None), |listen| listen.address("127.0.0.1", false, machine));
@@ -273,6 +305,32 @@ impl Resolver<'_, '_> {
                 self.problem(
                     key,
                     format!("{path} is listed twice; each socket needs a path of its own"),
+                );
+            }
+        }
+    }
+
+    /// Each entry is about a listener that there is.
+    fn per_listener(&mut self, listeners: &Listeners, udp: &[SocketAddr], tcp: &[SocketAddr]) {
+        let mut names: Vec<String> = Vec::new();
+        let mut add = |transport: &str, scheme: &str, places: Vec<String>| {
+            if !places.is_empty() {
+                names.push(transport.to_owned());
+                names.extend(places.iter().map(|place| format!("{scheme}://{place}")));
+            }
+        };
+        let paths = |paths: &[SocketPath]| paths.iter().map(|path| path.display().to_string()).collect();
+        let addresses = |addresses: &[SocketAddr]| addresses.iter().map(SocketAddr::to_string).collect();
+        add("udp", "udp", addresses(udp));
+        add("uds", "unixgram", paths(&listeners.uds));
+        add("uds_stream", "unix", paths(&listeners.uds_stream));
+        add("tcp", "tcp", addresses(tcp));
+        for entry in &listeners.per_listener {
+            if !names.contains(&entry.listener) {
+                let (name, names) = (&entry.listener, names.join(", "));
+                self.problem(
+                    "per_listener",
+                    format!("{name:?} is no listener; allowed are {names}"),
                 );
             }
         }

@@ -393,21 +393,45 @@ fn mapping(written: &ProfileMapping) -> Mapping {
 fn rules(written: &crate::table::Rules, faults: &mut Vec<Fault>) -> Vec<weir_rules::Rule> {
     let filters = &written.metric_tag_filterlist;
     let mut rules: Vec<_> = (0..filters.len()).map(|at| filter(filters, at, faults)).collect();
-    rules.extend(
-        written
-            .rules
-            .iter()
-            .enumerate()
-            .map(|(at, rule)| weir_rules::Rule {
-                name: rule.name.clone(),
-                pattern: pattern(&rule.pattern, rule.match_type),
-                kinds: kinds(&rule.types),
-                effect: effect(rule, &format!("rules[{at}]"), faults),
-                last: rule.last,
-                dry_run: rule.dry_run,
-            }),
-    );
+    let own = written.rules.iter().enumerate();
+    rules.extend(own.map(|(at, written)| rule(written, at, faults)));
     rules
+}
+
+fn rule(written: &Rule, at: usize, faults: &mut Vec<Fault>) -> weir_rules::Rule {
+    weir_rules::Rule {
+        name: written.name.clone(),
+        pattern: pattern(&written.pattern, written.match_type),
+        kinds: kinds(&written.types),
+        effect: effect(written, &format!("rules[{at}]"), faults),
+        last: written.last,
+        dry_run: written.dry_run,
+    }
+}
+
+/// Rules of one output, for what the agent's rules have left. Problems are by key, such as `rules[2].match`.
+pub fn rules_of_output(written: &[Rule]) -> Result<RuleSet, Vec<Fault>> {
+    let mut faults = Vec::new();
+    let own = written.iter().enumerate();
+    let rules: Vec<weir_rules::Rule> = own.map(|(at, written)| rule(written, at, &mut faults)).collect();
+    for (at, rule) in rules.iter().enumerate() {
+        if rule.effect.histogram != HistogramChoice::default() {
+            let message = "aggregates and percentiles are chosen where histograms become points, which this output does not do";
+            fault(&mut faults, format!("rules[{at}]"), message);
+        }
+        if rule.dry_run {
+            let message = "only the agent's own rules can be tried out";
+            fault(&mut faults, format!("rules[{at}].dry_run"), message);
+        }
+    }
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    let definitions = Definitions {
+        rules,
+        ..Definitions::default()
+    };
+    RuleSet::new(definitions, &[], RuleLimits::default())
 }
 
 fn filter(filters: &[TagFilter], at: usize, faults: &mut Vec<Fault>) -> weir_rules::Rule {

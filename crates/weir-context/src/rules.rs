@@ -204,6 +204,7 @@ impl Rules {
             host: None,
             tags: tags.map(Cow::Borrowed).collect(),
             suffix_mask: self.suffix_mask,
+            tag_styles: None,
         }
     }
 

@@ -45,12 +45,12 @@ impl AdminSource for Silent {
         None
     }
 
-    fn explain(&self, request: ExplainRequest) -> Answer<'_, Explanation> {
+    fn explain(&self, request: ExplainRequest) -> Answer<'_, Option<Explanation>> {
         Box::pin(async move {
-            Explanation {
+            Some(Explanation {
                 line: request.line,
                 ..Explanation::default()
-            }
+            })
         })
     }
 

@@ -52,6 +52,9 @@ counters! {
         /// Accepted messages whose sample rate was unusable and counted as 1.
         RateFaults = Series::counter("weir_sample_rate_faults_total", "listeners.sample_rate_faults", "messages"),
             Sign("A client sends rates of 0, below 0 or above 1.");
+        /// Samples that change a gauge of which no value is known, and count as changes to zero.
+        GaugeDeltasWithoutBase = Series::counter("weir_gauge_deltas_without_base_total", "listeners.gauge_deltas_without_base", "samples"),
+            Sign("A client sends `+` or `-` before it has sent the value itself, or longer after it than `context_expiry`: these gauges may be wrong.");
         /// Samples received.
         Samples = samples("weir_samples_received_total", "listeners.books.samples.received"),
             Work("It rises as long as clients send.");

@@ -22,11 +22,13 @@ fn settings() -> IngestSettings {
         rules: Rules::default(),
         limits: ContextLimits::default(),
         secret: HashSecret::from_random(3, 4),
-        gauge_deltas: false,
-        listeners: vec![ParseOptions {
-            origin_client: true,
-            ..ParseOptions::default()
-        }],
+        listeners: vec![
+            ParseOptions {
+                origin_client: true,
+                ..ParseOptions::default()
+            }
+            .into(),
+        ],
     }
 }
 

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use weir_aggregate::{AggregatorSettings, Batch, Bucket, Carried, Value};
 use weir_context::{ContextLimits, HashSecret, Rules};
-use weir_ingest::{Ingest, IngestCounter, IngestSettings, Received, SavedBucket};
+use weir_ingest::{Ingest, IngestCounter, IngestSettings, ListenerSettings, Received, SavedBucket};
 use weir_protocol::ParseOptions;
 use weir_state::{AgentId, Bounds, Header, Record, StreamReader, Table};
 
@@ -30,8 +30,10 @@ fn ingest(now: i64, secret: u64, gauge_deltas: bool) -> Ingest {
         limits: ContextLimits::default(),
         // Another process has other hashes.
         secret: HashSecret::from_random(secret, 2),
-        gauge_deltas,
-        listeners: vec![options],
+        listeners: vec![ListenerSettings {
+            gauge_deltas,
+            ..options.into()
+        }],
     };
     Ingest::new(settings, now)
 }

@@ -112,7 +112,7 @@ fn frames_whole_cut_and_in_single_bytes() {
         let mut client = Client::connect(&harness, id);
         client.send(&[frame(b"a:1|c"), frame(b""), frame(&[b'x'; 8192])].concat());
         harness.run_until(|seen| seen.len() == 2);
-        let counters = *harness.events.counters(id);
+        let counters = harness.events.counters(id);
         assert_eq!(
             (
                 counters[ListenerCounter::FramesEmpty],
@@ -137,7 +137,7 @@ fn frames_whole_cut_and_in_single_bytes() {
         harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::PartialBytes] == 10);
         drop(client);
         harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::ConnectionsOpen] == 0);
-        let counters = *harness.events.counters(id);
+        let counters = harness.events.counters(id);
         assert_eq!(
             (
                 counters[ListenerCounter::FramesCut],
@@ -377,7 +377,7 @@ fn idle_connections_end_and_those_in_use_stay() {
         assert_eq!(harness.events.counters(id)[ListenerCounter::ConnectionsOpen], 3);
         // Both were accepted before `begun`; what was used was heard of a millisecond after.
         harness.events.end_idle(weir_listener::Monotonic(begun + HOUR));
-        let counters = *harness.events.counters(id);
+        let counters = harness.events.counters(id);
         assert_eq!(
             (
                 counters[ListenerCounter::ConnectionsOpen],
@@ -421,7 +421,7 @@ fn the_largest_partial_frame_goes_when_the_budget_is_used_up() {
         let mut seen: Vec<usize> = packets(&harness).iter().map(|bytes| bytes.len()).collect();
         seen.sort_unstable();
         assert_eq!(seen, [300, 8000]);
-        let counters = *harness.events.counters(id);
+        let counters = harness.events.counters(id);
         assert_eq!(
             (
                 counters[ListenerCounter::FramesCut],
@@ -589,7 +589,7 @@ fn child_without_descriptors() {
         }
         good.send(&frame(b"good:1|c"));
         harness.run_until(|seen| seen.len() == 1);
-        let counters = *harness.events.counters(id);
+        let counters = harness.events.counters(id);
         assert_eq!(
             (
                 counters[ListenerCounter::AcceptErrors],
@@ -634,7 +634,7 @@ fn child_without_a_reserve() {
         // A limit below what is open: giving up one descriptor does not help.
         support::raw::limit_descriptors(3);
         harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::AcceptPauses] >= 2);
-        let counters = *harness.events.counters(id);
+        let counters = harness.events.counters(id);
         assert!(
             counters[ListenerCounter::AcceptErrors] <= 2 * counters[ListenerCounter::AcceptPauses],
             "{counters:?}"

@@ -19,6 +19,8 @@ pub enum StartError {
     Address(#[from] AddressError),
     #[error("address: {0} is neither TCP nor UDP")]
     NoInternetAddress(Address),
+    #[error("the log cannot be opened: {0}")]
+    Log(#[from] weir_log::Error),
     /// Its queue on disk is not to be had.
     #[error(transparent)]
     Queue(#[from] io::Error),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use support::wire::{Samples, otlp_numbers, samples_1, samples_2};
+use support::wire::{Samples, influx_lines, otlp_numbers, samples_1, samples_2};
 use support::*;
 use weir_output::OutputCounter;
 use weir_output::delivery::{Clock, Delivery, Driver, OutputStatus, Reason};
@@ -484,6 +484,14 @@ async fn an_hours_outage_across_a_restart() {
                 });
                 // What comes again replaces what was there.
                 of_a.collect::<BTreeMap<i64, f64>>().values().sum()
+            }
+            "influx" => {
+                let mut points = Samples::new();
+                for request in intake.requests() {
+                    influx_lines(&request.plain(), "a", &mut points);
+                }
+                // What comes again replaces what was there.
+                points.into_iter().collect::<BTreeMap<u64, f64>>().values().sum()
             }
             "otlp delta" => of_a(&intake, |body, out| otlp_numbers(body, "a", out))
                 .iter()

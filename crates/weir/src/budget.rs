@@ -99,6 +99,15 @@ const TABLE: [Line; 9] = [
     },
 ];
 
+/// What the first share is for in a merge.
+const OPEN_BUCKETS: Line = Line {
+    share: Share::Contexts,
+    name: "open_buckets",
+    sixty_fourths: 0,
+    parts: &["open_buckets"],
+    when_full: "histograms and sets become summaries early; states of new series go into one series per name, new gauges and sets are dropped",
+};
+
 /// With everything configured, contexts still get a quarter.
 const _: () = {
     let (mut sum, mut at) = (0, 0);
@@ -113,6 +122,7 @@ const _: () = {
 /// The shares of one configuration. They sum to the whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Budget {
+    is_merge: bool,
     bytes: u64,
     shares: [u64; TABLE.len()],
     workers: u64,
@@ -137,7 +147,8 @@ impl Budget {
             || listeners.rate_limit_per_origin.is_some();
         let tells_senders = config.origin.is_on() || limits_rates || listeners.allowed_origins().is_some();
         let if_used = |is_used: bool| if is_used { u64::MAX } else { 0 };
-        Budget::of(
+        let is_merge = config.merge.is_some();
+        let budget = Budget::of(
             config.resources.memory,
             config.resources.workers,
             |share| match share {
@@ -146,10 +157,14 @@ impl Budget {
                 Share::Senders => if_used(tells_senders),
                 // A reload may bring an output at any time, and contexts do not go to make room for it.
                 Share::Contexts | Share::Batches | Share::Queues | Share::Cumulative => u64::MAX,
+                Share::History if is_merge => 0,
                 Share::History => config.resources.history,
-                Share::Taps => if_used(config.addresses.admin.is_some() && config.running.admin_payloads),
+                Share::Taps => {
+                    if_used(!is_merge && config.addresses.admin.is_some() && config.running.admin_payloads)
+                }
             },
-        )
+        );
+        Budget { is_merge, ..budget }
     }
 
     /// `most` says what each share may be at most.
@@ -158,6 +173,7 @@ impl Budget {
         shares[Share::Contexts as usize] = bytes - shares.iter().sum::<u64>();
         assert_eq!(shares.iter().sum::<u64>(), bytes, "the shares sum to the whole");
         Budget {
+            is_merge: false,
             bytes,
             shares,
             workers: workers.max(1) as u64,
@@ -184,7 +200,9 @@ impl Budget {
     }
 
     pub fn lines(&self) -> impl Iterator<Item = ShareLine> {
-        TABLE.iter().zip(self.shares).map(|(line, bytes)| ShareLine {
+        let contexts = if self.is_merge { &OPEN_BUCKETS } else { &TABLE[0] };
+        let lines = std::iter::once(contexts).chain(&TABLE[1..]);
+        lines.zip(self.shares).map(|(line, bytes)| ShareLine {
             share: line.share,
             name: line.name,
             bytes,

@@ -1154,6 +1154,22 @@ fn the_version_tells_what_is_built_in() {
     let about: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(about["version"], version);
     assert_eq!(about["outputs"].as_array().unwrap().len(), OUTPUT_TYPES.len());
+    let features: Vec<&str> = about["features"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|name| name.as_str())
+        .collect();
+    let features = if features.is_empty() {
+        "none".to_owned()
+    } else {
+        features.join(", ")
+    };
+    assert!(
+        text.stdout.contains(&format!("\nfeatures {features}\n")),
+        "{}",
+        text.stdout
+    );
     assert_eq!(run(&["--json"]).code, 2);
 }
 

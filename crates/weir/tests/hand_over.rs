@@ -11,11 +11,12 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
+use support::place::{Place, received, wait_for_bucket};
 use support::senders::{Senders, framed, in_halves, over_udp, over_unixgram, total};
 use support::{Agent, get, status, until};
 
@@ -25,67 +26,10 @@ fn hand_overs() -> usize {
     number.and_then(|number| number.parse().ok()).unwrap_or(3)
 }
 
-/// Where all processes of a test live.
-struct Place {
-    directory: tempfile::TempDir,
-}
-
-impl Place {
-    fn new() -> Place {
-        Place {
-            directory: tempfile::tempdir().unwrap(),
-        }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    fn state(&self) -> String {
-        self.path("state").display().to_string()
-    }
-
-    fn start(&self, config: &str) -> Agent {
-        Agent::start(config, &[("WEIR_STATE_PATH", &self.state())])
-    }
-
-    /// The next process, which takes over from the one that runs.
-    fn take_over(&self, config: &str) -> Agent {
-        let mut bash = Command::new("bash");
-        bash.args(["-c", "exec \"$0\" \"$@\" --take-over", env!("CARGO_BIN_EXE_weir")])
-            .env_clear()
-            .env("WEIR_STATE_PATH", self.state());
-        let mut agent = Agent::start_by(bash, config);
-        agent.wait_for("hand-over: took over from weir ");
-        agent
-    }
-
-    fn configuration(&self, more: &str) -> String {
-        format!(
-            "counter_expiry: 0\nreceive_buffer: 8MiB\ntcp: 127.0.0.1:0\nuds: {}\nuds_stream: {}\n{more}",
-            self.path("datagrams").display(),
-            self.path("stream").display()
-        )
-    }
-}
-
 const STDOUT: &str = "bucket_width: 1s\noutputs:\n  stdout: {enabled: true}\n";
 
 fn upgrade(state: &str) -> (bool, String) {
     support::weir(&["upgrade", "--state-path", state])
-}
-
-/// Waits until a bucket has ended that was begun after this.
-fn wait_for_bucket(admin: &str) {
-    let flushes = || status(admin)["flush"]["count"].as_u64().unwrap();
-    let before = flushes();
-    until("a bucket ends", || flushes() > before + 1);
-}
-
-fn received(admin: &str) -> u64 {
-    status(admin)["total"]["samples"]["received"]
-        .as_u64()
-        .unwrap_or(0)
 }
 
 /// The sum of `c` over all that the history has.

@@ -3,15 +3,66 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use weir_rules::OriginPattern;
+use weir_rules::{OriginPattern, TagStyles};
 use weir_units::Network;
 
 use crate::setting::{Gone, Kind, PathUse, Reload};
-use crate::settings;
 use crate::types::{EolTransport, Framing, Listen, Mode, SocketPath};
+use crate::{choices, settings};
 
 /// Ten seconds of it are far from the end of what can be counted.
 const RATE_MAX: u64 = 1 << 50;
+
+settings! {
+    /// How messages of some listeners are read. What is not set is as for all.
+    pub struct ListenerReading {
+        listener: String = "''";
+        gauge_deltas: OwnGaugeDeltas = "default";
+        tag_styles: Vec<OwnTagStyle> = "[default]";
+    }
+}
+
+choices! {
+    /// Whether a gauge with a sign changes the last value.
+    pub enum OwnGaugeDeltas {
+        /// As `statsd_gauge_deltas` says.
+        Default: "default",
+        Yes: "true",
+        No: "false",
+    }
+}
+
+choices! {
+    /// How names carry tags.
+    pub enum OwnTagStyle {
+        /// As `tag_styles` says.
+        Default: "default",
+        Librato: "librato",
+        Influx: "influx",
+        SignalFx: "signalfx",
+    }
+}
+
+impl ListenerReading {
+    /// `None`: as for all listeners.
+    pub fn own_gauge_deltas(&self) -> Option<bool> {
+        match self.gauge_deltas {
+            OwnGaugeDeltas::Default => None,
+            OwnGaugeDeltas::Yes => Some(true),
+            OwnGaugeDeltas::No => Some(false),
+        }
+    }
+
+    /// `None`: as for all listeners.
+    pub fn own_tag_styles(&self) -> Option<TagStyles> {
+        let has = |style| self.tag_styles.contains(&style);
+        (!has(OwnTagStyle::Default)).then(|| TagStyles {
+            librato: has(OwnTagStyle::Librato),
+            influx: has(OwnTagStyle::Influx),
+            signalfx: has(OwnTagStyle::SignalFx),
+        })
+    }
+}
 
 settings! {
     /// Where messages come in, and from whom.
@@ -122,6 +173,10 @@ settings! {
             .zero("An empty list: none.")
             .who("Operators whose senders truncate packets.")
             .also(&["DD_DOGSTATSD_EOL_REQUIRED"]);
+        per_listener: Vec<ListenerReading> = "[]"
+            .effect("How messages of some listeners are read; the first entry that is about a listener applies. `listener` is `udp`, `uds`, `uds_stream` or `tcp`, or the address of one as the log shows it, such as `udp://127.0.0.1:9125`. `gauge_deltas` (`true`, `false`) takes the place of `statsd_gauge_deltas` there, and `tag_styles` that of `tag_styles`.")
+            .zero("An empty list: all are read in the same way.")
+            .who("Operators whose clients come from different programs, each with a port of its own.");
     }
     gone &[Gone {
         key: "packet_bytes_max",

@@ -22,6 +22,7 @@ impl Contexts {
         let rules = self.rules.rules().clone();
         let mut resolved = std::mem::take(&mut self.scratch.resolved);
         let mut subject = rules.subject(metric.kind, metric.name, metric.tags.iter());
+        subject.tag_styles = sender.tag_styles();
         let passes = rules.apply(&mut subject, &mut resolved).passes;
         let name = self.interner.strings.find(subject.name.as_bytes(), &self.secret);
         drop(subject);

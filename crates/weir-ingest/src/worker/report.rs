@@ -101,7 +101,7 @@ impl Worker {
 
     fn listener_snapshot(&self, id: ListenerId) -> ListenerSnapshot {
         let listener = usize::from(id.0);
-        let (mut socket, mut ingest) = (*self.event_loop.counters(id), self.ingest.counts()[listener]);
+        let (mut socket, mut ingest) = (self.event_loop.counters(id), self.ingest.counts()[listener]);
         // Packets that wait for their sender are counted, as received and otherwise, when they proceed.
         let waiting = self.ingest.packets_waiting(listener);
         socket[ListenerCounter::Packets] -= waiting;

@@ -121,6 +121,12 @@ counters! {
         /// The output has no form for it.
         Unsupported = DROPPED.because("unsupported"),
             Work("Most outputs cannot express events and checks.");
+        /// A rule of this output drops it.
+        Filtered = DROPPED.because("filtered"),
+            Work("The output has `rules` that drop metrics.");
+        /// The log has not reported its number of partitions yet.
+        NotReady = DROPPED.because("not_ready"),
+            Sign("The log has not answered since the start: see the output's last error.");
         /// It was still in memory when the process ended.
         Shutdown = DROPPED.because("shutdown"),
             Sign("The backend did not accept the rest in time: a disk queue keeps it.");

@@ -64,6 +64,7 @@ impl From<SavedPayload> for Payload {
 impl Delivery {
     /// Begins no further request, and waits until those under way have ended, but at most for `patience`.
     pub async fn hold(&self, patience: Duration) {
+        self.shared.at_once.send_replace(true);
         self.shared.held.send_replace(true);
         let all_ended = self.wait_for(|status| {
             let endpoints = status.endpoints.iter();
@@ -76,6 +77,7 @@ impl Delivery {
 
     /// Resumes after a [`Delivery::hold`].
     pub fn go_on(&self) {
+        self.shared.at_once.send_replace(false);
         self.shared.held.send_replace(false);
     }
 

@@ -26,6 +26,7 @@ mod saved;
 mod settle;
 mod status;
 mod strangers;
+mod surroundings;
 mod transport;
 
 use std::fmt;
@@ -53,6 +54,7 @@ pub use payload::Payload;
 pub use queue::{Lying, Order, Queue};
 pub use saved::{RestoreFault, Saved, SavedStates};
 pub use status::{EndpointStatus, LastError, OutputStatus, Pending};
+pub use surroundings::{Agent, Surroundings};
 pub use transport::{BoxFuture, Endpoint, Keep, Outcome, Parts, Transport};
 
 /// How long, per flush, encoding waits for queues that fill up although their endpoints take payloads.
@@ -63,30 +65,6 @@ const LINGER: Duration = Duration::from_secs(2);
 const LAST_ATTEMPT: Duration = Duration::from_secs(1);
 /// A refused payload is logged at most this often per endpoint.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
-
-/// Settings that all outputs of a process share.
-#[derive(Clone, Debug)]
-pub struct Surroundings {
-    pub clock: Clock,
-    /// Bytes that bodies waiting in memory may take, over all endpoints of the output.
-    pub memory_bytes_max: u64,
-    /// Bytes that an output which adds up may keep; beyond them it takes no new series.
-    pub state_bytes_max: u64,
-    /// The tags that every metric has, for outputs that describe the host.
-    pub host_tags: Arc<[String]>,
-    /// The sums of the previous process's outputs.
-    pub saved: Arc<SavedStates>,
-    /// The output that the new one replaces while the process runs. [`Delivery::take_over`] then begins the new one.
-    pub replaces: Option<Arc<Delivery>>,
-}
-
-impl Surroundings {
-    /// Whether the output that is replaced has this place: what it has opened cannot be opened again.
-    pub(crate) fn is_replaced(&self, directory: &str) -> bool {
-        let replaces = self.replaces.as_ref();
-        replaces.is_some_and(|old| old.shared.places.iter().any(|place| place.directory == directory))
-    }
-}
 
 /// A running output that delivers batches.
 pub struct Delivery {
@@ -156,6 +134,8 @@ struct Shared {
     left_encoder: Mutex<Option<Box<dyn Encode>>>,
     /// No further request begins.
     held: watch::Sender<bool>,
+    /// No payload waits for its time ([`Transport::not_before`]): the output ends, or another process takes over.
+    at_once: watch::Sender<bool>,
     /// The encoder is to end open payloads and to give its state; it goes up each time it has.
     leave_asked: AtomicBool,
     left: watch::Sender<u64>,
@@ -286,6 +266,7 @@ impl Delivery {
             kept_state: Mutex::default(),
             left_encoder: Mutex::default(),
             held: watch::Sender::new(false),
+            at_once: watch::Sender::new(false),
             leave_asked: AtomicBool::new(false),
             left: watch::Sender::new(0),
             queues,
@@ -568,6 +549,7 @@ impl Shared {
     }
 
     fn advance(&self, stage: Stage) {
+        self.at_once.send_replace(true);
         self.stage
             .send_modify(|now| *now = if stage > *now { stage } else { *now });
         self.progress.notify_waiters();

@@ -54,6 +54,12 @@ pub trait Transport: Send + Sync + 'static {
     /// One attempt. Delivery ends it after the timeout, and limits how many run at once.
     fn send(&self, payload: Payload) -> BoxFuture<'_, Outcome>;
 
+    /// Unix milliseconds before which a payload does not go, unless the output ends or leaves. For outputs that spread over time what
+    /// many agents have at the same time.
+    fn not_before(&self, _payload: &Payload) -> i64 {
+        i64::MIN
+    }
+
     /// Takes a payload apart that was refused as [`Outcome::Invalid`]; `None` where that is of no use.
     fn parts(&self, _payload: &Payload) -> Option<Box<dyn Parts>> {
         None

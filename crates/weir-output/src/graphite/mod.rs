@@ -1,26 +1,27 @@
 //! Graphite: carbon's plain-text protocol over TCP or UDP.
 
-mod claims;
 mod encode;
 mod names;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpStream, UdpSocket};
+use tokio::net::TcpStream;
 use weir_aggregate::Expansion;
 use weir_config::{Kind, choices, settings};
 use weir_units::Address;
 
 use crate::StartError;
-use crate::datagrams::datagrams;
+use crate::claims::{self, Notes, shown};
+use crate::datagrams::Udp;
 use crate::delivery::{BoxFuture, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport};
 use crate::probe::Destination;
 use crate::settings::{Delivered, DeliverySettings, OutputType, QueueSettings, Start};
 use crate::tcp::reset_on_close;
 
+pub use crate::text_lines::{Aggregate, Host};
 pub use encode::GraphiteEncoder;
 
 settings! {
@@ -79,28 +80,9 @@ choices! {
 }
 
 choices! {
-    /// Whether the host becomes a tag.
-    pub enum Host {
-        All: "all",
-        Named: "named",
-        None: "none",
-    }
-}
-
-choices! {
     pub enum CounterForm {
         Count: "count",
         Rate: "rate",
-    }
-}
-
-choices! {
-    pub enum Aggregate {
-        Count: "count",
-        Min: "min",
-        Max: "max",
-        Avg: "avg",
-        Sum: "sum",
     }
 }
 
@@ -162,7 +144,7 @@ impl Start for GraphiteSettings {
             family: None,
             transport,
         };
-        let encoder = GraphiteEncoder::new(self, surroundings.memory_bytes_max / CLAIMS_SHARE, notes);
+        let encoder = GraphiteEncoder::new(self, claims::bytes_max(surroundings), notes);
         // Whisper takes points in any order, others do not; an answer tells nothing of single points.
         let order = Order::TimeOrder;
         let started = Delivery::start(
@@ -177,18 +159,8 @@ impl Start for GraphiteSettings {
     }
 }
 
-/// One part in this many of the output's memory is for telling paths apart.
-const CLAIMS_SHARE: u64 = 4;
-
 /// What a reset may take longer than two round trips.
 const RESET_MARGIN: Duration = Duration::from_millis(20);
-
-/// What the encoder has to say in the status.
-type Notes = Arc<Mutex<BTreeMap<&'static str, String>>>;
-
-fn shown(notes: &Notes) -> BTreeMap<&'static str, String> {
-    notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
-}
 
 /// Why a connection did not take a payload.
 #[derive(Debug, thiserror::Error)]
@@ -243,54 +215,6 @@ impl Transport for Tcp {
                 Ok(()) => Outcome::Delivered,
                 Err(error) => Outcome::Retry {
                     error: error.to_string(),
-                    after: None,
-                },
-            }
-        })
-    }
-
-    fn details(&self) -> BTreeMap<&'static str, String> {
-        shown(&self.notes)
-    }
-}
-
-struct Udp {
-    host: (String, u16),
-    bytes_max: usize,
-    notes: Notes,
-}
-
-impl Udp {
-    async fn attempt(&self, body: &[u8]) -> std::io::Result<()> {
-        let (host, port) = &self.host;
-        let mut last = std::io::Error::other("the name has no address");
-        for address in tokio::net::lookup_host((host.as_str(), *port)).await? {
-            let local = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-            let socket = UdpSocket::bind(local).await?;
-            socket.connect(address).await?;
-            match self.send_all(&socket, body).await {
-                Ok(()) => return Ok(()),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
-
-    async fn send_all(&self, socket: &UdpSocket, body: &[u8]) -> std::io::Result<()> {
-        for datagram in datagrams(body, self.bytes_max) {
-            socket.send(datagram).await?;
-        }
-        Ok(())
-    }
-}
-
-impl Transport for Udp {
-    fn send(&self, payload: Payload) -> BoxFuture<'_, Outcome> {
-        Box::pin(async move {
-            match self.attempt(&payload.body).await {
-                Ok(()) => Outcome::Delivered,
-                Err(error) => Outcome::Retry {
-                    error: format!("cannot send: {error}"),
                     after: None,
                 },
             }

@@ -137,6 +137,8 @@ impl Scrape {
     pub fn take(&self, batch: &Batch, now: Seconds) {
         let mut state = self.lock();
         state.take(batch, now);
+        // What passes without aggregation is of no flush.
+        state.is_within_flush = !batch.last && (state.is_within_flush || !batch.partitions.is_empty());
         if batch.last {
             state.expire(now);
         }

@@ -103,6 +103,8 @@ pub struct State<M = (), S = ()> {
     /// Families before this one have their final names; those behind it wait for the next scrape.
     pub named: usize,
     names_are_stale: bool,
+    /// Of a flush a part has been taken. Who gets a name is decided among all of it.
+    pub is_within_flush: bool,
     pub renamed: usize,
     /// Renderings under way. While there are any, nothing moves or leaves.
     pub renderings: usize,
@@ -143,6 +145,7 @@ impl<M: Default, S: Default> State<M, S> {
             series_index: HashTable::new(),
             named: 0,
             names_are_stale: false,
+            is_within_flush: false,
             renamed: 0,
             renderings: 0,
             bytes: 0,
@@ -329,7 +332,11 @@ impl<M: Default, S: Default> State<M, S> {
         let now = now.saturating_add(self.past);
         let of_all = u32::try_from(self.settings.expiry.as_secs()).unwrap_or(u32::MAX);
         let least = self.forms.least_expiry(of_all);
-        if self.renderings > 0 || self.series == 0 || now.saturating_sub(self.oldest) < least {
+        if self.renderings > 0
+            || self.is_within_flush
+            || self.series == 0
+            || now.saturating_sub(self.oldest) < least
+        {
             return;
         }
         self.oldest = Seconds::MAX;
@@ -395,9 +402,9 @@ impl<M: Default, S: Default> State<M, S> {
     }
 
     /// Gives every family its name. While something is being rendered, the names it uses stay, and families without one
-    /// have to wait.
+    /// have to wait; so they do within a flush.
     pub fn name_families(&mut self) {
-        if self.renderings > 0 || !self.names_are_stale {
+        if self.renderings > 0 || self.is_within_flush || !self.names_are_stale {
             return;
         }
         self.names_are_stale = false;

@@ -114,5 +114,7 @@ pub const OUTPUT_TYPES: &[OutputType] = &[
     crate::otlp::TYPE,
     crate::file::TYPE,
     crate::graphite::TYPE,
+    crate::influx::TYPE,
+    crate::kafka::TYPE,
     crate::relay::TYPE,
 ];

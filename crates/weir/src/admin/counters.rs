@@ -12,6 +12,7 @@ use weir_output::{OutputCounter, ScrapeCounter};
 use weir_protocol::ErrorClass;
 
 use super::clients::ClientCounter;
+use super::fleet::FleetCounter;
 
 counters! {
     /// The agent's facts about its listeners.
@@ -134,6 +135,7 @@ tables![
     PipelineCounter,
     HistoryCounter,
     TapCounter,
+    FleetCounter,
     WorkerCounter,
     SenderCounter,
     ParkingCounter,

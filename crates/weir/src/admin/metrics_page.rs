@@ -19,7 +19,7 @@ with their timestamp, or dropped; `weir status` says whether these books balance
 ";
 
 /// Parts of the page: a title, and the first parts of the fields that belong there.
-const GROUPS: [(&str, &[&str]); 13] = [
+const GROUPS: [(&str, &[&str]); 14] = [
     ("The process", &["version", "started", "reload", "state"]),
     ("Listeners", &["listeners"]),
     ("Clients", &["clients"]),
@@ -36,6 +36,7 @@ const GROUPS: [(&str, &[&str]); 13] = [
     ("Origins", &["origin"]),
     ("Outputs", &["outputs", "outputs[]"]),
     ("The exposition", &["scrape"]),
+    ("Fleets (`weir merge`)", &["fleet"]),
 ];
 
 /// The whole of `docs/metrics.md`.

@@ -11,7 +11,14 @@ use super::counters::TABLES;
 pub type Reasons = BTreeMap<String, u64>;
 
 /// Parts of the status whose numbers are not in its root; each entry of a list has its own.
-const SECTIONS: [&str; 5] = ["listeners.", "outputs.", "origin.", "limits.", "clients."];
+const SECTIONS: [&str; 6] = [
+    "listeners.",
+    "outputs.",
+    "origin.",
+    "limits.",
+    "clients.",
+    "fleet.",
+];
 
 /// The fields of one object of the status.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -29,7 +29,7 @@ use super::query::Query;
 use super::taps;
 use super::{AdminSource, ExpositionBody, ScrapeRequest};
 use crate::history::Recent;
-use crate::profile;
+use crate::profile::{self, HeapView};
 
 /// Rows of `/api/v1/contexts`.
 const TOP_DEFAULT: usize = 20;
@@ -62,7 +62,8 @@ const INDEX: &str = "weir\n\n\
                                   curl -X POST -H 'X-Weir-Request: 1'\n\
 /debug/vars                       status, memory and process as JSON\n\
 /debug/pprof/profile?seconds=30   CPU profile for go tool pprof\n\
-/debug/pprof/heap                 heap profile for go tool pprof\n\
+/debug/pprof/heap                 heap profile for go tool pprof: what is held, what was allocated\n\
+/debug/pprof/allocs               the same, what was allocated first\n\
 /healthz                          200 while the process lives\n\
 /ready                            200 when packets are received\n";
 
@@ -319,7 +320,13 @@ async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> 
         },
         "/api/v1/meanings" => api::meanings().map(json_bytes),
         "/api/v1/explain" => match explain_request(&query) {
-            Ok(request) => json_of(&source.explain(request).await),
+            Ok(request) => match source.explain(request).await {
+                Some(explanation) => json_of(&explanation),
+                None => Err(Refused(
+                    StatusCode::NOT_FOUND,
+                    "this process receives no messages".to_owned(),
+                )),
+            },
             Err(refused) => Err(refused),
         },
         taps::TAIL | taps::CAPTURE if is_head => Ok(text(StatusCode::OK, "")),
@@ -334,12 +341,13 @@ async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> 
                 Err(refused) => Err(refused),
             }
         }
-        "/debug/pprof/heap" => heap_profile().await,
-        "/debug/pprof" | "/debug/pprof/" => Ok(text(StatusCode::OK, "profile?seconds=30\nheap\n")),
+        "/debug/pprof/heap" => heap_profile("heap", HeapView::InUse).await,
+        "/debug/pprof/allocs" => heap_profile("allocs", HeapView::Allocated).await,
+        "/debug/pprof" | "/debug/pprof/" => Ok(text(StatusCode::OK, "profile?seconds=30\nheap\nallocs\n")),
         path => match page::file(path, request.headers()) {
             Some(file) => Ok(file_answer(file)),
             None => recent(source, path, query).await.unwrap_or_else(|| {
-                let message = "not found; / lists all paths";
+                let message = no_such_profile(path).unwrap_or("not found; / lists all paths");
                 Err(Refused(StatusCode::NOT_FOUND, message.to_owned()))
             }),
         },
@@ -518,12 +526,32 @@ async fn cpu_profile(duration: Duration) -> Result<Answer, Refused> {
     }
 }
 
-async fn heap_profile() -> Result<Answer, Refused> {
-    let bytes = tokio::task::spawn_blocking(profile::heap)
+/// Profiles that Go programs have and this one has not: what to use.
+fn no_such_profile(path: &str) -> Option<&'static str> {
+    match path.strip_prefix("/debug/pprof/")? {
+        "trace" => Some(
+            "there is no execution trace: no Go runtime schedules weir. /debug/pprof/profile?seconds=30 shows where CPU time goes, \
+             weir_receive_gap_seconds and weir_hand_over_waits_total (/metrics) how long receiving and flushes were held up, and \
+             `perf trace -s -p PID` how long each thread waits in which system call",
+        ),
+        "block" | "mutex" => Some(
+            "waiting is not profiled: no lock is taken for a packet. weir_hand_over_waits_total and weir_receive_gap_seconds (/metrics) \
+             show whether threads of weir hold each other up, /debug/pprof/profile?seconds=30 where CPU time goes, and \
+             `perf trace -s -p PID` how long each thread waits in which system call",
+        ),
+        "goroutine" | "threadcreate" => Some(
+            "there are no goroutines: /debug/vars has the number of threads, and `top -H -p PID` shows each by its name",
+        ),
+        _ => None,
+    }
+}
+
+async fn heap_profile(name: &'static str, view: HeapView) -> Result<Answer, Refused> {
+    let bytes = tokio::task::spawn_blocking(move || profile::heap(view))
         .await
         .map_err(failed)?
         .map_err(failed)?;
-    Ok(binary("heap", bytes))
+    Ok(binary(name, bytes))
 }
 
 /// As expvar does: everything as one object.

@@ -14,6 +14,7 @@ use weir_output::delivery::Reason;
 use super::clients::ClientReport;
 use super::contexts::{LimitedRow, TagKeyRow};
 use super::counters::{Listed, PipelineCounter};
+use super::fleet::FleetStatus;
 pub use super::numbers::{Account, Number, Numbers, Reasons, sum_of};
 use crate::sandbox::SandboxStatus;
 
@@ -48,6 +49,9 @@ pub struct Status {
     /// Absent when senders are not distinguished.
     #[serde(default)]
     pub origin: Option<OriginReport>,
+    /// Of `weir merge`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fleet: Option<FleetStatus>,
     /// The rights that the process has dropped.
     #[serde(default)]
     pub sandbox: SandboxStatus,
@@ -414,6 +418,7 @@ impl Status {
                 ("limits", _) => Some(&mut self.limits.numbers),
                 ("clients", _) => Some(&mut self.clients.numbers),
                 ("origin", _) => self.origin.as_mut().map(|of| &mut of.numbers),
+                ("fleet", _) => self.fleet.as_mut().map(|of| &mut of.numbers),
                 _ => Some(&mut self.numbers),
             };
             if let Some(numbers) = numbers {
@@ -470,6 +475,9 @@ impl Status {
             }
         }
         self.check_aggregate(&mut found);
+        if let Some(fleet) = &self.fleet {
+            fleet.imbalances(&mut found);
+        }
         for output in &self.outputs {
             for (unit, books) in output.books() {
                 let accounted = books.delivered + books.pending + sum_of(&books.dropped);

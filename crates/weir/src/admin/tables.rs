@@ -6,6 +6,7 @@ use weir_origin::{OriginStatus, SourceStatus};
 
 use super::clients::ClientRow;
 use super::contexts::{LimitedRow, TagKeyRow};
+use super::fleet::{AgentRow, PartitionRow, SentRow};
 use super::status::{
     MemoryShare, MemoryStatus, OutputStatus, PointBooks, RateLimitedRow, RefusedSenderRow, ReloadStatus,
     RuleStatus, RulesStatus, StateStatus, Status,
@@ -289,5 +290,71 @@ tables! {
         /// Failed attempts of a source.
         counter("weir_origin_source_failures_total", "origin.resolver.sources[].failures", "attempts"),
             Sign("`weir status` shows its last error."), |source| Some(source.failures as f64);
+    }
+
+    FLEET_PARTITIONS: PartitionRow, by ["partition"], {
+        /// Records of a partition that were not read yet.
+        gauge("weir_fleet_partition_lag_records", "fleet.partitions[].lag_records", "records"),
+            Work("It rises while less is read than agents publish."), |row| Some(row.lag_records as f64);
+        /// How far the time of a partition that was merged is behind the clock.
+        gauge("weir_fleet_partition_lag_seconds", "fleet.partitions[].lag_seconds", "seconds"),
+            Work("It is zero while everything is read."), |row| Some(row.lag_seconds);
+        /// Open buckets of a partition.
+        gauge("weir_fleet_partition_open_buckets", "fleet.partitions[].open_buckets", "buckets"),
+            Work("More than three while an agent is waited for."), |row| Some(row.open_buckets as f64);
+        /// Agents that a partition's last closed bucket was waited for.
+        gauge("weir_fleet_partition_agents_expected", "fleet.partitions[].agents_expected", "agents"),
+            Work("It follows the fleet."), |row| Some(row.agents_expected as f64);
+        /// Agents whose records are in a partition's last closed bucket.
+        gauge("weir_fleet_partition_agents_seen", "fleet.partitions[].agents_seen", "agents"),
+            Work("Less than are expected: an agent ended, or stopped between two partitions."), |row| Some(row.agents_seen as f64);
+        /// Records of a partition that came again.
+        counter("weir_fleet_partition_repeated_records_total", "fleet.partitions[].repeated", "records"),
+            Work("Agents resend what they have no answer for."), |row| Some(row.repeated as f64);
+        /// Records of a partition that came after their bucket had closed.
+        counter("weir_fleet_partition_late_records_total", "fleet.partitions[].late", "records"),
+            Work("See `weir_fleet_late_records_total`."), |row| Some(row.late as f64);
+        /// Records of a partition that were quarantined.
+        counter("weir_fleet_partition_quarantined_records_total", "fleet.partitions[].quarantined", "records"),
+            Work("See `weir_fleet_quarantined_records_total`."), |row| Some(row.quarantined as f64);
+    }
+
+    FLEET_AGENTS: AgentRow, by ["agent"], {
+        /// 1 when an agent's records are not in the bucket that closed last; of agents that something is to be said of only.
+        gauge("weir_fleet_agent_missing", "fleet.agents[].is_missing", "flag"),
+            Sign("It ended, or cannot reach the log."), |row| flag(row.is_missing);
+        /// Records that show that another agent has the id of this one.
+        gauge("weir_fleet_agent_shared_id_records", "fleet.agents[].shared_id", "records"),
+            Sign("Remove the state directory of one of them."), |row| Some(row.shared_id as f64);
+        /// Series states of an agent that came late.
+        gauge("weir_fleet_agent_late_states", "fleet.agents[].late", "states"),
+            Work("They are in corrections."), |row| Some(row.late as f64);
+        /// Series states of an agent that were quarantined.
+        gauge("weir_fleet_agent_quarantined_states", "fleet.agents[].quarantined", "states"),
+            Sign("`weir merge status` says why."), |row| Some(row.quarantined as f64);
+        /// Series states of an agent that are not there and may still come.
+        gauge("weir_fleet_agent_missing_states", "fleet.agents[].missing", "states"),
+            Work("They may still come."), |row| Some(row.missing as f64);
+        /// Series states of an agent that are lost.
+        gauge("weir_fleet_agent_lost_states", "fleet.agents[].lost", "states"),
+            Sign("The log kept them for less long than nobody read, or the agent dropped them."), |row| Some(row.lost as f64);
+    }
+
+    FLEET_SENT: SentRow, by ["output"], {
+        /// Buckets of the fleet that an output has.
+        counter("weir_fleet_sent_buckets_total", "fleet.sent[].buckets", "buckets"),
+            Work("It rises with each bucket that closes."), |row| Some(row.buckets as f64);
+        /// How long ago the newest bucket ended that an output has.
+        gauge("weir_fleet_sent_lag_seconds", "fleet.sent[].lag_seconds", "seconds"),
+            Work("Two to eight buckets; more when the backend is slow: results wait in the log."), |row| Some(row.lag_seconds);
+        /// Buckets that an output was given again, as nobody knew whether it had them.
+        counter("weir_fleet_sent_again_buckets_total", "fleet.sent[].repeated", "buckets"),
+            Work("The process before was killed. `repeats_are` in the status says what the backend makes of it."), |row| Some(row.repeated as f64);
+        /// Series of corrections that went to an output.
+        counter("weir_fleet_corrected_series_total", "fleet.sent[].corrected", "series"),
+            Work("Late records came."), |row| Some(row.corrected as f64);
+        /// Series of corrections that an output has no way to correct.
+        counter("weir_fleet_not_corrected_series_total", "fleet.sent[].not_corrected", "series"),
+            Sign("Late records came for gauges and sets, or for a backend that replaces points: the results in the log have them."), |row| Some(row.not_corrected as f64);
     }
 }

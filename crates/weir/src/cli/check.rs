@@ -31,7 +31,7 @@ fn shares(report: &mut String, budget: &Budget) {
 }
 
 /// Valid YAML: the output can be saved as a configuration file, except for secrets.
-fn report(loaded: &Loaded) -> String {
+pub(super) fn report(loaded: &Loaded) -> String {
     let mut report = String::new();
     let mut open: Vec<&str> = Vec::new();
     for shown in &loaded.shown {

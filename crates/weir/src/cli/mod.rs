@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind as ClapErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use weir_config::{Flag, GROUPS, Kind, OUTPUT_FLAG_KEY, Setting};
+use weir_config::{Flag, GROUPS, Kind, OUTPUT_FLAG_KEY, Role, Setting};
 use weir_output::settings::OUTPUT_TYPES;
 
 use crate::config::{self, Inputs};
@@ -24,6 +24,7 @@ mod convert;
 mod doctor;
 mod explain;
 mod graph;
+mod merge;
 mod parse;
 mod recent;
 mod reference;
@@ -54,6 +55,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure
             let arguments = arguments.get_many::<OsString>("arguments");
             starter::run(arguments.into_iter().flatten().cloned())
         }
+        Some(("merge", arguments)) => merge::merge(arguments),
         Some(("upgrade", arguments)) => upgrade::upgrade(arguments),
         Some(("check", arguments)) => check::check(arguments),
         Some(("convert", arguments)) => convert::convert(arguments),
@@ -155,6 +157,7 @@ pub fn command() -> Command {
         .subcommand(capture::command())
         .subcommand(replay::command())
         .subcommand(upgrade::command())
+        .subcommand(merge::command())
         .subcommand(
             Command::new(starter::COMMAND)
                 .about("Starts the program for an agent that may not: weir's own")
@@ -172,8 +175,33 @@ pub fn command() -> Command {
 
 /// Adds one flag per setting of the agent, from the table.
 fn with_settings(mut command: Command) -> Command {
+    command = with_sources(command);
+    for group in GROUPS {
+        for setting in group.settings {
+            let arg = setting_flag(setting)
+                .help(weir_config::help(setting))
+                .help_heading(group.title)
+                .hide_short_help(!setting.common);
+            command = command.arg(arg);
+        }
+        // A flag that there was is told so by the configuration.
+        for gone in group.gone {
+            command = command.arg(flag(gone.key).hide(true));
+        }
+    }
+    command
+}
+
+/// Settings of a role that have a flag of their own; `--set` sets all.
+fn flags_of(role: Role) -> impl Iterator<Item = &'static Setting> + Clone {
+    role.settings()
+        .filter(|setting| !matches!(setting.kind, Kind::Record(_)))
+}
+
+/// Adds the flags by which any setting can be set.
+fn with_sources(command: Command) -> Command {
     let outputs: Vec<&str> = OUTPUT_TYPES.iter().map(|output_type| output_type.name).collect();
-    command = command
+    command
         .arg(
             Arg::new("config")
                 .long("config")
@@ -198,21 +226,7 @@ fn with_settings(mut command: Command) -> Command {
                 .value_name("KEY=VALUE")
                 .action(ArgAction::Append)
                 .help("Set any key, such as outputs.datadog.site=datadoghq.eu"),
-        );
-    for group in GROUPS {
-        for setting in group.settings {
-            let arg = setting_flag(setting)
-                .help(weir_config::help(setting))
-                .help_heading(group.title)
-                .hide_short_help(!setting.common);
-            command = command.arg(arg);
-        }
-        // A flag that there was is told so by the configuration.
-        for gone in group.gone {
-            command = command.arg(flag(gone.key).hide(true));
-        }
-    }
-    command
+        )
 }
 
 fn flag(key: &'static str) -> Arg {
@@ -246,6 +260,11 @@ fn value_name(kind: &Kind) -> &'static str {
 
 /// Flags, environment and file name, not yet parsed.
 fn inputs(matches: &ArgMatches) -> Result<Inputs, Failure> {
+    inputs_of(Role::Agent, matches)
+}
+
+/// The same for a role.
+fn inputs_of(role: Role, matches: &ArgMatches) -> Result<Inputs, Failure> {
     let mut flags = Vec::new();
     let texts = |id: &str| -> Vec<String> {
         matches
@@ -254,7 +273,8 @@ fn inputs(matches: &ArgMatches) -> Result<Inputs, Failure> {
             .unwrap_or_default()
     };
     let gone = weir_config::gone().map(|gone| gone.key);
-    for key in weir_config::settings().map(|setting| setting.key).chain(gone) {
+    let gone = gone.filter(|_| role == Role::Agent);
+    for key in flags_of(role).map(|setting| setting.key).chain(gone) {
         let values = texts(key);
         if !values.is_empty() {
             let shown = format!("--{}", key.replace('_', "-"));
@@ -291,5 +311,6 @@ fn inputs(matches: &ArgMatches) -> Result<Inputs, Failure> {
         flags,
         text: None,
         resolve_names: true,
+        role,
     })
 }

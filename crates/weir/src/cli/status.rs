@@ -19,8 +19,8 @@ use crate::admin::contexts::LimitedRow;
 use crate::admin::counters::{PipelineCounter, SocketCounter};
 use crate::admin::series::{busiest, signs};
 use crate::admin::status::{
-    LimitStatus, MemoryShare, Number, Numbers, OriginReport, OutputStatus, PointBooks, Reasons, ReloadStatus,
-    RulesStatus, Status, UNITS, sum_of,
+    LimitStatus, MemoryShare, MemoryStatus, Number, Numbers, OriginReport, OutputStatus, PointBooks, Reasons,
+    ReloadStatus, RulesStatus, Status, UNITS, sum_of,
 };
 use crate::admin::{dashboard, metrics_page};
 use crate::failure::Failure;
@@ -81,14 +81,14 @@ pub fn status(arguments: &ArgMatches) -> Result<(), Failure> {
     })
 }
 
-fn unix_now() -> u64 {
+pub(super) fn unix_now() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
 }
 
 /// The whole page: first whether anything is wrong, and what to do about it.
-fn render(status: &Status, now: u64, style: Style) -> String {
+pub(super) fn render(status: &Status, now: u64, style: Style) -> String {
     let mut page = String::new();
     let state = match &status.not_ready {
         None => style.good("ready"),
@@ -100,13 +100,23 @@ fn render(status: &Status, now: u64, style: Style) -> String {
         "weir {} on {}, pid {}, up {up}, {state}",
         status.version, status.hostname, status.pid
     );
-    flush(&mut page, status, now);
+    if status.fleet.is_none() {
+        flush(&mut page, status, now);
+    }
     reloads(&mut page, &status.reload, now, style);
     to_look_at(&mut page, status, style);
-    received(&mut page, status, style);
-    listeners(&mut page, status, style);
-    clients::table(&mut page, &status.clients, now, style);
-    state_of_contexts(&mut page, status);
+    match &status.fleet {
+        Some(fleet) => {
+            super::merge::render(&mut page, fleet, now, style);
+            memory(&mut page, &status.memory);
+        }
+        None => {
+            received(&mut page, status, style);
+            listeners(&mut page, status, style);
+            clients::table(&mut page, &status.clients, now, style);
+            state_of_contexts(&mut page, status);
+        }
+    }
     rules(&mut page, &status.rules);
     limits(&mut page, &status.limits);
     outputs(&mut page, &status.outputs, now, style);
@@ -279,7 +289,10 @@ fn state_of_contexts(page: &mut String, status: &Status) {
         count(ContextCounter::Created),
         count(ContextCounter::Expired)
     );
-    let memory = &status.memory;
+    memory(page, &status.memory);
+}
+
+fn memory(page: &mut String, memory: &MemoryStatus) {
     let _ = write!(
         page,
         "\nmemory    {} of {}",

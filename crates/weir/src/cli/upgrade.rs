@@ -42,6 +42,7 @@ pub fn upgrade(arguments: &ArgMatches) -> Result<(), Failure> {
         flags: flag.into_iter().collect(),
         text: None,
         resolve_names: true,
+        ..Inputs::default()
     })?;
     let Some(path) = loaded.config.running.state_path else {
         return Err(Failure::usage(

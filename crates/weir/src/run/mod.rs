@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use weir_ingest::{Command, Sources, WorkerHandle};
+use weir_ingest::{Command, ListenerSettings, Sources, WorkerHandle};
 use weir_listener::ListenerConfig;
 use weir_protocol::ParseOptions;
 
@@ -38,6 +38,7 @@ mod kept;
 mod ledger;
 mod listeners;
 mod log;
+mod merge;
 mod origins;
 mod outputs;
 mod pipeline;
@@ -71,6 +72,7 @@ const REPORTS_MAX: usize = 16;
 /// Requests for a reload that may wait.
 const RELOADS_MAX: usize = 4;
 
+pub use merge::run as merge;
 pub use taking::upgrade;
 
 /// Runs until a signal ends it, or another process takes over. `inputs` is kept for reloads; with `take_over` it starts in
@@ -372,7 +374,7 @@ impl Agent {
         config: &Config,
         budget: Budget,
         access: Access,
-        planned: Vec<(ListenerConfig, ParseOptions)>,
+        planned: Vec<(ListenerConfig, ListenerSettings)>,
         bound: listeners::Bound,
         sandbox: SandboxStatus,
         mut resumed: Resumed,
@@ -390,6 +392,7 @@ impl Agent {
             &fixed.expansion,
             runtime.handle().clone(),
             summed_up.clone(),
+            resumed.publisher().map_err(Failure::runtime)?,
         )?);
 
         let (reports, inbox) = std::sync::mpsc::sync_channel(REPORTS_MAX);

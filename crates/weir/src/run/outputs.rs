@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use weir_aggregate::{Batch, Expansion};
 use weir_ingest::{Command, RelayChange, RelayLink, RelayLinks, WorkerHandle};
-use weir_output::delivery::{Clock, Delivery, Saved, SavedQueue, SavedStates, Surroundings};
+use weir_output::delivery::{Agent, Clock, Delivery, Saved, SavedQueue, SavedStates, Surroundings};
 use weir_output::relay::Relay;
 use weir_output::settings::{OutputConfig, OutputSettings};
 
@@ -92,6 +92,7 @@ impl Outputs {
         expansion: &Expansion,
         handle: Handle,
         saved: Arc<SavedStates>,
+        agent: Agent,
     ) -> Result<Outputs, Failure> {
         let outputs = Outputs {
             handle,
@@ -102,6 +103,7 @@ impl Outputs {
                 state_bytes_max: budget.of_one(Share::Cumulative, config.outputs.len()),
                 host_tags: config.names.all_tags().into(),
                 saved,
+                agent,
                 replaces: None,
             },
             expansion: Arc::new(expansion.clone()),
@@ -344,6 +346,16 @@ impl Outputs {
             .collect()
     }
 
+    /// The running ones, each with its name and the name of its type.
+    pub(super) fn each(&self) -> Vec<(String, &'static str, Output)> {
+        let list = self.list();
+        let each = list.iter().map(|running| {
+            let config = &running.config;
+            (config.name.clone(), config.output_type, running.output.clone())
+        });
+        each.collect()
+    }
+
     /// Makes outputs that write files reopen them.
     pub fn reopen(&self) {
         for running in self.list().iter() {
@@ -500,7 +512,7 @@ impl Output {
         }
     }
 
-    fn take(&self, batch: &Arc<Batch>) {
+    pub(super) fn take(&self, batch: &Arc<Batch>) {
         match self {
             Output::Scrape(scrape) => scrape.take(batch),
             Output::Delivered(_, delivery) => delivery.submit(batch),

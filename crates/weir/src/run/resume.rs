@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use weir_ingest::{CheckpointLink, SavedBucket};
-use weir_output::delivery::{Saved, SavedQueue, SavedStates};
+use weir_listener::Monotonic;
+use weir_output::delivery::{Agent as Publisher, Saved, SavedQueue, SavedStates};
 use weir_state::{AgentId, Table};
 
 use super::rules::Fixed;
@@ -201,6 +202,28 @@ impl Resumed {
 
     pub fn agent(&self) -> AgentId {
         self.directory.as_ref().map(StateDir::agent).unwrap_or_default()
+    }
+
+    /// The process's identity as a publisher. Without a state directory it is new at each start.
+    pub fn publisher(&self) -> Result<Publisher, String> {
+        let monotonic_zero = || {
+            let now = now_ms() as i128 * 1_000_000;
+            (now - i128::from(Monotonic::now().0)) as i64
+        };
+        Ok(match &self.directory {
+            Some(directory) => Publisher {
+                id: directory.agent(),
+                epoch: directory.epoch(),
+                is_kept: true,
+                monotonic_zero,
+            },
+            None => Publisher {
+                id: crate::state::random().map_err(|error| error.to_string())?,
+                epoch: now_ms().max(0) as u64 / 1000,
+                is_kept: false,
+                monotonic_zero,
+            },
+        })
     }
 
     /// The agent has started: the saved state belongs to it alone from now on.

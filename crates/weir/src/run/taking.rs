@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use weir_ingest::ListenerSettings;
 use weir_listener::{BoundSocket, Framing, ListenerConfig, ListenerId, Monotonic, PassedConnection};
-use weir_protocol::ParseOptions;
 
 use super::kept::Passed;
 use super::resume::Resumed;
@@ -198,7 +198,7 @@ impl Taken {
     /// Its connections, for each worker those of listeners that the worker has. Others end.
     pub fn connections(
         &mut self,
-        planned: &[(ListenerConfig, ParseOptions)],
+        planned: &[(ListenerConfig, ListenerSettings)],
         of_workers: &[Vec<(BoundSocket, ListenerId)>],
     ) -> Vec<Vec<PassedConnection>> {
         let mut connections: Vec<Vec<PassedConnection>> = of_workers.iter().map(|_| Vec::new()).collect();

@@ -176,7 +176,7 @@ impl AdminSource for View {
         self.taps.clone()
     }
 
-    fn explain(&self, request: ExplainRequest) -> Answer<'_, Explanation> {
+    fn explain(&self, request: ExplainRequest) -> Answer<'_, Option<Explanation>> {
         let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (options, origins) = (self.options, self.origins.clone());
         Box::pin(async move {
@@ -184,7 +184,7 @@ impl AdminSource for View {
             let explained = tokio::task::spawn_blocking(move || {
                 explain::explain(&request, &options, &rules, origins.as_ref())
             });
-            explained.await.unwrap_or_default()
+            Some(explained.await.unwrap_or_default())
         })
     }
 

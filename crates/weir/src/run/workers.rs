@@ -4,10 +4,11 @@ use std::sync::mpsc::SyncSender;
 
 use weir_aggregate::AggregatorSettings;
 use weir_context::{ContextLimits, HashSecret, Rules};
-use weir_ingest::{IngestSettings, Report, SavedBucket, Sources, WorkerHandle, WorkerSettings};
+use weir_ingest::{
+    IngestSettings, ListenerSettings, Report, SavedBucket, Sources, WorkerHandle, WorkerSettings,
+};
 use weir_listener::ListenerConfig;
 use weir_origin::Resolver;
-use weir_protocol::ParseOptions;
 use weir_state::AgentId;
 
 use super::access::Access;
@@ -20,7 +21,7 @@ use crate::failure::Failure;
 pub struct Start<'a> {
     pub config: &'a Config,
     pub budget: &'a Budget,
-    pub listeners: &'a [(ListenerConfig, ParseOptions)],
+    pub listeners: &'a [(ListenerConfig, ListenerSettings)],
     pub rules: &'a Rules,
     pub resolver: Option<&'a Resolver>,
     pub outputs: &'a Outputs,
@@ -88,8 +89,7 @@ impl Start<'_> {
                 ..ContextLimits::default()
             },
             secret,
-            gauge_deltas: config.aggregation.statsd_gauge_deltas,
-            listeners: self.listeners.iter().map(|(_, options)| *options).collect(),
+            listeners: self.listeners.iter().map(|(_, settings)| *settings).collect(),
         }
     }
 }

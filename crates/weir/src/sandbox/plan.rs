@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use weir_config::node::{self, Node};
-use weir_config::{PathUse, Setting, leaves};
+use weir_config::{PathUse, Role, Setting, leaves};
 use weir_output::settings::OUTPUT_TYPES;
 
 use crate::config::Loaded;
@@ -112,7 +112,7 @@ impl Plan {
 
 /// Every path that a setting names, with what it is for.
 pub fn named_paths(loaded: &Loaded) -> Vec<(PathBuf, PathUse)> {
-    let own = leaves_of("", weir_config::settings());
+    let own = leaves_of("", role(loaded).settings());
     let outputs = loaded.config.outputs.iter().flat_map(|output| {
         let known = OUTPUT_TYPES.iter().find(|known| known.name == output.output_type);
         let settings = known.map_or(&[][..], |known| known.settings);
@@ -129,6 +129,13 @@ pub fn named_paths(loaded: &Loaded) -> Vec<(PathBuf, PathUse)> {
         }
     }
     named
+}
+
+fn role(loaded: &Loaded) -> Role {
+    match loaded.config.merge {
+        Some(_) => Role::Merge,
+        None => Role::Agent,
+    }
 }
 
 /// Every setting that is not a record, with its whole key.

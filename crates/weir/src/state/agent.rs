@@ -68,7 +68,8 @@ fn fingerprint(id: Option<&[u8]>) -> String {
         .collect()
 }
 
-fn random() -> io::Result<AgentId> {
+/// An id that nobody else has.
+pub fn random() -> io::Result<AgentId> {
     let mut id = [0; 16];
     ring::rand::SystemRandom::new()
         .fill(&mut id)

@@ -25,7 +25,7 @@ mod file;
 pub use content::{Content, Meta, merged};
 pub use file::{Refusal, VERSION, parse, write};
 
-pub use agent::Agent;
+pub use agent::{Agent, random};
 
 /// The names of files in the directory.
 const LOCK: &str = "lock";

@@ -210,7 +210,7 @@ impl Tail {
             (seen.verdict, seen.reason) = (Verdict::Rejected, because(reason));
             seen.bad = Some(bad);
         } else if let Ok(message) = &line.parsed
-            && let Some(rule) = taps.knowledge.dropped(message, &sender)
+            && let Some(rule) = taps.knowledge.dropped(message, &sender, heard)
         {
             (seen.verdict, seen.reason) = (Verdict::Dropped, Some(rule));
         } else if alone && packet.fate.limited > 0 {
