@@ -40,6 +40,7 @@ impl FleetRules {
             host: series.explicit_host().map(Cow::Borrowed),
             tags: series.tags().map(Cow::Borrowed).collect(),
             suffix_mask: series.suffix_mask(),
+            tag_styles: None,
         };
         self.applied.clear();
         let passes = self.set.apply(
