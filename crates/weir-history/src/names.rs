@@ -47,7 +47,7 @@ pub struct MetricsRequest {
 pub struct Metric {
     pub name: String,
     pub kind: Kind,
-    /// Series held.
+    /// Series stored.
     pub contexts: usize,
     /// Series that came in the last ten minutes.
     pub new: usize,

@@ -18,7 +18,7 @@ use crate::store::History;
 pub const GROUPS_MAX: usize = 50;
 /// Steps of an answer.
 pub const STEPS_MAX: usize = 4096;
-/// Steps of an answer that does not say how long one is: about as many as a chart has pixels to tell apart.
+/// Steps of an answer without a step length: about as many as a chart has pixels.
 const STEPS_WANTED: i64 = 360;
 
 /// What is made of the points of a step.
@@ -143,7 +143,7 @@ impl fmt::Display for QueryError {
             QueryError::Unfit { function, kind } => {
                 write!(
                     f,
-                    "{function} cannot be had of a {}",
+                    "{function} is not available for a {}",
                     format!("{kind:?}").to_lowercase()
                 )
             }
