@@ -1,15 +1,27 @@
 # frozen_string_literal: true
 
 require "open3"
+require "optparse"
 require "socket"
+require_relative "implementations"
 
 # What several threads with one client get through: the peer's own throughput benchmark with its faults corrected. All
 # rounds are made that are counted, the final flush is inside the time, and the receiver is another process (this one)
 # and counts what arrives, because speed without delivery is void.
+#
+# As a script it prints a table, a row for every combination of what is listed:
+#
+#   ruby bench/throughput.rb [--series 0,1,10] [--threads 1,5] [--iterations 6000] [--[no-]aggregate] [--yjit]
+#                            [--statsd-instrument TREE] [--dogstatsd TREE]
 module Throughput
-  THREADS = 5
-  ITERATIONS = 6_000
-  # Each iteration adds this to the counter.
+  # Series per metric that each iteration sends to; with none it sends one without a tag of its own.
+  Load = Struct.new(:threads, :iterations, :series) do
+    def calls
+      threads * iterations * [series, 1].max
+    end
+  end
+  LOAD = Load.new(5, 6_000, 0).freeze
+  # Each call adds this to the counter.
   INCREMENT = 10
 
   Result = Struct.new(:per_second, :per_cpu_second, :arrived)
@@ -47,18 +59,81 @@ module Throughput
   module_function
 
   # @return [Result]
-  def run(receiver, implementation, flags, aggregate)
+  def run(receiver, implementation, flags, aggregate, load = LOAD)
     receiver.wait_until_quiet
     receiver.received = 0
     output, error, status = Open3.capture3(
       implementation.env, RbConfig.ruby, *flags, File.join(__dir__, "throughput_worker.rb"), implementation.kind,
-      implementation.lib, receiver.address, aggregate.to_s, THREADS.to_s, ITERATIONS.to_s, "0"
+      implementation.lib, receiver.address, aggregate.to_s, *load.to_a.map(&:to_s)
     )
     raise "#{implementation.name} failed: #{error}" unless status.success?
 
     receiver.wait_until_quiet
     wall, cpu = output.lines.last.split.map { |seconds| Float(seconds) }
-    calls = THREADS * ITERATIONS
+    calls = load.calls
     Result.new(calls * 3 / wall, calls * 3 / cpu, receiver.received / (calls * INCREMENT).to_f)
   end
+
+  # The table of a sweep.
+  class Sweep
+    def initialize(implementations, options)
+      @implementations = implementations
+      @options = options
+      @receiver = Receiver.new
+    end
+
+    def print
+      puts "| client | aggregates | series | threads | iterations | calls/s | calls/s of CPU | arrived |"
+      puts "| --- | --- | --- | --- | --- | --- | --- | --- |"
+      loads.each do |load|
+        @implementations.in_turn(0) do |one|
+          @options[:aggregate].each { |aggregate| row(one, aggregate, load) }
+        end
+      end
+    end
+
+    private
+
+    def loads
+      @options[:series].product(@options[:threads], @options[:iterations]).map do |series, threads, iterations|
+        Load.new(threads, iterations, series)
+      end
+    end
+
+    def row(one, aggregate, load)
+      return if aggregate && one.name == Implementations::OTHER # has none
+
+      result = Throughput.run(@receiver, one, @options[:flags], aggregate, load)
+      puts format("| %s | %s | %d | %d | %d | %d | %d | %.1f %% |", one.name, aggregate ? "yes" : "no", load.series,
+                  load.threads, load.iterations, result.per_second, result.per_cpu_second, result.arrived * 100)
+    end
+  end
+
+  def numbers(least)
+    lambda do |list|
+      list.map { |text| Integer(text, 10) }.each do |number|
+        raise ArgumentError, "#{number} is below #{least}" if number < least
+      end
+    end
+  end
+
+  def main(arguments)
+    options = { series: [LOAD.series], threads: [LOAD.threads], iterations: [LOAD.iterations],
+                aggregate: [true, false], flags: [] }
+    trees = {}
+    OptionParser.new do |parser|
+      parser.on("--series LIST", Array) { |list| options[:series] = numbers(0).call(list) }
+      parser.on("--threads LIST", Array) { |list| options[:threads] = numbers(1).call(list) }
+      parser.on("--iterations LIST", Array) { |list| options[:iterations] = numbers(1).call(list) }
+      parser.on("--[no-]aggregate") { |aggregate| options[:aggregate] = [aggregate] }
+      parser.on("--yjit") { options[:flags] = ["--yjit"] }
+      parser.on("--statsd-instrument TREE") { |tree| trees[Implementations::PEER] = tree }
+      parser.on("--dogstatsd TREE") { |tree| trees[Implementations::OTHER] = tree }
+    end.parse!(arguments)
+    Sweep.new(Implementations.new(trees), options).print
+  rescue ArgumentError, OptionParser::ParseError => e
+    abort "throughput: #{e.message}; series are numbers from 0, threads and iterations from 1, with commas between them"
+  end
 end
+
+Throughput.main(ARGV) if $PROGRAM_NAME == __FILE__

@@ -130,10 +130,18 @@ impl State {
         }
     }
 
-    /// Asks for the memory that writing the rows of these contexts reads: the state in both halves, then the bodies of the closed
-    /// one, then what those point to.
+    /// Asks for the memory that writing the rows of these contexts reads.
     pub fn look_ahead_rows(&self, live: &[LiveContext]) {
-        let half = self.open ^ 1;
+        self.look_ahead_half(live, self.open ^ 1);
+    }
+
+    /// Asks for the memory that [`State::save`] reads of these contexts.
+    pub fn look_ahead_saved(&self, live: &[LiveContext]) {
+        self.look_ahead_half(live, self.open);
+    }
+
+    /// Asks for the state in both halves, then the bodies of one of them, then what those point to.
+    fn look_ahead_half(&self, live: &[LiveContext], half: usize) {
         for live in live {
             let (kind, at) = (live.kind(), live.id().0 as usize);
             match kind {

@@ -32,7 +32,9 @@ pub use contexts::{ContextLimits, ContextRef, Contexts, KnownContext, Lookup, OV
 pub use counters::{AliasCounter, ContextCounter, OriginCounter};
 pub use hash::HashSecret;
 pub use level::Level;
-pub use origins::{Admission, KnownTags, OriginId, OriginKey, OriginQuestion, OriginTags, OriginTicket};
+pub use origins::{
+    Admission, KnownTags, NameReading, OriginId, OriginKey, OriginQuestion, OriginTags, OriginTicket,
+};
 pub use prefetch::{prefetch, prefetch_value};
 pub use raw_table::RawId;
 pub use rules::{NAMESPACE_EXCEPTIONS, NameFilter, Resolved, RuleSettings, Rules, Trial, Verdict};

@@ -7,6 +7,7 @@ use weir_counters::Counts;
 
 use hashbrown::HashTable;
 use weir_protocol::{OriginFields, SpecialTag, special_tag};
+use weir_rules::TagStyles;
 
 use crate::hash::HashSecret;
 use crate::usage::{OriginUsage, SUMMARY_ROWS, Top};
@@ -24,15 +25,60 @@ const IDLE_SECONDS: u32 = 60;
 /// Longer origins are not looked up: no real one comes near, and each would be kept.
 const TEXT_BYTES_MAX: usize = 1024;
 
-/// An origin, as long as something uses it. Zero is no origin at all.
+/// An origin, as long as something uses it, and in the bits above its number how the listener reads the names that it sends: equal
+/// bytes that are read differently are different messages. Number zero is no origin at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OriginId(pub(crate) u32);
+
+/// Of [`OriginId`]; what is above fits beside a kind in the head of an alias.
+const NUMBER_BITS: u32 = 20;
+const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
+
+const _: () = assert!(ORIGINS_MAX + SENDERS_BEYOND < NUMBER_MASK as usize);
+
+/// How a listener reads names: with tag styles of its own, or as the rules say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NameReading(u32);
+
+impl From<Option<TagStyles>> for NameReading {
+    fn from(own: Option<TagStyles>) -> Self {
+        NameReading(own.map_or(0, |styles| (8 | styles.bits()) << NUMBER_BITS))
+    }
+}
+
+impl NameReading {
+    /// Tag styles of the listener's own; `None`: the rules say.
+    pub fn tag_styles(self) -> Option<TagStyles> {
+        OriginId::NONE.read(self).tag_styles()
+    }
+}
 
 impl OriginId {
     pub const NONE: OriginId = OriginId(0);
 
     pub fn is_none(self) -> bool {
-        self == OriginId::NONE
+        self.number() == 0
+    }
+
+    fn number(self) -> usize {
+        (self.0 & NUMBER_MASK) as usize
+    }
+
+    /// The same origin at a listener that reads names in this way.
+    #[inline]
+    pub fn read(self, reading: NameReading) -> Self {
+        OriginId(self.0 & NUMBER_MASK | reading.0)
+    }
+
+    /// The listener's own; `None`: the rules say.
+    pub fn tag_styles(self) -> Option<TagStyles> {
+        let bits = self.0 >> NUMBER_BITS;
+        (bits != 0).then(|| TagStyles::from_bits(bits))
+    }
+
+    /// This origin, read as another is.
+    fn read_as(self, other: OriginId) -> Self {
+        OriginId(self.0 | other.0 & !NUMBER_MASK)
     }
 }
 
@@ -150,7 +196,7 @@ struct Origin {
     /// The sender's own origin, which this one uses: aliases name senders by number, so the number must not go to another
     /// sender while some raw context can still be reached with it.
     sender: OriginId,
-    /// Raw contexts of this origin, and whoever holds it besides.
+    /// Raw contexts of this origin, and its other holders.
     uses: u32,
     /// Raw contexts of this origin and of those that its messages name besides.
     contexts: u32,
@@ -220,7 +266,7 @@ impl Origins {
             return sender;
         }
         let mut text = std::mem::take(&mut self.scratch);
-        let sender_text = OriginKey::from_text(&self.entries[sender.0 as usize].text).sender;
+        let sender_text = OriginKey::from_text(&self.entries[sender.number()].text).sender;
         OriginKey {
             sender: sender_text,
             ..*key
@@ -231,7 +277,7 @@ impl Origins {
             sender
         });
         self.scratch = text;
-        id
+        id.read_as(sender)
     }
 
     /// The origin of a container, of which messages may say more. Takes one use.
@@ -250,7 +296,7 @@ impl Origins {
         id.unwrap_or_default()
     }
 
-    /// The origin of whoever nothing is known of, for when even that brings tags. Takes one use.
+    /// The origin of unknown senders, for when even that brings tags. Takes one use.
     pub fn acquire_nobody(&mut self, secret: &HashSecret, now: u32) -> OriginId {
         let mut text = String::new();
         OriginKey::default().write(&mut text);
@@ -316,7 +362,7 @@ impl Origins {
     #[inline]
     pub fn hold(&mut self, id: OriginId, now: u32) {
         if !id.is_none() {
-            let entry = &mut self.entries[id.0 as usize];
+            let entry = &mut self.entries[id.number()];
             entry.uses += 1;
             entry.last_used = now;
         }
@@ -326,14 +372,18 @@ impl Origins {
     #[inline]
     pub fn release(&mut self, id: OriginId) {
         if !id.is_none() {
-            self.entries[id.0 as usize].uses -= 1;
+            self.entries[id.number()].uses -= 1;
         }
     }
 
     /// Who answers for an origin: the process's own, where it is known, since what a message says is up to its sender.
     fn account(&self, id: OriginId) -> usize {
-        let sender = self.entries[id.0 as usize].sender;
-        (if sender.is_none() { id.0 } else { sender.0 }) as usize
+        let sender = self.entries[id.number()].sender;
+        if sender.is_none() {
+            id.number()
+        } else {
+            sender.number()
+        }
     }
 
     /// A raw context of this origin was made.
@@ -353,18 +403,18 @@ impl Origins {
         self.entries[account].samples += samples;
     }
 
-    /// Raw contexts of whoever answers for this origin; `None` where nobody is known to.
+    /// Raw contexts of the answerer of this origin; `None` if none is known.
     pub fn contexts(&self, id: OriginId) -> Option<usize> {
         let account = self.account(id);
         (account > 0).then(|| self.entries[account].contexts as usize)
     }
 
-    /// The text of whoever answers for this origin.
+    /// The text of the answerer of this origin.
     pub fn account_text(&self, id: OriginId) -> &str {
         &self.entries[self.account(id)].text
     }
 
-    /// The origins with most contexts and those with most samples, which are counted anew from here on.
+    /// The origins with most contexts and those with most samples, which are counted from zero from here on.
     pub fn top(&mut self) -> Vec<OriginUsage> {
         let (mut by_contexts, mut by_samples) = (Top::default(), Top::default());
         let mut samples = std::collections::HashMap::new();
@@ -386,7 +436,7 @@ impl Origins {
     }
 
     pub fn hash(&self, id: OriginId) -> u64 {
-        self.entries[id.0 as usize].hash
+        self.entries[id.number()].hash
     }
 
     pub fn known(&self, id: OriginId) -> KnownTags {
@@ -396,7 +446,7 @@ impl Origins {
                 settled: true,
             };
         }
-        let entry = &self.entries[id.0 as usize];
+        let entry = &self.entries[id.number()];
         KnownTags {
             tags: entry.tags.clone(),
             settled: entry.settled,
@@ -411,7 +461,7 @@ impl Origins {
         settled: bool,
         admission: Admission,
     ) -> bool {
-        let Some(entry) = self.entries.get_mut(ticket.id.0 as usize) else {
+        let Some(entry) = self.entries.get_mut(ticket.id.number()) else {
             return false;
         };
         if entry.generation != ticket.generation || entry.text.is_empty() {
@@ -431,24 +481,24 @@ impl Origins {
     }
 
     pub fn settle(&mut self, id: OriginId) {
-        self.entries[id.0 as usize].settled = true;
+        self.entries[id.number()].settled = true;
     }
 
     #[inline]
     pub fn admission(&self, id: OriginId) -> Admission {
-        self.entries[id.0 as usize].admission
+        self.entries[id.number()].admission
     }
 
     /// Nobody waits any longer for what is said of this origin.
     pub fn settle_admission(&mut self, id: OriginId) {
-        let admission = &mut self.entries[id.0 as usize].admission;
+        let admission = &mut self.entries[id.number()].admission;
         if *admission == Admission::Undecided {
             *admission = Admission::Unknown;
         }
     }
 
     pub fn is_dirty(&self, id: OriginId) -> bool {
-        self.entries[id.0 as usize].dirty
+        self.entries[id.number()].dirty
     }
 
     /// Every raw context has been looked at since the last change.
@@ -500,7 +550,7 @@ impl Origins {
         !self.questions.is_empty()
     }
 
-    /// Bytes held; tags are shared with whoever answers and counted there.
+    /// Bytes held; tags are shared with the answerer and counted there.
     pub fn heap_bytes(&self) -> usize {
         self.text_bytes
             + self.len() * 8

@@ -86,8 +86,7 @@ fn real(packets: &[&[u8]], alias_bytes_max: usize, level: Level) -> Series {
             ..ContextLimits::default()
         },
         secret: HashSecret::from_random(3, 4).at_level(level),
-        gauge_deltas: false,
-        listeners: vec![ALL],
+        listeners: vec![ALL.into()],
     };
     let mut ingest = Ingest::new(settings, START);
     for bytes in packets {

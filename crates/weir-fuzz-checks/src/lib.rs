@@ -16,12 +16,14 @@ use weir_protocol::{
 
 mod admin;
 mod identity;
+mod log;
 mod origin;
 mod queue;
 mod state;
 
 pub use admin::admin;
 pub use identity::identity;
+pub use log::log;
 pub use origin::{cgroup, origin};
 pub use queue::queue;
 pub use state::state;
@@ -97,8 +99,7 @@ fn run(bytes: &[u8], alias_bytes_max: usize) -> (IngestCounts, Vec<String>) {
             ..ContextLimits::default()
         },
         secret: HashSecret::from_random(1, 2),
-        gauge_deltas: false,
-        listeners: vec![ALL],
+        listeners: vec![ALL.into()],
     };
     let mut ingest = Ingest::new(settings, now);
     for _ in 0..3 {

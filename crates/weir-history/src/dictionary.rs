@@ -1,12 +1,13 @@
 //! Which series there are: each a metric (name and kind) with a list of tags, kept once.
 
+use std::borrow::Cow;
 use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::HashTable;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What the values of a series are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// A value is the sum of a bucket.
@@ -33,6 +34,9 @@ pub struct Key<'a, T> {
     /// In the same order whenever the series comes.
     pub tags: T,
 }
+
+/// Places that another process may have made for each series that it still holds: most of them may be free after a burst.
+const IDS_PER_SERIES_MAX: usize = 1024;
 
 /// Number of a series; another series may have it once no point of this one is left.
 pub type SeriesId = u32;
@@ -76,11 +80,44 @@ pub struct Dictionary {
     text_bytes: usize,
     /// Entries of all `Name::series`, by capacity.
     members: usize,
+    /// Series of another process whose hashes of keys are not known yet: see [`Dictionary::recognise`].
+    unrecognised: usize,
     /// Keys the hashes of texts, which senders choose.
     random: RandomState,
     /// A text while it is put together.
     line: String,
 }
+
+/// Series as another process knows them.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct KnownSeries<'a> {
+    names: Vec<(Cow<'a, str>, Kind)>,
+    /// Host and tags.
+    lists: Vec<Cow<'a, str>>,
+    series: Vec<Known>,
+}
+
+/// One of them: places in those lists, and the times of its first point and its last.
+#[derive(Debug, Serialize, Deserialize)]
+struct Known {
+    id: SeriesId,
+    name: u32,
+    list: u32,
+    first: i64,
+    last: i64,
+}
+
+/// Why something that came from another process cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Foreign(pub &'static str);
+
+impl std::fmt::Display for Foreign {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Foreign {}
 
 /// Numbered places that are used again.
 #[derive(Debug)]
@@ -177,23 +214,153 @@ impl Dictionary {
             first: time,
             last: time,
         });
+        self.index(id, key.hash, name);
+        id
+    }
+
+    /// Makes a new series known to its name and to the table of keys.
+    fn index(&mut self, id: SeriesId, hash: u64, name: u32) {
         let Self {
             series,
             by_key,
             names,
             ..
         } = self;
-        by_key.insert_unique(key.hash, id, |&id| series.get(id).map_or(0, |series| series.hash));
+        by_key.insert_unique(hash, id, |&id| series.get(id).map_or(0, |series| series.hash));
         if let (Some(name), Some(made)) = (names.get_mut(name), series.get_mut(id)) {
             let before = name.series.capacity();
             made.place = name.series.len() as u32;
             name.series.push(id);
             self.members += name.series.capacity() - before;
         }
-        id
+    }
+
+    /// A series of another process, whose hashes of keys are others: found by its texts, and by the hash of this key from now on.
+    pub fn recognise<'t>(
+        &mut self,
+        key: &Key<'_, impl Iterator<Item = &'t str> + Clone>,
+    ) -> Option<SeriesId> {
+        if self.unrecognised == 0 {
+            return None;
+        }
+        self.line.clear();
+        self.line.push_str(key.name);
+        self.line.push_str(key.suffix);
+        let name = self.find_name(key.kind)?;
+        self.write_list(key.host, key.tags.clone());
+        let list = self.find_list()?;
+        let hash = self.random.hash_one((name, list));
+        let Self { series, by_key, .. } = self;
+        let same = |&id: &u32| {
+            let known = series.get(id);
+            known.is_some_and(|known| (known.hash, known.name, known.list) == (hash, name, list))
+        };
+        let (id, _) = by_key.find_entry(hash, same).ok()?.remove();
+        series.get_mut(id)?.hash = key.hash;
+        by_key.insert_unique(key.hash, id, |&id| series.get(id).map_or(0, |series| series.hash));
+        self.unrecognised -= 1;
+        Some(id)
+    }
+
+    /// All series, for another process.
+    pub fn known(&self) -> KnownSeries<'_> {
+        let (mut known, mut names, mut lists) = (KnownSeries::default(), Vec::new(), Vec::new());
+        names.resize(self.names.all.len(), 0);
+        for (id, name) in self.names.iter() {
+            names[id as usize] = known.names.len() as u32;
+            known.names.push((Cow::Borrowed(&name.text), name.kind));
+        }
+        lists.resize(self.lists.all.len(), 0);
+        for (id, list) in self.lists.iter() {
+            lists[id as usize] = known.lists.len() as u32;
+            known.lists.push(Cow::Borrowed(&list.text));
+        }
+        known.series.extend(self.series.iter().map(|(id, series)| Known {
+            id,
+            name: names[series.name as usize],
+            list: lists[series.list as usize],
+            first: series.first,
+            last: series.last,
+        }));
+        known
+    }
+
+    /// Takes the series of another process under their numbers, and holds them until [`Dictionary::adopted`]. There must be none yet.
+    pub fn adopt(&mut self, known: &KnownSeries<'_>) -> Result<(), Foreign> {
+        let is_known = |series: &Known| {
+            (series.name as usize) < known.names.len() && (series.list as usize) < known.lists.len()
+        };
+        let ids_end = known.series.last().map_or(0, |last| last.id as usize + 1);
+        if self.ids_end() > 0
+            || !known.series.is_sorted_by(|one, next| one.id < next.id)
+            || !known.series.iter().all(is_known)
+            || ids_end > known.series.len().saturating_mul(IDS_PER_SERIES_MAX)
+        {
+            return Err(Foreign("series are there already, or do not fit their names"));
+        }
+        let names: Vec<u32> = known
+            .names
+            .iter()
+            .map(|(name, kind)| self.name(name, "", *kind))
+            .collect();
+        let lists: Vec<u32> = known.lists.iter().map(|text| self.adopt_list(text)).collect();
+        self.series.all.resize_with(ids_end, || None);
+        for one in &known.series {
+            let (name, list) = (names[one.name as usize], lists[one.list as usize]);
+            let hash = self.random.hash_one((name, list));
+            self.series.all[one.id as usize] = Some(Series {
+                hash,
+                name,
+                place: 0,
+                list,
+                // Until all buckets are there.
+                holders: 1,
+                first: one.first,
+                last: one.last,
+            });
+            if let Some(list) = self.lists.get_mut(list) {
+                list.series += 1;
+            }
+            self.index(one.id, hash, name);
+        }
+        let free = (0..ids_end as u32).filter(|&id| self.series.get(id).is_none());
+        self.series.free = free.collect();
+        self.unrecognised = known.series.len();
+        Ok(())
+    }
+
+    fn adopt_list(&mut self, text: &str) -> u32 {
+        self.line.clear();
+        self.line.push_str(text);
+        self.find_list().unwrap_or_else(|| self.add_list())
+    }
+
+    /// All buckets are there of the series that [`Dictionary::adopt`] took: those without points go.
+    pub fn adopted(&mut self) {
+        (0..self.ids_end() as u32).for_each(|id| self.release(id));
     }
 
     fn name(&mut self, name: &str, suffix: &str, kind: Kind) -> u32 {
+        self.line.clear();
+        self.line.push_str(name);
+        self.line.push_str(suffix);
+        match self.find_name(kind) {
+            Some(id) => id,
+            None => self.add_name(kind),
+        }
+    }
+
+    /// The metric whose text is in `line`.
+    fn find_name(&self, kind: Kind) -> Option<u32> {
+        let same = |&id: &u32| {
+            let known = self.names.get(id);
+            known.is_some_and(|known| known.kind == kind && *known.text == *self.line)
+        };
+        let hash = self.random.hash_one(&*self.line);
+        self.by_name.find(hash, same).copied()
+    }
+
+    fn add_name(&mut self, kind: Kind) -> u32 {
         let Self {
             names,
             by_name,
@@ -201,17 +368,7 @@ impl Dictionary {
             line,
             ..
         } = self;
-        line.clear();
-        line.push_str(name);
-        line.push_str(suffix);
         let hash = random.hash_one(&**line);
-        let same = |&id: &u32| {
-            let known = names.get(id);
-            known.is_some_and(|known| known.kind == kind && *known.text == **line)
-        };
-        if let Some(&id) = by_name.find(hash, same) {
-            return id;
-        }
         self.text_bytes += line.len();
         let id = names.add(Name {
             text: line.as_str().into(),
@@ -225,6 +382,16 @@ impl Dictionary {
     }
 
     fn list<'t>(&mut self, host: Option<&str>, tags: impl Iterator<Item = &'t str>) -> u32 {
+        self.write_list(host, tags);
+        let id = self.find_list().unwrap_or_else(|| self.add_list());
+        if let Some(list) = self.lists.get_mut(id) {
+            list.series += 1;
+        }
+        id
+    }
+
+    /// Puts host and tags into `line`.
+    fn write_list<'t>(&mut self, host: Option<&str>, tags: impl Iterator<Item = &'t str>) {
         let line = &mut self.line;
         line.clear();
         if let Some(host) = host {
@@ -236,6 +403,16 @@ impl Dictionary {
             line.push_str(tag);
             line.push('\n');
         }
+    }
+
+    /// The list whose text is in `line`.
+    fn find_list(&self) -> Option<u32> {
+        let same = |&id: &u32| self.lists.get(id).is_some_and(|list| *list.text == *self.line);
+        let hash = self.random.hash_one(&*self.line);
+        self.by_list.find(hash, same).copied()
+    }
+
+    fn add_list(&mut self) -> u32 {
         let Self {
             lists,
             by_list,
@@ -244,16 +421,10 @@ impl Dictionary {
             ..
         } = self;
         let hash = random.hash_one(&**line);
-        if let Some(&id) = by_list.find(hash, |&id| lists.get(id).is_some_and(|list| *list.text == **line)) {
-            if let Some(list) = lists.get_mut(id) {
-                list.series += 1;
-            }
-            return id;
-        }
         self.text_bytes += line.len();
         let id = lists.add(List {
             text: line.as_str().into(),
-            series: 1,
+            series: 0,
         });
         by_list.insert_unique(hash, id, |&id| {
             lists.get(id).map_or(0, |list| random.hash_one(&*list.text))
@@ -286,6 +457,9 @@ impl Dictionary {
         };
         if let Ok(entry) = self.by_key.find_entry(series.hash, |&other| other == id) {
             entry.remove();
+        }
+        if self.unrecognised > 0 && series.hash == self.random.hash_one((series.name, series.list)) {
+            self.unrecognised -= 1;
         }
         self.leave_name(&series);
         self.leave_list(series.list);

@@ -12,6 +12,7 @@
 //! refused and counted.
 
 mod answer;
+mod carried;
 mod codec;
 mod dictionary;
 mod group;
@@ -21,7 +22,8 @@ mod segment;
 mod store;
 
 pub use answer::{Answer, Group, Heatmap, SeriesColumn, SeriesColumns};
-pub use dictionary::{Key, Kind, Labels};
+pub use carried::Part;
+pub use dictionary::{Foreign, Key, Kind, Labels};
 pub use names::{Metric, MetricSort, MetricsRequest, TagKey, TagValue, matches};
 pub use query::{Function, GROUPS_MAX, Query, QueryError, STEPS_MAX};
 pub use store::{Figures, History};

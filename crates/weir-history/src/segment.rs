@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use weir_sketch::Sketch;
 
 use crate::codec::{scalar, sketch};
@@ -97,7 +98,7 @@ impl OpenBucket {
 }
 
 /// The points of up to 64 buckets, one chunk per series and form.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Segment {
     times: Box<[i64]>,
     widths: Box<[u32]>,
@@ -107,7 +108,7 @@ pub struct Segment {
 }
 
 /// Chunks by series, in ascending order.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Chunks {
     ids: Box<[SeriesId]>,
     starts: Box<[u32]>,
@@ -127,6 +128,23 @@ impl Chunks {
 
     fn heap_bytes(&self) -> usize {
         self.ids.len() * 8 + self.data.len()
+    }
+
+    /// Whether every series has a chunk of its own.
+    fn is_sound(&self) -> bool {
+        let ends = self
+            .starts
+            .iter()
+            .skip(1)
+            .copied()
+            .chain([self.data.len() as u32]);
+        self.ids.len() == self.starts.len()
+            && self.ids.is_sorted_by(|one, next| one < next)
+            && self.starts.iter().zip(ends).all(|(&start, end)| start <= end)
+            && self
+                .starts
+                .last()
+                .is_none_or(|&last| last as usize <= self.data.len())
     }
 }
 
@@ -174,6 +192,14 @@ impl Segment {
 
     pub fn points(&self) -> usize {
         self.points
+    }
+
+    /// Whether its parts fit each other.
+    pub fn is_sound(&self) -> bool {
+        self.times.len() == self.widths.len()
+            && self.times.len() <= SEGMENT_BUCKETS
+            && self.scalars.is_sound()
+            && self.sketches.is_sound()
     }
 
     /// The series in it, once for each form they have points of.

@@ -170,7 +170,11 @@ impl History {
     fn place<'t>(&mut self, key: &Key<'_, impl Iterator<Item = &'t str> + Clone>) -> Option<SeriesId> {
         self.counts.taken += 1;
         let time = self.open.last()?.time;
-        let id = match self.dictionary.find(key) {
+        let known = self
+            .dictionary
+            .find(key)
+            .or_else(|| self.dictionary.recognise(key));
+        let id = match known {
             Some(id) => id,
             None if self.dictionary.heap_bytes() / 3 >= self.bytes_max / DICTIONARY_SHARE => {
                 self.counts.refused += 1;
@@ -229,6 +233,14 @@ impl History {
     fn close(&mut self) {
         let buckets = std::mem::take(&mut self.open);
         self.open_bytes = 0;
+        self.push_segment(self.segment(&buckets));
+        for bucket in &buckets {
+            bucket.ids().for_each(|id| self.dictionary.release(id));
+        }
+    }
+
+    /// These buckets, closed.
+    pub(crate) fn segment(&self, buckets: &[OpenBucket]) -> Segment {
         let dictionary = &self.dictionary;
         let again = |id| match dictionary
             .series(id)
@@ -237,13 +249,14 @@ impl History {
             Some(name) if name.kind == Kind::Counter => Again::Add,
             _ => Again::Replace,
         };
-        let segment = Segment::close(&buckets, again);
+        Segment::close(buckets, again)
+    }
+
+    /// Adds a segment that is newer than the others.
+    pub(crate) fn push_segment(&mut self, segment: Segment) {
         segment.ids().for_each(|id| self.dictionary.hold(id, i64::MIN));
         self.segment_bytes += segment.heap_bytes();
         self.segments.push_back(segment);
-        for bucket in &buckets {
-            bucket.ids().for_each(|id| self.dictionary.release(id));
-        }
     }
 
     fn bytes(&self) -> usize {
@@ -251,12 +264,12 @@ impl History {
     }
 
     /// Lets the oldest time go until the rest fits, with room for the next closing.
-    fn fit(&mut self) {
+    pub(crate) fn fit(&mut self) {
         let room = self.bytes_max - self.bytes_max / OPEN_SHARE;
         while self.bytes() > room {
             if let Some(segment) = self.segments.pop_front() {
                 self.segment_bytes -= segment.heap_bytes();
-                self.counts.evicted += segment.points() as u64;
+                self.evict(&segment);
                 segment.ids().for_each(|id| self.dictionary.release(id));
             } else if self.open.is_empty() {
                 // Only tables are left, of which the memory was reserved for more.
@@ -269,6 +282,10 @@ impl History {
                 bucket.ids().for_each(|id| self.dictionary.release(id));
             }
         }
+    }
+
+    pub(crate) fn evict(&mut self, segment: &Segment) {
+        self.counts.evicted += segment.points() as u64;
     }
 
     /// Time and width of every bucket held, in order.

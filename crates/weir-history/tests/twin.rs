@@ -1,6 +1,7 @@
 //! The history against a naive twin that keeps every point in a list and reads them all for each query.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use proptest::prelude::*;
 use weir_history::{Function, History, Key, Kind, Query};
@@ -25,18 +26,18 @@ const NAMES: [(&str, Kind); 4] = [
 ];
 
 fn hash(name: usize, tags: &[String]) -> u64 {
-    // Few values, so that keys share hashes and must be told apart.
+    // Few values, so that keys share hashes and must be distinguished.
     (name + tags.len()) as u64 % 3
 }
 
-fn feed(history: &mut History, sent: &[Sent], buckets: i64) {
-    for bucket in 0..buckets {
+fn feed(history: &mut History, sent: &[Sent], buckets: Range<i64>, salt: u64) {
+    for bucket in buckets {
         let time = START + bucket * WIDTH;
         history.begin(time, WIDTH as u32);
         for point in sent.iter().filter(|point| point.time == time) {
             let (name, kind) = NAMES[point.name];
             let key = Key {
-                hash: hash(point.name, &point.tags),
+                hash: salt + hash(point.name, &point.tags),
                 kind,
                 name,
                 suffix: "",
@@ -51,6 +52,18 @@ fn feed(history: &mut History, sent: &[Sent], buckets: i64) {
         }
         history.end();
     }
+}
+
+/// As another process goes on with it, whose memory has this bound.
+fn moved(history: &History, bytes_max: usize) -> History {
+    let mut next = History::new(bytes_max);
+    for part in history.parts() {
+        let bytes = postcard::to_extend(&part, Vec::new()).expect("bytes");
+        next.adopt(postcard::from_bytes(&bytes).expect("a part"))
+            .expect("it fits");
+    }
+    next.adopted();
+    next
 }
 
 fn sketch(value: f64) -> Sketch {
@@ -198,10 +211,19 @@ proptest! {
         by in proptest::option::of(prop_oneof![Just("env"), Just("zone"), Just("host")]),
         window in (0i64..2000, 1i64..2000),
         step in 1u32..70,
+        moves in proptest::option::of(0i64..200),
     ) {
         let mut history = History::new(64 << 20);
-        feed(&mut history, &sent, buckets);
-        prop_assert_eq!(history.figures().points, sent.len());
+        let moves = moves.map_or(buckets, |bucket| bucket.min(buckets));
+        feed(&mut history, &sent, 0..moves, 0);
+        if moves < buckets {
+            history = moved(&history, 64 << 20);
+            feed(&mut history, &sent, moves..buckets, 7);
+        }
+        let figures = history.figures();
+        prop_assert_eq!(figures.points, sent.len());
+        let series: BTreeSet<_> = sent.iter().map(|point| (point.name, &point.tags)).collect();
+        prop_assert_eq!(figures.series, series.len());
         let (name_text, kind) = NAMES[name];
         for function in functions(kind) {
             let query = Query {
@@ -241,7 +263,7 @@ proptest! {
         bytes_max in 2_000usize..60_000,
     ) {
         let mut history = History::new(bytes_max);
-        feed(&mut history, &sent, buckets);
+        feed(&mut history, &sent, 0..buckets, 0);
         let figures = history.figures();
         prop_assert!(figures.bytes <= bytes_max, "{figures:?}");
         prop_assert_eq!(
@@ -251,6 +273,9 @@ proptest! {
             return Ok(());
         }
         prop_assert_eq!(figures.to, START + (buckets - 1) * WIDTH);
+        let less = moved(&history, bytes_max / 2).figures();
+        prop_assert!(less.bytes <= bytes_max / 2, "{less:?}");
+        prop_assert_eq!(less.points as u64 + less.evicted, figures.points as u64);
         let held = sent.iter().filter(|point| point.time >= figures.from).count();
         prop_assert_eq!(figures.points, held);
     }
@@ -338,7 +363,7 @@ fn errors_say_what_is_allowed() {
         function: Some(Function::Quantile(0.99)),
         ..Query::default()
     };
-    assert_eq!(ask(p99), "p99 cannot be had of a gauge");
+    assert_eq!(ask(p99), "p99 is not available for a gauge");
     let far = Query {
         metric: metric(),
         to: Some(START * 2),

@@ -5,7 +5,7 @@ use weir_context::{Contexts, PARTITIONS};
 
 /// Contexts whose memory is asked for together: enough to have many loads on their way, few enough for their names, tags and
 /// state to fit the first-level cache.
-const ROWS_AHEAD: usize = 16;
+pub(crate) const ROWS_AHEAD: usize = 16;
 
 /// A walk over all contexts for the bucket that was closed, in slices. The one place that removes contexts together with
 /// their state.

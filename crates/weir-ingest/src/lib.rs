@@ -23,7 +23,7 @@ pub use admission::{AdmissionList, AdmissionSettings, RefusedSender};
 pub use counts::{
     IngestCounter, IngestCounts, ParkingCounter, Refusal, SampleDrop, SenderCounter, WorkerCounter,
 };
-pub use ingest::{BadInput, Hurry, Ingest, IngestSettings, Received};
+pub use ingest::{BadInput, Hurry, Ingest, IngestSettings, ListenerSettings, Received};
 pub use origin::{Ask, Asked, OriginAnswer, OriginLink, OriginStats, ProcessFound, Question};
 pub use origin_rates::LimitedOrigin;
 pub use progress::Progress;

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use weir_context::{Contexts, Resolved};
+use weir_context::{Contexts, OriginId, Resolved};
 use weir_protocol::Metric;
 
 /// Answers remembered. When there are more, all are forgotten: it never holds more than a few megabytes.
@@ -35,11 +35,16 @@ impl Timestamped {
         &mut self,
         metric: &Metric<'_>,
         tags: Vec<Cow<'_, str>>,
+        sender: OriginId,
         contexts: &mut Contexts,
         resolved: &mut Resolved,
     ) -> Option<&Known> {
         self.key.clear();
         self.key.push_str(metric.kind.as_str());
+        // A digit is at the end of no kind.
+        if let Some(styles) = sender.tag_styles() {
+            self.key.push(char::from(b'0' + styles.bits() as u8));
+        }
         self.key.push('\n');
         self.key.push_str(metric.name);
         for tag in &tags {
@@ -52,6 +57,7 @@ impl Timestamped {
         }
         let rules = contexts.rules().clone();
         let mut subject = rules.subject(metric.kind, metric.name, std::iter::empty());
+        subject.tag_styles = sender.tag_styles();
         subject.tags = tags;
         let verdict = rules.apply(&mut subject, resolved);
         contexts.count_applied(&resolved.applied);

@@ -70,8 +70,7 @@ fn a_known_message_allocates_nothing() {
         rules: Rules::default(),
         limits: ContextLimits::default(),
         secret: HashSecret::from_random(1, 2),
-        gauge_deltas: false,
-        listeners: vec![ParseOptions::default()],
+        listeners: vec![ParseOptions::default().into()],
     };
     let mut ingest = Ingest::new(settings, 1_700_000_000);
     let known = packet(0);

@@ -99,8 +99,7 @@ fn child_works() {
                 ..ContextLimits::default()
             },
             secret: HashSecret::from_random(1, 2),
-            gauge_deltas: false,
-            listeners: vec![ParseOptions::default()],
+            listeners: vec![ParseOptions::default().into()],
         },
         START,
     );

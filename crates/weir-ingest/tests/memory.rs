@@ -26,8 +26,7 @@ fn ingest() -> Ingest {
             ..ContextLimits::default()
         },
         secret: HashSecret::from_random(1, 2),
-        gauge_deltas: false,
-        listeners: vec![ParseOptions::default()],
+        listeners: vec![ParseOptions::default().into()],
     };
     Ingest::new(settings, START)
 }

@@ -217,8 +217,7 @@ fn ingest(setup: &Setup) -> Ingest {
             ..ContextLimits::default()
         },
         secret: HashSecret::from_random(5, 6).at_level(setup.level),
-        gauge_deltas: false,
-        listeners: vec![ParseOptions::default()],
+        listeners: vec![ParseOptions::default().into()],
     };
     Ingest::new(settings, START)
 }

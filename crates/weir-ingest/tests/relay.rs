@@ -127,8 +127,7 @@ fn ingest(relay: Relay, only: bool) -> Ingest {
         rules: Rules::default(),
         limits: ContextLimits::default(),
         secret: HashSecret::from_random(1, 2),
-        gauge_deltas: false,
-        listeners: vec![ParseOptions::default()],
+        listeners: vec![ParseOptions::default().into()],
     };
     let mut ingest = Ingest::new(settings, 1_700_000_000);
     ingest.enable_relays(vec![relay], only);

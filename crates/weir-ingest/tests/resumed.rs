@@ -1,9 +1,9 @@
-//! A bucket that goes on in another process ends as it would have without the change: messages, buckets and moments at random.
+//! A bucket that another process continues ends as it would have without the change: messages, buckets and moments at random.
 
 use proptest::prelude::*;
 use weir_aggregate::{AggregatorSettings, Batch, Bucket, Carried, Value};
 use weir_context::{ContextLimits, HashSecret, Rules};
-use weir_ingest::{Ingest, IngestCounter, IngestSettings, Received, SavedBucket};
+use weir_ingest::{Ingest, IngestCounter, IngestSettings, ListenerSettings, Received, SavedBucket};
 use weir_protocol::ParseOptions;
 use weir_state::{AgentId, Bounds, Header, Record, StreamReader, Table};
 
@@ -30,8 +30,10 @@ fn ingest(now: i64, secret: u64, gauge_deltas: bool) -> Ingest {
         limits: ContextLimits::default(),
         // Another process has other hashes.
         secret: HashSecret::from_random(secret, 2),
-        gauge_deltas,
-        listeners: vec![options],
+        listeners: vec![ListenerSettings {
+            gauge_deltas,
+            ..options.into()
+        }],
     };
     Ingest::new(settings, now)
 }
@@ -93,7 +95,7 @@ fn described(batch: &Batch) -> Vec<String> {
     rows.collect()
 }
 
-/// By way of bytes, as from one process to another.
+/// Through bytes, as from one process to another.
 fn carried(saved: SavedBucket) -> SavedBucket {
     let bucket = saved.bucket.unwrap();
     let mut table = Table::new(Bounds::NONE);
@@ -122,7 +124,7 @@ fn entries(encoded: &[u8]) -> u64 {
     std::iter::from_fn(|| reader.next_entry().unwrap()).count() as u64
 }
 
-/// Takes the messages; before those whose numbers are in `changes`, another process goes on.
+/// Takes the messages; before those whose numbers are in `changes`, another process takes over.
 fn run(steps: &[(String, i64)], changes: &[usize], gauge_deltas: bool) -> (Vec<String>, u64) {
     let mut rows = Vec::new();
     let mut now = START;

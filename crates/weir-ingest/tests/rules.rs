@@ -321,8 +321,7 @@ fn worker(definitions: &Definitions, number: u16, alias_bytes_max: usize) -> Ing
         },
         // One process, one secret: canonical hashes agree between its workers.
         secret: HashSecret::from_random(5, 6),
-        gauge_deltas: false,
-        listeners: vec![ParseOptions::default()],
+        listeners: vec![ParseOptions::default().into()],
     };
     Ingest::new(settings, START)
 }

@@ -91,8 +91,7 @@ fn child_takes_messages() {
             rules: rules(count),
             limits: ContextLimits::default(),
             secret: HashSecret::from_random(1, 2),
-            gauge_deltas: false,
-            listeners: vec![ParseOptions::default()],
+            listeners: vec![ParseOptions::default().into()],
         },
         1_700_000_000,
     );

@@ -32,8 +32,7 @@ fn ingest() -> Ingest {
             rules: Rules::default(),
             limits: ContextLimits::default(),
             secret: HashSecret::from_random(1, 2),
-            gauge_deltas: false,
-            listeners: vec![ParseOptions::default()],
+            listeners: vec![ParseOptions::default().into()],
         },
         1_700_000_000,
     )

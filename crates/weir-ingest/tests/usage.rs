@@ -29,8 +29,7 @@ impl Node {
             rules: Rules::default(),
             limits,
             secret: HashSecret::from_random(7, 8),
-            gauge_deltas: false,
-            listeners: vec![ParseOptions::default()],
+            listeners: vec![ParseOptions::default().into()],
         };
         Node {
             ingest: Ingest::new(settings, START),

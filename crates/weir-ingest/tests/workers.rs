@@ -21,8 +21,7 @@ fn ingest(worker: u16) -> Ingest {
         limits: ContextLimits::default(),
         // One process, one secret: canonical hashes agree between its workers.
         secret: HashSecret::from_random(7, 8),
-        gauge_deltas: false,
-        listeners: vec![ParseOptions::default()],
+        listeners: vec![ParseOptions::default().into()],
     };
     Ingest::new(settings, START)
 }

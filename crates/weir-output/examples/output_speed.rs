@@ -12,6 +12,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use weir_aggregate::{AggregatorSettings, Batch, Expansion, Weights};
@@ -19,9 +20,11 @@ use weir_context::{ContextLimits, HashSecret, Rules};
 use weir_ingest::{
     BLOCK_BYTES, Ingest, IngestSettings, Received, Relay, RelayBlock, RelayQueue, RelaySettings, RelayTarget,
 };
+use weir_merge::Plan;
 use weir_output::datadog::DatadogEncoder;
 use weir_output::delivery::{Clock, Encode, Encoded};
 use weir_output::graphite::{GraphiteEncoder, Tags};
+use weir_output::influx::InfluxEncoder;
 use weir_output::json_lines::LinesEncoder;
 use weir_output::otlp::{OtlpEncoder, Temporality};
 use weir_output::prometheus::{Format, Scrape};
@@ -164,8 +167,20 @@ fn outputs(messages: &str) -> Vec<(&'static str, Output)> {
         ),
         ("Graphite, tags in the path", encoder(graphite(Tags::Path))),
         (
+            "InfluxDB line protocol (gzip)",
+            encoder(InfluxEncoder::new(
+                &support::influx("http://127.0.0.1:1"),
+                u64::MAX,
+                Arc::default(),
+            )),
+        ),
+        (
             "file, standard output (JSON lines, before compression)",
             encoder(LinesEncoder::new(expansion, 256 << 10)),
+        ),
+        (
+            "Kafka, state for a merge (zstd), 4 partitions",
+            encoder(support::kafka(Path::new("log")).encoder(support::agent(1), Plan::new(4), u64::MAX)),
         ),
         ("scrape, state alone (nobody scrapes)", scrape_state()),
         ("scrape, protobuf (gzip)", scrape(Format::Protobuf)),
@@ -236,8 +251,7 @@ fn relay(messages: &str) -> Output {
             rules: Rules::default(),
             limits: ContextLimits::default(),
             secret: HashSecret::from_random(1, 2),
-            gauge_deltas: false,
-            listeners: vec![ParseOptions::default()],
+            listeners: vec![ParseOptions::default().into()],
         },
         support::BUCKET,
     );

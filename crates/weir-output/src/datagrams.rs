@@ -1,7 +1,14 @@
-//! Text of whole lines cut into datagrams.
+//! Text of whole lines over UDP: cut into datagrams, and sent.
+
+use std::collections::BTreeMap;
+
+use tokio::net::UdpSocket;
+
+use crate::claims::{Notes, shown};
+use crate::delivery::{BoxFuture, Outcome, Payload, Transport};
 
 /// The pieces of `text`, whose lines all end in a line feed, each as many whole lines as fit into `bytes_max`. A line that is longer
-/// alone comes alone; whoever made the text should have left it out.
+/// alone comes alone; the maker of the text should have left it out.
 pub fn datagrams(text: &[u8], bytes_max: usize) -> impl Iterator<Item = &[u8]> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -24,6 +31,55 @@ pub fn next_end(text: &[u8], bytes_max: usize) -> usize {
     let fitting = text[..bytes_max].iter().rposition(is_end);
     let alone = || text.iter().position(is_end);
     fitting.or_else(alone).map_or(text.len(), |at| at + 1)
+}
+
+/// Sends payloads as datagrams. The name is looked up for each.
+pub struct Udp {
+    pub host: (String, u16),
+    pub bytes_max: usize,
+    pub notes: Notes,
+}
+
+impl Udp {
+    async fn attempt(&self, body: &[u8]) -> std::io::Result<()> {
+        let (host, port) = &self.host;
+        let mut last = std::io::Error::other("the name has no address");
+        for address in tokio::net::lookup_host((host.as_str(), *port)).await? {
+            let local = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+            let socket = UdpSocket::bind(local).await?;
+            socket.connect(address).await?;
+            match self.send_all(&socket, body).await {
+                Ok(()) => return Ok(()),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    async fn send_all(&self, socket: &UdpSocket, body: &[u8]) -> std::io::Result<()> {
+        for datagram in datagrams(body, self.bytes_max) {
+            socket.send(datagram).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Transport for Udp {
+    fn send(&self, payload: Payload) -> BoxFuture<'_, Outcome> {
+        Box::pin(async move {
+            match self.attempt(&payload.body).await {
+                Ok(()) => Outcome::Delivered,
+                Err(error) => Outcome::Retry {
+                    error: format!("cannot send: {error}"),
+                    after: None,
+                },
+            }
+        })
+    }
+
+    fn details(&self) -> BTreeMap<&'static str, String> {
+        shown(&self.notes)
+    }
 }
 
 #[cfg(test)]

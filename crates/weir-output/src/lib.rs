@@ -3,6 +3,7 @@
 //! No output can delay or fail another.
 
 pub mod assemble;
+mod claims;
 pub mod compress;
 mod counters;
 pub mod datadog;
@@ -12,7 +13,9 @@ mod error;
 pub mod file;
 pub mod graphite;
 pub mod http;
+pub mod influx;
 pub mod json_lines;
+pub mod kafka;
 pub mod otlp;
 pub mod probe;
 pub mod prometheus;
@@ -23,6 +26,7 @@ pub mod settings;
 pub mod stdout;
 mod sums;
 mod tcp;
+mod text_lines;
 mod timeline;
 
 pub use counters::{OutputCounter, ScrapeCounter};

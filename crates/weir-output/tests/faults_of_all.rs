@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use support::wire::{Samples, otlp_numbers, samples_1, samples_2};
+use support::wire::{Samples, influx_lines, otlp_numbers, samples_1, samples_2};
 use support::*;
 use weir_output::OutputCounter;
 use weir_output::delivery::{Clock, Delivery, Driver, OutputStatus, Reason};
@@ -220,7 +220,7 @@ async fn a_refused_key_loses_nothing() {
         // Three minutes at 32 to 64 s.
         let attempts = intake.requests().len();
         assert!((3..=7).contains(&attempts), "{name}: {attempts} attempts");
-        // Whoever knows of another key need not wait.
+        // A sender with another key need not wait.
         is_valid.store(true, Ordering::SeqCst);
         output.hurry();
         let status = wait(&output, name, |status| {
@@ -420,7 +420,7 @@ async fn through_a_tunnel() {
     }
 }
 
-/// The backend is away for an hour of driven time, in the middle of which the process ends; the next one finds on disk what the
+/// The backend is down for an hour of driven time, in the middle of which the process ends; the next one finds on disk what the
 /// first could not deliver.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_hours_outage_across_a_restart() {
@@ -484,6 +484,14 @@ async fn an_hours_outage_across_a_restart() {
                 });
                 // What comes again replaces what was there.
                 of_a.collect::<BTreeMap<i64, f64>>().values().sum()
+            }
+            "influx" => {
+                let mut points = Samples::new();
+                for request in intake.requests() {
+                    influx_lines(&request.plain(), "a", &mut points);
+                }
+                // What comes again replaces what was there.
+                points.into_iter().collect::<BTreeMap<u64, f64>>().values().sum()
             }
             "otlp delta" => of_a(&intake, |body, out| otlp_numbers(body, "a", out))
                 .iter()

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use support::wire::{Samples, otlp_numbers, samples_1, samples_2};
+use support::wire::{Samples, influx_lines, otlp_numbers, samples_1, samples_2};
 use support::*;
 use weir_output::delivery::Clock;
 use weir_output::settings::DeliverySettings;
@@ -72,6 +72,20 @@ async fn killed_again_and_again() {
                     value,
                 ));
             }
+        }
+        points
+    })
+    .await;
+    killed("influx", 6, |intake| {
+        let mut points = Vec::new();
+        for name in ["a", "b"] {
+            let mut samples = Samples::new();
+            let requests = intake.requests();
+            requests
+                .iter()
+                .for_each(|request| influx_lines(&request.plain(), name, &mut samples));
+            let of_bucket = |(at, value)| (name.to_owned(), at as i64 / 1_000_000_000, value);
+            points.extend(samples.into_iter().map(of_bucket));
         }
         points
     })

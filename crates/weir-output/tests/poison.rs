@@ -7,7 +7,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value as Json;
-use support::wire::{Samples, otlp_numbers};
+use support::wire::{Samples, influx_lines, otlp_numbers};
 use support::*;
 use weir_aggregate::Expansion;
 use weir_output::OutputCounter;
@@ -74,7 +74,10 @@ fn arrived(name: &str, requests: &[Request], gauge: &str) -> Vec<f64> {
     let bodies = requests.iter().map(Request::plain);
     let numbers = |body: Vec<u8>| {
         let mut samples = Samples::new();
-        otlp_numbers(&body, gauge, &mut samples);
+        match name {
+            "influx" => influx_lines(&body, gauge, &mut samples),
+            _ => otlp_numbers(&body, gauge, &mut samples),
+        }
         samples.into_iter().map(|(_, value)| value).collect::<Vec<f64>>()
     };
     match name {

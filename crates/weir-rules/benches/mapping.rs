@@ -51,6 +51,7 @@ fn run(title: &str, patterns: Vec<Pattern>, names: &[String]) {
                 host: None,
                 tags: Vec::new(),
                 suffix_mask: 0,
+                tag_styles: None,
             };
             applied.clear();
             set.map(&mut subject, None, &mut scratch, &mut applied, &mut Untraced);

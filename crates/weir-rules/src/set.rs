@@ -12,7 +12,8 @@ use crate::pattern::regex;
 use crate::template::Groups;
 use crate::values::{CompiledValue, Outcome};
 use crate::{
-    Definitions, HostRule, Mapping, Pattern, Rule, RuleLimits, SameTags, TagFilter, Template, Trace, glob,
+    Definitions, HostRule, Mapping, Pattern, Rule, RuleLimits, SameTags, TagFilter, TagStyles, Template,
+    Trace, glob,
 };
 
 mod compile;
@@ -59,6 +60,8 @@ pub struct Subject<'t> {
     pub tags: Vec<Cow<'t, str>>,
     /// Bits of the histogram suffixes.
     pub suffix_mask: u32,
+    /// How names carry tags where it came in; `None`: as the definitions say.
+    pub tag_styles: Option<TagStyles>,
 }
 
 /// What applying a set to one context involved.
@@ -190,7 +193,8 @@ impl RuleSet {
         applied: &mut Applied,
         trace: &mut impl Trace,
     ) -> bool {
-        if self.definitions.tag_styles.take_tags(subject) {
+        let styles = subject.tag_styles.unwrap_or(self.definitions.tag_styles);
+        if styles.take_tags(subject) {
             let why = || "tag_styles: tags are taken out of the name".into();
             trace.stage("tag_styles", why, &subject.name, &subject.tags);
         }

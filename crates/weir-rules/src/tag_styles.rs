@@ -16,6 +16,19 @@ pub struct TagStyles {
 }
 
 impl TagStyles {
+    /// As a number below 8.
+    pub fn bits(self) -> u32 {
+        u32::from(self.librato) | u32::from(self.influx) << 1 | u32::from(self.signalfx) << 2
+    }
+
+    pub fn from_bits(bits: u32) -> Self {
+        TagStyles {
+            librato: bits & 1 != 0,
+            influx: bits & 2 != 0,
+            signalfx: bits & 4 != 0,
+        }
+    }
+
     /// Takes the tags out of the name; false when there are none.
     pub(crate) fn take_tags(self, subject: &mut Subject<'_>) -> bool {
         if self == TagStyles::default() {
@@ -73,6 +86,7 @@ mod tests {
             host: None,
             tags: Vec::new(),
             suffix_mask: 0,
+            tag_styles: None,
         };
         styles.take_tags(&mut subject);
         assert_eq!(

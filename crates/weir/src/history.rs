@@ -1,12 +1,14 @@
 //! The last minutes as the agent keeps them for people: points of every series, and the agent's own books per second.
 
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
 
 use tokio::sync::watch;
 use weir_aggregate::{Batch, Expansion};
 use weir_counters::Counts;
-use weir_history::{History, Key, Kind};
+use weir_history::{History, Key, Kind, Part};
 use weir_output::prometheus::OwnSeries;
 
 use crate::admin::counters::HistoryCounter;
@@ -24,8 +26,18 @@ pub struct Recent {
     books: RwLock<History>,
     /// Points that came while the thread was behind.
     behind: AtomicU64,
+    /// Batches that wait for the thread.
+    waiting: Mutex<usize>,
+    taken: Condvar,
     news: watch::Sender<News>,
     streams: Streams,
+}
+
+/// Which of the two histories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of {
+    Points,
+    Books,
 }
 
 /// What is there now: readers that wait for more look at this.
@@ -44,6 +56,8 @@ impl Recent {
             points: RwLock::new(History::new(bytes_max - books)),
             books: RwLock::new(History::new(books)),
             behind: AtomicU64::new(0),
+            waiting: Mutex::new(0),
+            taken: Condvar::new(),
             news: watch::Sender::new(News::default()),
             streams,
         }
@@ -94,8 +108,63 @@ impl Recent {
         }
     }
 
+    /// A batch is on its way to the thread.
+    pub fn expect(&self) {
+        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+    }
+
+    /// The thread has dealt with a batch, or was not given it.
+    pub fn dealt_with(&self) {
+        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.taken.notify_all();
+    }
+
     pub fn lose(&self, batch: &Batch) {
         self.behind.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        self.dealt_with();
+    }
+
+    /// Gives all that is held to another process, once the thread has taken what is on its way.
+    pub fn give(
+        &self,
+        patience: Duration,
+        mut give: impl FnMut(Of, &Part<'_>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        // What is not taken in time is not given.
+        drop(
+            self.taken
+                .wait_timeout_while(waiting, patience, |waiting| *waiting > 0),
+        );
+        self.points()
+            .parts()
+            .try_for_each(|part| give(Of::Points, &part))?;
+        self.books().parts().try_for_each(|part| give(Of::Books, &part))
+    }
+
+    /// Takes what another process gives, before anything else.
+    pub fn adopt(&self, of: Of, part: Part<'_>) -> Result<(), weir_history::Foreign> {
+        self.of(of)
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .adopt(part)
+    }
+
+    /// It has given all it had.
+    pub fn adopted(&self) {
+        for of in [Of::Points, Of::Books] {
+            self.of(of)
+                .write()
+                .unwrap_or_else(PoisonError::into_inner)
+                .adopted();
+        }
+    }
+
+    fn of(&self, of: Of) -> &RwLock<History> {
+        match of {
+            Of::Points => &self.points,
+            Of::Books => &self.books,
+        }
     }
 
     /// Takes the books of one second; counters as what they rose by.

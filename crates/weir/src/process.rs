@@ -6,10 +6,24 @@ use weir_output::prometheus::OwnSeries;
 
 use crate::sys;
 
-/// Bytes: the allocator's view, and the kernel's as `rss`.
+/// Bytes: the allocator's view, and the kernel's as `rss`; and under the names of Go's `runtime.MemStats` what readers of expvar look
+/// for, as far as it is the same thing here.
 pub fn memory() -> Value {
     let heap = sys::heap::statistics().unwrap_or_default();
     json!({
+        "Alloc": heap.allocated,
+        "HeapAlloc": heap.allocated,
+        "HeapInuse": heap.active,
+        "HeapIdle": heap.mapped.saturating_sub(heap.active),
+        "HeapReleased": heap.retained,
+        "HeapSys": heap.mapped,
+        "HeapObjects": heap.allocations.saturating_sub(heap.deallocations),
+        "Mallocs": heap.allocations,
+        "Frees": heap.deallocations,
+        "Sys": heap.mapped + heap.metadata,
+        // Nothing is collected.
+        "NumGC": 0,
+        "PauseTotalNs": 0,
         "allocated": heap.allocated,
         "active": heap.active,
         "metadata": heap.metadata,

@@ -75,12 +75,12 @@ impl AdminSource for Double {
         None
     }
 
-    fn explain(&self, request: ExplainRequest) -> Answer<'_, Explanation> {
+    fn explain(&self, request: ExplainRequest) -> Answer<'_, Option<Explanation>> {
         Box::pin(async move {
-            Explanation {
+            Some(Explanation {
                 line: format!("{} of {:?}", request.line, request.pid),
                 ..Explanation::default()
-            }
+            })
         })
     }
 
@@ -208,6 +208,22 @@ fn every_path_answers() {
     let vars: serde_json::Value = serde_json::from_str(&body).unwrap();
     assert!(vars["memstats"]["allocated"].as_u64().unwrap() > 0, "{body}");
     assert!(vars["memstats"]["rss"].as_u64().unwrap() > 0, "{body}");
+    // What a reader of Go's expvar looks for.
+    for key in [
+        "Alloc",
+        "HeapAlloc",
+        "HeapInuse",
+        "HeapSys",
+        "HeapObjects",
+        "Mallocs",
+        "Frees",
+        "Sys",
+    ] {
+        assert!(vars["memstats"][key].as_u64().unwrap() > 0, "{key}: {body}");
+    }
+    for key in ["HeapIdle", "HeapReleased", "NumGC", "PauseTotalNs"] {
+        assert!(vars["memstats"][key].is_u64(), "{key}: {body}");
+    }
     assert_eq!(vars["weir"]["version"], "1.2.3");
     assert_eq!(vars["cmdline"].as_array().unwrap().len(), 1);
 }
@@ -217,6 +233,11 @@ fn wrong_requests_are_refused_with_a_reason() {
     let server = Server::start(ready());
     for (path, status, part) in [
         ("/nothing", 404, "nothing here"),
+        ("/debug/pprof/trace?seconds=1", 404, "/debug/pprof/profile"),
+        ("/debug/pprof/block", 404, "weir_hand_over_waits_total"),
+        ("/debug/pprof/mutex", 404, "weir_receive_gap_seconds"),
+        ("/debug/pprof/goroutine", 404, "/debug/vars"),
+        ("/debug/pprof/nothing", 404, "nothing here"),
         ("/api/v1/contexts?top=0", 400, "from 1 to 256"),
         ("/api/v1/contexts?top=257", 400, "from 1 to 256"),
         ("/api/v1/contexts?top=-1", 400, "from 1 to 256"),
@@ -257,7 +278,7 @@ fn what_is_off_or_not_ready_says_so() {
     assert!(body.contains("outputs.prometheus.enabled"), "{body}");
 }
 
-/// Peers are given an hour for everything: whoever is answered is answered although nobody is closed for being slow.
+/// Peers have an hour for everything: answers must not depend on closing slow peers.
 fn patient() -> ConnectionLimits {
     let hour = Duration::from_secs(3600);
     ConnectionLimits {
@@ -467,7 +488,7 @@ fn requests_for_other_hosts_and_of_other_sites_are_refused() {
             "POST /api/v1/reload HTTP/1.1\r\nHost: 127.0.0.1:8127\r\nContent-Length: 0\r\n{headers}"
         ))
     };
-    // The double answers that the file has a fault, so 422 is a reload.
+    // The double answers that the file is invalid, so 422 is a reload.
     let ours = "X-Weir-Request: 1\r\n";
     assert_eq!(reload(ours).0, 422);
     assert_eq!(
@@ -604,6 +625,39 @@ fn a_heap_profile_names_the_function_that_holds() {
     assert_eq!(held.len(), 64);
 }
 
+#[inline(never)]
+fn allocate_a_lot() -> usize {
+    (0..64)
+        .map(|_| std::hint::black_box(vec![1u8; 1 << 20]).len())
+        .sum()
+}
+
+/// What has been given back again is in no profile of what is held.
+#[test]
+fn a_heap_profile_names_the_function_that_allocated() {
+    let server = Server::start(ready());
+    assert_eq!(allocate_a_lot(), 64 << 20);
+    for (path, arguments) in [
+        ("/debug/pprof/allocs", vec!["-top", "-cum", "-unit=MB"]),
+        (
+            "/debug/pprof/heap",
+            vec!["-top", "-cum", "-unit=MB", "-sample_index=alloc_space"],
+        ),
+    ] {
+        let top = pprof(&server, &arguments, path);
+        let line = top
+            .lines()
+            .find(|line| line.contains("allocate_a_lot"))
+            .unwrap_or_else(|| panic!("the function is in the profile: {top}"));
+        let cumulative = line.split_whitespace().nth(3).unwrap();
+        let mebibytes: f64 = cumulative.strip_suffix("MB").unwrap().parse().unwrap();
+        assert!((50.0..80.0).contains(&mebibytes), "{line}");
+        assert!(top.contains("Type: alloc_space"), "{top}");
+    }
+    let held = pprof(&server, &["-top", "-cum"], "/debug/pprof/heap");
+    assert!(!held.contains("allocate_a_lot"), "{held}");
+}
+
 #[test]
 fn one_cpu_profile_at_a_time() {
     let _profiler = PROFILER.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -618,7 +672,7 @@ fn one_cpu_profile_at_a_time() {
         assert!(Instant::now() < deadline, "no profile was refused");
     }
     drop(first);
-    // Whoever hangs up ends the profile.
+    // Closing the connection ends the profile.
     while server.get("/debug/pprof/profile?seconds=1").0 != 200 {
         assert!(
             Instant::now() < deadline,

@@ -4,8 +4,9 @@
 #[path = "support/mod.rs"]
 mod support;
 
+use std::io::{BufRead as _, BufReader};
 use std::net::UdpSocket;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use support::{Agent, PATIENCE, configurations, status, until};
 
@@ -45,22 +46,27 @@ const PAGES: &[Page] = &[
     Page {
         text: include_str!("../../../docs/migrate/telegraf.md"),
         command: "weir convert telegraf /etc/telegraf/telegraf.conf > weir.yaml",
-        theirs: "[agent]\n  interval = \"5s\"\n[[inputs.statsd]]\n  service_address = \":8125\"\n  percentiles = [90.0]\n  templates = [\"jobs.* measurement.job\"]\n",
+        theirs: "[agent]\n  interval = \"5s\"\n[[inputs.statsd]]\n  service_address = \":8125\"\n  percentiles = [90.0]\n  templates = [\"jobs.* measurement.job\"]\n[[outputs.influxdb_v2]]\n  urls = [\"http://influx:8086\"]\n  bucket = \"b\"\n  organization = \"o\"\n  token = \"secret\"\n",
         ours: &[
             "bucket_width: 5s",
             "udp: [0.0.0.0:8125]",
             "tag_styles: [influx]",
+            "url: http://influx:8086",
+            "bucket: b",
+            "integers: true",
             "statsd_gauge_deltas: true",
         ],
     },
     Page {
         text: include_str!("../../../docs/migrate/gostatsd.md"),
         command: "weir convert gostatsd gostatsd.toml > weir.yaml",
-        theirs: "metrics-addr=':8125'\nflush-interval='10s'\nbackends='graphite'\n\n[graphite]\naddress='carbon:2003'\n\n[filter.x]\nmatch-metrics='noisy.*'\ndrop-metric=true\n",
+        theirs: "metrics-addr=':8125'\nflush-interval='10s'\nbackends='graphite influxdb'\n\n[influxdb]\napi-endpoint='http://influx:8086'\napi-version=1\ndatabase='stats'\n\n[graphite]\naddress='carbon:2003'\n\n[filter.x]\nmatch-metrics='noisy.*'\ndrop-metric=true\n",
         ours: &[
             "bucket_width: 10s",
             "udp: [0.0.0.0:8125]",
             "address: tcp://carbon:2003",
+            "url: http://influx:8086",
+            "database: stats",
         ],
     },
     Page {
@@ -105,6 +111,65 @@ fn the_commands_of_each_page_give_a_configuration_that_weir_takes() {
     }
 }
 
+/// A command of the page, as the shell splits it.
+fn command<'a>(page: &'a Page, begins: &str) -> Vec<&'a str> {
+    let line = page.text.lines().find(|line| line.trim().starts_with(begins));
+    line.expect(begins).split_whitespace().skip(1).collect()
+}
+
+/// The page's capture and replay: what was captured arrives at the other program again.
+fn replayed(page: &Page, beside: &Agent, admin: &str, target: &UdpSocket) {
+    let directory = tempfile::tempdir().unwrap();
+    let mut capturing = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(command(page, "weir capture"))
+        .args(["--admin", admin])
+        .current_dir(directory.path())
+        .env_clear()
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    BufReader::new(capturing.stderr.take().unwrap())
+        .read_line(&mut said)
+        .unwrap();
+    assert!(said.starts_with("capturing for"), "{said}");
+    let line = "captured:1|c|#a:b";
+    beside.send(line);
+    let mut bytes = [0; 1500];
+    let length = target.recv(&mut bytes).unwrap();
+    assert_eq!(
+        std::str::from_utf8(&bytes[..length]).unwrap().trim_end(),
+        line,
+        "as it came"
+    );
+    until("it is captured", || status(admin)["taps"]["packets"] == 1);
+    let id = capturing.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-INT", &id])
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert!(capturing.wait().unwrap().success());
+    let mut replay = command(page, "weir replay");
+    let to = format!("udp://{}", target.local_addr().unwrap());
+    *replay.last_mut().unwrap() = &to;
+    let replayed = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(replay)
+        .current_dir(directory.path())
+        .env_clear()
+        .output()
+        .unwrap();
+    assert!(
+        replayed.status.success(),
+        "{}",
+        String::from_utf8_lossy(&replayed.stderr)
+    );
+    let length = target.recv(&mut bytes).unwrap();
+    assert_eq!(&bytes[..length], line.as_bytes(), "replayed");
+}
+
 #[test]
 fn side_by_side_the_other_program_gets_what_clients_send_and_can_take_over_again() {
     for page in PAGES {
@@ -130,6 +195,7 @@ fn side_by_side_the_other_program_gets_what_clients_send_and_can_take_over_again
         until("weir counts it too", || {
             status(&admin)["total"]["messages"]["received"] == 1
         });
+        replayed(page, &beside, &admin, &target);
         // Back: the other program takes the clients' port.
         let address = beside.address().to_owned();
         beside.stop();

@@ -88,11 +88,17 @@ struct Pair {
     pages: [String; 2],
     /// How often the last line has been sent.
     markers: Cell<f64>,
+    /// Clients send to weir alone, and weir passes on what comes.
+    is_relayed: bool,
     _directory: tempfile::TempDir,
 }
 
 impl Pair {
     fn start(peer: &Peer, mapping: &str) -> Option<Pair> {
+        Self::start_as(peer, mapping, false)
+    }
+
+    fn start_as(peer: &Peer, mapping: &str, is_relayed: bool) -> Option<Pair> {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("mapping.yml");
         std::fs::write(&file, mapping).unwrap();
@@ -108,7 +114,10 @@ impl Pair {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let converted = weir(&["convert", "statsd-exporter", file.to_str().unwrap()]);
+        let mut converted = weir(&["convert", "statsd-exporter", file.to_str().unwrap()]);
+        if is_relayed {
+            converted = beside(&converted, &udp);
+        }
         let config = directory.path().join("weir.yaml");
         std::fs::write(&config, converted).unwrap();
         let (our_udp, admin) = (free_udp(), free_address());
@@ -124,6 +133,7 @@ impl Pair {
             sockets: [udp, our_udp].map(|address| (UdpSocket::bind("127.0.0.1:0").unwrap(), address)),
             pages: [web, admin],
             markers: Cell::new(0.0),
+            is_relayed,
             _directory: directory,
         };
         for page in &pair.pages {
@@ -135,7 +145,7 @@ impl Pair {
     }
 
     fn send(&self, line: &str) {
-        for (socket, address) in &self.sockets {
+        for (socket, address) in &self.sockets[usize::from(self.is_relayed)..] {
             socket.send_to(line.as_bytes(), address).unwrap();
         }
     }
@@ -177,6 +187,28 @@ impl Pair {
             std::thread::sleep(Duration::from_millis(100));
         }
     }
+}
+
+/// The converted configuration with what the page adds for both side by side.
+fn beside(converted: &str, udp: &str) -> String {
+    let page = include_str!("../../../docs/migrate/statsd_exporter.md");
+    assert!(page.contains("add `relay:` below its `outputs:`"));
+    let block = page
+        .split("```yaml\n")
+        .nth(1)
+        .unwrap()
+        .split("```")
+        .next()
+        .unwrap();
+    let relay: Vec<&str> = block.lines().skip_while(|line| line.trim() != "relay:").collect();
+    let relay: String = relay
+        .iter()
+        .filter(|line| !line.trim().is_empty())
+        .map(|line| line.strip_prefix("   ").unwrap().replace("127.0.0.1:9135", udp) + "\n")
+        .collect();
+    assert!(relay.contains(udp), "{relay}");
+    assert_eq!(converted.matches("outputs:\n").count(), 1, "{converted}");
+    converted.replace("outputs:\n", &format!("outputs:\n{relay}"))
 }
 
 /// Sent last.
@@ -490,4 +522,22 @@ fn values_between_buckets_and_several_buckets_of_time_add_up_to_the_same() {
         assert_eq!(found, [""; 0], "round {round}");
         lines.clear();
     }
+}
+
+/// Side by side as the page has it: clients send to weir, weir passes on what comes, and both show the same.
+#[test]
+fn beside_weir_statsd_exporter_shows_what_weir_shows() {
+    let Some(peer) = Peer::built() else { return };
+    let mapping = "mappings:\n- match: jobs.*\n  name: jobs\n  labels: {job: $1}\n";
+    let pair = Pair::start_as(&peer, mapping, true).unwrap();
+    let lines = [
+        "jobs.a:1|c",
+        "jobs.b:3|c",
+        "queue:5|g",
+        "queue:-2|g",
+        "lag:100|ms",
+        "tagged#env=prod:1|c",
+    ];
+    let found = pair.differences(&lines.map(str::to_owned));
+    assert_eq!(found, [""; 0]);
 }

@@ -1,4 +1,4 @@
-//! The open bucket goes on in another process.
+//! Another process continues the open bucket.
 
 use weir_context::LiveContext;
 use weir_protocol::Kind;
@@ -40,6 +40,11 @@ impl Aggregator {
     pub(super) fn samples(&self) -> u64 {
         let of_kinds: u64 = Kind::ALL.iter().map(|&kind| self.counts[of_kind(kind)]).sum();
         of_kinds + self.counts[AggregateCounter::Copied]
+    }
+
+    /// Asks for the state of contexts that are saved next.
+    pub fn look_ahead_saved(&self, live: &[LiveContext]) {
+        self.state.look_ahead_saved(live);
     }
 
     /// What a context has in the open bucket, with the Unix second of its last sample. `None`: it never got one. Nothing may

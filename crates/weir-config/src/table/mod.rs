@@ -9,7 +9,7 @@ mod metrics;
 mod origin;
 mod running;
 
-pub use listeners::Listeners;
+pub use listeners::{ListenerReading, Listeners};
 pub use metrics::{Aggregation, Names, Rules};
 pub use origin::Origin;
 pub use running::{Resources, Running};

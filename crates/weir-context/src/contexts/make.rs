@@ -94,6 +94,7 @@ impl Contexts {
         let mut resolved = std::mem::take(&mut self.scratch.resolved);
         let rules = self.rules.rules().clone();
         let mut subject = rules.subject(metric.kind, metric.name, tags);
+        subject.tag_styles = raw.origin.tag_styles();
         let verdict = rules.apply(&mut subject, &mut resolved);
         self.rules.count_applied(&resolved.applied);
         let room = self.room(raw.origin);

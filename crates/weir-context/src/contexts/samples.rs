@@ -22,6 +22,7 @@ impl Contexts {
         let rules = self.rules.rules().clone();
         let mut resolved = std::mem::take(&mut self.scratch.resolved);
         let mut subject = rules.subject(metric.kind, metric.name, metric.tags.iter());
+        subject.tag_styles = sender.tag_styles();
         let passes = rules.apply(&mut subject, &mut resolved).passes;
         let name = self.interner.strings.find(subject.name.as_bytes(), &self.secret);
         drop(subject);
@@ -63,7 +64,7 @@ impl Contexts {
     }
 
     /// Looks at up to `max` names for the next summary. Returns it when all have been looked at; what it counts since the
-    /// last one begins anew.
+    /// last one starts again.
     pub fn summarise(&mut self, max: usize) -> Option<UsageSummary> {
         let walked = self.usage.names.walk(max)?;
         let metrics = walked.into_iter().map(|(entry, samples)| MetricUsage {

@@ -134,8 +134,7 @@ fn main() {
             ..ContextLimits::default()
         },
         secret: HashSecret::from_random(1, 2),
-        gauge_deltas: false,
-        listeners: vec![ParseOptions::default()],
+        listeners: vec![ParseOptions::default().into()],
     };
     let mut slot = Vec::new();
     let mut now = 1_700_000_000;

@@ -64,6 +64,9 @@ fn only_tags(tail: &[u8]) -> Option<&[u8]> {
 impl Ingest {
     /// The lines of a packet that has been counted.
     pub(super) fn lines(&mut self, packet: Received<'_>) {
+        let listener = &self.settings.listeners[packet.listener];
+        self.sender = self.sender.read(listener.names);
+        self.gauge_deltas = listener.gauge_deltas;
         if !self.relays.all.is_empty() {
             self.relay_lines(&packet);
             if self.relays.only {
@@ -149,7 +152,7 @@ impl Ingest {
         place: &mut Place,
         values: &mut Vec<f64>,
     ) -> Option<Pending> {
-        let options = &self.settings.listeners[packet.listener];
+        let options = &self.settings.listeners[packet.listener].parse;
         loop {
             let from = place.start;
             if from >= packet.bytes.len() {
@@ -260,7 +263,7 @@ impl Ingest {
             }
             Kind::Distribution => self.aggregator.distribution_values(id, numbers, fast.weight),
             Kind::Gauge => {
-                if self.settings.gauge_deltas {
+                if self.gauge_deltas {
                     return false;
                 }
                 for &value in numbers {

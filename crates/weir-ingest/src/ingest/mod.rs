@@ -1,7 +1,7 @@
 //! Packets to buckets. [`fast`] and [`simple`] are the two ways that a line can take.
 
 use weir_aggregate::{Aggregator, AggregatorSettings, Batch};
-use weir_context::{ContextLimits, Contexts, HashSecret, OriginId, Rules};
+use weir_context::{ContextLimits, Contexts, HashSecret, NameReading, OriginId, Rules};
 use weir_protocol::{ParseOptions, Scan};
 
 use crate::counts::IngestCounter;
@@ -30,10 +30,28 @@ pub struct IngestSettings {
     pub rules: Rules,
     pub limits: ContextLimits,
     pub secret: HashSecret,
+    /// By listener number.
+    pub listeners: Vec<ListenerSettings>,
+}
+
+/// How the messages of one listener are read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ListenerSettings {
+    /// What they may contain.
+    pub parse: ParseOptions,
     /// Plain StatsD's reading of a signed gauge: a change to its last value.
     pub gauge_deltas: bool,
-    /// What each listener's messages may contain, by listener number.
-    pub listeners: Vec<ParseOptions>,
+    /// Tags in names.
+    pub names: NameReading,
+}
+
+impl From<ParseOptions> for ListenerSettings {
+    fn from(parse: ParseOptions) -> Self {
+        ListenerSettings {
+            parse,
+            ..ListenerSettings::default()
+        }
+    }
 }
 
 /// Of the memory for contexts and their state, in eighths: from where on histograms are folded and sets estimated earlier than
@@ -56,12 +74,12 @@ pub struct Received<'a> {
     pub received: u64,
 }
 
-/// How long what waits for its origin may go on waiting.
+/// How long a message may wait for its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hurry {
     /// Until it has waited long enough.
     None,
-    /// Its bucket ends: what need not wait goes on.
+    /// Its bucket ends: messages that need not wait proceed.
     Bucket,
     /// Nothing waits any longer.
     End,
@@ -85,6 +103,8 @@ pub struct Ingest {
     gate: Gate,
     /// The origin of the process that sent the packet at hand.
     sender: OriginId,
+    /// Of the listener of the packet at hand.
+    gauge_deltas: bool,
     reading: Reading,
     relays: Relays,
     passing: Passing,
@@ -122,6 +142,7 @@ impl Ingest {
             hand_over: HandOver::default(),
             gate: Gate::new(),
             sender: OriginId::NONE,
+            gauge_deltas: false,
             reading: Reading {
                 scan: Scan::new(),
                 group: Vec::with_capacity(GROUP_LINES),

@@ -104,7 +104,7 @@ impl Ingest {
             resolved,
             ..
         } = &mut self.passing;
-        let Some(known) = timestamped.resolve(metric, tags, &mut self.contexts, resolved) else {
+        let Some(known) = timestamped.resolve(metric, tags, self.sender, &mut self.contexts, resolved) else {
             let rule = resolved.applied.dropped_by;
             let samples = self.drop_samples(metric, listener, SampleDrop::Filtered);
             self.contexts.count_dropped(rule, samples);

@@ -39,7 +39,7 @@ impl Ingest {
     pub(super) fn relay_lines(&mut self, packet: &Received<'_>) {
         let mut values = std::mem::take(&mut self.reading.values);
         self.reading.scan.scan(packet.bytes);
-        let eol_required = self.settings.listeners[packet.listener].eol_required;
+        let eol_required = self.settings.listeners[packet.listener].parse.eol_required;
         let mut place = Place::default();
         while let Some(pending) = self.next_line(packet, &mut place, &mut values) {
             values.clear();
@@ -52,7 +52,7 @@ impl Ingest {
 
     /// Gives a line to the relays if it is valid. Where lines are relayed and nothing else, this is also where they are counted.
     fn relay(&mut self, packet: &Received<'_>, line: &[u8], whole: bool, hash: Option<u64>) {
-        let options = self.settings.listeners[packet.listener];
+        let options = self.settings.listeners[packet.listener].parse;
         let known = hash.is_some_and(|hash| self.relays.all.iter().all(|relay| relay.knows(hash)));
         // What was taken before was valid, and all that can differ since is a value that was read again.
         let parsed = match (whole, known) {

@@ -6,6 +6,7 @@ use weir_protocol::Kind;
 use weir_state::{Entry, Facts, Identity, Named, State, StreamReader, StreamWriter};
 
 use super::{Hurry, Ingest};
+use crate::hand_over::ROWS_AHEAD;
 use crate::saved::{Restored, SavedBucket};
 
 impl Ingest {
@@ -36,15 +37,19 @@ impl Ingest {
         }
     }
 
-    /// The same for a process that goes on at once: in the order in which it lies, and as bytes.
+    /// The same for a process that takes over at once: in memory order, and as bytes.
     pub fn save_encoded(&mut self, carried: Carried) -> SavedBucket {
         self.feed_parked(0, Hurry::End);
         let mut writer = StreamWriter::new(carried.agent);
         for partition in 0..PARTITIONS {
-            for &live in self.contexts.live(partition) {
-                self.entry(live, carried, |_| true)
-                    .iter()
-                    .for_each(|entry| writer.add(entry));
+            for group in self.contexts.live(partition).chunks(ROWS_AHEAD) {
+                self.contexts.look_ahead_rows(group);
+                self.aggregator.look_ahead_saved(group);
+                for &live in group {
+                    self.entry(live, carried, |_| true)
+                        .iter()
+                        .for_each(|entry| writer.add(entry));
+                }
             }
         }
         SavedBucket {
@@ -93,18 +98,24 @@ impl Ingest {
         named: &mut [Vec<u64>; Kind::ALL.len()],
     ) -> Vec<u8> {
         let mut writer = StreamWriter::new(carried.agent);
-        for &live in self.contexts.live(partition) {
-            if self.aggregator.seen(live) >= since {
-                let is_new = |live: LiveContext| set_bit(&mut named[live.kind() as usize], live.id().0);
-                self.entry(live, carried, is_new)
-                    .iter()
-                    .for_each(|entry| writer.add(entry));
+        for group in self.contexts.live(partition).chunks(ROWS_AHEAD) {
+            self.aggregator.look_ahead_saved(group);
+            if since == i64::MIN {
+                self.contexts.look_ahead_rows(group);
+            }
+            for &live in group {
+                if self.aggregator.seen(live) >= since {
+                    let is_new = |live: LiveContext| set_bit(&mut named[live.kind() as usize], live.id().0);
+                    self.entry(live, carried, is_new)
+                        .iter()
+                        .for_each(|entry| writer.add(entry));
+                }
             }
         }
         writer.take()
     }
 
-    /// Goes on with a bucket that another process began. Before the first packet; `now`: Unix seconds.
+    /// Continues a bucket that another process started. Before the first packet; `now`: Unix seconds.
     pub fn resume(&mut self, saved: SavedBucket, now: i64, carried: Carried) -> Restored {
         let mut restored = Restored::default();
         let Some(bucket) = saved.bucket else {
@@ -134,7 +145,7 @@ impl Ingest {
                         self.restore(entry.kind, named, entry.facts, entry.state, carried)
                     }));
                 }
-                // Checked when they came: a fault of ours, and what follows cannot be read.
+                // Checked on arrival: this is a bug, and the rest cannot be read.
                 Err(_) => {
                     count(false);
                     break;

@@ -45,7 +45,7 @@ impl Ingest {
                     continue;
                 }
             }
-            let options = &self.settings.listeners[packet.listener];
+            let options = &self.settings.listeners[packet.listener].parse;
             if let Ok(Message::Metric(metric)) = parse_line(line, options) {
                 let values = match metric.values {
                     Values::Numbers(numbers) => numbers.iter().count() as u64,

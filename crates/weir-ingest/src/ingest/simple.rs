@@ -11,7 +11,7 @@ impl Ingest {
     /// The simple way for one line. Returns the way to its context, where that may be remembered.
     #[inline(never)]
     pub(super) fn line(&mut self, packet: &Received<'_>, line: &[u8], terminated: bool) -> Option<Way> {
-        let options = self.settings.listeners[packet.listener];
+        let options = self.settings.listeners[packet.listener].parse;
         self.counts[packet.listener][IngestCounter::Messages] += 1;
         if !terminated && packet.truncated {
             self.counts[packet.listener][IngestCounter::RejectedTruncated] += 1;
@@ -33,7 +33,7 @@ impl Ingest {
                 self.aggregator.now(),
             )
         {
-            // It is counted when it goes on.
+            // It is counted when it proceeds.
             self.counts[packet.listener][IngestCounter::Messages] -= 1;
             return None;
         }
@@ -82,23 +82,23 @@ impl Ingest {
         self.contexts.set_state_bytes(self.aggregator.expected_bytes());
         match self.contexts.resolve(metric, self.sender, self.aggregator.now()) {
             Lookup::Context(id, way) => {
-                let samples = self.aggregate(metric, id, packet.received);
+                let samples = self.aggregate(metric, id, packet);
                 self.counts[packet.listener][IngestCounter::Samples] += samples;
                 self.counts[packet.listener][IngestCounter::SamplesAggregated] += samples;
                 return Some(way);
             }
             Lookup::Unremembered(id) => {
-                let samples = self.aggregate(metric, id, packet.received);
+                let samples = self.aggregate(metric, id, packet);
                 self.counts[packet.listener][IngestCounter::Samples] += samples;
                 self.counts[packet.listener][IngestCounter::SamplesAggregated] += samples;
             }
             Lookup::Overflow(id) => {
-                let samples = self.aggregate(metric, id, packet.received);
+                let samples = self.aggregate(metric, id, packet);
                 self.counts[packet.listener][IngestCounter::Samples] += samples;
                 self.counts[packet.listener][IngestCounter::SamplesOverflowed] += samples;
             }
             Lookup::OnTrial(id, way) => {
-                let samples = self.aggregate(metric, id, packet.received);
+                let samples = self.aggregate(metric, id, packet);
                 self.counts[packet.listener][IngestCounter::Samples] += samples;
                 self.counts[packet.listener][IngestCounter::SamplesAggregated] += samples;
                 self.contexts.count_trial(way, samples);
@@ -131,7 +131,7 @@ impl Ingest {
     }
 
     /// Adds the values of one metric to the state of its context. Returns how many there were.
-    fn aggregate(&mut self, metric: &Metric<'_>, id: ContextId, received: u64) -> u64 {
+    fn aggregate(&mut self, metric: &Metric<'_>, id: ContextId, packet: &Received<'_>) -> u64 {
         let numbers = match metric.values {
             Values::Member(member) => {
                 self.aggregator.set(id, member.as_bytes());
@@ -148,20 +148,19 @@ impl Ingest {
                     samples += 1;
                 }
             }
-            Kind::Gauge if self.settings.gauge_deltas => {
+            Kind::Gauge if self.gauge_deltas => {
                 for (value, signed) in numbers.iter_signed() {
-                    let base = if signed {
-                        self.aggregator.last_gauge(id).unwrap_or(0.0)
-                    } else {
-                        0.0
+                    let base = match signed {
+                        true => self.delta_base(id, packet.listener),
+                        false => 0.0,
                     };
-                    self.aggregator.gauge(id, base + value, received);
+                    self.aggregator.gauge(id, base + value, packet.received);
                     samples += 1;
                 }
             }
             Kind::Gauge => {
                 for value in numbers.iter() {
-                    self.aggregator.gauge(id, value, received);
+                    self.aggregator.gauge(id, value, packet.received);
                     samples += 1;
                 }
             }
@@ -184,5 +183,13 @@ impl Ingest {
             Kind::Set => unreachable!("a set has a member, not numbers"),
         }
         samples
+    }
+
+    /// The value that a change to a gauge is added to. Where none is known, as after a restart or a pause, it is zero, and counted.
+    fn delta_base(&mut self, id: ContextId, listener: usize) -> f64 {
+        self.aggregator.last_gauge(id).unwrap_or_else(|| {
+            self.counts[listener][IngestCounter::GaugeDeltasWithoutBase] += 1;
+            0.0
+        })
     }
 }

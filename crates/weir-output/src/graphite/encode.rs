@@ -1,27 +1,18 @@
 //! Batches into lines of carbon's plain-text protocol.
 
 use std::borrow::Cow;
-use std::sync::PoisonError;
 
-use weir_aggregate::{Batch, Series, Value, Weights};
-use weir_protocol::Kind;
-use xxhash_rust::xxh3::Xxh3;
+use weir_aggregate::{Batch, Series, Value};
 
-use super::claims::{ClaimResult, Claims};
-use super::{Aggregate, CounterForm, GraphiteSettings, Host, Notes, Tags, names};
+use super::{CounterForm, GraphiteSettings, Tags, names};
+use crate::claims::{ClaimResult, Claims, Notes, Renamed, rank};
 use crate::delivery::{Class, Counter, Draft, Encode, Encoded, Items, Reason};
+use crate::text_lines::{Aggregate, Host, Part, Summary, push_integer, push_value};
 
 /// Bytes in one payload: large, as each is a connection over TCP.
 const PAYLOAD_BYTES: usize = 1 << 20;
 /// The longest name; carbon closes the connection at a line of 16 KiB.
 const PATH_BYTES_MAX: usize = 4096;
-
-/// One of several values of a histogram.
-#[derive(Clone, Copy, Debug)]
-enum Part {
-    Aggregate(Aggregate),
-    Percentile(f64),
-}
 
 pub struct GraphiteEncoder {
     tags: Tags,
@@ -37,14 +28,6 @@ pub struct GraphiteEncoder {
     count: u32,
     renamed: Renamed,
     notes: Notes,
-}
-
-/// Of one flush.
-#[derive(Default)]
-struct Renamed {
-    lines: u64,
-    unchecked: u64,
-    example: Option<String>,
 }
 
 /// The parts of one series' path; the suffix of a value goes between or behind them.
@@ -64,27 +47,13 @@ impl GraphiteEncoder {
             "" => String::new(),
             prefix => format!("{prefix}."),
         };
-        let mut aggregates = settings.aggregates.clone();
-        aggregates.dedup();
-        let aggregates = aggregates.into_iter().map(|aggregate| {
-            let suffix = match aggregate {
-                Aggregate::Count => "count",
-                Aggregate::Min => "min",
-                Aggregate::Max => "max",
-                Aggregate::Avg => "avg",
-                Aggregate::Sum => "sum",
-            };
-            (Part::Aggregate(aggregate), format!(".{suffix}"))
-        });
-        let mut percentiles = settings.percentiles.clone();
-        percentiles.sort_by(f64::total_cmp);
-        let mut parts: Vec<(Part, String)> = aggregates.collect();
-        for fraction in percentiles {
-            let suffix = format!(".{}", names::percentile(fraction));
-            if parts.iter().all(|(_, known)| *known != suffix) {
-                parts.push((Part::Percentile(fraction), suffix));
-            }
-        }
+        let percentile_suffix = |fraction| format!(".{}", names::percentile(fraction));
+        let parts = Part::list(
+            &settings.aggregates,
+            &settings.percentiles,
+            aggregate_suffix,
+            percentile_suffix,
+        );
         let mut counters = settings.counters.clone();
         counters.dedup();
         let is_udp = settings.address.starts_with("udp:");
@@ -112,8 +81,9 @@ impl GraphiteEncoder {
         let mut names = std::mem::take(&mut self.names);
         let changed = names.fill(series, &self.prefix, self.tags, self.host);
         let rank = rank(series, changed);
-        let mut line =
-            |suffix: &str, value: f64| self.line(&mut names, series, suffix, value, rank, bucket, out);
+        let mut line = |this: &mut Self, suffix: &str, value: f64| {
+            this.line(&mut names, series, suffix, value, rank, bucket, out);
+        };
         match series.value() {
             Value::Counter(sum) => {
                 for at in 0..self.counters.len() {
@@ -121,46 +91,24 @@ impl GraphiteEncoder {
                         CounterForm::Count => (".count", sum),
                         CounterForm::Rate => (".rate", sum / f64::from(series.interval().max(1))),
                     };
-                    self.line(&mut names, series, suffix, value, rank, bucket, out);
+                    line(self, suffix, value);
                 }
             }
-            Value::Gauge(value) => line("", value),
-            Value::Set(set) => line("", set.cardinality() as f64),
-            Value::Histogram(histogram) => {
-                let totals = histogram.totals();
-                let ordered = histogram.ordered();
-                let parts = std::mem::take(&mut self.parts);
-                for (part, suffix) in &parts {
-                    let value = match part {
-                        Part::Aggregate(Aggregate::Count) => histogram.count(Weights::Exact),
-                        Part::Aggregate(Aggregate::Min) => totals.min,
-                        Part::Aggregate(Aggregate::Max) => totals.max,
-                        Part::Aggregate(Aggregate::Avg) => histogram.average(Weights::Exact),
-                        Part::Aggregate(Aggregate::Sum) => totals.sum,
-                        Part::Percentile(fraction) => ordered.quantile(*fraction),
-                    };
-                    self.line(&mut names, series, suffix, value, rank, bucket, out);
-                }
-                self.parts = parts;
-            }
+            Value::Gauge(value) => line(self, "", value),
+            Value::Set(set) => line(self, "", set.cardinality() as f64),
             Value::Distribution(sketch) if sketch.is_empty() => {}
-            Value::Distribution(sketch) => {
-                let parts = std::mem::take(&mut self.parts);
-                for (part, suffix) in &parts {
-                    let value = match part {
-                        Part::Aggregate(Aggregate::Count) => sketch.cnt() as f64,
-                        Part::Aggregate(Aggregate::Min) => sketch.min(),
-                        Part::Aggregate(Aggregate::Max) => sketch.max(),
-                        Part::Aggregate(Aggregate::Avg) => sketch.avg(),
-                        Part::Aggregate(Aggregate::Sum) => sketch.sum(),
-                        Part::Percentile(fraction) => sketch.quantile(*fraction),
-                    };
-                    self.line(&mut names, series, suffix, value, rank, bucket, out);
-                }
-                self.parts = parts;
-            }
+            Value::Histogram(histogram) => self.summary(&Summary::of_histogram(histogram), &mut line),
+            Value::Distribution(sketch) => self.summary(&Summary::Sketch(sketch), &mut line),
         }
         self.names = names;
+    }
+
+    fn summary(&mut self, summary: &Summary<'_>, line: &mut dyn FnMut(&mut Self, &str, f64)) {
+        let parts = std::mem::take(&mut self.parts);
+        for (part, suffix) in &parts {
+            line(self, suffix, summary.get(*part));
+        }
+        self.parts = parts;
     }
 
     fn line(
@@ -182,16 +130,7 @@ impl GraphiteEncoder {
             ClaimResult::Unchecked => self.renamed.unchecked += 1,
             ClaimResult::Refused => {
                 names.compose(&format!("_{:08x}", rank as u32), suffix, self.tags);
-                self.renamed.lines += 1;
-                if self.renamed.example.is_none() {
-                    let example = format!(
-                        "{:?} of type {} as {}",
-                        series.name(),
-                        series.kind().as_str(),
-                        names.path
-                    );
-                    self.renamed.example = Some(example);
-                }
+                self.renamed.count(series, &names.path);
             }
         }
         let before = self.text.len();
@@ -199,8 +138,7 @@ impl GraphiteEncoder {
         self.text.push(b' ');
         push_value(&mut self.text, value);
         self.text.push(b' ');
-        self.text
-            .extend_from_slice(itoa::Buffer::new().format(series.timestamp()).as_bytes());
+        push_integer(&mut self.text, series.timestamp());
         self.text.push(b'\n');
         if names.path.len() > PATH_BYTES_MAX || self.text.len() - before > self.line_bytes_max {
             self.text.truncate(before);
@@ -224,26 +162,15 @@ impl GraphiteEncoder {
             });
         }
     }
+}
 
-    /// Tells the status what the flush that has ended had to rename.
-    fn tell(&mut self) {
-        let Renamed {
-            lines,
-            unchecked,
-            example,
-        } = std::mem::take(&mut self.renamed);
-        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
-        notes.clear();
-        if let Some(example) = example {
-            let text = format!(
-                "{lines} lines of the last flush under another name, because theirs belongs to another series; {example}"
-            );
-            notes.insert("renamed", text);
-        }
-        if unchecked > 0 {
-            let text = format!("{unchecked} lines of the last flush, for whose names there is no memory");
-            notes.insert("not compared", text);
-        }
+fn aggregate_suffix(aggregate: Aggregate) -> &'static str {
+    match aggregate {
+        Aggregate::Count => ".count",
+        Aggregate::Min => ".min",
+        Aggregate::Max => ".max",
+        Aggregate::Avg => ".avg",
+        Aggregate::Sum => ".sum",
     }
 }
 
@@ -254,12 +181,7 @@ impl Names {
         self.base.push_str(prefix);
         self.tags.clear();
         let mut changed = names::push_name(&mut self.base, series.name());
-        let host = match host {
-            Host::All => Some(series.host()),
-            Host::Named => series.explicit_host(),
-            Host::None => None,
-        };
-        let host = host.filter(|host| !host.is_empty());
+        let host = host.of(series);
         if form == Tags::None {
             return changed || host.is_some() || series.tags().len() > 0;
         }
@@ -316,38 +238,6 @@ impl Names {
     }
 }
 
-/// The order in which series are given a path that several want: names that need no change, then by kind, then by a hash of the
-/// series itself that is the same everywhere.
-fn rank(series: &Series<'_>, changed: bool) -> u64 {
-    let kind = match series.kind() {
-        Kind::Counter => 0,
-        Kind::Gauge => 1,
-        Kind::Set => 2,
-        Kind::Histogram => 3,
-        Kind::Timing => 4,
-        Kind::Distribution => 5,
-    };
-    let mut hash = Xxh3::new();
-    let mut part = |text: &str| {
-        hash.update(&(text.len() as u32).to_le_bytes());
-        hash.update(text.as_bytes());
-    };
-    part(series.kind().as_str());
-    part(series.name());
-    part(series.host());
-    series.tags().for_each(&mut part);
-    u64::from(changed) << 63 | kind << 60 | hash.digest() >> 4
-}
-
-/// The shortest decimal that reads back equal.
-fn push_value(text: &mut Vec<u8>, value: f64) {
-    if value.fract() == 0.0 && value.abs() < 1e15 {
-        text.extend_from_slice(itoa::Buffer::new().format(value as i64).as_bytes());
-    } else {
-        text.extend_from_slice(ryu::Buffer::new().format_finite(value).as_bytes());
-    }
-}
-
 impl Encode for GraphiteEncoder {
     fn counter(&self) -> Counter {
         let (counters, parts) = (self.counters.len() as u64, self.parts.len() as u64);
@@ -377,7 +267,7 @@ impl Encode for GraphiteEncoder {
         out.dropped(Reason::Unsupported, Class::Checks, batch.checks.len() as u64);
         if batch.last {
             self.claims.sweep(bucket);
-            self.tell();
+            self.renamed.tell(&self.notes);
         }
     }
 

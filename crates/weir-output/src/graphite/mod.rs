@@ -1,26 +1,27 @@
 //! Graphite: carbon's plain-text protocol over TCP or UDP.
 
-mod claims;
 mod encode;
 mod names;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpStream, UdpSocket};
+use tokio::net::TcpStream;
 use weir_aggregate::Expansion;
 use weir_config::{Kind, choices, settings};
 use weir_units::Address;
 
 use crate::StartError;
-use crate::datagrams::datagrams;
+use crate::claims::{self, Notes, shown};
+use crate::datagrams::Udp;
 use crate::delivery::{BoxFuture, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport};
 use crate::probe::Destination;
 use crate::settings::{Delivered, DeliverySettings, OutputType, QueueSettings, Start};
 use crate::tcp::reset_on_close;
 
+pub use crate::text_lines::{Aggregate, Host};
 pub use encode::GraphiteEncoder;
 
 settings! {
@@ -28,7 +29,7 @@ settings! {
     pub struct GraphiteSettings {
         address: String = "''"
             .takes(Kind::Checked { allowed: "tcp://host:port or udp://host:port, such as tcp://127.0.0.1:2003, or nothing", check: is_address })
-            .effect("Where carbon, or what understands its plain-text protocol, listens.")
+            .effect("The address of carbon, or of another receiver of its plain-text protocol.")
             .who("Everyone who delivers to Graphite.")
             .required();
         tags: Tags = "tagged"
@@ -36,18 +37,18 @@ settings! {
             .who("Operators of a Graphite without tags.");
         prefix: String = "''"
             .takes(Kind::Checked { allowed: "letters, digits, _, - and dots between them, or nothing", check: is_prefix })
-            .effect("Put before every name, with a dot between them.")
+            .effect("A prefix for every name, with a dot in between.")
             .zero("Empty: names as they are.")
             .who("Operators who share a Graphite with others.");
         host: Host = "all"
             .effect("Which series get the tag `host`: all of them, series whose messages name one (`host:web1`), or none.")
             .who("Operators of a single agent. With several, series without their host overwrite each other.");
         counters: Vec<CounterForm> = "[count]"
-            .effect("What is written of a counter: `name.count`, what was counted in a bucket, `name.rate`, that per second, or both.")
-            .zero("With an empty list nothing is written of counters.")
-            .who("Operators whose dashboards want rates.");
+            .effect("The series of a counter: `name.count` (the count of a bucket), `name.rate` (the count per second), or both.")
+            .zero("With an empty list counters have no series.")
+            .who("Operators whose dashboards use rates.");
         aggregates: Vec<Aggregate> = "[count, min, max, avg, sum]"
-            .effect("What is written of histograms, timings and distributions, besides percentiles: `name.count` and so on.")
+            .effect("The series of histograms, timings and distributions, besides percentiles: `name.count` and so on.")
             .zero("With an empty list only percentiles.")
             .who("Operators who want fewer series.");
         percentiles: Vec<f64> = "[0.5, 0.95, 0.99]"
@@ -79,28 +80,9 @@ choices! {
 }
 
 choices! {
-    /// Whether the host becomes a tag.
-    pub enum Host {
-        All: "all",
-        Named: "named",
-        None: "none",
-    }
-}
-
-choices! {
     pub enum CounterForm {
         Count: "count",
         Rate: "rate",
-    }
-}
-
-choices! {
-    pub enum Aggregate {
-        Count: "count",
-        Min: "min",
-        Max: "max",
-        Avg: "avg",
-        Sum: "sum",
     }
 }
 
@@ -162,7 +144,7 @@ impl Start for GraphiteSettings {
             family: None,
             transport,
         };
-        let encoder = GraphiteEncoder::new(self, surroundings.memory_bytes_max / CLAIMS_SHARE, notes);
+        let encoder = GraphiteEncoder::new(self, claims::bytes_max(surroundings), notes);
         // Whisper takes points in any order, others do not; an answer tells nothing of single points.
         let order = Order::TimeOrder;
         let started = Delivery::start(
@@ -177,18 +159,8 @@ impl Start for GraphiteSettings {
     }
 }
 
-/// One part in this many of the output's memory is for telling paths apart.
-const CLAIMS_SHARE: u64 = 4;
-
 /// What a reset may take longer than two round trips.
 const RESET_MARGIN: Duration = Duration::from_millis(20);
-
-/// What the encoder has to say in the status.
-type Notes = Arc<Mutex<BTreeMap<&'static str, String>>>;
-
-fn shown(notes: &Notes) -> BTreeMap<&'static str, String> {
-    notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
-}
 
 /// Why a connection did not take a payload.
 #[derive(Debug, thiserror::Error)]
@@ -243,54 +215,6 @@ impl Transport for Tcp {
                 Ok(()) => Outcome::Delivered,
                 Err(error) => Outcome::Retry {
                     error: error.to_string(),
-                    after: None,
-                },
-            }
-        })
-    }
-
-    fn details(&self) -> BTreeMap<&'static str, String> {
-        shown(&self.notes)
-    }
-}
-
-struct Udp {
-    host: (String, u16),
-    bytes_max: usize,
-    notes: Notes,
-}
-
-impl Udp {
-    async fn attempt(&self, body: &[u8]) -> std::io::Result<()> {
-        let (host, port) = &self.host;
-        let mut last = std::io::Error::other("the name has no address");
-        for address in tokio::net::lookup_host((host.as_str(), *port)).await? {
-            let local = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-            let socket = UdpSocket::bind(local).await?;
-            socket.connect(address).await?;
-            match self.send_all(&socket, body).await {
-                Ok(()) => return Ok(()),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
-
-    async fn send_all(&self, socket: &UdpSocket, body: &[u8]) -> std::io::Result<()> {
-        for datagram in datagrams(body, self.bytes_max) {
-            socket.send(datagram).await?;
-        }
-        Ok(())
-    }
-}
-
-impl Transport for Udp {
-    fn send(&self, payload: Payload) -> BoxFuture<'_, Outcome> {
-        Box::pin(async move {
-            match self.attempt(&payload.body).await {
-                Ok(()) => Outcome::Delivered,
-                Err(error) => Outcome::Retry {
-                    error: format!("cannot send: {error}"),
                     after: None,
                 },
             }

@@ -1,4 +1,4 @@
-//! What carbon and Graphite take as names: the rules, and what becomes of everything else.
+//! The rules of carbon and Graphite for names, and replacements for everything else.
 //!
 //! A line is split at white space, a tagged name at `;`, and a plain one becomes a path of files at its dots, so what has a meaning
 //! there, or in Graphite's queries, is replaced by `_`. Each function returns whether it had to change anything.
@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 
 use super::Tags;
+use crate::text_lines::percent;
 
 /// Bytes in the name of a file, less what carbon appends (`.wsp`) and what tells series of one name apart (`_` and eight digits).
 const NODE_BYTES_MAX: usize = 255 - 4 - 9;
@@ -111,9 +112,7 @@ fn shorten_nodes(path: &mut String, start: usize) -> bool {
 
 /// `p50`, `p99_9`.
 pub fn percentile(fraction: f64) -> String {
-    // Hundredths of hundredths are what people ask for; more digits would be those of the binary fraction.
-    let percent = (fraction * 1e8).round() / 1e6;
-    format!("p{percent}").replace('.', "_")
+    format!("p{}", percent(fraction)).replace('.', "_")
 }
 
 #[cfg(test)]

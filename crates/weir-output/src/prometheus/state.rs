@@ -22,7 +22,7 @@ mod saved;
 
 pub use saved::NoState;
 
-/// What the buckets of a native histogram may take however full the state is.
+/// The minimum size of a native histogram's buckets, even if the state is full.
 const NATIVE_BYTES_LEAST: usize = 256;
 
 /// Seconds of a monotonic clock.
@@ -56,7 +56,7 @@ pub struct Series<S = ()> {
     pub value: Value,
 }
 
-/// What became of a row: family and number of its series, or why it is not in it.
+/// The result of a row: family and number of its series, or why it was refused.
 pub type Taken = Result<(usize, usize), Reason>;
 
 #[derive(Debug)]
@@ -103,6 +103,8 @@ pub struct State<M = (), S = ()> {
     /// Families before this one have their final names; those behind it wait for the next scrape.
     pub named: usize,
     names_are_stale: bool,
+    /// Of a flush a part has been taken. Who gets a name is decided among all of it.
+    pub is_within_flush: bool,
     pub renamed: usize,
     /// Renderings under way. While there are any, nothing moves or leaves.
     pub renderings: usize,
@@ -116,7 +118,7 @@ pub struct State<M = (), S = ()> {
     labels: LabelWriter,
 }
 
-/// What is known of a row besides its tags and its value.
+/// The facts of a row besides its tags and its value.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<'a> {
     pub name: &'a str,
@@ -143,6 +145,7 @@ impl<M: Default, S: Default> State<M, S> {
             series_index: HashTable::new(),
             named: 0,
             names_are_stale: false,
+            is_within_flush: false,
             renamed: 0,
             renderings: 0,
             bytes: 0,
@@ -163,7 +166,7 @@ impl<M: Default, S: Default> State<M, S> {
                 timestamp: series.timestamp(),
                 is_timestamped: series.is_timestamped(),
             };
-            // What is refused is in the counts.
+            // The counts have refused points.
             let _ = self.add(&row, series.tags(), series.value(), now);
         }
     }
@@ -195,7 +198,7 @@ impl<M: Default, S: Default> State<M, S> {
     }
 
     fn try_add(&mut self, row: &Row<'_>, labels: &str, value: Aggregated<'_>, now: Seconds) -> Taken {
-        // Before its series is made: what is refused begins none.
+        // Before its series is made: a refused point starts no series.
         sums::check(value, self.counters)?;
         let (family, at, is_new) = self.place(row, labels, now).ok_or(Reason::Memory)?;
         let stamp = u32::try_from(row.timestamp.max(0)).unwrap_or(u32::MAX);
@@ -329,7 +332,11 @@ impl<M: Default, S: Default> State<M, S> {
         let now = now.saturating_add(self.past);
         let of_all = u32::try_from(self.settings.expiry.as_secs()).unwrap_or(u32::MAX);
         let least = self.forms.least_expiry(of_all);
-        if self.renderings > 0 || self.series == 0 || now.saturating_sub(self.oldest) < least {
+        if self.renderings > 0
+            || self.is_within_flush
+            || self.series == 0
+            || now.saturating_sub(self.oldest) < least
+        {
             return;
         }
         self.oldest = Seconds::MAX;
@@ -395,9 +402,9 @@ impl<M: Default, S: Default> State<M, S> {
     }
 
     /// Gives every family its name. While something is being rendered, the names it uses stay, and families without one
-    /// have to wait.
+    /// have to wait; so they do within a flush.
     pub fn name_families(&mut self) {
-        if self.renderings > 0 || !self.names_are_stale {
+        if self.renderings > 0 || self.is_within_flush || !self.names_are_stale {
             return;
         }
         self.names_are_stale = false;
@@ -509,7 +516,7 @@ impl<M, S> Family<M, S> {
         }
     }
 
-    /// What it would be called if it were alone, and the kind whose names it has.
+    /// Its name without conflicts, and the kind of its names.
     fn own_base(&self) -> (String, Kind) {
         let kind = self.form.named_as(self.kind);
         (names::base_name(&self.name, kind), kind)
@@ -542,7 +549,7 @@ impl Value {
     }
 }
 
-/// How a row stands to what its series shows.
+/// A row compared with its series.
 #[derive(Clone, Copy)]
 struct Moment {
     /// Another context has written to the series in the same bucket.

@@ -18,10 +18,13 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use weir_aggregate::{AggregatorSettings, Batch, Expansion};
+use weir_config::{LogConnection, LogSasl, LogTls, Mechanism};
 use weir_context::{ContextLimits, HashSecret, RuleSettings, Rules};
 use weir_ingest::{Ingest, IngestSettings, Received};
-use weir_output::delivery::{Clock, Delivery, Driver, OutputStatus, Surroundings};
+use weir_output::delivery::{Agent, Clock, Delivery, Driver, OutputStatus, Surroundings};
 use weir_output::graphite::{Aggregate, CounterForm, GraphiteSettings, Host, Tags};
+use weir_output::influx::{InfluxCompression, InfluxSettings, LineSettings, Precision};
+use weir_output::kafka::{Format, KafkaSettings};
 use weir_output::otlp::{OtlpCompression, OtlpHistograms, OtlpSettings, Protocol, Temporality};
 use weir_output::remote_write::{RemoteWriteSettings, RemoteWriteVersion};
 use weir_output::settings::{
@@ -29,6 +32,7 @@ use weir_output::settings::{
     SeriesFormat, Start,
 };
 use weir_protocol::ParseOptions;
+use weir_state::AgentId;
 
 pub const KEY: &str = "0123456789abcdef0123456789abcdef";
 /// The bucket of every batch, unless a test says otherwise.
@@ -110,7 +114,7 @@ impl Intake {
         Self::start_at(TcpListener::bind("127.0.0.1:0").await.unwrap(), None, script)
     }
 
-    /// While it is away it ends connections without a word.
+    /// While it is down it ends connections without an answer.
     pub async fn that_can_be_away(reachable: bool) -> (Self, Arc<AtomicBool>) {
         let reachable = Arc::new(AtomicBool::new(reachable));
         let script = reachable.clone();
@@ -525,13 +529,43 @@ pub fn graphite(address: &str) -> GraphiteSettings {
     }
 }
 
+pub fn influx(url: &str) -> InfluxSettings {
+    InfluxSettings {
+        url: url.into(),
+        database: String::new(),
+        retention_policy: String::new(),
+        bucket: String::new(),
+        organization: String::new(),
+        token: Secret::default(),
+        token_file: String::new(),
+        authorization: authorization(&[]),
+        form: influx_lines(),
+        compression: InfluxCompression::Gzip,
+        points_per_payload_max: 5000,
+        datagram_bytes_max: 1432,
+        delivery: delivery(),
+    }
+}
+
+pub fn influx_lines() -> LineSettings {
+    LineSettings {
+        host: Host::All,
+        metric_type: true,
+        integers: false,
+        aggregates: graphite("").aggregates,
+        percentiles: vec![0.5, 0.95],
+        precision: Precision::Nanoseconds,
+    }
+}
+
 /// Every output over HTTP, in each of its forms.
-pub const OVER_HTTP: [&str; 5] = [
+pub const OVER_HTTP: [&str; 6] = [
     "datadog",
     "remote_write 1.0",
     "remote_write 2.0",
     "otlp delta",
     "otlp cumulative",
+    "influx",
 ];
 
 /// The settings of one of [`OVER_HTTP`], or of `otlp grpc`.
@@ -551,6 +585,11 @@ fn settings_of(name: &str, url: &str, delivery: DeliverySettings) -> Box<dyn Sta
             if name == "otlp grpc" {
                 settings.protocol = Protocol::Grpc;
             }
+            Box::new(settings)
+        }
+        "influx" => {
+            let mut settings = influx(url);
+            settings.delivery = delivery;
             Box::new(settings)
         }
         _ => {
@@ -578,7 +617,52 @@ pub fn surroundings(clock: Clock) -> Surroundings {
         state_bytes_max: 256 << 20,
         host_tags: Arc::from(["env:test".to_owned(), "team:a".to_owned()]),
         saved: Arc::default(),
+        agent: agent(1),
         replaces: None,
+    }
+}
+
+/// A log in a directory, of one partition.
+pub fn kafka(directory: &std::path::Path) -> KafkaSettings {
+    KafkaSettings {
+        log: LogConnection {
+            directory: Some(directory.to_owned()),
+            partitions: 1,
+            brokers: Vec::new(),
+            topic: "weir".into(),
+            tenant: String::new(),
+            sasl: LogSasl {
+                mechanism: Mechanism::None,
+                username: String::new(),
+                password: Secret::default(),
+                password_file: String::new(),
+            },
+            tls: LogTls {
+                enabled: false,
+                ca_file: None,
+                certificate_file: None,
+                key_file: None,
+            },
+        },
+        format: Format::Merge,
+        keep_host: false,
+        rules: Vec::new(),
+        delivery: QueueSettings {
+            timeout: Duration::from_secs(20),
+            backoff_max: Duration::from_millis(32),
+            disk_path: String::new(),
+            disk_bytes_max: 64 << 20,
+            disk_age_max: Duration::ZERO,
+        },
+    }
+}
+
+pub fn agent(epoch: u64) -> Agent {
+    Agent {
+        id: AgentId([7; 16]),
+        epoch,
+        is_kept: true,
+        monotonic_zero: || 0,
     }
 }
 
@@ -610,12 +694,14 @@ pub fn batches_at(bucket: i64, messages: &str) -> Vec<Arc<Batch>> {
         rules,
         limits: ContextLimits::default(),
         secret: HashSecret::from_random(1, 2),
-        gauge_deltas: false,
-        listeners: vec![ParseOptions {
-            origin_client: true,
-            timestamps: true,
-            eol_required: false,
-        }],
+        listeners: vec![
+            ParseOptions {
+                origin_client: true,
+                timestamps: true,
+                eol_required: false,
+            }
+            .into(),
+        ],
     };
     let mut ingest = Ingest::new(settings, bucket);
     ingest.packet(Received {
@@ -668,6 +754,13 @@ pub fn decode_remote_write(version: u8, bodies: impl IntoIterator<Item = Vec<u8>
         .map(|body| format!("{version} {}\n", hex(body)))
         .collect();
     run_decoder(&mut Command::new(build("remote_write")), lines)
+}
+
+/// Decodes lines with the parsers of InfluxDB 1 and of its line protocol's owners, which have to agree.
+pub fn decode_influx(bodies: impl IntoIterator<Item = Vec<u8>>) -> Vec<Json> {
+    let hex = |body: Vec<u8>| body.iter().map(|b| format!("{b:02x}")).collect::<String>() + "\n";
+    let lines: String = bodies.into_iter().map(hex).collect();
+    run_decoder(&mut Command::new(build("influx")), lines)
 }
 
 fn run_decoder(command: &mut Command, lines: String) -> Vec<Json> {

@@ -84,3 +84,15 @@ pub fn otlp_numbers(body: &[u8], name: &str, out: &mut Samples) {
         }
     }
 }
+
+/// Lines of InfluxDB's protocol whose measurement has this plain name, with the field `value`.
+pub fn influx_lines(body: &[u8], name: &str, out: &mut Samples) {
+    for line in std::str::from_utf8(body).expect("text").lines() {
+        let (series, rest) = line.split_once(' ').expect("fields");
+        if series.split(',').next() == Some(name) {
+            let (fields, time) = rest.split_once(' ').expect("a time");
+            let value = fields.strip_prefix("value=").expect("the only field");
+            out.push((time.parse().unwrap(), value.parse().unwrap()));
+        }
+    }
+}

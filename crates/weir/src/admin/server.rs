@@ -29,7 +29,7 @@ use super::query::Query;
 use super::taps;
 use super::{AdminSource, ExpositionBody, ScrapeRequest};
 use crate::history::Recent;
-use crate::profile;
+use crate::profile::{self, HeapView};
 
 /// Rows of `/api/v1/contexts`.
 const TOP_DEFAULT: usize = 20;
@@ -38,10 +38,10 @@ const TOP_MAX: usize = weir_context::SUMMARY_ROWS;
 /// Seconds of a CPU profile that does not say.
 const PROFILE_SECONDS_DEFAULT: u64 = 30;
 
-/// Events as long as somebody reads.
+/// Events as long as a reader is connected.
 const LIVE: &str = "/api/v1/live";
 
-/// What changes something.
+/// Requests that change something.
 const RELOAD: &str = "/api/v1/reload";
 
 const INDEX: &str = "weir\n\n\
@@ -62,7 +62,8 @@ const INDEX: &str = "weir\n\n\
                                   curl -X POST -H 'X-Weir-Request: 1'\n\
 /debug/vars                       status, memory and process as JSON\n\
 /debug/pprof/profile?seconds=30   CPU profile for go tool pprof\n\
-/debug/pprof/heap                 heap profile for go tool pprof\n\
+/debug/pprof/heap                 heap profile for go tool pprof: what is held, what was allocated\n\
+/debug/pprof/allocs               the same, what was allocated first\n\
 /healthz                          200 while the process lives\n\
 /ready                            200 when packets are received\n";
 
@@ -137,7 +138,7 @@ impl AdminServer {
         })
     }
 
-    /// The socket and its gate, for another process to go on with.
+    /// The socket and its gate, for another process to take over.
     pub fn share(&self) -> io::Result<(OwnedFd, Gate)> {
         Ok((self.listener.as_fd().try_clone_to_owned()?, self.gate.clone()))
     }
@@ -195,11 +196,11 @@ async fn talk(
     tokio::select! {
         ended = tokio::time::timeout(limits.connection, served) => {
             if let Ok(Err(error)) = ended {
-                tracing::debug!("admin: a connection ended badly: {error}");
+                tracing::debug!("admin: a connection failed: {error}");
             }
         }
         () = connection.turned_out() => {
-            tracing::debug!("admin: a connection that waited gave way to a new one");
+            tracing::debug!("admin: a waiting connection was closed in favour of a new one");
         }
     }
 }
@@ -242,7 +243,7 @@ async fn answer(
             Ok(slot) => {
                 let is_stream = [LIVE, taps::TAIL, taps::CAPTURE].contains(&request.uri().path());
                 let mut answer = costly_answer(source, request).await;
-                // A stream would keep its slot for as long as somebody looks.
+                // A stream would keep its slot as long as it is open.
                 answer.body_mut().slot = (!is_stream).then_some(slot);
                 answer
             }
@@ -251,7 +252,7 @@ async fn answer(
     }
 }
 
-/// What a page of another site must not make us do.
+/// Requests that a page of another site must not cause.
 fn check(request: &Request<Incoming>) -> Result<(), Refused> {
     let path = request.uri().path();
     if path == RELOAD {
@@ -312,14 +313,20 @@ async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> 
                 Some(report) => json_of(&report),
                 None => Err(Refused(
                     StatusCode::SERVICE_UNAVAILABLE,
-                    "contexts are counted with each flush, and there has been none yet".to_owned(),
+                    "contexts are counted at each flush; there was none yet".to_owned(),
                 )),
             },
             Err(refused) => Err(refused),
         },
         "/api/v1/meanings" => api::meanings().map(json_bytes),
         "/api/v1/explain" => match explain_request(&query) {
-            Ok(request) => json_of(&source.explain(request).await),
+            Ok(request) => match source.explain(request).await {
+                Some(explanation) => json_of(&explanation),
+                None => Err(Refused(
+                    StatusCode::NOT_FOUND,
+                    "this process receives no messages".to_owned(),
+                )),
+            },
             Err(refused) => Err(refused),
         },
         taps::TAIL | taps::CAPTURE if is_head => Ok(text(StatusCode::OK, "")),
@@ -334,12 +341,13 @@ async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> 
                 Err(refused) => Err(refused),
             }
         }
-        "/debug/pprof/heap" => heap_profile().await,
-        "/debug/pprof" | "/debug/pprof/" => Ok(text(StatusCode::OK, "profile?seconds=30\nheap\n")),
+        "/debug/pprof/heap" => heap_profile("heap", HeapView::InUse).await,
+        "/debug/pprof/allocs" => heap_profile("allocs", HeapView::Allocated).await,
+        "/debug/pprof" | "/debug/pprof/" => Ok(text(StatusCode::OK, "profile?seconds=30\nheap\nallocs\n")),
         path => match page::file(path, request.headers()) {
             Some(file) => Ok(file_answer(file)),
             None => recent(source, path, query).await.unwrap_or_else(|| {
-                let message = "there is nothing here; / lists what there is";
+                let message = no_such_profile(path).unwrap_or("not found; / lists all paths");
                 Err(Refused(StatusCode::NOT_FOUND, message.to_owned()))
             }),
         },
@@ -358,13 +366,13 @@ fn file_answer(file: page::File) -> Answer {
     answer
 }
 
-/// What is asked of the last minutes. `None`: something else is asked.
+/// A query to the history. `None`: another path.
 async fn recent(source: &dyn AdminSource, path: &str, query: Query<'_>) -> Option<Result<Answer, Refused>> {
     if path != LIVE && !api::PATHS.contains(&path) {
         return None;
     }
     let Some(recent) = source.recent() else {
-        let message = "the last minutes are not kept; the setting history gives them memory";
+        let message = "the last minutes are not stored; set `history` to a size above 0";
         return Some(Err(Refused(StatusCode::NOT_FOUND, message.to_owned())));
     };
     if path == LIVE {
@@ -401,7 +409,7 @@ fn capture_file(pieces: mpsc::Receiver<Bytes>) -> Answer {
     answer
 }
 
-/// What came of a reload, as JSON; 422 when a fault left everything as it was.
+/// The result of a reload, as JSON; 422 if an error left everything unchanged.
 async fn reload(source: &dyn AdminSource) -> Result<Answer, Refused> {
     let reloaded = source.reload().await.ok_or_else(|| {
         Refused(
@@ -513,20 +521,40 @@ async fn cpu_profile(duration: Duration) -> Result<Answer, Refused> {
         Some(bytes) => Ok(binary("profile", bytes)),
         None => Err(Refused(
             StatusCode::CONFLICT,
-            "a CPU profile is being taken already".to_owned(),
+            "another CPU profile is running".to_owned(),
         )),
     }
 }
 
-async fn heap_profile() -> Result<Answer, Refused> {
-    let bytes = tokio::task::spawn_blocking(profile::heap)
+/// Profiles that Go programs have and this one has not: what to use.
+fn no_such_profile(path: &str) -> Option<&'static str> {
+    match path.strip_prefix("/debug/pprof/")? {
+        "trace" => Some(
+            "there is no execution trace: no Go runtime schedules weir. /debug/pprof/profile?seconds=30 shows where CPU time goes, \
+             weir_receive_gap_seconds and weir_hand_over_waits_total (/metrics) how long receiving and flushes were held up, and \
+             `perf trace -s -p PID` how long each thread waits in which system call",
+        ),
+        "block" | "mutex" => Some(
+            "waiting is not profiled: no lock is taken for a packet. weir_hand_over_waits_total and weir_receive_gap_seconds (/metrics) \
+             show whether threads of weir hold each other up, /debug/pprof/profile?seconds=30 where CPU time goes, and \
+             `perf trace -s -p PID` how long each thread waits in which system call",
+        ),
+        "goroutine" | "threadcreate" => Some(
+            "there are no goroutines: /debug/vars has the number of threads, and `top -H -p PID` shows each by its name",
+        ),
+        _ => None,
+    }
+}
+
+async fn heap_profile(name: &'static str, view: HeapView) -> Result<Answer, Refused> {
+    let bytes = tokio::task::spawn_blocking(move || profile::heap(view))
         .await
         .map_err(failed)?
         .map_err(failed)?;
-    Ok(binary("heap", bytes))
+    Ok(binary(name, bytes))
 }
 
-/// What expvar shows elsewhere: everything, as one object.
+/// As expvar does: everything as one object.
 async fn variables(source: &dyn AdminSource) -> Value {
     let mut variables = Map::new();
     // The program alone: its arguments may hold a key.

@@ -1,17 +1,15 @@
 //! `weir explain`: what the running agent would make of one message, and why.
 
-use std::path::PathBuf;
-
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
-use super::agent::{admin_address, fetch, read};
+use super::agent::{self, admin_address, fetch, read};
 use super::recent::path;
 use crate::admin::explain::Explanation;
 use crate::failure::Failure;
 
 pub fn command() -> Command {
     Command::new("explain")
-        .about("Show whose message this would be, which rules apply to it, and the context it ends in")
+        .about("Show the sender of a message, the rules that apply, and the context it becomes")
         .arg(
             Arg::new("line")
                 .value_name("MESSAGE")
@@ -24,22 +22,9 @@ pub fn command() -> Command {
                 .long("pid")
                 .value_name("PID")
                 .value_parser(value_parser!(i32).range(1..))
-                .help("The process that is to be taken for its sender, as on a Unix socket"),
+                .help("The process to treat as the sender, as on a Unix socket"),
         )
-        .arg(
-            Arg::new("config")
-                .long("config")
-                .short('c')
-                .value_name("FILE")
-                .value_parser(value_parser!(PathBuf))
-                .help("The agent's configuration file, for its admin address [variable: WEIR_CONFIG]"),
-        )
-        .arg(
-            Arg::new("admin")
-                .long("admin")
-                .value_name("ADDRESS")
-                .help("The agent's admin address [variable: WEIR_ADMIN] [default: 127.0.0.1:8127]"),
-        )
+        .args(agent::arguments())
         .arg(
             Arg::new("json")
                 .long("json")

@@ -4,8 +4,9 @@ use std::io::{self, BufRead, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use clap::{Arg, ArgAction, value_parser};
+use clap::{Arg, ArgAction};
 
+use super::agent::{foreign, refusal, unreachable};
 use crate::failure::Failure;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -13,27 +14,13 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a head, and of an answer that is an error.
 const HEAD_BYTES_MAX: u64 = 16 << 10;
 
-/// Arguments of commands that ask for messages.
-pub fn arguments() -> Vec<Arg> {
-    vec![
-        Arg::new("where")
-            .long("where")
-            .value_name("KEY:VALUE")
-            .action(ArgAction::Append)
-            .help(
-                "Only messages with this tag, or with any value of KEY; all of them, if given several times",
-            ),
-        Arg::new("config")
-            .long("config")
-            .short('c')
-            .value_name("FILE")
-            .value_parser(value_parser!(std::path::PathBuf))
-            .help("The agent's configuration file, for its admin address [variable: WEIR_CONFIG]"),
-        Arg::new("admin")
-            .long("admin")
-            .value_name("ADDRESS")
-            .help("The agent's admin address [variable: WEIR_ADMIN] [default: 127.0.0.1:8127]"),
-    ]
+/// A filter of messages by their tags.
+pub fn where_argument() -> Arg {
+    Arg::new("where")
+        .long("where")
+        .value_name("KEY:VALUE")
+        .action(ArgAction::Append)
+        .help("Only messages with this tag, or with any value of KEY; several are combined with AND")
 }
 
 /// The part of a URL behind the question mark.
@@ -53,15 +40,7 @@ pub struct Body {
 impl Body {
     /// Asks the agent. `quiet` is how long nothing may come.
     pub fn open(address: SocketAddr, path: &str, quiet: Duration) -> Result<Body, Failure> {
-        let failed = |error: io::Error| {
-            let hint = match error.kind() {
-                io::ErrorKind::ConnectionRefused => {
-                    "; is it running? `weir run` starts it, --admin names another address"
-                }
-                _ => "",
-            };
-            Failure::runtime(format!("no agent at http://{address}: {error}{hint}"))
-        };
+        let failed = |error| unreachable(address, &error);
         let mut stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).map_err(failed)?;
         stream.set_read_timeout(Some(quiet)).map_err(failed)?;
         stream.set_write_timeout(Some(CONNECT_TIMEOUT)).map_err(failed)?;
@@ -74,7 +53,7 @@ impl Body {
         if head.starts_with("HTTP/1.") && code == "200" {
             return Ok(Body { reader });
         }
-        Err(refusal(address, &head, code, &mut reader))
+        Err(refused(address, &head, code, &mut reader))
     }
 
     /// From another thread: nothing more is to come.
@@ -113,24 +92,12 @@ fn head(reader: &mut impl BufRead) -> io::Result<String> {
     Ok(head)
 }
 
-fn refusal(address: SocketAddr, head: &str, code: &str, reader: &mut impl BufRead) -> Failure {
+fn refused(address: SocketAddr, head: &str, code: &str, reader: &mut impl BufRead) -> Failure {
     let mut body = String::new();
-    // What cannot be read is not shown.
+    // Unreadable events are skipped.
     let _ = reader.take(HEAD_BYTES_MAX).read_to_string(&mut body);
-    let parsed = serde_json::from_str::<serde_json::Value>(&body).unwrap_or_default();
-    if let Some(reason) = parsed["error"]["message"].as_str() {
-        return Failure::runtime(format!(
-            "the agent at {address} says: {}",
-            crate::tap::message::text(reason.as_bytes())
-        ));
+    match refusal(code, &body).filter(|_| head.starts_with("HTTP/1.")) {
+        Some(reason) => Failure::runtime(format!("the agent at {address} says {reason}")),
+        None => foreign(address, head),
     }
-    let first = if code == "503" {
-        body.trim()
-    } else {
-        head.lines().next().unwrap_or_default()
-    };
-    let shown = crate::logging::printable(first.as_bytes());
-    Failure::runtime(format!(
-        "what answers at {address} is not weir's admin server, or cannot answer: {shown}"
-    ))
 }

@@ -63,7 +63,7 @@ const NOT_NEEDED: &[(&str, &str)] = &[
         "internal-*",
         "weir's own series are at /metrics of the admin address, and not among yours",
     ),
-    ("lambda-*", "weir is no extension of a function"),
+    ("lambda-*", "weir is not an extension of a function"),
     (
         "log-raw-metric",
         "`weir top` and the page at the admin address show metrics as they arrive",
@@ -91,7 +91,7 @@ const NOT_NEEDED: &[(&str, &str)] = &[
 
 /// Converts the text of a configuration.
 pub fn convert(text: &str) -> Result<Converted, Refused> {
-    // What is TOML is no mapping in YAML, and the other way round.
+    // TOML is not a mapping in YAML, and the other way round.
     let entries = match top_level(text) {
         Ok(entries) => entries,
         Err(_) => toml::parse(text)?,
@@ -144,7 +144,7 @@ impl Converter {
             "expiry-interval" | "expiry-interval-counter" => self.duration("counter_expiry", key, text),
             "ignore-host" => {
                 if text == "false" {
-                    self.leave(key.line, "ignore-host: the address of a sender is no host; a message names one by the tag host");
+                    self.leave(key.line, "ignore-host: the address of a sender is not used as host; a message names one by the tag host");
                 }
             }
             "server-mode" if text == "standalone" => {}
@@ -157,7 +157,8 @@ impl Converter {
             "graphite" => self.graphite(node),
             "datadog" => self.datadog(node),
             "statsdaemon" => self.statsdaemon(node),
-            "influxdb" | "newrelic" | "cloudwatch" | "otlp" | "promremotewriter" => {}
+            "influxdb" => self.influxdb(node),
+            "newrelic" | "cloudwatch" | "otlp" | "promremotewriter" => {}
             other => {
                 let why = reason(other).unwrap_or("is not known");
                 self.leave(key.line, format!("{other}: {why}"));
@@ -202,11 +203,16 @@ impl Converter {
     fn backends(&mut self, key: &Key, node: &Node) {
         for backend in words(node) {
             match backend.as_str() {
-                "datadog" | "graphite" | "statsdaemon" | "null" => {}
+                "datadog" | "graphite" | "influxdb" | "statsdaemon" | "null" => {}
                 "stdout" => self.draft.output("stdout", "enabled", " true\n".to_owned()),
-                "influxdb" => self.leave(key.line, "backends: influxdb: there is no such output; a Telegraf, VictoriaMetrics or InfluxDB that takes Graphite's lines takes those of outputs.graphite"),
-                "otlp" => self.leave(key.line, "backends: otlp: outputs.otlp is the output; its `url` is to be set"),
-                "promremotewriter" => self.leave(key.line, "backends: promremotewriter: outputs.remote_write is the output; its `url` is to be set"),
+                "otlp" => self.leave(
+                    key.line,
+                    "backends: otlp: outputs.otlp is the output; its `url` is to be set",
+                ),
+                "promremotewriter" => self.leave(
+                    key.line,
+                    "backends: promremotewriter: outputs.remote_write is the output; its `url` is to be set",
+                ),
                 other => self.leave(key.line, format!("backends: {other}: weir has no such output")),
             }
         }
@@ -236,6 +242,27 @@ impl Converter {
             .set_output("graphite", "address", &format!("tcp://{address}"));
         self.draft
             .set_output_list("graphite", "counters", &["count", "rate"]);
+    }
+
+    fn influxdb(&mut self, node: &Node) {
+        for (key, value) in map(node) {
+            let text = scalar(value).unwrap_or_default();
+            match key.text.as_str() {
+                "api-endpoint" => self.draft.set_output("influx", "url", text),
+                "database" => self.draft.set_output("influx", "database", text),
+                "retention-policy" => self.draft.set_output("influx", "retention_policy", text),
+                "bucket" => self.draft.set_output("influx", "bucket", text),
+                "org" => self.draft.set_output("influx", "organization", text),
+                "metrics-per-batch" => self.draft.set_output("influx", "points_per_payload_max", text),
+                "max-requests" => self.draft.set_output("influx", "delivery.concurrency", text),
+                "compress-payload" if text == "false" => self.draft.set_output("influx", "compression", "none"),
+                "api-version" | "compress-payload" => {}
+                "credentials" => self.leave(key.line, "influxdb.credentials: is a secret, which is not copied; set outputs.influx.token_file"),
+                other => self.leave(key.line, format!("influxdb.{other}: weir has no such setting; outputs.influx.delivery has those of delivery")),
+            }
+        }
+        let why = "influxdb: the fields of outputs.influx are value, or count, lower, upper, mean, sum and percentiles; gostatsd's are others";
+        self.leave(node.line, why);
     }
 
     fn datadog(&mut self, node: &Node) {

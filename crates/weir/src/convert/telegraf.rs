@@ -237,6 +237,7 @@ impl Converter {
                         self.draft
                             .set("admin", &everywhere(&text("listen").unwrap_or(":9273".into())));
                     }
+                    "influxdb" | "influxdb_v2" => self.influx(output),
                     "graphite" => {
                         let servers = map(output).iter().find(|(key, _)| key.text == "servers");
                         let server = servers.and_then(|(_, node)| list(node).iter().find_map(scalar));
@@ -247,6 +248,44 @@ impl Converter {
                     "file" => self.draft.output("stdout", "enabled", " true\n".to_owned()),
                     other => self.leave(key.line, format!("outputs.{other}: {}", of_output(other))),
                 }
+            }
+        }
+    }
+
+    /// `[[outputs.influxdb]]` or `[[outputs.influxdb_v2]]`.
+    fn influx(&mut self, output: &Node) {
+        for (key, value) in map(output) {
+            let text = scalar(value).unwrap_or_default();
+            match key.text.as_str() {
+                "urls" => self.influx_url(list(value).iter().filter_map(scalar).collect(), key.line),
+                "url" => self.influx_url(vec![text], key.line),
+                "database" => self.draft.set_output("influx", "database", text),
+                "retention_policy" => self.draft.set_output("influx", "retention_policy", text),
+                "bucket" => self.draft.set_output("influx", "bucket", text),
+                "organization" => self.draft.set_output("influx", "organization", text),
+                "timeout" => self.draft.set_output("influx", "delivery.timeout", text),
+                "tls_ca" => self.draft.set_output("influx", "delivery.ca_file", text),
+                "http_proxy" => self.draft.set_output("influx", "delivery.proxy", text),
+                "content_encoding" if text != "gzip" => self.draft.set_output("influx", "compression", "none"),
+                "content_encoding" | "skip_database_creation" => {}
+                "token" | "username" | "password" => self.leave(
+                    key.line,
+                    format!("outputs.influxdb.{}: is a secret or belongs to one, which is not copied; set outputs.influx.token_file", key.text),
+                ),
+                other => self.leave(key.line, format!("outputs.influxdb.{other}: weir has no such setting")),
+            }
+        }
+        // As Telegraf writes them.
+        self.draft.set_output("influx", "integers", "true");
+    }
+
+    /// Telegraf writes each batch to one of several servers.
+    fn influx_url(&mut self, urls: Vec<&str>, line: usize) {
+        if let [first, rest @ ..] = &urls[..] {
+            self.draft
+                .set_output("influx", "url", first.trim_end_matches('/'));
+            if !rest.is_empty() {
+                self.leave(line, "outputs.influxdb.urls: an output has one url, the first; a second output would deliver everything twice");
             }
         }
     }
@@ -297,9 +336,6 @@ fn of_agent(key: &str) -> &'static str {
 
 fn of_output(name: &str) -> &'static str {
     match name {
-        "influxdb" | "influxdb_v2" => {
-            "there is no output in InfluxDB's line protocol; an InfluxDB 1, VictoriaMetrics or Telegraf that takes Graphite's lines takes those of outputs.graphite"
-        }
         "opentelemetry" => "outputs.otlp is the output; its `url` is to be set",
         "http" => "outputs.remote_write and outputs.otlp deliver over HTTP",
         _ => "weir has no such output",

@@ -1,4 +1,4 @@
-//! What two processes say to each other when one goes on in place of the other. `docs/restart.md` has the order.
+//! The messages between two processes when one takes over from the other. `docs/restart.md` has the order.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -51,12 +51,20 @@ pub const STATE: u8 = 10;
 pub const END: u8 = 11;
 /// From the new process: it has read all of that.
 pub const COMMIT: u8 = 12;
-/// Nobody reads the sockets now.
+/// The sockets are not read now.
 pub const GO: u8 = 13;
 /// From the new process: it reads them.
 pub const RUNNING: u8 = 14;
 /// To the command that asked for a new process: it runs.
 pub const DONE: u8 = 15;
+/// After RUNNING, if the new process asked for it there: a part of the history of points, and of the books.
+pub const POINTS: u8 = 16;
+pub const BOOKS: u8 = 17;
+/// There is no more of either.
+pub const HISTORY_END: u8 = 18;
+
+/// What RUNNING says of a new process that keeps a history.
+pub const WANTS_HISTORY: &[u8] = b"history";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {

@@ -14,11 +14,20 @@ pub struct Dump {
 pub struct Sample {
     /// Return addresses, innermost first.
     pub frames: Vec<usize>,
+    /// What is held.
+    pub live: Amount,
+    /// What has been allocated since the start, that included.
+    pub total: Amount,
+}
+
+/// Sampled allocations.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Amount {
     pub objects: u64,
     pub bytes: u64,
 }
 
-impl Sample {
+impl Amount {
     /// Estimates what the samples stand for: an allocation of s bytes is sampled with probability
     /// 1 - exp(-s / R).
     pub fn scaled(&self, sample_bytes: u64) -> (i64, i64) {
@@ -54,13 +63,9 @@ pub fn parse(text: &str) -> Result<Dump, String> {
             frames = Some(addresses.split_whitespace().filter_map(address).collect());
         } else if let Some(counts) = line.trim_start().strip_prefix("t*:")
             && let Some(frames) = frames.take()
-            && let Some((objects, bytes)) = live(counts)
+            && let Some((live, total)) = amounts(counts)
         {
-            dump.samples.push(Sample {
-                frames,
-                objects,
-                bytes,
-            });
+            dump.samples.push(Sample { frames, live, total });
         }
     }
     Ok(dump)
@@ -70,11 +75,17 @@ fn address(text: &str) -> Option<usize> {
     usize::from_str_radix(text.strip_prefix("0x")?, 16).ok()
 }
 
-/// ` 3: 4096 [0: 0]`
-fn live(counts: &str) -> Option<(u64, u64)> {
-    let (objects, rest) = counts.split_once(':')?;
-    let bytes = rest.split_whitespace().next()?;
-    Some((objects.trim().parse().ok()?, bytes.parse().ok()?))
+/// ` 3: 4096 [7: 8192]`
+fn amounts(counts: &str) -> Option<(Amount, Amount)> {
+    let (live, total) = counts.split_once('[')?;
+    let amount = |text: &str| {
+        let (objects, bytes) = text.trim().trim_end_matches(']').split_once(':')?;
+        Some(Amount {
+            objects: objects.trim().parse().ok()?,
+            bytes: bytes.trim().parse().ok()?,
+        })
+    };
+    Some((amount(live)?, amount(total)?))
 }
 
 #[cfg(test)]
@@ -83,7 +94,7 @@ mod tests {
 
     #[test]
     fn stacks_and_counts_are_read() {
-        let text = "heap_v2/524288\n  t*: 3: 300 [0: 0]\n  t0: 3: 300 [0: 0]\n@ 0x10 0x20\n  t*: 2: 200 [0: 0]\n\
+        let text = "heap_v2/524288\n  t*: 3: 300 [0: 0]\n  t0: 3: 300 [0: 0]\n@ 0x10 0x20\n  t*: 2: 200 [5: 500]\n\
                     \x20 t0: 2: 200 [0: 0]\n@ 0x30\n  t*: 1: 100 [0: 0]\n\nMAPPED_LIBRARIES:\n@ 0x99\n  t*: 9: 9 [0: 0]\n";
         let dump = parse(text).unwrap();
         assert_eq!(dump.sample_bytes, 524_288);
@@ -92,13 +103,22 @@ mod tests {
             [
                 Sample {
                     frames: vec![0x10, 0x20],
-                    objects: 2,
-                    bytes: 200
+                    live: Amount {
+                        objects: 2,
+                        bytes: 200
+                    },
+                    total: Amount {
+                        objects: 5,
+                        bytes: 500
+                    },
                 },
                 Sample {
                     frames: vec![0x30],
-                    objects: 1,
-                    bytes: 100
+                    live: Amount {
+                        objects: 1,
+                        bytes: 100
+                    },
+                    total: Amount::default(),
                 },
             ]
         );
@@ -108,8 +128,7 @@ mod tests {
 
     #[test]
     fn a_sample_stands_for_what_it_was_drawn_from() {
-        let small = Sample {
-            frames: Vec::new(),
+        let small = Amount {
             objects: 1,
             bytes: 1024,
         };
@@ -117,8 +136,7 @@ mod tests {
         // One in about 512 such allocations is sampled.
         assert!((510..=515).contains(&objects), "{objects}");
         assert!((bytes - 1024 * 512).abs() < 2048, "{bytes}");
-        let large = Sample {
-            frames: Vec::new(),
+        let large = Amount {
             objects: 1,
             bytes: 64 << 20,
         };

@@ -103,19 +103,37 @@ fn encode_cpu(
     Ok(builder.finish())
 }
 
-/// The live heap by where it was allocated, from the allocator's samples.
-pub fn heap() -> io::Result<Vec<u8>> {
+/// What a heap profile shows unless it is asked for something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeapView {
+    /// What is held.
+    InUse,
+    /// What has been allocated since the start.
+    Allocated,
+}
+
+/// The heap by where it was allocated, held and since the start, from the allocator's samples.
+pub fn heap(view: HeapView) -> io::Result<Vec<u8>> {
     let dump = sys::heap::dump()?;
     let dump = heap_dump::parse(&dump).map_err(io::Error::other)?;
     let mut builder = Builder::new(
-        &[("inuse_objects", "count"), ("inuse_space", "bytes")],
+        &[
+            ("alloc_objects", "count"),
+            ("alloc_space", "bytes"),
+            ("inuse_objects", "count"),
+            ("inuse_space", "bytes"),
+        ],
         SystemTime::now(),
     )?;
     builder.profile.period = dump.sample_bytes as i64;
     builder.profile.period_type = Some(builder.value_type("space", "bytes"));
-    builder.profile.default_sample_type = builder.text("inuse_space");
+    builder.profile.default_sample_type = builder.text(match view {
+        HeapView::InUse => "inuse_space",
+        HeapView::Allocated => "alloc_space",
+    });
     for sample in &dump.samples {
-        let (objects, bytes) = sample.scaled(dump.sample_bytes);
+        let (objects, bytes) = sample.live.scaled(dump.sample_bytes);
+        let (all_objects, all_bytes) = sample.total.scaled(dump.sample_bytes);
         let frames: Vec<usize> = sample
             .frames
             .iter()
@@ -127,7 +145,7 @@ pub fn heap() -> io::Result<Vec<u8>> {
             .position(|frame| !builder.symbols.is_allocator(*frame))
             .unwrap_or(0);
         let locations = builder.locations(frames[first..].iter().copied());
-        let value = vec![objects, bytes];
+        let value = vec![all_objects, all_bytes, objects, bytes];
         builder.profile.sample.push(proto::Sample {
             location_id: locations,
             value,

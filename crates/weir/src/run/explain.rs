@@ -1,9 +1,9 @@
-//! What becomes of one message, and why: the same parser, the same decisions about its origin, and the same rules as on the
-//! way of real messages, with somebody who takes notes.
+//! The explanation of one message: the same parser, the same decisions about its origin, and the same rules as on the
+//! way of real messages, with a recorder.
 
 use std::borrow::Cow;
 
-use weir_context::{OriginKey, Recorder, Resolved, Rules, Step};
+use weir_context::{NameReading, OriginKey, Recorder, Resolved, Rules, Step};
 use weir_origin::{OriginExplanation, Origins};
 use weir_protocol::{Message, ParseOptions, Tags, parse_line};
 
@@ -40,7 +40,7 @@ pub fn explain(
             match origins.explain(&key, request.pid) {
                 Some(found) => found,
                 None => {
-                    explanation.note = Some("who sent it could not be found out in time".to_owned());
+                    explanation.note = Some("the sender could not be determined in time".to_owned());
                     OriginExplanation::default()
                 }
             }
@@ -48,28 +48,39 @@ pub fn explain(
     };
     if origins.is_none() {
         explanation.note = Some(
-            "senders are not told apart: origin_detection, origin_client and every source of tags are off"
+            "senders are not distinguished: origin_detection, origin_client and every source of tags are off"
                 .to_owned(),
         );
     } else if !options.origin_client && has_origin_sections(line) {
         explanation.note = Some("origin_client is off, so c:, e: and card: are not read".to_owned());
     }
     if found.access.as_ref().is_none_or(|access| access.allowed) {
-        follow(&message, tags, &found, rules, &mut explanation);
+        follow(
+            &message,
+            tags,
+            &found,
+            (rules, NameReading::default()),
+            &mut explanation,
+        );
     }
     explanation.origin = found;
     explanation
 }
 
 /// Why a rule drops a message of this sender, if one does.
-pub fn dropped(message: &Message<'_>, sender: &OriginExplanation, rules: &Rules) -> Option<String> {
+pub fn dropped(
+    message: &Message<'_>,
+    sender: &OriginExplanation,
+    names: NameReading,
+    rules: &Rules,
+) -> Option<String> {
     let tags = match message {
         Message::Metric(metric) => metric.tags,
         Message::Event(event) => event.tags,
         Message::Check(check) => check.tags,
     };
     let mut explanation = Explanation::default();
-    follow(message, tags, sender, rules, &mut explanation);
+    follow(message, tags, sender, (rules, names), &mut explanation);
     if explanation.context.is_some() {
         return None;
     }
@@ -93,7 +104,7 @@ fn follow(
     message: &Message<'_>,
     tags: Tags<'_>,
     found: &OriginExplanation,
-    rules: &Rules,
+    (rules, names): (&Rules, NameReading),
     explanation: &mut Explanation,
 ) {
     let all: Vec<&str> = tags.iter().chain(found.tags.iter().map(String::as_str)).collect();
@@ -101,6 +112,7 @@ fn follow(
     let (steps, context) = match message {
         Message::Metric(metric) => {
             let mut subject = rules.subject(metric.kind, metric.name, all.iter().copied());
+            subject.tag_styles = names.tag_styles();
             let mut recorder = Recorder::new(metric.name, &all);
             let passes = rules.apply_traced(&mut subject, &mut resolved, &mut recorder);
             let context = ExplainedContext {

@@ -1,4 +1,4 @@
-//! The running process lets another one go on in its place, and goes on itself if that fails. `docs/restart.md` has the order.
+//! The running process hands over to another one, and continues itself if that fails. `docs/restart.md` has the order.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -38,10 +38,16 @@ pub struct Giver {
     /// The admin address.
     pub admin: Option<(OwnedFd, Gate)>,
     pub starter: Option<Starter>,
-    /// Who asked for a new process, and waits for what comes of it.
+    /// The requester of a new process, who waits for the result.
     pub asked: Mutex<Vec<Channel>>,
     /// Told when another process has taken over.
     pub taken_over: tokio::sync::mpsc::Sender<()>,
+}
+
+/// What the new process has, and what else it wants.
+struct Given {
+    account: Account,
+    wants_history: bool,
 }
 
 /// Workers that are stopped until this is dropped.
@@ -98,7 +104,7 @@ impl Giver {
             Ok((channel, hello))
         })();
         match greeted {
-            Err(error) => tracing::warn!("hand-over: somebody connected, and nothing came of it: {error}"),
+            Err(error) => tracing::warn!("hand-over: a connection failed: {error}"),
             Ok((channel, hello)) => match hello.asks {
                 Asks::Upgrade => self.upgrade(Some(channel)),
                 Asks::TakeOver => self.give(channel, &hello),
@@ -106,11 +112,11 @@ impl Giver {
         }
     }
 
-    /// Starts the program on disk, which then takes over. `asked`: who wants to know what comes of it.
+    /// Starts the program on disk, which then takes over. `asked`: the requester, who gets the result.
     pub fn upgrade(&self, asked: Option<Channel>) {
         let started = match &self.starter {
             Some(starter) => starter.go(),
-            None => Err(io::Error::other("there is no process that could start it")),
+            None => Err(io::Error::other("no process can start it")),
         };
         self.asked
             .lock()
@@ -122,9 +128,9 @@ impl Giver {
         }
     }
 
-    /// Says in log and status that this process goes on, and tells the process that asked.
+    /// Reports in log and status that this process continues, and tells the process that asked.
     fn failed(&self, reason: &str) {
-        tracing::error!("hand-over failed, and this process goes on: {reason}");
+        tracing::error!("hand-over failed; this process continues: {reason}");
         self.agent.view.hand_over().note_failure(reason);
         self.answer(hand_over::REFUSED, reason);
     }
@@ -142,7 +148,7 @@ impl Giver {
         let _alone = self.agent.leaving.lock().unwrap_or_else(PoisonError::into_inner);
         let pid = channel.peer().map_or(0, |peer| peer.pid);
         tracing::info!(
-            "hand-over: weir {} (process {pid}) wants to go on in place of this process",
+            "hand-over: weir {} (process {pid}) wants to take over from this process",
             hello.weir
         );
         let channel = Arc::new(channel);
@@ -151,7 +157,13 @@ impl Giver {
             .check(hello)
             .and_then(|()| self.hand_over(&channel, &mut standing));
         match given {
-            Ok(account) => self.leave(&account, standing, pid),
+            Ok(given) => {
+                self.leave(&given, standing, pid);
+                if given.wants_history {
+                    self.give_history(&channel);
+                }
+                self.end(pid);
+            }
             Err(reason) => {
                 // The process that asks learns why.
                 let _ = channel.send(hand_over::REFUSED, reason.as_bytes(), &[]);
@@ -182,7 +194,7 @@ impl Giver {
     }
 
     /// All of it up to the moment at which the new process reads the sockets. An error is why it does not.
-    fn hand_over(&self, channel: &Arc<Channel>, standing: &mut Standing) -> Result<Account, String> {
+    fn hand_over(&self, channel: &Arc<Channel>, standing: &mut Standing) -> Result<Given, String> {
         let step = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
         self.greet(channel).map_err(step("sockets could not be sent"))?;
         let patience = |time| channel.set_patience(time).map_err(step("the connection"));
@@ -210,15 +222,21 @@ impl Giver {
         outputs.close_files();
         channel
             .send(hand_over::GO, &[], &[])
-            .map_err(step("the new process has gone"))?;
+            .map_err(step("the new process has ended"))?;
         match channel.expect(hand_over::RUNNING) {
-            Ok(_) => Ok(account),
+            Ok(message) => Ok(Given {
+                account,
+                wants_history: message.body == hand_over::WANTS_HISTORY,
+            }),
             // It may read the sockets by now, and two must not.
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                 tracing::error!(
-                    "hand-over: the new process does not say that it runs; this one ends all the same"
+                    "hand-over: the new process does not confirm that it runs; this one ends anyway"
                 );
-                Ok(account)
+                Ok(Given {
+                    account,
+                    wants_history: false,
+                })
             }
             Err(error) => Err(format!("the new process could not start: {error}")),
         }
@@ -277,12 +295,12 @@ impl Giver {
         for _ in 0..ATTEMPTS_MAX {
             channel
                 .send(hand_over::AGAIN, &[], &[])
-                .map_err(|error| format!("the new process has gone: {error}"))?;
+                .map_err(|error| format!("the new process has ended: {error}"))?;
             let account = self.freeze_once(channel, standing)?;
             let shared = &self.agent.view.shared;
             let saved = shared
                 .take_saved(standing.ends.len(), hand_over::STEP_MAX)
-                .ok_or("the buckets that have ended are not delivered in time")?;
+                .ok_or("ended buckets are not delivered in time")?;
             let first = saved.first().and_then(|saved| saved.bucket);
             if saved.iter().all(|saved| saved.bucket == first) {
                 return Ok((account, saved));
@@ -324,7 +342,7 @@ impl Giver {
         };
         for _ in workers.iter() {
             let of_worker = told.recv_timeout(hand_over::STEP_MAX);
-            let of_worker = of_worker.map_err(|_| "a worker does not come to a stand in time".to_owned())?;
+            let of_worker = of_worker.map_err(|_| "a worker does not stop in time".to_owned())?;
             let of_worker = of_worker.map_err(|error| format!("connections could not be sent: {error}"))?;
             sum.since = sum.since.min(of_worker.since);
             sum.connections += of_worker.connections;
@@ -359,23 +377,39 @@ impl Giver {
     }
 
     /// The new process runs: this one ends.
-    fn leave(&self, account: &Account, standing: Standing, pid: i32) {
+    fn leave(&self, given: &Given, standing: Standing, pid: i32) {
         self.agent.keeper.leave_to_next();
         self.agent.watch.end();
         for end in &standing.ends {
             let _ = end.send(());
         }
-        // It must not be dropped: workers would go on.
+        // It must not be dropped: workers would continue.
         std::mem::forget(standing);
         self.notify.main_process(pid);
+        let account = &given.account;
         let ended = match account.encrypted {
             0 => String::new(),
-            encrypted => format!("; {encrypted} TLS connections end, and their clients connect again"),
+            encrypted => format!("; {encrypted} TLS connections end, and their clients reconnect"),
         };
         tracing::info!(
-            "hand-over: process {pid} goes on in place of this one, with {} connections{ended}",
+            "hand-over: process {pid} took over from this one, with {} connections{ended}",
             account.connections
         );
+    }
+
+    fn give_history(&self, channel: &Channel) {
+        let Some(recent) = &self.agent.view.recent else {
+            // Said by its absence.
+            let _ = channel.send(hand_over::HISTORY_END, &[], &[]);
+            return;
+        };
+        if let Err(error) = super::history::give(recent, channel) {
+            tracing::warn!("hand-over: the history could not be given: {error}");
+        }
+    }
+
+    /// Nothing is left to do here.
+    fn end(&self, pid: i32) {
         self.answer(hand_over::DONE, &pid.to_string());
         if let Some((_, gate)) = &self.admin {
             gate.wait_until_answered(REQUESTS_MAX);

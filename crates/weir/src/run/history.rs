@@ -10,7 +10,8 @@ use weir_output::prometheus::OwnSeries;
 
 use super::view::View;
 use crate::admin::series::own_series;
-use crate::history::Recent;
+use crate::hand_over::{self, Channel};
+use crate::history::{Of, Recent};
 use crate::process;
 
 /// Batches that may wait for the thread; it takes a few milliseconds for each.
@@ -25,6 +26,7 @@ pub struct HistoryFeed {
 
 impl HistoryFeed {
     pub fn take(&self, batch: &Arc<Batch>) {
+        self.recent.expect();
         if let Err(TrySendError::Full(batch)) = self.inbox.try_send(batch.clone()) {
             self.recent.lose(&batch);
         }
@@ -37,12 +39,13 @@ pub fn feed(recent: &Arc<Recent>) -> (HistoryFeed, Receiver<Arc<Batch>>) {
     (HistoryFeed { inbox, recent }, batches)
 }
 
-/// Starts the thread; it ends with the pipeline.
+/// Starts the thread; it ends with the pipeline. `before`: the process that this one goes on for, which gives its history.
 pub fn start(
     recent: Arc<Recent>,
     batches: Receiver<Arc<Batch>>,
     expansion: Arc<Expansion>,
     view: Arc<View>,
+    before: Option<Channel>,
 ) -> io::Result<()> {
     let keeper = Keeper {
         recent,
@@ -53,8 +56,53 @@ pub fn start(
     };
     std::thread::Builder::new()
         .name("history".into())
-        .spawn(move || keeper.run())
+        .spawn(move || {
+            if let Some(before) = before {
+                adopt(&keeper.recent, &before);
+            }
+            keeper.run();
+        })
         .map(drop)
+}
+
+/// Sends all that is held to the process that goes on.
+pub fn give(recent: &Recent, channel: &Channel) -> io::Result<()> {
+    recent.give(hand_over::STEP_MAX, |of, part| {
+        let tag = match of {
+            Of::Points => hand_over::POINTS,
+            Of::Books => hand_over::BOOKS,
+        };
+        let bytes = postcard::to_extend(part, Vec::new()).map_err(io::Error::other)?;
+        channel.send(tag, &bytes, &[])
+    })?;
+    channel.send(hand_over::HISTORY_END, &[], &[])
+}
+
+/// Takes what [`give`] sends. Batches wait meanwhile.
+fn adopt(recent: &Recent, channel: &Channel) {
+    let adopted = take_parts(recent, channel);
+    recent.adopted();
+    match adopted {
+        Ok(()) => tracing::info!(
+            "hand-over: the history goes on with {} points",
+            recent.points().figures().points
+        ),
+        Err(error) => tracing::warn!("hand-over: not all of the history came: {error}"),
+    }
+}
+
+fn take_parts(recent: &Recent, channel: &Channel) -> io::Result<()> {
+    loop {
+        let message = channel.receive()?;
+        let of = match message.tag {
+            hand_over::POINTS => Of::Points,
+            hand_over::BOOKS => Of::Books,
+            hand_over::HISTORY_END => return Ok(()),
+            tag => return Err(io::Error::other(format!("message {tag} among the history"))),
+        };
+        let part = postcard::from_bytes(&message.body).map_err(io::Error::other)?;
+        recent.adopt(of, part).map_err(io::Error::other)?;
+    }
 }
 
 struct Keeper {
@@ -78,7 +126,10 @@ impl Keeper {
             }
             let next_second = Duration::from_secs(1) - Duration::from_nanos(u64::from(now.subsec_nanos()));
             match self.batches.recv_timeout(next_second) {
-                Ok(batch) => self.recent.take(&batch, &self.expansion),
+                Ok(batch) => {
+                    self.recent.take(&batch, &self.expansion);
+                    self.recent.dealt_with();
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }

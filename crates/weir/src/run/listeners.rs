@@ -2,7 +2,8 @@
 
 use std::net::SocketAddr;
 
-use weir_config::EolTransport;
+use weir_config::{EolTransport, ListenerReading};
+use weir_ingest::ListenerSettings;
 use weir_listener::{
     Address, AllowList, BoundSocket, Framing, ListenerConfig, ListenerId, MAX_PACKET_BYTES_LIMIT,
 };
@@ -27,14 +28,14 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Counts drops from where the process before did: by the number of a socket, what its counter said last.
+    /// Counts drops from the last values of the previous process, by the number of a socket.
     pub fn count_drops_from(&mut self, drops: &[(u64, u32)]) {
         for (socket, _) in self.of_workers.iter_mut().flatten() {
             socket.count_drops_from(drops);
         }
     }
 
-    /// The process before reads them no more.
+    /// The previous process reads them no more.
     pub fn own(&mut self) {
         self.of_workers
             .iter_mut()
@@ -45,7 +46,7 @@ impl Bound {
 
 /// Binds all listeners, or none; on sockets that were passed where they fit.
 pub fn bind(
-    planned: &[(ListenerConfig, ParseOptions)],
+    planned: &[(ListenerConfig, ListenerSettings)],
     workers: usize,
     mut passed: Passed,
     notify: &Notify,
@@ -59,13 +60,17 @@ pub fn bind(
     let mut listeners: Vec<BoundListener> = Vec::new();
     let mut sockets: Vec<Vec<Adopted>> = Vec::new();
     for (listener, _) in planned {
-        let spread = matches!(listener.address, Address::Udp { .. }) && workers > 1;
-        let mut bound = passed.adopt(listener, if spread { workers } else { 1 })?;
+        let is_udp = matches!(listener.address, Address::Udp { .. });
+        let spread = is_udp && workers > 1;
+        // A process with more workers had more sockets for the address, and each may hold datagrams.
+        let mut bound = passed.adopt(listener, if is_udp { usize::MAX } else { 1 })?;
         let kept = bound.len();
         let missing = match bound.first() {
             None if spread => weir_listener::bind_group(listener, workers),
             None => weir_listener::bind(listener).map(|socket| vec![socket]),
-            Some(first) if spread => weir_listener::bind_beside(listener, &first.socket, workers - kept),
+            Some(first) if spread => {
+                weir_listener::bind_beside(listener, &first.socket, workers.saturating_sub(kept))
+            }
             Some(_) => Ok(Vec::new()),
         };
         let missing = missing.map_err(|error| Failure::runtime(error.to_string()))?;
@@ -89,7 +94,7 @@ pub fn bind(
     }
     passed.close_the_rest(notify);
     keep_all(planned, &mut sockets, notify);
-    let source = |((listener, _), bound): (&(ListenerConfig, ParseOptions), &Vec<Adopted>)| SocketsOf {
+    let source = |((listener, _), bound): (&(ListenerConfig, ListenerSettings), &Vec<Adopted>)| SocketsOf {
         address: listener.address.to_string(),
         of_unit: bound.iter().any(|bound| bound.of_unit),
     };
@@ -98,11 +103,11 @@ pub fn bind(
         let spread = bound.len() > 1;
         for (worker, bound) in bound.into_iter().enumerate() {
             // A socket that only one worker reads goes to the workers in turn.
-            let worker = if spread { worker } else { number % workers };
-            of_workers[worker].push((bound.socket, ListenerId(number as u16)));
+            let worker = if spread { worker } else { number };
+            of_workers[worker % workers].push((bound.socket, ListenerId(number as u16)));
         }
     }
-    // Once all are there: whoever waits for one of these lines may connect to any of them.
+    // Once all exist: a program that waits for one of these lines may connect to any of them.
     for ((listener, _), bound) in planned.iter().zip(&listeners) {
         let kept = if bound.kept > 0 {
             ", on a socket that was passed"
@@ -119,7 +124,7 @@ pub fn bind(
 }
 
 /// Has the service manager keep what is not a socket unit's.
-fn keep_all(planned: &[(ListenerConfig, ParseOptions)], sockets: &mut [Vec<Adopted>], notify: &Notify) {
+fn keep_all(planned: &[(ListenerConfig, ListenerSettings)], sockets: &mut [Vec<Adopted>], notify: &Notify) {
     let own = |bound: &&mut Adopted| !bound.of_unit;
     let number = sockets.iter_mut().flatten().filter(own).count();
     let most = notify.store_max();
@@ -128,8 +133,7 @@ fn keep_all(planned: &[(ListenerConfig, ParseOptions)], sockets: &mut [Vec<Adopt
     }
     if number > most {
         tracing::warn!(
-            "{number} sockets are to be kept over a restart, and the service manager keeps {most}: none is; FileDescriptorStoreMax= \
-             sets how many"
+            "{number} sockets should survive a restart, but the service manager keeps at most {most}, so it keeps none; FileDescriptorStoreMax= sets how many"
         );
         return;
     }
@@ -140,11 +144,12 @@ fn keep_all(planned: &[(ListenerConfig, ParseOptions)], sockets: &mut [Vec<Adopt
     }
 }
 
-/// The listeners in the order of their numbers, each with what its messages may contain.
-pub fn plan(config: &Config, access: &Access) -> Vec<(ListenerConfig, ParseOptions)> {
+/// The listeners in the order of their numbers, each with how its messages are read.
+pub fn plan(config: &Config, access: &Access) -> Vec<(ListenerConfig, ListenerSettings)> {
     let settings = &config.listeners;
     let mut planned = Vec::new();
-    let mut plan = |address: Address, framing: Option<Framing>, eol_required: bool| {
+    let mut plan = |transport: &str, address: Address, framing: Option<Framing>, eol_required: bool| {
+        let own = settings.reading(transport, &address.to_string());
         let mut listener = ListenerConfig::new(address);
         listener.framing = framing.unwrap_or(listener.framing);
         listener.receive_buffer_bytes = settings.receive_buffer.map(|bytes| bytes as usize);
@@ -166,7 +171,14 @@ pub fn plan(config: &Config, access: &Access) -> Vec<(ListenerConfig, ParseOptio
             timestamps: config.aggregation.timestamps,
             eol_required,
         };
-        planned.push((listener, options));
+        let reading = ListenerSettings {
+            parse: options,
+            gauge_deltas: own
+                .and_then(ListenerReading::own_gauge_deltas)
+                .unwrap_or(config.aggregation.statsd_gauge_deltas),
+            names: own.and_then(ListenerReading::own_tag_styles).into(),
+        };
+        planned.push((listener, reading));
     };
     let framing = match settings.tcp_framing {
         weir_config::Framing::Length => Framing::LengthPrefixed,
@@ -179,10 +191,11 @@ pub fn plan(config: &Config, access: &Access) -> Vec<(ListenerConfig, ParseOptio
     };
     let eol = |transport| settings.requires_eol(transport);
     for address in &config.addresses.udp {
-        plan(udp(address), None, eol(EolTransport::Udp));
+        plan("udp", udp(address), None, eol(EolTransport::Udp));
     }
     for path in &settings.uds {
         plan(
+            "uds",
             Address::UnixDatagram(path.to_path_buf()),
             None,
             eol(EolTransport::Uds),
@@ -190,6 +203,7 @@ pub fn plan(config: &Config, access: &Access) -> Vec<(ListenerConfig, ParseOptio
     }
     for path in &settings.uds_stream {
         plan(
+            "uds_stream",
             Address::UnixStream(path.to_path_buf()),
             None,
             eol(EolTransport::Uds),
@@ -197,7 +211,7 @@ pub fn plan(config: &Config, access: &Access) -> Vec<(ListenerConfig, ParseOptio
     }
     for address in &config.addresses.tcp {
         let (host, port) = port_of(address);
-        plan(Address::Tcp { host, port }, Some(framing), false);
+        plan("tcp", Address::Tcp { host, port }, Some(framing), false);
     }
     share_descriptors(&mut planned);
     planned
@@ -208,7 +222,7 @@ pub fn plan(config: &Config, access: &Access) -> Vec<(ListenerConfig, ParseOptio
 const DESCRIPTORS_KEPT: u64 = 256;
 
 /// Connections of all listeners together leave the others what they need.
-fn share_descriptors(planned: &mut [(ListenerConfig, ParseOptions)]) {
+fn share_descriptors(planned: &mut [(ListenerConfig, ListenerSettings)]) {
     let limit = match crate::sys::raise_descriptor_limit() {
         Ok(limit) => limit,
         Err(error) => {

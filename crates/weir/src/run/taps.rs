@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use weir_context::{OriginKey, Rules};
-use weir_ingest::WorkerHandle;
+use weir_ingest::{ListenerSettings, WorkerHandle};
 use weir_listener::ListenerConfig;
 use weir_origin::{OriginExplanation, Origins};
-use weir_protocol::{Message, ParseOptions};
+use weir_protocol::Message;
 
 use super::books::BoundListener;
 use super::explain;
@@ -14,19 +14,20 @@ use crate::budget::{Budget, Share};
 use crate::streams::Streams;
 use crate::tap::{Heard, Knowledge, Taps};
 
-/// `None`: the configuration gives them no memory, because nobody is to see what messages hold.
+/// `None`: the configuration gives them no memory, because messages are confidential.
 pub fn taps(
     budget: &Budget,
     streams: Streams,
     workers: &[WorkerHandle],
-    (planned, bound): (&[(ListenerConfig, ParseOptions)], &[BoundListener]),
+    (planned, bound): (&[(ListenerConfig, ListenerSettings)], &[BoundListener]),
     origins: Option<Origins>,
     rules: Arc<Mutex<Rules>>,
 ) -> Option<Arc<Taps>> {
     let room = budget.share(Share::Taps);
-    let listeners = planned.iter().zip(bound).map(|((_, options), bound)| Heard {
+    let listeners = planned.iter().zip(bound).map(|((_, settings), bound)| Heard {
         address: bound.address.clone(),
-        options: *options,
+        options: settings.parse,
+        names: settings.names,
     });
     let taps = Taps {
         workers: workers.iter().map(WorkerHandle::commands).collect(),
@@ -55,8 +56,8 @@ impl Knowledge for Known {
             .unwrap_or_default()
     }
 
-    fn dropped(&self, message: &Message<'_>, sender: &OriginExplanation) -> Option<String> {
+    fn dropped(&self, message: &Message<'_>, sender: &OriginExplanation, heard: &Heard) -> Option<String> {
         let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        explain::dropped(message, sender, &rules)
+        explain::dropped(message, sender, heard.names, &rules)
     }
 }

@@ -4,10 +4,11 @@ use std::sync::mpsc::SyncSender;
 
 use weir_aggregate::AggregatorSettings;
 use weir_context::{ContextLimits, HashSecret, Rules};
-use weir_ingest::{IngestSettings, Report, SavedBucket, Sources, WorkerHandle, WorkerSettings};
+use weir_ingest::{
+    IngestSettings, ListenerSettings, Report, SavedBucket, Sources, WorkerHandle, WorkerSettings,
+};
 use weir_listener::ListenerConfig;
 use weir_origin::Resolver;
-use weir_protocol::ParseOptions;
 use weir_state::AgentId;
 
 use super::access::Access;
@@ -20,13 +21,13 @@ use crate::failure::Failure;
 pub struct Start<'a> {
     pub config: &'a Config,
     pub budget: &'a Budget,
-    pub listeners: &'a [(ListenerConfig, ParseOptions)],
+    pub listeners: &'a [(ListenerConfig, ListenerSettings)],
     pub rules: &'a Rules,
     pub resolver: Option<&'a Resolver>,
     pub outputs: &'a Outputs,
     pub reports: SyncSender<Report>,
     pub agent: AgentId,
-    /// What each worker goes on with.
+    /// The state that each worker continues.
     pub saved: Vec<SavedBucket>,
 }
 
@@ -88,13 +89,12 @@ impl Start<'_> {
                 ..ContextLimits::default()
             },
             secret,
-            gauge_deltas: config.aggregation.statsd_gauge_deltas,
-            listeners: self.listeners.iter().map(|(_, options)| *options).collect(),
+            listeners: self.listeners.iter().map(|(_, settings)| *settings).collect(),
         }
     }
 }
 
-/// A secret from the operating system's randomness, by way of the standard library's hash keys.
+/// A secret from the operating system's randomness, through the standard library's hash keys.
 fn hash_secret() -> HashSecret {
     use std::hash::{BuildHasher, RandomState};
     let word = || RandomState::new().hash_one(0u64);

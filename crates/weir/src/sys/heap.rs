@@ -13,11 +13,12 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 #[repr(transparent)]
 pub struct Settings(*const u8);
 
-// SAFETY: the pointer leads to a constant that nobody writes.
+// SAFETY: the pointer leads to a constant that is never written.
 unsafe impl Sync for Settings {}
 
 /// Few arenas and quick decay keep the idle process small; one background thread gives memory back while
-/// nothing is being allocated. Every 512 KiB of allocation, on average, one is sampled for the heap profile.
+/// nothing is being allocated. Every 512 KiB of allocation, on average, one is sampled for the heap profile, which adds up what each
+/// stack has allocated since the start.
 // SAFETY: jemalloc looks for a symbol of this name that holds a pointer to text with a zero at its end.
 #[used]
 #[unsafe(no_mangle)]
@@ -25,7 +26,7 @@ pub static malloc_conf: Settings = Settings(
     concat!(
         "narenas:2,tcache_max:4096,dirty_decay_ms:1000,muzzy_decay_ms:0,",
         "background_thread:true,max_background_threads:1,",
-        "prof:true,prof_active:true,lg_prof_sample:19",
+        "prof:true,prof_active:true,lg_prof_sample:19,prof_accum:true",
         "\0"
     )
     .as_ptr(),
@@ -46,6 +47,9 @@ pub struct HeapStatistics {
     pub mapped: u64,
     /// Address space kept for later.
     pub retained: u64,
+    /// Objects handed out since the start, and those of them that were given back.
+    pub allocations: u64,
+    pub deallocations: u64,
 }
 
 /// Fails only when the allocator was built without statistics.
@@ -59,7 +63,27 @@ pub fn statistics() -> io::Result<HeapStatistics> {
         resident: stats::resident::read().map_err(failed)? as u64,
         mapped: stats::mapped::read().map_err(failed)? as u64,
         retained: stats::retained::read().map_err(failed)? as u64,
+        allocations: of_all_arenas([
+            b"stats.arenas.4096.small.nmalloc\0",
+            b"stats.arenas.4096.large.nmalloc\0",
+        ])
+        .map_err(failed)?,
+        deallocations: of_all_arenas([
+            b"stats.arenas.4096.small.ndalloc\0",
+            b"stats.arenas.4096.large.ndalloc\0",
+        ])
+        .map_err(failed)?,
     })
+}
+
+/// The sum of two counters. Arena 4096 stands for all of them together.
+fn of_all_arenas(names: [&'static [u8]; 2]) -> Result<u64, tikv_jemalloc_ctl::Error> {
+    let mut sum = 0;
+    for name in names {
+        // SAFETY: these counters are 64-bit integers.
+        sum += unsafe { raw::read::<u64>(name) }?;
+    }
+    Ok(sum)
 }
 
 /// While this lives, the allocator has no thread of its own. The one that it starts afterwards has the rights of the thread
@@ -105,7 +129,7 @@ pub fn dump() -> io::Result<String> {
     unsafe { raw::write(b"prof.dump\0", path.as_ptr()) }
         .map_err(|error| io::Error::other(format!("the allocator refuses: {error}")))?;
     let mut text = Vec::new();
-    // jemalloc opened the file anew, so this descriptor still stands at its start.
+    // jemalloc opened the file separately, so this descriptor is still at its start.
     memory.read_to_end(&mut text)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }

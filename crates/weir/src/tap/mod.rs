@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use weir_context::NameReading;
 use weir_counters::Counts;
 use weir_ingest::{Command, CommandSender, TapBlock, TapSettings};
 use weir_listener::Monotonic;
@@ -46,7 +47,7 @@ pub trait Knowledge: Send + Sync {
     fn sender(&self, pid: i32) -> OriginExplanation;
 
     /// Why a rule drops this message of this sender, if one does.
-    fn dropped(&self, message: &Message<'_>, sender: &OriginExplanation) -> Option<String>;
+    fn dropped(&self, message: &Message<'_>, sender: &OriginExplanation, heard: &Heard) -> Option<String>;
 }
 
 /// A listener, for readers of what it receives.
@@ -54,6 +55,8 @@ pub trait Knowledge: Send + Sync {
 pub struct Heard {
     pub address: String,
     pub options: ParseOptions,
+    /// How it reads names.
+    pub names: NameReading,
 }
 
 /// Where streams are opened.
@@ -311,7 +314,7 @@ mod tests {
         assert_eq!(push(block(0, 1)), Ok(()));
         assert_eq!(lost.load(Ordering::Relaxed), 4);
         drop(blocks);
-        assert_eq!(push(block(1, 0)), Err(false), "nobody is there");
+        assert_eq!(push(block(1, 0)), Err(false), "no reader is there");
         assert_eq!(of_all.load(Ordering::Relaxed), 0);
     }
 }

@@ -26,7 +26,7 @@ const EVENTS_MAX: usize = 64;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Senders that are remembered, and for how long what is known of them is taken for true.
+/// How many senders are remembered, and for how long.
 const SENDERS_MAX: usize = 1024;
 const SENDER_SECONDS: Duration = Duration::from_secs(10);
 
@@ -91,7 +91,7 @@ struct Tail {
     events: mpsc::Sender<Bytes>,
     /// Events that are not sent.
     out: Vec<u8>,
-    /// Of the second that goes on.
+    /// Of the current second.
     now: Share,
     /// Messages that were wanted in the second before.
     matched_before: u64,
@@ -210,7 +210,7 @@ impl Tail {
             (seen.verdict, seen.reason) = (Verdict::Rejected, because(reason));
             seen.bad = Some(bad);
         } else if let Ok(message) = &line.parsed
-            && let Some(rule) = taps.knowledge.dropped(message, &sender)
+            && let Some(rule) = taps.knowledge.dropped(message, &sender, heard)
         {
             (seen.verdict, seen.reason) = (Verdict::Dropped, Some(rule));
         } else if alone && packet.fate.limited > 0 {

@@ -98,7 +98,7 @@ impl Receiver {
     /// Nobody listens here any more.
     fn end(&self) {
         self.ended.store(true, Ordering::SeqCst);
-        // Whoever waits is woken, and sees that it is over.
+        // Waiters are woken, and see that it is over.
         drop(TcpStream::connect(&self.address));
         let _ = UdpSocket::bind("127.0.0.1:0")
             .unwrap()
@@ -176,6 +176,8 @@ fn moves(is_dead: bool) {
         ("grpc", "otlp", Grpc),
         ("graphite", "graphite", Carbon),
         ("graphite_udp", "graphite", Datagrams),
+        ("influx", "influx", Http),
+        ("influx_udp", "influx", Datagrams),
         ("relay", "relay", Stream),
         ("relay_udp", "relay", Datagrams),
     ];
@@ -192,6 +194,8 @@ fn moves(is_dead: bool) {
             ("remote_write", _) => format!("url: 'http://{at}/api/v1/write', {delivery}"),
             ("otlp", Grpc) => format!("url: 'http://{at}', protocol: grpc, {delivery}"),
             ("otlp", _) => format!("url: 'http://{at}', {delivery}"),
+            ("influx", Datagrams) => format!("url: 'udp://{at}', {delivery}"),
+            ("influx", _) => format!("url: 'http://{at}', {delivery}"),
             ("graphite", Datagrams) => format!("address: 'udp://{at}', {delivery}"),
             ("graphite", _) => format!("address: 'tcp://{at}', {delivery}"),
             (_, Datagrams) => format!("targets: ['udp://{at}'], check_interval: 20ms"),

@@ -4,12 +4,11 @@
 //! together. [`plain`] is the table.
 
 use std::io::{self, IsTerminal as _};
-use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use ratatui::crossterm::event::KeyEvent;
 
-use super::agent::admin_address;
+use super::agent::{self, admin_address};
 use crate::failure::Failure;
 
 mod data;
@@ -18,23 +17,25 @@ mod plain;
 mod screen;
 mod state;
 
-/// What the screen waits for.
+/// Events of the screen.
 enum Happening {
     Typed(KeyEvent),
     Resized,
-    /// What the agent says, or why it does not.
+    /// The agent's answer, or why there is none.
     Answered(Box<Result<data::Snapshot, String>>),
     End,
 }
 
 pub fn command() -> Command {
     Command::new("top")
-        .about("Show what comes in, what is lost, and the metrics, tag keys and origins with most contexts and samples")
+        .about(
+            "Show traffic, losses, and the metrics, tag keys and origins with the most contexts and samples",
+        )
         .arg(
             Arg::new("once")
                 .long("once")
                 .action(ArgAction::SetTrue)
-                .help("Print a table and end, also on a terminal"),
+                .help("Print a table and exit, even on a terminal"),
         )
         .arg(
             Arg::new("top")
@@ -45,20 +46,7 @@ pub fn command() -> Command {
                 .default_value("10")
                 .help("Rows of each table"),
         )
-        .arg(
-            Arg::new("config")
-                .long("config")
-                .short('c')
-                .value_name("FILE")
-                .value_parser(value_parser!(PathBuf))
-                .help("The agent's configuration file, for its admin address [variable: WEIR_CONFIG]"),
-        )
-        .arg(
-            Arg::new("admin")
-                .long("admin")
-                .value_name("ADDRESS")
-                .help("The agent's admin address [variable: WEIR_ADMIN] [default: 127.0.0.1:8127]"),
-        )
+        .args(agent::arguments())
         .arg(
             Arg::new("watch")
                 .long("watch")

@@ -1,20 +1,29 @@
-//! Which series may write to a path that several want.
+//! Which series may write to a name that several want, in protocols whose receivers tell series apart by it alone.
 //!
 //! A path belongs to the series with the least rank of those that want it. Ranks depend on the series alone, so after one
 //! bucket in which all of them were seen the outcome is the same in every agent and after every start. Two series never write
 //! to one path for the same bucket: who comes second gets another name for it, even if the path is its own from then on.
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use hashbrown::HashTable;
+use weir_aggregate::Series;
+use weir_protocol::Kind;
+use xxhash_rust::xxh3::Xxh3;
 
-/// Seconds after which a path that nobody wrote to is free.
+use crate::delivery::Surroundings;
+
+/// Seconds without a write after which a path is free.
 const EXPIRY: i64 = 600;
+/// One part in this many of an output's memory is for telling names apart.
+const SHARE: u64 = 4;
 /// Bytes of an entry, the table's own and its slack included.
 const ENTRY_BYTES: u64 = 2 * (size_of::<Claim>() as u64 + 1);
 
 struct Claim {
-    /// Hash of the path. Two paths with one hash are taken for the same, which costs one of them its name and nothing else.
+    /// Hash of the path. Two paths with one hash count as the same, which costs one of them its name and nothing else.
     path: u64,
     owner: u64,
     /// Bucket of the last line that was written to it.
@@ -30,13 +39,18 @@ pub struct Claims {
     swept: i64,
 }
 
-/// What came of a claim.
+/// The result of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimResult {
     Granted,
     Refused,
-    /// Granted without a look, as there is no memory for the path.
+    /// Granted without a check, for lack of memory for the path.
     Unchecked,
+}
+
+/// What an output may use of its memory for [`Claims`].
+pub fn bytes_max(surroundings: &Surroundings) -> u64 {
+    surroundings.memory_bytes_max / SHARE
 }
 
 impl Claims {
@@ -86,7 +100,7 @@ impl Claims {
         ClaimResult::Granted
     }
 
-    /// Forgets paths that nobody writes to any more. Cheap unless a minute has passed since the last time.
+    /// Forgets paths without writes. Cheap unless a minute has passed since the last time.
     pub fn sweep(&mut self, bucket: i64) {
         if bucket >= self.swept.saturating_add(EXPIRY / 10) {
             self.swept = bucket;
@@ -96,12 +110,82 @@ impl Claims {
     }
 }
 
+/// The order in which series are given a name that several want: names that need no change, then by kind, then by a hash of the
+/// series itself that is the same everywhere.
+pub fn rank(series: &Series<'_>, changed: bool) -> u64 {
+    let kind = match series.kind() {
+        Kind::Counter => 0,
+        Kind::Gauge => 1,
+        Kind::Set => 2,
+        Kind::Histogram => 3,
+        Kind::Timing => 4,
+        Kind::Distribution => 5,
+    };
+    let mut hash = Xxh3::new();
+    let mut part = |text: &str| {
+        hash.update(&(text.len() as u32).to_le_bytes());
+        hash.update(text.as_bytes());
+    };
+    part(series.kind().as_str());
+    part(series.name());
+    part(series.host());
+    series.tags().for_each(&mut part);
+    u64::from(changed) << 63 | kind << 60 | hash.digest() >> 4
+}
+
+/// What an encoder has to say in the status.
+pub type Notes = Arc<Mutex<BTreeMap<&'static str, String>>>;
+
+pub fn shown(notes: &Notes) -> BTreeMap<&'static str, String> {
+    notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// What came of the claims of one flush.
+#[derive(Default)]
+pub struct Renamed {
+    lines: u64,
+    pub unchecked: u64,
+    example: Option<String>,
+}
+
+impl Renamed {
+    /// A line of the series has been written under another name.
+    pub fn count(&mut self, series: &Series<'_>, name: &str) {
+        self.lines += 1;
+        if self.example.is_none() {
+            let (own, kind) = (series.name(), series.kind().as_str());
+            self.example = Some(format!("{own:?} of type {kind} as {name}"));
+        }
+    }
+
+    /// Tells the status what the flush that has ended had to rename.
+    pub fn tell(&mut self, notes: &Notes) {
+        let Renamed {
+            lines,
+            unchecked,
+            example,
+        } = std::mem::take(self);
+        let mut notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
+        notes.clear();
+        if let Some(example) = example {
+            let text = format!(
+                "{lines} lines of the last flush under another name, because theirs belongs to another series; {example}"
+            );
+            notes.insert("renamed", text);
+        }
+        if unchecked > 0 {
+            let text = format!("{unchecked} lines of the last flush, for whose names there is no memory");
+            notes.insert("not compared", text);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn whoever_comes_first_the_least_rank_owns_the_path_after_one_bucket() {
+    fn in_any_order_of_arrival_the_least_rank_owns_the_path_after_one_bucket() {
         for order in [[1, 2, 3], [3, 2, 1], [2, 3, 1], [2, 1, 3]] {
             let mut claims = Claims::new(1 << 20);
             let mut round = |bucket: i64, order: [u64; 3]| -> Vec<u64> {

@@ -1,0 +1,258 @@
+//! InfluxDB's line protocol over HTTP, in the API of version 1 or 2, and over UDP: what InfluxDB, Telegraf, VictoriaMetrics and QuestDB
+//! take.
+
+mod encode;
+mod line;
+mod names;
+mod receiver;
+
+use std::sync::{Arc, Mutex};
+
+use reqwest::Url;
+use reqwest::header::{AUTHORIZATION, HeaderMap};
+use weir_aggregate::Expansion;
+use weir_config::{Kind, Secret, SettingProblem, choices, settings};
+use weir_units::Address;
+
+pub use encode::InfluxEncoder;
+pub use line::{LineSettings, LineWriter, Precision};
+
+use crate::StartError;
+use crate::claims::{self, Notes};
+use crate::datagrams::Udp;
+use crate::delivery::{Delivery, Endpoint, Order, Surroundings, Transport};
+use crate::http::{self, HeaderError};
+use crate::probe::{Destination, Way};
+use crate::settings::{Authorization, Delivered, DeliverySettings, OutputType, Start};
+
+settings! {
+    /// Where lines go, and what they are like.
+    pub struct InfluxSettings {
+        url: String = "''"
+            .takes(Kind::Checked { allowed: "http://host:port, https://host:port (a path may follow, no query) or udp://host:port, or nothing", check: is_url })
+            .effect("The receiver's base URL, such as `http://127.0.0.1:8086`, to which `/write` or `/api/v2/write` is appended; or `udp://host:port`.")
+            .who("Everyone who delivers to InfluxDB or to what takes its line protocol; setting it in the environment switches the output on.")
+            .required();
+        database: String = "''"
+            .effect("The database of InfluxDB 1 and 3, in the query of `/write?db=`.")
+            .zero("Empty: requests name none, as VictoriaMetrics, QuestDB and Telegraf take them.")
+            .who("Operators of InfluxDB 1 or 3.");
+        retention_policy: String = "''"
+            .effect("The retention policy of `database`.")
+            .zero("Empty: the database's own.")
+            .who("Operators of InfluxDB 1 with several.");
+        bucket: String = "''"
+            .effect("The bucket of InfluxDB 2. With it requests go to `/api/v2/write?org=&bucket=`.")
+            .zero("Empty: requests go to `/write`, the API of version 1.")
+            .who("Operators of InfluxDB 2 and of its cloud.");
+        organization: String = "''"
+            .effect("The organization that owns `bucket`, by its name or id.")
+            .zero("Empty: requests name none.")
+            .who("Operators of InfluxDB 2 and of its cloud.");
+        token: Secret = "''"
+            .effect("The token of every request's header `Authorization: Token TOKEN`; `user:password` for InfluxDB 1.8. It is never shown.")
+            .zero("Empty: there is no such header.")
+            .who("Operators of a receiver that asks for a token.");
+        token_file: String = "''"
+            .effect("A file with the token. It is read again when it changes.")
+            .zero("Empty: the token is not in a file.")
+            .who("Operators who keep tokens in files.")
+            .file_of("token");
+        authorization: Authorization = "{}".flat();
+        form: LineSettings = "{}".flat();
+        compression: InfluxCompression = "gzip"
+            .effect("How requests are compressed. Datagrams never are.")
+            .who("Those with a receiver on the same machine, or one that takes no gzip.");
+        points_per_payload_max: u32 = "5000"
+            .takes(Kind::Integer { min: 1, max: 1_000_000 })
+            .effect("Lines after which a request ends. One also ends before 4 MiB.")
+            .who("Operators of a receiver that takes less at once.");
+        datagram_bytes_max: usize = "1432"
+            .takes(Kind::Integer { min: 128, max: 65_507 })
+            .effect("Over UDP: the most bytes in one datagram.")
+            .who("Operators of a network with larger packets.");
+        delivery: DeliverySettings = "{}";
+    }
+}
+
+choices! {
+    /// How requests are compressed. The numbers are in disk queues.
+    pub enum InfluxCompression {
+        None = 0: "none",
+        Gzip = 1: "gzip",
+    }
+}
+
+pub(crate) const TYPE: OutputType = OutputType {
+    name: "influx",
+    summary: "Delivers points in InfluxDB's line protocol, over HTTP (InfluxDB 1, 2 and 3, Telegraf, VictoriaMetrics, QuestDB) or UDP.",
+    on_by_default: false,
+    settings: InfluxSettings::SETTINGS,
+    gone: &[],
+    read: |output| {
+        Delivered::read(
+            output,
+            |settings: &mut InfluxSettings, files| {
+                settings.authorization.read(files);
+                files.read("token_file", &mut settings.token, &settings.token_file);
+            },
+            check,
+        )
+    },
+};
+
+/// A URL that a path and a query can be appended to.
+fn is_url(text: &str) -> bool {
+    let is_base = |url: Url| url.has_host() && url.query().is_none() && url.fragment().is_none();
+    match text.split_once("://") {
+        Some(("http" | "https", _)) => Url::parse(text).is_ok_and(is_base),
+        Some(("udp", _)) => matches!(text.parse(), Ok(Address::Udp { port, .. }) if port > 0),
+        _ => text.is_empty(),
+    }
+}
+
+fn check(settings: &InfluxSettings) -> Result<(), SettingProblem> {
+    let is_named = |key: &String| key.eq_ignore_ascii_case("authorization");
+    let has_header = settings.authorization.headers.keys().any(is_named);
+    let has_other = has_header || !settings.authorization.bearer_token.is_empty();
+    let of_http = [&settings.database, &settings.bucket]
+        .iter()
+        .any(|text| !text.is_empty());
+    let problem = if settings.is_udp() && (of_http || !settings.token.is_empty() || has_other) {
+        (
+            "url",
+            "datagrams name no database or bucket and show no token: the receiver's own settings say where they go",
+        )
+    } else if !settings.database.is_empty() && !settings.bucket.is_empty() {
+        (
+            "bucket",
+            "`database` is set too: it is of the API of version 1, `bucket` is of that of version 2",
+        )
+    } else if settings.bucket.is_empty() && !settings.organization.is_empty() {
+        ("organization", "it owns a `bucket`, and none is set")
+    } else if settings.database.is_empty() && !settings.retention_policy.is_empty() {
+        ("retention_policy", "it is of a `database`, and none is set")
+    } else if !settings.token.is_empty() && has_other {
+        (
+            "token",
+            "`bearer_token` or `headers` have Authorization too; only one of them can be",
+        )
+    } else {
+        return settings.authorization.check();
+    };
+    Err(SettingProblem::new(problem.0, problem.1))
+}
+
+impl InfluxSettings {
+    pub fn is_udp(&self) -> bool {
+        self.url.starts_with("udp://")
+    }
+
+    /// Where requests go; the precision of times is added to each.
+    fn write_url(&self) -> String {
+        let (path, query) = match self.bucket.is_empty() {
+            true => ("/write", [("db", &self.database), ("rp", &self.retention_policy)]),
+            false => (
+                "/api/v2/write",
+                [("org", &self.organization), ("bucket", &self.bucket)],
+            ),
+        };
+        let base = self.url.trim_end_matches('/');
+        let mut url = Url::parse(&format!("{base}{path}")).expect("checked when it was read");
+        for (name, value) in query.into_iter().filter(|(_, value)| !value.is_empty()) {
+            url.query_pairs_mut().append_pair(name, value);
+        }
+        url.into()
+    }
+
+    fn headers(&self) -> Result<HeaderMap, HeaderError> {
+        let mut headers = http::configured_headers(&self.authorization)?;
+        if !self.token.is_empty() {
+            let value = http::secret_header(&format!("Token {}", self.token.expose().trim()))
+                .map_err(|_| HeaderError::Key("token"))?;
+            headers.insert(AUTHORIZATION, value);
+        }
+        Ok(headers)
+    }
+
+    fn endpoint(&self, surroundings: &Surroundings, notes: Notes) -> Result<Endpoint, StartError> {
+        if self.is_udp() {
+            return self.datagrams(notes);
+        }
+        let url = self.write_url();
+        let receiver = receiver::Receiver {
+            client: http::client(&self.delivery, concat!("weir/", env!("CARGO_PKG_VERSION")))?,
+            headers: self.headers()?,
+            clock: surroundings.clock.clone(),
+            url: url.clone(),
+            notes,
+        };
+        Ok(Endpoint {
+            label: http::shown_url(&url),
+            directory: http::directory(&url, ""),
+            family: None,
+            transport: Arc::new(receiver),
+        })
+    }
+
+    fn datagrams(&self, notes: Notes) -> Result<Endpoint, StartError> {
+        let address: Address = self.url.parse()?;
+        let Address::Udp { host, port } = &address else {
+            return Err(StartError::NoInternetAddress(address));
+        };
+        let udp = Udp {
+            host: (host.clone(), *port),
+            bytes_max: self.datagram_bytes_max,
+            notes,
+        };
+        let transport: Arc<dyn Transport> = Arc::new(udp);
+        Ok(Endpoint {
+            label: address.to_string(),
+            directory: address
+                .to_string()
+                .replace(|c: char| !c.is_ascii_alphanumeric() && c != '.', "_"),
+            family: None,
+            transport,
+        })
+    }
+}
+
+impl Start for InfluxSettings {
+    fn destinations(&self) -> Result<Vec<Destination>, StartError> {
+        if self.is_udp() {
+            return Ok(vec![Destination::at(self.url.parse()?)]);
+        }
+        let url = self.write_url();
+        Ok(vec![Destination {
+            label: http::shown_url(&url),
+            way: Way::Http {
+                url,
+                headers: self.headers()?,
+                delivery: Box::new(self.delivery.clone()),
+                is_http2: false,
+            },
+        }])
+    }
+
+    fn start(
+        &self,
+        name: &str,
+        _: &Arc<Expansion>,
+        surroundings: &Surroundings,
+    ) -> Result<Delivery, StartError> {
+        let notes = Arc::new(Mutex::default());
+        let endpoint = self.endpoint(surroundings, notes.clone())?;
+        let encoder = InfluxEncoder::new(self, claims::bytes_max(surroundings), notes);
+        // A point is replaced by one of its series and time, whenever it comes.
+        let order = Order::NewestFirst;
+        let started = Delivery::start(
+            name,
+            &self.delivery,
+            order,
+            Box::new(encoder),
+            vec![endpoint],
+            surroundings,
+        );
+        Ok(started?)
+    }
+}

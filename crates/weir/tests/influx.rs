@@ -1,0 +1,229 @@
+//! The real agent writes InfluxDB's line protocol to a real receiver, VictoriaMetrics, in the API of both versions; the configurations
+//! of the page.
+
+#[path = "support/receivers.rs"]
+mod receivers;
+#[path = "support/mod.rs"]
+mod support;
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+
+use receivers::{Killed, free_address};
+use support::{Agent, configurations, names_every_setting, until, weir};
+
+const PAGE: &str = include_str!("../../../docs/outputs/influx.md");
+const MESSAGES: &str = "page.views:1|c|@0.5|#env:prod\npage.views:3|c|#env:test\nqueue:7|g|#host:db1\nusers:ada|s\nusers:bob|s\nload.time:4:1:3:2|ms|#k:/a b\n\
+    bytes:100:200:300|d\n_sc|page|0\n_e{1,1}:a|b\nodd, =name:5|g|#odd key:C:\\dir\\file,q:\"x\"\n";
+
+struct VictoriaMetrics {
+    _killed: Killed,
+    _directory: tempfile::TempDir,
+    address: String,
+}
+
+impl VictoriaMetrics {
+    fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let address = free_address();
+        let child = Command::new("victoria-metrics")
+            .arg(format!("-storageDataPath={}", directory.path().display()))
+            .arg(format!("-httpListenAddr={address}"))
+            .args(["-search.latencyOffset=0s", "-influxSkipSingleField"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("victoria-metrics is installed (scripts/install-test-deps.sh)");
+        let receiver = Self {
+            _killed: Killed(child),
+            _directory: directory,
+            address,
+        };
+        until("it answers", || receiver.get("/health").is_some());
+        receiver
+    }
+
+    fn get(&self, path: &str) -> Option<String> {
+        let mut stream = TcpStream::connect(&self.address).ok()?;
+        write!(stream, "GET {path} HTTP/1.0\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        head.contains(" 200 ").then(|| body.to_owned())
+    }
+
+    /// Every series with the sum of its points: name and labels, as a query language would write them.
+    fn series(&self) -> BTreeMap<String, f64> {
+        let path = "/api/v1/export?match[]=%7B__name__!%3D%22%22%7D";
+        let body = self.get(path).unwrap_or_default();
+        let mut found = BTreeMap::new();
+        for line in body.lines() {
+            let series: serde_json::Value = serde_json::from_str(line).unwrap();
+            let labels: BTreeMap<&str, &str> = series["metric"]
+                .as_object()
+                .unwrap()
+                .iter()
+                .map(|(key, value)| (key.as_str(), value.as_str().unwrap()))
+                .collect();
+            let rest: Vec<String> = labels
+                .iter()
+                .filter(|(key, _)| **key != "__name__")
+                .map(|(key, value)| format!("{key}={value}"))
+                .collect();
+            let values = series["values"].as_array().unwrap();
+            let sum = values.iter().map(|value| value.as_f64().unwrap()).sum();
+            found.insert(format!("{}{{{}}}", labels["__name__"], rest.join(",")), sum);
+        }
+        found
+    }
+}
+
+/// What MESSAGES come to, worked out by hand, with these labels more.
+fn expected(more: &str) -> BTreeMap<String, f64> {
+    let timing = |field: &str| format!("load.time_{field}{{{more}host=here,k=/a b,metric_type=timing}}");
+    let bytes = |field: &str| format!("bytes_{field}{{{more}host=here,metric_type=distribution}}");
+    let mut expected = BTreeMap::from([
+        (
+            format!("page.views{{{more}env=prod,host=here,metric_type=counter}}"),
+            2.0,
+        ),
+        (
+            format!("page.views{{{more}env=test,host=here,metric_type=counter}}"),
+            3.0,
+        ),
+        (format!("queue{{{more}host=db1,metric_type=gauge}}"), 7.0),
+        (format!("users{{{more}host=here,metric_type=set}}"), 2.0),
+        (
+            format!("odd, =name{{{more}host=here,metric_type=gauge,odd key=C:\\dir\\file,q=\"x\"}}"),
+            5.0,
+        ),
+    ]);
+    for (field, value) in [
+        ("count", 4.0),
+        ("lower", 1.0),
+        ("upper", 4.0),
+        ("mean", 2.5),
+        ("sum", 10.0),
+    ] {
+        expected.insert(timing(field), value);
+    }
+    for (field, value) in [
+        ("count", 3.0),
+        ("lower", 100.0),
+        ("upper", 300.0),
+        ("mean", 200.0),
+        ("sum", 600.0),
+    ] {
+        expected.insert(bytes(field), value);
+    }
+    expected
+}
+
+/// Runs an agent with this configuration, and compares what the receiver has of it.
+fn run(receiver: &VictoriaMetrics, config: &str, more: &str) {
+    let agent = Agent::start(config, &[]);
+    agent.send(MESSAGES);
+    let (_, log) = agent.stop();
+    assert!(!log.contains("cannot deliver"), "{log}");
+    let expected = expected(more);
+    let mut found = BTreeMap::new();
+    until(&format!("every series of {config}"), || {
+        found = receiver.series();
+        found.retain(|name, _| !name.contains("_percentile"));
+        found.len() >= expected.len()
+    });
+    assert_eq!(found, expected, "{config}");
+}
+
+#[test]
+fn victoria_metrics_takes_the_first_version() {
+    let receiver = VictoriaMetrics::start();
+    let config = configurations(PAGE)[0].replace("127.0.0.1:8086", &receiver.address);
+    run(&receiver, &config, "db=weir,");
+}
+
+#[test]
+fn victoria_metrics_takes_the_second_version() {
+    let receiver = VictoriaMetrics::start();
+    let config = configurations(PAGE)[1];
+    names_every_setting(config, "influx");
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path().display().to_string();
+    std::fs::write(directory.path().join("influx-token"), "secret\n").unwrap();
+    let config = config
+        .replace("127.0.0.1:8086", &receiver.address)
+        .replace("/etc/weir", &at)
+        .replace("/var/lib/weir", &at);
+    // It has no buckets.
+    run(&receiver, &config, "");
+}
+
+/// The receiver dies and comes back while weir runs, and the output is another one from a reload on: nothing is missing.
+#[test]
+fn another_url_at_a_reload_loses_nothing() {
+    let [first, second] = [VictoriaMetrics::start(), VictoriaMetrics::start()];
+    let config = |receiver: &VictoriaMetrics| {
+        format!(
+            "bucket_width: 1s\ncounter_expiry: 0\noutputs:\n  prometheus: {{enabled: false}}\n  influx: {{url: 'http://{}', host: none}}\n",
+            receiver.address
+        )
+    };
+    let mut agent = Agent::start(&config(&first), &[]);
+    let sum = |receiver: &VictoriaMetrics| {
+        let found = receiver.series();
+        found.get("a{metric_type=counter}").copied().unwrap_or(0.0)
+    };
+    agent.send("a:1|c\n");
+    until("the first has it", || sum(&first) == 1.0);
+    agent.rewrite(&config(&second));
+    agent.signal("-HUP");
+    agent.wait_for("reload: outputs.influx.url is now");
+    agent.send("a:2|c\n");
+    agent.stop();
+    until("the second has the rest", || sum(&first) + sum(&second) == 3.0);
+    assert_eq!(sum(&second), 2.0);
+}
+
+#[test]
+fn settings_that_do_not_fit_each_other_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("weir.yaml");
+    for (settings, said) in [
+        ("url: 'http://a:8086/write?db=x'", "no query"),
+        ("url: 'tcp://a:8086'", "udp://host:port"),
+        (
+            "url: 'http://a:8086', database: d, bucket: b",
+            "outputs.influx.bucket",
+        ),
+        (
+            "url: 'http://a:8086', organization: o",
+            "outputs.influx.organization",
+        ),
+        (
+            "url: 'http://a:8086', retention_policy: r",
+            "outputs.influx.retention_policy",
+        ),
+        (
+            "url: 'http://a:8086', token: t, bearer_token: b",
+            "outputs.influx.token",
+        ),
+        ("url: 'udp://a:8089', database: d", "datagrams name no database"),
+        ("database: d", "outputs.influx.url"),
+    ] {
+        std::fs::write(&path, format!("outputs: {{influx: {{{settings}}}}}\n")).unwrap();
+        let (ok, text) = weir(&["check", "--config", path.to_str().unwrap()]);
+        assert!(!ok && text.contains(said), "{settings}: {text}");
+    }
+    std::fs::write(
+        &path,
+        "outputs: {influx: {url: 'http://a:8086', token: 0123456789abcdef}}\n",
+    )
+    .unwrap();
+    let (ok, text) = weir(&["check", "--config", path.to_str().unwrap()]);
+    assert!(
+        ok && text.contains("cdef") && !text.contains("0123456789"),
+        "{text}"
+    );
+}

@@ -1,0 +1,152 @@
+//! Listeners that read their messages in ways of their own: the rows of the page about the protocol, and what is refused.
+
+mod support;
+
+use std::os::unix::net::UnixDatagram;
+
+use support::{Agent, status, until, weir};
+
+const PAGE: &str = include_str!("../../../docs/protocol.md");
+
+/// Rows of the table headed "setting | message | becomes".
+fn rows() -> Vec<[String; 3]> {
+    let mut inside = false;
+    let mut rows = Vec::new();
+    for line in PAGE.lines() {
+        if !line.starts_with("| `") {
+            inside =
+                line.starts_with("| setting | message | becomes |") || inside && line.starts_with("| ---");
+        } else if inside {
+            let cells = line.replace(r"\|", "\0");
+            let cell = |at| {
+                let cell = cells.split('|').nth(at).unwrap();
+                cell.trim().trim_matches('`').replace('\0', "|")
+            };
+            rows.push([cell(1), cell(2), cell(3)]);
+        }
+    }
+    rows
+}
+
+/// Name and tags of each point, and its value, sorted.
+fn points(stdout: &str) -> Vec<String> {
+    let lines = stdout.lines().map(|line| serde_json::from_str(line).unwrap());
+    let shown = lines.map(|line: serde_json::Value| {
+        let tags: Vec<&str> = line["tags"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|tag| tag.as_str().unwrap())
+            .collect();
+        format!(
+            "{} [{}] {}",
+            line["metric"].as_str().unwrap(),
+            tags.join(","),
+            line["value"]
+        )
+    });
+    let mut shown: Vec<String> = shown.collect();
+    shown.sort();
+    shown
+}
+
+/// One agent with two listeners; `own` says how the Unix socket reads.
+fn start(own: &str) -> (Agent, UnixDatagram, tempfile::TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("dsd.socket");
+    let config = format!(
+        "bucket_width: 1h\nuds: [{}]\nper_listener:\n- listener: uds\n  {own}\noutputs: {{stdout: {{enabled: true}}}}\n",
+        path.display()
+    );
+    let agent = Agent::start(&config, &[]);
+    let socket = UnixDatagram::unbound().unwrap();
+    socket.connect(&path).unwrap();
+    (agent, socket, directory)
+}
+
+#[test]
+fn every_row_of_the_page_is_true_of_the_listener_that_it_is_about_and_of_no_other() {
+    let rows = rows();
+    assert_eq!(rows.len(), 5, "{rows:?}");
+    for [setting, message, becomes] in rows {
+        let (mut agent, socket, _directory) = start(&setting);
+        let admin = agent.wait_for("admin on http://");
+        let is_of_names = setting.starts_with("tag_styles");
+        let lines: Vec<&str> = message.split(' ').collect();
+        // More than once: known messages take another way than new ones.
+        for _ in 0..3 {
+            for line in &lines {
+                socket.send(line.as_bytes()).unwrap();
+                if is_of_names {
+                    agent.send(line);
+                }
+            }
+        }
+        let sent = lines.len() as u64 * if is_of_names { 6 } else { 3 };
+        until("all are received", || {
+            status(&admin)["total"]["messages"]["received"] == sent
+        });
+        let (stdout, _) = agent.stop();
+        let found = points(&stdout);
+        assert!(found.contains(&becomes), "{setting}, {message}: {found:?}");
+        if is_of_names {
+            let name = message.split(':').next().unwrap();
+            let as_it_is = |point: &String| point.starts_with(&format!("{name} ["));
+            assert!(
+                found.iter().any(as_it_is),
+                "{name} at the other listener: {found:?}"
+            );
+            assert_eq!(found.len(), 2, "{found:?}");
+        }
+    }
+}
+
+/// Gauges in the same bytes from two listeners: one adds, the other replaces, and a change without a base is counted.
+#[test]
+fn deltas_of_one_listener() {
+    let (mut agent, socket, _directory) = start("gauge_deltas: true");
+    let admin = agent.wait_for("admin on http://");
+    for line in ["level:10|g", "level:+5|g", "level:-3|g", "unknown:+4|g"] {
+        socket.send(line.as_bytes()).unwrap();
+    }
+    until("the socket's are received", || {
+        status(&admin)["total"]["messages"]["received"] == 4
+    });
+    agent.send("absolute:10|g\nabsolute:+5|g");
+    until("all are received", || {
+        status(&admin)["total"]["messages"]["received"] == 6
+    });
+    let said = status(&admin);
+    let listeners = said["listeners"].as_array().unwrap();
+    let without_base: Vec<u64> = listeners
+        .iter()
+        .map(|listener| listener["gauge_deltas_without_base"].as_u64().unwrap())
+        .collect();
+    assert_eq!(without_base, [0, 1], "{said:#}");
+    let (ok, text) = weir(&["status", "--admin", &admin]);
+    assert!(
+        ok && text.contains("before it has sent the value itself"),
+        "{text}"
+    );
+    let (stdout, _) = agent.stop();
+    assert_eq!(points(&stdout), ["absolute [] 5", "level [] 12", "unknown [] 4"]);
+}
+
+#[test]
+fn a_listener_that_there_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("weir.yaml");
+    std::fs::write(
+        &path,
+        "per_listener:\n- listener: udp://127.0.0.1:9125\n  gauge_deltas: true\n",
+    )
+    .unwrap();
+    let (ok, said) = weir(&["check", "--config", path.to_str().unwrap()]);
+    assert!(
+        !ok && said.contains("per_listener") && said.contains("udp://127.0.0.1:8125"),
+        "{said}"
+    );
+    std::fs::write(&path, "per_listener:\n- listener: udp\n  gauge_deltas: maybe\n").unwrap();
+    let (ok, said) = weir(&["check", "--config", path.to_str().unwrap()]);
+    assert!(!ok && said.contains("true"), "{said}");
+}
